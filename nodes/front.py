@@ -1,0 +1,129 @@
+"""A node that answers `infer.<model>`: validates, runs the edge's layers if the model has
+them, and asks the mesh as any requester does."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import numpy as np
+
+from nodes.serving import Loaded
+from nodes.worker import Worker
+from shards.errors import ShardsError
+from swarm.errors import DeadlineExceeded, Internal, InvalidArgument, Status, SwarmError
+from swarm.ids import ulid
+from swarm.mesh import Mesh
+from swarm.messages import Hop, Request, Result
+from swarm.requester import Ask
+from swarm.subjects import TOKEN
+
+MAX_BUDGET = 600.0  # seconds
+
+Lookup = Callable[[str, str], Awaitable[Loaded]]  # (model, version or '') -> what is loaded
+
+
+class Front:
+    """`answer` never raises for a bad request: the failure is the result."""
+
+    def __init__(self, mesh: Mesh, node: str, lookup: Lookup, budget: float) -> None:
+        self._mesh = mesh
+        self._node = node
+        self._lookup = lookup
+        self._budget = budget
+        self._worker: Worker | None = None
+
+    async def answer(self, model: str, request: Request, sequence: int = 0) -> Result:
+        """The result of one request, inside its budget."""
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        began = time.perf_counter()
+        request.id = request.id or ulid()
+        try:
+            budget = self._checked_budget(request)
+            async with asyncio.timeout(budget):
+                loaded = await self._lookup(model, request.version)
+            info = loaded.info
+            info.check(request.inputs)
+            tensors = request.inputs
+            hops: list[Hop] = []
+            if info.edge is not None:
+                tensors, hops = await self._edge_layers(loaded, request.inputs)
+            ask = Ask(
+                info,
+                tensors,
+                started + budget,
+                id=request.id,
+                agent=request.agent,
+                session=request.session,
+                sequence=sequence,
+                hops=[hop.as_doc() for hop in hops],
+            )
+            result = await self._mesh.requester.infer(ask)
+        except TimeoutError:
+            result = self._failed(request, model, DeadlineExceeded("the budget ended at the door"))
+        except SwarmError as error:
+            result = self._failed(request, model, error)
+        except ShardsError as error:
+            result = self._failed(request, model, Internal(f"stage 0: {error}"))
+        result.latency = time.perf_counter() - began
+        return result
+
+    def _checked_budget(self, request: Request) -> float:
+        if request.id and TOKEN.fullmatch(request.id) is None:
+            raise InvalidArgument(f"id {request.id!r} may hold letters, digits, '_' and '-' only")
+        budget = self._budget if request.budget is None else request.budget
+        if not (math.isfinite(budget) and 0 < budget <= MAX_BUDGET):
+            raise DeadlineExceeded(
+                f"a budget of {budget} s leaves no time: give 0 to {MAX_BUDGET:.0f} s"
+            )
+        return budget
+
+    async def _edge_layers(
+        self, loaded: Loaded, inputs: dict[str, np.ndarray]
+    ) -> tuple[dict[str, np.ndarray], list[Hop]]:
+        """Stage 0, in a thread of its own unless it is very short."""
+        runtime = loaded.edge
+        if runtime is None:
+            raise Internal("this node has not loaded the model's first layers (stage 0)")
+        started = time.perf_counter()
+        if runtime.compute_ms < 0.3:
+            outputs = runtime.run(inputs)
+        else:
+            outputs = await self._in_thread(lambda: runtime.run(inputs))
+        spent = int((time.perf_counter() - started) * 1e6)
+        return outputs, [Hop(0, self._node, 0, spent, 1)]
+
+    async def _in_thread(self, work: Callable[[], Any]) -> Any:
+        loop = asyncio.get_running_loop()
+        if self._worker is None:
+            self._worker = Worker(loop, "stage-0")
+        future: asyncio.Future[Any] = loop.create_future()
+
+        def done(result: Any, error: Exception | None, _seconds: float) -> None:
+            if future.done():
+                return
+            if error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(error)
+
+        self._worker.submit(work, done)
+        return await future
+
+    def _failed(self, request: Request, model: str, error: SwarmError) -> Result:
+        return Result(
+            request.id if TOKEN.fullmatch(request.id) else ulid(),
+            model,
+            request.version,
+            status=error.status if isinstance(error.status, Status) else Status.INTERNAL,
+            message=str(error),
+            node=self._node,
+        )
+
+    def close(self) -> None:
+        if self._worker is not None:
+            self._worker.close()

@@ -1,0 +1,84 @@
+"""A node as an operating system process: event loop, signals, exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import logging
+import signal
+import sys
+from typing import Any
+
+from nodes.config import NodeConfig
+from nodes.edge import Edge, EdgeOptions
+from nodes.node import Node
+from shards.errors import ShardsError
+from swarm.errors import SwarmError
+
+log = logging.getLogger("swarm.node")
+
+
+def set_up_logging(verbose: bool) -> None:
+    """Messages go to standard error: standard output belongs to results."""
+    logging.basicConfig(
+        level=logging.DEBUG if verbose else logging.INFO,
+        format="%(asctime)s %(levelname).1s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    logging.getLogger("nats").setLevel(logging.WARNING)
+    logging.getLogger("asyncio").setLevel(logging.WARNING)
+
+
+def run_event_loop(main: Any) -> Any:
+    """Run a coroutine on uvloop where there is one (a hop is a third cheaper on it)."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(main)
+    return uvloop.run(main)
+
+
+def stop_on_signals() -> asyncio.Event:
+    """An event that SIGTERM and SIGINT set; a second signal ends the process at once."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def on_signal() -> None:
+        if stop.is_set():
+            raise SystemExit(130)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    return stop
+
+
+def run_node(
+    config: NodeConfig, edge: EdgeOptions, verbose: bool, json_events: bool, started: float
+) -> int:
+    """Run a node until it is told to stop; returns the exit code, 0 after a clean drain."""
+    set_up_logging(verbose)
+
+    async def main() -> int:
+        stop = stop_on_signals()
+        node = Node(config, started)
+        if json_events:
+            node.on_change = lambda doc: print(json.dumps(doc), flush=True)
+        failed = False
+        try:
+            if config.role == "edge":
+                await Edge(node, edge).run(stop)
+            else:
+                # Everything loaded so far lives as long as the node: keep the collector from
+                # walking it (a full collection took 20-40 ms, visible as the p99).
+                gc.collect()
+                gc.freeze()
+                await node.run(stop)
+        except* (SwarmError, ShardsError) as group:
+            for error in group.exceptions:
+                print(f"swarm-node: {error}", file=sys.stderr)
+            failed = True
+        return int(failed)
+
+    return int(run_event_loop(main()))

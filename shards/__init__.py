@@ -1,0 +1,86 @@
+"""The models: graph, cuts, split, manifest, runtimes. Knows no network.
+
+Names are loaded on first use: a device that only runs shards never imports `onnx`. The function
+that splits is `shards.split.split`: a package cannot offer one name for it and its module.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .errors import (
+        ArtifactError,
+        InputError,
+        ManifestError,
+        ModelError,
+        RunError,
+        RunTerminated,
+        ShardsError,
+        SplitError,
+    )
+    from .load import StageRuntime, load_lighter, load_stage
+    from .manifest import Manifest, Shard, TensorSpec, read_dir, write_dir
+    from .ort import OrtRuntime
+    from .runtime import CancelToken, Runtime
+    from .split import SplitResult
+
+_HOME = {
+    "ArtifactError": "errors",
+    "CancelToken": "runtime",
+    "InputError": "errors",
+    "Manifest": "manifest",
+    "ManifestError": "errors",
+    "ModelError": "errors",
+    "OrtRuntime": "ort",
+    "RunError": "errors",
+    "RunTerminated": "errors",
+    "Runtime": "runtime",
+    "Shard": "manifest",
+    "ShardsError": "errors",
+    "SplitError": "errors",
+    "SplitResult": "split",
+    "StageRuntime": "load",
+    "TensorSpec": "manifest",
+    "load_lighter": "load",
+    "load_stage": "load",
+    "read_dir": "manifest",
+    "write_dir": "manifest",
+}
+
+__all__ = [
+    "ArtifactError",
+    "CancelToken",
+    "InputError",
+    "Manifest",
+    "ManifestError",
+    "ModelError",
+    "OrtRuntime",
+    "RunError",
+    "RunTerminated",
+    "Runtime",
+    "Shard",
+    "ShardsError",
+    "SplitError",
+    "SplitResult",
+    "StageRuntime",
+    "TensorSpec",
+    "load_lighter",
+    "load_stage",
+    "read_dir",
+    "write_dir",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'shards' has no attribute {name!r}")
+    value = getattr(import_module(f".{home}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

@@ -1,0 +1,118 @@
+"""The manifest of a model version, and a version as a folder: artifacts, manifest last.
+
+The dataclasses live in `schema` and `specs`; import them from here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from .errors import ArtifactError
+from .schema import FILE_NAME, FORMAT, LighterModel, Manifest, Shard, check_token
+from .specs import DATATYPES, DTYPES, TensorSpec, spec_of
+
+__all__ = [
+    "DATATYPES",
+    "DTYPES",
+    "FILE_NAME",
+    "FORMAT",
+    "LighterModel",
+    "Manifest",
+    "Shard",
+    "TensorSpec",
+    "check_token",
+    "read_dir",
+    "sha256",
+    "spec_of",
+    "verify",
+    "write_dir",
+]
+
+
+def sha256(data: bytes) -> str:
+    """SHA-256 in lower-case hexadecimal."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def verify(data: bytes, digest: str, what: str = "artifact") -> bytes:
+    """Return `data` if its SHA-256 is `digest`. Raises ArtifactError otherwise."""
+    actual = sha256(data)
+    if actual != digest:
+        raise ArtifactError(
+            f"{what} has SHA-256 {actual}, the manifest names {digest}: "
+            "it was changed or cut short, fetch or push it again"
+        )
+    return data
+
+
+def write_dir(
+    directory: str | os.PathLike[str], manifest: Manifest, files: Mapping[str, bytes]
+) -> None:
+    """Write a whole version into a new folder, so that it is there completely or not at all.
+
+    Raises ArtifactError when the files are not those of the manifest or the folder holds one
+    already: versions are immutable.
+    """
+    target = Path(directory)
+    missing = set(manifest.files()) - files.keys()
+    if missing:
+        raise ArtifactError(f"files missing for {manifest.model}: {', '.join(sorted(missing))}")
+    for name, digest in _digests(manifest).items():
+        verify(files[name], digest, name)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise ArtifactError(f"{target} exists and is not empty: choose a new folder or version")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    try:
+        temporary.chmod(0o755)  # mkdtemp's 0700 would lock out the service that reads it.
+        for name in manifest.files():
+            _write(temporary / name, files[name])
+        _write(temporary / FILE_NAME, manifest.to_json())
+        os.replace(temporary, target)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def read_dir(directory: str | os.PathLike[str]) -> tuple[Manifest, Callable[[str], bytes]]:
+    """The manifest of a folder, and a function that reads and verifies one of its artifacts.
+
+    Raises ArtifactError when the folder has no manifest, ManifestError when it is malformed; the
+    function raises ArtifactError for missing or changed files.
+    """
+    source = Path(directory)
+    try:
+        manifest = Manifest.from_json((source / FILE_NAME).read_bytes())
+    except OSError as error:
+        raise ArtifactError(f"no manifest in {source}: split a model into it first") from error
+    digests = _digests(manifest)
+
+    def fetch(name: str) -> bytes:
+        if name not in digests:
+            raise ArtifactError(f"{name!r} is not an artifact of {manifest.model}")
+        try:
+            data = (source / name).read_bytes()
+        except OSError as error:
+            raise ArtifactError(f"cannot read {source / name}: {error}") from error
+        return verify(data, digests[name], name)
+
+    return manifest, fetch
+
+
+def _digests(manifest: Manifest) -> dict[str, str]:
+    digests = {shard.file: shard.sha256 for shard in manifest.shards if shard.file}
+    if manifest.lighter:
+        digests[manifest.lighter.file] = manifest.lighter.sha256
+    return digests
+
+
+def _write(path: Path, data: bytes) -> None:
+    with path.open("wb") as handle:
+        handle.write(data)
+        handle.flush()
+        os.fsync(handle.fileno())

@@ -1,0 +1,106 @@
+"""Tensor specifications, by the names of the Open Inference Protocol."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .errors import ManifestError
+
+# https://github.com/open-inference/open-inference-protocol, "Tensor Data Types". BF16 and BYTES
+# are left out: numpy has no such fixed-size type, so no runtime here could be fed with one.
+DTYPES: Mapping[str, np.dtype[Any]] = {
+    "BOOL": np.dtype(np.bool_),
+    "UINT8": np.dtype(np.uint8),
+    "UINT16": np.dtype(np.uint16),
+    "UINT32": np.dtype(np.uint32),
+    "UINT64": np.dtype(np.uint64),
+    "INT8": np.dtype(np.int8),
+    "INT16": np.dtype(np.int16),
+    "INT32": np.dtype(np.int32),
+    "INT64": np.dtype(np.int64),
+    "FP16": np.dtype(np.float16),
+    "FP32": np.dtype(np.float32),
+    "FP64": np.dtype(np.float64),
+}
+DATATYPES: Mapping[np.dtype[Any], str] = {dtype: name for name, dtype in DTYPES.items()}
+
+# ONNX Runtime's names of the same types (`NodeArg.type`).
+ORT_TYPES: Mapping[str, str] = {
+    "tensor(bool)": "BOOL",
+    "tensor(uint8)": "UINT8",
+    "tensor(uint16)": "UINT16",
+    "tensor(uint32)": "UINT32",
+    "tensor(uint64)": "UINT64",
+    "tensor(int8)": "INT8",
+    "tensor(int16)": "INT16",
+    "tensor(int32)": "INT32",
+    "tensor(int64)": "INT64",
+    "tensor(float16)": "FP16",
+    "tensor(float)": "FP32",
+    "tensor(double)": "FP64",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """Name, datatype and shape of one tensor.
+
+    `shape` holds -1 for a dynamic dimension; `batch` says that axis 0 is a dynamic batch axis:
+    rows are independent samples, so requests may be concatenated along it.
+    """
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    batch: bool = False
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The numpy type (native byte order)."""
+        return DTYPES[self.datatype]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one tensor; a dynamic dimension counts as 1."""
+        return math.prod(dim for dim in self.shape if dim != -1) * self.dtype.itemsize
+
+    def __str__(self) -> str:
+        return f"{self.datatype}[{','.join('?' if d == -1 else str(d) for d in self.shape)}]"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form; `batch` is left out when false."""
+        out: dict[str, Any] = {
+            "name": self.name,
+            "datatype": self.datatype,
+            "shape": list(self.shape),
+        }
+        return {**out, "batch": True} if self.batch else out
+
+    @classmethod
+    def from_dict(cls, raw: object) -> TensorSpec:
+        """The reverse of `to_dict`. Raises ManifestError."""
+        if not isinstance(raw, Mapping):
+            raise ManifestError(f"a tensor specification is an object, not {type(raw).__name__}")
+        name, datatype, shape = raw.get("name"), raw.get("datatype"), raw.get("shape")
+        if not isinstance(name, str) or not name:
+            raise ManifestError("a tensor specification has no name")
+        if datatype not in DTYPES:
+            raise ManifestError(f"tensor {name!r}: unsupported datatype {datatype!r}")
+        if not isinstance(shape, list) or not all(
+            isinstance(dim, int) and not isinstance(dim, bool) and dim >= -1 for dim in shape
+        ):
+            raise ManifestError(f"tensor {name!r}: shape must be integers, -1 for dynamic")
+        batch = raw.get("batch", False)
+        if not isinstance(batch, bool) or (batch and not shape):
+            raise ManifestError(f"tensor {name!r}: batch must be a boolean, and needs an axis 0")
+        return cls(name, str(datatype), tuple(shape), batch)
+
+
+def spec_of(name: str, array: np.ndarray) -> TensorSpec:
+    """The specification that exactly this array has. Raises KeyError for unsupported types."""
+    return TensorSpec(name, DATATYPES[array.dtype], array.shape)

@@ -1,0 +1,46 @@
+"""Models that come with the project: a trained one for the demo, and builders for benchmarks.
+
+The trained files need numpy only; `shards.zoo.builders` needs onnx, and
+`shards.zoo.train_digits` scikit-learn besides.
+"""
+
+from __future__ import annotations
+
+import io
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["digits_heldout", "digits_lite_model", "digits_model"]
+
+
+def digits_model() -> bytes:
+    """The trained residual network, a serialized ONNX model.
+
+    Input `image` FP32 [batch, 1, 8, 8] in 0..1, output `logits` FP32 [batch, 10], no softmax.
+    """
+    return _data("digits.onnx")
+
+
+def digits_lite_model() -> bytes:
+    """A much lighter model with the same input and output, for degraded answers."""
+    return _data("digits-lite.onnx")
+
+
+def digits_heldout() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Images FP32 [n, 1, 8, 8] in 0..1 and labels INT64 [n] that neither model was trained on.
+
+    Source: the optical digits of the UCI repository (E. Alpaydin, C. Kaynak) in scikit-learn.
+    """
+    archive: Any = np.load(io.BytesIO(_data("digits-heldout.npz")), allow_pickle=False)
+    with archive:
+        # Stored as the 0..16 counts they are: a quarter of the size, and exact in FP32.
+        images = archive["images"].astype(np.float32) / np.float32(16)
+        labels = archive["labels"].astype(np.int64)
+    return images, labels
+
+
+def _data(name: str) -> bytes:
+    return files(__name__).joinpath("data", name).read_bytes()

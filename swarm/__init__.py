@@ -1,0 +1,44 @@
+"""An event-driven mesh that runs one neural network on a fleet of edge devices, over NATS.
+
+    import swarm
+    async with swarm.connect("nats://127.0.0.1:4222", mesh="default") as mesh:
+        result = await mesh.infer("digits", {"image": array}, budget=0.050)
+        result.outputs["logits"], result.hops, result.degraded
+"""
+
+from swarm.errors import (
+    DeadlineExceeded,
+    DecodeError,
+    Internal,
+    InvalidArgument,
+    NotConnected,
+    NotFound,
+    ResourceExhausted,
+    Status,
+    SwarmError,
+    Unauthenticated,
+    Unavailable,
+)
+from swarm.mesh import Mesh, connect
+from swarm.messages import Hop, Result
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "DeadlineExceeded",
+    "DecodeError",
+    "Hop",
+    "Internal",
+    "InvalidArgument",
+    "Mesh",
+    "NotConnected",
+    "NotFound",
+    "ResourceExhausted",
+    "Result",
+    "Status",
+    "SwarmError",
+    "Unauthenticated",
+    "Unavailable",
+    "__version__",
+    "connect",
+]

@@ -1,0 +1,118 @@
+"""Errors of the mesh, and the status words that travel in results.
+
+    SwarmError                      anything this package raises on purpose; has a `status`
+    ├── InvalidArgument             the request is wrong: name, shape, datatype, size
+    │   ├── DecodeError             bytes that are no message of ours
+    │   └── SubjectError            a token that may not stand in a subject
+    ├── NotFound                    unknown model, version, artifact
+    ├── Unauthenticated             a signature or key that does not match
+    ├── DeadlineExceeded            the budget ended
+    ├── ResourceExhausted           a lane, quota or buffer is full: come back later
+    ├── Unavailable                 nobody can answer at present
+    │   ├── NotConnected            no connection to a NATS server
+    │   └── NoResponders            nobody listens on that subject
+    ├── Internal                    a fault on the mesh's side
+    └── ApiError                    JetStream refused a call (code, err_code, description)
+
+Status words are gRPC's canonical names (grpc/doc/statuscodes.md).
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Status(StrEnum):
+    """How a request ended, by gRPC's canonical names."""
+
+    OK = "OK"
+    INVALID_ARGUMENT = "INVALID_ARGUMENT"
+    NOT_FOUND = "NOT_FOUND"
+    DEADLINE_EXCEEDED = "DEADLINE_EXCEEDED"
+    RESOURCE_EXHAUSTED = "RESOURCE_EXHAUSTED"
+    UNAVAILABLE = "UNAVAILABLE"
+    UNAUTHENTICATED = "UNAUTHENTICATED"
+    PERMISSION_DENIED = "PERMISSION_DENIED"
+    INTERNAL = "INTERNAL"
+
+
+class SwarmError(Exception):
+    """Base of all errors; `status` is what a requester is told."""
+
+    status = Status.INTERNAL
+
+
+class InvalidArgument(SwarmError):
+    status = Status.INVALID_ARGUMENT
+
+
+class DecodeError(InvalidArgument):
+    """Bytes that are not a message of this wire format, or break its limits."""
+
+
+class SubjectError(InvalidArgument):
+    """A token that may not stand in a subject."""
+
+
+class NotFound(SwarmError):
+    status = Status.NOT_FOUND
+
+
+class Unauthenticated(SwarmError):
+    status = Status.UNAUTHENTICATED
+
+
+class DeadlineExceeded(SwarmError):
+    status = Status.DEADLINE_EXCEEDED
+
+
+class ResourceExhausted(SwarmError):
+    status = Status.RESOURCE_EXHAUSTED
+
+
+class Unavailable(SwarmError):
+    status = Status.UNAVAILABLE
+
+
+class NotConnected(Unavailable):
+    """There is no connection to a NATS server at present."""
+
+
+class NoResponders(Unavailable):
+    """Nobody listens on the subject: the server said so at once, without a timeout."""
+
+
+class Internal(SwarmError):
+    status = Status.INTERNAL
+
+
+class ApiError(SwarmError):
+    """JetStream refused a call.
+
+    `code` is HTTP-like (404, 503 …), `err_code` the server's own number (10077: a stream
+    limit is reached), which is the one to switch on: one `code` has several meanings.
+    """
+
+    status = Status.UNAVAILABLE
+
+    def __init__(self, code: int, err_code: int, description: str) -> None:
+        super().__init__(f"JetStream: {description} (code {code}, err_code {err_code})")
+        self.code = code
+        self.err_code = err_code
+        self.description = description
+
+
+_BY_STATUS: dict[str, type[SwarmError]] = {
+    Status.INVALID_ARGUMENT: InvalidArgument,
+    Status.NOT_FOUND: NotFound,
+    Status.DEADLINE_EXCEEDED: DeadlineExceeded,
+    Status.RESOURCE_EXHAUSTED: ResourceExhausted,
+    Status.UNAVAILABLE: Unavailable,
+    Status.UNAUTHENTICATED: Unauthenticated,
+    Status.PERMISSION_DENIED: Unauthenticated,
+}
+
+
+def error_for(status: str, message: str) -> SwarmError:
+    """The error a status word stands for; `Internal` for a word nobody knows."""
+    return _BY_STATUS.get(status, Internal)(message)

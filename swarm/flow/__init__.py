@@ -1,0 +1,58 @@
+"""Flow control: budgets, retries, breakers, quotas, batches, hedges, admission, latency, watchdog.
+
+Pure: each takes `now` (seconds, any monotonic clock) and, where it rolls dice, a `random.Random`.
+"""
+
+from swarm.flow.ack_wait import ack_wait_for
+from swarm.flow.admission import Admission, Decision, StageLoad, predict_s
+from swarm.flow.backoff import full_jitter, pause_within
+from swarm.flow.batching import (
+    ArrivalRate,
+    BatchLimit,
+    Group,
+    Run,
+    Wait,
+    decide,
+    split_on_failure,
+)
+from swarm.flow.breaker import Breaker, BreakerState, Transition
+from swarm.flow.bucket import Quotas, TokenBucket
+from swarm.flow.budget import Budget, Spent, should_start, slowest_hop
+from swarm.flow.hedge import Hedger
+from swarm.flow.latency import LatencyWindow
+from swarm.flow.retry import RetryBudget
+from swarm.flow.watchdog import Action, Verdict, Watchdog
+from swarm.flow.window import SlidingCount
+
+__all__ = [
+    "Action",
+    "Admission",
+    "ArrivalRate",
+    "BatchLimit",
+    "Breaker",
+    "BreakerState",
+    "Budget",
+    "Decision",
+    "Group",
+    "Hedger",
+    "LatencyWindow",
+    "Quotas",
+    "RetryBudget",
+    "Run",
+    "SlidingCount",
+    "Spent",
+    "StageLoad",
+    "TokenBucket",
+    "Transition",
+    "Verdict",
+    "Wait",
+    "Watchdog",
+    "ack_wait_for",
+    "decide",
+    "full_jitter",
+    "pause_within",
+    "predict_s",
+    "should_start",
+    "slowest_hop",
+    "split_on_failure",
+]

@@ -1,0 +1,155 @@
+"""Micro-batching: whether to run what is queued now, or to wait a moment for company.
+
+While a worker is busy a queue forms by itself, and the next run takes all of it; waiting on purpose
+pays only where the lane cannot keep up otherwise. So an idle lane never waits, and a busy one only
+when the arrival rate says that a companion comes soon enough to be worth it.
+"""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Generic, TypeVar
+
+Item = TypeVar("Item")
+Key = TypeVar("Key", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class Group(Generic[Key]):
+    """Queued requests that may run together: same model, version, stage and tensor shapes.
+
+    key: what they share. size: how many are queued. oldest: when the first came (seconds).
+    """
+
+    key: Key
+    size: int
+    oldest: float
+
+
+@dataclass(frozen=True, slots=True)
+class Run(Generic[Key]):
+    """Run the `size` oldest requests of `key` now."""
+
+    key: Key
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Decide again at the next arrival or free worker, or at `until` (seconds; inf: only then)."""
+
+    until: float
+
+
+def decide(
+    groups: Sequence[Group[Key]],
+    idle_workers: int,
+    now: float,
+    *,
+    max_batch: int,
+    max_wait_s: float,
+    arrivals_per_s: float,
+    run_s: float,
+) -> Run[Key] | Wait:
+    """What a lane does at `now` (seconds): pure, called at each arrival, finish and `until`.
+
+    idle_workers: workers free to run. max_batch: most requests in one run, >= 1.
+    max_wait_s: most seconds that a request is held back on purpose; 0 never holds back.
+    arrivals_per_s: recent arrival rate of the lane (`ArrivalRate`).
+    run_s: seconds that a run usually takes.
+
+    The group with the oldest request is served first; a full group runs before a waiting one. With
+    n queued and a companion expected after the gap 1 / arrivals_per_s, waiting costs n gaps and
+    saves the companion a run's worth of queueing: it waits only where n * gap < run_s and the gap
+    ends before max_wait_s does. A lane with less than one arrival per run never waits, nor one with
+    a second idle worker: the companion would run there.
+    Raises ValueError for max_batch < 1 or a negative max_wait_s.
+    """
+    if max_batch < 1 or not max_wait_s >= 0:
+        raise ValueError(f"max_batch >= 1 and max_wait_s >= 0: {max_batch}, {max_wait_s}")
+    queued = [group for group in groups if group.size > 0]
+    if not queued or idle_workers < 1:
+        return Wait(inf)
+    queued.sort(key=lambda group: group.oldest)
+    gap = 1.0 / arrivals_per_s if arrivals_per_s > 0 else inf
+    until = inf
+    for group in queued:
+        size = min(group.size, max_batch)
+        latest = group.oldest + max_wait_s
+        expected = now + gap
+        if idle_workers > 1 or size == max_batch or expected > latest or size * gap >= run_s:
+            return Run(group.key, size)
+        # Twice the gap: arrivals are random, and the mean is exceeded every third time.
+        until = min(until, latest, now + 2 * gap)
+    return Wait(until)
+
+
+class ArrivalRate:
+    """Arrivals a second as an EWMA over the gaps between them: O(1), one float.
+
+    weight: of the newest gap, 0..1; larger follows bursts faster. Raises ValueError outside.
+    """
+
+    __slots__ = ("_gap", "_last", "_weight")
+
+    def __init__(self, weight: float = 0.1) -> None:
+        if not 0 < weight <= 1:
+            raise ValueError(f"0 < weight <= 1: {weight}")
+        self._weight = weight
+        self._gap = inf
+        self._last: float | None = None
+
+    def add(self, now: float) -> None:
+        """Count one arrival at `now` (seconds)."""
+        last = self._last
+        self._last = now if last is None else max(last, now)
+        if last is None:
+            return
+        gap = max(0.0, now - last)
+        self._gap = gap if self._gap == inf else self._gap + (gap - self._gap) * self._weight
+
+    def per_s(self, now: float) -> float:
+        """Arrivals a second; 0.0 until two came. A silence longer than the mean gap lowers it."""
+        if self._last is None or self._gap == inf:
+            return 0.0
+        return 1.0 / max(self._gap, now - self._last, 1e-9)
+
+
+class BatchLimit:
+    """A `max_batch` that follows what the device can do (Clipper, NSDI 2017: additive increase,
+    multiplicative decrease against a latency objective).
+
+    largest: never above, >= 1. target_s: seconds a run may take; a full batch within it raises the
+    limit by one, a run over it lowers the limit by a quarter (at least by one).
+    Raises ValueError for a knob out of its range.
+    """
+
+    def __init__(self, largest: int = 32, target_s: float = 0.020, start: int = 4) -> None:
+        if not (largest >= 1 and target_s > 0 and start >= 1):
+            raise ValueError(f"positive knobs only: {largest=}, {target_s=}, {start=}")
+        self._largest = largest
+        self._target_s = target_s
+        self.size = min(start, largest)
+        """The limit at present, 1 .. largest."""
+
+    def ran(self, batch: int, seconds: float) -> None:
+        """Learn that a run of `batch` requests took `seconds`."""
+        if seconds > self._target_s:
+            if batch <= self.size:
+                self.size = max(1, min(self.size - 1, batch * 3 // 4))
+        elif batch >= self.size:
+            self.size = min(self._largest, self.size + 1)
+
+
+def split_on_failure(batch: Sequence[Item]) -> tuple[Sequence[Item], Sequence[Item]] | None:
+    """Halves of a batch that failed, to be run apart; None for a single one: it is the poison.
+
+    A single poison member of n is found in at most 2 * ceil(log2(n)) further runs, and every other
+    member still gets its answer. Raises ValueError for an empty batch.
+    """
+    if not batch:
+        raise ValueError("an empty batch cannot fail")
+    if len(batch) == 1:
+        return None
+    middle = len(batch) // 2
+    return batch[:middle], batch[middle:]

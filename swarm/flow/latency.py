@@ -1,0 +1,142 @@
+"""Streaming latency statistics: an EWMA and windowed percentiles, cheap enough for every message.
+
+A log-bucket histogram: bucket widths grow by a constant ratio, so that any percentile is known
+within a constant *relative* error (Masson, Rim, Lee: "DDSketch", VLDB 2019; HdrHistogram has the
+same idea). Forgetting is by slices of time, so that nothing is sorted and nothing is stored per
+sample.
+"""
+
+from math import ceil, exp, log
+
+SHORTEST_S = 1e-6
+"""Durations under this count as this one: no clock we read is finer."""
+LONGEST_S = 1e3
+"""Durations above this count as this one: no budget is longer."""
+
+
+class LatencyWindow:
+    """Percentiles of about the last `window_s` seconds, and an EWMA of all samples.
+
+    A percentile is the nearest-rank sample within `relative_error` of its value, for samples in
+    [SHORTEST_S, LONGEST_S]. It covers between `window_s * (1 - 1 / slices)` and `window_s` seconds.
+    Memory is fixed: `(slices + 1) * log(LONGEST_S / SHORTEST_S) / (2 * relative_error)` integers,
+    3600 at the defaults. `add` is O(1), `percentile` O(buckets).
+
+    window_s: seconds remembered; longer is steadier and slower to see a change.
+    relative_error: of a percentile, 0..1 exclusive; smaller costs memory.
+    slices: steps in which the window forgets.
+    ewma_weight: of the newest sample, 0..1; larger follows faster. The first samples are averaged.
+    Raises ValueError for a knob out of its range.
+    """
+
+    __slots__ = (
+        "_buckets", "_count", "_newest", "_origin", "_ratio", "_scale", "_seen", "_slice_s",
+        "_slices", "_total", "_turn_at", "_weight", "ewma", "window_s",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        window_s: float = 10.0,
+        *,
+        relative_error: float = 0.02,
+        slices: int = 6,
+        ewma_weight: float = 0.1,
+    ) -> None:
+        if not (window_s > 0 and 0 < relative_error < 1 and slices >= 1 and 0 < ewma_weight <= 1):
+            raise ValueError("window_s > 0, 0 < relative_error < 1, slices >= 1, 0 < weight <= 1")
+        self.window_s = window_s
+        self.ewma = 0.0
+        """Seconds; 0.0 before the first sample."""
+        self._ratio = (1 + relative_error) / (1 - relative_error)
+        self._scale = 1.0 / log(self._ratio)
+        self._origin = log(SHORTEST_S)
+        size = ceil((log(LONGEST_S) - self._origin) * self._scale) + 1
+        self._total = [0] * size
+        self._slices = [[0] * size for _ in range(slices)]
+        self._buckets = self._slices[0]
+        self._newest = 0
+        self._slice_s = window_s / slices
+        self._turn_at: float | None = None
+        self._weight = ewma_weight
+        self._count = 0
+        self._seen = 0
+
+    def add(self, seconds: float, now: float) -> None:
+        """Count one duration (seconds) observed at `now` (seconds).
+
+        Negative durations (a clock stepped back) count as zero. Raises ValueError for NaN.
+        """
+        if self._turn_at is None or now >= self._turn_at:
+            self._turn(now)
+        if seconds <= SHORTEST_S:
+            bucket = 0
+            if seconds < 0:
+                seconds = 0.0
+        elif seconds >= LONGEST_S:
+            seconds = LONGEST_S
+            bucket = len(self._total) - 1
+        else:
+            bucket = int((log(seconds) - self._origin) * self._scale)
+        self._total[bucket] += 1
+        self._buckets[bucket] += 1
+        self._count += 1
+        seen = self._seen = self._seen + 1
+        weight = self._weight
+        self.ewma += (seconds - self.ewma) * (weight if seen * weight >= 1.0 else 1.0 / seen)
+
+    @property
+    def count(self) -> int:
+        """Samples in the window, as of the last call that was given a time."""
+        return self._count
+
+    def percentile(self, q: float, now: float, default: float = 0.0) -> float:
+        """Seconds under which the fraction `q` (0..1) of the window lies; `default` when empty.
+
+        Raises ValueError where `q` is outside 0..1.
+        """
+        if not 0.0 <= q <= 1.0:
+            raise ValueError(f"a percentile is a fraction 0..1: {q}")
+        if self._turn_at is not None and now >= self._turn_at:
+            self._turn(now)
+        count = self._count
+        if not count:
+            return default
+        rank = max(1, ceil(q * count))
+        if q < 0.5:
+            seen = 0
+            for bucket, held in enumerate(self._total):
+                seen += held
+                if seen >= rank:
+                    return self._value(bucket)
+        left = count - rank  # how many samples lie above the one we want
+        seen = 0
+        bucket = len(self._total)
+        for held in reversed(self._total):
+            bucket -= 1
+            seen += held
+            if seen > left:
+                break
+        return self._value(bucket)
+
+    def _value(self, bucket: int) -> float:
+        """The point of a bucket that is within the relative error of both of its ends."""
+        low = exp(self._origin + bucket / self._scale)
+        return min(LONGEST_S, max(SHORTEST_S, low * 2 * self._ratio / (1 + self._ratio)))
+
+    def _turn(self, now: float) -> None:
+        """Move to the slice of `now`, emptying the slices that expired."""
+        if self._turn_at is None:
+            self._turn_at = now + self._slice_s
+            return
+        steps = 1 + int((now - self._turn_at) / self._slice_s)
+        self._turn_at += steps * self._slice_s
+        total = self._total
+        for _ in range(min(steps, len(self._slices))):
+            self._newest = (self._newest + 1) % len(self._slices)
+            expired = self._slices[self._newest]
+            for bucket, held in enumerate(expired):
+                if held:
+                    total[bucket] -= held
+                    self._count -= held
+                    expired[bucket] = 0
+        self._buckets = self._slices[self._newest]

@@ -1,0 +1,277 @@
+"""Who is alive: SWIM's probes and suspicion, on our own evidence only.
+
+Das, Gupta, Motivala: "SWIM", DSN 2002. Every gossip request is also a ping.
+
+- Nobody subscribes to the peer's subject ("no responders"): it is dead, at once.
+- No answer in time: it is tried again, and by `helpers` others. Nothing from any of them: it is
+  suspected. It is tried each round; when it stays silent the suspicion is told, and after
+  `suspicion_seconds` it is dead. An answer to anyone ends it; a told suspicion ends when the
+  suspect refutes it with a higher heartbeat.
+- Others claim that it died, left or returned: it is asked. Their word alone changes nothing, but
+  independent accusers shorten our own suspicion.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from random import Random
+
+import msgpack
+
+from swarm.gossip.config import GossipConfig
+from swarm.gossip.effects import Effect, Event, Request, Send
+from swarm.gossip.exchange import Exchange
+from swarm.gossip.health import Doubt, LocalHealth, suspicion_seconds
+from swarm.gossip.phi import PhiDetector, deviations
+from swarm.gossip.state import ALIVE, DEAD, LEFT, SUSPECT, Entry
+from swarm.gossip.table import Table
+
+_MOST_PENDING = 4096  # requests whose outcome the driver may still owe
+
+
+@dataclass(slots=True)
+class Pending:
+    """A request under way. `claim`: what others said, that it checks. `client`: for whom we ask."""
+
+    node: str
+    sent: float
+    generation: int
+    claim: Entry | None = None
+    client: str | None = None
+    window: bool = False
+
+
+class Detector:
+    """Keeps the requests under way and the doubts about peers."""
+
+    def __init__(
+        self,
+        config: GossipConfig,
+        table: Table,
+        exchange: Exchange,
+        counters: Counter[str],
+        rng: Random,
+    ) -> None:
+        self._config = config
+        self._table = table
+        self._exchange = exchange
+        self._counters = counters
+        self._rng = rng
+        self._deviations = deviations(config.phi)
+        self._phi = PhiDetector(jitter=config.timeout_min / self._deviations)
+        self._token = 0
+        self._pending: dict[int, Pending] = {}
+        self._asked: Counter[str] = Counter()  # requests under way by node
+        self._quota = config.claims_per_round
+        self.health = LocalHealth(config.health_max)
+        self.doubts: dict[str, Doubt] = {}
+
+    # -- requests ----------------------------------------------------------------------------------
+
+    def request(
+        self,
+        node: str,
+        now: float,
+        *,
+        news: bool = False,
+        window: bool = False,
+        claim: Entry | None = None,
+        client: str | None = None,
+        hops: int = 1,
+    ) -> Request:
+        """A SYN to `node`, with its deadline: `hops` round trips."""
+        config = self._config
+        about = msgpack.packb(claim) if claim else None
+        payload = self._exchange.syn(node, about, news, window)
+        self._token += 1
+        known = self._table.nodes.get(node)
+        pending = Pending(node, now, known.generation if known else 0, claim, client, window)
+        self._pending[self._token] = pending
+        self._asked[node] += 1
+        if len(self._pending) > _MOST_PENDING:
+            self.settle(next(iter(self._pending)))
+            self._counters["outcomes_missing"] += 1
+        wait = min(config.timeout_max, max(config.timeout_min, self._phi.wait(self._deviations)))
+        return Request(node, payload, wait * hops * self.health.factor, self._token)
+
+    def pending(self, token: int) -> Pending | None:
+        """The request of this token, while its outcome is awaited."""
+        return self._pending.get(token)
+
+    def settle(self, token: int) -> Pending | None:
+        """The outcome of a request has come; None when it is not awaited (any more)."""
+        pending = self._pending.pop(token, None)
+        if pending is not None:
+            self._asked[pending.node] -= 1
+            if self._asked[pending.node] <= 0:
+                del self._asked[pending.node]
+        return pending
+
+    def answered(self, pending: Pending, now: float) -> list[Effect]:
+        """A peer answered in time."""
+        self._phi.observe(now - pending.sent)
+        self.health.better()
+        if pending.client is not None:
+            frame = self._exchange.frame("probed")
+            frame.extra("p", msgpack.packb(pending.node))
+            return [Send(pending.client, frame.encode())]
+        state = self._table.nodes.get(pending.node)
+        if pending.claim and state and pending.claim[4] >= DEAD and not state.final:
+            self._counters["claims_rejected"] += 1
+        return []
+
+    def no_responders(self, pending: Pending, now: float) -> list[Effect]:
+        """Nobody is there to answer: the peer's process is gone, or cut off."""
+        state = self._table.nodes.get(pending.node)
+        if state is None or state.final:
+            return []
+        claim = pending.claim
+        return self._bury(pending.node, LEFT if claim and claim[4] == LEFT else DEAD, now)
+
+    def timed_out(self, pending: Pending, now: float) -> list[Effect]:
+        """No answer in time, which may be our own fault."""
+        if pending.client is not None:
+            return []
+        node = pending.node
+        state = self._table.nodes.get(node)
+        if state is None or state.final:
+            return []
+        doubt = self.doubts.get(node)
+        if doubt is None or not doubt.firsthand:
+            # Only first failures count: a peer's long silence says nothing new of ourselves.
+            self.health.worse()
+            self.doubts[node] = fresh = Doubt(pending.sent, firsthand=True, counted=now)
+            if doubt is not None:
+                fresh.accusers = doubt.accusers
+            probe = self._exchange.frame("probe")
+            probe.extra("p", msgpack.packb(node))
+            payload = probe.encode()
+            helpers = self._table.random_peers(self._config.helpers, without=node)
+            effects: list[Effect] = [Send(helper, payload) for helper in helpers]
+            effects.append(self.request(node, now, hops=2))
+            return effects
+        if pending.sent < doubt.counted:
+            return []  # the same silence, seen twice
+        return self._failed_again(node, doubt, now)
+
+    def _failed_again(self, node: str, doubt: Doubt, now: float) -> list[Effect]:
+        config = self._config
+        state = self._table.nodes[node]
+        events: list[Event] = []
+        doubt.failures += 1
+        doubt.counted = now
+        if doubt.since is None:
+            doubt.since = now
+            if state.status == ALIVE:
+                events.append(Event("suspected", node, "it does not answer"))
+        if doubt.failures >= config.tell_after:
+            if state.status == ALIVE:
+                self._exchange.hear_liveness(state, state.heartbeat, SUSPECT, [])
+            allowed = suspicion_seconds(config, self._table.alive, len(doubt.accusers))
+            if now - doubt.since >= allowed * self.health.factor:
+                return self._bury(node, DEAD, now)
+        return list(events)
+
+    def _bury(self, node: str, status: int, now: float) -> list[Effect]:
+        events: list[Event] = []
+        self.doubts.pop(node, None)
+        self._exchange.bury(self._table.nodes[node], status, events, now)
+        return list(events)
+
+    # -- what others say ---------------------------------------------------------------------------
+
+    def contact(self, node: str) -> list[Effect]:
+        """A sign of life: ends a doubt that was not told to others."""
+        doubt = self.doubts.get(node)
+        state = self._table.nodes.get(node)
+        if doubt is None or state is None or state.status != ALIVE:
+            return []
+        del self.doubts[node]
+        return [Event("refuted", node, "it answered")] if doubt.since is not None else []
+
+    def note(self, events: list[Event], accuser: str) -> None:
+        """Suspicions and refutations that a message of `accuser` brought."""
+        for event in events:
+            if event.kind == "suspected":
+                self._accuse(event.node, accuser)
+            elif event.kind in ("refuted", "returned", "left", "died"):
+                self.doubts.pop(event.node, None)
+
+    def _accuse(self, node: str, accuser: str) -> None:
+        doubt = self.doubts.setdefault(node, Doubt(0.0, firsthand=False))
+        if len(doubt.accusers) < self._config.accusers:
+            doubt.accusers.add(accuser)
+
+    def check(self, claims: list[Entry], source: str, now: float) -> list[Effect]:
+        """Ask the nodes about which `source` claims a death, departure, return or generation."""
+        effects: list[Effect] = []
+        for claim in claims:
+            node = claim[0]
+            if claim[4] >= DEAD:
+                self._accuse(node, source)
+            if self._asked[node] and any(
+                p.node == node and p.claim and p.claim[1] == claim[1]
+                for p in self._pending.values()
+            ):
+                continue
+            if not self._spend():
+                self._counters["claims_deferred"] += 1
+                continue
+            effects.append(self.request(node, now, claim=claim))
+        return effects
+
+    def probe(self, node: str | None, client: str, now: float) -> list[Effect]:
+        """`client` asks us to try `node`."""
+        if node is None or node == self._table.me or node not in self._table.nodes:
+            return []
+        if not self._spend():
+            self._counters["probes_deferred"] += 1
+            return []
+        return [self.request(node, now, client=client)]
+
+    def _spend(self) -> bool:
+        self._quota -= 1
+        return self._quota >= 0
+
+    # -- rounds ------------------------------------------------------------------------------------
+
+    def tick(self, now: float) -> list[Effect]:
+        """Try again those who did not answer; each at most once at a time."""
+        self._quota = self._config.claims_per_round
+        nodes = self._table.nodes
+        for node in [n for n in self.doubts if n not in nodes or nodes[n].final]:
+            del self.doubts[node]
+        chosen = []
+        for node, doubt in self.doubts.items():
+            if doubt.firsthand and not self._asked[node]:
+                chosen.append(node)
+                if len(chosen) == self._config.reprobes:
+                    break
+        for node in chosen:
+            self.doubts[node] = self.doubts.pop(node)  # the others come first next time
+        return [self.request(node, now) for node in chosen]
+
+    def paused(self) -> None:
+        """This process was stopped for a while: judge nobody by what timed out meanwhile."""
+        self.health.worse(2)
+        self._pending.clear()
+        self._asked.clear()
+        nodes = self._table.nodes
+        for node in [n for n in self.doubts if n not in nodes or nodes[n].status == ALIVE]:
+            del self.doubts[node]
+
+    def doubted(self, node: str) -> bool:
+        """Whether `node` is being tried again already."""
+        doubt = self.doubts.get(node)
+        return doubt is not None and doubt.firsthand
+
+    def suspects(self, node: str) -> bool:
+        """Whether we suspect `node` ourselves, told or not."""
+        doubt = self.doubts.get(node)
+        return doubt is not None and doubt.since is not None
+
+    def phi(self, node: str, now: float) -> float:
+        """The level of doubt about `node`, 0 when it owes no answer."""
+        doubt = self.doubts.get(node)
+        return self._phi.phi(now - doubt.began) if doubt and doubt.firsthand else 0.0

@@ -1,0 +1,254 @@
+"""Gossip messages as bytes: a MessagePack map, then a 16-byte MAC when the mesh has a key.
+
+    v  version, 1
+    t  kind: "syn" (a request), "synack" (its answer), "ack" (differences, no answer),
+       "probe" (please try node p), "probed" (node p answered)
+    s  the sender: its entry [id, generation, heartbeat, version, status] and its instance number
+    d  digest: entries that are news
+    w  repair window [low, high, entries]: all that the sender knows with low < id <= high
+       (high "": to the end)
+    x  deltas that are news: entry and [base, floor, [[key, version, value or nil], ...]]
+    f  deltas that fill gaps: the same, not to be told on
+    n  needs: [id, generation, version] of which newer keys are wanted
+    p  the node that a probe is about
+
+Unknown fields are ignored. Everything is bounded before it is allocated: the size of the message
+before it is parsed, the length of every array and map in it while it is.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+import msgpack
+
+from swarm.gossip.state import LEFT, Delta, Entry, array_header
+
+VERSION = 1
+MAC_BYTES = 16
+LONGEST_LIST = 256
+_NODE_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_KEY_CHARS = 64
+_KINDS = frozenset(("syn", "synack", "ack", "probe", "probed"))
+_SECTIONS = ("d", "x", "f", "n")
+_LIST_BYTES = 2 + 3  # a section's key and its longest array header
+_MAX = 2**63 - 1
+
+Need = tuple[str, int, int]
+Window = tuple[str, str, tuple[Entry, ...]]
+
+
+class Refused(Exception):
+    """A message that is not acted upon. `reason` is the counter that it belongs to."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason = reason
+        self.detail = detail
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A decoded message; every field is within its limits."""
+
+    kind: str
+    sender: Entry
+    instance: int
+    digest: tuple[Entry, ...] = ()
+    window: Window | None = None
+    deltas: tuple[Delta, ...] = ()
+    fills: tuple[Delta, ...] = ()
+    needs: tuple[Need, ...] = ()
+    target: str | None = None
+
+
+def valid_id(node: object) -> bool:
+    """Whether `node` can be a subject's token, and is at most 64 characters."""
+    return type(node) is str and _NODE_ID.fullmatch(node) is not None
+
+
+def check_key(key: bytes | None) -> bytes | None:
+    """The mesh key, when it is usable. Raises `ValueError` unless it has 16 to 64 bytes."""
+    if key is not None and not 16 <= len(key) <= 64:
+        raise ValueError("the mesh key must have 16 to 64 bytes")
+    return key
+
+
+def _mac(body: bytes, key: bytes) -> bytes:
+    return blake2b(body, digest_size=MAC_BYTES, key=key, person=b"swarm gossip 1").digest()
+
+
+class Frame:
+    """A message under construction that never exceeds `budget` bytes.
+
+    Parts are added already packed, so that what is sent often is packed once.
+    """
+
+    def __init__(self, kind: str, sender: bytes, budget: int, key: bytes | None) -> None:
+        self._head = b"".join((b"\xa1v\x01\xa1t", msgpack.packb(kind), b"\xa1s", sender))
+        self._lists: dict[str, list[bytes]] = {}
+        self._extra: list[bytes] = []
+        self._key = key
+        self._left = budget - len(self._head) - 1 - (MAC_BYTES if key else 0)
+
+    @property
+    def left(self) -> int:
+        """Bytes that can still be added."""
+        return self._left
+
+    def add(self, section: str, packed: bytes) -> bool:
+        """Append one packed element to section d, x, f or n; False when there is no room."""
+        parts = self._lists.get(section)
+        cost = len(packed) if parts else len(packed) + _LIST_BYTES
+        if cost > self._left or (parts and len(parts) >= LONGEST_LIST):
+            return False
+        if parts is None:
+            self._lists[section] = [packed]
+        else:
+            parts.append(packed)
+        self._left -= cost
+        return True
+
+    def extra(self, field: str, packed: bytes) -> None:
+        """Set a one-off field (w or p). The caller has checked that it fits in `left`."""
+        self._extra.append(msgpack.packb(field) + packed)
+        self._left -= len(packed) + 2
+
+    def encode(self) -> bytes:
+        """The finished message."""
+        parts = [bytes((0x83 + len(self._lists) + len(self._extra),)), self._head]
+        for section in _SECTIONS:
+            elements = self._lists.get(section)
+            if elements:
+                parts += (msgpack.packb(section), array_header(len(elements)), *elements)
+        parts += self._extra
+        body = b"".join(parts)
+        return body + _mac(body, self._key) if self._key else body
+
+
+def decode(payload: bytes, key: bytes | None, limit: int) -> Message:
+    """Read a message. Raises `Refused`: too_large, forged, malformed, or version."""
+    if len(payload) > limit:
+        raise Refused("too_large", f"{len(payload)} bytes, at most {limit} are read")
+    body = payload
+    if key is not None:
+        body, mac = payload[:-MAC_BYTES], payload[-MAC_BYTES:]
+        if not body or not hmac.compare_digest(_mac(body, key), bytes(mac)):
+            raise Refused("forged", "the MAC does not belong to this mesh's key")
+    raw = _unpack(body)
+    if type(raw) is not dict:
+        raise Refused("malformed", "not a map")
+    version = raw.get("v")
+    if type(version) is int and version != VERSION:
+        raise Refused("version", f"gossip version {version}; this node speaks {VERSION}")
+    try:
+        return _message(raw)
+    except (TypeError, ValueError, LookupError) as error:
+        raise Refused("malformed", str(error)) from None
+
+
+def read_value(packed: bytes) -> object:
+    """Decode one value. Raises `Refused` (malformed) when it is no scalar, list or small map."""
+    return _unpack(packed)
+
+
+def _unpack(data: bytes) -> Any:
+    try:
+        return msgpack.unpackb(
+            data,
+            use_list=False,
+            max_array_len=LONGEST_LIST,
+            max_map_len=64,
+            max_ext_len=0,
+        )
+    except (ValueError, TypeError, msgpack.UnpackException, RecursionError, MemoryError) as error:
+        raise Refused("malformed", repr(error)) from None
+
+
+def _message(raw: dict[str, Any]) -> Message:
+    if type(raw.get("v")) is not int:
+        raise ValueError("no version")
+    kind, sender = raw.get("t"), raw["s"]
+    if type(kind) is not str or kind not in _KINDS:
+        raise ValueError("unknown kind")
+    entry = _entry(sender)
+    target = raw.get("p")
+    if target is not None and not valid_id(target):
+        raise ValueError("probe of an invalid node id")
+    window = raw.get("w")
+    return Message(
+        kind,
+        entry,
+        _count(sender[5]),
+        _each(raw, "d", _entry),
+        None if window is None else _window(window),
+        _each(raw, "x", _delta),
+        _each(raw, "f", _delta),
+        _each(raw, "n", _need),
+        target,
+    )
+
+
+def _each(raw: dict[str, Any], section: str, read: Callable[[Any], Any]) -> tuple[Any, ...]:
+    elements = raw.get(section)
+    if elements is None:
+        return ()
+    if type(elements) is not tuple:
+        raise TypeError("a section is no array")
+    return tuple(map(read, elements))
+
+
+def _count(number: Any) -> int:
+    if type(number) is int and 0 <= number <= _MAX:
+        return number
+    raise ValueError("not a number from 0 to 2^63 - 1")
+
+
+def _entry(raw: Any) -> Entry:
+    node, generation, heartbeat, version, status = raw[:5]
+    if not (
+        type(node) is str
+        and type(generation) is type(heartbeat) is type(version) is type(status) is int
+        and 0 <= generation <= _MAX
+        and 0 <= heartbeat <= _MAX
+        and 0 <= version <= _MAX
+        and 0 <= status <= LEFT
+        and _NODE_ID.fullmatch(node)
+    ):
+        raise ValueError("not an entry")
+    return node, generation, heartbeat, version, status
+
+
+def _window(raw: Any) -> Window:
+    low, high, entries = raw[:3]
+    if type(low) is not str or type(high) is not str or type(entries) is not tuple:
+        raise TypeError("not a window")
+    return low, high, tuple(map(_entry, entries))
+
+
+def _delta(raw: Any) -> Delta:
+    items = raw[7]
+    if type(items) is not tuple:
+        raise TypeError("not a list of keys")
+    return Delta(_entry(raw), _count(raw[5]), _count(raw[6]), tuple(map(_item, items)))
+
+
+def _item(raw: Any) -> tuple[str, int, bytes | None]:
+    key, version, packed = raw[:3]
+    if type(key) is not str or not 1 <= len(key) <= _KEY_CHARS:
+        raise ValueError("not a key")
+    if packed is not None and type(packed) is not bytes:
+        raise ValueError("not a packed value")
+    return key, _count(version), packed
+
+
+def _need(raw: Any) -> Need:
+    node, generation, version = raw[:3]
+    if not valid_id(node):
+        raise ValueError("not a node id")
+    return node, _count(generation), _count(version)

@@ -1,0 +1,176 @@
+"""JetStream's JSON API over the data link: streams, consumers, keys of a KV bucket.
+
+Raw because nats-py 2.16 has no consumer priority groups, and a data connection should not
+need a second client for three calls. Every call has a timeout and a typed error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from swarm.errors import ApiError, DecodeError, NoResponders, NotConnected, Unavailable
+from swarm.link import Link
+from swarm.subjects import api
+
+# Server error numbers (nats-server, server/errors.json).
+STREAM_NOT_FOUND = 10059
+STREAM_EXISTS_DIFFERENT = 10058
+CONSUMER_NOT_FOUND = 10014
+CONSUMER_EXISTS = 10148
+STREAM_STORE_FAILED = 10077  # also what a full lane is refused with
+NS = 1_000_000_000
+
+
+async def call(
+    link: Link, subject: str, doc: dict[str, Any] | None = None, timeout: float = 3.0
+) -> dict[str, Any]:
+    """One API call. Raises `ApiError`, `Unavailable` (JetStream off, or no answer)."""
+    body = b"" if doc is None else json.dumps(doc).encode()
+    try:
+        message = await link.request(subject, body, timeout)
+    except NoResponders:
+        raise Unavailable(
+            "this NATS server has no JetStream: start it with -js, or enable jetstream {} "
+            "in its configuration"
+        ) from None
+    except TimeoutError:
+        raise Unavailable(f"JetStream did not answer {subject} within {timeout} s") from None
+    return parse(message.data)
+
+
+def parse(data: bytes | memoryview) -> dict[str, Any]:
+    """An API answer or PubAck. Raises `ApiError` when it is a refusal, `DecodeError`."""
+    try:
+        doc = json.loads(bytes(data))
+    except ValueError:
+        raise DecodeError(f"JetStream answered with {bytes(data[:80])!r}") from None
+    if error := doc.get("error"):
+        raise ApiError(
+            int(error.get("code", 500)),
+            int(error.get("err_code", 0)),
+            str(error.get("description", "unknown error")),
+        )
+    return dict(doc)
+
+
+async def ensure_stream(link: Link, config: dict[str, Any]) -> dict[str, Any]:
+    """Create the stream, or take the one that is there, whatever its limits are."""
+    try:
+        return await call(link, api("STREAM.CREATE", config["name"]), config)
+    except ApiError as error:
+        if error.err_code != STREAM_EXISTS_DIFFERENT:
+            raise
+    return await call(link, api("STREAM.INFO", config["name"]))
+
+
+async def ensure_consumer(link: Link, stream: str, config: dict[str, Any]) -> dict[str, Any]:
+    """Create the consumer, or take the one that is there: its settings win."""
+    name = config["durable_name"]
+    subject = api("CONSUMER.CREATE", stream, name, config["filter_subject"])
+    doc = {"stream_name": stream, "action": "create", "config": config}
+    try:
+        return await call(link, subject, doc)
+    except ApiError as error:
+        if error.err_code != CONSUMER_EXISTS:
+            raise
+    return await call(link, api("CONSUMER.INFO", stream, name))
+
+
+async def update_consumer(link: Link, stream: str, config: dict[str, Any]) -> dict[str, Any]:
+    """Change a consumer's settings in place."""
+    name = config["durable_name"]
+    subject = api("CONSUMER.CREATE", stream, name, config["filter_subject"])
+    return await call(link, subject, {"stream_name": stream, "action": "update", "config": config})
+
+
+async def delete_consumer(link: Link, stream: str, name: str) -> None:
+    """Delete a consumer; one that is gone already is as good."""
+    try:
+        await call(link, api("CONSUMER.DELETE", stream, name))
+    except ApiError as error:
+        if error.err_code not in (CONSUMER_NOT_FOUND, STREAM_NOT_FOUND):
+            raise
+
+
+async def ensure_bucket(link: Link, bucket: str, republish: str, storage: str = "file") -> None:
+    """A KV bucket whose changes are republished on `republish`.<key> as core messages.
+
+    A KV watch took 18 s to resume after a server restart and lost updates; a direct get
+    after each reconnect plus a core subscription loses nothing and needs no consumer.
+    """
+    await ensure_stream(
+        link,
+        {
+            "name": f"KV_{bucket}",
+            "subjects": [f"$KV.{bucket}.>"],
+            "max_msgs_per_subject": 8,
+            "storage": storage,
+            "discard": "new",
+            "deny_delete": True,
+            "allow_rollup_hdrs": True,
+            "allow_direct": True,
+            "republish": {"src": f"$KV.{bucket}.>", "dest": f"{republish}.>"},
+        },
+    )
+
+
+async def kv_get(link: Link, bucket: str, key: str, timeout: float = 2.0) -> bytes | None:
+    """A key's value, or None. Raises `Unavailable`."""
+    subject = f"$JS.API.DIRECT.GET.KV_{bucket}.$KV.{bucket}.{key}"
+    try:
+        message = await link.request(subject, b"", timeout)
+    except NoResponders:
+        return None  # no such bucket yet
+    except TimeoutError:
+        raise Unavailable(f"the key store did not answer within {timeout} s") from None
+    if message.status or b"KV-Operation" in (message.headers or b""):
+        return None
+    return bytes(message.data)
+
+
+async def kv_put(link: Link, bucket: str, key: str, value: bytes, timeout: float = 3.0) -> int:
+    """Store a value; returns its revision. Raises `ApiError`, `Unavailable`."""
+    try:
+        message = await link.request(f"$KV.{bucket}.{key}", value, timeout)
+    except (NoResponders, TimeoutError):
+        raise Unavailable(f"the key store {bucket} did not take {key}") from None
+    return int(parse(message.data)["seq"])
+
+
+async def kv_keys(link: Link, bucket: str, prefix: str) -> list[str]:
+    """The keys below `prefix.`, sorted; empty when there is no bucket."""
+    try:
+        doc = await call(
+            link,
+            api("STREAM.INFO", f"KV_{bucket}"),
+            {"subjects_filter": f"$KV.{bucket}.{prefix}.>"},
+        )
+    except ApiError as error:
+        if error.err_code == STREAM_NOT_FOUND:
+            return []
+        raise
+    start = len(f"$KV.{bucket}.")
+    return sorted(subject[start:] for subject in (doc.get("state", {}).get("subjects") or {}))
+
+
+async def until_available(
+    attempt: Callable[[], Awaitable[Any]], on_wait: Callable[[str], None], delay: float = 0.1
+) -> Any:
+    """Repeat `attempt` while the server is away; `on_wait(reason)` before each pause.
+
+    For start and re-provisioning, where waiting is right. Ends by cancellation.
+    """
+    while True:
+        try:
+            return await attempt()
+        except (Unavailable, NotConnected) as error:
+            on_wait(str(error))
+        except ApiError as error:
+            if error.code != 503:
+                raise
+            on_wait(str(error))
+        await asyncio.sleep(delay)
+        delay = min(delay * 1.5, 1.0)

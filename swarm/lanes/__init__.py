@@ -1,0 +1,19 @@
+"""Lanes: queues of features, one shared by a stage's replicas or one node's own."""
+
+from swarm.lanes.consumer import FALLBACK, PRIMARY, STANDBY, Lane
+from swarm.lanes.delivery import Delivery
+from swarm.lanes.publisher import Publisher
+from swarm.lanes.streams import LaneOptions, consumer_config, ensure_lanes, stream_config
+
+__all__ = [
+    "FALLBACK",
+    "PRIMARY",
+    "STANDBY",
+    "Delivery",
+    "Lane",
+    "LaneOptions",
+    "Publisher",
+    "consumer_config",
+    "ensure_lanes",
+    "stream_config",
+]

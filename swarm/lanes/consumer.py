@@ -1,0 +1,246 @@
+"""A lane's receiving end: the standing pull.
+
+The node keeps `credit` messages asked for or in hand, never more: that is the bound on its
+own queue, and on what a hung node can hold back. An ack asks for the next message in the
+same publish (`+NXT`), so a message costs one publish to settle and none to pull. Pulls
+carry a priority: 0 primary, 1 standby, 2 fallback; the server gives a message to the
+lowest number that has a pull parked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from swarm import jetstream
+from swarm.clock import ServerClock
+from swarm.errors import ApiError, NotConnected, SwarmError
+from swarm.lanes.delivery import Delivery
+from swarm.link import Link, LinkMessage
+from swarm.subjects import api
+
+log = logging.getLogger("swarm.lanes")
+
+PRIMARY, STANDBY, FALLBACK = 0, 1, 2
+GROUP = "g"
+EXPIRES = 1.0  # seconds; a vanished node's parked pulls attract messages no longer than this
+GRACE = 1.0  # seconds; a pull that is unanswered so long past its expiry was lost
+
+
+class Lane:
+    """`run()` owns it; `on_delivery(delivery)` is called inside the read, and must not block.
+
+    config: the consumer's configuration (`swarm.lanes.streams.consumer_config`).
+    provision: makes sure that the stream exists. credit: messages asked for plus in hand.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        stream: str,
+        config: dict[str, Any],
+        provision: Callable[[], Any],
+        on_delivery: Callable[[Delivery], None],
+        *,
+        priority: int = PRIMARY,
+        credit: int = 4,
+        clock: ServerClock | None = None,
+    ) -> None:
+        self.link = link
+        self.stream = stream
+        self.config = config
+        self.credit = credit
+        self.clock = clock or ServerClock()
+        self.epoch = 0
+        self.held: dict[Delivery, None] = {}  # in order of arrival
+        self.pending = 0  # messages waiting in the lane, as last seen
+        self.paused = False
+        self.redelivered = 0
+        self._provision = provision
+        self._on_delivery = on_delivery
+        self._asked: deque[float] = deque()  # when each message asked for was asked for
+        self._inbox = f"{link.options.inbox}.pull.{id(self):x}"
+        self._next = api("CONSUMER.MSG.NEXT", stream, config["durable_name"])
+        self._pull = {"expires": int(EXPIRES * 1e9), "group": GROUP, "priority": priority}
+        self._one = json.dumps({"batch": 1, **self._pull}).encode()
+        self._and_next = b"+NXT " + self._one
+        self._sid = 0
+        self._stopping = False
+        self._renew = asyncio.Event()
+        self._ready = asyncio.Event()
+
+    @property
+    def ack_wait(self) -> float:
+        """Seconds until what this node holds is handed to another."""
+        return float(self.config["ack_wait"]) / 1e9
+
+    async def ready(self, timeout: float) -> None:
+        """Wait until the lane pulls for the first time. Raises `TimeoutError`."""
+        await asyncio.wait_for(self._ready.wait(), timeout)
+
+    async def run(self) -> None:
+        """Provision, pull, keep alive; again after each reconnect. Ends by `drain()`."""
+        self._sid = self.link.subscribe(self._inbox, self._receive)
+        self.link.on_down.append(self._down)
+        self.link.on_up.append(self._renew.set)
+        try:
+            while not self._stopping:
+                self._renew.clear()
+                try:
+                    await self._ensure()
+                    self._replenish()
+                except SwarmError as error:
+                    log.info("%s: waiting: %s", self.config["durable_name"], error)
+                    await self._pause(0.1)
+                    continue
+                self._ready.set()
+                await self._attend()
+        finally:
+            self.link.on_down.remove(self._down)
+            self.link.on_up.remove(self._renew.set)
+            self.link.unsubscribe(self._sid)
+
+    async def _attend(self) -> None:
+        """Until the lane must be provisioned anew: keep long runs alive, replace lost pulls."""
+        while not self._renew.is_set() and not self._stopping:
+            await self._pause(self.ack_wait / 3)
+            now = time.monotonic_ns()
+            self._keep_alive(now)
+            lost = now / 1e9 - EXPIRES - GRACE
+            while self._asked and self._asked[0] < lost:
+                self._asked.popleft()
+            self._replenish()
+
+    async def _pause(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._renew.wait()
+
+    async def _ensure(self) -> None:
+        try:
+            info = await self._timed_info(self.config)
+        except ApiError as error:
+            if error.err_code != jetstream.STREAM_NOT_FOUND:
+                raise
+            await self._provision()
+            info = await self._timed_info(self.config)
+        # Another node may have made the consumer with other settings: they are the lane's.
+        self.config["ack_wait"] = info["config"]["ack_wait"]
+
+    async def _timed_info(self, config: dict[str, Any]) -> dict[str, Any]:
+        sent = time.monotonic_ns()
+        info = await jetstream.ensure_consumer(self.link, self.stream, config)
+        if stamp := info.get("ts"):
+            self.clock.sample(sent, time.monotonic_ns(), stamp)
+        return info
+
+    async def set_ack_wait(self, seconds: float) -> None:
+        """Change after how long a silent node's messages are handed on, for all its nodes."""
+        config = self.config | {"ack_wait": int(seconds * 1e9)}
+        await jetstream.update_consumer(self.link, self.stream, config)
+        self.config = config
+
+    async def refresh(self) -> None:
+        """Sample the server's clock again, and take over changed settings."""
+        sent = time.monotonic_ns()
+        name = self.config["durable_name"]
+        info = await jetstream.call(self.link, api("CONSUMER.INFO", self.stream, name))
+        self.clock.sample(sent, time.monotonic_ns(), info["ts"])
+        self.config["ack_wait"] = info["config"]["ack_wait"]
+        self.pending = int(info.get("num_pending", 0))
+
+    def _down(self) -> None:
+        # What was held will be handed out again; acks from before would reach a stream
+        # that may have been made anew, where the numbers mean other messages.
+        self.epoch += 1
+        self.held.clear()
+        self._asked.clear()
+
+    def _keep_alive(self, now: int) -> None:
+        threshold = now - int(self.ack_wait / 3 * 1e9)
+        try:
+            for delivery in self.held:
+                if delivery.touched <= threshold:
+                    delivery.touched = now
+                    self.link.publish(delivery.reply, b"+WPI")
+        except NotConnected:
+            return  # the lane is renewed on reconnect
+
+    def _replenish(self) -> None:
+        wanted = self.credit - len(self.held) - len(self._asked)
+        if wanted <= 0 or self.paused or self._stopping:
+            return
+        body = self._one if wanted == 1 else json.dumps({"batch": wanted, **self._pull}).encode()
+        try:
+            self.link.publish(self._next, body, self._inbox)
+        except NotConnected:
+            return  # the lane is renewed on reconnect
+        self._asked.extend([time.monotonic()] * wanted)
+
+    def _receive(self, message: LinkMessage) -> None:
+        if message.subject == self._inbox:
+            self._pull_ended(message)
+            return
+        if self._asked:
+            self._asked.popleft()
+        delivery = Delivery(self, message.reply, message.data, time.monotonic_ns())
+        self.held[delivery] = None
+        self.pending = delivery.pending
+        if delivery.delivered > 1:
+            self.redelivered += 1
+        self._on_delivery(delivery)
+
+    def _pull_ended(self, message: LinkMessage) -> None:
+        status, headers = message.status, message.headers or b""
+        if status == b"408":
+            for _ in range(min(_pending_messages(headers), len(self._asked))):
+                self._asked.popleft()
+            self._replenish()
+            return
+        self._asked.clear()
+        if status in (b"503", b"404") or b"Deleted" in headers or b"Leadership" in headers:
+            self._renew.set()  # stream or consumer is gone: provision anew
+        elif status == b"409":
+            log.warning("pull refused: %s", headers.decode(errors="replace").strip())
+
+    def settle(self, delivery: Delivery, verb: bytes) -> None:
+        """Called by `Delivery`."""
+        if self.held.pop(delivery, delivery) is delivery or delivery.epoch != self.epoch:
+            return
+        try:
+            if verb != b"+NXT":
+                self.link.publish(delivery.reply, verb)
+                self._replenish()
+            elif self.paused or self._stopping or len(self.held) + len(self._asked) >= self.credit:
+                self.link.publish(delivery.reply, b"+ACK")
+            else:
+                self.link.publish(delivery.reply, self._and_next, self._inbox)
+                self._asked.append(time.monotonic())
+        except NotConnected:
+            return  # it will be handed out again, and deduplicated
+
+    def pause(self) -> None:
+        """Ask for nothing more until `resume()`; parked pulls run out within `EXPIRES`."""
+        self.paused = True
+
+    def resume(self) -> None:
+        self.paused = False
+        self._replenish()
+
+    async def drain(self) -> None:
+        """Stop asking; what the server had handed out already still arrives. Then `run` ends."""
+        self._stopping = True
+        await self.link.unsubscribe_and_drain(self._sid)
+        self._renew.set()
+
+
+def _pending_messages(headers: bytes) -> int:
+    _, _, rest = headers.partition(b"Nats-Pending-Messages: ")
+    digits = rest.partition(b"\r\n")[0]
+    return int(digits) if digits.isdigit() else 1

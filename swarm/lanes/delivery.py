@@ -1,0 +1,76 @@
+"""One message as a lane delivered it, and the ways to settle it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from swarm.errors import DecodeError
+
+if TYPE_CHECKING:
+    from swarm.lanes.consumer import Lane
+
+
+class Delivery:
+    """data: the message. delivered: how often it was handed out, 1 the first time.
+
+    stored: the server's time of storage in ns. pending: messages waiting behind it.
+    received: `time.monotonic_ns()` of its arrival. Exactly one of `ack`, `nak`, `term`
+    settles it; a second one, or one after the connection it came over was lost, does
+    nothing: by then the message is (or will be) somebody else's.
+    """
+
+    __slots__ = (
+        "_lane",
+        "data",
+        "delivered",
+        "epoch",
+        "pending",
+        "received",
+        "reply",
+        "sequence",
+        "stored",
+        "touched",
+    )
+
+    def __init__(self, lane: Lane, reply: str, data: bytes | memoryview, received: int) -> None:
+        self._lane = lane
+        self.data = data
+        self.reply = reply
+        self.received = self.touched = received
+        self.epoch = lane.epoch
+        self.delivered, self.sequence, self.stored, self.pending = parse_ack_subject(reply)
+
+    @property
+    def settled(self) -> bool:
+        return self not in self._lane.held
+
+    def ack(self) -> None:
+        """Done: remove it, and ask for the next in the same message."""
+        self._lane.settle(self, b"+NXT")
+
+    def nak(self, delay: float = 0.0) -> None:
+        """Not done: hand it out again, to anyone, after `delay` seconds."""
+        if delay:
+            self._lane.settle(self, b'-NAK {"delay": %d}' % int(delay * 1e9))
+        else:
+            self._lane.settle(self, b"-NAK")
+
+    def term(self) -> None:
+        """Never hand it out again."""
+        self._lane.settle(self, b"+TERM")
+
+
+def parse_ack_subject(reply: str) -> tuple[int, int, int, int]:
+    """(delivered, stream sequence, stored ns, pending) of both ack subject formats.
+
+    `$JS.ACK.<stream>.<consumer>.<delivered>.<sseq>.<cseq>.<ts>.<pending>`, or with a domain
+    and an account hash before the stream (ADR-15). Raises `DecodeError`.
+    """
+    tokens = reply.split(".")
+    at = 4 if len(tokens) == 9 else 6
+    try:
+        if tokens[1] != "ACK":
+            raise ValueError
+        return int(tokens[at]), int(tokens[at + 1]), int(tokens[at + 3]), int(tokens[at + 4])
+    except (ValueError, IndexError):
+        raise DecodeError(f"{reply!r} is no JetStream ack subject") from None

@@ -1,0 +1,110 @@
+"""Publishing into a lane: refused or stored, known for certain, without a task a message."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from swarm import jetstream
+from swarm.errors import (
+    ApiError,
+    NoResponders,
+    NotConnected,
+    ResourceExhausted,
+    SwarmError,
+    Unavailable,
+)
+from swarm.link import Link, LinkMessage
+from swarm.tensors import Part
+
+OnStored = Callable[["SwarmError | None", int], None]  # (error or None, stream sequence)
+ACK_TIMEOUT = 2.0  # seconds
+
+
+class Publisher:
+    """`publish` writes at once and calls back when the server has stored the message.
+
+    The callback always comes, exactly once: with the PubAck, the refusal, the loss of the
+    connection, or `ACK_TIMEOUT` (a lost PubAck must not leak its slot).
+    """
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._waiting: dict[str, OnStored] = {}
+        # In order of time, since every message waits equally long.
+        self._expiry: deque[tuple[float, str]] = deque()
+        self._sweep: asyncio.TimerHandle | None = None
+        link.on_down.append(self._down)
+
+    def publish(
+        self, subject: str, data: Sequence[Part], message_id: str, on_stored: OnStored
+    ) -> None:
+        """Raises `NotConnected`, `ResourceExhausted` at once; else calls back later."""
+        link = self._link
+        reply = link.expect(self._stored)
+        headers = b"NATS/1.0\r\nNats-Msg-Id: " + message_id.encode() + b"\r\n\r\n"
+        try:
+            link.publish(subject, data, reply, headers)
+        except SwarmError:
+            link.forget(reply)
+            raise
+        self._waiting[reply] = on_stored
+        self._expiry.append((time.monotonic() + ACK_TIMEOUT, reply))
+        if self._sweep is None:
+            self._sweep = asyncio.get_running_loop().call_later(ACK_TIMEOUT, self._expire)
+
+    def _stored(self, message: LinkMessage) -> None:
+        self._link.forget(message.subject)
+        on_stored = self._waiting.pop(message.subject, None)
+        if on_stored is None:
+            return
+        # {"stream":"…","seq":7} or with an error: JSON is parsed only when it must be.
+        if message.status == b"503":
+            on_stored(NoResponders("no stream takes this lane's messages at present"), 0)
+            return
+        try:
+            doc = jetstream.parse(message.data)
+        except ApiError as error:
+            on_stored(lane_error(error), 0)
+        except SwarmError as error:
+            on_stored(error, 0)
+        else:
+            on_stored(None, int(doc.get("seq", 0)))
+
+    def _fail(self, reply: str, error: SwarmError) -> None:
+        self._link.forget(reply)
+        if (on_stored := self._waiting.pop(reply, None)) is not None:
+            on_stored(error, 0)
+
+    def _expire(self) -> None:
+        now = time.monotonic()
+        while self._expiry and (
+            self._expiry[0][0] <= now or self._expiry[0][1] not in self._waiting
+        ):
+            _, reply = self._expiry.popleft()
+            self._fail(reply, Unavailable(f"no PubAck within {ACK_TIMEOUT} s"))
+        self._sweep = None
+        if self._expiry:
+            delay = max(0.05, self._expiry[0][0] - now)
+            self._sweep = asyncio.get_running_loop().call_later(delay, self._expire)
+
+    def _down(self) -> None:
+        for reply in list(self._waiting):
+            self._fail(reply, NotConnected("the connection was lost before the PubAck"))
+        self._expiry.clear()
+
+    def close(self) -> None:
+        if self._sweep is not None:
+            self._sweep.cancel()
+            self._sweep = None
+        if self._down in self._link.on_down:
+            self._link.on_down.remove(self._down)
+
+
+def lane_error(error: ApiError) -> SwarmError:
+    """A full lane and a missing JetStream have the same class in clients; not here."""
+    if error.err_code == jetstream.STREAM_STORE_FAILED:
+        return ResourceExhausted(f"the lane is full: {error.description}")
+    return Unavailable(str(error))

@@ -1,0 +1,5 @@
+"""The data link: a lean connection for the hot path. See `swarm.link.link`."""
+
+from swarm.link.link import Link, LinkMessage, LinkOptions
+
+__all__ = ["Link", "LinkMessage", "LinkOptions"]

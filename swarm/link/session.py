@@ -1,0 +1,136 @@
+"""Opening a session: TCP, INFO, TLS, and the CONNECT command with its credentials."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import socket
+import ssl
+from typing import TYPE_CHECKING, Any
+from urllib.parse import SplitResult, unquote
+
+from swarm.link.parser import ProtocolError
+
+if TYPE_CHECKING:
+    from swarm.link.link import LinkOptions
+
+
+def endpoint(url: SplitResult | None) -> str:
+    """Host and port for messages: never the credentials that a URL may hold."""
+    return "nowhere" if url is None else f"{url.hostname}:{url.port or 4222}"
+
+
+async def open_session(
+    loop: asyncio.AbstractEventLoop,
+    protocol: asyncio.BufferedProtocol,
+    url: SplitResult,
+    options: LinkOptions,
+) -> tuple[asyncio.Transport, dict[str, Any]]:
+    """A transport that feeds `protocol`, and the server's INFO.
+
+    INFO is read from the bare socket first: TLS may have to start right after it.
+    Raises `OSError`, `ProtocolError`.
+    """
+    host, port = url.hostname or "127.0.0.1", url.port or 4222
+    sock = await _tcp(loop, host, port)
+    try:
+        context = options.tls or (ssl.create_default_context() if url.scheme == "tls" else None)
+        info: dict[str, Any] = {}
+        if not options.tls_first:
+            info = await _read_info(loop, sock)
+            if info.get("tls_required") and context is None:
+                context = ssl.create_default_context()
+            if not info.get("tls_required") and not info.get("tls_available"):
+                if context is not None:
+                    raise ProtocolError(f"{endpoint(url)} offers no TLS, and TLS was asked for")
+                context = None
+        transport, _ = await loop.create_connection(
+            lambda: protocol,
+            sock=sock,
+            ssl=context,
+            server_hostname=host if context is not None else None,
+        )
+    except BaseException:
+        sock.close()
+        raise
+    return transport, info
+
+
+async def _tcp(loop: asyncio.AbstractEventLoop, host: str, port: int) -> socket.socket:
+    error: OSError | None = None
+    for family, kind, proto, _, address in await loop.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM
+    ):
+        sock = socket.socket(family, kind, proto)
+        sock.setblocking(False)
+        try:
+            await loop.sock_connect(sock, address)
+        except OSError as failure:
+            sock.close()
+            error = failure
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return sock
+    raise error or OSError(f"no address for {host}")
+
+
+async def _read_info(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> dict[str, Any]:
+    """The INFO line, byte by byte past its first kilobyte: nothing after it may be eaten."""
+    line = bytearray()
+    while not line.endswith(b"\r\n"):
+        # The server sends nothing after INFO until it gets CONNECT, so a read is safe.
+        piece = await loop.sock_recv(sock, 4096)
+        if not piece:
+            raise ProtocolError("the server closed the connection before its greeting")
+        line += piece
+        if len(line) > 1 << 20:
+            raise ProtocolError("the greeting is longer than 1 MB; is this a NATS server?")
+    if not line.startswith(b"INFO "):
+        raise ProtocolError(f"not a NATS server: it greets with {bytes(line[:40])!r}")
+    info: dict[str, Any] = json.loads(line[5:])
+    return info
+
+
+def connect_command(info: dict[str, Any], url: SplitResult, options: LinkOptions) -> bytes:
+    """CONNECT with whichever credentials were given. Raises `ValueError` on a bad file."""
+    doc: dict[str, Any] = {
+        "verbose": False,
+        "pedantic": False,
+        "lang": "python",
+        "version": "swarm",
+        "protocol": 1,
+        "headers": True,
+        "no_responders": True,
+        "name": options.name,
+    }
+    if options.credentials is not None:
+        doc |= _signed(options.credentials, str(info.get("nonce", "")))
+    elif options.token is not None:
+        doc["auth_token"] = options.token
+    elif options.user is not None:
+        doc |= {"user": options.user, "pass": options.password or ""}
+    elif url.username is not None and url.password is not None:
+        doc |= {"user": unquote(url.username), "pass": unquote(url.password)}
+    elif url.username is not None:
+        doc["auth_token"] = unquote(url.username)
+    return b"CONNECT " + json.dumps(doc).encode() + b"\r\n"
+
+
+def _signed(path: str, nonce: str) -> dict[str, str]:
+    import nkeys  # only with credentials: pip install "swarm-mesh[nkeys]"
+
+    with open(path, encoding="ascii") as file:
+        lines = [line.strip() for line in file]
+    blocks: list[str] = []
+    for index, line in enumerate(lines):
+        if line.startswith("-----BEGIN") and index + 1 < len(lines):
+            blocks.append(lines[index + 1])
+    if len(blocks) != 2:
+        raise ValueError(f"{path} is no credentials file: it must hold a JWT and a seed")
+    pair = nkeys.from_seed(blocks[1].encode())
+    signature = base64.urlsafe_b64encode(pair.sign(nonce.encode())).rstrip(b"=").decode()
+    return {"jwt": blocks[0], "sig": signature}

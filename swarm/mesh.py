@@ -1,0 +1,186 @@
+"""The client: `async with swarm.connect("nats://…") as mesh: await mesh.infer(…)`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from swarm.errors import (
+    InvalidArgument,
+    NoResponders,
+    Status,
+    SwarmError,
+    Unavailable,
+    error_for,
+)
+from swarm.ids import ulid
+from swarm.lanes import Publisher
+from swarm.link import Link, LinkOptions
+from swarm.messages import Request, Result
+from swarm.model import ModelInfo, unknown_model
+from swarm.registry import Registry
+from swarm.requester import Ask, Requester
+from swarm.subjects import Subjects
+
+DEFAULT_BUDGET = 5.0  # seconds
+CONNECT_TIMEOUT = 5.0  # seconds
+
+
+class Mesh:
+    """One client of a mesh. Not thread-safe; any number of concurrent requests.
+
+    agent: who asks, for quotas and audit; a token of `[A-Za-z0-9_-]+` or empty.
+    """
+
+    def __init__(self, options: LinkOptions, mesh: str = "default", agent: str = "") -> None:
+        self.subjects = Subjects(mesh)
+        self.agent = agent
+        self.link = Link(options)
+        self.publisher = Publisher(self.link)
+        self.registry = Registry(self.link, self.subjects)
+        self.requester = Requester(self.link, self.subjects, self.publisher)
+        self._infos: dict[tuple[str, str], ModelInfo] = {}
+        self._running: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Mesh:
+        self._running = asyncio.create_task(self.link.run(), name="swarm link")
+        try:
+            await self.link.ready(CONNECT_TIMEOUT)
+        except BaseException:
+            await self.__aexit__()
+            raise
+        # A model's serving version may change: forget what was looked up by name alone.
+        self.link.subscribe(f"{self.subjects.root}.config.>", lambda _: self._infos.clear())
+        self.link.on_up.append(self._infos.clear)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.requester.close()
+        self.publisher.close()
+        await self.link.close()
+        if self._running is not None:
+            self._running.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._running
+
+    async def model(self, model: str) -> ModelInfo:
+        """`NAME` or `NAME@VERSION`. Raises `NotFound`, `Unavailable`."""
+        name, _, version = model.partition("@")
+        info = self._infos.get((name, version))
+        if info is None:
+            info = await self.registry.info(name, version)
+            self._infos[(name, version)] = info
+        return info
+
+    async def infer(
+        self,
+        model: str,
+        inputs: Mapping[str, np.ndarray],
+        budget: float = DEFAULT_BUDGET,
+        session: str = "",
+    ) -> Result:
+        """Run `model` (`NAME` or `NAME@VERSION`) on `inputs`; budget in seconds.
+
+        Raises the error of the result's status: `InvalidArgument`, `NotFound`,
+        `DeadlineExceeded`, `ResourceExhausted`, `Unavailable`, `Internal`.
+        """
+        result = await self.ask(model, inputs, budget, session)
+        if result.status is not Status.OK:
+            where = f" (stage {result.stage}, node {result.node})" if result.node else ""
+            raise error_for(result.status, result.message + where)
+        return result
+
+    async def ask(
+        self,
+        model: str,
+        inputs: Mapping[str, np.ndarray],
+        budget: float = DEFAULT_BUDGET,
+        session: str = "",
+        request_id: str = "",
+    ) -> Result:
+        """Like `infer`, but a failure is a `Result` too and nothing is raised."""
+        deadline = asyncio.get_running_loop().time() + budget
+        try:
+            async with asyncio.timeout_at(deadline):
+                info = await self.model(model)
+            info.check(inputs)
+            if budget <= 0:
+                raise InvalidArgument(f"a budget of {budget} s is no time at all")
+        except (SwarmError, TimeoutError) as error:
+            return _refused(request_id, model, error)
+        if info.edge is not None:
+            return await self.ask_service(info, inputs, budget, session, request_id)
+        return await self.requester.infer(
+            Ask(
+                info,
+                inputs,
+                deadline,
+                id=request_id or ulid(),
+                agent=self.agent,
+                session=session,
+            )
+        )
+
+    async def ask_service(
+        self,
+        info: ModelInfo,
+        inputs: Mapping[str, np.ndarray],
+        budget: float,
+        session: str = "",
+        request_id: str = "",
+    ) -> Result:
+        """Ask whichever node serves `infer.<model>`: for models whose first layers are the
+        edge's (stage 0), which a client without a runtime cannot run."""
+        request = Request(
+            dict(inputs), request_id or ulid(), info.version, budget, session, self.agent
+        )
+        started = time.perf_counter()
+        try:
+            message = await self.link.request(
+                self.subjects.infer(info.model), request.parts(), budget
+            )
+            result = Result.decode(message.data)
+        except NoResponders:
+            error = Unavailable(f"no node serves {info.model!r} at present")
+            result = _refused(request.id, info.model, error)
+        except (SwarmError, TimeoutError) as failure:
+            result = _refused(request.id, info.model, failure)
+        result.latency = time.perf_counter() - started
+        return result
+
+
+def connect(
+    servers: str | Sequence[str] = "nats://127.0.0.1:4222",
+    mesh: str = "default",
+    *,
+    agent: str = "",
+    **options: Any,
+) -> Mesh:
+    """A client of `mesh`, to be entered with `async with`.
+
+    servers: one URL, several, or several separated by commas. options: see `LinkOptions`
+    (user, password, token, credentials, tls …). Entering raises `NotConnected` when no
+    server answers within five seconds.
+    """
+    urls = servers.split(",") if isinstance(servers, str) else list(servers)
+    return Mesh(LinkOptions(servers=tuple(urls), **options), mesh, agent)
+
+
+def _refused(request_id: str, model: str, error: BaseException) -> Result:
+    name = model.partition("@")[0]
+    if isinstance(error, SwarmError):
+        return Result(request_id or ulid(), name, status=error.status, message=str(error))
+    return Result(
+        request_id or ulid(),
+        name,
+        status=Status.DEADLINE_EXCEEDED,
+        message="the budget ended before the mesh answered",
+    )
+
+
+__all__ = ["Mesh", "connect", "unknown_model"]

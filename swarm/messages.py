@@ -1,0 +1,287 @@
+"""The messages of the data path: features, results, and requests of simple clients.
+
+MessagePack maps, version field first; unknown fields are ignored; another major version
+is refused. `Features.parts()` and `Result.parts()` give the pieces to be written, the
+tensors' own memory among them: nothing is joined or copied here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from swarm.errors import DecodeError, Status
+from swarm.tensors import LIMITS, Limits, Part, Tensors, decode_tensors, encode_tensors
+from swarm.wire import pack_open_map, unpack_map
+
+VERSION = 1
+MAX_HOPS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """One stage's work on one request; times in microseconds on that node's clock."""
+
+    stage: int
+    node: str
+    queue_us: int
+    compute_us: int
+    batch: int = 1
+
+    def as_doc(self) -> dict[str, Any]:
+        return {
+            "stage": self.stage,
+            "node": self.node,
+            "queue_us": self.queue_us,
+            "compute_us": self.compute_us,
+            "batch": self.batch,
+        }
+
+    @classmethod
+    def from_doc(cls, doc: Any) -> Hop:
+        try:
+            return cls(
+                int(doc["stage"]),
+                str(doc["node"]),
+                int(doc["queue_us"]),
+                int(doc["compute_us"]),
+                int(doc.get("batch", 1)),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise DecodeError("a hop is a map of stage, node, queue_us, compute_us") from None
+
+
+@dataclass(slots=True)
+class Features:
+    """A cut's tensors on their way to `stage`.
+
+    budget_us: time left for the request when this was sent, in microseconds: a duration,
+    not a date, since the clocks of devices differ. `hops` are kept as the maps they
+    travel as: a stage only appends its own.
+    """
+
+    id: str
+    model: str
+    version: str
+    stage: int
+    reply: str
+    budget_us: int
+    tensors: dict[str, Any]
+    attempt: int = 1
+    agent: str = ""
+    sequence: int = 0
+    session: str = ""
+    traceparent: str = ""
+    hops: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def message_id(self) -> str:
+        """What JetStream deduplicates by."""
+        return f"{self.id}/{self.stage}/{self.attempt}"
+
+    def header(self) -> dict[str, Any]:
+        doc: dict[str, Any] = {
+            "v": VERSION,
+            "id": self.id,
+            "model": self.model,
+            "version": self.version,
+            "stage": self.stage,
+            "attempt": self.attempt,
+            "reply": self.reply,
+            "budget_us": self.budget_us,
+            "hops": self.hops,
+        }
+        # What is at its default does not travel: a third of the header's cost.
+        if self.agent:
+            doc["agent"] = self.agent
+        if self.sequence:
+            doc["sequence"] = self.sequence
+        if self.session:
+            doc["session"] = self.session
+        if self.traceparent:
+            doc["traceparent"] = self.traceparent
+        return doc
+
+    def parts(self, packed_tensors: bytes | None = None) -> list[Part]:
+        """The message in pieces; `packed_tensors` replaces the tensors' own encoding."""
+        head = pack_open_map(self.header()) + b"\xa7tensors"
+        if packed_tensors is not None:
+            return [head + packed_tensors]
+        tail = encode_tensors(self.tensors)
+        return [head, *tail]
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview, limits: Limits = LIMITS) -> Features:
+        """Raises `DecodeError`; arrays view `data` where it is large."""
+        doc = _versioned(data, limits)
+        hops = _get(doc, "hops", list, [])
+        if len(hops) > MAX_HOPS:
+            raise DecodeError(f"{len(hops)} hops; at most {MAX_HOPS} are accepted")
+        return cls(
+            id=_name(doc, "id"),
+            model=_name(doc, "model"),
+            version=_name(doc, "version"),
+            stage=_get(doc, "stage", int),
+            reply=_get(doc, "reply", str),
+            budget_us=_get(doc, "budget_us", int),
+            tensors=decode_tensors(doc.get("tensors"), limits),
+            attempt=_get(doc, "attempt", int, 1),
+            agent=_get(doc, "agent", str, ""),
+            sequence=_get(doc, "sequence", int, 0),
+            session=_get(doc, "session", str, ""),
+            traceparent=_get(doc, "traceparent", str, ""),
+            hops=hops,
+        )
+
+
+@dataclass(slots=True)
+class Result:
+    """What a request came to.
+
+    outputs: the model's outputs by name, empty unless `status` is OK. degraded: answered
+    by a lighter model. On failure `message`, `stage` and `node` say what went wrong where.
+    latency: seconds from sending to this answer, measured by the requester.
+    """
+
+    id: str
+    model: str = ""
+    version: str = ""
+    status: Status = Status.OK
+    outputs: Tensors = field(default_factory=dict)
+    message: str = ""
+    stage: int = 0
+    node: str = ""
+    degraded: bool = False
+    attempt: int = 1
+    hops: tuple[Hop, ...] = ()
+    latency: float = 0.0
+
+    @property
+    def compute(self) -> float:
+        """Seconds spent computing, over all hops."""
+        return sum(hop.compute_us for hop in self.hops) / 1e6
+
+    def parts(self) -> list[Part]:
+        return result_parts(self, [hop.as_doc() for hop in self.hops])
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview, limits: Limits = LIMITS) -> Result:
+        """Raises `DecodeError`."""
+        doc = _versioned(data, limits)
+        try:
+            status = Status(_get(doc, "status", str))
+        except ValueError:
+            raise DecodeError(f"status {doc['status']!r} is not a gRPC status name") from None
+        return cls(
+            id=_name(doc, "id"),
+            model=_get(doc, "model", str, ""),
+            version=_get(doc, "version", str, ""),
+            status=status,
+            outputs=decode_tensors(doc.get("tensors"), limits),
+            message=_get(doc, "message", str, ""),
+            stage=_get(doc, "stage", int, 0),
+            node=_get(doc, "node", str, ""),
+            degraded=_get(doc, "degraded", bool, False),
+            attempt=_get(doc, "attempt", int, 1),
+            hops=tuple(Hop.from_doc(hop) for hop in _get(doc, "hops", list, [])[:MAX_HOPS]),
+        )
+
+
+def result_parts(result: Result, hops: list[dict[str, Any]]) -> list[Part]:
+    """A result's pieces, with the hops as the maps they arrived as."""
+    doc: dict[str, Any] = {
+        "v": VERSION,
+        "id": result.id,
+        "model": result.model,
+        "version": result.version,
+        "status": str(result.status),
+        "attempt": result.attempt,
+        "hops": hops,
+    }
+    if result.status is not Status.OK:
+        doc |= {"message": result.message, "stage": result.stage, "node": result.node}
+    if result.degraded:
+        doc["degraded"] = True
+    return [pack_open_map(doc) + b"\xa7tensors", *encode_tensors(result.outputs)]
+
+
+def failure(features: Features, status: Status, message: str, stage: int, node: str) -> list[Part]:
+    """The answer to a request that ends here."""
+    return result_parts(
+        Result(
+            id=features.id,
+            model=features.model,
+            version=features.version,
+            status=status,
+            message=message,
+            stage=stage,
+            node=node,
+            attempt=features.attempt,
+        ),
+        features.hops,
+    )
+
+
+@dataclass(slots=True)
+class Request:
+    """What a simple client sends to `infer.<model>`: inputs, and nothing it need not know."""
+
+    inputs: dict[str, np.ndarray]
+    id: str = ""
+    version: str = ""
+    budget: float | None = None  # seconds
+    session: str = ""
+    agent: str = ""
+
+    def parts(self) -> list[Part]:
+        doc: dict[str, Any] = {"v": VERSION}
+        for key in ("id", "version", "session", "agent"):
+            if value := getattr(self, key):
+                doc[key] = value
+        if self.budget is not None:
+            doc["budget_us"] = round(self.budget * 1e6)
+        return [pack_open_map(doc) + b"\xa7tensors", *encode_tensors(self.inputs)]
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview, limits: Limits = LIMITS) -> Request:
+        """Raises `DecodeError`. The tensors may stand under `tensors` or `inputs`."""
+        doc = _versioned(data, limits)
+        tensors = decode_tensors(doc.get("tensors", doc.get("inputs")), limits)
+        for name, value in tensors.items():
+            if not isinstance(value, np.ndarray):
+                raise DecodeError(f"input {name!r}: codec shm is for nodes of one host only")
+        budget = _get(doc, "budget_us", int, None)
+        return cls(
+            inputs=tensors,
+            id=_get(doc, "id", str, "")[:128],
+            version=_get(doc, "version", str, ""),
+            budget=None if budget is None else budget / 1e6,
+            session=_get(doc, "session", str, "")[:128],
+            agent=_get(doc, "agent", str, "")[:128],
+        )
+
+
+def _versioned(data: bytes | memoryview, limits: Limits) -> dict[str, Any]:
+    doc = unpack_map(data, limits.bytes)
+    if doc.get("v") != VERSION:
+        raise DecodeError(
+            f"message version {doc.get('v')!r}; this node speaks version {VERSION}: "
+            "run the same major version of swarm on all nodes"
+        )
+    return doc
+
+
+def _get(doc: dict[str, Any], key: str, kind: type, *default: Any) -> Any:
+    value = doc.get(key, *default)
+    if type(value) is not kind and not (default and value is default[0]):
+        raise DecodeError(f"field {key!r} must be {kind.__name__}, not {type(value).__name__}")
+    return value
+
+
+def _name(doc: dict[str, Any], key: str) -> str:
+    value = doc.get(key)
+    if type(value) is not str or not 0 < len(value) <= 128:
+        raise DecodeError(f"field {key!r} must be a string of 1 to 128 characters")
+    return value

@@ -1,0 +1,152 @@
+"""What the mesh knows of a model: the parts of its manifest that concern requests and lanes.
+
+The manifest itself is written and read by `shards`; its JSON is the contract between them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from swarm.errors import InvalidArgument, NotFound
+from swarm.subjects import token
+from swarm.tensors import DTYPES
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """A tensor's name, datatype and shape; -1 stands for any size."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes with every free dimension at 1."""
+        size = DTYPES[self.datatype].itemsize
+        for dimension in self.shape:
+            size *= max(1, dimension)
+        return size
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A shard as the lanes see it. compute_ms: measured when the model was split."""
+
+    stage: int
+    receives: tuple[Spec, ...]
+    sends: tuple[Spec, ...]
+    compute_ms: float
+
+    @property
+    def message_bytes(self) -> int:
+        """Bytes of the larger of what arrives and what leaves, without the header."""
+        return max(sum(s.nbytes for s in self.receives), sum(s.nbytes for s in self.sends))
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """One version of a model."""
+
+    model: str
+    version: str
+    inputs: tuple[Spec, ...]
+    outputs: tuple[Spec, ...]
+    stages: tuple[Stage, ...]  # 1..n; the edge's own shard (stage 0) is `edge`
+    edge: Stage | None = None
+    batchable: bool = False
+
+    @property
+    def last(self) -> int:
+        return self.stages[-1].stage
+
+    def check(self, inputs: Mapping[str, np.ndarray]) -> None:
+        """Raises `InvalidArgument`, naming the input, what was expected and what came."""
+        check_tensors(self.inputs, inputs, f"model {self.model!r}")
+
+    @classmethod
+    def from_manifest(cls, data: bytes) -> ModelInfo:
+        """Raises `InvalidArgument` for bytes that are no manifest."""
+        try:
+            doc = json.loads(data)
+            stages = [_stage(shard) for shard in doc["shards"]]
+            edge = [s for s in stages if s.stage == 0]
+            served = tuple(s for s in stages if s.stage > 0)
+            if [s.stage for s in served] != list(range(1, len(served) + 1)) or not served:
+                raise ValueError("its stages are not 1 to n")
+            return cls(
+                model=token(doc["model"], "model name"),
+                version=token(doc["version"], "version"),
+                inputs=_specs(doc["inputs"]),
+                outputs=_specs(doc["outputs"]),
+                stages=served,
+                edge=edge[0] if edge else None,
+                batchable=bool(doc.get("batchable", False)),
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise InvalidArgument(f"this is no model manifest: {error!r}") from None
+
+
+def check_tensors(
+    specs: tuple[Spec, ...], tensors: Mapping[str, np.ndarray], whose: str
+) -> None:
+    """Raises `InvalidArgument` unless names, datatypes and shapes are as the specs say."""
+    if len(tensors) != len(specs) or any(spec.name not in tensors for spec in specs):
+        raise InvalidArgument(
+            f"{whose} takes {_names(s.name for s in specs)}, not {_names(tensors)}"
+        )
+    for spec in specs:
+        array = tensors[spec.name]
+        if array.dtype != DTYPES[spec.datatype]:
+            raise InvalidArgument(
+                f"input {spec.name!r} must be {spec.datatype} ({DTYPES[spec.datatype]}), "
+                f"not {array.dtype}"
+            )
+        shape = array.shape
+        if len(shape) != len(spec.shape) or any(
+            want not in (-1, have) for want, have in zip(spec.shape, shape, strict=True)
+        ):
+            raise InvalidArgument(
+                f"input {spec.name!r} must have shape {_shape(spec.shape)}, not {_shape(shape)}"
+            )
+        if 0 in shape:
+            raise InvalidArgument(f"input {spec.name!r} is empty: shape {_shape(shape)}")
+
+
+def unknown_model(model: str, version: str = "") -> NotFound:
+    """The error for a model that the mesh does not have."""
+    what = f"model {model!r}" + (f" version {version!r}" if version else "")
+    return NotFound(
+        f"{what} is not in this mesh: `swarm model list` shows what is, "
+        "`swarm model push DIR` adds one"
+    )
+
+
+def _stage(doc: dict[str, Any]) -> Stage:
+    return Stage(
+        int(doc["stage"]),
+        _specs(doc["receives"]),
+        _specs(doc["sends"]),
+        float(doc.get("compute_ms") or 0.0),
+    )
+
+
+def _specs(docs: list[dict[str, Any]]) -> tuple[Spec, ...]:
+    specs = tuple(Spec(str(d["name"]), str(d["datatype"]), tuple(d["shape"])) for d in docs)
+    for spec in specs:
+        if spec.datatype not in DTYPES:
+            raise ValueError(f"tensor {spec.name!r} has datatype {spec.datatype}")
+    return specs
+
+
+def _names(names: Any) -> str:
+    return ", ".join(repr(name) for name in names) or "nothing"
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return "[" + ", ".join("any" if d == -1 else str(d) for d in shape) + "]"

@@ -1,0 +1,114 @@
+"""Requests and results as Open Inference Protocol v2 JSON (kserve/open-inference-protocol).
+
+What any client without MessagePack sends: `{"inputs":[{"name","shape","datatype","data"}]}`,
+`data` flat or nested; `parameters` may carry `budget_ms`, `session`, `agent`, `version`.
+FP16 travels as numbers too.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+
+from swarm.errors import DecodeError, Status
+from swarm.messages import Request, Result
+from swarm.tensors import DTYPES, LIMITS, Limits, datatype_of
+
+
+def is_json(data: bytes | memoryview) -> bool:
+    """Whether a request is JSON: MessagePack maps never begin with `{` or white space."""
+    return bytes(data[:64]).lstrip()[:1] == b"{"
+
+
+def decode_request(data: bytes | memoryview, limits: Limits = LIMITS) -> Request:
+    """Raises `DecodeError`, saying what is wrong with which input."""
+    if len(data) > limits.bytes:
+        raise DecodeError(f"request of {len(data)} bytes; at most {limits.bytes} are accepted")
+    try:
+        doc = json.loads(bytes(data))
+    except (ValueError, RecursionError) as error:
+        raise DecodeError(f"not JSON: {error}") from None
+    inputs = doc.get("inputs") if isinstance(doc, dict) else None
+    if not isinstance(inputs, list) or len(inputs) > limits.tensors:
+        raise DecodeError('a request is {"inputs": [{"name", "shape", "datatype", "data"}, …]}')
+    parameters = doc.get("parameters") or {}
+    if not isinstance(parameters, dict):
+        raise DecodeError("parameters must be an object")
+    budget = parameters.get("budget_ms")
+    if budget is not None and (
+        isinstance(budget, bool)
+        or not isinstance(budget, (int, float))
+        or not math.isfinite(budget)
+    ):
+        raise DecodeError(f"budget_ms must be a number of milliseconds, not {budget!r}")
+    return Request(
+        inputs=dict(_tensor(entry, limits) for entry in inputs),
+        id=str(doc.get("id", ""))[:128],
+        version=str(parameters.get("version", ""))[:128],
+        budget=None if budget is None else budget / 1e3,
+        session=str(parameters.get("session", ""))[:128],
+        agent=str(parameters.get("agent", ""))[:128],
+    )
+
+
+def _tensor(entry: Any, limits: Limits) -> tuple[str, np.ndarray]:
+    name = entry.get("name") if isinstance(entry, dict) else None
+    if not isinstance(name, str) or not 0 < len(name) <= limits.name:
+        raise DecodeError("every input needs a name, shape, datatype and data")
+    dtype = DTYPES.get(str(entry.get("datatype")))
+    if dtype is None:
+        raise DecodeError(f"input {name!r}: datatype must be one of {', '.join(DTYPES)}")
+    shape = entry.get("shape")
+    if (
+        not isinstance(shape, list)
+        or len(shape) > limits.rank
+        or not all(type(d) is int and 0 <= d <= limits.dimension for d in shape)
+    ):
+        raise DecodeError(f"input {name!r}: shape must be a list of dimensions, not {shape!r}")
+    try:
+        array = np.asarray(entry.get("data"), dtype=dtype)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise DecodeError(f"input {name!r}: data is no {entry['datatype']}: {error}") from None
+    if array.size != math.prod(shape):
+        raise DecodeError(
+            f"input {name!r}: {array.size} values where shape {shape} takes {math.prod(shape)}"
+        )
+    return name, array.reshape(shape)
+
+
+def encode_result(result: Result) -> bytes:
+    """A result as JSON; a failure as `{"error", "status"}` with where it happened."""
+    parameters: dict[str, Any] = {
+        "degraded": result.degraded,
+        "latency_ms": round(result.latency * 1e3, 3),
+        "hops": [hop.as_doc() for hop in result.hops],
+    }
+    if result.status is not Status.OK:
+        return json.dumps(
+            {
+                "id": result.id,
+                "error": result.message,
+                "status": str(result.status),
+                "parameters": parameters | {"stage": result.stage, "node": result.node},
+            }
+        ).encode()
+    return json.dumps(
+        {
+            "model_name": result.model,
+            "model_version": result.version,
+            "id": result.id,
+            "outputs": [
+                {
+                    "name": name,
+                    "shape": list(array.shape),
+                    "datatype": datatype_of(array),
+                    "data": array.reshape(-1).tolist(),
+                }
+                for name, array in result.outputs.items()
+            ],
+            "parameters": parameters,
+        }
+    ).encode()

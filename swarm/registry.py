@@ -1,0 +1,172 @@
+"""The models of a mesh: artifacts in an object store, manifests and desired state in KV.
+
+Keys of the bucket `swarm-<mesh>-config`:
+
+    models.<model>.<version>   the manifest, JSON; immutable
+    serve.<model>              desired state: {"serve": [{"version", "share"}], …}, JSON
+
+A change of any key is republished as `swarm.<mesh>.config.<key>`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from collections.abc import Callable, Mapping
+
+import nats.errors
+import nats.js.errors
+from nats.aio.client import Client
+from nats.js.object_store import ObjectStore
+
+from swarm import control, jetstream
+from swarm.errors import InvalidArgument, NotFound, Unavailable
+from swarm.link import Link
+from swarm.model import ModelInfo, unknown_model
+from swarm.subjects import Subjects, token
+
+TRANSFER_TIMEOUT = 120.0  # seconds for one artifact
+
+
+class Registry:
+    """All methods raise `Unavailable` when the server cannot be reached."""
+
+    def __init__(self, link: Link, subjects: Subjects) -> None:
+        self._link = link
+        self._subjects = subjects
+        self._bucket = subjects.config_bucket
+
+    async def prepare(self) -> None:
+        """Make sure the config bucket exists."""
+        await jetstream.ensure_bucket(self._link, self._bucket, f"{self._subjects.root}.config")
+
+    async def manifest(self, model: str, version: str) -> bytes:
+        """Raises `NotFound`."""
+        key = f"models.{token(model, 'model name')}.{token(version, 'version')}"
+        data = await jetstream.kv_get(self._link, self._bucket, key)
+        if data is None:
+            raise unknown_model(model, version)
+        return data
+
+    async def info(self, model: str, version: str = "") -> ModelInfo:
+        """The model version, or the one that serves. Raises `NotFound`."""
+        version = version or await self.serving(model)
+        return ModelInfo.from_manifest(await self.manifest(model, version))
+
+    async def serving(self, model: str) -> str:
+        """The version with the largest share of the traffic. Raises `NotFound`."""
+        doc = await self.desired(model)
+        if doc is None:
+            raise unknown_model(model)
+        entries = doc["serve"]
+        return str(max(entries, key=lambda entry: float(str(entry.get("share", 100))))["version"])
+
+    async def desired(self, model: str) -> dict[str, list[dict[str, object]]] | None:
+        """The model's desired state, or None."""
+        key = f"serve.{token(model, 'model name')}"
+        data = await jetstream.kv_get(self._link, self._bucket, key)
+        if data is None:
+            return None
+        try:
+            doc = json.loads(data)
+            if not doc["serve"] or not all("version" in entry for entry in doc["serve"]):
+                raise ValueError
+        except (ValueError, KeyError, TypeError):
+            raise InvalidArgument(f"the desired state of {model!r} is damaged") from None
+        return dict(doc)
+
+    async def promote(self, model: str, version: str) -> str:
+        """Let `version` serve all traffic; returns the version that did, or ''."""
+        await self.manifest(model, version)
+        before = await self.desired(model)
+        previous = await self.serving(model) if before else ""
+        doc = {"serve": [{"version": version, "share": 100}], "previous": previous}
+        await jetstream.kv_put(
+            self._link, self._bucket, f"serve.{model}", json.dumps(doc).encode()
+        )
+        return previous
+
+    async def rollback(self, model: str) -> str:
+        """Let the version before the present one serve again; returns it."""
+        doc = await self.desired(model)
+        previous = str((doc or {}).get("previous") or "")
+        if not previous:
+            raise NotFound(f"model {model!r} has no earlier version to go back to")
+        await self.promote(model, previous)
+        return previous
+
+    async def models(self) -> list[tuple[str, str]]:
+        """(model, version) of everything that was pushed, sorted."""
+        keys = await jetstream.kv_keys(self._link, self._bucket, "models")
+        return [(key.split(".")[1], key.split(".")[2]) for key in keys]
+
+    async def push(
+        self,
+        manifest: bytes,
+        files: Mapping[str, bytes],
+        progress: Callable[[str, int], None] = lambda name, size: None,
+    ) -> ModelInfo:
+        """Store a version: its files first, its manifest last, so it appears whole.
+
+        The first version of a model serves at once. Raises `InvalidArgument` when the
+        version exists with other content: versions are immutable.
+        """
+        info = ModelInfo.from_manifest(manifest)
+        await self.prepare()
+        key = f"models.{info.model}.{info.version}"
+        existing = await jetstream.kv_get(self._link, self._bucket, key)
+        if existing is not None and existing != manifest:
+            raise InvalidArgument(
+                f"{info.model}@{info.version} exists and versions are immutable: "
+                "split again with another --version"
+            )
+        client = await control.connect(self._link.options, "swarm-registry")
+        try:
+            store = await _store(client, self._subjects.models_bucket, create=True)
+            for name, data in files.items():
+                progress(name, len(data))
+                await asyncio.wait_for(
+                    store.put(f"{info.model}/{info.version}/{name}", data), TRANSFER_TIMEOUT
+                )
+        except (nats.errors.Error, TimeoutError) as error:
+            raise Unavailable(f"the object store did not take the model: {error!r}") from error
+        finally:
+            await client.close()
+        await jetstream.kv_put(self._link, self._bucket, key, manifest)
+        if await self.desired(info.model) is None:
+            await self.promote(info.model, info.version)
+        return info
+
+    async def fetch(self, model: str, version: str, names: list[str]) -> dict[str, bytes]:
+        """Artifacts by name. Raises `NotFound`. The caller checks their hashes."""
+        client = await control.connect(self._link.options, "swarm-registry")
+        files: dict[str, bytes] = {}
+        try:
+            store = await _store(client, self._subjects.models_bucket, create=False)
+            for name in names:
+                # get() without a sink joins its chunks one by one: quadratic.
+                sink = io.BytesIO()
+                await asyncio.wait_for(
+                    store.get(f"{model}/{version}/{name}", writeinto=sink), TRANSFER_TIMEOUT
+                )
+                files[name] = sink.getvalue()
+        except (nats.js.errors.ObjectNotFoundError, nats.js.errors.NotFoundError):
+            raise NotFound(f"{model}@{version} lacks the file {name!r} in this mesh") from None
+        except (nats.errors.Error, TimeoutError) as error:
+            raise Unavailable(f"the object store did not answer: {error!r}") from error
+        finally:
+            await client.close()
+        return files
+
+
+async def _store(client: Client, bucket: str, create: bool) -> ObjectStore:
+    stream = client.jetstream(timeout=5)
+    try:
+        found: ObjectStore = await stream.object_store(bucket)
+        return found
+    except (nats.js.errors.BucketNotFoundError, nats.js.errors.NotFoundError):
+        if not create:
+            raise NotFound(f"this mesh has no models yet: no bucket {bucket!r}") from None
+        made: ObjectStore = await stream.create_object_store(bucket)
+        return made

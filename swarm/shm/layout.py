@@ -1,0 +1,101 @@
+"""What lies where in a segment, and how a reader knows that a slot is whole.
+
+A segment is one page of header, then slots at multiples of 64 bytes:
+
+    segment:  magic 8s | version u32 | process u32 | orphaned at f64 | …           4096 bytes
+    slot:     magic u64 | generation u64 | length u64 | checksum u64 | …             64 bytes
+              payload, padded to 8
+              generation u64, the trailer; padded to 64
+
+All little-endian. A slot is a seqlock: its generation is odd while the owner writes and after it
+frees the slot, *before* the space can be handed out again. A reader compares generation, trailer
+and checksum before and after use. The generation starts at random, so that payload bytes of a
+later, larger slot do not pass for the header of an earlier one.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from typing import Final
+
+import numpy as np
+
+SEGMENT_MAGIC: Final = b"SWARMSHM"
+SEGMENT_VERSION: Final = 1
+SEGMENT_HEADER: Final = struct.Struct("<8sIId")
+ORPHANED_AT: Final = struct.Struct("<d")
+ORPHANED_AT_OFFSET: Final = 16
+FIRST_SLOT: Final = 4096
+
+SLOT_MAGIC: Final = 0x746F6C536D726153
+SLOT_HEADER: Final = struct.Struct("<QQQQ")
+SLOT_HEADER_BYTES: Final = 64
+TRAILER: Final = struct.Struct("<Q")
+ALIGNMENT: Final = 64
+
+# Microseconds for one checksum of a warm buffer (2-core Xeon VM, medians of 60):
+#
+#                        64 KB   256 KB   800 KB   1.6 MB     8 MB
+#     the copy itself      1.4      4.8     18.1     34.5    218.3
+#     CRC-32 (zlib)       15.5     60.7    189.5    380.8   1967.0
+#     Adler-32            18.2     71.8    223.9    447.8   2316.9
+#     sum of all words     1.8      3.4     10.6     18.6     84.3
+#     sum of ~1024 words   1.8      1.8      1.9      1.9      1.9
+#
+# The generation is what tells a recycled slot; the checksum is the net under it (a store that a
+# weakly ordered CPU shows late, a sender with a bug), and tears come in runs far longer than the
+# distance between samples. So ~1024 words, and all of them up to 16 KB.
+SAMPLES: Final = 1024
+_MASK: Final = (1 << 64) - 1
+_ODD: Final = 0x9E3779B97F4A7C15  # 2**64 / golden ratio: spreads a small number over all bits
+
+
+def align(size: int, to: int = ALIGNMENT) -> int:
+    """`size` rounded up to a multiple of `to`, bytes."""
+    return -(-size // to) * to
+
+
+def trailer_offset(length: int) -> int:
+    """Where the trailer of a slot with `length` payload bytes lies, from the slot's start."""
+    return SLOT_HEADER_BYTES + align(length, 8)
+
+
+def slot_bytes(length: int) -> int:
+    """What a payload of `length` bytes takes in a segment: header, trailer and padding included."""
+    return align(trailer_offset(length) + TRAILER.size)
+
+
+def stride(length: int) -> int:
+    """Distance of the sampled words, in words of 8 bytes; odd: tensors like powers of two."""
+    return max(1, length // 8 // SAMPLES) | 1
+
+
+def checksum(payload: memoryview | bytes) -> int:
+    """A 64-bit sum of sampled words, the last 8 bytes and the length, all modulo 2**64.
+
+    Any one changed sample changes it; a changed run of `stride + 1` words holds at least one. It
+    detects accidents, not forgery, and not an exchange of two samples.
+
+    Args:
+        payload: contiguous bytes.
+    """
+    length = len(payload)
+    words = np.frombuffer(payload, dtype="<u8", count=length // 8)
+    total = int(np.add.reduce(words[:: stride(length)], dtype=np.uint64))
+    last = int.from_bytes(payload[-8:], "little")
+    return (total + (last ^ length) * _ODD) & _MASK
+
+
+def fence() -> None:
+    """Order the stores before it with those after it, on weakly ordered CPUs too.
+
+    Python has no memory barrier. A released lock (store-release) followed by an acquired one
+    (load-acquire) orders everything on ARMv8, whose acquire and release are sequentially
+    consistent among themselves; x86 keeps stores in order anyway. 0.3 us measured.
+    """
+    lock = threading.Lock()
+    lock.acquire()
+    lock.release()
+    lock.acquire()
+    lock.release()

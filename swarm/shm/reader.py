@@ -1,0 +1,203 @@
+"""The receiver's side: a claim becomes a view of the sender's bytes, without a copy."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+from collections import OrderedDict
+
+from . import layout
+from .claim import Claim, checked_mesh, mesh_of
+from .errors import ClaimError, ShmError, ShmForeign, ShmGone, ShmStale, ShmUnavailable
+from .host import SHM_DIRECTORY, host_id
+from .segment import open_segment
+
+MAX_SEGMENTS = 32
+
+
+class _Mapped:
+    """A segment of another process: a descriptor, and a read-only mapping of what it held."""
+
+    __slots__ = ("file", "memory")
+
+    def __init__(self, file: int) -> None:
+        self.file = file
+        self.memory: mmap.mmap | None = None
+
+    def view(self, name: str, end: int) -> memoryview:
+        if self.memory is None or len(self.memory) < end:
+            # The old mapping, if any, lives on for as long as a view of it does.
+            size = os.fstat(self.file).st_size
+            try:
+                self.memory = mmap.mmap(self.file, size, mmap.MAP_SHARED, mmap.PROT_READ)
+            except ValueError as error:  # shorter than a moment ago
+                raise ShmGone(f"segment {name} was cut off") from error
+            except OSError as error:
+                raise ShmUnavailable(f"segment {name} cannot be mapped: {error}") from error
+            if os.fstat(self.file).st_size < size:
+                raise ShmGone(f"segment {name} was cut off")
+        return memoryview(self.memory)
+
+    def close(self) -> bool:
+        """False when a view is still in use; nothing is closed then."""
+        try:
+            if self.memory is not None:
+                self.memory.close()
+        except BufferError:
+            return False
+        os.close(self.file)
+        return True
+
+
+class Reader:
+    """Opens claims of other processes of the same host, mesh and user. Thread-safe.
+
+    Slot headers are read with `pread`, which cannot fault, so a segment cut off by its owner is
+    an error here. What remains: a process *of the same user* that truncates a segment while a
+    view of it is in use kills the reader with SIGBUS (tmpfs files cannot be sealed against it).
+    Our own senders never shrink a file. `copy` is free of even that.
+
+    Args:
+        mesh: claims on segments of any other mesh are refused.
+        max_segments: mappings kept open (two descriptors each); those in use are never closed.
+        directory: where segments live.
+    """
+
+    def __init__(
+        self, mesh: str, *, max_segments: int = MAX_SEGMENTS, directory: str = SHM_DIRECTORY
+    ) -> None:
+        self._mesh = checked_mesh(mesh)
+        self._max_segments = max_segments
+        self._directory = directory
+        self._host = ""
+        self._lock = threading.Lock()
+        self._mapped: OrderedDict[str, _Mapped] = OrderedDict()  # least recently used first
+
+    def open(self, claim: Claim) -> memoryview:
+        """A read-only view of the payload, format "B", starting at a multiple of 64 bytes.
+
+        The sender may recycle the slot while the view is in use: the bytes change then, silently.
+        So `check` after use, and throw the result away when it says no.
+
+        Raises:
+            ClaimError: the claim is out of bounds, or names something that is no segment of ours.
+            ShmForeign: it is of another host.
+            ShmGone: the segment does not exist any more.
+            ShmStale: the slot was recycled or is being written.
+            ShmUnavailable: this host has no shared memory, or this process no descriptor left.
+        """
+        with self._lock:
+            segment = self._segment(claim)
+            _verify(segment.file, claim)
+            payload = _payload(segment, claim)
+        if layout.checksum(payload) != claim.checksum:
+            raise ShmStale(f"slot at {claim.offset} of {claim.segment}: the checksum differs")
+        return payload
+
+    def check(self, claim: Claim) -> bool:
+        """Whether the slot still holds what the claim says, bytes included. Never raises."""
+        try:
+            with self._lock:
+                segment = self._segment(claim)
+                _verify(segment.file, claim)
+                return layout.checksum(_payload(segment, claim)) == claim.checksum
+        except ShmError:
+            return False
+
+    def copy(self, claim: Claim) -> bytes:
+        """The payload as bytes of our own, verified before and after: nothing to check later.
+
+        Two to three times the cost of a plain copy (0.09 ms for 1.6 MB), and safe even from a
+        hostile truncation.
+
+        Raises:
+            as `open`.
+        """
+        with self._lock:
+            segment = self._segment(claim)
+            _verify(segment.file, claim)
+            start = claim.offset + layout.SLOT_HEADER_BYTES
+            data = _read(segment.file, claim.length, start)
+            _verify(segment.file, claim)
+        if layout.checksum(data) != claim.checksum:
+            raise ShmStale(f"slot at {claim.offset} of {claim.segment}: the checksum differs")
+        return data
+
+    def prune(self) -> int:
+        """Unmap deleted segments that no view uses, which frees their memory; returns how many.
+
+        Call it after `sweep`, every few seconds.
+        """
+        with self._lock:
+            deleted = [n for n, s in self._mapped.items() if not os.fstat(s.file).st_nlink]
+            return sum(self._close(name) for name in deleted)
+
+    def close(self) -> None:
+        """Unmap everything. Views still in use stay valid and keep their memory."""
+        with self._lock:
+            for segment in self._mapped.values():
+                if not segment.close():
+                    os.close(segment.file)
+            self._mapped.clear()
+
+    def _segment(self, claim: Claim) -> _Mapped:
+        if not self._host:
+            self._host = host_id(self._directory)
+        if claim.host != self._host:
+            raise ShmForeign(f"a claim of host {claim.host}, this is {self._host}")
+        if mesh_of(claim.segment) != self._mesh:
+            raise ClaimError(f"not a segment of mesh {self._mesh}")
+        segment = self._mapped.get(claim.segment)
+        if segment is None:
+            segment = _Mapped(open_segment(self._directory, claim.segment))
+            self._mapped[claim.segment] = segment
+            for name in list(self._mapped)[:-1]:
+                if len(self._mapped) <= self._max_segments:
+                    break
+                self._close(name)
+        self._mapped.move_to_end(claim.segment)
+        return segment
+
+    def _close(self, name: str) -> bool:
+        if closed := self._mapped[name].close():
+            del self._mapped[name]
+        return closed
+
+
+def _payload(segment: _Mapped, claim: Claim) -> memoryview:
+    start = claim.offset + layout.SLOT_HEADER_BYTES
+    end = claim.offset + layout.trailer_offset(claim.length) + layout.TRAILER.size
+    return segment.view(claim.segment, end)[start : start + claim.length]
+
+
+def _verify(file: int, claim: Claim) -> None:
+    """Compare the slot's header and trailer with the claim. That both can be read bounds it too.
+
+    Raises:
+        ClaimError: the slot lies outside the segment.
+        ShmStale: it holds something else.
+    """
+    end = claim.offset + layout.trailer_offset(claim.length)
+    header = os.pread(file, layout.SLOT_HEADER.size, claim.offset)
+    trailer = os.pread(file, layout.TRAILER.size, end)
+    if claim.offset < layout.FIRST_SLOT or len(trailer) < layout.TRAILER.size:
+        raise ClaimError(f"slot [{claim.offset}, {end}) is outside {claim.segment}")
+    expected = (layout.SLOT_MAGIC, claim.generation, claim.length, claim.checksum)
+    if header != layout.SLOT_HEADER.pack(*expected) or trailer != header[8:16]:
+        raise ShmStale(f"slot at {claim.offset} of {claim.segment} holds something else by now")
+
+
+def _read(file: int, length: int, offset: int) -> bytes:
+    """Exactly `length` bytes.
+
+    Raises:
+        ShmGone: the file ends before.
+    """
+    data = os.pread(file, length, offset)
+    while len(data) < length:  # a signal, or the kernel's 2 GB a call
+        more = os.pread(file, length - len(data), offset + len(data))
+        if not more:
+            raise ShmGone("the segment was cut off")
+        data += more
+    return data

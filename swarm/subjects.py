@@ -1,0 +1,112 @@
+"""Every subject, stream and consumer name of the mesh, in one place.
+
+Each token is checked against `[A-Za-z0-9_-]+`, so nothing user-supplied can address
+another subject (a `.`, `*` or `>` would). `=` separates the parts of stream and consumer
+names: it cannot stand in a token, so two different meshes never share a name.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from swarm.errors import SubjectError
+
+TOKEN = re.compile(r"[A-Za-z0-9_-]{1,128}")
+ANY = "any"  # the lane that all replicas of a stage share
+
+
+def token(value: str, what: str = "token") -> str:
+    """`value`, if it may stand in a subject; raises `SubjectError` otherwise."""
+    if not isinstance(value, str) or TOKEN.fullmatch(value) is None:
+        raise SubjectError(
+            f"{what} {value!r} may hold only letters, digits, '_' and '-', 1 to 128 of them"
+        )
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Subjects:
+    """The subjects of one mesh. All methods raise `SubjectError` on a bad token."""
+
+    mesh: str = "default"
+
+    def __post_init__(self) -> None:
+        token(self.mesh, "mesh name")
+
+    @property
+    def root(self) -> str:
+        return f"swarm.{self.mesh}"
+
+    def infer(self, model: str) -> str:
+        return f"{self.root}.infer.{token(model, 'model name')}"
+
+    def features(self, model: str, version: str, stage: int, lane: str = ANY) -> str:
+        return (
+            f"{self.root}.features.{token(model, 'model name')}.{token(version, 'version')}"
+            f".{int(stage)}.{token(lane, 'lane')}"
+        )
+
+    def features_of(self, model: str, version: str) -> str:
+        return (
+            f"{self.root}.features.{token(model, 'model name')}.{token(version, 'version')}.*.*"
+        )
+
+    def fresh(self, model: str, version: str, stage: int) -> str:
+        """Core NATS subject of a stage in fast mode (`--delivery core`)."""
+        return (
+            f"{self.root}.fresh.{token(model, 'model name')}.{token(version, 'version')}"
+            f".{int(stage)}"
+        )
+
+    def gossip(self, node: str) -> str:
+        return f"{self.root}.gossip.{token(node, 'node id')}"
+
+    def status(self, node: str) -> str:
+        return f"{self.root}.status.{token(node, 'node id')}"
+
+    @property
+    def status_all(self) -> str:
+        return f"{self.root}.status.*"
+
+    def event(self, kind: str) -> str:
+        return f"{self.root}.events.{token(kind, 'event kind')}"
+
+    @property
+    def events_all(self) -> str:
+        return f"{self.root}.events.*"
+
+    def dead(self, model: str) -> str:
+        return f"{self.root}.dead.{token(model, 'model name')}"
+
+    def results(self, name: str) -> str:
+        """Where an edge publishes its results when it is told to."""
+        return f"{self.root}.results.{token(name, 'result name')}"
+
+    @property
+    def dead_all(self) -> str:
+        return f"{self.root}.dead.*"
+
+    def stream(self, model: str, version: str) -> str:
+        return f"SWARM={self.mesh}={token(model, 'model name')}={token(version, 'version')}"
+
+    @property
+    def dead_stream(self) -> str:
+        return f"SWARM={self.mesh}=dead"
+
+    @staticmethod
+    def consumer(stage: int, lane: str = ANY) -> str:
+        return f"stage{int(stage)}={token(lane, 'lane')}"
+
+    @property
+    def models_bucket(self) -> str:
+        return f"swarm-{self.mesh}-models"
+
+    @property
+    def config_bucket(self) -> str:
+        return f"swarm-{self.mesh}-config"
+
+
+def api(verb: str, *names: str) -> str:
+    """A JetStream API subject: `api("CONSUMER.CREATE", stream, consumer)`."""
+    return ".".join(("$JS.API", verb, *names))

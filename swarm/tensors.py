@@ -1,0 +1,161 @@
+"""Tensors on the wire: `{name: {datatype, shape, codec, data}}`.
+
+Datatypes by the Open Inference Protocol's names, little-endian, C order. Encoding yields
+the tensor's own memory, decoding a view of the received bytes: neither copies.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import msgpack
+import numpy as np
+
+from swarm.errors import DecodeError, InvalidArgument
+
+Tensors = dict[str, np.ndarray]
+Part = bytes | memoryview
+
+DTYPES: dict[str, np.dtype[Any]] = {
+    "BOOL": np.dtype("?"),
+    "UINT8": np.dtype("u1"),
+    "UINT16": np.dtype("<u2"),
+    "UINT32": np.dtype("<u4"),
+    "UINT64": np.dtype("<u8"),
+    "INT8": np.dtype("i1"),
+    "INT16": np.dtype("<i2"),
+    "INT32": np.dtype("<i4"),
+    "INT64": np.dtype("<i8"),
+    "FP16": np.dtype("<f2"),
+    "FP32": np.dtype("<f4"),
+    "FP64": np.dtype("<f8"),
+}
+DATATYPES = {dtype: name for name, dtype in DTYPES.items()}
+RAW = "raw"
+SHM = "shm"  # `data` is a claim on shared memory, not the bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a message may hold; checked before anything is allocated."""
+
+    bytes: int = 64 << 20  # the server's own hard limit on a payload
+    tensors: int = 256
+    rank: int = 16
+    dimension: int = 1 << 31
+    name: int = 512  # characters
+
+
+LIMITS = Limits()
+
+
+def datatype_of(array: np.ndarray) -> str:
+    """The Open Inference Protocol name of an array's dtype; raises `InvalidArgument`."""
+    name = DATATYPES.get(array.dtype.newbyteorder("<"))
+    if name is None:
+        raise InvalidArgument(
+            f"dtype {array.dtype} has no datatype on the wire; use one of {', '.join(DTYPES)}"
+        )
+    return name
+
+
+@lru_cache(maxsize=1024)
+def _prefix(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    """All MessagePack bytes of one tensor up to its data: the same for every request."""
+    datatype = DATATYPES[dtype]
+    packer = msgpack.Packer(autoreset=False)
+    packer.pack(name)
+    packer.pack_map_header(4)
+    for key, value in (("datatype", datatype), ("shape", shape), ("codec", RAW)):
+        packer.pack(key)
+        packer.pack(value)
+    packer.pack("data")
+    size = dtype.itemsize * math.prod(shape)
+    head: bytes = packer.bytes()
+    return head + b"\xc6" + size.to_bytes(4, "big")
+
+
+def encode_tensors(tensors: Mapping[str, np.ndarray]) -> list[Part]:
+    """The tensors as one MessagePack map, in parts; the data parts are the arrays' memory.
+
+    The arrays must not be written to until the parts have been sent.
+    Raises `InvalidArgument` for a dtype that has no datatype on the wire.
+    """
+    parts: list[Part] = [b"\xde" + len(tensors).to_bytes(2, "big")]
+    for name, array in tensors.items():
+        if array.dtype not in DATATYPES:
+            array = array.astype(DTYPES[datatype_of(array)])
+        shape = array.shape
+        if not array.flags.c_contiguous:
+            array = np.ascontiguousarray(array)
+        parts.append(_prefix(name, array.dtype, shape))
+        # A zero-size array has no memory to cast; a 0-d one has no shape to cast.
+        parts.append(array.reshape(-1).view(np.uint8).data if array.size else b"")
+    return parts
+
+
+def encode_claims(claims: Mapping[str, tuple[str, tuple[int, ...], Any]]) -> bytes:
+    """Tensors that lie in shared memory: `{name: (datatype, shape, claim)}`."""
+    body = {
+        name: {"datatype": datatype, "shape": shape, "codec": SHM, "data": claim}
+        for name, (datatype, shape, claim) in claims.items()
+    }
+    packed: bytes = msgpack.packb(body)
+    return packed
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """A tensor whose bytes lie in shared memory: what its message says of it."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    claim: Any
+
+
+def decode_tensors(doc: Any, limits: Limits = LIMITS) -> dict[str, Any]:
+    """Arrays that view the received bytes (read-only where those are), or `Claimed`.
+
+    Raises `DecodeError`, naming the tensor and what is wrong with it.
+    """
+    if type(doc) is not dict or len(doc) > limits.tensors:
+        raise DecodeError(f"tensors must be a map of at most {limits.tensors} entries")
+    return {name: _decode_tensor(name, value, limits) for name, value in doc.items()}
+
+
+def _decode_tensor(name: Any, value: Any, limits: Limits) -> Any:
+    if type(name) is not str or not 0 < len(name) <= limits.name:
+        raise DecodeError(f"a tensor's name must be a string of 1 to {limits.name} characters")
+    if type(value) is not dict:
+        raise DecodeError(f"tensor {name!r} must be a map of datatype, shape, codec and data")
+    dtype = DTYPES.get(value.get("datatype", "")) if type(value.get("datatype")) is str else None
+    if dtype is None:
+        raise DecodeError(f"tensor {name!r}: datatype must be one of {', '.join(DTYPES)}")
+    shape = _shape(name, value.get("shape"), limits)
+    codec, data = value.get("codec", RAW), value.get("data")
+    if codec == SHM:
+        return Claimed(dtype, shape, data)
+    if codec != RAW:
+        raise DecodeError(f"tensor {name!r}: codec {codec!r} is not known here")
+    if not isinstance(data, (bytes, memoryview)):
+        raise DecodeError(f"tensor {name!r}: data must be bytes")
+    expected = dtype.itemsize * math.prod(shape)
+    if len(data) != expected:
+        raise DecodeError(
+            f"tensor {name!r}: {len(data)} bytes of data where shape {list(shape)} of "
+            f"{value['datatype']} takes {expected}"
+        )
+    return np.ndarray(shape, dtype, data)
+
+
+def _shape(name: str, shape: Any, limits: Limits) -> tuple[int, ...]:
+    if type(shape) is not list or len(shape) > limits.rank:
+        raise DecodeError(f"tensor {name!r}: shape must be a list of at most {limits.rank}")
+    for dimension in shape:
+        if type(dimension) is not int or not 0 <= dimension <= limits.dimension:
+            raise DecodeError(f"tensor {name!r}: {dimension!r} is no dimension")
+    return tuple(shape)

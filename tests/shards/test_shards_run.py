@@ -1,0 +1,381 @@
+"""A device loads a stage and runs it: what it verifies, refuses, batches and cancels."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto
+from shard_graphs import make, mlp, node, ssd_like, value, weights
+
+import shards
+from shards import ort as ort_module
+from shards.errors import (
+    ArtifactError,
+    InputError,
+    ManifestError,
+    ModelError,
+    RunError,
+    RunTerminated,
+)
+from shards.load import StageRuntime, load_lighter, load_stage
+from shards.ort import OrtRuntime
+from shards.runtime import CancelToken, check_feeds
+from shards.specs import TensorSpec
+from shards.split import SplitResult, split
+from shards.synthetic import deviation, random_feeds
+
+MLP = split(mlp().SerializeToString(), name="mlp", stages=2, profile=False)
+SSD = split(ssd_like().SerializeToString(), name="ssd", stages=2, profile=False)
+
+
+def stage(result: SplitResult, number: int, **options: Any) -> StageRuntime:
+    return load_stage(result.manifest, number, result.files.__getitem__, **options)
+
+
+def floats(*shape: int, seed: int = 3) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def test_importing_the_package_loads_no_runtime_and_no_onnx() -> None:
+    code = (
+        "import sys, shards, shards.errors, shards.manifest, shards.runtime, shards.ort, "
+        "shards.load; import json; print(json.dumps([m for m in sys.modules if "
+        "m.split('.')[0] in ('onnx', 'onnxruntime', 'nats', 'swarm', 'nodes')]))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    assert json.loads(out.stdout) == []
+
+
+def test_serving_a_stage_needs_no_onnx(tmp_path: Any) -> None:
+    shards.write_dir(tmp_path / "m", MLP.manifest, MLP.files)
+    code = (
+        "import sys; sys.modules['onnx'] = None\n"
+        "import numpy as np, shards\n"
+        f"manifest, fetch = shards.read_dir({str(tmp_path / 'm')!r})\n"
+        "stage = shards.load_stage(manifest, 1, fetch)\n"
+        "print(list(stage.run({'x': np.ones((1, 16), np.float32)})))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    assert out.stdout.strip() == str([spec.name for spec in MLP.manifest.shard(1).sends])
+
+
+def test_the_surface_is_what_it_is_meant_to_be() -> None:
+    assert sorted(shards.__all__) == [
+        "ArtifactError", "CancelToken", "InputError", "Manifest", "ManifestError", "ModelError",
+        "OrtRuntime", "RunError", "RunTerminated", "Runtime", "Shard", "ShardsError", "SplitError",
+        "SplitResult", "StageRuntime", "TensorSpec", "load_lighter", "load_stage", "read_dir",
+        "write_dir",
+    ]  # fmt: skip
+    for name in shards.__all__:
+        assert getattr(shards, name).__name__ == name
+    with pytest.raises(AttributeError):
+        _ = shards.nothing
+
+
+def test_a_changed_artifact_is_refused_before_anything_parses_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def parse(*_: object, **__: object) -> None:
+        pytest.fail("the runtime saw bytes that were not verified")
+
+    monkeypatch.setattr(ort_module, "make_session", parse)
+    data = bytearray(MLP.files["stage-1.onnx"])
+    data[len(data) // 2] ^= 1
+    with pytest.raises(ArtifactError, match="SHA-256"):
+        load_stage(MLP.manifest, 1, lambda _: bytes(data))
+    with pytest.raises(ArtifactError, match="SHA-256"):
+        load_stage(MLP.manifest, 1, lambda _: b"")
+
+
+def test_a_missing_artifact_is_an_artifact_error() -> None:
+    with pytest.raises(ArtifactError, match=r"stage-1.onnx is missing"):
+        load_stage(MLP.manifest, 1, {}.__getitem__)
+
+
+def test_a_stage_that_does_not_exist_is_a_manifest_error() -> None:
+    with pytest.raises(ManifestError, match="no stage 0"):
+        stage(MLP, 0)
+
+
+WRONG: list[tuple[dict[str, Any], str, str]] = [
+    ({}, "x", "nothing"),
+    ({"x": floats(1, 15)}, "x", "float32[1,15]"),
+    ({"x": floats(16)}, "x", "float32[16]"),
+    ({"x": floats(1, 16).astype(np.float64)}, "x", "float64[1,16]"),
+    ({"x": floats(1, 16).astype(">f4")}, "x", "float32[1,16]"),
+    ({"x": [[0.0] * 16]}, "x", "list"),
+    ({"x": floats(1, 16), "more": floats(1)}, "more", "an unknown tensor"),
+]
+
+
+@pytest.mark.parametrize(("tensors", "name", "got"), WRONG)
+def test_tensors_that_do_not_fit_are_named(tensors: Mapping[str, Any], name: str, got: str) -> None:
+    with pytest.raises(InputError) as caught:
+        stage(MLP, 1, self_test=False).run(tensors)
+    assert (caught.value.name, caught.value.got) == (name, got)
+
+
+def test_rows_that_disagree_between_batch_inputs_are_refused() -> None:
+    specs = [TensorSpec(name, "FP32", (-1, 2), batch=True) for name in "ab"]
+    check_feeds(specs, {"a": floats(3, 2), "b": floats(3, 2)})
+    with pytest.raises(InputError, match="a batch of 3"):
+        check_feeds(specs, {"a": floats(3, 2), "b": floats(2, 2)})
+
+
+def test_a_stage_without_layers_passes_everything_through_uncopied() -> None:
+    result = split(mlp().SerializeToString(), name="m", cuts=["x"])
+    first = stage(result, 1)
+    x = floats(2, 16)
+    assert first.run({"x": x})["x"] is x
+    assert first.runtime is None
+    assert first.run_batch([{"x": x}, {"x": x}])[1]["x"] is x
+    with pytest.raises(InputError):
+        first.run({"x": x[0]})
+
+
+def test_carried_tensors_are_passed_on_without_a_copy() -> None:
+    result = split(ssd_like().SerializeToString(), name="ssd", cuts=["a1", "a2"])
+    one = stage(result, 1).run({"image": floats(1, 3, 32, 32)})
+    assert "head0" in result.manifest.shard(2).carries
+    two = stage(result, 2).run(one)
+    assert two["head0"] is one["head0"]
+
+
+@pytest.mark.parametrize("offset", [0, 1, 3, 4])
+def test_read_only_and_misaligned_views_of_a_buffer_are_fine(offset: int) -> None:
+    x = floats(2, 16)
+    buffer = bytes(offset) + x.tobytes()
+    view = np.ndarray(x.shape, np.float32, buffer=buffer, offset=offset)
+    loaded = stage(MLP, 1)
+    (expected,) = loaded.run({"x": x}).values()
+    (got,) = loaded.run({"x": view}).values()
+    np.testing.assert_array_equal(got, expected)
+
+
+def test_a_batch_gives_what_its_requests_would_give_alone() -> None:
+    assert SSD.manifest.batchable
+    requests: list[dict[str, np.ndarray]] = [
+        {"image": floats(rows, 3, 32, 32, seed=rows)} for rows in (1, 3, 2)
+    ]
+    for number in (1, 2):
+        loaded = stage(SSD, number)
+        alone = [loaded.run(tensors) for tensors in requests]
+        together = loaded.run_batch(requests)
+        for one, many in zip(alone, together, strict=True):
+            assert list(one) == list(many)
+            for name in one:
+                assert deviation(one[name], many[name]) < 1e-5
+        requests = alone
+
+
+def test_requests_of_other_sizes_are_not_mixed_into_one_batch() -> None:
+    params = weights(1, c=(4, 3, 3, 3), d=(4, 4, 3, 3))
+    nodes = [
+        node("Conv", ["image", "c"], ["f"]),
+        node("Relu", ["f"], ["a"]),
+        node("Conv", ["a", "d"], ["y"]),
+    ]
+    image, y = value("image", ["N", 3, "H", "W"]), value("y", None)
+    result = split(make(nodes, [image], [y], params).SerializeToString(), name="m", stages=2)
+    assert result.manifest.batchable
+    loaded = stage(result, 1)
+    sizes = (8, 12, 8)
+    requests = [{"image": floats(1, 3, size, size, seed=i)} for i, size in enumerate(sizes)]
+    for tensors, got in zip(requests, loaded.run_batch(requests), strict=True):
+        np.testing.assert_allclose(got["a"], loaded.run(tensors)["a"], rtol=1e-5, atol=1e-6)
+
+
+def test_a_fixed_batch_is_run_one_by_one() -> None:
+    result = split(mlp(batch=1).SerializeToString(), name="m", stages=2)
+    assert not result.manifest.batchable
+    loaded = stage(result, 1)
+    requests = [{"x": floats(1, 16, seed=i)} for i in range(3)]
+    for tensors, got in zip(requests, loaded.run_batch(requests), strict=True):
+        for name, array in loaded.run(tensors).items():
+            np.testing.assert_array_equal(got[name], array)
+
+
+def test_a_model_whose_rows_influence_each_other_is_not_batchable() -> None:
+    nodes = [
+        node("Gemm", ["x", "w"], ["g"]),
+        node("Relu", ["g"], ["a"]),
+        node("ReduceMean", ["a"], ["mean"], axes=[0]),
+        node("Sub", ["a", "mean"], ["y"]),
+    ]
+    x, y = value("x", ["N", 8]), value("y", ["N", 8])
+    model = make(nodes, [x], [y], weights(1, w=(8, 8)))
+    assert not split(model.SerializeToString(), name="m", stages=2).manifest.batchable
+
+
+def test_one_wrong_request_refuses_a_batch_before_any_of_it_runs() -> None:
+    with pytest.raises(InputError):
+        stage(MLP, 1).run_batch([{"x": floats(1, 16)}, {"x": floats(1, 15)}])
+
+
+def slow_model() -> bytes:
+    nodes, last = [], "x"
+    for index in range(300):
+        nodes.append(node("MatMul", [last, "w"], [f"m{index}"]))
+        nodes.append(node("Tanh", [f"m{index}"], [f"t{index}"]))
+        last = f"t{index}"
+    x, y = value("x", [512, 512]), value(last, [512, 512])
+    return make(nodes, [x], [y], weights(1, w=(512, 512))).SerializeToString()
+
+
+def test_cancelling_from_another_thread_stops_a_run_within_milliseconds() -> None:
+    runtime = OrtRuntime(slow_model())
+    feeds = {"x": floats(512, 512)}
+    begin = time.perf_counter()
+    runtime.run(feeds)
+    whole_s = time.perf_counter() - begin
+    token = CancelToken()
+    timer = threading.Timer(whole_s / 10, token.cancel)
+    begin = time.perf_counter()
+    timer.start()
+    with pytest.raises(RunTerminated):
+        runtime.run(feeds, token)
+    assert time.perf_counter() - begin < whole_s / 2
+    # The next request has a token of its own, and is not affected.
+    assert runtime.run(feeds, CancelToken()).keys() == {"t299"}
+
+
+def test_a_cancelled_request_does_not_start() -> None:
+    token = CancelToken()
+    token.cancel()
+    with pytest.raises(RunTerminated, match="before this run began"):
+        stage(MLP, 1).run({"x": floats(1, 16)}, token)
+
+
+def test_a_closed_stage_says_so() -> None:
+    loaded = stage(MLP, 1)
+    loaded.close()
+    loaded.close()
+    with pytest.raises(RunError, match="closed"):
+        loaded.run({"x": floats(1, 16)})
+
+
+def test_a_failure_inside_the_model_is_a_run_error() -> None:
+    nodes = [node("Gather", ["table", "ids"], ["y"])]
+    ids = value("ids", ["N"], TensorProto.INT64)
+    model = make(nodes, [ids], [value("y", None)], {"table": floats(4, 2)})
+    with pytest.raises(RunError, match="indices"):
+        OrtRuntime(model.SerializeToString()).run({"ids": np.array([9])})
+
+
+def test_bytes_that_are_no_model_are_refused() -> None:
+    with pytest.raises(ModelError, match="refuses the model"):
+        OrtRuntime(b"not a model")
+
+
+def test_a_provider_that_is_not_there_is_named() -> None:
+    with pytest.raises(ModelError, match="no NoSuchProvider"):
+        OrtRuntime(MLP.files["stage-1.onnx"], providers=["NoSuchProvider"])
+
+
+def test_specifications_of_another_model_are_refused() -> None:
+    specs = [TensorSpec("other", "FP32", (1,))]
+    with pytest.raises(ModelError, match="where the manifest names other"):
+        OrtRuntime(MLP.files["stage-1.onnx"], inputs=specs)
+
+
+class Spoiled:
+    """A session whose optimised form computes something else."""
+
+    def __init__(self, session: Any) -> None:
+        self.session = session
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.session, name)
+
+    def run(self, *args: Any) -> list[np.ndarray]:
+        return [array + 1 for array in self.session.run(*args)]
+
+
+@pytest.mark.parametrize("broken", [("all",), ("all", "basic")])
+def test_an_optimisation_that_changes_results_is_never_served(
+    broken: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real = ort_module.make_session
+
+    def make_session(model: bytes, *, level: Any = "all", **options: Any) -> Any:
+        session = real(model, level=level, **options)
+        return Spoiled(session) if level in broken else session
+
+    monkeypatch.setattr(ort_module, "make_session", make_session)
+    runtime = OrtRuntime(MLP.files["stage-1.onnx"])
+    with caplog.at_level(logging.WARNING):
+        if "basic" in broken:
+            with pytest.raises(ModelError, match="do not serve it"):
+                runtime.self_test()
+        else:
+            assert runtime.self_test() == 0.0
+            assert runtime.level == "basic"
+            (got,) = runtime.run({"x": floats(1, 16)}).values()
+            expected = real(MLP.files["stage-1.onnx"], level="none").run(None, {"x": floats(1, 16)})
+            np.testing.assert_allclose(got, expected[0], rtol=1e-5, atol=1e-6)
+    assert "falling back to 'basic'" in caplog.text
+
+
+def test_loading_measures_the_stage() -> None:
+    loaded = stage(MLP, 1)
+    assert 0 < loaded.compute_ms < 1000
+
+
+def test_the_lighter_model_is_loaded_when_there_is_one() -> None:
+    light = mlp(layers=1).SerializeToString()
+    result = split(mlp().SerializeToString(), name="m", stages=2, lighter=light, profile=False)
+    assert "lighter.onnx" in result.manifest.files()
+    runtime = load_lighter(result.manifest, result.files.__getitem__)
+    assert runtime is not None
+    assert runtime.run({"x": floats(2, 16)})["y"].shape == (2, 16)
+    assert load_lighter(MLP.manifest, MLP.files.__getitem__) is None
+    with pytest.raises(ArtifactError, match="SHA-256"):
+        load_lighter(result.manifest, lambda _: light + b"\0")
+
+
+def test_synthetic_input_is_seeded_and_fits() -> None:
+    specs = [
+        TensorSpec("a", "FP16", (-1, 3, -1)),
+        TensorSpec("b", "UINT8", (64,)),
+        TensorSpec("c", "BOOL", ()),
+        TensorSpec("d", "INT64", (-1,)),
+    ]
+    feeds = random_feeds(specs, {"d": (5,)}, dynamic=4)
+    check_feeds(specs, feeds)
+    assert feeds["a"].shape == (1, 3, 4)
+    assert feeds["d"].shape == (5,)
+    assert feeds["b"].max() > 200
+    again = random_feeds(specs, {"d": (5,)}, dynamic=4)
+    assert all(np.array_equal(feeds[name], again[name]) for name in feeds)
+
+
+@pytest.mark.parametrize(
+    ("expected", "actual", "apart"),
+    [
+        (np.array([1.0, -2.0]), np.array([1.0, -2.02]), 0.01),
+        (np.array([1.0, np.nan]), np.array([1.0, np.nan]), 0.0),
+        (np.array([1.0, np.nan]), np.array([1.0, 0.0]), np.inf),
+        (np.array([1.0]), np.array([np.inf]), np.inf),
+        (np.array([1.0]), np.array([np.nan]), np.inf),
+        (np.array([np.inf]), np.array([-np.inf]), np.inf),
+        (np.array([1, 2]), np.array([1, 3]), np.inf),
+        (np.array([7], np.uint8), np.array([8], np.uint8), 1 / 255),
+        (np.array([1.0]), np.array([[1.0]]), np.inf),
+        (np.array([1.0]), np.array([1.0], np.float32), np.inf),
+        (np.array([True]), np.array([False]), np.inf),
+        (np.zeros((0, 3)), np.zeros((0, 3)), 0.0),
+    ],
+)
+def test_deviation_is_relative_and_never_hides_what_is_not_finite(
+    expected: np.ndarray, actual: np.ndarray, apart: float
+) -> None:
+    assert deviation(expected, actual) == pytest.approx(apart)

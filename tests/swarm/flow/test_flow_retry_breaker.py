@@ -1,0 +1,160 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swarm.flow import Breaker, BreakerState, RetryBudget
+
+CLOSED, OPEN, HALF = BreakerState.CLOSED, BreakerState.OPEN, BreakerState.HALF_OPEN
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 0.5), st.booleans()), max_size=300),
+    st.sampled_from([0.0, 0.1, 0.5]),
+    st.sampled_from([0.0, 1.0]),
+)
+def test_retries_never_exceed_their_share_of_the_traffic(
+    steps: list[tuple[float, bool]], ratio: float, reserve: float
+) -> None:
+    budget, now = RetryBudget(ratio, min_per_s=reserve, window_s=10), 0.0
+    requests: list[float] = []
+    retries: list[float] = []
+    for step, is_request in steps:
+        now += step
+        if is_request:
+            budget.on_request(now)
+            requests.append(now)
+        elif budget.try_retry(now):
+            retries.append(now)
+            asked = sum(at >= now - 10.0 for at in requests)
+            granted = sum(at > now - 9.0 + 1e-6 for at in retries)
+            assert granted <= ratio * asked + reserve * 10 + 1e-6
+
+
+def test_a_total_outage_adds_only_the_ratio_to_the_load() -> None:
+    budget, retries = RetryBudget(0.1, min_per_s=1), 0
+    for tick in range(20_000):  # 1000 requests a second, all of which fail and want 3 retries
+        now = tick / 1000
+        budget.on_request(now)
+        retries += sum(budget.try_retry(now) for _ in range(3))
+    assert retries <= 0.1 * 20_000 + 3 * 10
+
+
+def test_a_quiet_client_may_retry() -> None:
+    budget = RetryBudget(0.1, min_per_s=1, window_s=10)
+    budget.on_request(0.0)
+    assert budget.try_retry(0.0)
+
+
+def test_a_retry_budget_comes_back_with_traffic() -> None:
+    budget = RetryBudget(0.5, min_per_s=0)
+    assert not budget.try_retry(0.0)
+    budget.on_request(0.0)
+    assert not budget.try_retry(0.0)
+    budget.on_request(0.0)
+    assert budget.try_retry(0.0)
+    assert not budget.try_retry(0.0)
+
+
+def test_a_breaker_opens_after_failures_in_a_row_and_lets_nothing_pass() -> None:
+    breaker = Breaker(consecutive=3, open_s=1.0)
+    for _ in range(2):
+        breaker.record(False, 0.0)
+    assert breaker.allow(0.0)
+    breaker.record(False, 0.0)
+    assert breaker.state is OPEN
+    assert not breaker.allow(0.99)
+
+
+def test_a_success_in_between_keeps_it_closed() -> None:
+    breaker = Breaker(consecutive=3, min_calls=100)
+    for _ in range(30):
+        breaker.record(False, 0.0)
+        breaker.record(False, 0.0)
+        breaker.record(True, 0.0)
+        assert breaker.state is CLOSED
+
+
+def test_a_breaker_opens_at_the_failure_rate_only_once_enough_calls_were_seen() -> None:
+    breaker = Breaker(consecutive=100, failure_rate=0.5, min_calls=10)
+    for index in range(9):
+        breaker.record(index % 2 == 0, 0.0)
+    assert breaker.state is CLOSED
+    breaker.record(False, 0.0)
+    assert breaker.state is OPEN
+    assert "5 of 10" in breaker.take_transitions()[0].reason
+
+
+def test_exactly_one_probe_passes_while_half_open() -> None:
+    breaker = Breaker(consecutive=1, open_s=1.0)
+    breaker.record(False, 0.0)
+    assert [breaker.allow(1.0) for _ in range(5)] == [True, False, False, False, False]
+    assert breaker.state is HALF
+
+
+def test_a_good_probe_closes_it_and_a_bad_one_doubles_the_pause() -> None:
+    breaker = Breaker(consecutive=1, open_s=1.0, max_open_s=3.0)
+    breaker.record(False, 0.0)
+    assert breaker.allow(1.0)
+    breaker.record(False, 1.1)
+    assert not breaker.allow(3.0)
+    assert breaker.allow(3.1)
+    breaker.record(False, 3.2)
+    assert not breaker.allow(6.1)
+    assert breaker.allow(6.2)  # 3 s, not 4: the longest pause
+    breaker.record(True, 6.3)
+    assert breaker.state is CLOSED
+    assert breaker.allow(6.3)
+    breaker.record(False, 7.0)
+    assert breaker.allow(8.0)  # the pause is short again
+
+
+def test_an_answer_from_before_the_probe_says_nothing() -> None:
+    breaker = Breaker(consecutive=1, open_s=1.0)
+    breaker.record(False, 0.0)
+    breaker.record(True, 0.5, started=-1.0)
+    assert breaker.state is OPEN
+    assert breaker.allow(1.0)
+    breaker.record(True, 1.1, started=0.0)
+    assert breaker.state is HALF
+    breaker.record(True, 1.2, started=1.0)
+    assert breaker.state is CLOSED
+
+
+def test_a_probe_that_is_never_answered_does_not_block_for_ever() -> None:
+    breaker = Breaker(consecutive=1, open_s=1.0, probe_timeout_s=2.0)
+    breaker.record(False, 0.0)
+    assert breaker.allow(1.0)
+    assert not breaker.allow(3.0)
+    assert breaker.state is OPEN
+    assert breaker.allow(5.0)
+
+
+LEGAL = {(CLOSED, OPEN), (OPEN, HALF), (HALF, OPEN), (HALF, CLOSED)}
+
+
+@given(st.lists(st.tuples(st.floats(0, 2), st.sampled_from(["allow", "ok", "fail"])), max_size=200))
+def test_only_legal_transitions_happen_and_each_follows_from_the_last(
+    steps: list[tuple[float, str]],
+) -> None:
+    breaker, now, state = Breaker(consecutive=2, min_calls=4), 0.0, CLOSED
+    for step, what in steps:
+        now += step
+        if what == "allow":
+            breaker.allow(now)
+        else:
+            breaker.record(what == "ok", now)
+        for change in breaker.take_transitions():
+            assert (change.before, change.after) in LEGAL
+            assert change.before is state
+            assert change.reason
+            state = change.after
+        assert breaker.state is state
+
+
+def test_knobs_out_of_range_are_refused() -> None:
+    with pytest.raises(ValueError, match="failure_rate"):
+        Breaker(failure_rate=0)
+    with pytest.raises(ValueError, match="open_s"):
+        Breaker(open_s=2, max_open_s=1)
+    with pytest.raises(ValueError, match="ratio"):
+        RetryBudget(-0.1)

@@ -1,0 +1,180 @@
+"""Budget, backoff, ack_wait, hedge, watchdog, sliding count."""
+
+from dataclasses import dataclass
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swarm.flow import (
+    Action,
+    Budget,
+    Hedger,
+    SlidingCount,
+    Watchdog,
+    ack_wait_for,
+    full_jitter,
+    pause_within,
+    should_start,
+    slowest_hop,
+)
+
+seconds = st.floats(-10, 100)
+
+
+@dataclass
+class Hop:
+    stage: int
+    node: str
+    queue_us: int
+    compute_us: int
+
+
+@given(seconds, seconds, seconds)
+def test_a_budget_never_grows(remaining: float, queue: float, compute: float) -> None:
+    assert Budget(remaining).after(queue, compute).remaining_s <= remaining
+
+
+def test_a_budget_is_spent_at_zero() -> None:
+    assert Budget(0.0).spent
+    assert Budget(0.05).after(0.02, 0.03 + 1e-12).spent
+    assert not Budget(0.05).after(0.02, 0.02).spent
+
+
+def test_work_that_would_probably_end_too_late_is_not_started() -> None:
+    assert should_start(0.050, 0.020)
+    assert not should_start(0.010, 0.020)
+    assert should_start(0.010, 0.020, enabled=False)
+    assert not should_start(0.0, 0.0)
+    assert not should_start(-1.0, 0.020, enabled=False)
+
+
+def test_the_hop_that_used_up_the_time_is_named() -> None:
+    hops = [Hop(1, "a", 1000, 2000), Hop(2, "b", 30000, 1000), Hop(3, "c", 0, 6000)]
+    spent = slowest_hop(hops)
+    assert spent is not None
+    assert (spent.stage, spent.node) == (2, "b")
+    assert spent.share == pytest.approx(31 / 40)
+    assert str(spent) == "stage 2 on b used 78%: 30.0 ms queued, 1.0 ms computed"
+    assert slowest_hop([]) is None
+    assert slowest_hop([Hop(1, "a", 0, -5)]) is None
+
+
+@given(st.integers(0, 10_000), st.integers(0, 99))
+def test_a_pause_is_never_longer_than_its_ceiling(attempt: int, seed: int) -> None:
+    pause = full_jitter(attempt, Random(seed), base_s=0.01, cap_s=1.0)
+    assert 0 <= pause <= min(1.0, 0.01 * 2.0 ** min(attempt, 20))
+
+
+@given(st.integers(0, 50), st.floats(-1, 5), st.floats(0, 5), st.integers(0, 99))
+def test_a_pause_always_leaves_what_the_attempt_needs(
+    attempt: int, remaining: float, needed: float, seed: int
+) -> None:
+    pause = pause_within(attempt, remaining, needed, Random(seed))
+    if pause is None:
+        assert remaining <= 0 or needed > remaining
+    else:
+        assert remaining - pause >= needed - 1e-9
+
+
+def test_pauses_are_spread_and_grow() -> None:
+    rng = Random(1)
+    early = [full_jitter(0, rng, base_s=0.01) for _ in range(500)]
+    late = [full_jitter(4, rng, base_s=0.01) for _ in range(500)]
+    assert max(early) - min(early) > 0.009
+    assert sum(late) > 12 * sum(early)
+
+
+def test_ack_wait_has_a_floor_and_a_ceiling() -> None:
+    assert ack_wait_for(0.001) == 0.060
+    assert ack_wait_for(0.100) == pytest.approx(0.400)
+    assert ack_wait_for(1e6) == 30.0
+
+
+def test_ack_wait_changes_only_when_it_is_well_off() -> None:
+    assert ack_wait_for(0.030, current=0.100) == 0.100
+    assert ack_wait_for(0.100, current=0.100) == pytest.approx(0.400)
+    assert ack_wait_for(0.001, current=0.400) == 0.060
+    assert ack_wait_for(0.100, current=0.001) == pytest.approx(0.400)  # below the floor
+
+
+def test_ack_wait_refuses_nonsense() -> None:
+    with pytest.raises(ValueError, match="p99"):
+        ack_wait_for(float("nan"))
+    with pytest.raises(ValueError, match="floor"):
+        ack_wait_for(0.1, floor=2.0, ceiling=1.0)
+
+
+def test_a_hedge_waits_for_the_percentile_and_for_enough_samples() -> None:
+    hedger = Hedger(min_samples=20)
+    assert hedger.delay_s(0.020, 100, remaining_s=0.1, p50_s=0.005) == 0.020
+    assert hedger.delay_s(0.020, 19, remaining_s=0.1, p50_s=0.005) is None
+    assert hedger.delay_s(1e-6, 100, remaining_s=0.1, p50_s=0.005) == 0.001
+
+
+def test_a_hedge_that_could_not_answer_in_time_is_not_sent() -> None:
+    assert Hedger().delay_s(0.090, 100, remaining_s=0.1, p50_s=0.020) is None
+
+
+def test_hedges_stay_within_their_fraction_even_when_everything_is_slow() -> None:
+    hedger, hedged = Hedger(fraction=0.05), 0
+    for tick in range(1000):
+        hedger.on_request(tick / 1000)
+        hedged += hedger.try_hedge(tick / 1000)
+    assert 45 <= hedged <= 50
+
+
+def test_a_run_within_its_bound_is_left_alone() -> None:
+    dog = Watchdog()
+    assert not dog.running("r1", 0.99, 0.001, now=0.0)
+    assert not dog.running("r2", 4.9, 0.5, now=0.0)
+    assert dog.bound_s(0.5) == 5.0
+
+
+def test_a_hung_run_is_returned_and_its_worker_restarted_once() -> None:
+    dog = Watchdog()
+    verdict = dog.running("r1", 1.01, 0.001, now=0.0)
+    assert verdict.actions == (Action.RETURN, Action.RESTART)
+    assert "r1" in verdict.reason
+    assert not dog.running("r1", 1.02, 0.001, now=0.01)
+
+
+def test_a_stalled_loop_returns_what_it_holds() -> None:
+    dog = Watchdog(stall_s=0.5)
+    assert not dog.loop_late(0.4, now=0.0)
+    assert dog.loop_late(0.6, now=0.0).actions == (Action.RETURN,)
+
+
+def test_the_third_failure_in_the_window_keeps_it_out_until_reset() -> None:
+    dog = Watchdog(max_failures=3, window_s=60)
+    assert not dog.self_test(True, now=0.0)
+    assert Action.RESTART in dog.self_test(False, now=0.0).actions
+    assert Action.RESTART in dog.self_test(False, now=10.0).actions
+    assert dog.self_test(False, now=20.0).actions == (Action.RETURN, Action.STAY_OUT)
+    assert dog.out
+    assert Action.STAY_OUT in dog.self_test(False, now=500.0).actions
+    dog.reset()
+    assert not dog.out
+    assert Action.RESTART in dog.self_test(False, now=501.0).actions
+
+
+def test_failures_far_apart_never_keep_it_out() -> None:
+    dog = Watchdog(max_failures=3, window_s=60)
+    for minute in range(20):
+        assert Action.RESTART in dog.self_test(False, now=minute * 61.0).actions
+    assert not dog.out
+
+
+@given(st.lists(st.tuples(st.floats(0, 3), st.integers(0, 5)), max_size=60))
+def test_a_sliding_count_lies_between_the_last_window_and_all_but_a_slice_of_it(
+    steps: list[tuple[float, int]],
+) -> None:
+    count, now, history = SlidingCount(10.0, 10), 0.0, []
+    for step, amount in steps:
+        now += step
+        count.add(amount, now)
+        history.append((now, amount))
+        newest = sum(n for at, n in history if at > now - 9.0 + 1e-6)
+        most = sum(n for at, n in history if at >= now - 10.0 - 1e-6)
+        assert newest <= count.total(now) <= most

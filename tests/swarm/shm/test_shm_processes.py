@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from swarm.shm import Claim, Reader, Ring, ShmError, ShmGone, sweep
+from swarm.shm.measure import measure
+
+pytestmark = pytest.mark.processes
+Start = Callable[..., Any]
+Left = Callable[[], list[Path]]
+
+
+@pytest.fixture
+def reader(mesh: str) -> Any:
+    reader = Reader(mesh)
+    yield reader
+    reader.close()
+
+
+def digest(size: int, seed: int) -> str:
+    return hashlib.sha256(np.random.default_rng(seed).bytes(size)).hexdigest()
+
+
+def test_tensors_of_any_size_cross_between_processes(start: Start) -> None:
+    sender, receiver = start(), start()
+
+    @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @given(st.one_of(st.integers(1, 300), st.integers(1, 9_000_000)), st.integers(0, 99))
+    def crosses(size: int, seed: int) -> None:
+        claim = sender.ask("put", size=size, seed=seed)
+        assert receiver.ask("open", claim=claim) == digest(size, seed)
+        assert receiver.ask("check", claim=claim)
+        assert sender.ask("release", claim=claim)
+        assert not receiver.ask("check", claim=claim)
+
+    crosses()
+
+
+def test_no_mixture_of_two_tensors_ever_passes_the_check(start: Start, reader: Reader) -> None:
+    """The sender recycles one slot as fast as it can while the reader looks at it."""
+    sender = start()
+    sender.tell("churn", size=300_000, seconds=1.5)
+    passed = late = changed = 0
+    while isinstance(wire := sender.answer(), dict):
+        claim = Claim.from_wire(wire)
+        try:
+            view = reader.open(claim)
+        except ShmError:
+            late += 1
+            continue
+        seen = np.frombuffer(view, dtype=np.uint8).copy()
+        if reader.check(claim):
+            passed += 1
+            assert (seen == seen[0]).all()
+        else:
+            changed += 1
+    assert passed + late + changed == wire
+    assert passed > 0
+    assert late + changed > 0
+
+
+def test_after_sigkill_of_the_sender_claims_stay_good_until_the_grace_is_over(
+    start: Start, reader: Reader, mesh: str, left: Left
+) -> None:
+    sender = start()
+    mapped = Claim.from_wire(sender.ask("put", size=50_000, seed=1))
+    queued = Claim.from_wire(sender.ask("put", size=50_000, seed=2))
+    view = reader.open(mapped)
+    sender.kill()
+    now = time.monotonic()
+    assert sweep(mesh, grace=30.0, now=now) == 0
+    assert sweep(mesh, grace=30.0, now=now + 29.0) == 0
+    assert hashlib.sha256(view).hexdigest() == digest(50_000, 1)
+    assert hashlib.sha256(Reader(mesh).open(queued)).hexdigest() == digest(50_000, 2)
+    assert sweep(mesh, grace=30.0, now=now + 30.0) == 1
+    assert left() == []
+    assert hashlib.sha256(view).hexdigest() == digest(50_000, 1)
+    assert reader.check(mapped)
+    with pytest.raises(ShmGone):
+        Reader(mesh).open(mapped)
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_sweep_never_removes_the_segment_of_a_live_owner(
+    start: Start, mesh: str, left: Left, stopped: bool
+) -> None:
+    sender = start()
+    sender.ask("put", size=1000, seed=1)
+    if stopped:
+        sender.process.send_signal(signal.SIGSTOP)
+    later = time.monotonic() + 1e6
+    assert [sweep(mesh, grace=0, now=later + turn) for turn in range(3)] == [0, 0, 0]
+    assert len(left()) == 1
+    sender.kill()
+    assert sweep(mesh, grace=0, now=later) == 1
+
+
+def test_a_process_neither_sweeps_its_own_segment_nor_unlocks_it_by_trying(
+    start: Start, reader: Reader, mesh: str, left: Left
+) -> None:
+    ring = Ring(mesh)
+    claim = ring.put([b"features"])
+    assert claim is not None
+    reader.open(claim)
+    reader.close()
+    assert sweep(mesh, grace=0) == 0
+    assert start().ask("sweep", grace=0) == 0
+    assert len(left()) == 1
+    ring.close()
+
+
+def test_sigkill_of_the_receiver_leaves_nothing(start: Start, left: Left) -> None:
+    sender, receiver = start(), start()
+    claim = sender.ask("put", size=1_000_000, seed=1)
+    assert receiver.ask("open", claim=claim) == digest(1_000_000, 1)
+    receiver.kill()
+    assert len(left()) == 1
+    successor = start()
+    assert successor.ask("open", claim=claim) == digest(1_000_000, 1)
+    assert sender.ask("release", claim=claim)
+    sender.ask("close")
+    assert left() == []
+
+
+def test_many_sweepers_remove_each_dead_segment_exactly_once(start: Start, left: Left) -> None:
+    senders, sweepers = [start() for _ in range(3)], [start() for _ in range(3)]
+    for sender in senders:
+        sender.ask("put", size=1000, seed=1)
+    for sender in senders:
+        sender.kill()
+    removed = 0
+    for _ in range(3):  # two at one file at once: the later one leaves it for its next turn
+        for sweeper in sweepers:
+            sweeper.tell("sweep", grace=0)
+        removed += sum(sweeper.answer() for sweeper in sweepers)
+    assert removed == 3
+    assert left() == []
+
+
+def test_another_mesh_is_not_swept(start: Start, mesh: str, left: Left) -> None:
+    sender = start()
+    sender.ask("put", size=1000, seed=1)
+    sender.kill()
+    assert sweep(mesh[:-1], grace=0) == sweep(f"{mesh}-1", grace=0) == 0
+    assert len(left()) == 1
+    assert sweep(mesh, grace=0) == 1
+
+
+def test_an_abandoned_ring_is_left_to_the_sweepers_with_its_claims(
+    start: Start, mesh: str, left: Left
+) -> None:
+    sender, receiver = start(), start()
+    claim = sender.ask("put", size=5000, seed=3)
+    sender.ask("close", abandon=True)
+    assert sender.ask("put", size=10, seed=1) is None
+    assert receiver.ask("sweep", grace=30) == 0
+    assert receiver.ask("open", claim=claim) == digest(5000, 3)
+    assert sweep(mesh, grace=0) == 1
+    assert left() == []
+
+
+def test_an_abandoned_ring_without_claims_is_unlinked_at_once(start: Start, left: Left) -> None:
+    sender = start()
+    sender.ask("release", claim=sender.ask("put", size=5000, seed=3))
+    sender.ask("close", abandon=True)
+    assert left() == []
+
+
+def test_a_forked_child_does_not_keep_its_dead_parents_segment_alive(
+    start: Start, mesh: str, left: Left
+) -> None:
+    sender = start()
+    sender.ask("put", size=1000, seed=1)
+    child, refused = sender.ask("fork")
+    try:
+        assert refused
+        assert len(left()) == 1
+        assert sweep(mesh, grace=0) == 0
+        sender.kill()
+        os.kill(child, 0)
+        assert sweep(mesh, grace=0) == 1
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def test_a_claim_for_a_large_tensor_beats_loopback_tcp_and_the_measurement_cleans_up() -> None:
+    row = measure((8 << 20,), rounds=11)[0]
+    assert max(row["copy"], row["put_open_check"], row["claim"]) < row["tcp"]
+    assert not list(Path("/dev/shm").glob(f"swarm-measure-{os.getpid()}-*"))
