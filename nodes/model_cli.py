@@ -141,7 +141,7 @@ def run_push(folder: str, promote: bool, nats: str, mesh: str, as_json: bool) ->
 
 def run_list(nats: str, mesh: str, as_json: bool) -> int:
     async def work(client: swarm.Mesh) -> int:
-        rows = []
+        rows: list[dict[str, Any]] = []
         for model, version in await client.registry.models():
             desired = await client.registry.desired(model) or {"serve": []}
             share = next(

@@ -82,6 +82,7 @@ class Serving:
         self.servers: list[StageServer] = []
         self._mesh = mesh
         self._lanes: list[Lane] = []
+        self._drained = asyncio.Event()
         info, subjects = self.info, mesh.subjects
         check_payload(info, mesh.link)
         options = lane_options(info, config)
@@ -118,6 +119,8 @@ class Serving:
     async def run(self) -> None:
         """Serve until drained. A lane's failure ends all and is raised."""
         async with asyncio.TaskGroup() as group:
+            # An edge has no lanes, and serves all the same.
+            group.create_task(self._drained.wait(), name="until drained")
             for lane in self._lanes:
                 group.create_task(lane.run(), name=f"lane {lane.config['durable_name']}")
 
@@ -127,6 +130,7 @@ class Serving:
     async def drain(self) -> None:
         """Give back what is queued, finish what runs, and free the runtimes."""
         await asyncio.gather(*(server.drain() for server in self.servers))
+        self._drained.set()
         with contextlib.suppress(TimeoutError):
             await self._mesh.link.flush(1.0) if self._mesh.link.connected else None
         for server in self.servers:

@@ -419,8 +419,8 @@ class StageServer:
         while self._queue:
             self._queue.popleft().delivery.nak()
         deadline = time.monotonic() + timeout
-        while self.queued and self._link.connected and time.monotonic() < deadline:
-            await asyncio.sleep(0.002)  # noqa: ASYNC110 - once, at the end of a life
+        while self.queued and self._link.connected and time.monotonic() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(0.002)  # once, at the end of a life
         if self._timer is not None:
             self._timer.cancel()
 

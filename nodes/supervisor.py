@@ -115,7 +115,7 @@ class Supervisor:
             # A stopped process (SIGSTOP) takes no SIGTERM until it goes on.
             node.signal(signal.SIGCONT)
         deadline = time.monotonic() + timeout
-        while any(node.alive for node in self.nodes) and time.monotonic() < deadline:
+        while any(n.alive for n in self.nodes) and time.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
         killed = []
         for node in self.nodes:

@@ -150,7 +150,5 @@ LOCAL = GossipConfig(
 )
 """One machine: round trips below a millisecond, but processes that compete for its cores."""
 
-WAN = GossipConfig(
-    interval=0.5, timeout_min=0.5, timeout_max=3.0, suspicion=5.0, tombstone=86400.0
-)
+WAN = GossipConfig(interval=0.5, timeout_min=0.5, timeout_max=3.0, suspicion=5.0, tombstone=86400.0)
 """Sites behind slow links: round trips up to a second, splits of hours."""

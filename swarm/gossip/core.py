@@ -304,7 +304,11 @@ class Gossip:
         return self._detector.timed_out(pending, now)
 
     def on_no_responders(self, token: int, now: float) -> list[Effect]:
-        """A request found nobody subscribed to the peer's subject: its process is gone."""
+        """A request found nobody subscribed to the peer's subject: its process is gone.
+
+        For some seconds after its own reconnection a driver should report `on_timeout` instead:
+        when the broker restarts, peers that live have not subscribed again yet.
+        """
         pending = self._settle(token)
         return [] if pending is None else self._detector.no_responders(pending, now)
 

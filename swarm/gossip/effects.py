@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 State = Literal["alive", "suspect", "dead", "left"]
-Kind = Literal[
-    "joined", "left", "suspected", "refuted", "died", "returned", "updated", "duplicate"
-]
+Kind = Literal["joined", "left", "suspected", "refuted", "died", "returned", "updated", "duplicate"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -185,9 +185,7 @@ class Exchange:
         self._window_size = min(self._config.window_max, self._window_size * 2)
         self._pass_repaired = True
 
-    def _compare(
-        self, window: Window, heard: Heard, strong: str | None, now: float
-    ) -> None:
+    def _compare(self, window: Window, heard: Heard, strong: str | None, now: float) -> None:
         low, high, entries = window
         for entry in entries:
             self._hear(entry, heard, strong, now, reply=True)
@@ -296,9 +294,7 @@ class Exchange:
         self._heat(node)
         return new
 
-    def _take(
-        self, delta: Delta, heard: Heard, strong: str | None, now: float, news: bool
-    ) -> None:
+    def _take(self, delta: Delta, heard: Heard, strong: str | None, now: float, news: bool) -> None:
         node, generation, heartbeat, _, status = delta.entry
         table, config = self._table, self._config
         heard.need.pop(node, None)

@@ -87,9 +87,7 @@ class NodeState:
 
     def with_generation(self, generation: int) -> NodeState:
         """The same node, reborn: alive, heartbeat 0, its keys and versions kept."""
-        return NodeState(
-            self.node, generation, 0, self.version, ALIVE, self.floor, self.items
-        )
+        return NodeState(self.node, generation, 0, self.version, ALIVE, self.floor, self.items)
 
     def with_item(self, key: str, packed: bytes | None, value: object, now: float) -> NodeState:
         """The same node after it wrote `key` (deleted it, when `packed` is None)."""

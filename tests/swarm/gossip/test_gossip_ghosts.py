@@ -26,9 +26,7 @@ def test_nobody_there_to_answer_means_death_at_once(mesh: Any, deliver: Any) -> 
 
 def test_silence_is_suspected_only_after_helpers_failed_too(mesh: Any, deliver: Any) -> None:
     nodes = mesh("a", "b", "c", "d")
-    request = next(
-        e for e in nodes["a"].tick(1.0) if isinstance(e, Request) and e.peer == "c"
-    )
+    request = next(e for e in nodes["a"].tick(1.0) if isinstance(e, Request) and e.peer == "c")
     effects = nodes["a"].on_timeout(request.token, 1.1)
     assert sorted(type(e).__name__ for e in effects) == ["Request", "Send", "Send"]
     assert nodes["a"].peer("c", 1.1).state == "alive"

@@ -50,9 +50,14 @@ def test_random_bytes_are_counted_and_never_raise(payload: bytes, keyed: bool, r
     assert sum(node.counters[reason] for reason in ("malformed", "forged", "version")) == 1
 
 
-_LEAF = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(
-    max_size=8
-) | st.binary(max_size=8)
+_LEAF = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats()
+    | st.text(max_size=8)
+    | st.binary(max_size=8)
+)
 _ANY = st.recursive(
     _LEAF, lambda inner: st.lists(inner, max_size=9) | st.dictionaries(st.text(max_size=3), inner)
 )
@@ -209,6 +214,7 @@ def test_ten_thousand_joins_and_departures_a_second_neither_stall_nor_fill_the_m
     grown = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
     assert len(node.view(2.0)) <= 500
+    assert len(node.states()) > 400, "the flood did fill the table"
     assert node.counters["table_full"] + node.counters["too_fast"] > 1000
     assert effects < 25_000, "at most about one effect a message"
     assert grown < 1_000_000
@@ -218,9 +224,6 @@ def test_ten_thousand_joins_and_departures_a_second_neither_stall_nor_fill_the_m
         now = 3.0 + turn / 10
         for effect in requests(node.tick(now)):
             node.on_no_responders(effect.token, now)
-    assert {p.state for p in node.view(50.0).values()} == {"alive", "dead", "left"} or len(
-        node.states()
-    ) == 1
     node.on_request(syn("honest", x=[delta("honest")]), 50.0)
     newcomer = node.peer("honest", 50.0)
     assert newcomer is not None
