@@ -87,6 +87,9 @@ def infer(
     repeat: Annotated[int, typer.Option(min=1, help="How often; prints percentiles.")] = 1,
     concurrency: Annotated[int, typer.Option(min=1, max=4096, help="Requests at a time.")] = 1,
     budget: Annotated[str, typer.Option(help="Time for a request: 50ms, 2s.")] = "5s",
+    delivery: Annotated[
+        str, typer.Option(help="durable, or core: faster, nothing stored between stages.")
+    ] = "durable",
     nats: Nats = URL,
     mesh: MeshName = "default",
     json_: Json = False,
@@ -96,7 +99,7 @@ def infer(
     from nodes.infer_cli import run_infer
 
     raise typer.Exit(
-        run_infer(model, input_, output, repeat, concurrency, budget, nats, mesh, json_)
+        run_infer(model, input_, output, repeat, concurrency, budget, nats, mesh, delivery, json_)
     )
 
 
@@ -133,9 +136,7 @@ def model_split(
     from nodes.model_cli import run_split
 
     raise typer.Exit(
-        run_split(
-            file, output, stages, cuts, edge_layers, edge_cut, lighter, name, version, json_
-        )
+        run_split(file, output, stages, cuts, edge_layers, edge_cut, lighter, name, version, json_)
     )
 
 

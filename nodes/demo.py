@@ -157,5 +157,3 @@ def _report(state: DemoState, count: int, as_json: bool) -> int:
     if not complete:
         err.print("demo: the takeover or the return did not happen in time")
     return 0 if doc["lost"] == 0 and doc["wrong"] == 0 and complete else 1
-
-

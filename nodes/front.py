@@ -4,7 +4,6 @@ them, and asks the mesh as any requester does."""
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -76,10 +75,10 @@ class Front:
         if request.id and TOKEN.fullmatch(request.id) is None:
             raise InvalidArgument(f"id {request.id!r} may hold letters, digits, '_' and '-' only")
         budget = self._budget if request.budget is None else request.budget
-        if not (math.isfinite(budget) and 0 < budget <= MAX_BUDGET):
-            raise DeadlineExceeded(
-                f"a budget of {budget} s leaves no time: give 0 to {MAX_BUDGET:.0f} s"
-            )
+        if not budget <= MAX_BUDGET:
+            raise InvalidArgument(f"a budget of {budget} s: at most {MAX_BUDGET:.0f} s are given")
+        if budget <= 0:
+            raise DeadlineExceeded(f"a budget of {budget} s leaves no time at all")
         return budget
 
     async def _edge_layers(

@@ -37,12 +37,13 @@ def run_infer(
     budget: str,
     nats: str,
     mesh: str,
+    delivery: str,
     as_json: bool,
 ) -> int:
     async def main() -> int:
         inputs, seconds = read_inputs(source), duration(budget)
         async with swarm.connect(nats, mesh, agent="swarm-infer") as client:
-            results = await ask_many(client, model, inputs, seconds, repeat, concurrency)
+            results = await ask_many(client, model, inputs, seconds, repeat, concurrency, delivery)
         answered = [r for r in results if r.status is Status.OK]
         if answered and output:
             np.savez(output, **answered[-1].outputs)  # type: ignore[arg-type]
@@ -66,6 +67,7 @@ async def ask_many(
     budget: float,
     repeat: int,
     concurrency: int,
+    delivery: str = "durable",
 ) -> list[Result]:
     """`repeat` requests, `concurrency` at a time; failures are results too."""
     results: list[Result] = []
@@ -73,7 +75,7 @@ async def ask_many(
 
     async def ask() -> None:
         for _ in remaining:
-            results.append(await client.ask(model, inputs, budget))
+            results.append(await client.ask(model, inputs, budget, delivery=delivery))
 
     async with asyncio.TaskGroup() as group:
         for _ in range(min(concurrency, repeat)):

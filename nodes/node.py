@@ -120,7 +120,10 @@ class Node:
         )
         mesh.link.subscribe(f"{mesh.subjects.root}.config.>", lambda _: self._changed.set())
         mesh.link.on_up.append(self._changed.set)
-        return [group.create_task(self._publish_status(), name="status")]
+        return [
+            group.create_task(self._publish_status(), name="status"),
+            group.create_task(mesh.tend(), name="tend"),
+        ]
 
     async def _answer(self, model: str, request: Any) -> Any:
         assert self.front is not None
@@ -237,9 +240,7 @@ class Node:
         info: ModelInfo = await self.mesh.model(f"{model}@{version}" if version else model)
         key = (info.model, info.version)
         if key not in self._gateway:
-            self._gateway[key] = await load(
-                self.mesh, self.config, info, edge=True, lighter=False
-            )
+            self._gateway[key] = await load(self.mesh, self.config, info, edge=True, lighter=False)
         return self._gateway[key]
 
     # --- status -----------------------------------------------------------------------
@@ -259,7 +260,7 @@ class Node:
         """The status document as of now."""
         newest = list(self.serving.values())[-1] if self.serving else None
         servers = [server for serving in self.serving.values() for server in serving.servers]
-        extra = dict(self.extra)
+        extra = {"host_id": self.mesh.claims.host} | self.extra
         if self.ready_ms:
             extra["ready_ms"] = self.ready_ms
         return status_document(
@@ -314,7 +315,4 @@ class Node:
         self._become("left", "stopped")
         if self.became_ready.is_set():
             self._event("left", {})
-        self.mesh.requester.close()
-        self.mesh.publisher.close()
-        await self.mesh.link.close()
-
+        await self.mesh.close()

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from nodes.config import NodeConfig, check_payload, lane_options
@@ -15,7 +16,7 @@ from shards.load import StageRuntime, load_lighter, load_stage
 from shards.manifest import Manifest
 from swarm.clock import ServerClock
 from swarm.errors import NotFound
-from swarm.lanes import Lane, consumer_config, ensure_lanes
+from swarm.lanes import PRIMARY, FreshLane, Lane, consumer_config, ensure_lanes
 from swarm.mesh import Mesh
 from swarm.model import ModelInfo
 
@@ -80,6 +81,7 @@ class Serving:
         self.info = loaded.info
         self.loaded = loaded
         self.servers: list[StageServer] = []
+        self.fresh: dict[int, FreshLane] = {}
         self._mesh = mesh
         self._lanes: list[Lane] = []
         self._drained = asyncio.Event()
@@ -101,7 +103,18 @@ class Serving:
                 node,
                 runtime,
                 stage_options,
+                mesh.claims,
+                partial(mesh.is_local, info, stage + 1),
             )
+            fresh = FreshLane(
+                mesh.link,
+                subjects.fresh(info.model, info.version, stage),
+                server.delivered,
+            )
+            # Queue groups know no priorities: a fallback listens only when it must.
+            if config.priority == PRIMARY:
+                fresh.open()
+            self.fresh[stage] = fresh
             lane = Lane(
                 mesh.link,
                 subjects.stream(info.model, info.version),
@@ -129,6 +142,7 @@ class Serving:
 
     async def drain(self) -> None:
         """Give back what is queued, finish what runs, and free the runtimes."""
+        await asyncio.gather(*(fresh.close() for fresh in self.fresh.values()))
         await asyncio.gather(*(server.drain() for server in self.servers))
         self._drained.set()
         with contextlib.suppress(TimeoutError):

@@ -13,29 +13,28 @@ import asyncio
 import logging
 import time
 from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from nodes.counters import StageStats
+from nodes.outbox import Job, Outbox
 from nodes.worker import Worker
 from shards.errors import InputError, RunTerminated, ShardsError
 from shards.runtime import CancelToken
-from swarm.errors import (
-    DecodeError,
-    NotConnected,
-    ResourceExhausted,
-    Status,
-    SwarmError,
-)
+from swarm.claims import Claims
+from swarm.errors import DecodeError, Status
 from swarm.flow.batching import ArrivalRate, BatchLimit, Group, Run, decide, split_on_failure
 from swarm.flow.budget import should_start
-from swarm.lanes import Delivery, Lane, Publisher
+from swarm.lanes import Delivery, FreshDelivery, Lane, Publisher
 from swarm.link import Link
-from swarm.messages import Features, Result, failure, result_parts
+from swarm.messages import Features
 from swarm.model import ModelInfo
-from swarm.subjects import ANY, Subjects
+from swarm.shm import ShmError
+from swarm.subjects import Subjects
+from swarm.tensors import Claimed
 
 log = logging.getLogger("swarm.stage")
 
@@ -43,7 +42,7 @@ log = logging.getLogger("swarm.stage")
 # 60-120 us here, more than the run itself. Longer ones never are.
 INLINE_BELOW = 0.0003  # seconds
 DEADLY_DELIVERIES = 6  # a message handed out so often has probably ended the nodes that got it
-RETRY_FULL_LANE = 0.004  # seconds between attempts while the next lane is full
+FRESH_QUEUE = 64  # requests that may wait on a node in fast mode
 
 
 class StageModel(Protocol):
@@ -70,19 +69,6 @@ class StageOptions:
     inline_below: float = INLINE_BELOW
 
 
-@dataclass(slots=True)
-class Job:
-    """A request in hand: its delivery, its features, and what it has cost so far."""
-
-    delivery: Delivery
-    features: Features
-    expires: float  # time.monotonic() when its budget ends
-    arrived: float
-    age: float  # seconds in the lane before it arrived
-    queue_us: int = 0
-    shape: tuple[Any, ...] = field(default=())
-
-
 class StageServer:
     """Serves one stage of one model version; `lanes` are its sources."""
 
@@ -96,23 +82,21 @@ class StageServer:
         node: str,
         model: StageModel,
         options: StageOptions | None = None,
+        claims: Claims | None = None,
+        next_is_local: Callable[[], bool] = lambda: False,
     ) -> None:
         self.info = info
         self.stage = stage
         self.model = model
         self.stats = StageStats()
+        self.out = Outbox(
+            link, subjects, publisher, info, stage, node, self.stats, claims, next_is_local
+        )
         self.lanes: list[Lane] = []
         self.worker: Worker | None = None
-        self.next_lane = ANY
         self._link = link
-        self._subjects = subjects
-        self._publisher = publisher
-        self._node = node
         self._options = options or StageOptions()
-        self._last = stage == info.last
-        self._next = (
-            "" if self._last else subjects.features(info.model, info.version, stage + 1, ANY)
-        )
+        self._claims = claims
         self._loop = asyncio.get_running_loop()
         self._queue: deque[Job] = deque()
         self._arrivals = ArrivalRate()
@@ -134,45 +118,80 @@ class StageServer:
 
     # --- in -------------------------------------------------------------------------
 
-    def delivered(self, delivery: Delivery) -> None:
+    def delivered(self, delivery: Delivery | FreshDelivery) -> None:
         """A lane's callback: decode, check the budget, queue."""
-        now = delivery.received / 1e9
         counters = self.stats.counters
         if delivery.delivered > 1:
             counters.redelivered += 1
         try:
             features = Features.decode(delivery.data)
         except DecodeError as error:
-            self._bury(delivery, f"undecodable: {error}")
+            self.out.bury(delivery, f"undecodable: {error}")
             return
+        info = self.info
         if delivery.delivered >= DEADLY_DELIVERIES:
             text = f"handed out {delivery.delivered} times without an end"
-            self._fail(delivery, features, Status.INTERNAL, text)
-            self._bury(delivery, text)
+            self.out.fail(delivery, features, Status.INTERNAL, text, settle=False)
+            self.out.bury(delivery, text)
             return
-        lane = delivery._lane
-        age = lane.clock.age(delivery.stored, delivery.received) / 1e9
-        job = Job(delivery, features, now + features.budget_us / 1e6 - age, now, age)
-        if (features.model, features.version, features.stage) != (
-            self.info.model,
-            self.info.version,
-            self.stage,
+        if (
+            features.stage != self.stage
+            or features.model != info.model
+            or features.version != info.version
         ):
             text = f"sent for {features.model}@{features.version} stage {features.stage}"
-            self._fail(delivery, features, Status.INVALID_ARGUMENT, text)
+            self.out.fail(delivery, features, Status.INVALID_ARGUMENT, text)
             return
+        if delivery.fresh and len(self._queue) >= FRESH_QUEUE:
+            # No lane bounds fast mode: this does.
+            counters.refused += 1
+            self.out.fail(delivery, features, Status.RESOURCE_EXHAUSTED, f"{FRESH_QUEUE} wait here")
+            return
+        now, age = delivery.received / 1e9, delivery.age
+        job = Job(delivery, features, now + features.budget_us / 1e6 - age, now, age)
+        if any(type(value) is Claimed for value in features.tensors.values()):
+            self._borrow(job)
+        else:
+            self._accept(job)
+
+    def _borrow(self, job: Job) -> None:
+        """Map the tensors that came as claims, or fetch them when that is not possible."""
+        claims = self._claims
+        if claims is None:
+            text = "this node has no shared memory"
+            self.out.fail(job.delivery, job.features, Status.UNAVAILABLE, text)
+            return
+
+        def fetched(error: Exception | None) -> None:
+            if error is None:
+                self._accept(job)
+                return
+            # The copy is gone with its sender: only the requester can send it again.
+            self.out.fail(job.delivery, job.features, Status.UNAVAILABLE, str(error))
+
         try:
-            # Shared memory claims become arrays here, in a later step of the lane.
-            self.model.check(features.tensors)
+            job.opened = claims.open(job.features.tensors)
+        except ShmError:
+            claims.fetch(job.features.tensors, fetched)
+            return
+        except DecodeError as error:
+            self.out.bury(job.delivery, str(error))
+            return
+        self._accept(job)
+
+    def _accept(self, job: Job) -> None:
+        """Check the tensors; then run at once, or queue for the worker."""
+        try:
+            self.model.check(job.features.tensors)
         except InputError as error:
-            self._fail(delivery, features, Status.INVALID_ARGUMENT, str(error))
+            self.out.fail(job.delivery, job.features, Status.INVALID_ARGUMENT, str(error))
             return
         if self._inline:
             self._run_inline(job)
             return
         if self.model.batchable:
-            job.shape = tuple(a.shape[1:] for a in features.tensors.values())
-        self._arrivals.add(now)
+            job.shape = tuple(a.shape[1:] for a in job.features.tensors.values())
+        self._arrivals.add(job.arrived)
         self._queue.append(job)
         self._dispatch()
 
@@ -193,7 +212,7 @@ class StageServer:
             total = (slowest.get("queue_us", 0) + slowest.get("compute_us", 0)) / 1e3
             if total > job.age * 1e3:
                 spent = f"{total:.1f} ms in stage {slowest.get('stage')}"
-        self._fail(
+        self.out.fail(
             job.delivery,
             job.features,
             Status.DEADLINE_EXCEEDED,
@@ -213,7 +232,7 @@ class StageServer:
             self._computed([job], None, error, 0.0)
             return
         job.queue_us = int((started - job.arrived + job.age) * 1e6)
-        self._sent(job, result, time.monotonic() - started, 1)
+        self.out.sent(job, result, time.monotonic() - started, 1)
 
     def _dispatch(self) -> None:
         """Start a run if the worker is free and waiting for company does not pay."""
@@ -291,13 +310,13 @@ class StageServer:
             self._limit.ran(len(batch), seconds)
             self.stats.counters.batches += 1
             for job, result in zip(batch, results, strict=True):
-                self._sent(job, result, seconds, len(batch))
+                self.out.sent(job, result, seconds, len(batch))
             return
         if isinstance(error, RunTerminated):
             for job in batch:
                 self.stats.counters.expired += 1
                 text = f"the budget ended during the run of stage {self.stage}"
-                self._fail(job.delivery, job.features, Status.DEADLINE_EXCEEDED, text)
+                self.out.fail(job.delivery, job.features, Status.DEADLINE_EXCEEDED, text)
             return
         halves = split_on_failure(batch)
         if halves is not None and self.worker is not None:
@@ -306,110 +325,7 @@ class StageServer:
                 self._start(list(half), time.monotonic())
             return
         for job in batch:
-            self._fail(job.delivery, job.features, Status.INTERNAL, f"{error}")
-
-    # --- out ------------------------------------------------------------------------
-
-    def _sent(self, job: Job, result: dict[str, np.ndarray], seconds: float, batch: int) -> None:
-        """Pass a result on: to the next lane, or to the requester."""
-        now = time.monotonic()
-        self.stats.compute.add(seconds, now)
-        self.stats.queue.add(job.queue_us / 1e6, now)
-        features = job.features
-        features.hops.append(
-            {
-                "stage": self.stage,
-                "node": self._node,
-                "queue_us": job.queue_us,
-                "compute_us": int(seconds * 1e6),
-                "batch": batch,
-            }
-        )
-        if self._last:
-            self._answer(job, result)
-            return
-        features.stage = self.stage + 1
-        features.tensors = result
-        self._forward(job)
-
-    def _answer(self, job: Job, result: dict[str, np.ndarray]) -> None:
-        features = job.features
-        answer = Result(
-            features.id, features.model, features.version, outputs=result, attempt=features.attempt
-        )
-        try:
-            self._link.publish(features.reply, result_parts(answer, features.hops))
-        except NotConnected:
-            return  # the message will be handed out again
-        except SwarmError as error:
-            self._fail(job.delivery, features, error.status, str(error))
-            return
-        # Same connection, same order: the server has the answer before it has the ack.
-        self.stats.counters.served += 1
-        job.delivery.ack()
-
-    def _forward(self, job: Job) -> None:
-        features = job.features
-        features.budget_us = int((job.expires - time.monotonic()) * 1e6)
-        try:
-            self._publisher.publish(
-                self._next,
-                features.parts(),
-                features.message_id,
-                lambda error, _sequence: self._stored(job, error),
-            )
-        except NotConnected:
-            return  # the message will be handed out again
-        except SwarmError as error:
-            self._fail(job.delivery, features, error.status, str(error))
-
-    def _stored(self, job: Job, error: SwarmError | None) -> None:
-        """The next lane's answer: only now is this stage's work done."""
-        if error is None:
-            self.stats.counters.served += 1
-            job.delivery.ack()
-        elif isinstance(error, ResourceExhausted):
-            # Hold it: this lane fills up in turn, up to the requester, who is refused at once.
-            self.stats.counters.blocked += 1
-            if job.expires - time.monotonic() > RETRY_FULL_LANE:
-                self._loop.call_later(RETRY_FULL_LANE, self._retry, job)
-            else:
-                text = f"the lane of stage {self.stage + 1} is full"
-                self._fail(job.delivery, job.features, Status.RESOURCE_EXHAUSTED, text)
-        elif not isinstance(error, NotConnected):
-            log.info("stage %d: %s; the message goes back to its lane", self.stage, error)
-            job.delivery.nak(0.05)
-
-    def _retry(self, job: Job) -> None:
-        if not job.delivery.settled:
-            self._forward(job)
-
-    def _fail(self, delivery: Delivery, features: Features, status: Status, text: str) -> None:
-        """Answer with a failure, and be done with the message."""
-        if status not in (Status.DEADLINE_EXCEEDED, Status.RESOURCE_EXHAUSTED):
-            self.stats.counters.failed += 1
-        try:
-            if features.reply:
-                self._link.publish(
-                    features.reply, failure(features, status, text, self.stage, self._node)
-                )
-        except SwarmError as error:
-            log.info("a failure could not be reported: %s", error)
-        delivery.ack()
-
-    def _bury(self, delivery: Delivery, reason: str) -> None:
-        """Dead-letter a message that no node can serve."""
-        self.stats.counters.dead_lettered += 1
-        log.warning("stage %d: dead letter: %s", self.stage, reason)
-        text = reason.encode("ascii", "replace")[:400].replace(b"\r", b" ").replace(b"\n", b" ")
-        headers = b"NATS/1.0\r\nSwarm-Reason: %b\r\nSwarm-Stage: %d\r\n\r\n" % (text, self.stage)
-        try:
-            self._link.publish(
-                self._subjects.dead(self.info.model), [delivery.data], headers=headers
-            )
-        except SwarmError as error:
-            log.warning("a dead letter could not be stored: %s", error)
-        delivery.term()
+            self.out.fail(job.delivery, job.features, Status.INTERNAL, f"{error}")
 
     # --- end ------------------------------------------------------------------------
 

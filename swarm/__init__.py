@@ -1,9 +1,9 @@
 """An event-driven mesh that runs one neural network on a fleet of edge devices, over NATS.
 
-    import swarm
-    async with swarm.connect("nats://127.0.0.1:4222", mesh="default") as mesh:
-        result = await mesh.infer("digits", {"image": array}, budget=0.050)
-        result.outputs["logits"], result.hops, result.degraded
+import swarm
+async with swarm.connect("nats://127.0.0.1:4222", mesh="default") as mesh:
+    result = await mesh.infer("digits", {"image": array}, budget=0.050)
+    result.outputs["logits"], result.hops, result.degraded
 """
 
 from swarm.errors import (

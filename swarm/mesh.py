@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from swarm.claims import Claims
 from swarm.errors import (
+    DeadlineExceeded,
     InvalidArgument,
     NoResponders,
     Status,
@@ -18,13 +19,14 @@ from swarm.errors import (
     Unavailable,
     error_for,
 )
+from swarm.hosts import Hosts
 from swarm.ids import ulid
 from swarm.lanes import Publisher
 from swarm.link import Link, LinkOptions
 from swarm.messages import Request, Result
 from swarm.model import ModelInfo, unknown_model
 from swarm.registry import Registry
-from swarm.requester import Ask, Requester
+from swarm.requester import CORE, DURABLE, Ask, Requester
 from swarm.subjects import Subjects
 
 DEFAULT_BUDGET = 5.0  # seconds
@@ -43,9 +45,18 @@ class Mesh:
         self.link = Link(options)
         self.publisher = Publisher(self.link)
         self.registry = Registry(self.link, self.subjects)
-        self.requester = Requester(self.link, self.subjects, self.publisher)
+        self.claims = Claims(self.link, mesh)
+        self.hosts = Hosts(self.link, self.subjects)
+        self.requester = Requester(
+            self.link,
+            self.subjects,
+            self.publisher,
+            claims=self.claims,
+            is_local=self.is_local,
+        )
         self._infos: dict[tuple[str, str], ModelInfo] = {}
         self._running: asyncio.Task[None] | None = None
+        self._tending: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Mesh:
         self._running = asyncio.create_task(self.link.run(), name="swarm link")
@@ -54,19 +65,38 @@ class Mesh:
         except BaseException:
             await self.__aexit__()
             raise
+        self._tending = asyncio.create_task(self.tend(), name="swarm tend")
         # A model's serving version may change: forget what was looked up by name alone.
         self.link.subscribe(f"{self.subjects.root}.config.>", lambda _: self._infos.clear())
         self.link.on_up.append(self._infos.clear)
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await self.close()
+        if self._running is not None:
+            tasks = [self._running, *([self._tending] if self._tending else [])]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def is_local(self, info: ModelInfo, stage: int) -> bool:
+        """Whether all nodes of a stage share this process's memory."""
+        if not self.claims.host:
+            return False
+        return self.hosts.all_local(info.model, info.version, stage, self.claims.host)
+
+    async def tend(self) -> None:
+        """Once a second: give back shared memory that nobody needs. Until cancelled."""
+        while True:
+            await asyncio.sleep(1.0)
+            self.claims.tend()
+
+    async def close(self) -> None:
+        """Free what this client holds, and disconnect."""
         self.requester.close()
         self.publisher.close()
+        await self.claims.close()
         await self.link.close()
-        if self._running is not None:
-            self._running.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._running
 
     async def model(self, model: str) -> ModelInfo:
         """`NAME` or `NAME@VERSION`. Raises `NotFound`, `Unavailable`."""
@@ -83,13 +113,21 @@ class Mesh:
         inputs: Mapping[str, np.ndarray],
         budget: float = DEFAULT_BUDGET,
         session: str = "",
+        *,
+        delivery: str = DURABLE,
+        hedge: float | None = None,
     ) -> Result:
         """Run `model` (`NAME` or `NAME@VERSION`) on `inputs`; budget in seconds.
+
+        session: requests of one session go to one node under session-affine policies.
+        delivery: `durable`, or `core` for fast mode (nothing is stored between stages; only
+        this requester's retries recover a lost request). hedge: percentile (0..1) of the
+        usual latency after which a second copy is sent; at most 5 % of requests are.
 
         Raises the error of the result's status: `InvalidArgument`, `NotFound`,
         `DeadlineExceeded`, `ResourceExhausted`, `Unavailable`, `Internal`.
         """
-        result = await self.ask(model, inputs, budget, session)
+        result = await self.ask(model, inputs, budget, session, delivery=delivery, hedge=hedge)
         if result.status is not Status.OK:
             where = f" (stage {result.stage}, node {result.node})" if result.node else ""
             raise error_for(result.status, result.message + where)
@@ -102,6 +140,9 @@ class Mesh:
         budget: float = DEFAULT_BUDGET,
         session: str = "",
         request_id: str = "",
+        *,
+        delivery: str = DURABLE,
+        hedge: float | None = None,
     ) -> Result:
         """Like `infer`, but a failure is a `Result` too and nothing is raised."""
         deadline = asyncio.get_running_loop().time() + budget
@@ -110,7 +151,9 @@ class Mesh:
                 info = await self.model(model)
             info.check(inputs)
             if budget <= 0:
-                raise InvalidArgument(f"a budget of {budget} s is no time at all")
+                raise DeadlineExceeded(f"a budget of {budget} s leaves no time at all")
+            if delivery not in (DURABLE, CORE):
+                raise InvalidArgument(f"delivery {delivery!r}: it is durable or core")
         except (SwarmError, TimeoutError) as error:
             return _refused(request_id, model, error)
         if info.edge is not None:
@@ -121,6 +164,8 @@ class Mesh:
                 inputs,
                 deadline,
                 id=request_id or ulid(),
+                delivery=delivery,
+                hedge=hedge,
                 agent=self.agent,
                 session=session,
             )

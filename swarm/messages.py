@@ -58,7 +58,8 @@ class Features:
     """A cut's tensors on their way to `stage`.
 
     budget_us: time left for the request when this was sent, in microseconds: a duration,
-    not a date, since the clocks of devices differ. `hops` are kept as the maps they
+    not a date, since the clocks of devices differ. `host`: where the requester can read shared
+    memory, or empty. `hops` are kept as the maps they
     travel as: a stage only appends its own.
     """
 
@@ -74,6 +75,7 @@ class Features:
     sequence: int = 0
     session: str = ""
     traceparent: str = ""
+    host: str = ""
     hops: list[dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -102,6 +104,8 @@ class Features:
             doc["session"] = self.session
         if self.traceparent:
             doc["traceparent"] = self.traceparent
+        if self.host:
+            doc["host"] = self.host
         return doc
 
     def parts(self, packed_tensors: bytes | None = None) -> list[Part]:
@@ -119,6 +123,11 @@ class Features:
         hops = _get(doc, "hops", list, [])
         if len(hops) > MAX_HOPS:
             raise DecodeError(f"{len(hops)} hops; at most {MAX_HOPS} are accepted")
+        for hop in hops:
+            if type(hop) is not dict or not (
+                type(hop.get("queue_us", 0)) is int is type(hop.get("compute_us", 0))
+            ):
+                raise DecodeError("a hop is a map of stage, node, queue_us, compute_us")
         return cls(
             id=_name(doc, "id"),
             model=_name(doc, "model"),
@@ -132,6 +141,7 @@ class Features:
             sequence=_get(doc, "sequence", int, 0),
             session=_get(doc, "session", str, ""),
             traceparent=_get(doc, "traceparent", str, ""),
+            host=_get(doc, "host", str, ""),
             hops=hops,
         )
 
@@ -189,8 +199,12 @@ class Result:
         )
 
 
-def result_parts(result: Result, hops: list[dict[str, Any]]) -> list[Part]:
-    """A result's pieces, with the hops as the maps they arrived as."""
+def result_parts(
+    result: Result, hops: list[dict[str, Any]], packed_tensors: bytes | None = None
+) -> list[Part]:
+    """A result's pieces, with the hops as the maps they arrived as.
+
+    `packed_tensors` replaces the outputs' own encoding."""
     doc: dict[str, Any] = {
         "v": VERSION,
         "id": result.id,
@@ -204,7 +218,10 @@ def result_parts(result: Result, hops: list[dict[str, Any]]) -> list[Part]:
         doc |= {"message": result.message, "stage": result.stage, "node": result.node}
     if result.degraded:
         doc["degraded"] = True
-    return [pack_open_map(doc) + b"\xa7tensors", *encode_tensors(result.outputs)]
+    head = pack_open_map(doc) + b"\xa7tensors"
+    if packed_tensors is not None:
+        return [head + packed_tensors]
+    return [head, *encode_tensors(result.outputs)]
 
 
 def failure(features: Features, status: Status, message: str, stage: int, node: str) -> list[Part]:

@@ -92,9 +92,7 @@ class ModelInfo:
             raise InvalidArgument(f"this is no model manifest: {error!r}") from None
 
 
-def check_tensors(
-    specs: tuple[Spec, ...], tensors: Mapping[str, np.ndarray], whose: str
-) -> None:
+def check_tensors(specs: tuple[Spec, ...], tensors: Mapping[str, np.ndarray], whose: str) -> None:
     """Raises `InvalidArgument` unless names, datatypes and shapes are as the specs say."""
     if len(tensors) != len(specs) or any(spec.name not in tensors for spec in specs):
         raise InvalidArgument(

@@ -82,9 +82,7 @@ class Registry:
         before = await self.desired(model)
         previous = await self.serving(model) if before else ""
         doc = {"serve": [{"version": version, "share": 100}], "previous": previous}
-        await jetstream.kv_put(
-            self._link, self._bucket, f"serve.{model}", json.dumps(doc).encode()
-        )
+        await jetstream.kv_put(self._link, self._bucket, f"serve.{model}", json.dumps(doc).encode())
         return previous
 
     async def rollback(self, model: str) -> str:

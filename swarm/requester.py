@@ -15,29 +15,51 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from swarm.errors import DecodeError, NotConnected, ResourceExhausted, Status, SwarmError
+from swarm.claims import Claims
+from swarm.errors import (
+    DecodeError,
+    NoResponders,
+    NotConnected,
+    ResourceExhausted,
+    Status,
+    SwarmError,
+    Unavailable,
+)
 from swarm.flow.backoff import full_jitter
+from swarm.flow.hedge import Hedger
 from swarm.flow.retry import RetryBudget
+from swarm.gate import Gate
 from swarm.ids import ulid
 from swarm.lanes import Publisher
 from swarm.link import Link, LinkMessage
 from swarm.messages import Features, Result
 from swarm.model import ModelInfo
+from swarm.shm import ShmError
 from swarm.subjects import ANY, Subjects
 
 # An answer that is missing after this part of the budget, and at least so many seconds, was
 # probably lost: lanes recover from a dead node within an ack_wait, well before it.
 RETRY_AFTER_SHARE = 0.4
 RETRY_AFTER_LEAST = 0.25
+# In fast mode nothing else recovers a request: ask again after three times the usual p99.
+FRESH_RETRY_AFTER = (3.0, 0.010)  # times the p99, at least seconds
+CORE = "core"
+DURABLE = "durable"
 
 
 @dataclass(slots=True)
 class Ask:
-    """One request on its way: what to send, and what has come of it."""
+    """One request on its way: what to send, and what has come of it.
+
+    delivery: `durable` (lanes) or `core` (fast mode: no store, the requester's retries only).
+    hedge: percentile (0..1) of the usual latency after which a second copy is sent, or None.
+    """
 
     info: ModelInfo
     tensors: Mapping[str, np.ndarray]
     deadline: float  # loop time, seconds
+    delivery: str = DURABLE
+    hedge: float | None = None
     id: str = field(default_factory=ulid)
     agent: str = ""
     session: str = ""
@@ -64,23 +86,36 @@ class Requester:
         subjects: Subjects,
         publisher: Publisher,
         pick_lane: PickLane | None = None,
+        claims: Claims | None = None,
+        is_local: Callable[[ModelInfo, int], bool] = lambda info, stage: False,
     ) -> None:
         self._link = link
         self._subjects = subjects
         self._publisher = publisher
         self._pick_lane = pick_lane
+        self._claims = claims
+        self._is_local = is_local
         self._budget = RetryBudget(ratio=0.1, min_per_s=5.0)
         self._rng = random.Random()
         self._asks: dict[str, Ask] = {}  # by reply subject
+        self._gates: dict[tuple[str, str], Gate] = {}
+        self._hedger = Hedger()
         self.retries = 0
+        self.hedges = 0
         self.late = 0  # answers that came when nobody waited any more
         link.on_up.append(self._reconnected)
 
     async def infer(self, ask: Ask) -> Result:
         """The result, failed or not. Never raises a `SwarmError`: a failure is a result."""
-        started = time.perf_counter()  # uvloop's own clock has steps of a millisecond
+        started = time.monotonic()  # uvloop's own clock has steps of a millisecond
+        gate = self.gate(ask.info)
+        try:
+            taken = gate.enter(ask.deadline - asyncio.get_running_loop().time(), started)
+        except SwarmError as error:
+            return _failed(ask, error)
         reply = self._link.expect(self._answer)
         self._asks[reply] = ask
+        result: Result | None = None
         try:
             async with asyncio.timeout_at(ask.deadline):
                 result = await self._attempts(ask, reply)
@@ -89,8 +124,17 @@ class Requester:
         finally:
             self._link.forget(reply)
             del self._asks[reply]
-        result.latency = time.perf_counter() - started
+            gate.leave(taken, result, time.monotonic())
+        result.latency = time.monotonic() - started
         return result
+
+    def gate(self, info: ModelInfo) -> Gate:
+        """The gate of a model version, with its latencies."""
+        key = (info.model, info.version)
+        gate = self._gates.get(key)
+        if gate is None:
+            gate = self._gates[key] = Gate()
+        return gate
 
     async def _attempts(self, ask: Ask, reply: str) -> Result:
         loop = asyncio.get_running_loop()
@@ -107,8 +151,7 @@ class Requester:
                 failed = _failed(ask, outcome)
                 if isinstance(outcome, ResourceExhausted):
                     return failed  # a full lane is a fast answer: waiting is the caller's choice
-            unsent = not ask.stored
-            if not unsent and not self._budget.try_retry(time.monotonic()):
+            if ask.stored and not self._budget.try_retry(time.monotonic()):
                 return await self._last_chance(ask, failed)
             self.retries += 1
             pause = full_jitter(ask.attempt, self._rng, base_s=0.005, cap_s=0.1)
@@ -129,14 +172,49 @@ class Requester:
             self._send(ask, reply, loop.time())
         except SwarmError as error:
             return error
-        share = max(RETRY_AFTER_LEAST, (ask.deadline - loop.time()) * RETRY_AFTER_SHARE)
-        if loop.time() + share >= ask.deadline:
-            return await ask.outcome  # too short a budget for a second attempt
-        timer = loop.call_later(share, _settle, ask, None)
+        timers = self._timers(ask, reply, loop)
         try:
             return await ask.outcome
         finally:
-            timer.cancel()
+            for timer in timers:
+                timer.cancel()
+
+    def _timers(
+        self, ask: Ask, reply: str, loop: asyncio.AbstractEventLoop
+    ) -> list[asyncio.TimerHandle]:
+        """When to ask again, and when to send a second copy."""
+        timers = []
+        remaining, now = ask.deadline - loop.time(), time.monotonic()
+        latency = self.gate(ask.info).latency
+        if ask.delivery == CORE:
+            factor, least = FRESH_RETRY_AFTER
+            after = max(least, factor * latency.percentile(0.99, now, default=0.05))
+        else:
+            after = max(RETRY_AFTER_LEAST, remaining * RETRY_AFTER_SHARE)
+        if after < remaining:
+            timers.append(loop.call_later(after, _settle, ask, None))
+        if ask.hedge is not None and ask.attempt == 1:
+            self._hedger.on_request(now)
+            delay = self._hedger.delay_s(
+                latency.percentile(ask.hedge, now),
+                latency.count,
+                remaining,
+                latency.percentile(0.5, now),
+            )
+            if delay is not None:
+                timers.append(loop.call_later(delay, self._hedge, ask, reply, loop))
+        return timers
+
+    def _hedge(self, ask: Ask, reply: str, loop: asyncio.AbstractEventLoop) -> None:
+        """A second copy beside the first, which goes on; the first answer wins."""
+        if not self._hedger.try_hedge(time.monotonic()):
+            return
+        ask.attempt += 1
+        try:
+            self._send(ask, reply, loop.time())
+            self.hedges += 1
+        except SwarmError:
+            ask.attempt -= 1  # the first copy is still on its way
 
     def _send(self, ask: Ask, reply: str, now: float) -> None:
         info = ask.info
@@ -155,10 +233,22 @@ class Requester:
             traceparent=ask.traceparent,
             hops=list(ask.hops),
         )
+        lent = None
+        if self._claims is not None and self._claims.host:
+            features.host = self._claims.host
+            if self._is_local(info, 1):
+                lent = self._claims.encode(features.tensors)
+        parts = features.parts(lent[0] if lent is not None else None)
+        if ask.delivery == CORE:
+            self._link.publish(self._subjects.fresh(info.model, info.version, 1), parts, reply)
+            ask.stored = True
+            return
         lane = ANY if self._pick_lane is None else self._pick_lane(ask)
         attempt = ask.attempt
 
         def stored(error: SwarmError | None, sequence: int) -> None:
+            if error is not None and lent is not None and self._claims is not None:
+                self._claims.release_own(lent[1])
             if error is None:
                 ask.stored = True
             elif attempt == ask.attempt:
@@ -167,7 +257,7 @@ class Requester:
 
         ask.stored = False
         subject = self._subjects.features(info.model, info.version, 1, lane)
-        self._publisher.publish(subject, features.parts(), features.message_id, stored)
+        self._publisher.publish(subject, parts, features.message_id, stored)
 
     async def _last_chance(self, ask: Ask, failed: Result) -> Result:
         """No retry is left; an earlier attempt may still be answered inside the budget."""
@@ -183,10 +273,17 @@ class Requester:
         if ask is None:
             self.late += 1
             return
+        if message.status == b"503":
+            _settle(ask, NoResponders("no node serves the next stage at present"))
+            return
         try:
             result = Result.decode(message.data)
-        except DecodeError as error:
-            result = _failed(ask, error)
+            if self._claims is not None:
+                self._claims.take(result.outputs)
+        except (DecodeError, ShmError) as error:
+            # An output that cannot be read is as good as lost: ask again.
+            failure = error if isinstance(error, DecodeError) else Unavailable(str(error))
+            result = _failed(ask, failure)
         if result.id == ask.id:
             _settle(ask, result)
 

@@ -48,9 +48,7 @@ class Subjects:
         )
 
     def features_of(self, model: str, version: str) -> str:
-        return (
-            f"{self.root}.features.{token(model, 'model name')}.{token(version, 'version')}.*.*"
-        )
+        return f"{self.root}.features.{token(model, 'model name')}.{token(version, 'version')}.*.*"
 
     def fresh(self, model: str, version: str, stage: int) -> str:
         """Core NATS subject of a stage in fast mode (`--delivery core`)."""

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from swarm.gossip.config import LAN, GossipConfig
 from swarm.gossip.core import Gossip
-from swarm.gossip.effects import Effect, Event, Request, Send
+from swarm.gossip.effects import Effect, Event, PeerView, Request, Send
 
 Cut = Literal["silent", "no_responders"]
 _HOURS = 3600.0
@@ -156,12 +156,16 @@ class World:
 
     def agree(self) -> bool:
         """Whether all running nodes see each other alive, with the same values, and nobody else."""
+
+        def essence(peer: PeerView) -> tuple[object, ...]:
+            return peer.generation, peer.version, peer.values
+
         nodes = self.alive()
-        truth = {n.name: n.gossip.view(self.now + n.clock)[n.name] for n in nodes}
+        views = {n.name: n.gossip.view(self.now + n.clock) for n in nodes}
+        truth = {name: essence(view[name]) for name, view in views.items()}
         return all(
-            {k: v for k, v in n.gossip.view(self.now + n.clock).items() if v.state == "alive"}
-            == truth
-            for n in nodes
+            {name: essence(peer) for name, peer in view.items() if peer.state == "alive"} == truth
+            for view in views.values()
         )
 
     def noted(self, kind: str, since: float = 0.0) -> list[tuple[float, str, str]]:

@@ -2,6 +2,7 @@
 
 from swarm.lanes.consumer import FALLBACK, PRIMARY, STANDBY, Lane
 from swarm.lanes.delivery import Delivery
+from swarm.lanes.fresh import FreshDelivery, FreshLane
 from swarm.lanes.publisher import Publisher
 from swarm.lanes.streams import LaneOptions, consumer_config, ensure_lanes, stream_config
 
@@ -10,6 +11,8 @@ __all__ = [
     "PRIMARY",
     "STANDBY",
     "Delivery",
+    "FreshDelivery",
+    "FreshLane",
     "Lane",
     "LaneOptions",
     "Publisher",

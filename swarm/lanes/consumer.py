@@ -194,7 +194,12 @@ class Lane:
         self.pending = delivery.pending
         if delivery.delivered > 1:
             self.redelivered += 1
-        self._on_delivery(delivery)
+        try:
+            self._on_delivery(delivery)
+        except Exception:
+            # Held, it would be kept alive for ever and cost this node one of its credits.
+            delivery.nak(self.ack_wait)
+            raise
 
     def _pull_ended(self, message: LinkMessage) -> None:
         status, headers = message.status, message.headers or b""

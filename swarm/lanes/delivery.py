@@ -41,6 +41,16 @@ class Delivery:
         self.delivered, self.sequence, self.stored, self.pending = parse_ack_subject(reply)
 
     @property
+    def fresh(self) -> bool:
+        """Whether it came in fast mode: not a lane's."""
+        return False
+
+    @property
+    def age(self) -> float:
+        """Seconds it lay in the lane before it arrived."""
+        return self._lane.clock.age(self.stored, self.received) / 1e9
+
+    @property
     def settled(self) -> bool:
         return self not in self._lane.held
 

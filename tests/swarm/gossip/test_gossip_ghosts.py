@@ -230,3 +230,58 @@ def test_a_split_that_outlasts_the_tombstones_heals_when_told_of_one_peer() -> N
     assert world.seeing(names[0], "alive") == 2, "each half has forgotten the other"
     world.nodes[names[0]].gossip.add_peer(names[5])
     assert world.rounds_until(world.agree, 40) is not None
+
+
+def to(effects: list[Any], peer: str) -> Request:
+    return next(e for e in effects if isinstance(e, Request) and e.peer == peer)
+
+
+def test_one_silence_seen_by_two_requests_counts_once(mesh: Any) -> None:
+    nodes = mesh("a", "b", "c")
+    first = to(nodes["a"].tick(1.0), "c")
+    claim = msgpack.packb({"v": 1, "t": "syn", "s": ["b", 1, 0, 0, 0, 1], "d": [["c", 1, 0, 0, 2]]})
+    second = to(nodes["a"].on_request(claim, 1.0)[1], "c")
+    again = to(nodes["a"].on_timeout(first.token, 1.1), "c")
+    assert nodes["a"].on_timeout(second.token, 1.1) == []
+    assert nodes["a"].peer("c", 1.1).state == "alive"
+    nodes["a"].on_timeout(again.token, 1.3)
+    assert nodes["a"].peer("c", 1.3).state == "suspect"
+
+
+def test_a_suspicion_is_told_only_after_repeated_failures(mesh: Any) -> None:
+    nodes = mesh("a", "b", "c")
+    node = nodes["a"]
+    again = to(node.on_timeout(to(node.tick(1.0), "c").token, 1.1), "c")
+    told = []
+    for attempt in range(3):
+        node.on_timeout(again.token, 1.3 + attempt / 10)
+        assert node.peer("c", 1.3).state == "suspect"
+        told.append(next(s.status for s in node.states() if s.node == "c"))
+        again = to(node.tick(1.31 + attempt / 10), "c")
+    assert told == [0, 0, 1]
+
+
+def test_after_a_missed_answer_we_wait_longer_until_peers_answer_again(
+    mesh: Any, deliver: Any
+) -> None:
+    nodes = mesh("a", "b", "c")
+    node = nodes["a"]
+    calm = to(node.tick(1.0), "b").timeout
+    node.on_timeout(to(node.tick(1.1), "c").token, 1.2)
+    effects = node.tick(1.3)
+    assert to(effects, "b").timeout == pytest.approx(2 * calm)
+    deliver(nodes, "a", effects, 1.3)
+    assert to(node.tick(1.4), "b").timeout == pytest.approx(calm)
+
+
+def test_a_timeout_that_is_noticed_after_our_own_pause_starts_no_doubt(mesh: Any) -> None:
+    node = mesh("a", "b", "c")["a"]
+    request = to(node.tick(1.0), "c")
+    assert node.on_timeout(request.token, 9.0) == []
+    assert node.peer("c", 9.0).phi == 0
+
+
+def test_an_exchange_ends_after_four_messages(make: Any) -> None:
+    """A final difference from a stranger is taken, and not answered with questions."""
+    ack = msgpack.packb({"v": 1, "t": "ack", "s": ["stranger", 1, 0, 5, 0, 1]})
+    assert make("a").on_request(ack, 0.0) == (None, [])

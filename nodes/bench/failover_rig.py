@@ -1,0 +1,209 @@
+"""What a failover scenario plays on: a mesh of real processes, and a load that runs all the
+time in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nodes.bench.failover_netns import CutLink, NamespacedNode, cut_link
+from nodes.local import LocalMesh, local_mesh, push
+from nodes.supervisor import NodeProcess
+from shards.ort import OrtRuntime
+from shards.split import SplitResult, split
+from shards.zoo import digits_heldout, digits_model
+from swarm import jetstream
+from swarm.errors import Unavailable
+from swarm.server import EmbeddedServer, die_with_parent
+from swarm.subjects import api
+
+LOCAL_BANDWIDTH = 1e6  # bytes a millisecond: loopback, so that compute decides the cuts
+BUDGET = 5.0  # seconds for every request
+READY = 30.0  # seconds a node may take to come up
+STAGES = 3
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which processes a mesh has. credit: see `swarm-node --credit`; 0 is its default.
+    remote: the role (`shard-2`) that runs behind a link that can be cut, or empty."""
+
+    replicas: int = 1
+    fallbacks: int = 1
+    extra: tuple[str, ...] = ()  # roles beside those, as in ("shard-2",)
+    storage: str = "memory"
+    credit: int = 0
+    remote: str = ""
+
+    def roles(self) -> list[str]:
+        shards = [f"shard-{k}" for k in range(1, STAGES + 1) for _ in range(self.replicas)]
+        return [*shards, *self.extra, *["fallback"] * self.fallbacks]
+
+    def flags(self) -> list[str]:
+        credit = ["--credit", str(self.credit)] if self.credit else []
+        return ["--storage", self.storage, *credit]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The split model, and a file with its held-out images and the whole model's logits."""
+
+    model: SplitResult
+    data: Path
+
+
+def make_workload(directory: Path) -> Workload:
+    """Splits digits in three and runs the whole of it once. Takes a second or two."""
+    result = split(digits_model(), name="digits", stages=STAGES, bandwidth=LOCAL_BANDWIDTH)
+    images = digits_heldout()[0]
+    whole = OrtRuntime(digits_model())
+    # One at a time, as the mesh runs them.
+    rows = [whole.run({"image": images[i : i + 1]})["logits"] for i in range(len(images))]
+    whole.close()
+    data = directory / "digits.npz"
+    np.savez(data, images=images, expected=np.concatenate(rows))
+    return Workload(result, data)
+
+
+class LoadProcess:
+    """Handle of a `nodes.bench.failover_load` process."""
+
+    def __init__(self, process: asyncio.subprocess.Process, directory: Path) -> None:
+        self._process = process
+        self._file = directory / f"load-{process.pid}.json"
+
+    async def take(self) -> dict[str, Any]:
+        """What was recorded since the last call. Raises `Unavailable` when the load ended."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"take {self._file}\n".encode())
+        line = await asyncio.wait_for(self._process.stdout.readline(), BUDGET + READY)
+        if not line:
+            raise Unavailable("the bench's own requester ended early")
+        return dict(json.loads(self._file.read_text()))
+
+    async def stop(self) -> None:
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        try:
+            await asyncio.wait_for(self._process.wait(), 5.0)
+        except TimeoutError:
+            self._process.kill()
+            await self._process.wait()
+
+
+@dataclass
+class Rig:
+    """server: the one that scenarios may restart. link: what scenarios may cut, if any."""
+
+    local: LocalMesh
+    server: EmbeddedServer
+    layout: Layout
+    workload: Workload
+    directory: Path
+    rng: random.Random
+    quick: bool
+    link: CutLink | None = None
+
+    def node(self, role: str, index: int = 0) -> NodeProcess:
+        """The index-th process of a role, in order of its first start."""
+        return [n for n in self.local.supervisor.nodes if n.role == role][index]
+
+    async def revive(self, nodes: Sequence[NodeProcess]) -> None:
+        """Start what is dead among `nodes` and wait until every node is ready."""
+        for node in nodes:
+            if not node.alive:
+                node.start()
+        await self.local.ready(READY)
+
+    async def drain(self, node: NodeProcess) -> None:
+        """SIGTERM, and wait until it has left. Raises `Unavailable` when it does not."""
+        node.signal(signal.SIGTERM)
+        deadline = time.monotonic() + READY
+        while node.alive:
+            if time.monotonic() > deadline:
+                raise Unavailable(f"{node.role} did not end within {READY} s of SIGTERM")
+            await asyncio.sleep(0.01)
+
+    async def ack_waits(self) -> dict[str, float]:
+        """Milliseconds by stage, as the server has them."""
+        mesh = self.local.mesh
+        manifest = self.workload.model.manifest
+        stream = mesh.subjects.stream(manifest.model, manifest.version)
+        waits = {}
+        for stage in range(1, STAGES + 1):
+            name = mesh.subjects.consumer(stage)
+            info = await jetstream.call(mesh.link, api("CONSUMER.INFO", stream, name))
+            waits[str(stage)] = info["config"]["ack_wait"] / 1e6
+        return waits
+
+    @asynccontextmanager
+    async def load(self, rate: float, in_flight: int = 0) -> AsyncIterator[LoadProcess]:
+        """rate: requests a second, or 0 for `in_flight` at a time."""
+        arguments = {
+            "url": self.local.url,
+            "mesh": self.local.name,
+            "data": str(self.workload.data),
+            "rate": rate,
+            "in_flight": in_flight,
+            "budget": BUDGET,
+        }
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-m", "nodes.bench.failover_load", json.dumps(arguments)),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            preexec_fn=die_with_parent if sys.platform == "linux" else None,
+        )
+        load = LoadProcess(process, self.directory)
+        try:
+            yield load
+        finally:
+            await load.stop()
+
+
+@asynccontextmanager
+async def rig(layout: Layout, workload: Workload, quick: bool, seed: int = 7) -> AsyncIterator[Rig]:
+    """A ready mesh of this layout. Raises `Unavailable` when a node does not come up."""
+    async with contextlib.AsyncExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="failover-")))
+        link = None
+        url = ""
+        server: EmbeddedServer | None = None
+        if layout.remote:
+            link = stack.enter_context(cut_link())
+            server = await stack.enter_async_context(EmbeddedServer(host=link.server_address))
+            url = server.url
+        local = await stack.enter_async_context(local_mesh(url=url))
+        server = server or local.server
+        assert server is not None
+        await push(local, workload.model.manifest.to_json(), workload.model.files)
+        made = Rig(local, server, layout, workload, directory, random.Random(seed), quick, link)
+        for role in layout.roles():
+            if link is not None and role == layout.remote:
+                arguments = ["--role", role, "--nats", url, "--mesh", local.name]
+                arguments += ["--model", "digits", *layout.flags()]
+                path = local.logs / f"{role}-remote.log"
+                node = NamespacedNode(role, arguments, path, namespace=link.node_namespace)
+                local.supervisor.add(node)
+            else:
+                node = local.start(role, "digits", *layout.flags())
+            # The bench itself decides when something starts again.
+            node.wanted = False
+        await local.ready(READY)
+        yield made

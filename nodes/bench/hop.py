@@ -1,0 +1,156 @@
+"""`swarm bench hop`: what the mesh adds to a request, per hop, beside what the bus itself adds.
+
+    overhead of a hop = (end to end - compute) / hops
+
+*compute* is the median of the same stages called in one process, in the same round. Hops are
+counted as stages: three stages in three processes, a client and a server, for every contender.
+The floors are nats-py chains without any envelope, checks, budgets or gossip: core NATS, JetStream
+push and JetStream standing pull, both with message id, PubAck and ack.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nodes.bench.chains import STAGES, chain_workload
+from nodes.bench.figures import Figure
+from nodes.bench.lineup import MESH, answers, lineup
+from nodes.bench.peers.measure import percentile
+from nodes.bench.peers.report import machine
+
+IN_PROCESS = "inprocess"
+FLOORS = ("nats_core", "nats_jetstream", "nats_pull", IN_PROCESS)
+SHARES = {"p50": 0.50, "p90": 0.90, "p99": 0.99}
+SLICE_BYTES = 256 << 20
+"""A slice moves no more than this in features: 8 MB are asked for 32 times, not 150."""
+LEAST = 20
+"""Requests in a slice, at least."""
+
+Round = dict[str, dict[str, float]]  # contender -> p50, p90, p99 in ms
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class HopPlan:
+    """What to measure. requests: in one slice, of one contender. floors: names of `FLOORS`."""
+
+    sizes: Sequence[int]
+    requests: int = 150
+    rounds: int = 5
+    delivery: str = "durable"
+    floors: Sequence[str] = FLOORS
+    warmup: int = 50
+
+    def slice(self, size: int) -> int:
+        """Requests of one slice at this feature size in bytes."""
+        return min(self.requests, max(LEAST, SLICE_BYTES // size))
+
+
+def measure_hop(plan: HopPlan, progress: Progress = lambda _: None) -> dict[str, Any]:
+    """The document of `swarm bench hop`. Raises `WrongAnswer`, or what a start raises."""
+    names = ["mesh", *dict.fromkeys((*plan.floors, IN_PROCESS))]
+    targets = {name: MESH[plan.delivery] if name == "mesh" else name for name in names}
+    sizes = []
+    figures: dict[str, Figure] = {}
+    with tempfile.TemporaryDirectory(prefix="hop-") as root:
+        for size in plan.sizes:
+            rounds, absent, verified = _rounds(plan, size, targets, Path(root), progress)
+            found = summarise(rounds, STAGES)
+            figures |= {f"{size}/{name}": figure for name, figure in found.items()}
+            sizes.append(
+                {
+                    "bytes": size,
+                    "requests": plan.slice(size),
+                    "rounds": rounds,
+                    "unavailable": absent,
+                    "verified": verified,
+                }
+            )
+    return {
+        "v": 1,
+        "bench": "hop",
+        "machine": machine(),
+        "delivery": plan.delivery,
+        "hops": STAGES,
+        "sizes": sizes,
+        "figures": {name: figure.as_doc() for name, figure in figures.items()},
+    }
+
+
+def _rounds(
+    plan: HopPlan, size: int, targets: Mapping[str, str], root: Path, progress: Progress
+) -> tuple[list[Round], dict[str, str], int]:
+    workload = chain_workload(root / str(size), size)
+    requests = plan.slice(size)
+    rounds: list[Round] = []
+    verified = 0
+    with lineup(workload, targets) as (running, absent):
+        for contender in running.values():
+            answers(contender, workload, min(plan.warmup, requests))
+        for number in range(1, plan.rounds + 1):
+            progress(f"{size} bytes, round {number} of {plan.rounds}")
+            row: Round = {}
+            for name, contender in running.items():
+                latencies = answers(contender, workload, requests)
+                verified += len(latencies)
+                row[name] = {k: 1e3 * percentile(latencies, q) for k, q in SHARES.items()}
+            rounds.append(row)
+    return rounds, absent, verified
+
+
+def summarise(rounds: Sequence[Round], hops: int) -> dict[str, Figure]:
+    """Figures of one size: overhead per hop in microseconds, and the mesh's ratio to each floor.
+
+    Ratios are taken within a round, then their median: rounds differ more than contenders do.
+    A floor's overhead that is not above zero (noise) gives no ratio of hops.
+    """
+    figures: dict[str, Figure] = {}
+    names = list(rounds[0])
+    for name in names:
+        for key in SHARES:
+            total = [row[name][key] for row in rounds]
+            figures[f"{name}/end_to_end_{key}_ms"] = Figure.of(total, "ms")
+            if name != IN_PROCESS:
+                hop = [1e3 * _hop(row, name, key, hops) for row in rounds]
+                figures[f"{name}/hop_{key}_us"] = Figure.of(hop, "us")
+    if "mesh" not in names:
+        return figures
+    for floor in names[1:]:
+        for key in SHARES:
+            ratios = [row["mesh"][key] / row[floor][key] for row in rounds]
+            figures[f"mesh/end_to_end_{key}_over_{floor}"] = Figure.of(ratios, "x", floor=True)
+            pairs = [(_hop(row, "mesh", key, hops), _hop(row, floor, key, hops)) for row in rounds]
+            if floor != IN_PROCESS and all(theirs > 0 for _, theirs in pairs):
+                ratios = [ours / theirs for ours, theirs in pairs]
+                figures[f"mesh/hop_{key}_over_{floor}"] = Figure.of(ratios, "x", floor=True)
+    return figures
+
+
+def _hop(row: Round, name: str, key: str, hops: int) -> float:
+    """Overhead of one hop in milliseconds."""
+    return (row[name][key] - row[IN_PROCESS]["p50"]) / hops
+
+
+def run_hop(
+    sizes: Sequence[int],
+    requests: int = 150,
+    rounds: int = 5,
+    delivery: str = "durable",
+    as_json: bool = False,
+    chart: str = "",
+    output: str = "",
+) -> int:
+    """The command: measure, print, draw. Returns the exit code.
+
+    sizes: feature bytes. delivery: `durable` or `core`. chart: an image file; output: a JSON file
+    for `swarm bench compare`.
+    """
+    from nodes.bench.hop_report import draw, show
+    from nodes.bench.present import present
+
+    plan = HopPlan(sizes, requests, rounds, delivery)
+    return present(lambda progress: measure_hop(plan, progress), show, draw, as_json, chart, output)

@@ -1,0 +1,91 @@
+"""The result of `swarm bench hop` as a table and as a chart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from nodes.bench.charts import axes, save
+from nodes.bench.figures import Figure
+from nodes.bench.hop import IN_PROCESS
+from nodes.bench.sizes import size_text
+
+LABELS = {
+    "mesh": "mesh",
+    "nats_core": "nats-py core",
+    "nats_jetstream": "nats-py JetStream push",
+    "nats_pull": "nats-py JetStream pull",
+    IN_PROCESS: "one process",
+}
+
+
+def figures_of(document: dict[str, Any]) -> dict[str, Figure]:
+    """The document's figures by name."""
+    return {name: Figure.from_doc(doc) for name, doc in document["figures"].items()}
+
+
+def contenders(document: dict[str, Any], size: int) -> list[str]:
+    """Who was measured at this size, the mesh first."""
+    (entry,) = [entry for entry in document["sizes"] if entry["bytes"] == size]
+    return list(entry["rounds"][0])
+
+
+def show(document: dict[str, Any]) -> None:
+    """One table: a row per size and contender."""
+    from rich.table import Table
+
+    from nodes.console import out
+
+    figures = figures_of(document)
+    table = Table(title=f"overhead per hop, {document['hops']} stages, {document['delivery']}")
+    for heading in ("features", "contender"):
+        table.add_column(heading)
+    for heading in ("p50 us", "p90 us", "p99 us", "rounds (p50)", "end to end ms", "mesh / this"):
+        table.add_column(heading, justify="right")
+    for entry in document["sizes"]:
+        size = entry["bytes"]
+        for name in contenders(document, size):
+            key = f"{size}/{name}"
+            hops = [figures.get(f"{key}/hop_{share}_us") for share in ("p50", "p90", "p99")]
+            middle = hops[0]
+            ratio = figures.get(f"{size}/mesh/hop_p50_over_{name}") or figures.get(
+                f"{size}/mesh/end_to_end_p50_over_{name}"
+            )
+            table.add_row(
+                size_text(size) if name == "mesh" else "",
+                LABELS.get(name, name),
+                *("-" if hop is None else f"{hop.value:.0f}" for hop in hops),
+                "-" if middle is None else f"{middle.low:.0f}-{middle.high:.0f}",
+                f"{figures[f'{key}/end_to_end_p50_ms'].value:.2f}",
+                "" if ratio is None else f"{ratio.value:.2f} ({ratio.low:.2f}-{ratio.high:.2f})",
+            )
+        for name, reason in entry["unavailable"].items():
+            table.add_row("", LABELS.get(name, name), reason)
+        table.add_section()
+    out.print(table)
+    total = sum(entry["verified"] for entry in document["sizes"])
+    out.print(
+        f"{total} answers, each compared with the expected one. Ratios are of the overhead per "
+        "hop (of the whole request for `one process`), taken within a round."
+    )
+
+
+def draw(document: dict[str, Any], path: Path) -> None:
+    """Overhead per hop over feature size, both logarithmic; the bars span the rounds."""
+    figures = figures_of(document)
+    sizes = [entry["bytes"] for entry in document["sizes"]]
+    figure, plot = axes("overhead per hop (p50)", "bytes of features", "microseconds")
+    for name, label in LABELS.items():
+        points = [(s, figures.get(f"{s}/{name}/hop_p50_us")) for s in sizes]
+        known = [(s, f) for s, f in points if f is not None and f.value > 0]
+        if not known:
+            continue
+        values = [f.value for _, f in known]
+        below = [max(0.0, f.value - max(f.low, 1.0)) for _, f in known]
+        above = [f.high - f.value for _, f in known]
+        plot.errorbar(
+            [s for s, _ in known], values, yerr=[below, above], label=label, marker="o", capsize=3
+        )
+    plot.set_xscale("log", base=2)
+    plot.set_yscale("log")
+    save(figure, plot, path)

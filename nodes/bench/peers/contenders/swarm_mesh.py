@@ -1,0 +1,208 @@
+"""The mesh itself: the workload's stage files as the shards of one model, a node process each.
+
+Nodes are started as a user starts them (``python -m nodes.node_cli``) and the client is the one a
+user imports. Nothing is split: the manifest names the very files that every contender runs.
+
+``Swarm`` is the durable lane; ``SwarmCore`` the fast mode (``delivery core``), which stores
+nothing between stages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import statistics
+import threading
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+from nodes.bench.peers.base import REQUEST_TIMEOUT, START_TIMEOUT, AsyncContender, Unavailable
+from nodes.bench.peers.stage import Stage
+from nodes.bench.peers.workload import Spec, Tensors, Workload
+
+T = TypeVar("T")
+
+MODEL = "bench"
+DURABLE, CORE = "durable", "core"
+LANE_FULL_PAUSE = 0.001
+"""Seconds that the client waits after a full lane refused a request, as a fair user would."""
+
+
+def manifest_of(workload: Workload) -> tuple[bytes, dict[str, bytes]]:
+    """A manifest (JSON) whose stages are exactly the workload's files, and these files by name.
+
+    Stage times are the median of a few runs here: lane depth and ``ack_wait`` follow from them.
+    """
+    from shards.manifest import Manifest, Shard, TensorSpec, sha256, spec_of
+
+    def specs(items: tuple[Spec, ...]) -> tuple[TensorSpec, ...]:
+        import numpy as np
+
+        return tuple(spec_of(s.name, np.empty(s.shape, s.dtype)) for s in items)
+
+    files = {}
+    shards = []
+    tensors = workload.input
+    for number in range(1, workload.stages + 1):
+        name = f"stage-{number}.onnx"
+        data = files[name] = (workload.directory / name).read_bytes()
+        tensors, compute_ms = _timed(Stage.load(workload.directory, number), tensors)
+        inputs, outputs = specs(workload.inputs[number - 1]), specs(workload.outputs[number - 1])
+        shards.append(
+            Shard(
+                stage=number,
+                start=number - 1,
+                end=number,
+                file=name,
+                sha256=sha256(data),
+                bytes=len(data),
+                inputs=inputs,
+                outputs=outputs,
+                carries=(),
+                receives=inputs,
+                sends=outputs,
+                compute_ms=compute_ms,
+            )
+        )
+    manifest = Manifest(
+        model=MODEL,
+        version="1",
+        created="2025-01-01T00:00:00Z",
+        source_sha256=sha256(b"".join(files.values())),
+        opset=17,
+        inputs=shards[0].receives,
+        outputs=shards[-1].sends,
+        shards=tuple(shards),
+    )
+    return manifest.to_json(), files
+
+
+def _timed(stage: Stage, tensors: Tensors, runs: int = 5) -> tuple[Tensors, float]:
+    """A stage's outputs, and the median of its run time in milliseconds."""
+    outputs, times = tensors, []
+    for _ in range(runs):
+        started = time.perf_counter()
+        outputs = stage.run(tensors)
+        times.append(time.perf_counter() - started)
+    return outputs, round(1e3 * statistics.median(times), 4)
+
+
+class Swarm(AsyncContender):
+    """The event loop lives in a thread of its own and never pauses between two calls: a client
+    that stops answering pings would be disconnected by the server."""
+
+    packages = ("onnxruntime", "msgpack", "nats", "uvloop")
+    delivery: ClassVar[str] = DURABLE
+    threads: ClassVar[int] = 1
+    """Compute threads of one stage."""
+
+    def __init__(self, workload: Workload, scratch: Path) -> None:
+        super().__init__(workload, scratch)
+        self.refused = 0
+        """Requests that a full first lane refused; each was sent again."""
+        self.latencies: list[float] = []
+        """Seconds of each request, in order of their ends."""
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._mesh: Any = None
+        self._node_arguments: list[str] = []
+        self._options: dict[str, Any] = {}
+        self._ready = threading.Event()
+        self._failure: BaseException | None = None
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._live, name="swarm client", daemon=True)
+        self._thread.start()
+        if not self._ready.wait(START_TIMEOUT):
+            raise TimeoutError(f"the mesh was not ready after {START_TIMEOUT:.0f} s")
+        if self._failure is not None:
+            raise self._failure
+
+    def _live(self) -> None:
+        from nodes.process import run_event_loop
+
+        try:
+            run_event_loop(self._serve())
+        except BaseException as error:
+            self._failure = error
+        finally:
+            self._ready.set()
+
+    async def _serve(self) -> None:
+        from nodes.local import local_mesh, push
+
+        manifest, files = await asyncio.to_thread(manifest_of, self.workload)
+        room = max(16 << 20, 2 * self.workload.largest + (1 << 20))
+        async with local_mesh(name="bench", max_payload=min(64 << 20, room)) as local:
+            await push(local, manifest, files)
+            arguments = ["--threads", str(self.threads), *self._node_arguments]
+            for number in range(1, self.workload.stages + 1):
+                local.start(f"shard-{number}", MODEL, *arguments)
+            await local.ready(START_TIMEOUT)
+            self._mesh = local.mesh
+            await self.open()
+            self._stopping = asyncio.Event()
+            self._loop = asyncio.get_running_loop()
+            self._ready.set()
+            await self._stopping.wait()
+
+    async def open(self) -> None:
+        """Nothing to add: the nodes have said that they are ready."""
+
+    async def ask(self, inputs: Tensors) -> Tensors:
+        from swarm.errors import ResourceExhausted
+
+        started = time.perf_counter()
+        while True:
+            try:
+                result = await self._mesh.infer(
+                    MODEL, inputs, budget=REQUEST_TIMEOUT, **self._options
+                )
+            except ResourceExhausted:
+                self.refused += 1
+                await asyncio.sleep(LANE_FULL_PAUSE)
+                continue
+            self.latencies.append(time.perf_counter() - started)
+            outputs: Tensors = result.outputs
+            return outputs
+
+    def _run(self, work: Coroutine[Any, Any, T], timeout: float) -> T:
+        assert self._loop is not None, "not started"
+        return asyncio.run_coroutine_threadsafe(asyncio.wait_for(work, timeout), self._loop).result(
+            timeout + 5
+        )
+
+    def stop(self) -> None:
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._stopping.set)
+            self._loop = None
+        if self._thread is not None:
+            self._thread.join(30)
+            self._thread = None
+
+
+class SwarmCore(Swarm):
+    """Fast mode: core NATS from stage to stage; only the requester's retries recover a loss."""
+
+    delivery = CORE
+
+    def check(self) -> None:
+        super().check()
+        from nodes.node_cli import node
+        from swarm.mesh import Mesh
+
+        if "delivery" not in inspect.signature(Mesh.infer).parameters:
+            raise Unavailable("this version of the client has no delivery option")
+        self._options = {"delivery": CORE}
+        if "delivery" in inspect.signature(node).parameters:
+            self._node_arguments = ["--delivery", CORE]
+
+    async def open(self) -> None:
+        from swarm.errors import SwarmError
+
+        try:
+            await self._mesh.infer(MODEL, self.workload.input, budget=3.0, **self._options)
+        except SwarmError as error:
+            raise Unavailable(f"no node answers with delivery core: {error}") from error

@@ -1,0 +1,77 @@
+"""What every benchmark command does around its measurement: progress, result, errors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from nodes.bench.lineup import WrongAnswer
+from nodes.bench.peers.base import Unavailable
+from nodes.console import err, print_json, report
+from shards.errors import ShardsError
+from swarm.errors import SwarmError
+
+Document = dict[str, Any]
+Measure = Callable[[Callable[[str], None]], Document]
+Show = Callable[[Document], None]
+Draw = Callable[[Document, Path], None]
+
+EXPECTED = (
+    WrongAnswer,
+    Unavailable,
+    SwarmError,
+    ShardsError,
+    OSError,
+    RuntimeError,
+    TimeoutError,
+    ValueError,
+)
+"""What a measurement may fail with that its message explains."""
+
+
+def present(
+    measure: Measure,
+    show: Show,
+    draw: Draw | None = None,
+    as_json: bool = False,
+    chart: str = "",
+    output: str = "",
+) -> int:
+    """Run a measurement and tell its result; returns the exit code.
+
+    The document goes to standard output as JSON or as tables, to `output` as a JSON file, and to
+    `chart` as an image. Exit code 1: a wrong answer or a failed start; 130: interrupted.
+    """
+    if chart and draw is not None:
+        try:
+            import matplotlib  # noqa: F401  before minutes of measuring, not after
+        except ImportError:
+            return report(ChartsMissing(), as_json)
+    try:
+        with err.status("starting …", spinner="line") as status:
+            document = measure(lambda text: status.update(text))
+    except KeyboardInterrupt:
+        return 130
+    except EXPECTED as error:
+        return report(error, as_json)
+    if output:
+        Path(output).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    if as_json:
+        print_json(document)
+    else:
+        show(document)
+    if chart and draw is not None:
+        draw(document, Path(chart))
+        err.print(f"drawn: {chart}", markup=False)
+    return 0
+
+
+class ChartsMissing(ImportError):
+    """matplotlib is not installed."""
+
+    def __str__(self) -> str:
+        return "--chart needs matplotlib: pip install 'matplotlib>=3.8'"
+
+

@@ -1,0 +1,203 @@
+"""What leaves a stage: features for the next lane, answers, failures, dead letters."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from nodes.counters import StageStats
+from swarm.claims import Claims, Opened
+from swarm.errors import NotConnected, ResourceExhausted, Status, SwarmError
+from swarm.lanes import Delivery, FreshDelivery, Publisher
+from swarm.link import Link
+from swarm.messages import Features, Result, failure, result_parts
+from swarm.model import ModelInfo
+from swarm.subjects import ANY, Subjects
+from swarm.tensors import Part
+
+log = logging.getLogger("swarm.stage")
+
+RETRY_FULL_LANE = 0.004  # seconds between attempts while the next lane is full
+
+
+@dataclass(slots=True)
+class Job:
+    """A request in hand: its delivery, its features, and what it has cost so far."""
+
+    delivery: Delivery | FreshDelivery
+    features: Features
+    expires: float  # time.monotonic() when its budget ends
+    arrived: float
+    age: float  # seconds in the lane before it arrived
+    queue_us: int = 0
+    opened: Opened = field(default_factory=list)  # shared memory in use
+    shape: tuple[Any, ...] = field(default=())
+
+
+class Outbox:
+    """The sending half of a stage. Every job that enters leaves by `sent`, `fail` or `bury`.
+
+    next_is_local: whether all nodes of the next stage share this host's memory.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        subjects: Subjects,
+        publisher: Publisher,
+        info: ModelInfo,
+        stage: int,
+        node: str,
+        stats: StageStats,
+        claims: Claims | None = None,
+        next_is_local: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.stage = stage
+        self.stats = stats
+        self._link = link
+        self._publisher = publisher
+        self._node = node
+        self._claims = claims
+        self._next_is_local = next_is_local
+        self._loop = asyncio.get_running_loop()
+        self._last = stage == info.last
+        following = (info.model, info.version, stage + 1)
+        self._next = "" if self._last else subjects.features(*following, ANY)
+        self._next_fresh = "" if self._last else subjects.fresh(*following)
+        self._dead = subjects.dead(info.model)
+
+    def sent(self, job: Job, result: dict[str, np.ndarray], seconds: float, batch: int) -> None:
+        """Pass a result on: to the next lane, or to the requester."""
+        now = time.monotonic()
+        self.stats.compute.add(seconds, now)
+        self.stats.queue.add(job.queue_us / 1e6, now)
+        if job.opened and self._claims is not None and not self._claims.intact(job.opened):
+            # The memory was recycled under the run: its result means nothing.
+            self.fail(job.delivery, job.features, Status.UNAVAILABLE, "a claim was recycled")
+            return
+        features = job.features
+        features.hops.append(
+            {
+                "stage": self.stage,
+                "node": self._node,
+                "queue_us": job.queue_us,
+                "compute_us": int(seconds * 1e6),
+                "batch": batch,
+            }
+        )
+        if self._last:
+            self._answer(job, result)
+            return
+        features.stage = self.stage + 1
+        features.tensors = result
+        self._forward(job)
+
+    def _answer(self, job: Job, result: dict[str, np.ndarray]) -> None:
+        features = job.features
+        packed = None
+        if self._claims is not None and features.host and features.host == self._claims.host:
+            lent = self._claims.encode(result)
+            packed = lent[0] if lent is not None else None
+        answer = Result(
+            features.id, features.model, features.version, outputs=result, attempt=features.attempt
+        )
+        try:
+            self._link.publish(features.reply, result_parts(answer, features.hops, packed))
+        except NotConnected:
+            return  # the message will be handed out again
+        except SwarmError as error:
+            self.fail(job.delivery, features, error.status, str(error))
+            return
+        # Same connection, same order: the server has the answer before it has the ack.
+        self._finish(job)
+
+    def _forward(self, job: Job) -> None:
+        features = job.features
+        features.budget_us = int((job.expires - time.monotonic()) * 1e6)
+        lent: tuple[bytes, list[Any]] | None = None
+        if self._claims is not None and self._next_is_local():
+            lent = self._claims.encode(features.tensors)
+        parts: list[Part] = features.parts(lent[0] if lent is not None else None)
+
+        def stored(error: SwarmError | None, _sequence: int) -> None:
+            if error is not None and lent is not None and self._claims is not None:
+                self._claims.release_own(lent[1])
+            self._stored(job, error)
+
+        try:
+            if job.delivery.fresh:
+                # With nobody there the server tells the requester itself (503 to the reply).
+                self._link.publish(self._next_fresh, parts, features.reply)
+                self._finish(job)
+                return
+            self._publisher.publish(self._next, parts, features.message_id, stored)
+        except NotConnected:
+            return  # the message will be handed out again
+        except SwarmError as error:
+            self.fail(job.delivery, features, error.status, str(error))
+
+    def _finish(self, job: Job) -> None:
+        """This stage's part is done and known to be safe."""
+        self.stats.counters.served += 1
+        job.delivery.ack()
+        if job.opened and self._claims is not None:
+            self._claims.done(job.opened)
+
+    def _stored(self, job: Job, error: SwarmError | None) -> None:
+        """The next lane's answer: only now is this stage's work done."""
+        if error is None:
+            self._finish(job)
+        elif isinstance(error, ResourceExhausted):
+            # Hold it: this lane fills up in turn, up to the requester, who is refused at once.
+            self.stats.counters.blocked += 1
+            if job.expires - time.monotonic() > RETRY_FULL_LANE:
+                self._loop.call_later(RETRY_FULL_LANE, self._retry, job)
+            else:
+                text = f"the lane of stage {self.stage + 1} is full"
+                self.fail(job.delivery, job.features, Status.RESOURCE_EXHAUSTED, text)
+        elif not isinstance(error, NotConnected):
+            log.info("stage %d: %s; the message goes back to its lane", self.stage, error)
+            job.delivery.nak(0.05)
+
+    def _retry(self, job: Job) -> None:
+        if not job.delivery.settled:
+            self._forward(job)
+
+    def fail(
+        self,
+        delivery: Delivery | FreshDelivery,
+        features: Features,
+        status: Status,
+        text: str,
+        settle: bool = True,
+    ) -> None:
+        """Answer with a failure, and be done with the message."""
+        if status not in (Status.DEADLINE_EXCEEDED, Status.RESOURCE_EXHAUSTED):
+            self.stats.counters.failed += 1
+        try:
+            if features.reply:
+                self._link.publish(
+                    features.reply, failure(features, status, text, self.stage, self._node)
+                )
+        except SwarmError as error:
+            log.info("a failure could not be reported: %s", error)
+        if settle:
+            delivery.ack()
+
+    def bury(self, delivery: Delivery | FreshDelivery, reason: str) -> None:
+        """Dead-letter a message that no node can serve."""
+        self.stats.counters.dead_lettered += 1
+        log.warning("stage %d: dead letter: %s", self.stage, reason)
+        text = reason.encode("ascii", "replace")[:400].replace(b"\r", b" ").replace(b"\n", b" ")
+        headers = b"NATS/1.0\r\nSwarm-Reason: %b\r\nSwarm-Stage: %d\r\n\r\n" % (text, self.stage)
+        try:
+            self._link.publish(self._dead, [delivery.data], headers=headers)
+        except SwarmError as error:
+            log.warning("a dead letter could not be stored: %s", error)
+        delivery.term()

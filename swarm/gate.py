@@ -1,0 +1,105 @@
+"""The requester's gate: refuse at once what would fail anyway, and learn from every answer.
+
+Two reasons to refuse. Overload: by Little's law a new request waits for those already inside,
+at the pace at which answers come; when that exceeds its budget it is `RESOURCE_EXHAUSTED`
+now instead of late. A broken stage: its circuit breaker is open, `UNAVAILABLE` now.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from swarm.errors import ResourceExhausted, Status, Unavailable
+from swarm.flow.admission import Admission, Decision, StageLoad
+from swarm.flow.breaker import Breaker
+from swarm.flow.latency import LatencyWindow
+from swarm.messages import Result
+
+BUSY = 4  # requests inside from which the pace of answers tells the capacity
+WHOLE = 0  # the breaker of a pipeline whose failing stage is not known
+# Queueing is judged by each request's own budget; a standing queue alone is no reason to
+# refuse before it is as long as a lane may hold (a quarter of a second).
+TARGET, INTERVAL = 0.25, 0.5  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """Leave to send; to be handed back with the outcome."""
+
+    decision: Decision
+    load: StageLoad
+    started: float
+    budget: float
+
+
+class Gate:
+    """One model version's gate. `now` is `time.monotonic()`; every pass must be handed back."""
+
+    def __init__(self) -> None:
+        self.latency = LatencyWindow(window_s=10.0)
+        self.refused = 0
+        self.shed = 0
+        self._pace = LatencyWindow(window_s=2.0)  # seconds between answers while busy
+        self._answered = 0.0
+        self._busy = False
+        self._admission = Admission(target_s=TARGET, interval_s=INTERVAL)
+        self._breakers: dict[int, Breaker] = {}
+
+    @property
+    def inside(self) -> int:
+        """Requests that were let in and have not ended."""
+        return self._admission.inside
+
+    def enter(self, budget: float, now: float) -> Pass:
+        """Raises `ResourceExhausted` or `Unavailable`, at once."""
+        for stage, breaker in self._breakers.items():
+            if not breaker.allow(now):
+                self.refused += 1
+                where = f"stage {stage}" if stage else "the pipeline"
+                raise Unavailable(f"{where} failed repeatedly; its circuit breaker is open")
+        load = self._load(now)
+        decision = self._admission.decide([load], budget, now)
+        if not decision:
+            self.shed += 1
+            raise ResourceExhausted(
+                f"overload: {decision.reason}; try again in {min(decision.retry_after_s, 60):.3f} s"
+            )
+        return Pass(decision, load, now, budget)
+
+    def leave(self, taken: Pass, result: Result | None, now: float) -> None:
+        """A request ended; `result` is None when it was abandoned."""
+        took = now - taken.started
+        if result is None:
+            self._admission.lost()
+            return
+        answered = bool(result.hops) or result.status is Status.OK
+        if answered:
+            if self._busy:
+                self._pace.add(now - self._answered, now)
+            self._answered = now
+            self._busy = self.inside >= BUSY
+            self._admission.observe(taken.decision, [taken.load], took, now)
+        else:
+            self._admission.lost()
+        if result.status is Status.OK:
+            self.latency.add(took, now)
+        self._judge(taken, result, now)
+
+    def _load(self, now: float) -> StageLoad:
+        # The median: one gap during a failover must not look like a slow pipeline.
+        pace = self._pace.percentile(0.5, now) if self._busy else 0.0
+        return StageLoad(self.inside if pace else 0, pace)
+
+    def _judge(self, taken: Pass, result: Result, now: float) -> None:
+        if result.status is Status.OK:
+            for breaker in self._breakers.values():
+                breaker.record(True, now, taken.started)
+            return
+        if result.status is Status.DEADLINE_EXCEEDED:
+            usual = self.latency.percentile(0.99, now, default=0.5)
+            if taken.budget < usual:
+                return  # too small a budget says nothing about the mesh
+        elif result.status not in (Status.UNAVAILABLE, Status.INTERNAL):
+            return
+        breaker = self._breakers.setdefault(result.stage or WHOLE, Breaker())
+        breaker.record(False, now, taken.started)

@@ -1,0 +1,56 @@
+"""Which stages are served on this host only: where tensors may go by shared memory."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+from swarm.link import Link, LinkMessage
+from swarm.subjects import Subjects
+
+FORGET_AFTER = 3.0  # seconds without a word: a node speaks every second
+
+
+class Hosts:
+    """Learns from status documents, from the first question on (most clients never ask)."""
+
+    def __init__(self, link: Link, subjects: Subjects) -> None:
+        self._link = link
+        self._subjects = subjects
+        self._sid = 0
+        self._nodes: dict[str, tuple[str, frozenset[tuple[str, str, int]], float]] = {}
+        self._answers: dict[tuple[str, str, int], tuple[float, bool]] = {}
+
+    def all_local(self, model: str, version: str, stage: int, host: str) -> bool:
+        """Whether every node heard of that serves the stage shares `host`'s memory."""
+        if not self._sid:
+            self._sid = self._link.subscribe(self._subjects.status_all, self._take)
+        now = time.monotonic()
+        key = (model, version, stage)
+        at, answer = self._answers.get(key, (0.0, False))
+        if now - at > 0.2:
+            answer = self._ask(key, host, now)
+            self._answers[key] = (now, answer)
+        return answer
+
+    def _ask(self, key: tuple[str, str, int], host: str, now: float) -> bool:
+        hosts = {
+            where
+            for where, serves, heard in self._nodes.values()
+            if key in serves and now - heard < FORGET_AFTER
+        }
+        return hosts == {host}
+
+    def _take(self, message: LinkMessage) -> None:
+        try:
+            doc: dict[str, Any] = json.loads(bytes(message.data))
+            model = str(doc["model"])
+            serves = frozenset((model, str(s["version"]), int(s["stage"])) for s in doc["stages"])
+            if doc["state"] == "left":
+                self._nodes.pop(str(doc["node"]), None)
+            else:
+                heard = time.monotonic()
+                self._nodes[str(doc["node"])] = (str(doc.get("host_id", "")), serves, heard)
+        except (ValueError, KeyError, TypeError):
+            return  # not a status: it says nothing about hosts

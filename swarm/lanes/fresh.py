@@ -1,0 +1,66 @@
+"""Fast mode's lane: a core NATS queue group. Nothing is stored, so nothing is settled."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from swarm.link import Link, LinkMessage
+
+QUEUE = "stage"
+
+
+class FreshDelivery:
+    """Looks like a `Delivery` to a stage; losing it is the requester's to notice."""
+
+    __slots__ = ("age", "data", "delivered", "fresh", "pending", "received", "reply")
+
+    def __init__(self, message: LinkMessage) -> None:
+        self.data = message.data
+        self.reply = message.reply
+        self.received = time.monotonic_ns()
+        self.age = 0.0
+        self.delivered = 1
+        self.pending = 0
+        self.fresh = True
+
+    @property
+    def settled(self) -> bool:
+        return False
+
+    def ack(self) -> None:
+        """Nothing to settle."""
+
+    def nak(self, delay: float = 0.0) -> None:
+        """Nothing to settle: the requester asks again."""
+
+    def term(self) -> None:
+        """Nothing to settle."""
+
+
+class FreshLane:
+    """One stage's queue group; `open` and `close` at will (a fallback opens when it must)."""
+
+    def __init__(
+        self, link: Link, subject: str, on_delivery: Callable[[FreshDelivery], None]
+    ) -> None:
+        self._link = link
+        self._subject = subject
+        self._on_delivery = on_delivery
+        self._sid = 0
+
+    @property
+    def is_open(self) -> bool:
+        return self._sid != 0
+
+    def open(self) -> None:
+        if not self._sid:
+            self._sid = self._link.subscribe(
+                self._subject, lambda m: self._on_delivery(FreshDelivery(m)), QUEUE
+            )
+
+    async def close(self) -> None:
+        """Take no more; what the server had sent already still arrives."""
+        sid, self._sid = self._sid, 0
+        if sid:
+            await self._link.unsubscribe_and_drain(sid)

@@ -1,0 +1,332 @@
+"""Whatever arrives, its sender is told what is wrong with it, and the next request is served."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+from meshes import add_model, digits, dismiss, good_request
+from nats.aio.client import Client
+
+import swarm
+from nodes.local import LocalMesh
+from shards.split import split
+from shards.zoo.builders import transformer_encoder
+from swarm.messages import Features, Request, Result
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.processes,
+    pytest.mark.asyncio(loop_scope="session"),
+]
+
+SUBJECT = "swarm.default.infer.digits"
+LIMIT = 3.0  # seconds in which the worst message must be answered
+
+
+def tensor(**changes: Any) -> dict[str, Any]:
+    """A good FP32 [1, 1, 8, 8] input in the wire's own form, with some of it changed."""
+    good = {"datatype": "FP32", "shape": [1, 1, 8, 8], "codec": "raw", "data": bytes(256)}
+    return good | changes
+
+
+def packed(name: str = "image", budget_us: Any = 2_000_000, **changes: Any) -> bytes:
+    doc = {"v": 1, "budget_us": budget_us, "tensors": {name: tensor(**changes)}}
+    return bytes(msgpack.packb(doc))
+
+
+def as_json(parameters: dict[str, Any] | None = None, **changes: Any) -> bytes:
+    good = {"name": "image", "shape": [1, 1, 8, 8], "datatype": "FP32", "data": [0.0] * 64}
+    doc: dict[str, Any] = {"inputs": [good | changes]}
+    if parameters is not None:
+        doc["parameters"] = parameters
+    return json.dumps(doc).encode()
+
+
+def claim_of_100_megabytes() -> bytes:
+    """A kilobyte whose one binary field says that 100 MB follow."""
+    head = bytes(msgpack.packb({"v": 1}))[1:]
+    body = b"\x82" + head + b"\xa7tensors\x81\xa5image\x84"
+    body += bytes(msgpack.packb("datatype")) + bytes(msgpack.packb("FP32"))
+    body += bytes(msgpack.packb("shape")) + bytes(msgpack.packb([1, 1, 5000, 5000]))
+    body += bytes(msgpack.packb("codec")) + bytes(msgpack.packb("raw"))
+    body += bytes(msgpack.packb("data")) + b"\xc6" + (100_000_000).to_bytes(4, "big")
+    return body.ljust(1024, b"\0")
+
+
+WRONG: dict[str, tuple[bytes, str]] = {
+    "msgpack-wrong-name": (packed(name="picture"), "INVALID_ARGUMENT"),
+    "msgpack-wrong-shape": (packed(shape=[1, 1, 4, 16]), "INVALID_ARGUMENT"),
+    "msgpack-wrong-rank": (packed(shape=[64]), "INVALID_ARGUMENT"),
+    "msgpack-empty-batch": (packed(shape=[0, 1, 8, 8], data=b""), "INVALID_ARGUMENT"),
+    "msgpack-wrong-datatype": (packed(datatype="INT32"), "INVALID_ARGUMENT"),
+    "msgpack-unknown-datatype": (packed(datatype="FP31"), "INVALID_ARGUMENT"),
+    "msgpack-unknown-codec": (packed(codec="zip"), "INVALID_ARGUMENT"),
+    "msgpack-shared-memory": (packed(codec="shm", data="claim"), "INVALID_ARGUMENT"),
+    "msgpack-short-data": (packed(data=bytes(255)), "INVALID_ARGUMENT"),
+    "msgpack-negative-dimension": (packed(shape=[-1, 1, 8, 8]), "INVALID_ARGUMENT"),
+    "msgpack-truncated": (packed()[:-100], "INVALID_ARGUMENT"),
+    "msgpack-trailing": (packed() + b"\x01", "INVALID_ARGUMENT"),
+    "msgpack-100-MB-claim": (claim_of_100_megabytes(), "INVALID_ARGUMENT"),
+    "msgpack-huge-array-claim": (b"\x81\xa1v\xdd\x7f\xff\xff\xff", "INVALID_ARGUMENT"),
+    "msgpack-huge-shape": (packed(shape=[2**31, 2**31, 2**31]), "INVALID_ARGUMENT"),
+    "msgpack-next-version": (bytes(msgpack.packb({"v": 2})), "INVALID_ARGUMENT"),
+    "msgpack-no-map": (bytes(msgpack.packb([1, 2, 3])), "INVALID_ARGUMENT"),
+    "msgpack-no-tensors": (bytes(msgpack.packb({"v": 1})), "INVALID_ARGUMENT"),
+    "msgpack-budget-0": (packed(budget_us=0), "DEADLINE_EXCEEDED"),
+    "msgpack-budget-negative": (packed(budget_us=-5_000_000), "DEADLINE_EXCEEDED"),
+    "msgpack-budget-huge": (packed(budget_us=2**63), "INVALID_ARGUMENT"),
+    "msgpack-budget-text": (packed(budget_us="soon"), "INVALID_ARGUMENT"),
+    "json-wrong-name": (as_json(name="picture"), "INVALID_ARGUMENT"),
+    "json-wrong-shape": (as_json(shape=[1, 1, 4, 16]), "INVALID_ARGUMENT"),
+    "json-wrong-datatype": (as_json(datatype="INT32", data=[0] * 64), "INVALID_ARGUMENT"),
+    "json-text-as-data": (as_json(data=["x"] * 64), "INVALID_ARGUMENT"),
+    "json-ragged-data": (as_json(data=[[0.0], [0.0, 1.0]]), "INVALID_ARGUMENT"),
+    "json-no-data": (as_json(data=None), "INVALID_ARGUMENT"),
+    "json-short-data": (as_json(data=[0.0] * 63), "INVALID_ARGUMENT"),
+    "json-100-MB-claim": (as_json(shape=[1, 1, 5000, 5000]), "INVALID_ARGUMENT"),
+    "json-truncated": (as_json()[:-40], "INVALID_ARGUMENT"),
+    "json-no-object": (b'{"inputs": 7}', "INVALID_ARGUMENT"),
+    "json-deep": (b'{"inputs":' + b"[" * 50_000, "INVALID_ARGUMENT"),
+    "json-budget-0": (as_json({"budget_ms": 0}), "DEADLINE_EXCEEDED"),
+    "json-budget-negative": (as_json({"budget_ms": -1}), "DEADLINE_EXCEEDED"),
+    "json-budget-nan": (as_json({"budget_ms": float("nan")}), "INVALID_ARGUMENT"),
+    "json-budget-huge-integer": (as_json({"budget_ms": 10**400}), "INVALID_ARGUMENT"),
+    "json-unknown-version": (as_json({"version": "99"}), "NOT_FOUND"),
+    "json-version-as-a-subject": (as_json({"version": "1.>"}), "INVALID_ARGUMENT|NOT_FOUND"),
+    "empty": (b"", "INVALID_ARGUMENT"),
+    "zeros": (bytes(1000), "INVALID_ARGUMENT"),
+}
+
+
+async def answer_of(client: Client, body: bytes, subject: str = SUBJECT) -> tuple[str, str]:
+    """(status, message) of the reply, whichever encoding it has."""
+    reply = await client.request(subject, body, timeout=LIMIT)
+    assert reply.headers is not None, "a refusal carries the service's error headers"
+    assert reply.headers["Nats-Service-Error"]
+    code = int(reply.headers["Nats-Service-Error-Code"])
+    assert 400 <= code < 600
+    if reply.data[:1] == b"{":
+        doc = json.loads(reply.data)
+        return doc["status"], doc["error"]
+    result = Result.decode(reply.data)
+    return str(result.status), result.message
+
+
+@pytest.mark.parametrize("case", WRONG)
+async def test_a_wrong_request_gets_its_status_and_the_next_is_served(
+    digits_mesh: LocalMesh, nats_client: Client, case: str
+) -> None:
+    body, expected = WRONG[case]
+    status, message = await answer_of(nats_client, body)
+    assert status in expected.split("|"), message
+    assert len(message) > 10
+    await good_request(digits_mesh.mesh)
+
+
+async def test_a_good_request_in_either_encoding_is_served(nats_client: Client) -> None:
+    """The frame of the wrong ones: what they change is all that is wrong with them."""
+    for body in (as_json(), packed(), packed(shape=[2, 1, 8, 8], data=bytes(512))):
+        reply = await nats_client.request(SUBJECT, body, timeout=LIMIT)
+        assert not reply.headers or "Nats-Service-Error" not in reply.headers
+    doc = json.loads((await nats_client.request(SUBJECT, as_json(), timeout=LIMIT)).data)
+    assert doc["outputs"][0]["name"] == "logits"
+    assert doc["outputs"][0]["shape"] == [1, 10]
+
+
+async def test_random_bytes_are_refused_and_nothing_stops(
+    digits_mesh: LocalMesh, nats_client: Client
+) -> None:
+    """Bytes, mutated messages and random documents; none may go unanswered."""
+    seed = random.SystemRandom().randrange(1 << 32)
+    print(f"seed {seed}")
+    dice = random.Random(seed)
+    bodies = [dice.randbytes(dice.randrange(1, 2000)) for _ in range(60)]
+    for good in (packed(), as_json()):
+        for _ in range(60):
+            body = bytearray(good)
+            for _ in range(dice.randrange(1, 6)):
+                body[dice.randrange(len(body))] = dice.randrange(256)
+            bodies.append(bytes(body[: dice.randrange(1, len(body) + 1)]))
+    bodies += [bytes(msgpack.packb(_document(dice, 4))) for _ in range(60)]
+    bodies += [json.dumps({"inputs": _document(dice, 4)}).encode() for _ in range(60)]
+    replies = await asyncio.gather(
+        *(nats_client.request(SUBJECT, body, timeout=8.0) for body in bodies)
+    )
+    # A mutation may leave a good message, of other pixels.
+    refused = [r for r in replies if r.headers and "Nats-Service-Error-Code" in r.headers]
+    codes = {r.headers["Nats-Service-Error-Code"] for r in refused if r.headers}
+    assert len(refused) > len(bodies) // 2
+    assert codes <= {"400", "404", "504"}, "a bad request is never the mesh's own fault"
+    await good_request(digits_mesh.mesh)
+
+
+def _document(dice: random.Random, depth: int) -> Any:
+    kind = dice.randrange(8 if depth else 6)
+    if kind == 6:
+        return [_document(dice, depth - 1) for _ in range(dice.randrange(4))]
+    if kind == 7:
+        keys = ["v", "tensors", "inputs", "image", "shape", "data", "datatype", "name", "id"]
+        return {dice.choice(keys): _document(dice, depth - 1) for _ in range(dice.randrange(5))}
+    return [None, True, dice.randrange(-(2**40), 2**40), dice.random(), "FP32", ""][kind]
+
+
+async def test_an_unknown_model_is_not_found_through_a_gateway(
+    digits_mesh: LocalMesh, nats_client: Client
+) -> None:
+    for body in (packed(), as_json()):
+        status, message = await answer_of(nats_client, body, "swarm.default.infer.nonsense")
+        assert status == "NOT_FOUND"
+        assert "nonsense" in message
+    await good_request(digits_mesh.mesh)
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "budget", "error"),
+    [
+        ("nonsense", {"image": np.zeros((1, 1, 8, 8), np.float32)}, 2.0, swarm.NotFound),
+        ("digits@99", {"image": np.zeros((1, 1, 8, 8), np.float32)}, 2.0, swarm.NotFound),
+        ("digits", {"picture": np.zeros((1, 1, 8, 8), np.float32)}, 2.0, swarm.InvalidArgument),
+        ("digits", {}, 2.0, swarm.InvalidArgument),
+        ("digits", {"image": np.zeros((1, 8, 8), np.float32)}, 2.0, swarm.InvalidArgument),
+        ("digits", {"image": np.zeros((1, 1, 8, 8), np.int64)}, 2.0, swarm.InvalidArgument),
+        ("digits", {"image": np.zeros((1, 1, 8, 8), complex)}, 2.0, swarm.InvalidArgument),
+        ("digits", {"image": np.zeros((1, 1, 8, 8), np.float32)}, 0.0, swarm.DeadlineExceeded),
+        ("digits", {"image": np.zeros((1, 1, 8, 8), np.float32)}, -1.0, swarm.DeadlineExceeded),
+        ("di.gits", {"image": np.zeros((1, 1, 8, 8), np.float32)}, 2.0, swarm.InvalidArgument),
+        ("", {"image": np.zeros((1, 1, 8, 8), np.float32)}, 2.0, swarm.InvalidArgument),
+    ],
+)
+@pytest.mark.parametrize("known", [True, False], ids=["looked-up", "fresh"])
+async def test_a_wrong_call_raises_its_typed_error_within_the_budget(
+    digits_mesh: LocalMesh,
+    model: str,
+    inputs: dict[str, np.ndarray],
+    budget: float,
+    error: type[swarm.SwarmError],
+    known: bool,
+) -> None:
+    """The same whether the client has looked the model up before or not."""
+    async with swarm.connect(digits_mesh.url) as mesh:
+        if known:
+            await mesh.model("digits")
+        started = time.monotonic()
+        with pytest.raises(error):
+            await mesh.infer(model, inputs, budget)
+        assert time.monotonic() - started < max(budget, 0.0) + 1.0
+        await good_request(mesh)
+
+
+# --- straight into a lane ---------------------------------------------------------------
+
+LANE = "swarm.default.features.digits.1.{stage}.any"
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+async def test_garbage_in_a_lane_is_dead_lettered_and_the_node_survives(
+    digits_mesh: LocalMesh, nats_client: Client, stage: int
+) -> None:
+    before = {node: status["pid"] for node, status in digits_mesh.statuses.items()}
+    stream = nats_client.jetstream()
+    first = (await stream.stream_info("SWARM=default=dead")).state.messages
+    bodies = [b"", b"\xff\xfe garbage", bytes(2000), packed()]
+    for body in bodies:
+        await stream.publish(LANE.format(stage=stage), body)
+
+    async def buried() -> int:
+        return (await stream.stream_info("SWARM=default=dead")).state.messages - first
+
+    async with asyncio.timeout(5.0):
+        while await buried() < len(bodies):
+            await asyncio.sleep(0.02)
+    last = await stream.get_last_msg("SWARM=default=dead", "swarm.default.dead.digits")
+    assert last.data in bodies
+    assert last.headers is not None
+    assert last.headers["Swarm-Stage"] == str(stage)
+    assert "undecodable" in last.headers["Swarm-Reason"]
+    await good_request(digits_mesh.mesh)
+    await asyncio.sleep(0.3)
+    assert await buried() == len(bodies), "each is buried once"
+    alive = {s["node"] for s in digits_mesh.statuses.values() if s["state"] == "ready"}
+    assert {n for n, pid in before.items() if digits_mesh.statuses[n]["pid"] == pid} >= alive
+    assert all(node.alive and not node.restarts for node in digits_mesh.supervisor.nodes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "status"),
+    [
+        ({"tensors": {"other": np.zeros((1, 1, 8, 8), np.float32)}}, "INVALID_ARGUMENT"),
+        ({"tensors": {"image": np.zeros((1, 1, 9, 8), np.float32)}}, "INVALID_ARGUMENT"),
+        ({"tensors": {"image": np.zeros((1, 1, 8, 8), np.float64)}}, "INVALID_ARGUMENT"),
+        ({"model": "another"}, "INVALID_ARGUMENT"),
+        ({"version": "7"}, "INVALID_ARGUMENT"),
+        ({"stage": 2}, "INVALID_ARGUMENT"),
+        ({"budget_us": 0}, "DEADLINE_EXCEEDED"),
+        ({"budget_us": -(2**50)}, "DEADLINE_EXCEEDED"),
+        ({"hops": [None, 7, {"stage": "x", "queue_us": "y"}], "budget_us": 0}, "DEADLINE_EXCEEDED"),
+        ({"hops": [{"queue_us": None, "compute_us": None}], "budget_us": 0}, "DEADLINE_EXCEEDED"),
+    ],
+    ids=lambda value: str(list(value))[:40] if isinstance(value, dict) else None,
+)
+async def test_wrong_features_are_answered_with_their_status(
+    digits_mesh: LocalMesh, nats_client: Client, changes: dict[str, Any], status: str
+) -> None:
+    """Well-formed messages that make no sense: their sender is told, the node goes on."""
+    inbox = nats_client.new_inbox()
+    replies = await nats_client.subscribe(inbox)
+    good: dict[str, Any] = {
+        "id": f"wrong-{time.monotonic_ns()}",
+        "model": "digits",
+        "version": "1",
+        "stage": 1,
+        "reply": inbox,
+        "budget_us": 2_000_000,
+        "tensors": {"image": np.zeros((1, 1, 8, 8), np.float32)},
+    }
+    features = Features(**(good | changes))
+    body = b"".join(bytes(part) for part in features.parts())
+    await nats_client.jetstream().publish(LANE.format(stage=1), body)
+    answer = Result.decode((await replies.next_msg(LIMIT)).data)
+    assert answer.status == status, answer.message
+    assert answer.node
+    await replies.unsubscribe()
+    await good_request(digits_mesh.mesh)
+
+
+async def test_features_for_which_every_run_fails_answer_internal(digits_mesh: LocalMesh) -> None:
+    """A word outside the vocabulary passes every check of form, and no runtime can look it up."""
+    model = transformer_encoder(layers=1, d_model=16, heads=2, seq=8, vocabulary=50)
+    result = split(model, name="words", stages=2, bandwidth=1e6)
+    mask = np.ones((1, 8), np.int64)
+    good = {"tokens": np.full((1, 8), 3, np.int64), "attention_mask": mask}
+    bad = {"tokens": np.full((1, 8), 10_000, np.int64), "attention_mask": mask}
+    nodes = await add_model(digits_mesh, result, "shard-1", "shard-2")
+    try:
+        started = time.monotonic()
+        with pytest.raises(swarm.Internal):
+            await digits_mesh.mesh.infer("words", bad, 5.0)
+        assert time.monotonic() - started < 2.5, "known at once, not by the end of the budget"
+        # Poison in company: the others are served.
+        answers = await asyncio.gather(
+            *(digits_mesh.mesh.ask("words", bad if n % 4 == 0 else good) for n in range(20))
+        )
+        for number, answer in enumerate(answers):
+            expected = swarm.Status.INTERNAL if number % 4 == 0 else swarm.Status.OK
+            assert answer.status is expected, answer.message
+    finally:
+        await dismiss(digits_mesh, nodes)
+
+
+async def test_a_request_may_name_its_id_but_not_a_subject(nats_client: Client) -> None:
+    images, _ = digits()
+    for name, status in (("fine-id_1", "OK"), ("a.>", "INVALID_ARGUMENT"), ("x y", None)):
+        body = b"".join(bytes(p) for p in Request({"image": images[:1]}, id=name).parts())
+        reply = Result.decode((await nats_client.request(SUBJECT, body, timeout=LIMIT)).data)
+        assert reply.status == (status or "INVALID_ARGUMENT")
+        assert (reply.id == name) == (status == "OK")

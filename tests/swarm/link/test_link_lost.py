@@ -1,0 +1,245 @@
+"""Connections that break: servers that die, hang, refuse or talk nonsense."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import time
+
+import pytest
+from real_server import Inbox, Links, eventually
+
+from swarm.errors import NotConnected
+from swarm.server import EmbeddedServer
+
+pytestmark = pytest.mark.integration
+
+
+async def test_a_restarted_server_finds_all_subscriptions_again(
+    server: EmbeddedServer, links: Links
+) -> None:
+    link = await links.connect(server.url)
+    plain, grouped, gone = Inbox(), Inbox(), Inbox()
+    ups: list[int] = []
+    downs: list[int] = []
+    link.on_up.append(lambda: ups.append(1))
+    link.on_down.append(lambda: downs.append(1))
+    link.subscribe("plain", plain)
+    link.subscribe("grouped", grouped, queue="g")
+    link.unsubscribe(link.subscribe("gone", gone))
+    await server.kill()
+    await eventually(lambda: not link.connected)
+    late = Inbox()
+    link.subscribe("late", late)  # while there is no connection
+    with pytest.raises(NotConnected):
+        link.publish("plain", b"")
+    await server.start()
+    await link.ready(5.0)
+    for subject in ("plain", "grouped", "gone", "late"):
+        link.publish(subject, b"")
+    await link.flush()
+    assert (len(plain), len(grouped), len(late), len(gone)) == (1, 1, 1, 0)
+    link.subscribe("echo", lambda m: link.publish(m.reply, b"here"))
+    assert bytes((await link.request("echo")).data) == b"here"
+    assert (ups, downs, link.reconnects) == ([1], [1], 1)
+
+
+async def test_publishing_in_any_step_of_a_loss_raises_nothing_but_not_connected(
+    server: EmbeddedServer, links: Links
+) -> None:
+    link = await links.connect(server.url)
+    refused = 0
+    os.kill(server.pid, signal.SIGKILL)
+    deadline = time.monotonic() + 1.0
+    while time.monotonic() < deadline and refused < 5:
+        try:
+            link.publish("a", b"x")
+            link.publish("a", b"x" * 100_000)
+        except NotConnected:
+            refused += 1
+        await asyncio.sleep(0)
+    assert refused == 5
+
+
+async def test_publishing_when_the_transport_is_just_gone_raises_not_connected(
+    server: EmbeddedServer, links: Links
+) -> None:
+    link = await links.connect(server.url)
+    outcome: list[BaseException | None] = []
+    original = link.connection_lost
+
+    def lost(exc: Exception | None) -> None:
+        original(exc)
+
+        def attempt() -> None:
+            try:
+                link.publish("a", b"x")
+                link.publish("a", b"x" * 100_000)
+            except Exception as error:
+                outcome.append(error)
+            else:
+                outcome.append(None)
+
+        # First in line of what runs next, before the task that notices the loss.
+        asyncio.get_running_loop().call_soon(attempt)
+
+    link.connection_lost = lost  # type: ignore[method-assign]
+    await server.kill()
+    await eventually(lambda: bool(outcome))
+    assert outcome[0] is None or isinstance(outcome[0], NotConnected), repr(outcome[0])
+
+
+async def test_a_flush_under_way_fails_when_the_connection_is_lost(
+    server: EmbeddedServer, links: Links
+) -> None:
+    link = await links.connect(server.url)
+    os.kill(server.pid, signal.SIGSTOP)
+    flushing = asyncio.create_task(link.flush(5.0))
+    await asyncio.sleep(0.01)
+    os.kill(server.pid, signal.SIGKILL)
+    with pytest.raises(NotConnected):
+        await flushing
+
+
+async def test_a_hung_server_is_noticed_within_four_seconds_and_left(
+    server: EmbeddedServer, links: Links
+) -> None:
+    async with EmbeddedServer() as other:
+        link = await links.connect(server.url, other.url)
+        inbox = Inbox()
+        link.subscribe("a", inbox)
+        reconnected: list[float] = []
+        link.on_up.append(lambda: reconnected.append(time.monotonic()))
+        os.kill(server.pid, signal.SIGSTOP)
+        started = time.monotonic()
+        try:
+            await eventually(lambda: not link.connected, within=4.5)
+            assert time.monotonic() - started < 4.0
+            assert "pings" in link.last_error
+            # The first server still accepts connections; the second one answers.
+            await eventually(lambda: bool(reconnected), within=5.0)
+            link.publish("a", b"")
+            await eventually(lambda: len(inbox) == 1)
+            assert link.url is not None
+            assert link.url.port == other.port
+            await asyncio.sleep(0.2)
+            assert len(reconnected) == 1  # the new connection stays
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        await links.close()
+
+
+async def test_after_a_refusing_server_the_next_one_is_kept(links: Links) -> None:
+    """What the dropped connection still reports must not end the one after it."""
+    refusals = 0
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal refusals
+        refusals += 1
+        writer.write(b"INFO {}\r\n")
+        await reader.readline()
+        writer.write(b"-ERR 'Authorization Violation'\r\n")
+        await writer.drain()
+        await asyncio.sleep(1.0)
+        writer.close()
+
+    bad = await asyncio.start_server(refuse, "127.0.0.1", 0)
+    port = bad.sockets[0].getsockname()[1]
+    async with EmbeddedServer() as good:
+        link = await links.connect(f"nats://127.0.0.1:{port}", good.url)
+        await asyncio.sleep(0.3)
+        assert link.connected
+        assert (link.reconnects, refusals) == (0, 1)
+        await links.close()
+    bad.close()
+
+
+@pytest.mark.parametrize(
+    "greeting",
+    [
+        b"SSH-2.0-OpenSSH_9.6\r\n",
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        b"INFO []\r\n",
+        b"INFO {\r\n",
+        b"INFO \xff\xfe\r\n",
+        b"INFO 7\r\n",
+        b"INFO {}\r\nMSG a b c d e\r\n",
+        b"",
+    ],
+)
+async def test_whatever_listens_there_the_link_reports_it_and_keeps_trying(
+    links: Links, greeting: bytes
+) -> None:
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(greeting)
+        writer.close()
+
+    strange = await asyncio.start_server(greet, "127.0.0.1", 0)
+    port = strange.sockets[0].getsockname()[1]
+    link = links.start(f"nats://127.0.0.1:{port}")
+    with pytest.raises(NotConnected, match="no NATS server answers"):
+        await link.ready(0.2)
+    assert links.running(link)
+    assert link.last_error
+    strange.close()
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [b"MSG a\r\n", b"MSG a 1 -5\r\n", b"INFO [1]\r\n", b"INFO {\r\n", b"\r\n" + b"x" * 70_000],
+)
+async def test_nonsense_in_mid_stream_costs_one_connection_and_no_more(
+    links: Links, nonsense: bytes
+) -> None:
+    sessions = 0
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sessions
+        sessions += 1
+        first = sessions == 1
+        writer.write(b"INFO %b\r\n" % json.dumps({"max_payload": 1000}).encode())
+        while line := await reader.readline():
+            if line == b"PING\r\n":
+                writer.write(b"PONG\r\n")
+                if first:
+                    first = False
+                    await asyncio.sleep(0.05)
+                    writer.write(nonsense)
+        writer.close()
+
+    strange = await asyncio.start_server(talk, "127.0.0.1", 0)
+    port = strange.sockets[0].getsockname()[1]
+    link = await links.connect(f"nats://127.0.0.1:{port}")
+    await eventually(lambda: sessions == 2 and link.connected)
+    assert link.reconnects == 1
+    await asyncio.sleep(0.1)
+    assert (sessions, link.connected) == (2, True)
+    await link.close()
+    strange.close()
+
+
+async def test_waiting_for_a_server_that_is_not_there_says_what_to_do(links: Links) -> None:
+    link = links.start("nats://127.0.0.1:1")
+    with pytest.raises(NotConnected, match=r"start one .* or pass --nats URL"):
+        await link.ready(0.1)
+
+
+async def test_closing_while_connecting_ends_the_link(links: Links) -> None:
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"INFO {}\r\n")
+        await reader.readline()
+        await asyncio.sleep(0.2)
+        writer.write(b"PONG\r\n")
+        await reader.read()
+        writer.close()
+
+    slow = await asyncio.start_server(silent, "127.0.0.1", 0)
+    port = slow.sockets[0].getsockname()[1]
+    link = links.start(f"nats://127.0.0.1:{port}")
+    await asyncio.sleep(0.1)
+    await link.close()
+    await eventually(lambda: not links.running(link), within=3.0)
+    assert not link.connected
+    slow.close()

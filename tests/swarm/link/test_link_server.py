@@ -1,0 +1,253 @@
+"""The link against a real server: messages, requests, limits."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+from real_server import Inbox, Links, eventually
+
+from swarm.errors import NoResponders, NotConnected, ResourceExhausted
+from swarm.link import Link, LinkMessage, LinkOptions
+from swarm.server import EmbeddedServer
+
+pytestmark = pytest.mark.integration
+
+
+async def test_a_subscriber_gets_what_is_published_in_order(
+    server: EmbeddedServer, links: Links
+) -> None:
+    sender, receiver = await links.connect(server.url), await links.connect(server.url)
+    inbox = Inbox()
+    receiver.subscribe("a.*", inbox)
+    await receiver.flush()
+    for number in range(500):
+        sender.publish("a.b", b"%d" % number)
+    await eventually(lambda: len(inbox) == 500)
+    assert inbox.bodies == [b"%d" % number for number in range(500)]
+    assert inbox[0].subject == "a.b"
+    assert inbox[0].reply == ""
+    assert inbox[0].headers is None
+
+
+async def test_parts_headers_and_the_reply_subject_arrive_whole(
+    server: EmbeddedServer, links: Links
+) -> None:
+    link = await links.connect(server.url)
+    inbox = Inbox()
+    link.subscribe("a", inbox)
+    head = b"NATS/1.0\r\nNats-Msg-Id: x\r\n\r\n"
+    link.publish("a", [b"one", memoryview(b"two"), b""], "back", head)
+    await eventually(lambda: len(inbox) == 1)
+    assert (inbox[0].reply, inbox[0].headers, inbox.bodies) == ("back", head, [b"onetwo"])
+    assert inbox[0].status == b""
+
+
+async def test_a_queue_group_gives_each_message_to_one_member(
+    server: EmbeddedServer, links: Links
+) -> None:
+    link = await links.connect(server.url)
+    first, second = Inbox(), Inbox()
+    link.subscribe("work", first, queue="group")
+    link.subscribe("work", second, queue="group")
+    for _ in range(100):
+        link.publish("work", b"")
+    await link.flush()
+    await eventually(lambda: len(first) + len(second) >= 100)
+    assert len(first) + len(second) == 100
+    assert first
+    assert second
+
+
+async def test_a_request_gets_its_own_reply_among_concurrent_ones(
+    server: EmbeddedServer, links: Links
+) -> None:
+    server_side, client = await links.connect(server.url), await links.connect(server.url)
+    server_side.subscribe("echo", lambda m: server_side.publish(m.reply, bytes(m.data)))
+    await server_side.flush()
+    answers = await asyncio.gather(*(client.request("echo", b"%d" % n) for n in range(200)))
+    assert [bytes(a.data) for a in answers] == [b"%d" % n for n in range(200)]
+    assert client._replies == {}  # no reply subject is left behind
+
+
+async def test_a_request_to_nobody_fails_at_once(server: EmbeddedServer, links: Links) -> None:
+    link = await links.connect(server.url)
+    started = time.monotonic()
+    with pytest.raises(NoResponders, match="nobody listens on nowhere"):
+        await link.request("nowhere", b"", timeout=5.0)
+    assert time.monotonic() - started < 0.5
+    assert link._replies == {}
+
+
+async def test_a_request_that_nobody_answers_ends_by_its_timeout(
+    server: EmbeddedServer, links: Links
+) -> None:
+    link = await links.connect(server.url)
+    link.subscribe("silent", Inbox())
+    with pytest.raises(TimeoutError):
+        await link.request("silent", b"", timeout=0.05)
+    assert link._replies == {}
+
+
+async def test_a_payload_of_8_mb_arrives_intact(server: EmbeddedServer, links: Links) -> None:
+    link = await links.connect(server.url)
+    inbox = Inbox()
+    link.subscribe("big", inbox)
+    block = bytes(range(256)) * 4096
+    link.publish("big", [block] * 8)
+    link.publish("big", b"after")
+    await eventually(lambda: len(inbox) == 2)
+    assert inbox.bodies == [block * 8, b"after"]
+
+
+@pytest.mark.parametrize("headers", [b"", b"NATS/1.0\r\nA: b\r\n\r\n"])
+async def test_a_message_above_the_servers_limit_is_refused_here_and_the_link_survives(
+    links: Links, headers: bytes
+) -> None:
+    async with EmbeddedServer(max_payload=100_000) as small:
+        link = await links.connect(small.url)
+        assert link.max_payload == 100_000
+        inbox = Inbox()
+        link.subscribe("a", inbox)
+        fits = 100_000 - len(headers)
+        with pytest.raises(ResourceExhausted, match="accepts 100000"):
+            link.publish("a", b"x" * (fits + 1), headers=headers)
+        link.publish("a", b"x" * fits, headers=headers)
+        await eventually(lambda: len(inbox) == 1)
+        assert link.reconnects == 0
+        await links.close()
+
+
+async def test_a_callback_that_raises_is_counted_and_ends_nothing(
+    server: EmbeddedServer, links: Links
+) -> None:
+    link = await links.connect(server.url)
+    inbox = Inbox()
+
+    def fail(message: LinkMessage) -> None:
+        raise RuntimeError("on purpose")
+
+    link.subscribe("bad", fail)
+    link.subscribe("good", inbox)
+    for _ in range(3):
+        link.publish("bad", b"")
+        link.publish("good", b"")
+    await eventually(lambda: len(inbox) == 3)
+    assert link.callback_errors == 3
+    assert link.connected
+    assert link.reconnects == 0
+
+
+async def test_nothing_is_delivered_after_unsubscribing(
+    server: EmbeddedServer, links: Links
+) -> None:
+    link = await links.connect(server.url)
+    inbox = Inbox()
+    sid = link.subscribe("a", inbox)
+    link.publish("a", b"1")
+    await eventually(lambda: len(inbox) == 1)
+    link.unsubscribe(sid)
+    link.publish("a", b"2")
+    await link.flush()
+    assert inbox.bodies == [b"1"]
+
+
+async def test_draining_a_subscription_delivers_what_was_sent_before(
+    server: EmbeddedServer, links: Links
+) -> None:
+    sender, receiver = await links.connect(server.url), await links.connect(server.url)
+    inbox = Inbox()
+    sid = receiver.subscribe("a", inbox)
+    await receiver.flush()
+    for _ in range(200):
+        sender.publish("a", b"x" * 1000)
+    await sender.flush()
+    await receiver.unsubscribe_and_drain(sid)
+    assert len(inbox) == 200
+    sender.publish("a", b"late")
+    await sender.flush()
+    await receiver.flush()
+    assert len(inbox) == 200
+
+
+async def test_flush_waits_for_its_own_pong_and_not_for_an_earlier_one(
+    server: EmbeddedServer, links: Links
+) -> None:
+    link = await links.connect(server.url, ping_interval=0.01)
+    sender = await links.connect(server.url)
+    del sender
+    # The keep-alive's own PINGs are on their way all the time here.
+    for number in range(300):
+        inbox = Inbox()
+        sid = link.subscribe(f"f.{number}", inbox)
+        link.publish(f"f.{number}", b"")
+        await link.flush()
+        assert len(inbox) == 1  # the echo comes before the PONG of the PING after it
+        link.unsubscribe(sid)
+
+
+def test_a_keep_alive_pong_does_not_complete_a_flush() -> None:
+    async def scenario() -> None:
+        link = Link(LinkOptions(ping_interval=0.01))
+        sent: list[bytes] = []
+
+        class Transport:
+            write = sent.append
+
+            @staticmethod
+            def abort() -> None:
+                pass
+
+        link._transport = Transport()  # type: ignore[assignment]
+        link.connected = True
+        serving = asyncio.create_task(link._serve())
+        while not sent:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        flushing = asyncio.create_task(link.flush())
+        await asyncio.sleep(0)
+        assert sent == [b"PING\r\n"] * 2
+        link._control(b"PONG", b"")
+        await asyncio.sleep(0)
+        assert not flushing.done()
+        link._control(b"PONG", b"")
+        await asyncio.wait_for(flushing, 1.0)
+        serving.cancel()
+
+    asyncio.run(scenario())
+
+
+async def test_publishing_without_a_connection_raises_at_once() -> None:
+    link = Link(LinkOptions())
+    with pytest.raises(NotConnected):
+        link.publish("a", b"")
+    with pytest.raises(NotConnected):
+        await link.flush()
+    with pytest.raises(NotConnected):
+        await link.request("a")
+
+
+async def test_unsent_bytes_are_bounded(server: EmbeddedServer, links: Links) -> None:
+    link = await links.connect(server.url, max_pending=1 << 20)
+    with pytest.raises(ResourceExhausted, match="waiting to be sent"):
+        for _ in range(2000):
+            link.publish("a", b"x" * 100_000)
+    await link.flush(10.0)
+    link.publish("a", b"x" * 100_000)  # room again
+    assert link.reconnects == 0
+
+
+async def test_closing_sends_what_was_published_before(
+    server: EmbeddedServer, links: Links
+) -> None:
+    sender, receiver = await links.connect(server.url), await links.connect(server.url)
+    inbox = Inbox()
+    receiver.subscribe("a", inbox)
+    await receiver.flush()
+    for _ in range(50):
+        sender.publish("a", b"x" * 50_000)
+    await sender.close()
+    await eventually(lambda: len(inbox) == 50)
+    with pytest.raises(NotConnected):
+        sender.publish("a", b"")
+    await eventually(lambda: not links.running(sender))

@@ -1,0 +1,82 @@
+"""What the tests against a real nats-server share."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from swarm.link import Link, LinkMessage, LinkOptions
+from swarm.server import EmbeddedServer
+
+
+async def eventually(
+    promise: Callable[[], bool], within: float = 5.0, what: str = "the promise"
+) -> None:
+    """Wait until `promise()` holds; fails the test after `within` seconds."""
+    deadline = time.monotonic() + within
+    while not promise():  # noqa: ASYNC110 - what is waited for has no event of its own
+        assert time.monotonic() < deadline, f"{what} did not hold within {within} s"
+        await asyncio.sleep(0.002)
+
+
+class ConfiguredServer(EmbeddedServer):
+    """A server with more in its configuration: users, TLS."""
+
+    def __init__(self, extra: str, **kwargs: object) -> None:
+        super().__init__(**kwargs)  # type: ignore[arg-type]
+        self._extra = extra
+
+    def _configuration(self, directory: Path) -> str:
+        return super()._configuration(directory) + self._extra
+
+
+class Links:
+    """Opens links and ends them all."""
+
+    def __init__(self) -> None:
+        self._open: list[tuple[Link, asyncio.Task[None]]] = []
+
+    def start(self, *urls: str, **options: object) -> Link:
+        """A link that runs, connected or not."""
+        link = Link(LinkOptions(servers=urls, **options))  # type: ignore[arg-type]
+        self._open.append((link, asyncio.get_running_loop().create_task(link.run())))
+        return link
+
+    async def connect(self, *urls: str, **options: object) -> Link:
+        link = self.start(*urls, **options)
+        await link.ready(5.0)
+        return link
+
+    def running(self, link: Link) -> bool:
+        return next(not task.done() for other, task in self._open if other is link)
+
+    async def crash(self, link: Link) -> None:
+        """End a link as a killed process ends: at once, nothing is sent any more."""
+        for other, task in self._open:
+            if other is link:
+                link._abort()
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+    async def close(self) -> None:
+        for link, task in self._open:
+            await link.close()
+            task.cancel()
+        results = await asyncio.gather(
+            *(task for _, task in self._open), return_exceptions=True
+        )
+        failures = [r for r in results if isinstance(r, Exception)]
+        assert not failures, f"a link ended by an exception: {failures}"
+
+
+class Inbox(list[LinkMessage]):
+    """A callback that keeps what it gets."""
+
+    def __call__(self, message: LinkMessage) -> None:
+        self.append(message)
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [bytes(message.data) for message in self]
