@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from swarm.errors import InvalidArgument, ResourceExhausted
 from swarm.flow.ack_wait import ack_wait_for
+from swarm.gossip import LAN, LOCAL, WAN, GossipConfig
 from swarm.lanes import FALLBACK, PRIMARY, STANDBY, LaneOptions
 from swarm.link import Link, LinkOptions
 from swarm.model import ModelInfo
@@ -21,7 +23,10 @@ class NodeConfig:
 
     threads: ONNX Runtime threads for one stage. credit: messages asked for and in hand per
     lane (see `swarm.lanes.Lane`). storage: of the lanes, `memory` or `file`, decided by
-    whichever node makes them. max_batch, max_wait (seconds): micro-batching.
+    whichever node makes them. max_batch, max_wait (seconds): micro-batching. gossip: a
+    preset. mesh_key: 16 to 64 bytes that all nodes share; gossip without it is refused.
+    quota: requests a second that one agent may send to this node, 0 for any number.
+    state_dir: where durable state is kept, '' for nowhere.
     """
 
     role: str
@@ -37,6 +42,10 @@ class NodeConfig:
     max_batch: int = 4
     max_wait: float = 0.0005
     budget: float = 5.0
+    gossip: GossipConfig = LAN
+    mesh_key: bytes | None = None
+    quota: float = 0.0
+    state_dir: str = ""
 
     def __post_init__(self) -> None:
         token(self.mesh, "mesh name")
@@ -113,3 +122,27 @@ def check_payload(info: ModelInfo, link: Link) -> None:
                 f"this server's max_payload is {link.max_payload}: set `max_payload: {needed}` "
                 "in its configuration, or choose a smaller cut (`swarm model inspect`)"
             )
+
+
+def gossip_preset(name: str) -> GossipConfig:
+    """`local`, `lan` or `wan`. Raises `InvalidArgument`."""
+    presets = {"local": LOCAL, "lan": LAN, "wan": WAN}
+    if name not in presets:
+        raise InvalidArgument(f"--gossip {name!r}: it is {', '.join(presets)}")
+    return presets[name]
+
+
+def read_mesh_key(path: str) -> bytes | None:
+    """The mesh's key from a file, or None without one. Raises `InvalidArgument`."""
+    if not path:
+        return None
+    try:
+        key = Path(path).read_bytes().strip()
+    except OSError as error:
+        raise InvalidArgument(f"--mesh-key {path}: {error}") from None
+    if not 16 <= len(key) <= 64:
+        raise InvalidArgument(
+            f"--mesh-key {path} holds {len(key)} bytes; 16 to 64 are needed: "
+            "`openssl rand -hex 32 > mesh.key`"
+        )
+    return key

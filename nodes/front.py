@@ -15,12 +15,10 @@ from nodes.worker import Worker
 from shards.errors import ShardsError
 from swarm.errors import DeadlineExceeded, Internal, InvalidArgument, Status, SwarmError
 from swarm.ids import ulid
-from swarm.mesh import Mesh
+from swarm.mesh import MAX_BUDGET, Mesh
 from swarm.messages import Hop, Request, Result
 from swarm.requester import Ask
 from swarm.subjects import TOKEN
-
-MAX_BUDGET = 600.0  # seconds
 
 Lookup = Callable[[str, str], Awaitable[Loaded]]  # (model, version or '') -> what is loaded
 
@@ -28,11 +26,14 @@ Lookup = Callable[[str, str], Awaitable[Loaded]]  # (model, version or '') -> wh
 class Front:
     """`answer` never raises for a bad request: the failure is the result."""
 
-    def __init__(self, mesh: Mesh, node: str, lookup: Lookup, budget: float) -> None:
+    def __init__(
+        self, mesh: Mesh, node: str, lookup: Lookup, budget: float, pinned: str = ""
+    ) -> None:
         self._mesh = mesh
         self._node = node
         self._lookup = lookup
         self._budget = budget
+        self._pinned = pinned
         self._worker: Worker | None = None
 
     async def answer(self, model: str, request: Request, sequence: int = 0) -> Result:
@@ -44,7 +45,12 @@ class Front:
         try:
             budget = self._checked_budget(request)
             async with asyncio.timeout(budget):
-                loaded = await self._lookup(model, request.version)
+                version = request.version or self._pinned
+                if not version:
+                    version = await self._mesh.version_for(
+                        model, request.agent, request.session, request.id
+                    )
+                loaded = await self._lookup(model, version)
             info = loaded.info
             info.check(request.inputs)
             tensors = request.inputs

@@ -39,6 +39,14 @@ def node(
     budget: Annotated[
         float, typer.Option(help="Milliseconds for requests that name no budget.")
     ] = 5000.0,
+    gossip: Annotated[str, typer.Option(help="Preset of the gossip: local, lan or wan.")] = "lan",
+    mesh_key: Annotated[
+        str, typer.Option(help="A file of 16 to 64 bytes that all nodes share; signs gossip.")
+    ] = "",
+    quota: Annotated[
+        float, typer.Option(min=0, help="Requests a second that one agent may send; 0: any.")
+    ] = 0.0,
+    state_dir: Annotated[str, typer.Option(help="Folder of the node's durable state.")] = "",
     credentials: Annotated[str, typer.Option(help="A .creds file for the server.")] = "",
     source: Annotated[str, typer.Option(help="edge: digits, or an .npz file.")] = "digits",
     rate: Annotated[float, typer.Option(min=0.01, help="edge: captures a second.")] = 30.0,
@@ -64,7 +72,7 @@ def node(
     The node waits, with a message, for a server or a model that is not there yet. SIGTERM or
     Ctrl-C drains it: it finishes what it has begun and gives the rest back.
     """
-    from nodes.config import NodeConfig
+    from nodes.config import NodeConfig, gossip_preset, read_mesh_key
     from nodes.edge import EdgeOptions
     from nodes.process import run_node
     from swarm.errors import SwarmError
@@ -86,6 +94,10 @@ def node(
             max_batch=max_batch,
             max_wait=max_wait / 1e3,
             budget=budget / 1e3,
+            gossip=gossip_preset(gossip),
+            mesh_key=read_mesh_key(mesh_key),
+            quota=quota,
+            state_dir=state_dir,
         )
         edge = EdgeOptions(
             source=source,

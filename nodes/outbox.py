@@ -6,13 +6,14 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from nodes.counters import StageStats
-from swarm.claims import Claims, Opened
+from nodes.job import Job
+from swarm.claims import Claims
 from swarm.errors import NotConnected, ResourceExhausted, Status, SwarmError
 from swarm.lanes import Delivery, FreshDelivery, Publisher
 from swarm.link import Link
@@ -23,27 +24,15 @@ from swarm.tensors import Part
 
 log = logging.getLogger("swarm.stage")
 
+NextLane = Callable[[ModelInfo, int, Features], str]
 RETRY_FULL_LANE = 0.004  # seconds between attempts while the next lane is full
-
-
-@dataclass(slots=True)
-class Job:
-    """A request in hand: its delivery, its features, and what it has cost so far."""
-
-    delivery: Delivery | FreshDelivery
-    features: Features
-    expires: float  # time.monotonic() when its budget ends
-    arrived: float
-    age: float  # seconds in the lane before it arrived
-    queue_us: int = 0
-    opened: Opened = field(default_factory=list)  # shared memory in use
-    shape: tuple[Any, ...] = field(default=())
 
 
 class Outbox:
     """The sending half of a stage. Every job that enters leaves by `sent`, `fail` or `bury`.
 
-    next_is_local: whether all nodes of the next stage share this host's memory.
+    next_is_local: whether all nodes of the next stage share this host's memory. next_lane: the
+    routing policy; the shared lane without one.
     """
 
     def __init__(
@@ -57,6 +46,7 @@ class Outbox:
         stats: StageStats,
         claims: Claims | None = None,
         next_is_local: Callable[[], bool] = lambda: False,
+        next_lane: NextLane = lambda info, stage, features: ANY,
     ) -> None:
         self.stage = stage
         self.stats = stats
@@ -68,7 +58,10 @@ class Outbox:
         self._loop = asyncio.get_running_loop()
         self._last = stage == info.last
         following = (info.model, info.version, stage + 1)
-        self._next = "" if self._last else subjects.features(*following, ANY)
+        self._lanes: dict[str, str] = {}  # subjects by lane: made once
+        self._subject_of = partial(subjects.features, *following)
+        self._info = info
+        self._next_lane = next_lane
         self._next_fresh = "" if self._last else subjects.fresh(*following)
         self._dead = subjects.dead(info.model)
 
@@ -136,11 +129,20 @@ class Outbox:
                 self._link.publish(self._next_fresh, parts, features.reply)
                 self._finish(job)
                 return
-            self._publisher.publish(self._next, parts, features.message_id, stored)
+            self._publisher.publish(self._subject(features), parts, features.message_id, stored)
         except NotConnected:
             return  # the message will be handed out again
         except SwarmError as error:
             self.fail(job.delivery, features, error.status, str(error))
+
+    def _subject(self, features: Features) -> str:
+        lane = self._next_lane(self._info, self.stage + 1, features)
+        subject = self._lanes.get(lane)
+        if subject is None:
+            if len(self._lanes) > 1024:
+                self._lanes.clear()  # nodes come and go
+            subject = self._lanes[lane] = self._subject_of(lane)
+        return subject
 
     def _finish(self, job: Job) -> None:
         """This stage's part is done and known to be safe."""

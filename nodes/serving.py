@@ -11,14 +11,21 @@ from functools import partial
 from typing import Any
 
 from nodes.config import NodeConfig, check_payload, lane_options
-from nodes.stage import StageOptions, StageServer
+from nodes.job import StageOptions
+from nodes.outbox import NextLane
+from nodes.stage import StageServer
 from shards.load import StageRuntime, load_lighter, load_stage
 from shards.manifest import Manifest
+from shards.synthetic import random_feeds
+from swarm import jetstream
 from swarm.clock import ServerClock
-from swarm.errors import NotFound
+from swarm.errors import NotFound, SwarmError
 from swarm.lanes import PRIMARY, FreshLane, Lane, consumer_config, ensure_lanes
 from swarm.mesh import Mesh
 from swarm.model import ModelInfo
+from swarm.subjects import ANY
+
+IDLE_LANE = 3.0  # seconds a gone node's lane is empty before it is deleted
 
 log = logging.getLogger("swarm.node")
 
@@ -76,77 +83,130 @@ class Serving:
     """The lanes of one version, served. `run()` owns their tasks until `drain()`."""
 
     def __init__(
-        self, mesh: Mesh, config: NodeConfig, loaded: Loaded, node: str, clock: ServerClock
+        self,
+        mesh: Mesh,
+        config: NodeConfig,
+        loaded: Loaded,
+        node: str,
+        clock: ServerClock,
+        next_lane: NextLane,
     ) -> None:
         self.info = loaded.info
         self.loaded = loaded
         self.servers: list[StageServer] = []
         self.fresh: dict[int, FreshLane] = {}
         self._mesh = mesh
-        self._lanes: list[Lane] = []
+        self._config = config
+        self._clock = clock
+        self._lanes: dict[tuple[int, str], Lane] = {}
+        self._idle_since: dict[tuple[int, str], float] = {}
+        self._tasks: dict[tuple[int, str], asyncio.Task[None]] = {}
+        self._group: asyncio.TaskGroup | None = None
         self._drained = asyncio.Event()
-        info, subjects = self.info, mesh.subjects
-        check_payload(info, mesh.link)
-        options = lane_options(info, config)
-        stage_options = StageOptions(max_batch=config.max_batch, max_wait=config.max_wait)
-
-        async def provision() -> None:
-            await ensure_lanes(mesh.link, subjects, info.model, info.version, options)
-
+        check_payload(self.info, mesh.link)
+        self._lane_options = lane_options(self.info, config)
         for stage, runtime in loaded.stages.items():
-            server = StageServer(
-                mesh.link,
-                subjects,
-                mesh.publisher,
-                info,
-                stage,
-                node,
-                runtime,
-                stage_options,
-                mesh.claims,
-                partial(mesh.is_local, info, stage + 1),
+            self._add_stage(stage, runtime, node, next_lane)
+
+    def _add_stage(self, stage: int, runtime: StageRuntime, node: str, next_lane: NextLane) -> None:
+        mesh, info, config = self._mesh, self.info, self._config
+        server = StageServer(
+            mesh.link,
+            mesh.subjects,
+            mesh.publisher,
+            info,
+            stage,
+            node,
+            runtime,
+            StageOptions(max_batch=config.max_batch, max_wait=config.max_wait, quota=config.quota),
+            mesh.claims,
+            partial(mesh.is_local, info, stage + 1),
+            next_lane,
+        )
+        if runtime.runtime is not None:
+            server.learn_known(random_feeds(runtime.shard.receives, seed=1))
+        self.servers.append(server)
+        self._add_lane(server, ANY)
+        fresh = FreshLane(
+            mesh.link, mesh.subjects.fresh(info.model, info.version, stage), server.delivered
+        )
+        # Queue groups know no priorities: a fallback listens only when it must.
+        if config.priority == PRIMARY:
+            fresh.open()
+        self.fresh[stage] = fresh
+
+    def _add_lane(self, server: StageServer, name: str) -> Lane:
+        mesh, info = self._mesh, self.info
+        lane = Lane(
+            mesh.link,
+            mesh.subjects.stream(info.model, info.version),
+            consumer_config(
+                mesh.subjects, info.model, info.version, server.stage, self._lane_options, name
+            ),
+            partial(
+                ensure_lanes, mesh.link, mesh.subjects, info.model, info.version, self._lane_options
+            ),
+            server.delivered,
+            priority=self._config.priority,
+            credit=self._config.credit,
+            clock=self._clock,
+        )
+        server.lanes.append(lane)
+        self._lanes[(server.stage, name)] = lane
+        return lane
+
+    def open_lane(self, server: StageServer, name: str) -> None:
+        """Serve one more lane of a stage: this node's own, or one that lost its node."""
+        key = (server.stage, name)
+        if key not in self._lanes and self._group is not None and not self._drained.is_set():
+            lane = self._add_lane(server, name)
+            self._tasks[key] = self._group.create_task(lane.run(), name=f"lane {name}")
+
+    async def close_idle_lanes(self, own: str) -> None:
+        """Stop serving, and delete, lanes of gone nodes that have been empty for a while."""
+        now = time.monotonic()
+        for key, lane in list(self._lanes.items()):
+            if key[1] in (ANY, own):
+                continue
+            if lane.pending or lane.held:
+                self._idle_since.pop(key, None)
+            elif now - self._idle_since.setdefault(key, now) > IDLE_LANE:
+                await self._close_lane(key, lane, delete=True)
+
+    async def _close_lane(self, key: tuple[int, str], lane: Lane, delete: bool) -> None:
+        await lane.drain()
+        if (task := self._tasks.pop(key, None)) is not None:
+            await task
+        if delete:
+            await jetstream.delete_consumer(
+                self._mesh.link, lane.stream, str(lane.config["durable_name"])
             )
-            fresh = FreshLane(
-                mesh.link,
-                subjects.fresh(info.model, info.version, stage),
-                server.delivered,
-            )
-            # Queue groups know no priorities: a fallback listens only when it must.
-            if config.priority == PRIMARY:
-                fresh.open()
-            self.fresh[stage] = fresh
-            lane = Lane(
-                mesh.link,
-                subjects.stream(info.model, info.version),
-                consumer_config(subjects, info.model, info.version, stage, options),
-                provision,
-                server.delivered,
-                priority=config.priority,
-                credit=config.credit,
-                clock=clock,
-            )
-            server.lanes.append(lane)
-            self.servers.append(server)
-            self._lanes.append(lane)
+        del self._lanes[key]
+        self._idle_since.pop(key, None)
+        for server in self.servers:
+            if lane in server.lanes:
+                server.lanes.remove(lane)
 
     async def run(self) -> None:
         """Serve until drained. A lane's failure ends all and is raised."""
         async with asyncio.TaskGroup() as group:
+            self._group = group
             # An edge has no lanes, and serves all the same.
             group.create_task(self._drained.wait(), name="until drained")
-            for lane in self._lanes:
-                group.create_task(lane.run(), name=f"lane {lane.config['durable_name']}")
+            for key, lane in self._lanes.items():
+                self._tasks[key] = group.create_task(lane.run(), name=f"lane {key}")
 
     async def ready(self, timeout: float = 30.0) -> None:
-        await asyncio.gather(*(lane.ready(timeout) for lane in self._lanes))
+        """Wait until every lane pulls. Raises `TimeoutError`."""
+        await asyncio.gather(*(lane.ready(timeout) for lane in self._lanes.values()))
 
     async def drain(self) -> None:
         """Give back what is queued, finish what runs, and free the runtimes."""
         await asyncio.gather(*(fresh.close() for fresh in self.fresh.values()))
         await asyncio.gather(*(server.drain() for server in self.servers))
         self._drained.set()
-        with contextlib.suppress(TimeoutError):
-            await self._mesh.link.flush(1.0) if self._mesh.link.connected else None
+        with contextlib.suppress(TimeoutError, SwarmError):
+            await self._mesh.link.flush(1.0)
         for server in self.servers:
             await asyncio.to_thread(server.close)
         self.loaded.close()

@@ -14,59 +14,33 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from nodes.counters import StageStats
-from nodes.outbox import Job, Outbox
+from nodes.job import Job, StageModel, StageOptions
+from nodes.outbox import NextLane, Outbox
 from nodes.worker import Worker
 from shards.errors import InputError, RunTerminated, ShardsError
 from shards.runtime import CancelToken
 from swarm.claims import Claims
 from swarm.errors import DecodeError, Status
 from swarm.flow.batching import ArrivalRate, BatchLimit, Group, Run, decide, split_on_failure
+from swarm.flow.bucket import Quotas
 from swarm.flow.budget import should_start
 from swarm.lanes import Delivery, FreshDelivery, Lane, Publisher
 from swarm.link import Link
 from swarm.messages import Features
 from swarm.model import ModelInfo
 from swarm.shm import ShmError
-from swarm.subjects import Subjects
+from swarm.subjects import ANY, Subjects
 from swarm.tensors import Claimed
 
 log = logging.getLogger("swarm.stage")
 
-# Runs shorter than this are done on the event loop: handing over to a thread and back costs
-# 60-120 us here, more than the run itself. Longer ones never are.
-INLINE_BELOW = 0.0003  # seconds
 DEADLY_DELIVERIES = 6  # a message handed out so often has probably ended the nodes that got it
 FRESH_QUEUE = 64  # requests that may wait on a node in fast mode
-
-
-class StageModel(Protocol):
-    """What a stage needs of a loaded shard (`shards.load.StageRuntime`)."""
-
-    batchable: bool
-    compute_ms: float
-
-    def check(self, tensors: Any) -> None: ...
-    def run(self, tensors: Any, cancel: CancelToken | None = None) -> dict[str, np.ndarray]: ...
-    def run_batch(
-        self, requests: Any, cancel: CancelToken | None = None
-    ) -> list[dict[str, np.ndarray]]: ...
-
-
-@dataclass(slots=True)
-class StageOptions:
-    """max_batch: requests in one run. max_wait: seconds a request may wait for company.
-    start_check: do not start what cannot finish inside its budget."""
-
-    max_batch: int = 4
-    max_wait: float = 0.0005
-    start_check: bool = True
-    inline_below: float = INLINE_BELOW
 
 
 class StageServer:
@@ -84,13 +58,23 @@ class StageServer:
         options: StageOptions | None = None,
         claims: Claims | None = None,
         next_is_local: Callable[[], bool] = lambda: False,
+        next_lane: NextLane = lambda info, stage, features: ANY,
     ) -> None:
         self.info = info
         self.stage = stage
         self.model = model
         self.stats = StageStats()
         self.out = Outbox(
-            link, subjects, publisher, info, stage, node, self.stats, claims, next_is_local
+            link,
+            subjects,
+            publisher,
+            info,
+            stage,
+            node,
+            self.stats,
+            claims,
+            next_is_local,
+            next_lane,
         )
         self.lanes: list[Lane] = []
         self.worker: Worker | None = None
@@ -102,6 +86,10 @@ class StageServer:
         self._arrivals = ArrivalRate()
         self._limit = BatchLimit(largest=self._options.max_batch, start=self._options.max_batch)
         self._timer: asyncio.TimerHandle | None = None
+        self._known: tuple[dict[str, np.ndarray], dict[str, np.ndarray]] | None = None
+        self._quotas: Quotas | None = None
+        if self._options.quota > 0 and stage == 1:
+            self._quotas = Quotas(self._options.quota, max(1.0, self._options.quota / 4))
         self._inline = model.compute_ms / 1e3 < self._options.inline_below
         if not self._inline:
             self.worker = Worker(self._loop, f"stage-{stage}")
@@ -148,6 +136,11 @@ class StageServer:
             self.out.fail(delivery, features, Status.RESOURCE_EXHAUSTED, f"{FRESH_QUEUE} wait here")
             return
         now, age = delivery.received / 1e9, delivery.age
+        if self._quotas is not None and not self._quotas.admit(features.agent, now):
+            counters.refused += 1
+            text = f"agent {features.agent!r} sends more than {self._options.quota:g} requests/s"
+            self.out.fail(delivery, features, Status.RESOURCE_EXHAUSTED, text)
+            return
         job = Job(delivery, features, now + features.budget_us / 1e6 - age, now, age)
         if any(type(value) is Claimed for value in features.tensors.values()):
             self._borrow(job)
@@ -326,6 +319,45 @@ class StageServer:
             return
         for job in batch:
             self.out.fail(job.delivery, job.features, Status.INTERNAL, f"{error}")
+
+    # --- trouble ----------------------------------------------------------------------
+
+    def suspend(self) -> None:
+        """Give back all that is in hand, and give up on a run that hangs."""
+        for lane in self.lanes:
+            lane.pause()
+            for delivery in list(lane.held):
+                delivery.nak()
+        self._queue.clear()
+        if self.worker is not None:
+            self.worker.abandon()
+
+    def resume(self) -> None:
+        """Serve again, with a fresh thread."""
+        if not self._inline:
+            self.worker = Worker(self._loop, f"stage-{self.stage}")
+        for lane in self.lanes:
+            lane.resume()
+
+    def self_test(self) -> bool:
+        """Whether a run on known input still gives what it gave at the start."""
+        if self._known is None:
+            return True
+        inputs, expected = self._known
+        try:
+            outputs = self.model.run(inputs)
+        except ShardsError as error:
+            log.error("stage %d: the self-test failed: %s", self.stage, error)
+            return False
+        return all(np.array_equal(outputs[name], value) for name, value in expected.items())
+
+    def learn_known(self, inputs: dict[str, np.ndarray]) -> None:
+        """Take the present answer to `inputs` as what later self-tests compare with."""
+        try:
+            self._known = (inputs, self.model.run(inputs))
+        except ShardsError as error:
+            # Some models take no synthetic input (an index out of range): no later self-test.
+            log.info("stage %d: no self-tests while serving: %s", self.stage, error)
 
     # --- end ------------------------------------------------------------------------
 

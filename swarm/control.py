@@ -19,6 +19,7 @@ from nats.aio.client import Client
 
 from swarm.errors import Unavailable
 from swarm.link import LinkOptions
+from swarm.link.session import without_credentials
 
 log = logging.getLogger("swarm.control")
 
@@ -60,7 +61,8 @@ async def connect(options: LinkOptions, name: str) -> Client:
             **kwargs,
         )
     except (OSError, TimeoutError, nats.errors.Error) as error:
-        raise Unavailable(f"no NATS server at {', '.join(options.servers)}: {error}") from error
+        servers = ", ".join(map(without_credentials, options.servers))
+        raise Unavailable(f"no NATS server at {servers}: {error}") from error
 
 
 class Control:

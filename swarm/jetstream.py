@@ -45,15 +45,18 @@ def parse(data: bytes | memoryview) -> dict[str, Any]:
     """An API answer or PubAck. Raises `ApiError` when it is a refusal, `DecodeError`."""
     try:
         doc = json.loads(bytes(data))
-    except ValueError:
-        raise DecodeError(f"JetStream answered with {bytes(data[:80])!r}") from None
-    if error := doc.get("error"):
-        raise ApiError(
+        error = doc.get("error")
+        if not error:
+            return dict(doc)
+        refusal = ApiError(
             int(error.get("code", 500)),
             int(error.get("err_code", 0)),
             str(error.get("description", "unknown error")),
         )
-    return dict(doc)
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
+        # Anyone who learns a reply subject can answer there.
+        raise DecodeError(f"JetStream answered with {bytes(data[:80])!r}") from None
+    raise refusal
 
 
 async def ensure_stream(link: Link, config: dict[str, Any]) -> dict[str, Any]:

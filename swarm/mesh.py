@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,9 +27,11 @@ from swarm.messages import Request, Result
 from swarm.model import ModelInfo, unknown_model
 from swarm.registry import Registry
 from swarm.requester import CORE, DURABLE, Ask, Requester
+from swarm.routing import DesiredState, RequestInfo, parse_desired
 from swarm.subjects import Subjects
 
 DEFAULT_BUDGET = 5.0  # seconds
+MAX_BUDGET = 600.0  # seconds
 CONNECT_TIMEOUT = 5.0  # seconds
 
 
@@ -47,6 +49,8 @@ class Mesh:
         self.registry = Registry(self.link, self.subjects)
         self.claims = Claims(self.link, mesh)
         self.hosts = Hosts(self.link, self.subjects)
+        # A node knows from gossip; a mere client listens to status documents.
+        self.locality: Callable[[ModelInfo, int], bool] | None = None
         self.requester = Requester(
             self.link,
             self.subjects,
@@ -55,6 +59,7 @@ class Mesh:
             is_local=self.is_local,
         )
         self._infos: dict[tuple[str, str], ModelInfo] = {}
+        self._desired: dict[str, DesiredState] = {}
         self._running: asyncio.Task[None] | None = None
         self._tending: asyncio.Task[None] | None = None
 
@@ -66,9 +71,7 @@ class Mesh:
             await self.__aexit__()
             raise
         self._tending = asyncio.create_task(self.tend(), name="swarm tend")
-        # A model's serving version may change: forget what was looked up by name alone.
-        self.link.subscribe(f"{self.subjects.root}.config.>", lambda _: self._infos.clear())
-        self.link.on_up.append(self._infos.clear)
+        self.follow_config()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -83,6 +86,8 @@ class Mesh:
         """Whether all nodes of a stage share this process's memory."""
         if not self.claims.host:
             return False
+        if self.locality is not None:
+            return self.locality(info, stage)
         return self.hosts.all_local(info.model, info.version, stage, self.claims.host)
 
     async def tend(self) -> None:
@@ -98,14 +103,46 @@ class Mesh:
         await self.claims.close()
         await self.link.close()
 
-    async def model(self, model: str) -> ModelInfo:
-        """`NAME` or `NAME@VERSION`. Raises `NotFound`, `Unavailable`."""
+    async def model(
+        self, model: str, agent: str = "", session: str = "", request_id: str = ""
+    ) -> ModelInfo:
+        """`NAME` or `NAME@VERSION`. Without a version, the desired state decides: by share,
+        sticky by agent or session. Raises `NotFound`, `Unavailable`."""
         name, _, version = model.partition("@")
+        if not version:
+            version = await self.version_for(name, agent, session, request_id)
         info = self._infos.get((name, version))
         if info is None:
             info = await self.registry.info(name, version)
             self._infos[(name, version)] = info
         return info
+
+    async def version_for(self, model: str, agent: str, session: str, request_id: str) -> str:
+        """The version that serves this requester. Raises `NotFound`, `Unavailable`."""
+        state = self._desired.get(model)
+        if state is None:
+            document = await self.registry.desired(model)
+            if document is None:
+                raise unknown_model(model)
+            state = self._desired[model] = parse_desired({"model": model} | document)
+        if len(state.serve) == 1:
+            return state.serve[0].version
+        return state.version_for(RequestInfo(request_id, model, "", 1, agent, session))
+
+    def follow_config(self, on_change: Callable[[], None] = lambda: None) -> None:
+        """Forget what was looked up whenever models or desired state change, or may have."""
+
+        def changed() -> None:
+            self._forget()
+            on_change()
+
+        self.link.subscribe(f"{self.subjects.root}.config.>", lambda _: changed())
+        self.link.on_up.append(changed)
+
+    def _forget(self) -> None:
+        """What was looked up may have changed: look it up again."""
+        self._infos.clear()
+        self._desired.clear()
 
     async def infer(
         self,
@@ -145,10 +182,13 @@ class Mesh:
         hedge: float | None = None,
     ) -> Result:
         """Like `infer`, but a failure is a `Result` too and nothing is raised."""
+        if not budget <= MAX_BUDGET:  # nan neither
+            error = InvalidArgument(f"a budget of {budget} s: at most {MAX_BUDGET:.0f} s are given")
+            return _refused(request_id, model, error)
         deadline = asyncio.get_running_loop().time() + budget
         try:
             async with asyncio.timeout_at(deadline):
-                info = await self.model(model)
+                info = await self.model(model, self.agent, session, request_id)
             info.check(inputs)
             if budget <= 0:
                 raise DeadlineExceeded(f"a budget of {budget} s leaves no time at all")

@@ -124,8 +124,10 @@ class Features:
         if len(hops) > MAX_HOPS:
             raise DecodeError(f"{len(hops)} hops; at most {MAX_HOPS} are accepted")
         for hop in hops:
-            if type(hop) is not dict or not (
-                type(hop.get("queue_us", 0)) is int is type(hop.get("compute_us", 0))
+            if (
+                type(hop) is not dict
+                or type(hop.get("queue_us", 0)) is not int
+                or type(hop.get("compute_us", 0)) is not int
             ):
                 raise DecodeError("a hop is a map of stage, node, queue_us, compute_us")
         return cls(

@@ -12,6 +12,7 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
@@ -71,13 +72,22 @@ class Ask:
     outcome: asyncio.Future[Result | SwarmError | None] | None = None
 
 
-PickLane = Callable[[Ask], str]
+class Picker(Protocol):
+    """A routing policy as a requester sees it."""
+
+    def pick_lane(self, ask: Ask, remaining: float) -> str:
+        """The lane of stage 1 for this attempt; `remaining` seconds of budget are left."""
+        ...
+
+    def ended(self, ask: Ask, ok: bool) -> None:
+        """The request ended."""
+        ...
 
 
 class Requester:
     """Owned by a mesh or a node; safe for any number of concurrent requests.
 
-    pick_lane: the routing policy for stage 1; the shared lane when it is not given.
+    picker: the routing policy for stage 1; without one, the shared lane.
     """
 
     def __init__(
@@ -85,14 +95,13 @@ class Requester:
         link: Link,
         subjects: Subjects,
         publisher: Publisher,
-        pick_lane: PickLane | None = None,
         claims: Claims | None = None,
         is_local: Callable[[ModelInfo, int], bool] = lambda info, stage: False,
     ) -> None:
         self._link = link
         self._subjects = subjects
         self._publisher = publisher
-        self._pick_lane = pick_lane
+        self.picker: Picker | None = None
         self._claims = claims
         self._is_local = is_local
         self._budget = RetryBudget(ratio=0.1, min_per_s=5.0)
@@ -125,6 +134,8 @@ class Requester:
             self._link.forget(reply)
             del self._asks[reply]
             gate.leave(taken, result, time.monotonic())
+            if self.picker is not None:
+                self.picker.ended(ask, result is not None and result.status is Status.OK)
         result.latency = time.monotonic() - started
         return result
 
@@ -243,7 +254,9 @@ class Requester:
             self._link.publish(self._subjects.fresh(info.model, info.version, 1), parts, reply)
             ask.stored = True
             return
-        lane = ANY if self._pick_lane is None else self._pick_lane(ask)
+        lane = ANY
+        if self.picker is not None:
+            lane = self.picker.pick_lane(ask, ask.deadline - now)
         attempt = ask.attempt
 
         def stored(error: SwarmError | None, sequence: int) -> None:

@@ -106,8 +106,10 @@ class NamespacedNode(NodeProcess):
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
                 # `ip netns exec` becomes the node: same process id, so signals reach it.
-                ["ip", "netns", "exec", self.namespace, sys.executable]
-                + ["-m", "nodes.node_cli", *self.arguments],
+                [
+                    *("ip", "netns", "exec", self.namespace),
+                    *(sys.executable, "-m", "nodes.node_cli", *self.arguments),
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=log,

@@ -199,7 +199,9 @@ async def rig(layout: Layout, workload: Workload, quick: bool, seed: int = 7) ->
                 arguments = ["--role", role, "--nats", url, "--mesh", local.name]
                 arguments += ["--model", "digits", *layout.flags()]
                 path = local.logs / f"{role}-remote.log"
-                node = NamespacedNode(role, arguments, path, namespace=link.node_namespace)
+                node: NodeProcess = NamespacedNode(
+                    role, arguments, path, namespace=link.node_namespace
+                )
                 local.supervisor.add(node)
             else:
                 node = local.start(role, "digits", *layout.flags())

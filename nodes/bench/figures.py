@@ -78,7 +78,7 @@ class Figure:
             raise ValueError(f"not a figure: {doc!r}") from error
 
     def __str__(self) -> str:
-        return f"{self.value:g} ({self.low:g}-{self.high:g})"
+        return f"{self.value:.3g} ({self.low:.3g}-{self.high:.3g})"
 
 
 def significant(value: float, digits: int = 4) -> float:

@@ -12,9 +12,9 @@ from nodes.bench.sizes import size_text
 
 LABELS = {
     "mesh": "mesh",
-    "nats_core": "nats-py core",
-    "nats_jetstream": "nats-py JetStream push",
-    "nats_pull": "nats-py JetStream pull",
+    "nats_core": "raw core",
+    "nats_jetstream": "raw JetStream",
+    "nats_pull": "raw pull",
     IN_PROCESS: "one process",
 }
 
@@ -31,38 +31,32 @@ def contenders(document: dict[str, Any], size: int) -> list[str]:
 
 
 def show(document: dict[str, Any]) -> None:
-    """One table: a row per size and contender."""
+    """One table for each feature size: a row per contender."""
+    from rich import box
     from rich.table import Table
 
     from nodes.console import out
 
     figures = figures_of(document)
-    table = Table(title=f"overhead per hop, {document['hops']} stages, {document['delivery']}")
-    for heading in ("features", "contender"):
-        table.add_column(heading)
-    for heading in ("p50 us", "p90 us", "p99 us", "rounds (p50)", "end to end ms", "mesh / this"):
-        table.add_column(heading, justify="right")
+    out.print(f"Overhead per hop in ms, {document['hops']} stages, {document['delivery']} delivery")
     for entry in document["sizes"]:
         size = entry["bytes"]
+        table = Table(box=box.SIMPLE, title=f"features of {size_text(size)}", title_justify="left")
+        table.add_column("contender", no_wrap=True)
+        for heading in ("p50 (rounds)", "p90", "p99", "mesh / this"):
+            table.add_column(heading, justify="right", no_wrap=True)
         for name in contenders(document, size):
-            key = f"{size}/{name}"
-            hops = [figures.get(f"{key}/hop_{share}_us") for share in ("p50", "p90", "p99")]
-            middle = hops[0]
+            hops = [figures.get(f"{size}/{name}/hop_{share}_us") for share in ("p50", "p90", "p99")]
             ratio = figures.get(f"{size}/mesh/hop_p50_over_{name}") or figures.get(
                 f"{size}/mesh/end_to_end_p50_over_{name}"
             )
-            table.add_row(
-                size_text(size) if name == "mesh" else "",
-                LABELS.get(name, name),
-                *("-" if hop is None else f"{hop.value:.0f}" for hop in hops),
-                "-" if middle is None else f"{middle.low:.0f}-{middle.high:.0f}",
-                f"{figures[f'{key}/end_to_end_p50_ms'].value:.2f}",
-                "" if ratio is None else f"{ratio.value:.2f} ({ratio.low:.2f}-{ratio.high:.2f})",
-            )
+            cells = ["-" if hop is None else f"{hop.value / 1e3:.3g}" for hop in hops]
+            if hops[0] is not None:
+                cells[0] += f" ({hops[0].low / 1e3:.3g}-{hops[0].high / 1e3:.3g})"
+            table.add_row(LABELS.get(name, name), *cells, "" if ratio is None else str(ratio))
         for name, reason in entry["unavailable"].items():
-            table.add_row("", LABELS.get(name, name), reason)
-        table.add_section()
-    out.print(table)
+            table.add_row(LABELS.get(name, name), reason)
+        out.print(table)
     total = sum(entry["verified"] for entry in document["sizes"])
     out.print(
         f"{total} answers, each compared with the expected one. Ratios are of the overhead per "

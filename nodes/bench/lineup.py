@@ -67,9 +67,7 @@ def answers(contender: Contender, workload: Workload, requests: int) -> list[flo
     latencies: list[float] = []
     chunk = max(1, CHUNK_BYTES // max(1, workload.largest))
     while len(latencies) < requests:
-        took, outputs = contender.sequential(
-            workload.input, min(chunk, requests - len(latencies))
-        )
+        took, outputs = contender.sequential(workload.input, min(chunk, requests - len(latencies)))
         for output in outputs:
             check(workload, output)
         latencies += took

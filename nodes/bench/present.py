@@ -73,5 +73,3 @@ class ChartsMissing(ImportError):
 
     def __str__(self) -> str:
         return "--chart needs matplotlib: pip install 'matplotlib>=3.8'"
-
-

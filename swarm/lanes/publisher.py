@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -10,6 +11,7 @@ from collections.abc import Callable, Sequence
 from swarm import jetstream
 from swarm.errors import (
     ApiError,
+    DecodeError,
     NoResponders,
     NotConnected,
     ResourceExhausted,
@@ -19,6 +21,8 @@ from swarm.errors import (
 from swarm.link import Link, LinkMessage
 from swarm.tensors import Part
 
+log = logging.getLogger("swarm.lanes")
+
 OnStored = Callable[["SwarmError | None", int], None]  # (error or None, stream sequence)
 ACK_TIMEOUT = 2.0  # seconds
 
@@ -27,7 +31,7 @@ class Publisher:
     """`publish` writes at once and calls back when the server has stored the message.
 
     The callback always comes, exactly once: with the PubAck, the refusal, the loss of the
-    connection, or `ACK_TIMEOUT` (a lost PubAck must not leak its slot).
+    connection, `ACK_TIMEOUT` (a lost PubAck must not leak its slot), or `close()`.
     """
 
     def __init__(self, link: Link) -> None:
@@ -62,21 +66,32 @@ class Publisher:
             return
         # {"stream":"…","seq":7} or with an error: JSON is parsed only when it must be.
         if message.status == b"503":
-            on_stored(NoResponders("no stream takes this lane's messages at present"), 0)
+            error = NoResponders("no stream takes this lane's messages at present")
+            self._tell(on_stored, error, 0)
             return
         try:
-            doc = jetstream.parse(message.data)
-        except ApiError as error:
-            on_stored(lane_error(error), 0)
-        except SwarmError as error:
-            on_stored(error, 0)
+            sequence = jetstream.parse(message.data).get("seq")
+            if type(sequence) is not int:
+                raise DecodeError(f"no PubAck: {bytes(message.data[:80])!r}")
+        except ApiError as refusal:
+            self._tell(on_stored, lane_error(refusal), 0)
+        except SwarmError as damaged:
+            self._tell(on_stored, damaged, 0)
         else:
-            on_stored(None, int(doc.get("seq", 0)))
+            self._tell(on_stored, None, sequence)
 
     def _fail(self, reply: str, error: SwarmError) -> None:
         self._link.forget(reply)
         if (on_stored := self._waiting.pop(reply, None)) is not None:
-            on_stored(error, 0)
+            self._tell(on_stored, error, 0)
+
+    def _tell(self, on_stored: OnStored, error: SwarmError | None, sequence: int) -> None:
+        try:
+            on_stored(error, sequence)
+        except Exception:
+            # Out of here it would cost the others their outcome, or end the sweep for good.
+            self._link.callback_errors += 1
+            log.exception("a publisher's callback failed")
 
     def _expire(self) -> None:
         now = time.monotonic()
@@ -101,6 +116,7 @@ class Publisher:
             self._sweep = None
         if self._down in self._link.on_down:
             self._link.on_down.remove(self._down)
+        self._down()
 
 
 def lane_error(error: ApiError) -> SwarmError:

@@ -14,19 +14,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import os
 import random
 import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 from urllib.parse import SplitResult, urlsplit
 
 from swarm.errors import NoResponders, NotConnected, ResourceExhausted, SwarmError
 from swarm.link.parser import Parser, ProtocolError
-from swarm.link.session import connect_command, endpoint, open_session
+from swarm.link.session import (
+    connect_command,
+    endpoint,
+    open_session,
+    parse_info,
+    without_credentials,
+)
 from swarm.tensors import Part
 
 log = logging.getLogger("swarm.link")
@@ -115,7 +120,8 @@ class Link(asyncio.BufferedProtocol):
                     await self._connect(server)
                 except (OSError, TimeoutError, ValueError, ProtocolError, SwarmError) as error:
                     attempt += 1
-                    self.last_error = f"{server}: {error or type(error).__name__}"
+                    where = without_credentials(server)
+                    self.last_error = f"{where}: {error or type(error).__name__}"
                     self._abort()
                     if attempt % len(self.options.servers) == 0:
                         delay = min(self.options.max_backoff, 0.05 * 2 ** min(attempt, 8))
@@ -132,7 +138,7 @@ class Link(asyncio.BufferedProtocol):
         try:
             await asyncio.wait_for(self._up.wait(), timeout)
         except TimeoutError:
-            servers = ", ".join(self.options.servers)
+            servers = ", ".join(map(without_credentials, self.options.servers))
             raise NotConnected(
                 f"no NATS server answers at {servers} ({self.last_error or 'no reply'}); "
                 "start one (`nats-server -js`) or pass --nats URL"
@@ -151,11 +157,14 @@ class Link(asyncio.BufferedProtocol):
     async def _connect(self, server: str) -> None:
         self.url = urlsplit(server if "//" in server else f"nats://{server}")
         self._parser = Parser(self._message, self._control)
-        self._lost.clear()
         self._pings_out = 0
+        self.info = {}
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(self.options.connect_timeout):
-            self._transport, self.info = await open_session(loop, self, self.url, self.options)
+            info = await open_session(loop, self, self.url, self.options)
+            if self._transport is None:
+                raise NotConnected("the server closed the connection before the greeting")
+            self.info |= info
             self._greeting = loop.create_future()
             self._write(connect_command(self.info, self.url, self.options) + b"PING\r\n")
             await self._greeting
@@ -168,7 +177,7 @@ class Link(asyncio.BufferedProtocol):
         self._up.set()
         log.debug("connected to %s", endpoint(self.url))
         self._notify(self.on_up)
-        while not self._lost.is_set():
+        while not self._lost.is_set() and not self._closing:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self.options.ping_interval):
                     await self._lost.wait()
@@ -179,6 +188,10 @@ class Link(asyncio.BufferedProtocol):
                 self.last_error = "the server does not answer pings"
                 break
             self._pings_out += 1
+            # Its PONG has a place in the order too: it must not complete a later flush.
+            nobody = asyncio.get_running_loop().create_future()
+            nobody.cancel()
+            self._pongs.append(nobody)
             self._write(b"PING\r\n")
         self._abort()
         self._went_down()
@@ -365,7 +378,7 @@ class Link(asyncio.BufferedProtocol):
                 if not pong.done():
                     pong.set_result(None)
         elif verb == b"INFO":
-            self.info |= json.loads(argument)
+            self.info |= parse_info(argument)
         elif verb == b"-ERR":
             text = argument.decode(errors="replace").strip("' ")
             self.last_error = f"server: {text}"
@@ -386,7 +399,13 @@ class Link(asyncio.BufferedProtocol):
             self.last_error = str(error)
             self._abort()
 
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # Only from here on is a loss this connection's: the one before reports its own late.
+        self._transport = cast(asyncio.Transport, transport)
+        self._lost.clear()
+
     def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None  # uvloop raises RuntimeError on a write to it
         if exc is not None:
             self.last_error = str(exc)
         if self._greeting is not None and not self._greeting.done():

@@ -21,13 +21,19 @@ def endpoint(url: SplitResult | None) -> str:
     return "nowhere" if url is None else f"{url.hostname}:{url.port or 4222}"
 
 
+def without_credentials(server: str) -> str:
+    """A server's URL as it may be shown and logged."""
+    scheme, slashes, rest = server.rpartition("//")
+    return scheme + slashes + rest.rpartition("@")[2]
+
+
 async def open_session(
     loop: asyncio.AbstractEventLoop,
     protocol: asyncio.BufferedProtocol,
     url: SplitResult,
     options: LinkOptions,
-) -> tuple[asyncio.Transport, dict[str, Any]]:
-    """A transport that feeds `protocol`, and the server's INFO.
+) -> dict[str, Any]:
+    """Connect `protocol` to the server; returns the server's INFO.
 
     INFO is read from the bare socket first: TLS may have to start right after it.
     Raises `OSError`, `ProtocolError`.
@@ -45,7 +51,7 @@ async def open_session(
                 if context is not None:
                     raise ProtocolError(f"{endpoint(url)} offers no TLS, and TLS was asked for")
                 context = None
-        transport, _ = await loop.create_connection(
+        await loop.create_connection(
             lambda: protocol,
             sock=sock,
             ssl=context,
@@ -54,7 +60,7 @@ async def open_session(
     except BaseException:
         sock.close()
         raise
-    return transport, info
+    return info
 
 
 async def _tcp(loop: asyncio.AbstractEventLoop, host: str, port: int) -> socket.socket:
@@ -91,7 +97,17 @@ async def _read_info(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> di
             raise ProtocolError("the greeting is longer than 1 MB; is this a NATS server?")
     if not line.startswith(b"INFO "):
         raise ProtocolError(f"not a NATS server: it greets with {bytes(line[:40])!r}")
-    info: dict[str, Any] = json.loads(line[5:])
+    return parse_info(bytes(line[5:]))
+
+
+def parse_info(argument: bytes) -> dict[str, Any]:
+    """The document of an INFO line. Raises `ProtocolError`."""
+    try:
+        info = json.loads(argument)
+    except (ValueError, RecursionError):
+        info = None
+    if not isinstance(info, dict):
+        raise ProtocolError(f"malformed INFO {argument[:80]!r}")
     return info
 
 

@@ -199,6 +199,9 @@ async def test_an_unknown_model_is_not_found_through_a_gateway(
         ("digits", {"image": np.zeros((1, 1, 8, 8), complex)}, 2.0, swarm.InvalidArgument),
         ("digits", {"image": np.zeros((1, 1, 8, 8), np.float32)}, 0.0, swarm.DeadlineExceeded),
         ("digits", {"image": np.zeros((1, 1, 8, 8), np.float32)}, -1.0, swarm.DeadlineExceeded),
+        ("digits", {"image": np.zeros((1, 1, 8, 8), np.float32)}, 1e9, swarm.InvalidArgument),
+        ("digits", {"image": np.zeros((1, 1, 8, 8), np.float32)}, np.nan, swarm.InvalidArgument),
+        ("digits", {"image": np.zeros((1, 1, 8, 8), np.float32)}, np.inf, swarm.InvalidArgument),
         ("di.gits", {"image": np.zeros((1, 1, 8, 8), np.float32)}, 2.0, swarm.InvalidArgument),
         ("", {"image": np.zeros((1, 1, 8, 8), np.float32)}, 2.0, swarm.InvalidArgument),
     ],
@@ -219,13 +222,27 @@ async def test_a_wrong_call_raises_its_typed_error_within_the_budget(
         started = time.monotonic()
         with pytest.raises(error):
             await mesh.infer(model, inputs, budget)
-        assert time.monotonic() - started < max(budget, 0.0) + 1.0
+        assert time.monotonic() - started < 3.0
         await good_request(mesh)
 
 
 # --- straight into a lane ---------------------------------------------------------------
 
 LANE = "swarm.default.features.digits.1.{stage}.any"
+
+
+def features(**changes: Any) -> Features:
+    """Good features for stage 1, with some of it changed."""
+    good: dict[str, Any] = {
+        "id": f"by-hand-{time.monotonic_ns()}",
+        "model": "digits",
+        "version": "1",
+        "stage": 1,
+        "reply": "",
+        "budget_us": 2_000_000,
+        "tensors": {"image": np.zeros((1, 1, 8, 8), np.float32)},
+    }
+    return Features(**(good | changes))
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
@@ -236,6 +253,9 @@ async def test_garbage_in_a_lane_is_dead_lettered_and_the_node_survives(
     stream = nats_client.jetstream()
     first = (await stream.stream_info("SWARM=default=dead")).state.messages
     bodies = [b"", b"\xff\xfe garbage", bytes(2000), packed()]
+    for hops in ([None], [{"stage": "x", "queue_us": "y"}], [{"compute_us": None}]):
+        parts = features(stage=stage, hops=hops, budget_us=0).parts()
+        bodies.append(b"".join(bytes(part) for part in parts))
     for body in bodies:
         await stream.publish(LANE.format(stage=stage), body)
 
@@ -269,8 +289,6 @@ async def test_garbage_in_a_lane_is_dead_lettered_and_the_node_survives(
         ({"stage": 2}, "INVALID_ARGUMENT"),
         ({"budget_us": 0}, "DEADLINE_EXCEEDED"),
         ({"budget_us": -(2**50)}, "DEADLINE_EXCEEDED"),
-        ({"hops": [None, 7, {"stage": "x", "queue_us": "y"}], "budget_us": 0}, "DEADLINE_EXCEEDED"),
-        ({"hops": [{"queue_us": None, "compute_us": None}], "budget_us": 0}, "DEADLINE_EXCEEDED"),
     ],
     ids=lambda value: str(list(value))[:40] if isinstance(value, dict) else None,
 )
@@ -280,17 +298,7 @@ async def test_wrong_features_are_answered_with_their_status(
     """Well-formed messages that make no sense: their sender is told, the node goes on."""
     inbox = nats_client.new_inbox()
     replies = await nats_client.subscribe(inbox)
-    good: dict[str, Any] = {
-        "id": f"wrong-{time.monotonic_ns()}",
-        "model": "digits",
-        "version": "1",
-        "stage": 1,
-        "reply": inbox,
-        "budget_us": 2_000_000,
-        "tensors": {"image": np.zeros((1, 1, 8, 8), np.float32)},
-    }
-    features = Features(**(good | changes))
-    body = b"".join(bytes(part) for part in features.parts())
+    body = b"".join(bytes(part) for part in features(reply=inbox, **changes).parts())
     await nats_client.jetstream().publish(LANE.format(stage=1), body)
     answer = Result.decode((await replies.next_msg(LIMIT)).data)
     assert answer.status == status, answer.message

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
+import uvloop
 from real_server import Links
 
 from swarm.server import EmbeddedServer
 
-try:
-    import uvloop
-except ImportError:  # not on Windows
-    uvloop = None
-
-
-@pytest.fixture(params=["uvloop"])
-def event_loop_policy(request: pytest.FixtureRequest) -> asyncio.AbstractEventLoopPolicy:
-    if request.param == "uvloop" and uvloop is not None:
-        return uvloop.EventLoopPolicy()
-    return asyncio.DefaultEventLoopPolicy()
+@pytest.hookimpl(optionalhook=True)
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """uvloop, as the programs do; the link's tests run on asyncio's own loop as well."""
+    return {"uvloop": uvloop.new_event_loop}
 
 
 @pytest.fixture

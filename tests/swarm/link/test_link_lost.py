@@ -107,7 +107,7 @@ async def test_a_hung_server_is_noticed_within_four_seconds_and_left(
     server: EmbeddedServer, links: Links
 ) -> None:
     async with EmbeddedServer() as other:
-        link = await links.connect(server.url, other.url)
+        link = await links.connect(server.url, other.url, connect_timeout=0.3)
         inbox = Inbox()
         link.subscribe("a", inbox)
         reconnected: list[float] = []

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import statistics
 import threading
 import time
@@ -33,9 +34,14 @@ LANE_FULL_PAUSE = 0.001
 def manifest_of(workload: Workload) -> tuple[bytes, dict[str, bytes]]:
     """A manifest (JSON) whose stages are exactly the workload's files, and these files by name.
 
-    Stage times are the median of a few runs here: lane depth and ``ack_wait`` follow from them.
+    Stage times are the median of a few runs here: lane depth and ``ack_wait`` follow from them. A
+    directory that holds a manifest already (a split of ours) is taken as it is.
     """
-    from shards.manifest import Manifest, Shard, TensorSpec, sha256, spec_of
+    from shards.manifest import FILE_NAME, Manifest, Shard, TensorSpec, read_dir, sha256, spec_of
+
+    if (workload.directory / FILE_NAME).exists():
+        ready, fetch = read_dir(workload.directory)
+        return ready.to_json(), {name: fetch(name) for name in ready.files()}
 
     def specs(items: tuple[Spec, ...]) -> tuple[TensorSpec, ...]:
         import numpy as np
@@ -107,6 +113,7 @@ class Swarm(AsyncContender):
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._mesh: Any = None
+        self._model = MODEL
         self._node_arguments: list[str] = []
         self._options: dict[str, Any] = {}
         self._ready = threading.Event()
@@ -137,9 +144,10 @@ class Swarm(AsyncContender):
         room = max(16 << 20, 2 * self.workload.largest + (1 << 20))
         async with local_mesh(name="bench", max_payload=min(64 << 20, room)) as local:
             await push(local, manifest, files)
+            self._model = json.loads(manifest)["model"]
             arguments = ["--threads", str(self.threads), *self._node_arguments]
             for number in range(1, self.workload.stages + 1):
-                local.start(f"shard-{number}", MODEL, *arguments)
+                local.start(f"shard-{number}", self._model, *arguments)
             await local.ready(START_TIMEOUT)
             self._mesh = local.mesh
             await self.open()
@@ -158,7 +166,7 @@ class Swarm(AsyncContender):
         while True:
             try:
                 result = await self._mesh.infer(
-                    MODEL, inputs, budget=REQUEST_TIMEOUT, **self._options
+                    self._model, inputs, budget=REQUEST_TIMEOUT, **self._options
                 )
             except ResourceExhausted:
                 self.refused += 1
@@ -203,6 +211,6 @@ class SwarmCore(Swarm):
         from swarm.errors import SwarmError
 
         try:
-            await self._mesh.infer(MODEL, self.workload.input, budget=3.0, **self._options)
+            await self._mesh.infer(self._model, self.workload.input, budget=3.0, **self._options)
         except SwarmError as error:
             raise Unavailable(f"no node answers with delivery core: {error}") from error

@@ -1,0 +1,211 @@
+"""A node's own entry in the gossip, and what it does about the entries of others."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from nodes.config import NodeConfig
+from nodes.router import Router
+from nodes.serving import Serving
+from nodes.stage import StageServer
+from swarm.errors import SwarmError
+from swarm.flow.ack_wait import ack_wait_for
+from swarm.gossip import Event
+from swarm.lanes import FALLBACK, PRIMARY
+from swarm.membership import Membership
+from swarm.mesh import Mesh
+from swarm.model import ModelInfo
+from swarm.peerstate import StagePeer, serving
+from swarm.routing.rendezvous import rendezvous
+
+log = logging.getLogger("swarm.node")
+
+LOAD_EVERY = 0.5  # seconds; a load that moved by less than a quarter is not worth telling
+ADAPT_EVERY = 5.0  # seconds between looks at ack_wait and at the server's clock
+TOLD = {"joined", "left", "suspected", "died", "refuted", "returned", "duplicate"}
+
+
+class Announcer:
+    """`run()` keeps this node's gossip current, and its lanes in tune with its peers'."""
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        config: NodeConfig,
+        membership: Membership,
+        router: Router,
+        servings: Callable[[], list[Serving]],
+        tell: Callable[[str, dict[str, Any]], None],
+    ) -> None:
+        self._mesh = mesh
+        self._config = config
+        self._members = membership
+        self._router = router
+        self._servings = servings
+        self._tell = tell
+        self._told_load: dict[str, list[int]] = {}
+        self._covering: set[tuple[str, int]] = set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        self.announce()
+        adapted = time.monotonic()
+        while True:
+            await asyncio.sleep(LOAD_EVERY)
+            self._announce_load()
+            await self._cover()
+            await self._tend_lanes()
+            if time.monotonic() - adapted > ADAPT_EVERY:
+                adapted = time.monotonic()
+                try:
+                    await self._adapt()
+                except SwarmError as error:
+                    log.info("lanes not adapted: %s", error)
+
+    # --- telling ------------------------------------------------------------------------
+
+    def announce(self, draining: bool = False) -> None:
+        """Write who and what this node is."""
+        serves = [
+            [s.info.model, s.info.version, server.stage]
+            for s in self._servings()
+            for server in s.servers
+        ]
+        self._members.set("role", self._config.role)
+        self._members.set("serves", serves)
+        self._members.set("priority", self._config.priority)
+        self._members.set("host", self._mesh.claims.host)
+        self._members.set("device", "cpu")
+        self._members.set("draining", draining)
+
+    def _announce_load(self) -> None:
+        now = time.monotonic()
+        loads = {
+            f"{server.info.model}/{server.stage}": load_of(server, now)
+            for serving_ in self._servings()
+            for server in serving_.servers
+        }
+        if set(loads) != set(self._told_load) or any(
+            _moved(self._told_load[key], numbers) for key, numbers in loads.items()
+        ):
+            self._told_load = loads
+            self._members.set("load", loads)
+            self._members.set("memory", memory_free())
+
+    def on_event(self, event: Event) -> None:
+        """A change in the mesh: one of the living tells the dashboards."""
+        if event.kind == "duplicate":
+            log.error("two processes use the node id %s: %s", event.node, event.detail)
+        if event.kind not in TOLD:
+            return
+        log.info("%s %s %s", event.node, event.kind, event.detail)
+        alive = [peer.node for peer in self._members.alive()]
+        if rendezvous(event.node, alive)[:1] == [self._members.node]:
+            detail = {"subject": event.node, "detail": event.detail}
+            self._tell(event.kind, detail)
+
+    # --- acting -------------------------------------------------------------------------
+
+    def peers(self, info: ModelInfo, stage: int) -> list[StagePeer]:
+        """The living nodes that serve a stage, this one included."""
+        return serving(self._members.alive(), info.model, info.version, stage)
+
+    def is_local(self, info: ModelInfo, stage: int) -> bool:
+        """Whether every node that serves a stage shares this host's memory."""
+        host = self._mesh.claims.host
+        peers = self.peers(info, stage)
+        return bool(host and peers) and all(peer.host == host for peer in peers)
+
+    async def _cover(self) -> None:
+        """A node that is not a primary serves fast mode only while no primary does."""
+        if self._config.priority == PRIMARY:
+            return
+        for serving_ in self._servings():
+            for stage, fresh in serving_.fresh.items():
+                peers = self.peers(serving_.info, stage)
+                needed = not any(
+                    p.priority < self._config.priority and not p.draining for p in peers
+                )
+                key = (serving_.info.version, stage)
+                if needed and key not in self._covering:
+                    self._covering.add(key)
+                    fresh.open()
+                    if self._config.priority == FALLBACK:
+                        self._tell("took-over", {"stage": stage, "model": serving_.info.model})
+                elif not needed and key in self._covering:
+                    self._covering.discard(key)
+                    await fresh.close()
+                    self._tell("gave-back", {"stage": stage, "model": serving_.info.model})
+
+    async def _tend_lanes(self) -> None:
+        """Own lanes where the policy wants them; the dead's lanes, until they are empty."""
+        if self._config.priority != PRIMARY:
+            return
+        states = {node: peer.state for node, peer in self._members.view().items()}
+        gone = [node for node, state in states.items() if state in ("dead", "left")]
+        for serving_ in self._servings():
+            if self._router.uses_own_lanes(serving_.info.model):
+                for server in serving_.servers:
+                    serving_.open_lane(server, self._members.node)
+                    alive = [p.node for p in self.peers(serving_.info, server.stage)]
+                    for node in gone:
+                        # Everybody computes the same survivor: no election, no messages.
+                        if rendezvous(node, alive)[:1] == [self._members.node]:
+                            serving_.open_lane(server, node)
+            await serving_.close_idle_lanes(self._members.node)
+
+    async def _adapt(self) -> None:
+        """Keep ack_wait a few times the stage's p99; one primary of each stage does it."""
+        now = time.monotonic()
+        for serving_ in self._servings():
+            for server in serving_.servers:
+                primaries = [p.node for p in self.peers(serving_.info, server.stage)]
+                for lane in server.lanes:
+                    await lane.refresh()
+                    if self._config.priority != PRIMARY or min(primaries, default="") != (
+                        self._members.node
+                    ):
+                        continue
+                    p99 = server.stats.compute.percentile(0.99, now)
+                    wanted = ack_wait_for(p99, current=lane.ack_wait)
+                    if p99 and abs(wanted - lane.ack_wait) > 1e-3:
+                        log.info("stage %d: ack_wait is now %.3f s", server.stage, wanted)
+                        await lane.set_ack_wait(wanted)
+
+
+def load_of(server: StageServer, now: float) -> list[int]:
+    """A stage's load as it is gossiped (see `swarm.peerstate`)."""
+    stats = server.stats
+    times = [
+        (stats.compute.ewma, stats.compute),
+        (stats.queue.ewma, stats.queue),
+    ]
+    numbers = [server.waiting, server.queued]
+    for ewma, window in times:
+        numbers += [
+            int(ewma * 1e6),
+            int(window.percentile(0.5, now) * 1e6),
+            int(window.percentile(0.99, now) * 1e6),
+        ]
+    return numbers
+
+
+def _moved(told: list[int], now: list[int]) -> bool:
+    """Whether a load changed enough to be told: by a quarter, and by more than noise."""
+    return any(
+        abs(b - a) > max(2 if index < 2 else 200, a // 4)
+        for index, (a, b) in enumerate(zip(told, now, strict=True))
+    )
+
+
+def memory_free() -> int:
+    """Bytes of memory that are free on this host; 0 where it is not told."""
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        return 0

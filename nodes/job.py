@@ -1,0 +1,57 @@
+"""What a stage works with: a request in hand, its options, and the model it runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from shards.runtime import CancelToken
+from swarm.claims import Opened
+from swarm.lanes import Delivery, FreshDelivery
+from swarm.messages import Features
+
+# Runs shorter than this are done on the event loop: handing over to a thread and back costs
+# 60-120 us here, more than the run itself. Longer ones never are.
+INLINE_BELOW = 0.0003  # seconds
+
+
+class StageModel(Protocol):
+    """What a stage needs of a loaded shard (`shards.load.StageRuntime`)."""
+
+    batchable: bool
+    compute_ms: float
+
+    def check(self, tensors: Any) -> None: ...
+    def run(self, tensors: Any, cancel: CancelToken | None = None) -> dict[str, np.ndarray]: ...
+    def run_batch(
+        self, requests: Any, cancel: CancelToken | None = None
+    ) -> list[dict[str, np.ndarray]]: ...
+
+
+@dataclass(slots=True)
+class StageOptions:
+    """max_batch: requests in one run. max_wait: seconds a request may wait for company.
+    start_check: do not start what cannot finish inside its budget. quota: requests a second
+    from one agent that stage 1 takes, 0 for any number."""
+
+    max_batch: int = 4
+    max_wait: float = 0.0005
+    start_check: bool = True
+    inline_below: float = INLINE_BELOW
+    quota: float = 0.0
+
+
+@dataclass(slots=True)
+class Job:
+    """A request in hand: its delivery, its features, and what it has cost so far."""
+
+    delivery: Delivery | FreshDelivery
+    features: Features
+    expires: float  # time.monotonic() when its budget ends
+    arrived: float
+    age: float  # seconds in the lane before it arrived
+    queue_us: int = 0
+    opened: Opened = field(default_factory=list)  # shared memory in use
+    shape: tuple[Any, ...] = field(default=())

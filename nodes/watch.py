@@ -1,0 +1,117 @@
+"""The node's watchdog: a run that hangs, a loop that stalls, a stage that computes wrongly.
+
+What is decided is in `swarm.flow.watchdog`; here it is observed and carried out. A stage that
+fails gives its work back to its lane, gets a new session, and returns; after three failures
+in a minute it stays out and says so. A loop that is blocked for good cannot do any of this:
+a thread ends the process then, and whoever supervises it starts it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from nodes.stage import StageServer
+from shards.errors import ShardsError
+from swarm.errors import SwarmError
+from swarm.flow.watchdog import Action, Verdict, Watchdog
+
+log = logging.getLogger("swarm.watchdog")
+
+LOOK_EVERY = 0.1  # seconds
+SELF_TEST_EVERY = 30.0  # seconds
+BLOCKED_FOR_GOOD = 15.0  # seconds without a turn of the event loop
+EXIT_CODE = 70  # EX_SOFTWARE
+
+
+class Watch:
+    """`run()` watches until cancelled. reload(server) gives a stage a new, tested session.
+
+    tell(kind, detail) publishes an event.
+    """
+
+    def __init__(
+        self,
+        servers: Callable[[], list[StageServer]],
+        reload: Callable[[StageServer], Awaitable[Any]],
+        tell: Callable[[str, dict[str, Any]], None],
+    ) -> None:
+        self._servers = servers
+        self._reload = reload
+        self._tell = tell
+        self._dogs: dict[int, Watchdog] = {}
+        self._beat = time.monotonic()
+        self._ended = threading.Event()
+        self._out: set[int] = set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        threading.Thread(target=self._guard, name="watchdog", daemon=True).start()
+        tested = time.monotonic()
+        try:
+            while True:
+                expected = time.monotonic() + LOOK_EVERY
+                await asyncio.sleep(LOOK_EVERY)
+                now = self._beat = time.monotonic()
+                due = now - tested > SELF_TEST_EVERY
+                if due:
+                    tested = now
+                for server in self._servers():
+                    await self._look(server, now, now - expected, due)
+        finally:
+            self._ended.set()
+
+    async def _look(self, server: StageServer, now: float, late: float, due: bool) -> None:
+        dog = self._dogs.setdefault(id(server), Watchdog())
+        if dog.out:
+            return
+        verdict = dog.loop_late(late, now)
+        worker = server.worker
+        if not verdict and worker is not None and worker.busy_since:
+            elapsed = now - worker.busy_since
+            p99 = server.stats.compute.percentile(0.99, now)
+            verdict = dog.running(f"{worker.busy_since:.6f}", elapsed, p99, now)
+        if not verdict and due and not server.queued:
+            verdict = dog.self_test(server.self_test(), now)
+        if verdict:
+            await self._act(server, verdict)
+
+    async def _act(self, server: StageServer, verdict: Verdict) -> None:
+        log.error("stage %d: %s", server.stage, verdict.reason)
+        actions = verdict.actions
+        detail = {
+            "stage": server.stage,
+            "detail": verdict.reason,
+            "actions": [str(action) for action in actions],
+        }
+        self._tell("watchdog", detail)
+        if Action.RETURN in actions:
+            server.suspend()
+        if Action.STAY_OUT in actions:
+            log.error("stage %d stays out: restart the node", server.stage)
+            return
+        if Action.RESTART in actions:
+            try:
+                await self._reload(server)
+            except (SwarmError, ShardsError) as error:
+                log.error("stage %d did not get a new session: %s", server.stage, error)
+                return
+        server.resume()
+
+    def _guard(self) -> None:
+        """In a thread: the loop must turn now and then."""
+        while not self._ended.is_set():
+            slept = time.monotonic()
+            self._ended.wait(1.0)
+            now = time.monotonic()
+            # If this thread was late too, the whole process was stopped, not the loop blocked.
+            if now - slept > 3.0:
+                self._beat = now
+            elif now - self._beat > BLOCKED_FOR_GOOD:
+                log.critical("the event loop is blocked for %.0f s: exiting", now - self._beat)
+                os._exit(EXIT_CODE)

@@ -1,0 +1,83 @@
+"""Cuts of megabytes: they pass, or it is said at once what to set."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+from meshes import Commands, add_model, free_port
+
+import swarm
+from nodes.local import local_mesh
+from shards.split import SplitResult, split
+from shards.zoo.builders import chain, chain_cuts, chain_expected
+from swarm.server import EmbeddedServer
+
+pytestmark = [pytest.mark.integration, pytest.mark.processes]
+
+SIZE = 8 << 20  # bytes
+
+
+def split_chain(feature_bytes: int) -> SplitResult:
+    return split(
+        chain(3, feature_bytes), name="chain", cuts=chain_cuts(3), bandwidth=1e6, profile=False
+    )
+
+
+async def test_a_cut_of_8_megabytes_passes_bit_by_bit() -> None:
+    async with local_mesh() as local:
+        await add_model(local, split_chain(SIZE), "shard-1", "shard-2", "shard-3")
+        random = np.random.default_rng(3)
+        feeds = [random.random((1, SIZE // 4), np.float32) for _ in range(3)]
+        answers = await asyncio.gather(
+            *(local.mesh.infer("chain", {"features": feed}, 20.0) for feed in feeds)
+        )
+        for feed, answer in zip(feeds, answers, strict=True):
+            assert np.array_equal(answer.outputs["result"], chain_expected(feed, 3))
+            assert [hop.stage for hop in answer.hops] == [1, 2, 3]
+
+
+async def test_a_node_whose_cut_does_not_fit_names_max_payload_and_what_to_set(
+    run: Commands,
+) -> None:
+    async with EmbeddedServer(max_payload=1 << 20) as server:
+        result = split_chain(2 << 20)
+        async with swarm.connect(server.url) as mesh:
+            await mesh.registry.push(result.manifest.to_json(), result.files)
+        nodes = [
+            run.start("nodes.node_cli", "--role", role, "--model", "chain", "--nats", server.url)
+            for role in ("shard-1", "fallback")
+        ]
+        for node in nodes:
+            assert await asyncio.to_thread(node.wait, 30.0) == 1
+            last = node.stderr.strip().splitlines()[-1]
+            assert last.startswith("swarm-node: ")
+            assert "max_payload" in last
+            assert str(1 << 20) in last
+            setting = int(last.split("`max_payload: ")[1].split("`")[0])
+            assert setting > 2 << 20, "what it says to set is enough"
+            assert "Traceback" not in node.stderr
+
+
+async def test_what_a_node_says_to_set_is_enough() -> None:
+    """The same cut, on a server with the setting that the error names."""
+    result = split_chain(2 << 20)
+    async with local_mesh(max_payload=(2 << 20) + 64 * 1024) as local:
+        await add_model(local, result, "shard-1", "shard-2", "shard-3")
+        feed = np.ones((1, (2 << 20) // 4), np.float32)
+        answer = await local.mesh.infer("chain", {"features": feed}, 10.0)
+        assert np.array_equal(answer.outputs["result"], chain_expected(feed, 3))
+
+
+async def test_a_requester_whose_input_does_not_fit_is_told_so_and_stays_connected() -> None:
+    async with EmbeddedServer(port=free_port(), max_payload=1 << 20) as server:
+        result = split_chain(2 << 20)
+        async with swarm.connect(server.url) as mesh:
+            await mesh.registry.push(result.manifest.to_json(), result.files)
+            features = np.ones((1, (2 << 20) // 4), np.float32)
+            with pytest.raises(swarm.ResourceExhausted, match="max_payload"):
+                await mesh.infer("chain", {"features": features}, 5.0)
+            assert mesh.link.connected
+            assert mesh.link.reconnects == 0
+            assert await mesh.registry.serving("chain") == "1"

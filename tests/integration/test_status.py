@@ -1,0 +1,213 @@
+"""What nodes say of themselves: status documents, service discovery, the edge's results."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+import pytest_asyncio
+from meshes import READY, ROOT, Commands, digits, dismiss, good_request
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from nodes.local import LocalMesh
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.processes,
+    pytest.mark.asyncio(loop_scope="session"),
+]
+
+SCHEMA = json.loads((ROOT / "swarm" / "schemas" / "status.schema.json").read_text())
+ROLES = {"shard-1", "shard-2", "shard-3", "fallback", "gateway", "edge"}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def with_edge(digits_mesh: LocalMesh) -> AsyncIterator[LocalMesh]:
+    """An edge beside the others that publishes its results as `test`."""
+    edge = digits_mesh.start("edge", "digits", "--rate", "40", "--sink", "test")
+    await digits_mesh.ready(READY)
+    yield digits_mesh
+    await dismiss(digits_mesh, [edge])
+
+
+async def collect(client: Client, subject: str, seconds: float) -> list[dict[str, Any]]:
+    docs: list[dict[str, Any]] = []
+
+    async def take(message: Msg) -> None:
+        docs.append(json.loads(message.data))
+
+    subscription = await client.subscribe(subject, cb=take)
+    await asyncio.sleep(seconds)
+    await subscription.unsubscribe()
+    return docs
+
+
+async def discover(client: Client, verb: str, wait: float = 1.0) -> list[dict[str, Any]]:
+    """What `nats service ls` and `nats service info` do."""
+    inbox = client.new_inbox()
+    docs: list[dict[str, Any]] = []
+
+    async def take(message: Msg) -> None:
+        docs.append(json.loads(message.data))
+
+    subscription = await client.subscribe(inbox, cb=take)
+    await client.publish(f"$SRV.{verb}", b"", reply=inbox)
+    await asyncio.sleep(wait)
+    await subscription.unsubscribe()
+    return docs
+
+
+async def test_status_documents_of_every_role_keep_their_contract(
+    with_edge: LocalMesh, nats_client: Client
+) -> None:
+    validator = jsonschema.Draft202012Validator(
+        SCHEMA, format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER
+    )
+    docs = await collect(nats_client, "swarm.default.status.*", 2.3)
+    for doc in docs:
+        problems = [error.message for error in validator.iter_errors(doc)]
+        assert problems == [], doc["role"]
+    assert {doc["role"] for doc in docs} == ROLES
+    running = {node.pid for node in with_edge.supervisor.nodes}
+    per_node = {pid: [d for d in docs if d["pid"] == pid] for pid in running}
+    assert all(len(said) >= 2 for said in per_node.values()), "each speaks every second"
+    for said in per_node.values():
+        for earlier, later in zip(said, said[1:], strict=False):
+            assert earlier["at"] < later["at"]
+            assert earlier["node"] == later["node"]
+    shard = next(d for d in reversed(docs) if d["role"] == "shard-1")
+    assert shard["stages"][0]["counters"]["served"] > 0
+    assert shard["ready_ms"] > 0
+    fallback = next(d for d in docs if d["role"] == "fallback")
+    assert [stage["stage"] for stage in fallback["stages"]] == [1, 2, 3]
+    edge = [d for d in docs if d["role"] == "edge"]
+    assert edge[-1]["edge"]["answered"] > edge[0]["edge"]["answered"]
+    assert edge[-1]["edge"]["captured"] >= edge[-1]["edge"]["answered"]
+
+
+async def test_a_last_status_says_left(digits_mesh: LocalMesh, nats_client: Client) -> None:
+    docs: list[dict[str, Any]] = []
+
+    async def take(message: Msg) -> None:
+        docs.append(json.loads(message.data))
+
+    subscription = await nats_client.subscribe("swarm.default.status.*", cb=take)
+    events = await nats_client.subscribe("swarm.default.events.*")
+    node = digits_mesh.start("shard-3", "digits")
+    await digits_mesh.ready(READY)
+    await dismiss(digits_mesh, [node])
+    await asyncio.sleep(0.1)
+    await subscription.unsubscribe()
+    states = [doc["state"] for doc in docs if doc["pid"] == node.pid]
+    order = [state for at, state in enumerate(states) if at == 0 or states[at - 1] != state]
+    assert order[-3:] == ["ready", "draining", "left"]
+    assert set(order[:-3]) <= {"waiting", "loading"}
+    told = []
+    while events.pending_msgs:
+        told.append(json.loads((await events.next_msg(1.0)).data))
+    await events.unsubscribe()
+    ours = [doc for doc in told if doc["role"] == "shard-3"]
+    assert {"joined", "left"} <= {doc["kind"] for doc in ours}
+
+
+async def test_every_node_answers_service_discovery(
+    with_edge: LocalMesh, nats_client: Client
+) -> None:
+    expected = {
+        status["node"]
+        for node in with_edge.supervisor.nodes
+        if (status := with_edge.status_of(node)) is not None
+    }
+    pings = await discover(nats_client, "PING")
+    assert {doc["metadata"]["node"] for doc in pings} == expected
+    assert all(doc["type"] == "io.nats.micro.v1.ping_response" for doc in pings)
+    assert len({doc["id"] for doc in pings}) == len(pings) == len(expected)
+    infos = await discover(nats_client, "INFO.swarm-default")
+    assert {doc["metadata"]["role"] for doc in infos} == ROLES
+    for doc in infos:
+        subjects = [endpoint["subject"] for endpoint in doc["endpoints"]]
+        assert all(endpoint["metadata"] is not None for endpoint in doc["endpoints"])
+        role = doc["metadata"]["role"]
+        if role == "gateway":
+            assert subjects == ["swarm.default.infer.*"]
+        elif role in ("shard-2", "shard-3"):
+            assert subjects == []
+        else:
+            assert subjects == ["swarm.default.infer.digits"]
+
+
+async def test_an_edges_results_say_how_each_capture_ended(
+    with_edge: LocalMesh, nats_client: Client
+) -> None:
+    _, logits = digits()
+    lines = await collect(nats_client, "swarm.default.results.test", 1.5)
+    assert len(lines) > 20
+    sequences = [line["sequence"] for line in lines]
+    assert len(set(sequences)) == len(sequences), "each capture ends once"
+    assert max(sequences) - min(sequences) == len(sequences) - 1, "none is missing"
+    for line in lines:
+        assert line["status"] == "OK"
+        assert line["degraded"] is False
+        assert [hop["stage"] for hop in line["hops"]] == [1, 2, 3]
+        assert line["latency_ms"] > 0
+        got = np.asarray(line["outputs"]["logits"], np.float32)
+        want = logits[line["sequence"] % len(logits)][None]
+        assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()
+
+
+async def test_an_edge_on_stdout_prints_a_line_a_capture_and_ends_after_the_last(
+    digits_mesh: LocalMesh, run: Commands
+) -> None:
+    command = run.start(
+        "nodes.node_cli",
+        *("--role", "edge", "--model", "digits", "--nats", digits_mesh.url),
+        *("--source", "digits", "--rate", "100", "--count", "25", "--on-full", "block"),
+    )
+    assert await asyncio.to_thread(command.wait, READY) == 0
+    lines = [json.loads(line) for line in command.stdout.splitlines()]
+    assert sorted(line["sequence"] for line in lines) == list(range(25))
+    assert {line["status"] for line in lines} == {"OK"}
+    await good_request(digits_mesh.mesh)
+
+
+async def test_an_edge_goes_on_when_its_captures_miss_their_budget(
+    digits_mesh: LocalMesh, run: Commands
+) -> None:
+    """A budget of a millisecond is missed by most: captures fail, the edge does not."""
+    command = run.start(
+        "nodes.node_cli",
+        *("--role", "edge", "--model", "digits", "--nats", digits_mesh.url),
+        *("--rate", "50", "--count", "40", "--budget", "1", "--on-full", "block"),
+    )
+    assert await asyncio.to_thread(command.wait, READY) == 0
+    lines = [json.loads(line) for line in command.stdout.splitlines()]
+    assert sorted(line["sequence"] for line in lines) == list(range(40))
+    for line in lines:
+        assert line["status"] in ("OK", "DEADLINE_EXCEEDED")
+        assert ("outputs" in line) == (line["status"] == "OK")
+        assert ("error" in line) == (line["status"] != "OK")
+
+
+async def test_the_services_statistics_count_requests(
+    digits_mesh: LocalMesh, nats_client: Client
+) -> None:
+    def total(docs: list[dict[str, Any]]) -> int:
+        return sum(e["num_requests"] for doc in docs for e in doc["endpoints"])
+
+    before = total(await discover(nats_client, "STATS", 0.5))
+    body = {
+        "inputs": [
+            {"name": "image", "shape": [1, 1, 8, 8], "datatype": "FP32", "data": [0.5] * 64}
+        ]
+    }
+    for _ in range(5):
+        await nats_client.request(
+            "swarm.default.infer.digits", json.dumps(body).encode(), timeout=3.0
+        )
+    assert total(await discover(nats_client, "STATS", 0.5)) - before == 5

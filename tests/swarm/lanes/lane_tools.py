@@ -1,0 +1,93 @@
+"""A lane with its publisher, as the tests of the lanes use them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from real_server import Links
+
+from swarm import jetstream
+from swarm.errors import SwarmError
+from swarm.lanes import (
+    Delivery,
+    Lane,
+    LaneOptions,
+    Publisher,
+    consumer_config,
+    ensure_lanes,
+)
+from swarm.link import Link
+from swarm.subjects import Subjects, api
+
+SUBJECTS = Subjects("test")
+STREAM = SUBJECTS.stream("m", "1")
+SUBJECT = SUBJECTS.features("m", "1", 1)
+CONSUMER = SUBJECTS.consumer(1)
+
+
+class Bench:
+    """Makes lanes over links of their own, and ends them."""
+
+    def __init__(self, links: Links, url: str, options: LaneOptions) -> None:
+        self.links = links
+        self.url = url
+        self.options = options
+        self.provisioned = 0
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def lane(self, **kwargs: Any) -> tuple[Lane, list[Delivery]]:
+        """A running lane on a link of its own, and what it delivers."""
+        link = await self.links.connect(self.url)
+        got: list[Delivery] = []
+
+        async def provision() -> None:
+            self.provisioned += 1
+            await ensure_lanes(link, SUBJECTS, "m", "1", self.options)
+
+        config = consumer_config(SUBJECTS, "m", "1", 1, self.options)
+        lane = Lane(link, STREAM, config, provision, got.append, **kwargs)
+        self._tasks.append(asyncio.get_running_loop().create_task(lane.run()))
+        await lane.ready(5.0)
+        await link.flush()  # the pull is parked now
+        return lane, got
+
+    async def sender(self) -> Sender:
+        return Sender(await self.links.connect(self.url))
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        results = await asyncio.gather(*self._tasks, return_exceptions=True)
+        failures = [r for r in results if isinstance(r, Exception)]
+        assert not failures, f"a lane ended by an exception: {failures}"
+
+
+class Sender:
+    """Publishes into the lane; every outcome is kept."""
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self.publisher = Publisher(link)
+        self.outcomes: dict[str, list[tuple[SwarmError | None, int]]] = {}
+
+    def send(self, message_id: str, data: bytes | None = None, subject: str = SUBJECT) -> None:
+        calls = self.outcomes.setdefault(message_id, [])
+        self.publisher.publish(
+            subject,
+            [message_id.encode() if data is None else data],
+            message_id,
+            lambda error, sequence: calls.append((error, sequence)),
+        )
+
+    def settled(self, count: int) -> bool:
+        return sum(map(len, self.outcomes.values())) == count
+
+    async def stored(self) -> int:
+        """Messages that the stream holds."""
+        info = await jetstream.call(self.link, api("STREAM.INFO", STREAM))
+        return int(info["state"]["messages"])
+
+
+def bodies(got: list[Delivery]) -> list[bytes]:
+    return [bytes(delivery.data) for delivery in got]

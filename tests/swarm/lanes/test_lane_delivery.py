@@ -1,0 +1,242 @@
+"""What a lane promises of each message: delivered, settled once, never forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+from lane_tools import CONSUMER, STREAM, Bench, bodies
+from real_server import eventually
+
+from swarm import jetstream
+from swarm.lanes import FALLBACK, PRIMARY, STANDBY, LaneOptions
+from swarm.subjects import api
+
+pytestmark = pytest.mark.integration
+
+
+async def test_a_lane_delivers_in_order_and_an_ack_brings_the_next(bench: Bench) -> None:
+    lane, got = await bench.lane(credit=1)
+    sender = await bench.sender()
+    for number in range(10):
+        sender.send(str(number))
+    for number in range(10):
+        await eventually(lambda count=number + 1: len(got) == count)
+        await asyncio.sleep(0.002)
+        assert len(got) == number + 1  # credit 1: nothing more before the ack
+        assert got[-1].delivered == 1
+        assert not got[-1].settled
+        got[-1].ack()
+        assert got[-1].settled
+    assert bodies(got) == [b"%d" % n for n in range(10)]
+    assert [d.sequence for d in got] == list(range(1, 11))
+    await lane.link.flush()
+    assert await sender.stored() == 0
+    assert lane.redelivered == 0
+
+
+async def test_a_lane_never_holds_more_than_its_credit(bench: Bench) -> None:
+    lane, got = await bench.lane(credit=3)
+    sender = await bench.sender()
+    for number in range(12):
+        sender.send(str(number))
+    await eventually(lambda: sender.settled(12) and len(got) == 3)
+    await asyncio.sleep(0.05)
+    assert (len(got), len(lane.held)) == (3, 3)
+    got[1].ack()
+    await eventually(lambda: len(got) == 4)
+
+
+async def test_a_nak_hands_the_message_out_again_at_once(bench: Bench) -> None:
+    lane, got = await bench.lane(credit=1)
+    sender = await bench.sender()
+    sender.send("x")
+    await eventually(lambda: len(got) == 1)
+    started = time.monotonic()
+    got[0].nak()
+    await eventually(lambda: len(got) == 2)
+    assert time.monotonic() - started < bench.options.ack_wait / 2
+    assert got[1].delivered == 2
+    assert (got[1].sequence, bytes(got[1].data)) == (got[0].sequence, b"x")
+    assert lane.redelivered == 1
+
+
+async def test_a_delayed_nak_waits_as_long_as_it_says(bench: Bench) -> None:
+    _, got = await bench.lane(credit=1)
+    sender = await bench.sender()
+    sender.send("x")
+    await eventually(lambda: len(got) == 1)
+    started = time.monotonic()
+    got[0].nak(0.1)
+    await eventually(lambda: len(got) == 2)
+    assert 0.09 <= time.monotonic() - started < 0.5
+
+
+async def test_a_terminated_message_never_comes_back(bench: Bench) -> None:
+    lane, got = await bench.lane(credit=1)
+    sender = await bench.sender()
+    sender.send("poison")
+    await eventually(lambda: len(got) == 1)
+    got[0].term()
+    sender.send("next")
+    await eventually(lambda: len(got) == 2)
+    got[1].ack()
+    await asyncio.sleep(2 * bench.options.ack_wait)
+    assert bodies(got) == [b"poison", b"next"]
+    await lane.link.flush()
+    assert await sender.stored() == 0
+
+
+async def test_settling_twice_does_nothing(bench: Bench) -> None:
+    lane, got = await bench.lane(credit=2)
+    sender = await bench.sender()
+    sender.send("x")
+    await eventually(lambda: len(got) == 1)
+    got[0].ack()
+    got[0].nak()
+    got[0].term()
+    got[0].ack()
+    await asyncio.sleep(0.05)
+    assert len(got) == 1
+    assert len(lane._asked) <= lane.credit
+    for name in ("a", "b", "c"):
+        sender.send(name)
+    await eventually(lambda: len(got) == 3)
+    await asyncio.sleep(0.05)
+    assert len(lane.held) == 2  # no ack was counted as two credits
+
+
+async def test_what_a_vanished_node_held_is_delivered_after_ack_wait(bench: Bench) -> None:
+    lane, got = await bench.lane()
+    sender = await bench.sender()
+    sender.send("x")
+    await eventually(lambda: len(got) == 1)
+    _, other = await bench.lane(priority=STANDBY)
+    started = time.monotonic()
+    await bench.links.crash(lane.link)
+    await eventually(lambda: len(other) == 1)
+    waited = time.monotonic() - started
+    assert waited < bench.options.ack_wait + 0.15
+    assert other[0].delivered == 2
+    got[0].ack()  # of the old connection: says nothing
+    assert await sender.stored() == 1
+    other[0].ack()
+    await other[0]._lane.link.flush()
+    assert await sender.stored() == 0
+
+
+async def test_a_message_held_long_is_kept_alive_and_stays_with_its_node(bench: Bench) -> None:
+    _, got = await bench.lane(credit=1)
+    _, other = await bench.lane(credit=1)
+    sender = await bench.sender()
+    sender.send("long")
+    await eventually(lambda: len(got) + len(other) == 1)
+    await asyncio.sleep(4 * bench.options.ack_wait)
+    assert len(got) + len(other) == 1
+    (got + other)[0].ack()
+    await asyncio.sleep(2 * bench.options.ack_wait)
+    assert len(got) + len(other) == 1
+
+
+async def test_a_fallback_gets_nothing_while_a_primary_has_a_parked_pull(bench: Bench) -> None:
+    _, backup = await bench.lane(priority=FALLBACK)
+    _, spare = await bench.lane(priority=STANDBY)
+    _, main = await bench.lane(priority=PRIMARY)
+    sender = await bench.sender()
+    for number in range(100):
+        sender.send(str(number))
+        await eventually(lambda count=number + 1: len(main) + len(spare) + len(backup) == count)
+        main[-1].ack()
+    assert (len(main), len(spare), len(backup)) == (100, 0, 0)
+
+
+async def test_the_next_in_line_takes_over_the_queue_when_the_primary_is_gone(
+    bench: Bench,
+) -> None:
+    primary, main = await bench.lane(priority=PRIMARY)
+    _, backup = await bench.lane(priority=FALLBACK)
+    sender = await bench.sender()
+    sender.send("before")
+    await eventually(lambda: len(main) == 1)
+    main[0].ack()
+    await primary.link.flush()
+    await bench.links.crash(primary.link)
+    started = time.monotonic()
+    sender.send("after")
+    await eventually(lambda: len(backup) == 1)
+    # Its connection is gone and its parked pulls with it: nobody waits for an ack_wait.
+    assert time.monotonic() - started < bench.options.ack_wait
+    assert bodies(backup) == [b"after"]
+    assert backup[0].delivered == 1
+
+
+async def test_draining_gives_nothing_up_and_takes_nothing_more(bench: Bench) -> None:
+    lane, got = await bench.lane(credit=4)
+    sender = await bench.sender()
+    for number in range(8):
+        sender.send(str(number))
+    await eventually(lambda: len(got) == 4)
+    _, other = await bench.lane(credit=8)
+    await lane.drain()
+    await eventually(lambda: len(other) == 4)
+    got[0].ack()  # started before: finished here
+    started = time.monotonic()
+    for delivery in got[1:]:
+        delivery.nak()  # not started: given back
+    await eventually(lambda: len(other) == 7)
+    assert time.monotonic() - started < bench.options.ack_wait
+    assert sorted(bodies(other)) == [b"%d" % n for n in range(1, 8)]
+    for delivery in other:
+        delivery.ack()
+    sender.send("later")
+    await eventually(lambda: len(other) == 8)
+    assert len(got) == 4
+
+
+async def test_a_paused_lane_asks_for_nothing_until_it_resumes(bench: Bench) -> None:
+    lane, got = await bench.lane(credit=1)
+    sender = await bench.sender()
+    sender.send("1")
+    await eventually(lambda: len(got) == 1)
+    lane.pause()
+    sender.send("2")
+    got[0].ack()
+    await asyncio.sleep(0.1)
+    assert len(got) == 1
+    lane.resume()
+    await eventually(lambda: len(got) == 2)
+
+
+async def test_ack_wait_can_be_changed_while_the_lane_runs(bench: Bench) -> None:
+    lane, _ = await bench.lane()
+    other, _ = await bench.lane()
+    await lane.set_ack_wait(0.35)
+    assert lane.ack_wait == pytest.approx(0.35)
+    await other.refresh()
+    assert other.ack_wait == pytest.approx(0.35)
+    info = await jetstream.call(lane.link, api("CONSUMER.INFO", STREAM, CONSUMER))
+    assert info["config"]["ack_wait"] == 350_000_000
+    # Whoever comes later takes over what the lane has, whatever it was configured with.
+    third, _ = await bench.lane()
+    assert third.ack_wait == pytest.approx(0.35)
+
+
+async def test_the_age_of_a_message_is_measured_by_the_servers_clock(bench: Bench) -> None:
+    sender = await bench.sender()
+    first, got = await bench.lane(credit=1)
+    for name in ("1", "2"):
+        sender.send(name)
+    await eventually(lambda: len(got) == 1)
+    await asyncio.sleep(0.1)
+    got[0].ack()
+    await eventually(lambda: len(got) == 2)
+    fresh = first.clock.age(got[0].stored, got[0].received) / 1e9
+    old = first.clock.age(got[1].stored, got[1].received) / 1e9
+    assert 0 <= fresh < 0.05
+    assert 0.1 <= old < 0.2
+
+
+@pytest.fixture
+def lane_options(request: pytest.FixtureRequest) -> LaneOptions:
+    return LaneOptions(depth=128, ack_wait=0.2)
