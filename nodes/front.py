@@ -18,7 +18,9 @@ from swarm.ids import ulid
 from swarm.mesh import MAX_BUDGET, Mesh
 from swarm.messages import Hop, Request, Result
 from swarm.requester import Ask
-from swarm.subjects import TOKEN
+
+LIGHTER_ROOM = 0.002  # seconds beside the lighter model's own time
+LIGHTER_ANSWERS = {Status.DEADLINE_EXCEEDED, Status.UNAVAILABLE, Status.RESOURCE_EXHAUSTED}
 
 Lookup = Callable[[str, str], Awaitable[Loaded]]  # (model, version or '') -> what is loaded
 
@@ -38,48 +40,82 @@ class Front:
 
     async def answer(self, model: str, request: Request, sequence: int = 0) -> Result:
         """The result of one request, inside its budget."""
-        loop = asyncio.get_running_loop()
-        started = loop.time()
+        started = asyncio.get_running_loop().time()
         began = time.perf_counter()
+        # The client's own id comes back to it, but does not travel: clients reuse them, and
+        # the lanes would drop the second request as a duplicate.
         request.id = request.id or ulid()
         try:
-            budget = self._checked_budget(request)
-            async with asyncio.timeout(budget):
-                version = request.version or self._pinned
-                if not version:
-                    version = await self._mesh.version_for(
-                        model, request.agent, request.session, request.id
-                    )
-                loaded = await self._lookup(model, version)
-            info = loaded.info
-            info.check(request.inputs)
-            tensors = request.inputs
-            hops: list[Hop] = []
-            if info.edge is not None:
-                tensors, hops = await self._edge_layers(loaded, request.inputs)
-            ask = Ask(
-                info,
-                tensors,
-                started + budget,
-                id=request.id,
-                agent=request.agent,
-                session=request.session,
-                sequence=sequence,
-                hops=[hop.as_doc() for hop in hops],
-            )
-            result = await self._mesh.requester.infer(ask)
+            deadline = started + self._checked_budget(request)
+            async with asyncio.timeout_at(deadline):
+                loaded = await self._loaded(model, request)
+            loaded.info.check(request.inputs)
+            result = await self._ask(loaded, request, deadline, sequence)
         except TimeoutError:
             result = self._failed(request, model, DeadlineExceeded("the budget ended at the door"))
         except SwarmError as error:
             result = self._failed(request, model, error)
         except ShardsError as error:
             result = self._failed(request, model, Internal(f"stage 0: {error}"))
+        result.id = request.id
         result.latency = time.perf_counter() - began
         return result
 
+    async def _loaded(self, model: str, request: Request) -> Loaded:
+        version = request.version or self._pinned
+        if not version:
+            version = await self._mesh.version_for(
+                model, request.agent, request.session, request.id
+            )
+        return await self._lookup(model, version)
+
+    async def _ask(
+        self, loaded: Loaded, request: Request, deadline: float, sequence: int
+    ) -> Result:
+        """Ask the mesh; where a lighter model is at hand, it answers what the mesh cannot."""
+        info, reserve = loaded.info, 0.0
+        tensors = request.inputs
+        hops: list[Hop] = []
+        if info.edge is not None:
+            tensors, hops = await self._edge_layers(loaded, request.inputs)
+        if loaded.lighter is not None:
+            reserve = loaded.lighter_seconds * 2 + LIGHTER_ROOM
+        ask = Ask(
+            info,
+            tensors,
+            deadline - reserve,
+            agent=request.agent,
+            session=request.session,
+            sequence=sequence,
+            hops=[hop.as_doc() for hop in hops],
+        )
+        result = await self._mesh.requester.infer(ask)
+        if loaded.lighter is not None and result.status in LIGHTER_ANSWERS:
+            return await self._lighter(loaded, request, result)
+        return result
+
+    async def _lighter(self, loaded: Loaded, request: Request, failed: Result) -> Result:
+        """The degraded answer, flagged as such; `message` says what it stands in for."""
+        lighter = loaded.lighter
+        assert lighter is not None
+        started = time.perf_counter()
+        if loaded.lighter_seconds < 0.0003:
+            outputs = lighter.run(request.inputs)
+        else:
+            outputs = await self._in_thread(lambda: lighter.run(request.inputs))
+        spent = int((time.perf_counter() - started) * 1e6)
+        return Result(
+            failed.id,
+            loaded.info.model,
+            loaded.info.version,
+            outputs=outputs,
+            message=f"degraded: {failed.status}: {failed.message}",
+            degraded=True,
+            attempt=failed.attempt,
+            hops=(Hop(0, self._node, 0, spent, 1),),
+        )
+
     def _checked_budget(self, request: Request) -> float:
-        if request.id and TOKEN.fullmatch(request.id) is None:
-            raise InvalidArgument(f"id {request.id!r} may hold letters, digits, '_' and '-' only")
         budget = self._budget if request.budget is None else request.budget
         if not budget <= MAX_BUDGET:
             raise InvalidArgument(f"a budget of {budget} s: at most {MAX_BUDGET:.0f} s are given")
@@ -121,7 +157,7 @@ class Front:
 
     def _failed(self, request: Request, model: str, error: SwarmError) -> Result:
         return Result(
-            request.id if TOKEN.fullmatch(request.id) else ulid(),
+            request.id,
             model,
             request.version,
             status=error.status if isinstance(error.status, Status) else Status.INTERNAL,

@@ -8,7 +8,6 @@ import logging
 import time
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from nodes.config import NodeConfig, check_payload, lane_options
 from nodes.job import StageOptions
@@ -16,6 +15,7 @@ from nodes.outbox import NextLane
 from nodes.stage import StageServer
 from shards.load import StageRuntime, load_lighter, load_stage
 from shards.manifest import Manifest
+from shards.ort import OrtRuntime
 from shards.synthetic import random_feeds
 from swarm import jetstream
 from swarm.clock import ServerClock
@@ -37,8 +37,9 @@ class Loaded:
     info: ModelInfo
     stages: dict[int, StageRuntime]
     edge: StageRuntime | None
-    lighter: Any | None
+    lighter: OrtRuntime | None
     seconds: float
+    lighter_seconds: float = 0.0
 
     def close(self) -> None:
         for runtime in (*self.stages.values(), self.edge, self.lighter):
@@ -74,7 +75,8 @@ async def load(
         }
         first = load_stage(manifest, 0, fetch, threads=config.threads) if with_edge else None
         light = load_lighter(manifest, fetch, threads=config.threads) if lighter else None
-        return Loaded(info, stages, first, light, time.monotonic() - started)
+        light_ms = light.warm() if light is not None else 0.0
+        return Loaded(info, stages, first, light, time.monotonic() - started, light_ms / 1e3)
 
     return await asyncio.to_thread(build)
 

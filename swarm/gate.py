@@ -20,6 +20,8 @@ WHOLE = 0  # the breaker of a pipeline whose failing stage is not known
 # Queueing is judged by each request's own budget; a standing queue alone is no reason to
 # refuse before it is as long as a lane may hold (a quarter of a second).
 TARGET, INTERVAL = 0.25, 0.5  # seconds
+# A control loop cannot wait half a minute for a stage that came back: one probe a second.
+OPEN, PROBE = 1.0, 1.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +54,6 @@ class Gate:
 
     def enter(self, budget: float, now: float) -> Pass:
         """Raises `ResourceExhausted` or `Unavailable`, at once."""
-        for stage, breaker in self._breakers.items():
-            if not breaker.allow(now):
-                self.refused += 1
-                where = f"stage {stage}" if stage else "the pipeline"
-                raise Unavailable(f"{where} failed repeatedly; its circuit breaker is open")
         load = self._load(now)
         decision = self._admission.decide([load], budget, now)
         if not decision:
@@ -64,6 +61,12 @@ class Gate:
             raise ResourceExhausted(
                 f"overload: {decision.reason}; try again in {min(decision.retry_after_s, 60):.3f} s"
             )
+        for stage, breaker in self._breakers.items():
+            if not breaker.allow(now):
+                self.refused += 1
+                self._admission.lost()
+                where = f"stage {stage}" if stage else "the pipeline"
+                raise Unavailable(f"{where} failed repeatedly; its circuit breaker is open")
         return Pass(decision, load, now, budget)
 
     def leave(self, taken: Pass, result: Result | None, now: float) -> None:
@@ -101,5 +104,7 @@ class Gate:
                 return  # too small a budget says nothing about the mesh
         elif result.status not in (Status.UNAVAILABLE, Status.INTERNAL):
             return
-        breaker = self._breakers.setdefault(result.stage or WHOLE, Breaker())
+        breaker = self._breakers.setdefault(
+            result.stage or WHOLE, Breaker(max_open_s=OPEN, probe_timeout_s=PROBE)
+        )
         breaker.record(False, now, taken.started)

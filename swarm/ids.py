@@ -22,5 +22,8 @@ def ulid() -> str:
 
 def node_id(role: str) -> str:
     """A node id, unique per start: `<role>-<host>-<random>`, fit for a subject."""
-    host = "".join(c if c.isalnum() else "-" for c in socket.gethostname())[:24] or "host"
+    host = (
+        "".join(c if c.isascii() and c.isalnum() else "-" for c in socket.gethostname())[:24]
+        or "host"
+    )
     return f"{role}-{host}-{os.urandom(4).hex()}"

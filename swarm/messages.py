@@ -7,6 +7,7 @@ tensors' own memory among them: nothing is joined or copied here.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,7 @@ from swarm.tensors import LIMITS, Limits, Part, Tensors, decode_tensors, encode_
 from swarm.wire import pack_open_map, unpack_map
 
 VERSION = 1
+_PRINTABLE = re.compile("[!-~]+")  # no space, no control character
 MAX_HOPS = 256
 
 
@@ -41,16 +43,16 @@ class Hop:
 
     @classmethod
     def from_doc(cls, doc: Any) -> Hop:
-        try:
-            return cls(
-                int(doc["stage"]),
-                str(doc["node"]),
-                int(doc["queue_us"]),
-                int(doc["compute_us"]),
-                int(doc.get("batch", 1)),
-            )
-        except (KeyError, TypeError, ValueError, AttributeError):
-            raise DecodeError("a hop is a map of stage, node, queue_us, compute_us") from None
+        """Raises `DecodeError`."""
+        if type(doc) is not dict:
+            raise DecodeError("a hop is a map of stage, node, queue_us, compute_us")
+        return cls(
+            _get(doc, "stage", int),
+            _get(doc, "node", str),
+            _get(doc, "queue_us", int),
+            _get(doc, "compute_us", int),
+            _get(doc, "batch", int, 1),
+        )
 
 
 @dataclass(slots=True)
@@ -124,18 +126,13 @@ class Features:
         if len(hops) > MAX_HOPS:
             raise DecodeError(f"{len(hops)} hops; at most {MAX_HOPS} are accepted")
         for hop in hops:
-            if (
-                type(hop) is not dict
-                or type(hop.get("queue_us", 0)) is not int
-                or type(hop.get("compute_us", 0)) is not int
-            ):
-                raise DecodeError("a hop is a map of stage, node, queue_us, compute_us")
+            Hop.from_doc(hop)  # kept as it came, but nothing else than a hop travels on
         return cls(
             id=_name(doc, "id"),
             model=_name(doc, "model"),
             version=_name(doc, "version"),
             stage=_get(doc, "stage", int),
-            reply=_get(doc, "reply", str),
+            reply=_reply(doc),
             budget_us=_get(doc, "budget_us", int),
             tensors=decode_tensors(doc.get("tensors"), limits),
             attempt=_get(doc, "attempt", int, 1),
@@ -185,7 +182,7 @@ class Result:
         try:
             status = Status(_get(doc, "status", str))
         except ValueError:
-            raise DecodeError(f"status {doc['status']!r} is not a gRPC status name") from None
+            raise DecodeError(f"status {doc['status']!r:.80} is not a gRPC status name") from None
         return cls(
             id=_name(doc, "id"),
             model=_get(doc, "model", str, ""),
@@ -286,7 +283,7 @@ def _versioned(data: bytes | memoryview, limits: Limits) -> dict[str, Any]:
     doc = unpack_map(data, limits.bytes)
     if doc.get("v") != VERSION:
         raise DecodeError(
-            f"message version {doc.get('v')!r}; this node speaks version {VERSION}: "
+            f"message version {doc.get('v')!r:.80}; this node speaks version {VERSION}: "
             "run the same major version of swarm on all nodes"
         )
     return doc
@@ -301,6 +298,15 @@ def _get(doc: dict[str, Any], key: str, kind: type, *default: Any) -> Any:
 
 def _name(doc: dict[str, Any], key: str) -> str:
     value = doc.get(key)
-    if type(value) is not str or not 0 < len(value) <= 128:
-        raise DecodeError(f"field {key!r} must be a string of 1 to 128 characters")
+    if type(value) is not str or _PRINTABLE.fullmatch(value) is None or len(value) > 128:
+        raise DecodeError(f"field {key!r} must be 1 to 128 printable ASCII characters")
+    return value
+
+
+def _reply(doc: dict[str, Any]) -> str:
+    """The answer is published there: a space or a line's end in it would be a command to the
+    server, and a malformed one ends the connection of each node that serves the message."""
+    value = doc.get("reply")
+    if type(value) is not str or _PRINTABLE.fullmatch(value) is None or len(value) > 512:
+        raise DecodeError("field 'reply' must be a subject of 1 to 512 printable characters")
     return value

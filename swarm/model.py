@@ -88,8 +88,15 @@ class ModelInfo:
                 edge=edge[0] if edge else None,
                 batchable=bool(doc.get("batchable", False)),
             )
-        except (ValueError, KeyError, TypeError) as error:
-            raise InvalidArgument(f"this is no model manifest: {error!r}") from None
+        except (
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            OverflowError,
+            RecursionError,
+        ) as error:
+            raise InvalidArgument(f"this is no model manifest: {error!r:.200}") from None
 
 
 def check_tensors(specs: tuple[Spec, ...], tensors: Mapping[str, np.ndarray], whose: str) -> None:
@@ -139,6 +146,8 @@ def _specs(docs: list[dict[str, Any]]) -> tuple[Spec, ...]:
     for spec in specs:
         if spec.datatype not in DTYPES:
             raise ValueError(f"tensor {spec.name!r} has datatype {spec.datatype}")
+        if not all(type(d) is int and d >= -1 for d in spec.shape):
+            raise ValueError(f"tensor {spec.name!r} has shape {spec.shape}")
     return specs
 
 

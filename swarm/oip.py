@@ -43,7 +43,7 @@ def decode_request(data: bytes | memoryview, limits: Limits = LIMITS) -> Request
         or not isinstance(budget, (int, float))
         or not -1e12 < budget < 1e12  # also refuses nan, and integers no float can hold
     ):
-        raise DecodeError(f"budget_ms must be a number of milliseconds, not {budget!r}")
+        raise DecodeError(f"budget_ms must be a number of milliseconds, not {budget!r:.80}")
     return Request(
         inputs=dict(_tensor(entry, limits) for entry in inputs),
         id=str(doc.get("id", ""))[:128],
@@ -67,16 +67,35 @@ def _tensor(entry: Any, limits: Limits) -> tuple[str, np.ndarray]:
         or len(shape) > limits.rank
         or not all(type(d) is int and 0 <= d <= limits.dimension for d in shape)
     ):
-        raise DecodeError(f"input {name!r}: shape must be a list of dimensions, not {shape!r}")
+        raise DecodeError(f"input {name!r}: shape must be a list of dimensions, not {shape!r:.80}")
     try:
-        array = np.asarray(entry.get("data"), dtype=dtype)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise DecodeError(f"input {name!r}: data is no {entry['datatype']}: {error}") from None
+        array = _values(entry.get("data"), dtype)
+    except (ValueError, TypeError, OverflowError, FloatingPointError) as error:
+        text = f"input {name!r}: data is no {entry['datatype']}: {error!s:.200}"
+        raise DecodeError(text) from None
     if array.size != math.prod(shape):
         raise DecodeError(
             f"input {name!r}: {array.size} values where shape {shape} takes {math.prod(shape)}"
         )
-    return name, array.reshape(shape)
+    try:
+        return name, array.reshape(shape)
+    except ValueError:  # a dimension of 0 beside ones whose product no array may have
+        raise DecodeError(f"input {name!r}: shape {shape} is too large") from None
+
+
+def _values(data: Any, dtype: np.dtype[Any]) -> np.ndarray:
+    """Numbers as they stand in JSON, exactly or rounded to a float; nothing is made up of
+    null or text, cut off, or wrapped around. Raises what numpy raises, or `ValueError`."""
+    given = np.asarray(data)
+    if given.dtype.kind not in "biuf":
+        raise ValueError("it must hold numbers or booleans only")
+    if dtype.kind == "f":
+        with np.errstate(over="raise"):
+            return given.astype(dtype)
+    array = np.asarray(data, dtype=dtype)
+    if not np.array_equal(given, array):
+        raise ValueError("a value is out of its range")
+    return array
 
 
 def encode_result(result: Result) -> bytes:

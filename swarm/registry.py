@@ -21,7 +21,7 @@ from nats.aio.client import Client
 from nats.js.object_store import ObjectStore
 
 from swarm import control, jetstream
-from swarm.errors import InvalidArgument, NotFound, Unavailable
+from swarm.errors import InvalidArgument, NotFound, SubjectError, Unavailable
 from swarm.link import Link
 from swarm.model import ModelInfo, unknown_model
 from swarm.subjects import Subjects, token
@@ -70,9 +70,12 @@ class Registry:
             return None
         try:
             doc = json.loads(data)
-            if not doc["serve"] or not all("version" in entry for entry in doc["serve"]):
+            for entry in doc["serve"]:
+                token(entry["version"], "version")
+                float(entry.get("share", 100))
+            if not doc["serve"]:
                 raise ValueError
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, AttributeError, SubjectError):
             raise InvalidArgument(f"the desired state of {model!r} is damaged") from None
         return dict(doc)
 

@@ -140,7 +140,7 @@ def _decode_tensor(name: Any, value: Any, limits: Limits) -> Any:
     if codec == SHM:
         return Claimed(dtype, shape, data)
     if codec != RAW:
-        raise DecodeError(f"tensor {name!r}: codec {codec!r} is not known here")
+        raise DecodeError(f"tensor {name!r}: codec {codec!r:.80} is not known here")
     if not isinstance(data, (bytes, memoryview)):
         raise DecodeError(f"tensor {name!r}: data must be bytes")
     expected = dtype.itemsize * math.prod(shape)
@@ -149,7 +149,10 @@ def _decode_tensor(name: Any, value: Any, limits: Limits) -> Any:
             f"tensor {name!r}: {len(data)} bytes of data where shape {list(shape)} of "
             f"{value['datatype']} takes {expected}"
         )
-    return np.ndarray(shape, dtype, data)
+    try:
+        return np.ndarray(shape, dtype, data)
+    except ValueError:  # a dimension of 0 beside ones whose product no array may have
+        raise DecodeError(f"tensor {name!r}: shape {list(shape)} is too large") from None
 
 
 def _shape(name: str, shape: Any, limits: Limits) -> tuple[int, ...]:
@@ -157,5 +160,5 @@ def _shape(name: str, shape: Any, limits: Limits) -> tuple[int, ...]:
         raise DecodeError(f"tensor {name!r}: shape must be a list of at most {limits.rank}")
     for dimension in shape:
         if type(dimension) is not int or not 0 <= dimension <= limits.dimension:
-            raise DecodeError(f"tensor {name!r}: {dimension!r} is no dimension")
+            raise DecodeError(f"tensor {name!r}: {dimension!r:.80} is no dimension")
     return tuple(shape)

@@ -17,7 +17,10 @@ from swarm.errors import DecodeError
 
 ZERO_COPY_FROM = 64 * 1024  # bytes
 MAX_DEPTH = 16
-MAX_ITEMS = 4096
+MAX_ITEMS = 4096  # of one map or array
+MAX_ITEMS_WALKED = 64 * 1024  # of a large message in all: a node must not walk for seconds
+
+_TEXT = frozenset({str})
 
 
 def pack(doc: Any) -> bytes:
@@ -51,6 +54,8 @@ def unpack_map(data: bytes | memoryview, max_bytes: int) -> dict[str, Any]:
         raise DecodeError(f"not a MessagePack message: {error or 'truncated'}") from None
     if type(doc) is not dict:
         raise DecodeError(f"a message is a MessagePack map, not {type(doc).__name__}")
+    if not _TEXT.issuperset(map(type, doc)):
+        raise DecodeError("a map's keys must be strings")
     return doc
 
 
@@ -63,7 +68,12 @@ def _unpack(data: bytes | memoryview) -> Any:
         max_map_len=MAX_ITEMS,
         max_array_len=MAX_ITEMS,
         max_ext_len=0,
+        ext_hook=_no_extension,
     )
+
+
+def _no_extension(code: int, _data: bytes) -> None:
+    raise DecodeError(f"MessagePack extension {code} is not used in messages")
 
 
 class _Walker:
@@ -72,6 +82,7 @@ class _Walker:
     def __init__(self, data: bytes | memoryview) -> None:
         self._view = memoryview(data)
         self._at = 0
+        self._items = 0
 
     def document(self) -> Any:
         value = self._value(0)
@@ -136,10 +147,12 @@ class _Walker:
             doc[key] = self._value(depth + 1)
         return doc
 
-    @staticmethod
-    def _check(count: int) -> None:
+    def _check(self, count: int) -> None:
         if count > MAX_ITEMS:
             raise DecodeError(f"{count} items where at most {MAX_ITEMS} are accepted")
+        self._items += count
+        if self._items > MAX_ITEMS_WALKED:
+            raise DecodeError(f"more than {MAX_ITEMS_WALKED} items in all")
 
 
 _CONSTANTS = {0xC0: None, 0xC2: False, 0xC3: True}

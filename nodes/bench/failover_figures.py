@@ -64,20 +64,20 @@ def window_figures(
     """What one fault cost those who asked around it.
 
     A window holds the requests that were unanswered at the fault or asked before its end;
-    the longest gap is between two answers that follow each other, the last one before the
-    fault included.
+    the longest gap is between two answers that follow each other, from the last one before
+    the fault to the window's end.
     """
     inside = [r for r in requests if r["done"] > trial.fault and r["sent"] <= trial.end]
     good = [r for r in inside if r["status"] == "OK"]
     latencies = [(r["done"] - r["sent"]) * 1e3 for r in good]
     answers = sorted(r["done"] for r in requests if r["status"] == "OK")
     before = [t for t in answers if t <= trial.fault][-1:]
-    times = [*(before or [trial.fault]), *(t for t in answers if trial.fault < t <= trial.end)]
-    # Silence up to the end counts; an answer just past the end closes it.
-    past = [t for t in answers if t > trial.end][:1]
-    times += past if past and not any(t > trial.fault for t in times) else []
-    if len(times) < 2:
-        times.append(trial.end)
+    # Silence up to the end of the window counts.
+    times = [
+        *(before or [trial.fault]),
+        *(t for t in answers if trial.fault < t <= trial.end),
+        trial.end,
+    ]
     gaps = [(b - a) * 1e3 for a, b in itertools.pairwise(times)]
     after = [
         (r["done"] - r["sent"]) * 1e3

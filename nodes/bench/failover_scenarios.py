@@ -18,7 +18,7 @@ from nodes.bench.failover_slow import slowed
 
 AFTER = 1.2  # seconds of a window after the last thing that was done
 SERVER_AWAY = 0.2  # seconds between the server's end and its new start
-SLOW_SHARE = 0.03  # of one core: less than the stage needs at 100 requests a second
+SLOW_SHARE = 0.03  # of one core: 3 ms of work, then a stall of 97 ms, and so on
 
 Step = Callable[[Rig], Awaitable[None]]
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from nodes.bench.pipelines import EXPECTED, INPUT, WHOLE, Tensors
 
-TOLERANCE = {"rtol": 1e-3, "atol": 1e-4}
+RELATIVE, ABSOLUTE = 1e-3, 1e-4
 """As in ``nodes.bench.peers.workload``: another order of summation, no more."""
 
 
@@ -58,7 +58,9 @@ def load(directory: Path, mode: str, threads: int) -> Callable[[Tensors], Tensor
 def mismatch(outputs: Tensors, expected: Tensors) -> str | None:
     """Why these are not the expected outputs."""
     for name, array in expected.items():
-        if name not in outputs or not np.allclose(outputs[name], array, **TOLERANCE):
+        if name not in outputs or not np.allclose(
+            outputs[name], array, rtol=RELATIVE, atol=ABSOLUTE
+        ):
             return f"{name} differs"
     return None
 

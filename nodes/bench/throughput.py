@@ -145,8 +145,8 @@ def summarise(
     if ("mesh", 1) in samples:
         alone = [percentile(s.latencies, 0.5) for s in samples["mesh", 1]]
         for level in concurrency:
-            pairs = zip(samples["mesh", level], alone, strict=True)
-            values = [sample.per_s * latency for sample, latency in pairs]
+            together = zip(samples["mesh", level], alone, strict=True)
+            values = [sample.per_s * latency for sample, latency in together]
             add(f"{level}/mesh/overlap", values, "requests", "higher")
     add("mesh/best_over_workers", _best(samples, concurrency), "x", "higher", True)
     return figures

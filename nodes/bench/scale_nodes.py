@@ -1,0 +1,71 @@
+"""Many nodes in one process: `python -m nodes.bench.scale_nodes <url> <mesh> <nodes as JSON>`.
+
+They are real nodes (`nodes.node.Node`: lanes, gossip, status, services, two connections each), and
+only their model is none: a stage without layers passes on what it receives. So what is measured is
+the mesh, and a hundred nodes fit into two processes.
+
+`<nodes>` is a list of `[node id, role, model]`. A line of JSON is printed before any node is made
+and another when all are ready, both with `rss` in bytes. The process ends with its standard input.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+
+import psutil
+
+from nodes.config import NodeConfig
+from nodes.node import Node
+from nodes.process import run_event_loop
+from swarm.link import LinkOptions
+from swarm.server import die_with_parent
+
+AT_A_TIME = 8
+"""Nodes that start together; a hundred at once would only wait for each other."""
+READY_TIMEOUT = 120.0  # seconds
+
+
+async def serve(url: str, mesh: str, nodes: list[tuple[str, str, str]]) -> None:
+    """Run the nodes until standard input ends, then drain them."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_reader(sys.stdin.fileno(), lambda: stop.set() if not sys.stdin.read() else None)
+    _say("up")
+    slots = asyncio.Semaphore(AT_A_TIME)
+    ready: list[asyncio.Task[None]] = []
+
+    async def begin(node: Node, group: asyncio.TaskGroup) -> None:
+        async with slots, asyncio.timeout(READY_TIMEOUT):
+            group.create_task(node.run(stop), name=node.id)
+            await node.became_ready.wait()
+
+    async with asyncio.TaskGroup() as group:
+        for name, role, model in nodes:
+            config = NodeConfig(
+                role, model, mesh, LinkOptions(servers=(url,), name=name), node=name
+            )
+            ready.append(group.create_task(begin(Node(config), group)))
+        await asyncio.gather(*ready)
+        _say("ready")
+
+
+def _say(event: str) -> None:
+    rss = psutil.Process().memory_info().rss
+    print(json.dumps({"event": event, "rss": rss}), flush=True)
+
+
+def main(arguments: list[str]) -> int:
+    """Entry point."""
+    if sys.platform == "linux":
+        die_with_parent()
+    logging.basicConfig(level=logging.ERROR, stream=sys.stderr)
+    url, mesh, nodes = arguments
+    run_event_loop(serve(url, mesh, [tuple(entry) for entry in json.loads(nodes)]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,191 @@
+"""One point of the scale benchmark: a server, nodes, agents; idle for a while, then under load."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+import swarm
+from nodes.bench.lineup import WrongAnswer
+from nodes.bench.loads import tree_cpu
+from nodes.bench.monitored import MonitoredServer
+from nodes.bench.peers.measure import percentile
+from shards.manifest import Manifest, Shard, TensorSpec
+from swarm.errors import ResourceExhausted
+
+STAGES = 3
+FEATURES = 256
+"""FP32 values of one request: 1 KiB."""
+MESH = "scale"
+BUDGET = 20.0  # seconds
+START_TIMEOUT = 180.0  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """nodes: at least three per model. agents: clients with a connection each, one request at a
+    time. requests: of all agents together. hosts: processes that the nodes are spread over."""
+
+    nodes: int = 12
+    models: int = 1
+    agents: int = 8
+    requests: int = 2000
+    idle: float = 1.5
+    hosts: int = 2
+
+    def placement(self) -> list[tuple[str, str, str]]:
+        """Node id, role and model of each node: stages in turn, models in turn."""
+        count = max(self.nodes, STAGES * self.models)
+        return [
+            (f"n{j}", f"shard-{j % STAGES + 1}", f"m{j // STAGES % self.models}")
+            for j in range(count)
+        ]
+
+
+def manifest(model: str) -> bytes:
+    """A model of stages without layers: each passes on what it receives."""
+    spec = TensorSpec("x", "FP32", (1, FEATURES))
+    shards = tuple(
+        Shard(k, 0, 0, "", "", 0, (), (), ("x",), (spec,), (spec,), 0.01)
+        for k in range(1, STAGES + 1)
+    )
+    return Manifest(
+        model, "1", "2025-01-01T00:00:00Z", "0" * 64, 17, (spec,), (spec,), shards
+    ).to_json()
+
+
+async def measure_point(point: Point) -> dict[str, float]:
+    """The figures of one point. Raises `WrongAnswer`, `RuntimeError` when a host ends early."""
+    async with contextlib.AsyncExitStack() as stack:
+        server = await stack.enter_async_context(MonitoredServer())
+        client = await stack.enter_async_context(swarm.connect(server.url, MESH))
+        for number in range(point.models):
+            await client.registry.push(manifest(f"m{number}"), {})
+        alone = (await server.read()).rss
+        memory = await stack.enter_async_context(_hosts(point, server.url))
+        agents = [
+            await stack.enter_async_context(swarm.connect(server.url, MESH, agent=f"a{i}"))
+            for i in range(point.agents)
+        ]
+        await _ask(agents, point, 2 * point.agents)
+        before = await server.read()
+        await asyncio.sleep(point.idle)
+        idle = await server.read()
+        spent = tree_cpu()
+        started = time.perf_counter()
+        latencies, refused = await _ask(agents, point, point.requests)
+        elapsed = time.perf_counter() - started
+        after = await server.read()
+        spent = tree_cpu() - spent
+    count = len(point.placement())
+    messages_s = (idle.messages - before.messages) / point.idle
+    octets_s = (idle.octets - before.octets) / point.idle
+    requests = len(latencies)
+    return {
+        "requests_per_s": requests / elapsed,
+        "p50_ms": 1e3 * percentile(latencies, 0.5),
+        "p99_ms": 1e3 * percentile(latencies, 0.99),
+        "refused": refused,
+        "server_cpu_ms_per_request": 1e3 * (after.cpu - idle.cpu) / requests,
+        "all_cpu_ms_per_request": 1e3 * spent / requests,
+        "messages_per_request": _above(after.messages - idle.messages, messages_s, elapsed)
+        / requests,
+        "bytes_per_request": _above(after.octets - idle.octets, octets_s, elapsed) / requests,
+        "idle_messages_per_s": messages_s,
+        "idle_bytes_per_s": octets_s,
+        "idle_server_cpu_percent": 100 * (idle.cpu - before.cpu) / point.idle,
+        "server_rss_mb": after.rss / 1e6,
+        "server_rss_mb_over_empty": (after.rss - alone) / 1e6,
+        "node_rss_mb": memory[0] / count / 1e6,
+        "connections": idle.connections,
+        "nodes": count,
+        **{key: value for key, value in asdict(point).items() if key in ("models", "agents")},
+    }
+
+
+def _above(total: float, background_s: float, elapsed: float) -> float:
+    """What the load caused: the total less what the idle mesh would have sent."""
+    return max(0.0, total - background_s * elapsed)
+
+
+async def _ask(agents: list[swarm.Mesh], point: Point, requests: int) -> tuple[list[float], int]:
+    """Latencies in seconds, and how often a full lane refused; every answer is compared."""
+    latencies: list[float] = []
+    refused = 0
+    left = max(requests, point.agents)
+
+    async def live(number: int, mesh: swarm.Mesh) -> None:
+        nonlocal left, refused
+        x = np.full((1, FEATURES), number + 0.5, np.float32)
+        model = f"m{number % point.models}"
+        while left > 0:
+            left -= 1
+            started = time.perf_counter()
+            while True:
+                try:
+                    result = await mesh.infer(model, {"x": x}, budget=BUDGET)
+                    break
+                except ResourceExhausted:
+                    refused += 1
+                    await asyncio.sleep(random.uniform(0.001, 0.01))
+            latencies.append(time.perf_counter() - started)
+            if len(result.hops) != STAGES or not np.array_equal(result.outputs["x"], x):
+                raise WrongAnswer(f"agent {number} of {model} got another answer than its own")
+            x += 1
+
+    async with asyncio.TaskGroup() as group:
+        for number, mesh in enumerate(agents):
+            group.create_task(live(number, mesh))
+    return latencies, refused
+
+
+@asynccontextmanager
+async def _hosts(point: Point, url: str) -> AsyncIterator[list[int]]:
+    """The nodes' processes, ready; yields the bytes that all nodes together added to them."""
+    placement = point.placement()
+    hosts = []
+    try:
+        for number in range(min(point.hosts, len(placement))):
+            hosts.append(
+                await asyncio.create_subprocess_exec(
+                    sys.executable,
+                    *("-m", "nodes.bench.scale_nodes", url, MESH),
+                    json.dumps(placement[number :: point.hosts]),
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=asyncio.subprocess.PIPE,
+                )
+            )
+        added = 0
+        async with asyncio.timeout(START_TIMEOUT):
+            for host in hosts:
+                up, ready = await _line(host), await _line(host)
+                added += ready - up
+        yield [added]
+    finally:
+        for host in hosts:
+            if host.stdin is not None:
+                host.stdin.close()
+        for host in hosts:
+            try:
+                await asyncio.wait_for(host.wait(), 20)
+            except TimeoutError:
+                host.kill()
+                await host.wait()
+
+
+async def _line(host: asyncio.subprocess.Process) -> int:
+    """The resident bytes that a host reports next."""
+    assert host.stdout is not None
+    line = await host.stdout.readline()
+    if not line:
+        raise RuntimeError(f"a host of nodes ended with {await host.wait()}")
+    return int(json.loads(line)["rss"])

@@ -1,0 +1,17 @@
+"""Redundancy that fails too: both replicas of a shard at once."""
+
+from __future__ import annotations
+
+import pytest
+from faults_rig import by_fallback, played, slowest
+
+from nodes.bench.failover_rig import Layout, Rig
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
+LAYOUT = Layout(extra=("shard-2",))
+
+
+async def test_replicas_that_die_together_are_taken_over_by_the_fallback(mesh: Rig) -> None:
+    figures = await played(mesh, "kill-replicas")
+    assert slowest(figures) <= 1000
+    assert by_fallback(figures) > 0.9
