@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from nodes.bench.cli import register
 from nodes.settings import settings_callback
 
 app = typer.Typer(
@@ -20,6 +21,7 @@ model_app = typer.Typer(no_args_is_help=True, help="Split models, and keep them 
 bench_app = typer.Typer(no_args_is_help=True, help="Measure, as ratios in one run.")
 app.add_typer(model_app, name="model")
 app.add_typer(bench_app, name="bench")
+register(bench_app)
 
 URL = "nats://127.0.0.1:4222"
 Nats = Annotated[str, typer.Option(help="Server URLs, separated by commas.", envvar="SWARM_NATS")]
@@ -197,6 +199,20 @@ def model_rollback(
     from nodes.model_cli import run_rollback
 
     raise typer.Exit(run_rollback(model, nats, mesh, json_))
+
+
+@bench_app.command("overload")
+def bench_overload(
+    seconds: Annotated[float, typer.Option(min=1, help="How long the overload lasts.")] = 30.0,
+    factor: Annotated[float, typer.Option(min=1, help="Offered load, in capacities.")] = 3.0,
+    budget: Annotated[str, typer.Option(help="Time for a request.")] = "100ms",
+    json_: Json = False,
+) -> None:
+    """Goodput, refusals and recovery at three times the capacity."""
+    from nodes.bench.overload import run_overload
+    from nodes.console import duration
+
+    raise typer.Exit(run_overload(seconds, factor, duration(budget), json_))
 
 
 def main() -> None:

@@ -95,8 +95,8 @@ class Supervisor:
                     code = node.process.returncode if node.process is not None else 0
                     self.on_exit(node, code or 0)
                     lived = now - node.started
-                    node.failures = 0 if lived > STABLE_AFTER else node.failures + 1
-                    pause = min(BACKOFF[1], BACKOFF[0] * 2 ** min(node.failures, 10))
+                    node.failures = 1 if lived > STABLE_AFTER else node.failures + 1
+                    pause = min(BACKOFF[1], BACKOFF[0] * 2 ** min(node.failures - 1, 10))
                     node.restart_at = now + pause
                     log.warning(
                         "%s ended with code %s; it starts again in %.1f s", node.role, code, pause

@@ -20,6 +20,8 @@ WHOLE = 0  # the breaker of a pipeline whose failing stage is not known
 # Queueing is judged by each request's own budget; a standing queue alone is no reason to
 # refuse before it is as long as a lane may hold (a quarter of a second).
 TARGET, INTERVAL = 0.25, 0.5  # seconds
+MARGIN = 0.6  # of a budget that the predicted time may take: the rest is for jitter
+PACE_WEIGHT = 0.02  # of the newest gap
 # A control loop cannot wait half a minute for a stage that came back: one probe a second.
 OPEN, PROBE = 1.0, 1.0  # seconds
 
@@ -41,10 +43,11 @@ class Gate:
         self.latency = LatencyWindow(window_s=10.0)
         self.refused = 0
         self.shed = 0
-        self._pace = LatencyWindow(window_s=2.0)  # seconds between answers while busy
+        self._pace = 0.0  # mean seconds between answers while busy
         self._answered = 0.0
+        self._last_ok = 0.0
         self._busy = False
-        self._admission = Admission(target_s=TARGET, interval_s=INTERVAL)
+        self._admission = Admission(margin=MARGIN, target_s=TARGET, interval_s=INTERVAL)
         self._breakers: dict[int, Breaker] = {}
 
     @property
@@ -75,23 +78,38 @@ class Gate:
         if result is None:
             self._admission.lost()
             return
-        answered = bool(result.hops) or result.status is Status.OK
-        if answered:
-            if self._busy:
-                self._pace.add(now - self._answered, now)
-            self._answered = now
-            self._busy = self.inside >= BUSY
-            self._admission.observe(taken.decision, [taken.load], took, now)
+        expired = result.status is Status.DEADLINE_EXCEEDED
+        if result.status is Status.OK:
+            self._time(now)
+            self.latency.add(took, now)
+        if result.status is Status.OK or expired:
+            # What came too late took at least twice its budget: else only those that were
+            # lucky would be learned from.
+            self._admission.observe(
+                taken.decision, [taken.load], 2 * took if expired else took, now
+            )
         else:
             self._admission.lost()
-        if result.status is Status.OK:
-            self.latency.add(took, now)
         self._judge(taken, result, now)
+        if result.status is Status.OK:
+            self._last_ok = now
+
+    def _time(self, now: float) -> None:
+        """An answer came: while requests wait, the time since the last one is the pace."""
+        if self._busy:
+            gap = now - self._answered
+            if self._pace:
+                # The mean, since answers come in bursts; bounded, since one gap during a
+                # failover must not look like a slow pipeline.
+                gap = min(gap, 4 * self._pace)
+                self._pace += PACE_WEIGHT * (gap - self._pace)
+            else:
+                self._pace = gap
+        self._answered = now
+        self._busy = self.inside > BUSY
 
     def _load(self, now: float) -> StageLoad:
-        # The median: one gap during a failover must not look like a slow pipeline.
-        pace = self._pace.percentile(0.5, now) if self._busy else 0.0
-        return StageLoad(self.inside if pace else 0, pace)
+        return StageLoad(self.inside, self._pace) if self._busy else StageLoad(0, 0.0)
 
     def _judge(self, taken: Pass, result: Result, now: float) -> None:
         if result.status is Status.OK:
@@ -100,8 +118,8 @@ class Gate:
             return
         if result.status is Status.DEADLINE_EXCEEDED:
             usual = self.latency.percentile(0.99, now, default=0.5)
-            if taken.budget < usual:
-                return  # too small a budget says nothing about the mesh
+            if taken.budget < usual or self._last_ok > taken.started:
+                return  # too small a budget, or others were answered: the mesh is not broken
         elif result.status not in (Status.UNAVAILABLE, Status.INTERNAL):
             return
         breaker = self._breakers.setdefault(

@@ -132,33 +132,33 @@ def _decode_tensor(name: Any, value: Any, limits: Limits) -> Any:
         raise DecodeError(f"a tensor's name must be a string of 1 to {limits.name} characters")
     if type(value) is not dict:
         raise DecodeError(f"tensor {name!r} must be a map of datatype, shape, codec and data")
-    dtype = DTYPES.get(value.get("datatype", "")) if type(value.get("datatype")) is str else None
+    get: Any = value.get
+    datatype, shape, codec, data = get("datatype"), get("shape"), get("codec", RAW), get("data")
+    dtype = DTYPES.get(datatype) if type(datatype) is str else None
     if dtype is None:
         raise DecodeError(f"tensor {name!r}: datatype must be one of {', '.join(DTYPES)}")
-    shape = _shape(name, value.get("shape"), limits)
-    codec, data = value.get("codec", RAW), value.get("data")
+    size = _check_shape(name, shape, limits) * dtype.itemsize
     if codec == SHM:
-        return Claimed(dtype, shape, data)
+        return Claimed(dtype, tuple(shape), data)
     if codec != RAW:
-        raise DecodeError(f"tensor {name!r}: codec {codec!r:.80} is not known here")
-    if not isinstance(data, (bytes, memoryview)):
+        raise DecodeError(f"tensor {name!r}: codec {codec!r} is not known here")
+    if type(data) is not bytes and type(data) is not memoryview:
         raise DecodeError(f"tensor {name!r}: data must be bytes")
-    expected = dtype.itemsize * math.prod(shape)
-    if len(data) != expected:
+    if len(data) != size:
         raise DecodeError(
-            f"tensor {name!r}: {len(data)} bytes of data where shape {list(shape)} of "
-            f"{value['datatype']} takes {expected}"
+            f"tensor {name!r}: {len(data)} bytes of data where shape {shape} of "
+            f"{datatype} takes {size}"
         )
-    try:
-        return np.ndarray(shape, dtype, data)
-    except ValueError:  # a dimension of 0 beside ones whose product no array may have
-        raise DecodeError(f"tensor {name!r}: shape {list(shape)} is too large") from None
+    return np.ndarray(shape, dtype, data)
 
 
-def _shape(name: str, shape: Any, limits: Limits) -> tuple[int, ...]:
+def _check_shape(name: str, shape: Any, limits: Limits) -> int:
+    """The number of elements of a shape that is within the limits."""
     if type(shape) is not list or len(shape) > limits.rank:
         raise DecodeError(f"tensor {name!r}: shape must be a list of at most {limits.rank}")
+    elements = 1
     for dimension in shape:
         if type(dimension) is not int or not 0 <= dimension <= limits.dimension:
-            raise DecodeError(f"tensor {name!r}: {dimension!r:.80} is no dimension")
-    return tuple(shape)
+            raise DecodeError(f"tensor {name!r}: {dimension!r} is no dimension")
+        elements *= dimension
+    return elements

@@ -28,22 +28,164 @@ def hop(
     """What the mesh adds per hop, beside raw NATS chains measured in the same run."""
     from nodes.bench.hop import run_hop
 
-    if delivery not in ("durable", "core"):
-        raise typer.BadParameter(f"{delivery!r}: it is durable or core", param_hint="--delivery")
-    raise typer.Exit(run_hop(_sizes(sizes), requests, rounds, delivery, json_, chart, output))
-
-
-def _sizes(text: str) -> list[int]:
+    _delivery(delivery)
     try:
-        return parse_sizes(text)
+        wanted = parse_sizes(sizes)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--sizes") from None
+    raise typer.Exit(run_hop(wanted, requests, rounds, delivery, json_, chart, output))
+
+
+def throughput(
+    models: Annotated[
+        str, typer.Option(help="digits, resnet50, resnet50-small, ultraface.")
+    ] = "digits,resnet50,ultraface",
+    concurrency: Annotated[str, typer.Option(help="Requests at once.")] = "1,2,4,8,16,32,64",
+    rounds: Rounds = 3,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Length of a slice.")] = 2.0,
+    stages: Annotated[int, typer.Option(min=1, max=16, help="Processes of a pipeline.")] = 3,
+    delivery: Delivery = "durable",
+    ultraface: Annotated[str, typer.Option(help="The detector's ONNX file or folder.")] = "",
+    json_: Json = False,
+    chart: Chart = "",
+    output: Output = "",
+) -> None:
+    """What a pipeline yields, beside the same cores without a mesh."""
+    from nodes.bench.pipelines import PIPELINES
+    from nodes.bench.throughput import ThroughputPlan, run_throughput
+
+    _delivery(delivery)
+    names = [name for name in models.split(",") if name]
+    if unknown := [name for name in names if name not in PIPELINES] or not names:
+        raise typer.BadParameter(f"{unknown}: choose of {', '.join(PIPELINES)}")
+    levels = _numbers(concurrency, "--concurrency")
+    plan = ThroughputPlan(names, levels, rounds, seconds, stages, delivery, ultraface)
+    raise typer.Exit(run_throughput(plan, json_, chart, output))
+
+
+def scale(
+    nodes: Annotated[str, typer.Option(help="Nodes; empty: no such sweep.")] = "3,12,25,50,100",
+    models: Annotated[str, typer.Option(help="Models, three nodes each.")] = "1,5,10,25,50",
+    agents: Annotated[str, typer.Option(help="Clients asking at once.")] = "1,10,100,300,1000",
+    requests: Annotated[int, typer.Option(min=1, help="At each point.")] = 2000,
+    hosts: Annotated[int, typer.Option(min=1, help="Processes the nodes are spread over.")] = 2,
+    rounds: Rounds = 1,
+    json_: Json = False,
+    chart: Chart = "",
+    output: Output = "",
+) -> None:
+    """What grows with nodes, models and agents; the laws in words."""
+    from nodes.bench.scale import ScalePlan, run_scale
+    from nodes.bench.scale_point import Point
+
+    plan = ScalePlan(
+        _numbers(nodes, "--nodes") if nodes else [],
+        _numbers(models, "--models") if models else [],
+        _numbers(agents, "--agents") if agents else [],
+        rounds,
+        Point(requests=requests, hosts=hosts),
+    )
+    raise typer.Exit(run_scale(plan, json_, chart, output))
+
+
+def peers(
+    only: Annotated[str, typer.Option(help="Contenders, with commas; all when empty.")] = "",
+    rounds: Rounds = 3,
+    kinds: Annotated[str, typer.Option(help="tiny (4 KB features), large (0.8-1.6 MB).")] = (
+        "tiny,large"
+    ),
+    environment: Annotated[
+        str, typer.Option(help="Where the peers are installed; in the user's cache when empty.")
+    ] = "",
+    json_: Json = False,
+    chart: Chart = "",
+    output: Output = "",
+) -> None:
+    """The mesh beside what users would pick; installs them into an environment of their own."""
+    from nodes.bench.peers_command import run_peers_command
+
+    raise typer.Exit(
+        run_peers_command(_words(only), rounds, _words(kinds), environment, json_, chart, output)
+    )
+
+
+def compare(
+    before: Annotated[str, typer.Argument(help="A JSON document; `baseline`: the stored one.")],
+    after: Annotated[str, typer.Argument(help="Another one of the same benchmark.")],
+    fail_above: Annotated[
+        float, typer.Option(help="Exit 1 when a ratio to a floor got so many times worse.")
+    ] = 0.0,
+    all_: Annotated[bool, typer.Option("--all", help="Show what did not change, too.")] = False,
+    json_: Json = False,
+) -> None:
+    """What changed between two results, with the spread of their rounds."""
+    from nodes.bench.compare import BASELINE, run_compare
+
+    first = str(BASELINE) if before == "baseline" and not Path(before).exists() else before
+    raise typer.Exit(run_compare(first, after, fail_above, json_, all_))
+
+
+def regression(
+    limit: Annotated[float, typer.Option(min=0.1, help="Most of the ratio to the floor.")] = 2.0,
+    rounds: Annotated[int, typer.Option(min=1, max=20, help="The best one counts.")] = 3,
+    json_: Json = False,
+) -> None:
+    """For CI: a 4 KB hop beside raw JetStream, some seconds; exit 1 above the limit."""
+    from nodes.bench.regression import run_regression
+
+    raise typer.Exit(run_regression(limit, rounds, json_))
+
+
+def gossip(
+    full: Annotated[bool, typer.Option(help="Up to 2000 nodes: some minutes.")] = False,
+    seed: Annotated[int, typer.Option(help="Of the simulation.")] = 1,
+    json_: Json = False,
+    chart: Chart = "",
+    output: Output = "",
+) -> None:
+    """What the gossip achieves, simulated: spread, traffic, crashes, splits."""
+    from nodes.bench.simulated import run_gossip
+
+    raise typer.Exit(run_gossip(full, seed, json_, chart, output))
+
+
+def routing(
+    full: Annotated[bool, typer.Option(help="Ten times the requests: some minutes.")] = False,
+    seed: Annotated[int, typer.Option(help="Of the simulation.")] = 1,
+    json_: Json = False,
+    chart: Chart = "",
+    output: Output = "",
+) -> None:
+    """All routing policies in all scenarios, simulated, beside one that knows the future."""
+    from nodes.bench.simulated import run_routing
+
+    raise typer.Exit(run_routing(full, seed, json_, chart, output))
+
+
+def failover(
+    trials: Annotated[int, typer.Option(min=1, help="Per scenario.")] = 10,
+    scenarios: Annotated[str, typer.Option(help="Names, with commas; all when empty.")] = "",
+    json_: Json = False,
+) -> None:
+    """How long a takeover lasts and what is lost: nodes killed, hung, cut off, drained."""
+    from nodes.bench.failover import run_failover
+
+    raise typer.Exit(run_failover(trials, _words(scenarios) or None, json_))
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _delivery(value: str) -> None:
+    if value not in ("durable", "core"):
+        raise typer.BadParameter(f"{value!r}: it is durable or core", param_hint="--delivery")
 
 
 def _numbers(text: str, hint: str) -> list[int]:
     """Positive integers, separated by commas."""
     try:
-        values = [int(part) for part in text.split(",") if part.strip()]
+        values = [int(part) for part in _words(text)]
     except ValueError:
         values = []
     if not values or min(values) < 1:
@@ -51,7 +193,10 @@ def _numbers(text: str, hint: str) -> list[int]:
     return values
 
 
+COMMANDS = (hop, throughput, peers, scale, failover, gossip, routing, compare, regression)
+
+
 def register(app: typer.Typer) -> None:
     """Add all benchmark commands to `swarm bench`."""
-    for command in (hop,):
+    for command in COMMANDS:
         app.command()(command)

@@ -43,8 +43,8 @@ def run_credit(trials: int, as_json: bool, credits: Sequence[int] = CREDITS) -> 
         with tempfile.TemporaryDirectory(prefix="failover-") as directory:
             workload = await asyncio.to_thread(make_workload, Path(directory))
             for credit in credits:
-                err.print(f"credit {credit} …", highlight=False)
                 rows.append(await _measure(credit, workload, trials))
+                err.print(f"credit {credit}: {rows[-1]}", highlight=False, soft_wrap=True)
         doc = {"v": 1, "bench": "credit", "machine": machine(), "trials": trials, "credits": rows}
         if as_json:
             print_json(doc)

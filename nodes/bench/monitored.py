@@ -36,6 +36,10 @@ class MonitoredServer(EmbeddedServer):
         super().__init__()
         self._monitor = free_port()
 
+    async def __aenter__(self) -> MonitoredServer:
+        await self.start()
+        return self
+
     def _configuration(self, directory: Path) -> str:
         return super()._configuration(directory) + f'http: "127.0.0.1:{self._monitor}"\n'
 

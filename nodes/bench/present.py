@@ -56,6 +56,13 @@ def present(
         return 130
     except EXPECTED as error:
         return report(error, as_json)
+    except BaseExceptionGroup as group:
+        first: BaseException = group
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
+        if not isinstance(first, EXPECTED):
+            raise
+        return report(first, as_json)
     if output:
         Path(output).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     if as_json:

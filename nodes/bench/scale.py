@@ -8,7 +8,7 @@ fitted to the medians and stated in words.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from nodes.bench.figures import Better, Figure
@@ -57,7 +57,7 @@ class ScalePlan:
     models: Sequence[int] = (1, 5, 10, 25, 50)
     agents: Sequence[int] = (1, 10, 100, 300, 1000)
     rounds: int = 1
-    base: Point = Point()
+    base: Point = field(default_factory=Point)
 
     def points(self) -> list[tuple[str, int, Point]]:
         """Sweep, value and point, in order of measurement."""

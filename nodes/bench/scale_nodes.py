@@ -61,7 +61,7 @@ def main(arguments: list[str]) -> int:
     """Entry point."""
     if sys.platform == "linux":
         die_with_parent()
-    logging.basicConfig(level=logging.ERROR, stream=sys.stderr)
+    logging.basicConfig(level=logging.CRITICAL, stream=sys.stderr)
     url, mesh, nodes = arguments
     run_event_loop(serve(url, mesh, [tuple(entry) for entry in json.loads(nodes)]))
     return 0

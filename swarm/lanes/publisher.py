@@ -24,6 +24,7 @@ from swarm.tensors import Part
 log = logging.getLogger("swarm.lanes")
 
 OnStored = Callable[["SwarmError | None", int], None]  # (error or None, stream sequence)
+_SEQUENCE = b'"seq":'
 ACK_TIMEOUT = 2.0  # seconds
 
 
@@ -64,7 +65,6 @@ class Publisher:
         on_stored = self._waiting.pop(message.subject, None)
         if on_stored is None:
             return
-        # {"stream":"…","seq":7} or with an error: JSON is parsed only when it must be.
         if message.status == b"503":
             error = NoResponders("no stream takes this lane's messages at present")
             self._tell(on_stored, error, 0)

@@ -263,7 +263,7 @@ async def test_garbage_in_a_lane_is_dead_lettered_and_the_node_survives(
         return (await stream.stream_info("SWARM=default=dead")).state.messages - first
 
     async with asyncio.timeout(5.0):
-        while await buried() < len(bodies):
+        while await buried() < len(bodies):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     last = await stream.get_last_msg("SWARM=default=dead", "swarm.default.dead.digits")
     assert last.data in bodies

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +101,7 @@ async def test_a_model_is_split_into_a_folder_and_shown(hand: Hand) -> None:
     assert made == shown
     assert (made["model"], made["version"], made["batchable"]) == ("digits", "1", True)
     assert [shard["stage"] for shard in made["shards"]] == [1, 2, 3]
-    for earlier, later in zip(made["shards"], made["shards"][1:], strict=False):
+    for earlier, later in pairwise(made["shards"]):
         assert earlier["layers"][1] == later["layers"][0]
     for_people = await hand.swarm("model", "inspect", target)
     assert "digits@1" in for_people.stdout
@@ -127,7 +128,7 @@ async def test_nodes_wait_for_a_server_with_a_clear_message(hand: Hand) -> None:
         hand.start_node(role)
     for node in list(hand.nodes.values()):
         await until(
-            lambda node=node: "no NATS server answers" in node.stderr, READY, "it says what it lacks"
+            lambda node=node: "no NATS server answers" in node.stderr, READY, "what it lacks"
         )
         assert hand.server.url in node.stderr
         assert "nats-server -js" in node.stderr
@@ -138,9 +139,7 @@ async def test_nodes_wait_for_a_model_with_a_clear_message(hand: Hand) -> None:
     await hand.server.start()
     hand.start_node("shard-1")
     for node in hand.nodes.values():
-        await until(
-            lambda node=node: "swarm model push" in node.stderr, READY, "it says what it lacks"
-        )
+        await until(lambda node=node: "swarm model push" in node.stderr, READY, "what it lacks")
         assert "model 'digits' is not in mesh 'by-hand' yet" in node.stderr
         assert node.process.poll() is None
     statuses = (await hand.json("status", *hand.where))["nodes"]
@@ -163,7 +162,7 @@ async def test_a_push_sets_the_waiting_nodes_to_work(hand: Hand) -> None:
 
 
 async def test_infer_prints_its_answer_as_json(hand: Hand) -> None:
-    images, logits = digits()
+    _, logits = digits()
     doc = await hand.json("infer", "digits", "--input", hand.image(), *hand.where)
     assert doc["status"] == "OK"
     assert (doc["model"], doc["version"], doc["degraded"]) == ("digits", "1", False)

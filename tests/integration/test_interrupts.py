@@ -142,9 +142,7 @@ def test_sigkill_of_the_command_itself_leaves_no_node_and_no_server(
 
 
 @pytest.mark.parametrize("moment", ["at-once", "splitting", "server", "loading", "last-node"])
-def test_sigint_while_starting_leaves_nothing(
-    run: Commands, model_file: str, moment: str
-) -> None:
+def test_sigint_while_starting_leaves_nothing(run: Commands, model_file: str, moment: str) -> None:
     command = up(run, model_file)
     seen = {"server": 1, "loading": 2, "last-node": 4}
     if moment == "at-once":
@@ -191,9 +189,7 @@ def test_a_file_that_is_no_model_is_one_clear_line(run: Commands, tmp_path: Path
         assert not command.remaining()
 
 
-def test_a_server_that_is_not_there_is_said_with_what_to_do(
-    run: Commands, model_file: str
-) -> None:
+def test_a_server_that_is_not_there_is_said_with_what_to_do(run: Commands, model_file: str) -> None:
     command = up(run, model_file, "--nats", "nats://127.0.0.1:1")
     assert command.wait(GONE) == 1
     assert json.loads(command.stdout)["status"] == "UNAVAILABLE"
@@ -204,7 +200,7 @@ def test_a_server_that_is_not_there_is_said_with_what_to_do(
 
 
 def test_the_demo_loses_nothing_and_says_so_in_one_document(run: Commands) -> None:
-    command = run.start("nodes.cli", "demo", "--seconds", "8", "--json")
+    command = run.start("nodes.cli", "demo", "--seconds", "10", "--json")
     assert command.wait(60.0) == 0, command.stderr
     doc = json.loads(command.stdout)
     assert (doc["lost"], doc["wrong"]) == (0, 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from itertools import pairwise
 from typing import Any
 
 import jsonschema
@@ -78,7 +79,7 @@ async def test_status_documents_of_every_role_keep_their_contract(
     per_node = {pid: [d for d in docs if d["pid"] == pid] for pid in running}
     assert all(len(said) >= 2 for said in per_node.values()), "each speaks every second"
     for said in per_node.values():
-        for earlier, later in zip(said, said[1:], strict=False):
+        for earlier, later in pairwise(said):
             assert earlier["at"] < later["at"]
             assert earlier["node"] == later["node"]
     shard = next(d for d in reversed(docs) if d["role"] == "shard-1")
@@ -202,9 +203,7 @@ async def test_the_services_statistics_count_requests(
 
     before = total(await discover(nats_client, "STATS", 0.5))
     body = {
-        "inputs": [
-            {"name": "image", "shape": [1, 1, 8, 8], "datatype": "FP32", "data": [0.5] * 64}
-        ]
+        "inputs": [{"name": "image", "shape": [1, 1, 8, 8], "datatype": "FP32", "data": [0.5] * 64}]
     }
     for _ in range(5):
         await nats_client.request(

@@ -12,6 +12,7 @@ from real_server import Links
 
 from swarm.server import EmbeddedServer
 
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     """uvloop, as the programs do; the link's tests run on asyncio's own loop as well."""

@@ -16,7 +16,7 @@ async def eventually(
 ) -> None:
     """Wait until `promise()` holds; fails the test after `within` seconds."""
     deadline = time.monotonic() + within
-    while not promise():  # noqa: ASYNC110 - what is waited for has no event of its own
+    while not promise():
         assert time.monotonic() < deadline, f"{what} did not hold within {within} s"
         await asyncio.sleep(0.002)
 
@@ -64,9 +64,7 @@ class Links:
         for link, task in self._open:
             await link.close()
             task.cancel()
-        results = await asyncio.gather(
-            *(task for _, task in self._open), return_exceptions=True
-        )
+        results = await asyncio.gather(*(task for _, task in self._open), return_exceptions=True)
         failures = [r for r in results if isinstance(r, Exception)]
         assert not failures, f"a link ended by an exception: {failures}"
 

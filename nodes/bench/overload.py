@@ -1,0 +1,206 @@
+"""`swarm bench overload`: what happens at three times the capacity, and after it.
+
+Capacity first (closed loop), then an open loop at a multiple of it, then a light load. Goodput
+counts answers inside their budget only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import psutil
+from rich.table import Table
+
+import swarm
+from nodes.console import err, guarded, out, print_json
+from nodes.local import LocalMesh, local_mesh, push
+from shards.split import split
+from shards.zoo.builders import mobilenet
+from swarm.errors import Status
+
+SIZE = 128  # pixels: some 2 ms of compute a stage, so that the stages are the bottleneck
+MODEL = "overload"
+RECOVERY_LOAD = 0.5  # of the capacity, after the overload
+
+
+@dataclass(slots=True)
+class Tally:
+    """What came of the requests of one phase; times in seconds."""
+
+    good: int = 0
+    late: int = 0
+    refused: int = 0
+    other: int = 0
+    latencies: list[float] = field(default_factory=list)
+    refusal_times: list[float] = field(default_factory=list)
+
+    @property
+    def offered(self) -> int:
+        return self.good + self.late + self.refused + self.other
+
+    def as_doc(self, seconds: float) -> dict[str, Any]:
+        def percentile(values: list[float], q: float) -> float:
+            return round(float(np.percentile(values, q)) * 1e3, 3) if values else 0.0
+
+        return {
+            "offered_per_s": round(self.offered / seconds, 1),
+            "goodput_per_s": round(self.good / seconds, 1),
+            "refused": self.refused,
+            "late": self.late,
+            "other": self.other,
+            "latency_p50_ms": percentile(self.latencies, 50),
+            "latency_p99_ms": percentile(self.latencies, 99),
+            "refusal_p99_ms": percentile(self.refusal_times, 99),
+        }
+
+
+def run_overload(
+    seconds: float = 30.0, factor: float = 3.0, budget: float = 0.1, as_json: bool = False
+) -> int:
+    """Exit code 0 when goodput under overload is at least 85 % of the capacity."""
+
+    async def main() -> int:
+        doc = await measure(seconds, factor, budget)
+        if as_json:
+            print_json(doc)
+        else:
+            out.print(table(doc))
+        return 0 if doc["goodput_share"] >= 0.85 else 1
+
+    return guarded(main, as_json)
+
+
+async def measure(seconds: float, factor: float, budget: float) -> dict[str, Any]:
+    """Capacity, overload, recovery on a real mesh of three stages."""
+    result = await asyncio.to_thread(
+        split, mobilenet(SIZE), name=MODEL, stages=3, bandwidth=1e6
+    )
+    async with local_mesh() as local:
+        await push(local, result.manifest.to_json(), result.files)
+        for stage in (1, 2, 3):
+            local.start(f"shard-{stage}", MODEL)
+        await local.ready()
+        image = np.random.default_rng(0).random((1, 3, SIZE, SIZE), dtype=np.float32)
+        inputs = {"image": image}
+        capacity = await _capacity(local.mesh, inputs)
+        err.print(f"capacity {capacity:.0f} requests/s; now {factor:g} times that …")
+        before = _memory(local)
+        load = await _open_loop(local.mesh, inputs, capacity * factor, seconds, budget)
+        after = _memory(local)
+        ended = time.monotonic()
+        recovery = await _recovery(local.mesh, inputs, capacity * RECOVERY_LOAD, budget, ended)
+    return {
+        "capacity_per_s": round(capacity, 1),
+        "budget_ms": budget * 1e3,
+        "factor": factor,
+        "seconds": seconds,
+        **load.as_doc(seconds),
+        "goodput_share": round(load.good / seconds / capacity, 3),
+        "rss_growth_mb": round((after - before) / 1e6, 1),
+        "recovery_ms": round(recovery * 1e3, 1),
+    }
+
+
+async def _capacity(mesh: swarm.Mesh, inputs: dict[str, np.ndarray]) -> float:
+    """Requests a second with 12 in flight: the median of five slices of a second."""
+    stop = asyncio.Event()
+    done = 0
+
+    async def ask() -> None:
+        nonlocal done
+        while not stop.is_set():
+            await mesh.infer(MODEL, inputs, 5.0)
+            done += 1
+
+    tasks = [asyncio.create_task(ask()) for _ in range(12)]
+    await asyncio.sleep(1.0)
+    rates = []
+    for _ in range(5):
+        count, began = done, time.monotonic()
+        await asyncio.sleep(1.0)
+        rates.append((done - count) / (time.monotonic() - began))
+    stop.set()
+    await asyncio.gather(*tasks)
+    return statistics.median(rates)
+
+
+async def _open_loop(
+    mesh: swarm.Mesh,
+    inputs: dict[str, np.ndarray],
+    rate: float,
+    seconds: float,
+    budget: float,
+) -> Tally:
+    """Requests at a fixed pace, whatever becomes of them."""
+    tally = Tally()
+    tasks: set[asyncio.Task[None]] = set()
+    began = time.monotonic()
+    for index in range(int(rate * seconds)):
+        await asyncio.sleep(max(0.0, began + index / rate - time.monotonic()))
+        task = asyncio.create_task(_ask(mesh, inputs, budget, tally))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+    await asyncio.gather(*tasks)
+    return tally
+
+
+async def _ask(
+    mesh: swarm.Mesh, inputs: dict[str, np.ndarray], budget: float, tally: Tally
+) -> None:
+    began = time.monotonic()
+    result = await mesh.ask(MODEL, inputs, budget)
+    took = time.monotonic() - began
+    if result.status is Status.OK and took <= budget:
+        tally.good += 1
+        tally.latencies.append(took)
+    elif result.status is Status.RESOURCE_EXHAUSTED:
+        tally.refused += 1
+        tally.refusal_times.append(took)
+    elif result.status in (Status.DEADLINE_EXCEEDED, Status.OK):
+        tally.late += 1
+    else:
+        tally.other += 1
+
+
+async def _recovery(
+    mesh: swarm.Mesh,
+    inputs: dict[str, np.ndarray],
+    rate: float,
+    budget: float,
+    ended: float,
+) -> float:
+    """Seconds after the overload's end from which half a second of light load all went well."""
+    well_since = time.monotonic()
+    while time.monotonic() - ended < 10.0:
+        tally = Tally()
+        began = time.monotonic()
+        await _ask(mesh, inputs, budget, tally)
+        if not tally.good:
+            well_since = time.monotonic()
+        elif time.monotonic() - well_since > 0.5:
+            break
+        await asyncio.sleep(max(0.0, began + 1 / rate - time.monotonic()))
+    return well_since - ended
+
+
+def _memory(local: LocalMesh) -> int:
+    """Resident bytes of all processes, the server and this one included."""
+    pids = [node.pid for node in local.supervisor.nodes]
+    if local.server is not None:
+        pids.append(local.server.pid)
+    return sum(int(psutil.Process(pid).memory_info().rss) for pid in pids) + int(
+        psutil.Process().memory_info().rss
+    )
+
+
+def table(doc: dict[str, Any]) -> Table:
+    """The figures, for people."""
+    shown = Table("figure", "value", title="overload")
+    for key, value in doc.items():
+        shown.add_row(key.replace("_", " "), str(value))
+    return shown

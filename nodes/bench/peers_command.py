@@ -1,0 +1,119 @@
+"""`swarm bench peers`: the mesh and the peers on the same stages, payloads and machine."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from nodes.bench.charts import axes, save
+from nodes.bench.lineup import MESH
+from nodes.bench.peers.contenders import CONTENDERS, FLOOR
+from nodes.bench.peers.environment import EnvironmentFailed, default_directory, ensure_env
+from nodes.bench.peers.runner import Entrant, peers, run_peers
+from nodes.bench.present import present
+
+OURS = {"swarm": MESH["durable"], "swarm_core": MESH["core"]}
+HERE = ("inprocess", "nats_core", "nats_jetstream", "nats_pull")
+"""Contenders that need nothing but what the mesh itself needs."""
+
+
+def entrants(names: Sequence[str], environment: str) -> list[Entrant]:
+    """Ours run in this environment, the others in theirs, which is made when one is asked for.
+
+    Raises `KeyError` for an unknown name, `EnvironmentFailed`.
+    """
+    chosen = list(names) or [*OURS, *CONTENDERS]
+    known = {*OURS, *CONTENDERS}
+    if unknown := [name for name in chosen if name not in known]:
+        raise KeyError(f"no contender {', '.join(unknown)}; known: {', '.join(sorted(known))}")
+    own = Path(sys.executable)
+    if all(name in OURS or name in HERE for name in chosen):
+        python = own
+    else:
+        python = ensure_env(Path(environment) if environment else default_directory())
+    found = {
+        entrant.name: entrant for entrant in peers(python, [n for n in chosen if n not in OURS])
+    }
+    found |= {name: Entrant(name, OURS[name], own) for name in chosen if name in OURS}
+    return [found[name] for name in chosen]
+
+
+def run_peers_command(
+    only: Sequence[str],
+    rounds: int,
+    kinds: Sequence[str],
+    environment: str = "",
+    as_json: bool = False,
+    chart: str = "",
+    output: str = "",
+) -> int:
+    """The command; returns the exit code. The first run installs some gigabytes of peers."""
+    from nodes.bench.peers.workload import KINDS
+    from nodes.console import out
+
+    def measure(progress: Callable[[str], None]) -> dict[str, Any]:
+        if unknown := [kind for kind in kinds if kind not in KINDS]:
+            raise ValueError(f"no workload {', '.join(unknown)}; known: {', '.join(KINDS)}")
+        progress("preparing the peers' environment …")
+        try:
+            taking_part = entrants(only, environment)
+        except KeyError as error:
+            raise ValueError(error.args[0]) from None
+        except EnvironmentFailed as error:
+            raise RuntimeError(str(error)) from error
+
+        def on_row(row: dict[str, Any]) -> None:
+            progress(f"{row['workload']}, round {row['round']}: {row['contender']} done")
+
+        progress("measuring …")
+        chosen = [kind for kind in KINDS if kind in kinds]
+        result = run_peers(taking_part, kinds=chosen, rounds=rounds, on_row=on_row)
+        return {**result, "bench": "peers", "figures": figures_of(result)}
+
+    def show(document: dict[str, Any]) -> None:
+        from nodes.bench.peers.report import table
+
+        for kind in document["workloads"]:
+            out.print(table(document, kind))
+
+    return present(measure, show, draw, as_json, chart, output)
+
+
+def figures_of(result: dict[str, Any]) -> dict[str, Any]:
+    """What `swarm bench compare` reads: each contender's p50 and, as a ratio to the raw
+    JetStream chain of the same round, the mesh's."""
+    from nodes.bench.figures import Figure
+
+    figures: dict[str, Figure] = {}
+    rows = {
+        (row["workload"], row["contender"], row["round"]): row["p50_ms"]
+        for row in result["rows"]
+        if row["status"] == "ok"
+    }
+    for kind, name in dict.fromkeys((kind, name) for kind, name, _ in rows):
+        own = {number: p50 for (k, n, number), p50 in rows.items() if (k, n) == (kind, name)}
+        figures[f"{kind}/{name}/p50_ms"] = Figure.of(own.values(), "ms")
+        floor = {n: rows.get((kind, "nats_jetstream", n)) for n in own}
+        ratios = [p50 / base for n, p50 in own.items() if (base := floor[n])]
+        if name in OURS and ratios:
+            key = f"{kind}/{name}/p50_over_nats_jetstream"
+            figures[key] = Figure.of(ratios, "x", floor=True)
+    return {name: figure.as_doc() for name, figure in figures.items()}
+
+
+def draw(document: dict[str, Any], path: Path) -> None:
+    """Overhead per hop of every contender, one group of bars per workload."""
+    rows = [e for e in document["summary"] if e["status"] == "ok" and e["contender"] != FLOOR]
+    names = list(dict.fromkeys(row["contender"] for row in rows))
+    figure, plot = axes("overhead per hop (p50)", "", "milliseconds")
+    kinds = list(document["workloads"])
+    width = 0.8 / max(1, len(kinds))
+    for index, kind in enumerate(kinds):
+        values = {r["contender"]: r["per_hop_ms"] or 0.0 for r in rows if r["workload"] == kind}
+        places = [place + index * width for place in range(len(names))]
+        plot.bar(places, [values.get(name, 0.0) for name in names], width, label=kind)
+    plot.set_xticks(list(range(len(names))), names, rotation=40, ha="right")
+    plot.set_yscale("log")
+    save(figure, plot, path)

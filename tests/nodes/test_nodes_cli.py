@@ -1,0 +1,236 @@
+"""The command line: quick to answer, and its settings in their documented order."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import nodes.infer_cli
+import nodes.process
+import nodes.status_cli
+import nodes.up
+from nodes.cli import app
+from nodes.config import NodeConfig
+from nodes.console import duration
+from nodes.edge import EdgeOptions
+from nodes.node_cli import app as node_app
+from nodes.up import UpOptions
+from swarm.errors import InvalidArgument
+
+HEAVY = ("onnxruntime", "onnx", "numpy", "nats", "msgpack", "uvloop")
+
+
+@pytest.mark.parametrize("module", ["nodes.cli", "nodes.node_cli"])
+def test_help_needs_none_of_the_heavy_imports(module: str) -> None:
+    """What makes `--help` answer at once: libraries are imported when a command runs."""
+    code = f"import sys, {module}; print(*(name for name in {HEAVY} if name in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == []
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        [],
+        ["demo"],
+        ["up"],
+        ["infer"],
+        ["status"],
+        ["top"],
+        ["model"],
+        ["bench"],
+        *(["model", verb] for verb in ("split", "inspect", "push", "list", "promote", "rollback")),
+    ],
+    ids=" ".join,
+)
+def test_every_command_explains_itself(command: list[str]) -> None:
+    result = CliRunner().invoke(app, [*command, "--help"])
+    assert result.exit_code == 0
+    assert "Usage" in result.output
+
+
+def test_a_command_that_does_not_exist_fails() -> None:
+    assert CliRunner().invoke(app, ["serve"]).exit_code == 2
+
+
+# --- settings ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[NodeConfig, EdgeOptions]]:
+    """What `swarm-node` would have run."""
+    seen: list[tuple[NodeConfig, EdgeOptions]] = []
+
+    def run_node(config: NodeConfig, edge: EdgeOptions, *_: Any) -> int:
+        seen.append((config, edge))
+        return 0
+
+    monkeypatch.setattr(nodes.process, "run_node", run_node)
+    return seen
+
+
+def node(arguments: list[str], env: dict[str, str] | None = None, code: int = 0) -> str:
+    result = CliRunner().invoke(
+        node_app, ["--role", "shard-1", "--model", "digits", *arguments], env=env or {}
+    )
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def test_flags_win_over_the_environment_that_over_the_file_that_over_defaults(
+    started: list[tuple[NodeConfig, EdgeOptions]], tmp_path: Path
+) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text('threads = 2\nmax-batch = 12\nnats = "nats://file:1"\nmesh = "file"\n')
+    config = ["--config", str(file)]
+    environment = {"SWARM_THREADS": "3", "SWARM_MAX_BATCH": "13"}
+    node([])
+    node(config)
+    node(config, environment)
+    node([*config, "--threads", "4"], environment)
+    assert [settings.threads for settings, _ in started] == [1, 2, 3, 4]
+    assert [settings.max_batch for settings, _ in started] == [4, 12, 13, 13]
+    assert [settings.mesh for settings, _ in started] == ["default", "file", "file", "file"]
+    assert started[-1][0].link.servers == ("nats://file:1",)
+
+
+def test_settings_keep_their_units(started: list[tuple[NodeConfig, EdgeOptions]]) -> None:
+    """Milliseconds on the command line are seconds inside."""
+    node(["--max-wait", "2.5", "--budget", "250"])
+    settings, edge = started[0]
+    assert settings.max_wait == 0.0025
+    assert settings.budget == edge.budget == 0.25
+
+
+def test_several_servers_are_tried_in_turn(
+    started: list[tuple[NodeConfig, EdgeOptions]],
+) -> None:
+    node(["--nats", "nats://a:1,nats://b:2"])
+    assert started[0][0].link.servers == ("nats://a:1", "nats://b:2")
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("thread = 2\n", "unknown settings thread"),
+        ("threads = \n", "Invalid value"),
+        ("threads = 'many'\n", "--threads"),
+    ],
+)
+def test_a_bad_file_of_settings_is_refused_and_named(
+    started: list[tuple[NodeConfig, EdgeOptions]], tmp_path: Path, content: str, says: str
+) -> None:
+    file = tmp_path / "bad.toml"
+    file.write_text(content)
+    assert says in node(["--config", str(file)], code=2)
+    assert "absent.toml" in node(["--config", str(tmp_path / "absent.toml")], code=2)
+    assert started == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--role", "boss"],
+        ["--role", "shard-0"],
+        ["--role", "shard-"],
+        ["--role", "shard-x"],
+        ["--mesh", "a.b"],
+        ["--mesh", ""],
+        ["--model", "digits.>"],
+        ["--model", "digits@1.2"],
+        ["--model", ""],
+        ["--threads", "0"],
+        ["--credit", "0"],
+        ["--on-full", "explode"],
+    ],
+    ids=" ".join,
+)
+def test_a_wrong_setting_ends_a_node_with_code_2(
+    started: list[tuple[NodeConfig, EdgeOptions]], arguments: list[str]
+) -> None:
+    output = node(arguments, code=2)
+    assert "Traceback" not in output
+    assert started == []
+
+
+def test_the_clients_take_server_and_mesh_from_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[tuple[str, str]] = []
+
+    def run_status(nats: str, mesh: str, as_json: bool) -> int:
+        seen.append((nats, mesh))
+        return 0
+
+    monkeypatch.setattr(nodes.status_cli, "run_status", run_status)
+    env = {"SWARM_NATS": "nats://env:1", "SWARM_MESH": "env"}
+    runner = CliRunner()
+    runner.invoke(app, ["status"], env={"SWARM_NATS": None, "SWARM_MESH": None})
+    runner.invoke(app, ["status"], env=env)
+    runner.invoke(app, ["status", "--nats", "nats://flag:1"], env=env)
+    assert seen == [
+        ("nats://127.0.0.1:4222", "default"),
+        ("nats://env:1", "env"),
+        ("nats://flag:1", "env"),
+    ]
+
+
+def test_up_and_infer_take_defaults_from_a_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    seen: list[Any] = []
+
+    def run_up(options: UpOptions, as_json: bool) -> int:
+        seen.append((options.stages, options.fallback))
+        return 0
+
+    def run_infer(*arguments: Any) -> int:
+        seen.append(arguments)
+        return 0
+
+    monkeypatch.setattr(nodes.up, "run_up", run_up)
+    monkeypatch.setattr(nodes.infer_cli, "run_infer", run_infer)
+    file = tmp_path / "up.toml"
+    file.write_text("stages = 5\nfallback = false\n")
+    runner = CliRunner()
+    up = ["up", "--model", "m.onnx"]
+    assert runner.invoke(app, up).exit_code == 0
+    assert runner.invoke(app, [*up, "--config", str(file)]).exit_code == 0
+    assert runner.invoke(app, [*up, "--config", str(file), "--stages", "2"]).exit_code == 0
+    assert seen == [(3, True), (5, False), (2, False)]
+    file.write_text('budget = "40ms"\nrepeat = 7\n')
+    infer = ["infer", "digits", "--input", "x.npz", "--config", str(file)]
+    assert runner.invoke(app, infer).exit_code == 0
+    assert "40ms" in seen[-1]
+    assert 7 in seen[-1]
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("50ms", 0.05),
+        ("2s", 2.0),
+        ("0.5", 0.5),
+        (".5s", 0.5),
+        ("1m", 60.0),
+        ("250us", 250e-6),
+        (" 3 s ", 3.0),
+        ("0", 0.0),
+    ],
+)
+def test_a_duration_is_a_number_and_a_unit(text: str, seconds: float) -> None:
+    assert duration(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "s", "soon", "-1s", "1h", "1e3", "5 5", "0x10", "nan", "1,5s"]
+)
+def test_what_is_no_duration_is_refused_with_examples(text: str) -> None:
+    with pytest.raises(InvalidArgument, match="write 50ms, 2s or 1m"):
+        duration(text)

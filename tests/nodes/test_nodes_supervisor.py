@@ -1,0 +1,123 @@
+"""The supervisor: how soon a dead node starts again, on a clock that the test turns."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from nodes import supervisor as module
+from nodes.supervisor import BACKOFF, STABLE_AFTER, NodeProcess, Supervisor
+
+
+class World:
+    """Virtual time; processes that live as long as the test says."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.until = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        if self.now >= self.until:
+            raise asyncio.CancelledError
+
+
+class FakeNode(NodeProcess):
+    """Ends `lifetime` seconds after each start, with code 1."""
+
+    world: World
+    lifetime: float
+    starts: list[float]
+
+    @property
+    def alive(self) -> bool:
+        return bool(self.starts) and self.world.now < self.starts[-1] + self.lifetime
+
+    def start(self) -> None:
+        self.process = SimpleNamespace(returncode=1)  # type: ignore[assignment]
+        self.started = self.world.now
+        self.starts.append(self.world.now)
+
+
+def node(world: World, lifetime: float) -> FakeNode:
+    made = FakeNode("shard-1", [])
+    made.world, made.lifetime, made.starts = world, lifetime, []
+    return made
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    made = World()
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=made.monotonic))
+    monkeypatch.setattr(module, "asyncio", SimpleNamespace(sleep=made.sleep))
+    return made
+
+
+async def watch(world: World, supervisor: Supervisor, seconds: float) -> None:
+    world.until = world.now + seconds
+    with contextlib.suppress(asyncio.CancelledError):
+        await supervisor.run()
+
+
+def pauses(starts: list[float], lifetime: float) -> list[float]:
+    return [later - earlier - lifetime for earlier, later in pairwise(starts)]
+
+
+async def test_a_node_that_keeps_dying_starts_again_ever_later_up_to_a_limit(
+    world: World,
+) -> None:
+    first, longest = BACKOFF
+    deaths: list[Any] = []
+    supervisor = Supervisor(on_exit=lambda node, code: deaths.append(code))
+    dying = supervisor.add(node(world, 0.0))
+    await watch(world, supervisor, 120.0)
+    waited = pauses(dying.starts, 0.0)  # type: ignore[attr-defined]
+    expected = [min(longest, first * 2**attempt) for attempt in range(len(waited))]
+    assert len(waited) > 8
+    assert waited == pytest.approx(expected, abs=3 * module.POLL)
+    assert dying.restarts == len(waited)
+    assert set(deaths) == {1}
+    assert len(deaths) - dying.restarts in (0, 1), "each death is told once"
+
+
+async def test_a_node_that_lived_long_is_not_punished_for_old_deaths(world: World) -> None:
+    lifetime = STABLE_AFTER + 1.0
+    supervisor = Supervisor()
+    steady = supervisor.add(node(world, lifetime))
+    steady.failures = 9
+    await watch(world, supervisor, 40.0)
+    waited = pauses(steady.starts, lifetime)  # type: ignore[attr-defined]
+    assert len(waited) == 3
+    assert waited == pytest.approx([BACKOFF[0]] * 3, abs=3 * module.POLL)
+
+
+async def test_a_node_that_lives_is_left_alone_and_one_not_wanted_stays_dead(
+    world: World,
+) -> None:
+    supervisor = Supervisor()
+    living, dismissed = node(world, 1e9), node(world, 1.0)
+    supervisor.add(living)
+    supervisor.add(dismissed)
+    dismissed.wanted = False
+    await watch(world, supervisor, 30.0)
+    assert len(living.starts) == len(dismissed.starts) == 1
+
+
+async def test_one_nodes_backoff_does_not_hold_up_another(world: World) -> None:
+    supervisor = Supervisor()
+    dying, fine = node(world, 0.0), node(world, STABLE_AFTER + 1.0)
+    supervisor.add(dying)
+    supervisor.add(fine)
+    await watch(world, supervisor, 60.0)
+    assert pauses(fine.starts, fine.lifetime) == pytest.approx(
+        [BACKOFF[0]] * (len(fine.starts) - 1), abs=3 * module.POLL
+    )
+    assert len(fine.starts) == 6

@@ -1,0 +1,63 @@
+"""Strategies for tensors, and ways to damage bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from swarm.tensors import DTYPES
+
+shapes = hnp.array_shapes(min_dims=0, max_dims=5, min_side=0, max_side=5)
+names = st.text(min_size=1, max_size=30).filter(lambda s: s.isprintable())
+
+
+def arrays() -> st.SearchStrategy[np.ndarray]:
+    """Any datatype, any shape: 0-d and empty ones, and bit patterns such as NaN, too."""
+    return st.sampled_from(sorted(DTYPES)).flatmap(lambda name: hnp.arrays(DTYPES[name], shapes))
+
+
+tensor_maps = st.dictionaries(names, arrays(), max_size=5)
+
+
+def same(one: np.ndarray, other: np.ndarray) -> bool:
+    """Bit for bit: NaN payloads and the sign of zero count."""
+    return (
+        one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+    )
+
+
+@st.composite
+def damaged(draw: st.DrawFn, valid: bytes) -> bytes:
+    """`valid` with bytes changed, cut out, doubled or cut off."""
+    data = bytearray(valid)
+    for _ in range(draw(st.integers(1, 5))):
+        at = draw(st.integers(0, max(0, len(data) - 1)))
+        kind = draw(st.integers(0, 3))
+        if kind == 0 and data:
+            data[at] = draw(st.integers(0, 255))
+        elif kind == 1:
+            del data[at : at + draw(st.integers(1, 8))]
+        elif kind == 2:
+            data[at:at] = data[at : at + draw(st.integers(1, 8))]
+        else:
+            del data[at:]
+    return bytes(data)
+
+
+documents: st.SearchStrategy[Any] = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(-(2**63), 2**64 - 1),
+        st.floats(),
+        st.text(max_size=20),
+        st.binary(max_size=20),
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4), st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
