@@ -14,6 +14,8 @@ from swarm.model import ModelInfo
 from swarm.subjects import token
 
 LANE_SECONDS = 0.25  # work that a lane may hold, by the slowest stage's time
+MOST_CREDIT = 32
+HELD_SECONDS = 0.005  # work that a node may hold beyond what it runs
 HEADER_ROOM = 64 * 1024  # bytes for a message's header beside its tensors
 
 
@@ -22,11 +24,11 @@ class NodeConfig:
     """role: `shard-K`, `fallback`, `gateway` or `edge`. model: NAME or NAME@VERSION.
 
     threads: ONNX Runtime threads for one stage. credit: messages asked for and in hand per
-    lane (see `swarm.lanes.Lane`). storage: of the lanes, `memory` or `file`, decided by
-    whichever node makes them. max_batch, max_wait (seconds): micro-batching. gossip: a
-    preset. mesh_key: 16 to 64 bytes that all nodes share; gossip without it is refused.
-    quota: requests a second that one agent may send to this node, 0 for any number.
-    state_dir: where durable state is kept, '' for nowhere.
+    lane, 0 for what suits the stage (see `credit_of`). storage: of the lanes, `memory` or
+    `file`, decided by whichever node makes them. max_batch, max_wait (seconds):
+    micro-batching. gossip: a preset. mesh_key: 16 to 64 bytes that all nodes share; gossip
+    without it is refused. quota: requests a second that one agent may send to this node, 0
+    for any number. state_dir: where durable state is kept, '' for nowhere.
     """
 
     role: str
@@ -36,7 +38,7 @@ class NodeConfig:
     node: str = ""
     standby: bool = False
     threads: int = 1
-    credit: int = 4
+    credit: int = 0
     storage: str = "memory"
     replicas: int = 1
     max_batch: int = 4
@@ -110,6 +112,19 @@ def lane_options(info: ModelInfo, config: NodeConfig) -> LaneOptions:
         storage=config.storage,
         replicas=config.replicas,
     )
+
+
+def credit_of(fixed: int, compute: float) -> tuple[int, int]:
+    """(least, most) messages that a node asks for and has in hand, by a run's seconds.
+
+    A long run's node asks for one ahead only, since what it holds another could have begun;
+    short runs grow to what hides a round trip, while messages wait. Kept small when they do
+    not: a hung node holds back what it has asked for, one ack_wait each.
+    """
+    if fixed:
+        return fixed, fixed
+    most = int(min(MOST_CREDIT, max(2, HELD_SECONDS / max(compute, 1e-6))))
+    return min(4, most), most
 
 
 def check_payload(info: ModelInfo, link: Link) -> None:

@@ -29,7 +29,7 @@ from shards.zoo import digits_heldout, digits_lite_model, digits_model
 SINK = "demo"
 KILL_AT, RESTART_AT = 0.4, 0.6  # parts of the stream's time
 LOCAL_BANDWIDTH = 1e6  # bytes a millisecond: loopback, so that compute decides the cuts
-SETTLE = 3.0  # seconds that the last answers may take
+PATIENCE = 15.0  # seconds that the stream goes on for if shard-2 is not back yet
 
 
 def run_demo(seconds: float, rate: float, as_json: bool) -> int:
@@ -58,7 +58,6 @@ def run_demo(seconds: float, rate: float, as_json: bool) -> int:
                 local.start(role, "digits")
             await local.ready()
             local.mesh.link.subscribe(local.mesh.subjects.results(SINK), state.take)
-            count = int(seconds * rate)
             # The restart is part of the story, so the supervisor leaves it to us.
             victim = next(n for n in local.supervisor.nodes if n.role == "shard-2")
             victim.wanted = False
@@ -66,11 +65,12 @@ def run_demo(seconds: float, rate: float, as_json: bool) -> int:
                 "edge",
                 "digits",
                 *("--source", "digits", "--rate", str(rate), "--sink", SINK),
-                *("--count", str(count), "--on-full", "block", "--budget", "3000"),
+                *("--on-full", "block", "--budget", "3000"),
             )
             edge.wanted = False
-            tell(f"demo: {count} images at {rate:g} a second; shard-2 will be killed …")
-            await _story(local, state, victim, count, seconds, stop, as_json)
+            tell(f"demo: images at {rate:g} a second; shard-2 will be killed …")
+            await _story(local, state, victim, seconds, stop, as_json)
+            count = await _end_of_stream(local, edge)
         if stop.is_set():
             return 130
         return _report(state, count, as_json)
@@ -92,12 +92,11 @@ async def _story(
     local: LocalMesh,
     state: DemoState,
     victim: NodeProcess,
-    count: int,
     seconds: float,
     stop: asyncio.Event,
     as_json: bool,
 ) -> None:
-    """Stream; kill shard-2; bring it back; wait for the last answer."""
+    """Stream; kill shard-2; bring it back."""
     await _until(lambda: state.answered > 0, 15.0, stop)
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
@@ -118,12 +117,22 @@ async def _story(
                 victim.start()
                 victim.wanted = True
             if live is not None:
-                live.update(view(state, local.statuses, part, count))
-            if state.answered >= count or part > 1 + SETTLE / seconds:
+                live.update(view(state, local.statuses, part))
+            if part > 1 and (state.returned_at or now - began > seconds + PATIENCE):
                 break
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), 0.05)
-        state.statuses = dict(local.statuses)
+
+
+async def _end_of_stream(local: LocalMesh, edge: NodeProcess) -> int:
+    """Let the edge finish; how many images it captured, by its own last word."""
+    edge.signal(signal.SIGTERM)
+    deadline = time.monotonic() + 10.0
+    while edge.alive and time.monotonic() < deadline:  # noqa: ASYNC110
+        await asyncio.sleep(0.02)
+    await asyncio.sleep(0.1)
+    status = local.status_of(edge) or {}
+    return int(status.get("edge", {}).get("captured", 0))
 
 
 def _say(state: DemoState, aloud: bool, text: str) -> None:

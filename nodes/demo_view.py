@@ -41,7 +41,6 @@ class DemoState:
     old_node: str = ""
     last: str = ""
     story: list[str] = field(default_factory=list)
-    statuses: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def answered(self) -> int:
@@ -121,7 +120,7 @@ def _between(start: float, end: float) -> float | None:
     return round((end - start) * 1e3, 1) if start and end else None
 
 
-def view(state: DemoState, statuses: dict[str, dict[str, Any]], part: float, count: int) -> Group:
+def view(state: DemoState, statuses: dict[str, dict[str, Any]], part: float) -> Group:
     """The live picture."""
     table = Table("role", "node", "state", "model", "served", "failed", "waiting")
     for heading in ("compute p50/p99 ms", "queue p50/p99 ms", "RSS MB"):
@@ -132,7 +131,7 @@ def view(state: DemoState, statuses: dict[str, dict[str, Any]], part: float, cou
         if dead:
             row[2] = "[red]killed[/]"
         table.add_row(*row)
-    doc = summarise(state, count)
+    doc = summarise(state, state.answered)
     line = (
         f"{state.answered} answered · {state.wrong} wrong · accuracy {doc['accuracy']:.3f} · "
         f"p50 {doc['latency_p50_ms']:.2f} ms · p99 {doc['latency_p99_ms']:.2f} ms"

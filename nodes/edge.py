@@ -10,6 +10,7 @@ input where the model was split without edge layers.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import sys
@@ -92,40 +93,40 @@ class Edge:
     counters: EdgeCounters = field(default_factory=EdgeCounters)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Ends when `stop` is set or `count` captures were answered. Raises `SwarmError`."""
+        """Ends when `count` captures were answered or, on `stop`, when those under way are.
+
+        Raises `SwarmError`.
+        """
         captures = open_source(self.options.source)
         self._queue: deque[tuple[int, dict[str, np.ndarray]]] = deque()
         self._filled = asyncio.Event()
         self._room = asyncio.Event()
+        self._ended = asyncio.Event()
         finished = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             life = group.create_task(self.node.run(finished), name="node")
             work = group.create_task(self._work(captures), name="edge")
             waiter = group.create_task(stop.wait(), name="stop")
             await asyncio.wait({life, work, waiter}, return_when=asyncio.FIRST_COMPLETED)
+            if self.node.became_ready.is_set() and not work.done() and not life.done():
+                self._ended.set()
+                self._room.set()
+                self._filled.set()
+                await asyncio.wait({work, life}, timeout=self.options.budget + 1.0)
             waiter.cancel()
             work.cancel()
+            self.node.extra["edge"] = self.counters.as_doc()
             finished.set()
 
     async def _work(self, captures: list[dict[str, np.ndarray]]) -> None:
         await self.node.became_ready.wait()
         async with asyncio.TaskGroup() as group:
-            senders = [
-                group.create_task(self._send(), name=f"sender {n}")
-                for n in range(self.options.in_flight)
-            ]
+            for number in range(self.options.in_flight):
+                group.create_task(self._send(), name=f"sender {number}")
             await self._capture(iter_endless(captures))
-            while self._queue:
-                self._room.clear()
-                await self._room.wait()
-            self._ended = True
-            for _ in senders:
-                self._filled.set()
-            # Each sender ends when the queue stays empty after the last capture.
-            for sender in senders:
-                await sender
-
-    _ended = False
+            # From here on each sender ends as soon as the queue is empty.
+            self._ended.set()
+            self._filled.set()
 
     async def _capture(self, captures: Iterator[dict[str, np.ndarray]]) -> None:
         """At the source's pace, whatever inference does."""
@@ -135,15 +136,19 @@ class Edge:
         for sequence, inputs in enumerate(captures):
             if options.count and sequence >= options.count:
                 return
-            await asyncio.sleep(max(0.0, began + sequence / options.rate - loop.time()))
-            counters.captured += 1
-            while len(self._queue) >= options.queue:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(began + sequence / options.rate):
+                    await self._ended.wait()
+            while len(self._queue) >= options.queue and not self._ended.is_set():
                 if options.on_full == "drop-oldest":
                     self._queue.popleft()
                     counters.dropped += 1
                 else:
                     self._room.clear()
                     await self._room.wait()
+            if self._ended.is_set():
+                return
+            counters.captured += 1
             self._queue.append((sequence, inputs))
             self._filled.set()
 
@@ -152,7 +157,7 @@ class Edge:
         assert node.front is not None
         while True:
             while not self._queue:
-                if self._ended:
+                if self._ended.is_set():
                     return
                 self._filled.clear()
                 await self._filled.wait()

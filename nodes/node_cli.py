@@ -29,8 +29,8 @@ def node(
     standby: Annotated[bool, typer.Option(help="Serve only when no primary does.")] = False,
     threads: Annotated[int, typer.Option(min=1, help="Compute threads of a stage.")] = 1,
     credit: Annotated[
-        int, typer.Option(min=1, max=256, help="Messages asked for and in hand, per lane.")
-    ] = 4,
+        int, typer.Option(min=0, max=256, help="Messages in hand per lane; 0: what suits.")
+    ] = 0,
     storage: Annotated[str, typer.Option(help="Of the lanes: memory or file.")] = "memory",
     max_batch: Annotated[int, typer.Option(min=1, max=256, help="Requests in one run.")] = 4,
     max_wait: Annotated[

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from functools import partial
 
-from nodes.config import NodeConfig, check_payload, lane_options
+from nodes.config import NodeConfig, check_payload, credit_of, lane_options
 from nodes.job import StageOptions
 from nodes.outbox import NextLane
 from nodes.stage import StageServer
@@ -139,6 +139,7 @@ class Serving:
 
     def _add_lane(self, server: StageServer, name: str) -> Lane:
         mesh, info = self._mesh, self.info
+        credit, most = credit_of(self._config.credit, server.model.compute_ms / 1e3)
         lane = Lane(
             mesh.link,
             mesh.subjects.stream(info.model, info.version),
@@ -150,7 +151,8 @@ class Serving:
             ),
             server.delivered,
             priority=self._config.priority,
-            credit=self._config.credit,
+            credit=credit,
+            max_credit=most,
             clock=self._clock,
         )
         server.lanes.append(lane)

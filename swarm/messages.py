@@ -19,6 +19,8 @@ from swarm.wire import pack_open_map, unpack_map
 
 VERSION = 1
 _PRINTABLE = re.compile("[!-~]+")  # no space, no control character
+# Id, model, version and reply subject, all at once.
+_ROUTE = re.compile("(?:[!-~]{1,128} ){3}[!-~]{1,512}")
 MAX_HOPS = 256
 
 
@@ -147,10 +149,11 @@ class Features:
             and type(features.traceparent) is type(features.host) is str
             and type(features.sequence) is int
             and type(features.hops) is list
-            and 0 < len(features.id) <= 128
-            and 0 < len(features.model) <= 128
-            and 0 < len(features.version) <= 128
+            and _ROUTE.fullmatch(
+                f"{features.id} {features.model} {features.version} {features.reply}"
+            )
             and len(features.hops) <= MAX_HOPS
+            and all(map(_is_hop, features.hops))
         ):
             _explain(doc)
         return features
@@ -195,7 +198,7 @@ class Result:
         except ValueError:
             raise DecodeError(f"status {doc['status']!r:.80} is not a gRPC status name") from None
         return cls(
-            id=_name(doc, "id"),
+            id=_get(doc, "id", str)[:128],  # the client's own: it stands in no subject
             model=_get(doc, "model", str, ""),
             version=_get(doc, "version", str, ""),
             status=status,
@@ -306,7 +309,7 @@ def _explain(doc: dict[str, Any]) -> None:
         _name(doc, key)
     for key in ("stage", "budget_us"):
         _get(doc, key, int)
-    _get(doc, "reply", str)
+    _reply(doc)
     for key in ("attempt", "sequence"):
         _get(doc, key, int, 0)
     for key in ("agent", "session", "traceparent", "host"):
@@ -314,7 +317,19 @@ def _explain(doc: dict[str, Any]) -> None:
     hops = _get(doc, "hops", list, [])
     if len(hops) > MAX_HOPS:
         raise DecodeError(f"{len(hops)} hops; at most {MAX_HOPS} are accepted")
+    for hop in hops:
+        Hop.from_doc(hop)
     raise DecodeError("malformed features")
+
+
+def _is_hop(doc: Any) -> bool:
+    """What `Hop.from_doc` accepts: it travels on as it came, and is added up on the way."""
+    return (
+        type(doc) is dict
+        and type(doc.get("queue_us")) is type(doc.get("compute_us")) is int
+        and type(doc.get("stage")) is type(doc.get("batch", 1)) is int
+        and type(doc.get("node")) is str
+    )
 
 
 def _get(doc: dict[str, Any], key: str, kind: type, *default: Any) -> Any:

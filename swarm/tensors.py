@@ -141,7 +141,7 @@ def _decode_tensor(name: Any, value: Any, limits: Limits) -> Any:
     if codec == SHM:
         return Claimed(dtype, tuple(shape), data)
     if codec != RAW:
-        raise DecodeError(f"tensor {name!r}: codec {codec!r} is not known here")
+        raise DecodeError(f"tensor {name!r}: codec {codec!r:.80} is not known here")
     if type(data) is not bytes and type(data) is not memoryview:
         raise DecodeError(f"tensor {name!r}: data must be bytes")
     if len(data) != size:
@@ -149,7 +149,10 @@ def _decode_tensor(name: Any, value: Any, limits: Limits) -> Any:
             f"tensor {name!r}: {len(data)} bytes of data where shape {shape} of "
             f"{datatype} takes {size}"
         )
-    return np.ndarray(shape, dtype, data)
+    try:
+        return np.ndarray(shape, dtype, data)
+    except ValueError:  # a dimension of 0 beside ones whose product no array may have
+        raise DecodeError(f"tensor {name!r}: shape {shape} is too large") from None
 
 
 def _check_shape(name: str, shape: Any, limits: Limits) -> int:
@@ -159,6 +162,6 @@ def _check_shape(name: str, shape: Any, limits: Limits) -> int:
     elements = 1
     for dimension in shape:
         if type(dimension) is not int or not 0 <= dimension <= limits.dimension:
-            raise DecodeError(f"tensor {name!r}: {dimension!r} is no dimension")
+            raise DecodeError(f"tensor {name!r}: {dimension!r:.80} is no dimension")
         elements *= dimension
     return elements

@@ -128,7 +128,7 @@ class Rig:
         for node in nodes:
             if not node.alive:
                 node.start()
-        await self.local.ready(READY)
+        await _ready(self.local)
 
     async def drain(self, node: NodeProcess) -> None:
         """SIGTERM, and wait until it has left. Raises `Unavailable` when it does not."""
@@ -177,6 +177,20 @@ class Rig:
             await load.stop()
 
 
+async def _ready(local: LocalMesh) -> None:
+    """Wait until every node is ready. Raises `Unavailable`, at once when one has ended: no
+    supervisor starts it again here."""
+    waiting = asyncio.create_task(local.ready(READY), name="ready")
+    try:
+        while not (await asyncio.wait([waiting], timeout=0.05))[0]:
+            for node in local.supervisor.nodes:
+                if not node.alive:
+                    raise Unavailable(f"{node.role} ended:\n{local.tail(node)}")
+    finally:
+        waiting.cancel()
+    waiting.result()
+
+
 @asynccontextmanager
 async def rig(layout: Layout, workload: Workload, quick: bool, seed: int = 7) -> AsyncIterator[Rig]:
     """A ready mesh of this layout. Raises `Unavailable` when a node does not come up."""
@@ -207,5 +221,5 @@ async def rig(layout: Layout, workload: Workload, quick: bool, seed: int = 7) ->
                 node = local.start(role, "digits", *layout.flags())
             # The bench itself decides when something starts again.
             node.wanted = False
-        await local.ready(READY)
+        await _ready(local)
         yield made

@@ -19,6 +19,7 @@ from typing import Any
 from nodes.bench.chains import STAGES, chain_workload
 from nodes.bench.figures import Figure
 from nodes.bench.lineup import MESH, answers, lineup
+from nodes.bench.peers.contenders.swarm_mesh import Swarm
 from nodes.bench.peers.measure import percentile
 from nodes.bench.peers.report import machine
 
@@ -58,7 +59,7 @@ def measure_hop(plan: HopPlan, progress: Progress = lambda _: None) -> dict[str,
     figures: dict[str, Figure] = {}
     with tempfile.TemporaryDirectory(prefix="hop-") as root:
         for size in plan.sizes:
-            rounds, absent, verified = _rounds(plan, size, targets, Path(root), progress)
+            rounds, rest = _rounds(plan, size, targets, Path(root), progress)
             found = summarise(rounds, STAGES)
             figures |= {f"{size}/{name}": figure for name, figure in found.items()}
             sizes.append(
@@ -66,8 +67,7 @@ def measure_hop(plan: HopPlan, progress: Progress = lambda _: None) -> dict[str,
                     "bytes": size,
                     "requests": plan.slice(size),
                     "rounds": rounds,
-                    "unavailable": absent,
-                    "verified": verified,
+                    **rest,
                 }
             )
     return {
@@ -83,7 +83,9 @@ def measure_hop(plan: HopPlan, progress: Progress = lambda _: None) -> dict[str,
 
 def _rounds(
     plan: HopPlan, size: int, targets: Mapping[str, str], root: Path, progress: Progress
-) -> tuple[list[Round], dict[str, str], int]:
+) -> tuple[list[Round], dict[str, Any]]:
+    """One size's rounds, and what else is to be known of them: who could not take part and why,
+    how many answers were compared, and whether features went through shared memory."""
     workload = chain_workload(root / str(size), size)
     requests = plan.slice(size)
     rounds: list[Round] = []
@@ -99,7 +101,9 @@ def _rounds(
                 verified += len(latencies)
                 row[name] = {k: 1e3 * percentile(latencies, q) for k, q in SHARES.items()}
             rounds.append(row)
-    return rounds, absent, verified
+        mesh = running.get("mesh")
+        shared = mesh.lent > 0 if isinstance(mesh, Swarm) else False
+    return rounds, {"unavailable": absent, "verified": verified, "shared_memory": shared}
 
 
 def summarise(rounds: Sequence[Round], hops: int) -> dict[str, Figure]:

@@ -41,7 +41,10 @@ def show(document: dict[str, Any]) -> None:
     out.print(f"Overhead per hop in ms, {document['hops']} stages, {document['delivery']} delivery")
     for entry in document["sizes"]:
         size = entry["bytes"]
-        table = Table(box=box.SIMPLE, title=f"features of {size_text(size)}", title_justify="left")
+        title = f"features of {size_text(size)}"
+        if entry.get("shared_memory"):
+            title += ", the mesh's through shared memory"
+        table = Table(box=box.SIMPLE, title=title, title_justify="left")
         table.add_column("contender", no_wrap=True)
         for heading in ("p50 (rounds)", "p90", "p99", "mesh / this"):
             table.add_column(heading, justify="right", no_wrap=True)

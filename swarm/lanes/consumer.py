@@ -37,7 +37,8 @@ class Lane:
     """`run()` owns it; `on_delivery(delivery)` is called inside the read, and must not block.
 
     config: the consumer's configuration (`swarm.lanes.streams.consumer_config`).
-    provision: makes sure that the stream exists. credit: messages asked for plus in hand.
+    provision: makes sure that the stream exists. credit: messages asked for plus in hand; it
+    grows up to max_credit while messages wait in the lane, and shrinks again when none do.
     """
 
     def __init__(
@@ -50,12 +51,15 @@ class Lane:
         *,
         priority: int = PRIMARY,
         credit: int = 4,
+        max_credit: int = 0,
         clock: ServerClock | None = None,
     ) -> None:
         self.link = link
         self.stream = stream
         self.config = config
         self.credit = credit
+        self._least_credit = credit
+        self._most_credit = max(credit, max_credit)
         self.clock = clock or ServerClock()
         self.epoch = 0
         self.held: dict[Delivery, None] = {}  # in order of arrival
@@ -112,6 +116,8 @@ class Lane:
             await self._pause(self.ack_wait / 3)
             now = time.monotonic_ns()
             self._keep_alive(now)
+            if not self.pending and self.credit > self._least_credit:
+                self.credit -= 1
             lost = now / 1e9 - EXPIRES - GRACE
             while self._asked and self._asked[0] < lost:
                 self._asked.popleft()

@@ -141,6 +141,25 @@ def test_sigkill_of_the_command_itself_leaves_no_node_and_no_server(
     until_now(lambda: not command.remaining(), GONE, f"all ended: {command.remaining()}")
 
 
+def test_sigkill_of_the_command_ends_even_a_node_that_hangs(run: Commands, model_file: str) -> None:
+    """A stopped process takes no signal but SIGKILL."""
+    command = up(run, model_file, "--no-fallback")
+    hung = command.ready_line()["nodes"][0]["pid"]
+    command.family[hung].suspend()
+    command.signal(signal.SIGKILL)
+    command.process.wait(5)
+    until_now(lambda: not command.remaining(), GONE, f"all ended: {command.remaining()}")
+
+
+def test_sigint_ends_even_a_node_that_hangs(run: Commands, model_file: str) -> None:
+    command = up(run, model_file, "--no-fallback")
+    hung = command.ready_line()["nodes"][0]["pid"]
+    command.family[hung].suspend()
+    command.signal(signal.SIGINT)
+    assert command.wait(GONE) == 0
+    assert not command.remaining()
+
+
 @pytest.mark.parametrize("moment", ["at-once", "splitting", "server", "loading", "last-node"])
 def test_sigint_while_starting_leaves_nothing(run: Commands, model_file: str, moment: str) -> None:
     command = up(run, model_file)
@@ -211,7 +230,12 @@ def test_the_demo_loses_nothing_and_says_so_in_one_document(run: Commands) -> No
 
 def test_sigint_while_the_demos_shard_is_dead_leaves_nothing(run: Commands) -> None:
     command = run.start("nodes.cli", "demo", "--seconds", "8", "--json")
-    until_now(lambda: "gets SIGKILL" in command.stderr, 60.0, "the kill phase")
+
+    def killed() -> bool:
+        assert command.process.poll() is None, command.stderr
+        return "gets SIGKILL" in command.stderr
+
+    until_now(killed, 60.0, "the kill phase")
     time.sleep(random.uniform(0.0, 0.5))
     command.signal(signal.SIGINT)
     assert command.wait(GONE) == 130

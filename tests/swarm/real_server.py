@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +21,23 @@ async def eventually(
     while not promise():
         assert time.monotonic() < deadline, f"{what} did not hold within {within} s"
         await asyncio.sleep(0.002)
+
+
+async def hang(server: EmbeddedServer) -> None:
+    """Stop the server's process; returns when each of its threads has stopped."""
+    os.kill(server.pid, signal.SIGSTOP)
+    tasks = Path(f"/proc/{server.pid}/task")
+
+    def stopped() -> bool:
+        return all(
+            stat.read_text().rpartition(")")[2].split()[0] == "T" for stat in tasks.glob("*/stat")
+        )
+
+    await eventually(stopped, what="the stop of the server")
+
+
+def resume(server: EmbeddedServer) -> None:
+    os.kill(server.pid, signal.SIGCONT)
 
 
 class ConfiguredServer(EmbeddedServer):

@@ -22,6 +22,7 @@ SECOND = 1_000_000_000
 times = st.datetimes(datetime(1971, 1, 1), datetime(2200, 1, 1))
 
 
+@settings(deadline=None)
 @given(times, st.integers(0, 999_999_999), st.integers(0, 9), st.integers(-14 * 60, 14 * 60))
 def test_any_rfc_3339_stamp_is_read_to_the_nanosecond(
     when: datetime, nanoseconds: int, digits: int, minutes: int
@@ -51,6 +52,7 @@ def stamp(nanoseconds: int) -> str:
     return f"{whole}.{nanoseconds % SECOND:09d}Z"
 
 
+@settings(deadline=None)
 @given(st.integers(-(10**17), 10**17), st.integers(0, 10**8), st.integers(0, 10**8))
 def test_the_age_of_a_message_is_known_to_half_a_round_trip_however_clocks_differ(
     offset: int, there: int, back: int

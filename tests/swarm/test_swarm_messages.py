@@ -253,9 +253,9 @@ def test_a_damaged_message_is_decoded_or_is_a_decode_error(data: st.DataObject) 
     valid = joined(message)
     front = data.draw(damaged(valid[:250])) + valid[250:]
     for kind in KINDS:
+        problem = None
         try:
-            decoded = kind.decode(front)
+            kind.decode(front)
         except DecodeError as error:
-            assert len(str(error)) < 2000
-        else:
-            assert isinstance(decoded, kind)
+            problem = str(error)
+        assert problem is None or 0 < len(problem) < 2000

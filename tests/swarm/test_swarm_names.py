@@ -7,7 +7,7 @@ import socket
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import swarm
@@ -41,6 +41,7 @@ def test_the_public_surface_is_this_and_no_more() -> None:
     assert all(hasattr(swarm, name) for name in swarm.__all__)
 
 
+@settings(deadline=None)
 @given(st.text(max_size=140) | st.from_regex(TOKEN))
 def test_a_token_holds_letters_digits_dash_and_underscore_or_is_refused(value: str) -> None:
     if TOKEN.match(value):
@@ -100,6 +101,7 @@ def test_the_subjects_are_the_documented_ones() -> None:
 tokens = st.from_regex(r"[A-Za-z0-9_-]{1,12}", fullmatch=True)
 
 
+@settings(deadline=None)
 @given(st.tuples(tokens, tokens, tokens), st.tuples(tokens, tokens, tokens))
 def test_two_model_versions_never_share_a_stream(
     one: tuple[str, str, str], other: tuple[str, str, str]

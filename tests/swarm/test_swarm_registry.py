@@ -133,9 +133,20 @@ async def test_names_that_could_address_another_key_are_refused(registry: Regist
 
 @pytest.mark.parametrize(
     "state",
-    [b"", b"{", b"[]", b"7", b"{}", b'{"serve": []}', b'{"serve": ["version"]}']
-    + [b'{"serve": [{}]}', b'{"serve": 7}', b'{"serve": [{"version": "1", "share": "all"}]}']
-    + [b'{"serve": [{"version": "1", "share": null}]}', b'{"serve": [{"version": "a.b"}]}'],
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"7",
+        b"{}",
+        b'{"serve": []}',
+        b'{"serve": ["version"]}',
+        b'{"serve": [{}]}',
+        b'{"serve": 7}',
+        b'{"serve": [{"version": "1", "share": "all"}]}',
+        b'{"serve": [{"version": "1", "share": null}]}',
+        b'{"serve": [{"version": "a.b"}]}',
+    ],
 )
 async def test_a_damaged_desired_state_is_reported_as_that(
     link: Link, registry: Registry, state: bytes

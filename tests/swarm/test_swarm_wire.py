@@ -44,6 +44,7 @@ def padded(doc: dict[str, Any]) -> bytes:
     return pack(doc | {"padding": b"\0" * ZERO_COPY_FROM})
 
 
+@settings(deadline=None)
 @given(maps)
 def test_what_was_packed_is_unpacked_the_same_on_both_paths(doc: dict[str, Any]) -> None:
     small = unpack_map(pack(doc), MIB)
@@ -52,6 +53,7 @@ def test_what_was_packed_is_unpacked_the_same_on_both_paths(doc: dict[str, Any])
     assert plain(small) == plain(large) == plain(doc | {})
 
 
+@settings(deadline=None)
 @given(maps, st.data())
 def test_both_paths_agree_on_what_is_no_message(doc: dict[str, Any], data: st.DataObject) -> None:
     raw = bytearray(pack(doc))
@@ -68,6 +70,7 @@ def test_both_paths_agree_on_what_is_no_message(doc: dict[str, Any], data: st.Da
         assert outcomes[0] == outcomes[1]
 
 
+@settings(max_examples=40, deadline=None)
 @given(maps, st.integers(1, 3))
 def test_an_open_map_takes_the_entries_that_follow_it(doc: dict[str, Any], extra: int) -> None:
     doc = {f"_{key}": value for key, value in doc.items()}
@@ -81,7 +84,7 @@ def test_an_open_map_of_many_entries_is_whole_too() -> None:
     assert unpack_map(pack_open_map(doc) + b"\xa1x\x01", MIB) == doc | {"x": 1}
 
 
-@settings(max_examples=400)
+@settings(max_examples=400, deadline=None)
 @given(st.binary(max_size=200))
 def test_random_bytes_raise_nothing_but_a_decode_error(data: bytes) -> None:
     with contextlib.suppress(DecodeError):

@@ -88,6 +88,11 @@ class Sender:
         info = await jetstream.call(self.link, api("STREAM.INFO", STREAM))
         return int(info["state"]["messages"])
 
+    async def parked(self) -> int:
+        """Pulls that wait for a message."""
+        info = await jetstream.call(self.link, api("CONSUMER.INFO", STREAM, CONSUMER))
+        return int(info["num_waiting"])
+
 
 def bodies(got: list[Delivery]) -> list[bytes]:
     return [bytes(delivery.data) for delivery in got]

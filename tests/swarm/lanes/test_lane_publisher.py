@@ -8,7 +8,7 @@ import signal
 
 import pytest
 from lane_tools import STREAM, SUBJECT, Bench, bodies
-from real_server import eventually
+from real_server import eventually, hang, resume
 
 from swarm import jetstream
 from swarm.errors import (
@@ -34,7 +34,7 @@ async def test_what_is_stored_is_reported_with_its_number(bench: Bench) -> None:
     for number in range(10):
         sender.send(str(number))
     await eventually(lambda: sender.settled(10))
-    assert [calls for calls in sender.outcomes.values()] == [[(None, n)] for n in range(1, 11)]
+    assert list(sender.outcomes.values()) == [[(None, n)] for n in range(1, 11)]
     assert sender.link._replies == {}
 
 
@@ -92,7 +92,7 @@ async def test_a_lost_connection_fails_what_waits_exactly_once(
 ) -> None:
     await bench.lane()
     sender = await bench.sender()
-    os.kill(server.pid, signal.SIGSTOP)
+    await hang(server)
     for number in range(5):
         sender.send(str(number))
     os.kill(server.pid, signal.SIGKILL)
@@ -116,14 +116,14 @@ async def test_a_missing_ack_is_reported_after_the_timeout_and_a_late_one_is_ign
     monkeypatch.setattr(publisher, "ACK_TIMEOUT", 0.1)
     await bench.lane()
     sender = await bench.sender()
-    os.kill(server.pid, signal.SIGSTOP)
+    await hang(server)
     try:
         sender.send("a")
         await asyncio.sleep(0.05)
         sender.send("b")
         await eventually(lambda: sender.settled(2), within=1.0)
     finally:
-        os.kill(server.pid, signal.SIGCONT)
+        resume(server)
     await sender.link.flush()
     for name in "ab":
         ((error, _),) = sender.outcomes[name]
@@ -149,7 +149,7 @@ async def test_a_callback_that_raises_does_not_cost_another_its_outcome(
 
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda *_: None)
-    os.kill(server.pid, signal.SIGSTOP)
+    await hang(server)
     try:
         for number in range(3):
             sender.publisher.publish(SUBJECT, [b""], f"bad-{number}", fail)
@@ -163,7 +163,7 @@ async def test_a_callback_that_raises_does_not_cost_another_its_outcome(
         sender.publisher._down()
         assert (calls, sender.settled(7)) == (6, True)
     finally:
-        os.kill(server.pid, signal.SIGCONT)
+        resume(server)
 
 
 async def test_closing_a_publisher_reports_what_was_not_acknowledged(
@@ -171,7 +171,7 @@ async def test_closing_a_publisher_reports_what_was_not_acknowledged(
 ) -> None:
     await bench.lane()
     sender = await bench.sender()
-    os.kill(server.pid, signal.SIGSTOP)
+    await hang(server)
     try:
         sender.send("x")
         sender.publisher.close()
@@ -180,7 +180,7 @@ async def test_closing_a_publisher_reports_what_was_not_acknowledged(
         sender.publisher.close()
         assert len(sender.outcomes["x"]) == 1
     finally:
-        os.kill(server.pid, signal.SIGCONT)
+        resume(server)
     assert sender.link._replies == {}
     assert sender.publisher._down not in sender.link.on_down
 

@@ -46,7 +46,7 @@ async def test_a_wrong_credential_is_refused_in_the_servers_words_and_not_leaked
 ) -> None:
     async with ConfiguredServer(extra) as server:
         link = links.start(server.url, **options)
-        with pytest.raises(NotConnected, match="(?i)authorization violation") as failure:
+        with pytest.raises(NotConnected, match=r"(?i)authorization violation") as failure:
             await link.ready(0.5)
         assert "wrong" not in str(failure.value)
         assert not link.connected
@@ -91,9 +91,9 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     directory = tmp_path_factory.mktemp("tls")
     cert, key = directory / "cert.pem", directory / "key.pem"
     subprocess.run(
-        [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
-        + ["-nodes", "-days", "2", "-subj", "/CN=127.0.0.1", "-keyout", str(key)]
-        + ["-addext", "subjectAltName=IP:127.0.0.1", "-out", str(cert)],
+        f"{openssl} req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 "
+        f"-subj /CN=127.0.0.1 -addext subjectAltName=IP:127.0.0.1 "
+        f"-keyout {key} -out {cert}".split(),
         check=True,
         capture_output=True,
     )
@@ -133,7 +133,7 @@ async def test_a_certificate_of_nobody_we_trust_is_refused(
     cert, key = certificate
     async with ConfiguredServer(f'tls {{ cert_file: "{cert}", key_file: "{key}" }}\n') as server:
         link = links.start(server.url)
-        with pytest.raises(NotConnected, match="(?i)certificate"):
+        with pytest.raises(NotConnected, match=r"(?i)certificate"):
             await link.ready(0.5)
         await links.close()
 

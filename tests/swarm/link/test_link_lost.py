@@ -9,7 +9,7 @@ import signal
 import time
 
 import pytest
-from real_server import Inbox, Links, eventually
+from real_server import Inbox, Links, eventually, hang, resume
 
 from swarm.errors import NotConnected
 from swarm.server import EmbeddedServer
@@ -95,7 +95,7 @@ async def test_a_flush_under_way_fails_when_the_connection_is_lost(
     server: EmbeddedServer, links: Links
 ) -> None:
     link = await links.connect(server.url)
-    os.kill(server.pid, signal.SIGSTOP)
+    await hang(server)
     flushing = asyncio.create_task(link.flush(5.0))
     await asyncio.sleep(0.01)
     os.kill(server.pid, signal.SIGKILL)
@@ -112,7 +112,7 @@ async def test_a_hung_server_is_noticed_within_four_seconds_and_left(
         link.subscribe("a", inbox)
         reconnected: list[float] = []
         link.on_up.append(lambda: reconnected.append(time.monotonic()))
-        os.kill(server.pid, signal.SIGSTOP)
+        await hang(server)
         started = time.monotonic()
         try:
             await eventually(lambda: not link.connected, within=4.5)
@@ -127,7 +127,7 @@ async def test_a_hung_server_is_noticed_within_four_seconds_and_left(
             await asyncio.sleep(0.2)
             assert len(reconnected) == 1  # the new connection stays
         finally:
-            os.kill(server.pid, signal.SIGCONT)
+            resume(server)
         await links.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from itertools import pairwise
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -100,7 +101,7 @@ def test_any_cut_of_a_stream_gives_the_same_messages(
     cuts = data.draw(st.lists(st.integers(0, len(wire)), max_size=30))
     reader = Reader()
     edges = sorted({0, len(wire), *cuts})
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in pairwise(edges):
         reader.feed(wire[start:end])
     assert reader.events == [event for _, event in stream]
 

@@ -156,6 +156,11 @@ class Swarm(AsyncContender):
             self._ready.set()
             await self._stopping.wait()
 
+    @property
+    def lent(self) -> int:
+        """How often the client handed tensors over in shared memory instead of sending them."""
+        return int(self._mesh.claims.lent) if self._mesh is not None else 0
+
     async def open(self) -> None:
         """Nothing to add: the nodes have said that they are ready."""
 

@@ -1,0 +1,108 @@
+"""The commands of `swarm bench`: their names, their refusals, their exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from nodes.bench import hop as hop_module
+from nodes.bench import simulated
+from nodes.bench.cli import register
+from nodes.bench.peers_command import OURS, entrants, figures_of
+from nodes.bench.present import ChartsMissing, present
+
+app = typer.Typer()
+register(app)
+runner = CliRunner()
+
+
+def test_all_benchmarks_are_commands() -> None:
+    shown = runner.invoke(app, ["--help"]).output
+    for name in ("hop", "throughput", "peers", "scale", "failover", "gossip", "routing", "compare"):
+        assert name in shown
+        assert runner.invoke(app, [name, "--help"]).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["hop", "--sizes", "7"],
+        ["hop", "--delivery", "pigeon"],
+        ["throughput", "--models", "nowhere"],
+        ["throughput", "--concurrency", "0"],
+        ["scale", "--agents", "many"],
+    ],
+)
+def test_a_bad_option_is_refused_before_anything_starts(arguments: list[str]) -> None:
+    assert runner.invoke(app, arguments).exit_code == 2
+
+
+def test_the_document_goes_to_the_file_and_to_standard_output(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "result.json"
+    code = present(lambda _: {"v": 1}, lambda _: None, None, as_json=True, output=str(path))
+    assert code == 0
+    assert json.loads(capsys.readouterr().out) == json.loads(path.read_text()) == {"v": 1}
+
+
+def test_a_failed_measurement_is_one_line_and_exit_code_1(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def measure(progress: object) -> dict[str, object]:
+        raise ExceptionGroup("several", [TimeoutError("too slow")])
+
+    assert present(measure, lambda _: None) == 1
+    assert "too slow" in capsys.readouterr().err
+
+
+def test_a_chart_without_matplotlib_is_refused_before_measuring(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
+    never = lambda _: pytest.fail("measured")  # noqa: E731
+    assert present(never, lambda _: None, lambda *_: None, chart="x.png") == 1
+    assert "pip install" in str(ChartsMissing())
+
+
+def test_our_own_entrants_run_here_and_need_no_environment_of_the_peers() -> None:
+    chosen = entrants(["swarm", "nats_core"], "/nowhere")
+    assert [entrant.target for entrant in chosen] == [OURS["swarm"], "nats_core"]
+    with pytest.raises(KeyError, match="no contender nowhere"):
+        entrants(["nowhere"], "/nowhere")
+
+
+def test_the_peers_result_holds_the_meshs_ratio_to_raw_jetstream_of_the_same_round() -> None:
+    rows = [
+        {"workload": "tiny", "contender": name, "round": number, "status": "ok", "p50_ms": p50}
+        for number, times in ((1, (2.0, 1.0)), (2, (9.0, 3.0)))
+        for name, p50 in zip(("swarm", "nats_jetstream"), times, strict=True)
+    ]
+    figures = figures_of({"rows": rows})
+    ratio = figures["tiny/swarm/p50_over_nats_jetstream"]
+    assert (ratio["value"], ratio["low"], ratio["high"], ratio["floor"]) == (2.5, 2.0, 3.0, True)
+    assert "tiny/nats_jetstream/p50_over_nats_jetstream" not in figures
+
+
+def test_the_simulations_reports_are_shown_and_a_missed_target_is_an_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = {"scenario": "spread", "nodes": 10, "rounds_max": 13, "target": "12", "met": False}
+    report = {"seed": 1, "interval_s": 0.1, "rows": [row], "met": False}
+    monkeypatch.setattr("swarm.gossip.report.run_report", lambda quick, seed: report)
+    assert simulated.run_gossip() == 1
+    assert "missed" in capsys.readouterr().out
+    row["met"] = True
+    assert simulated.run_gossip(as_json=True) == 0
+
+
+def test_hop_hands_its_options_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[object] = []
+    monkeypatch.setattr(hop_module, "run_hop", lambda *given: seen.extend(given) or 0)
+    arguments = ["hop", "--sizes", "1KiB,8MB", "--rounds", "2", "--json"]
+    assert runner.invoke(app, arguments).exit_code == 0
+    assert seen == [[1024, 8_000_000], 150, 2, "durable", True, "", ""]

@@ -1,0 +1,130 @@
+"""The price of a hop: right answers, floors in the same round, nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from nodes.bench.chains import chain_workload
+from nodes.bench.figures import Figure
+from nodes.bench.hop import FLOORS, HopPlan, measure_hop, summarise
+from nodes.bench.lineup import MESH, WrongAnswer, answers, check, lineup
+from nodes.bench.peers.contenders.swarm_mesh import manifest_of
+from nodes.bench.peers.measure import Load
+from nodes.bench.peers.runner import Entrant, run_client
+from nodes.bench.peers.workload import Workload
+from nodes.bench.peers.workload import build as build_peer_workload
+from nodes.bench.regression import check_regression, ratios_of
+from shards.manifest import Manifest
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Workload:
+    return chain_workload(tmp_path_factory.mktemp("chain"), 4096)
+
+
+def test_a_chain_has_three_stages_and_features_of_exactly_the_size(tiny: Workload) -> None:
+    assert tiny.stages == 3
+    assert tiny.feature_bytes == [4096, 4096]
+    assert tiny.largest == 4096
+
+
+def test_the_manifest_names_the_workloads_own_files(tmp_path: Path) -> None:
+    build_peer_workload(tmp_path, "tiny")
+    workload = Workload.load(tmp_path)
+    data, files = manifest_of(workload)
+    manifest = Manifest.from_json(data)
+    assert [shard.file for shard in manifest.shards] == list(files)
+    for name, content in files.items():
+        assert content == (tmp_path / name).read_bytes()
+    assert all(shard.compute_ms > 0 for shard in manifest.shards)
+
+
+def test_a_wrong_answer_is_never_timed(tiny: Workload) -> None:
+    with pytest.raises(WrongAnswer, match="differs"):
+        check(tiny, {"result": tiny.expected["result"] + 1})
+
+
+def test_the_overhead_is_what_is_left_of_a_request_per_hop_without_its_compute() -> None:
+    def row(mesh: float, core: float, alone: float) -> dict[str, dict[str, float]]:
+        times = {"mesh": mesh, "nats_core": core, "inprocess": alone}
+        return {name: dict.fromkeys(("p50", "p90", "p99"), ms) for name, ms in times.items()}
+
+    figures = summarise([row(4.0, 2.5, 1.0), row(7.0, 4.0, 1.0), row(4.0, 4.0, 1.0)], 3)
+    assert figures["mesh/hop_p50_us"] == Figure(1000.0, 1000.0, 2000.0, "us")
+    assert figures["mesh/hop_p50_over_nats_core"] == Figure(2.0, 1.0, 2.0, "x", floor=True)
+    assert figures["mesh/end_to_end_p50_over_inprocess"].value == 4.0
+    assert "mesh/hop_p50_over_inprocess" not in figures
+
+
+def test_a_floor_within_the_noise_gives_no_ratio_of_hops() -> None:
+    times = {"mesh": 4.0, "nats_core": 0.9, "inprocess": 1.0}
+    row = {name: dict.fromkeys(("p50", "p90", "p99"), ms) for name, ms in times.items()}
+    figures = summarise([row], 3)
+    assert "mesh/hop_p50_over_nats_core" not in figures
+    assert figures["mesh/end_to_end_p50_over_nats_core"].value == pytest.approx(4.444)
+
+
+@pytest.mark.processes
+@pytest.mark.integration
+def test_the_mesh_and_all_floors_answer_rightly_in_the_same_rounds_and_leave_no_process() -> None:
+    before = set(psutil.Process().children(recursive=True))
+    plan = HopPlan([1024], requests=15, rounds=2, warmup=3)
+    document = json.loads(json.dumps(measure_hop(plan)))
+    assert not set(psutil.Process().children(recursive=True)) - before
+    (size,) = document["sizes"]
+    assert size["unavailable"] == {}
+    assert size["verified"] == 2 * 15 * 5
+    assert [list(row) for row in size["rounds"]] == 2 * [["mesh", *FLOORS]]
+    for floor in FLOORS:
+        ratio = document["figures"][f"1024/mesh/end_to_end_p50_over_{floor}"]
+        assert ratio["floor"]
+        assert 0 < ratio["low"] <= ratio["value"] <= ratio["high"]
+    assert document["figures"]["1024/mesh/hop_p50_us"]["value"] > 0
+
+
+@pytest.mark.processes
+@pytest.mark.integration
+@pytest.mark.parametrize("delivery", ["durable", "core"])
+def test_the_mesh_takes_part_in_the_peer_benchmark(delivery: str, tmp_path: Path) -> None:
+    build_peer_workload(tmp_path, "tiny")
+    entrant = Entrant("swarm", MESH[delivery], Path(sys.executable))
+    load = Load(warmup=2, sequential=5, concurrent=40)
+    row = run_client(entrant, tmp_path, load, timeout=60)
+    if delivery == "core" and row["status"] == "unavailable":
+        pytest.skip(row["reason"])
+    assert row["status"] == "ok", row
+    assert row["verified"] == 45
+    assert row["processes"] == 5
+    assert "stop_reason" not in row
+
+
+@pytest.mark.processes
+@pytest.mark.integration
+def test_a_contender_that_is_not_installed_does_not_stop_the_others(tiny: Workload) -> None:
+    with lineup(tiny, {"inprocess": "inprocess", "gone": "no_such_module:Thing"}) as (up, absent):
+        assert list(up) == ["inprocess"]
+        assert len(answers(up["inprocess"], tiny, 7)) == 7
+    assert absent == {"gone": "not installed: no_such_module"}
+
+
+@pytest.mark.processes
+@pytest.mark.integration
+def test_the_regression_check_takes_the_best_round_and_fits_into_its_time() -> None:
+    document = check_regression(limit=1000.0, rounds=2, requests=20)
+    assert document["ok"]
+    assert document["best"] == min(document["ratios"])
+    assert len(document["ratios"]) == 2
+    assert document["seconds"] < 30
+
+
+def test_the_regressions_ratio_is_of_what_a_hop_adds() -> None:
+    row = {"mesh": {"p50": 1.6}, "nats_jetstream": {"p50": 1.1}, "inprocess": {"p50": 0.1}}
+    assert ratios_of({"sizes": [{"rounds": [row]}]}) == [pytest.approx(1.5)]
+    row["nats_jetstream"]["p50"] = 0.1
+    with pytest.raises(RuntimeError, match="no longer than one process"):
+        ratios_of({"sizes": [{"rounds": [row]}]})

@@ -1,0 +1,82 @@
+"""Growth: many real nodes in few processes, agents that get their own answers."""
+
+from __future__ import annotations
+
+import json
+
+import psutil
+import pytest
+
+from nodes.bench.scale import KEPT, ScalePlan, allow_connections, laws, measure_scale
+from nodes.bench.scale_point import Point, manifest
+from shards.manifest import Manifest
+from swarm.model import ModelInfo
+
+
+def test_every_stage_of_every_model_has_a_node() -> None:
+    placement = Point(nodes=3, models=4).placement()
+    assert len(placement) == 12
+    assert len({name for name, _, _ in placement}) == 12
+    assert {(role, model) for _, role, model in placement} == {
+        (f"shard-{stage}", f"m{number}") for stage in (1, 2, 3) for number in range(4)
+    }
+    counts = [role for _, role, _ in Point(nodes=10).placement()]
+    assert [counts.count(f"shard-{k}") for k in (1, 2, 3)] == [4, 3, 3]
+
+
+def test_the_empty_model_is_a_valid_manifest_without_files() -> None:
+    assert Manifest.from_json(manifest("m0")).files() == ()
+    assert ModelInfo.from_manifest(manifest("m0")).last == 3
+
+
+def test_one_quantity_grows_while_the_others_are_held() -> None:
+    plan = ScalePlan((3, 6), (2,), (5,), base=Point(nodes=12, agents=8))
+    assert [(p.nodes, p.models, p.agents) for _, _, p in plan.points()] == [
+        (3, 1, 8),
+        (6, 1, 8),
+        (12, 2, 8),
+        (12, 1, 5),
+    ]
+
+
+def test_each_law_names_the_figure_the_cause_and_what_one_more_costs() -> None:
+    seen = {
+        ("nodes", n): [{**dict.fromkeys(KEPT, 1.0), "idle_messages_per_s": 100.0 * n}]
+        for n in (3, 30)
+    }
+    found = {law["figure"]: law for law in laws(seen)}
+    assert "in proportion to nodes" in found["idle_messages_per_s"]["words"]
+    assert found["idle_messages_per_s"]["each"] == pytest.approx(100.0)
+    assert "does not depend on nodes" in found["p50_ms"]["words"]
+
+
+def test_the_limit_of_open_files_is_never_lowered() -> None:
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allow_connections(10)
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == before
+
+
+@pytest.mark.processes
+@pytest.mark.integration
+def test_nodes_models_and_agents_are_swept_on_a_real_server() -> None:
+    before = set(psutil.Process().children(recursive=True))
+    base = Point(nodes=3, agents=2, requests=20, idle=0.3, hosts=1)
+    plan = ScalePlan((3,), (2,), (4,), base=base)
+    document = json.loads(json.dumps(measure_scale(plan)))
+    assert not set(psutil.Process().children(recursive=True)) - before
+    rows = {point["sweep"]: point["rounds"][0] for point in document["points"]}
+    assert [rows[s]["nodes"] for s in ("nodes", "models", "agents")] == [3, 6, 3]
+    for row in rows.values():
+        # Three lanes: each hop is at least published, acknowledged, delivered and acked.
+        assert row["messages_per_request"] > 6
+        assert row["bytes_per_request"] > 4 * 1024
+        assert row["p50_ms"] > 0
+        assert row["server_rss_mb"] > 1
+        assert row["failed"] == 0
+        assert row["connections"] > row["nodes"] + row["agents"]
+    assert set(document["figures"]) == {
+        f"{value} {sweep}/{key}"
+        for sweep, value in (("nodes", 3), ("models", 2), ("agents", 4))
+        for key in KEPT
+    }
