@@ -124,10 +124,18 @@ def encode_result(result: Result) -> bytes:
                     "name": name,
                     "shape": list(array.shape),
                     "datatype": datatype_of(array),
-                    "data": array.reshape(-1).tolist(),
+                    "data": _flat_values(array),
                 }
                 for name, array in result.outputs.items()
             ],
             "parameters": parameters,
         }
     ).encode()
+
+
+def _flat_values(array: np.ndarray) -> list[Any]:
+    """The values, flat; NaN and infinity, which JSON does not have, as null."""
+    flat = array.reshape(-1)
+    if array.dtype.kind == "f" and not np.isfinite(flat).all():
+        return [v if math.isfinite(v) else None for v in flat.tolist()]
+    return list(flat.tolist())

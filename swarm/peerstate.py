@@ -11,7 +11,7 @@ load      {"<model>/<stage>": [waiting, in hand, compute ewma, p50, p99, queue e
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,10 +37,10 @@ def _token(value: object) -> bool:
 
 def _serves(value: object) -> bool:
     return (
-        isinstance(value, list)
+        isinstance(value, list | tuple)  # gossip reads lists as tuples
         and len(value) <= MAX_SERVES
         and all(
-            isinstance(entry, list)
+            isinstance(entry, list | tuple)
             and len(entry) == 3
             and _token(entry[0])
             and _token(entry[1])
@@ -54,7 +54,7 @@ def _serves(value: object) -> bool:
 def _load(value: object) -> bool:
     return isinstance(value, dict) and all(
         isinstance(key, str)
-        and isinstance(numbers, list)
+        and isinstance(numbers, list | tuple)
         and len(numbers) == LOAD_FIELDS
         and all(type(n) is int and n >= 0 for n in numbers)
         and all(n <= MAX_COUNT for n in numbers[:2])
@@ -89,7 +89,7 @@ def serving(peers: Iterable[PeerView], model: str, version: str, stage: int) -> 
     """The peers that serve a stage, in no order."""
     found = []
     for peer in peers:
-        if [model, version, stage] in _list(peer.values.get("serves")):
+        if (model, version, stage) in map(tuple, _list(peer.values.get("serves"))):
             values = peer.values
             found.append(
                 StagePeer(
@@ -137,8 +137,8 @@ def candidates(peers: Mapping[str, PeerView], heard: float | None = None) -> lis
     return found
 
 
-def _list(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []
+def _list(value: object) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else ()
 
 
 def _int(value: object) -> int:

@@ -27,7 +27,7 @@ from swarm.errors import InvalidArgument, SwarmError
 
 QUICK = 3  # trials up to which stops and cuts are short
 LATE = 20.0  # ms that the requester may be late before its figures are doubted
-WARM_UP = 1.0  # seconds of load before the first trial
+WARM_UP = 0.7  # seconds of load before the first trial
 
 
 def run_failover(
@@ -133,7 +133,7 @@ def table(doc: dict[str, Any]) -> Table:
         caption="ms: p50/p99/max over the trials; twice: answers that came once more",
     )
     drawn.add_column("scenario", no_wrap=True)
-    for heading in ("gap ms", "slowest ms", ">50 ms", "lost", "wrong", "twice"):
+    for heading in ("gap ms", "slowest ms", ">50 ms", "lost", "refused", "wrong", "twice"):
         drawn.add_column(heading, justify="right", no_wrap=True)
     for heading in ("usual", "ack", "targets"):
         drawn.add_column(heading, justify="right", no_wrap=True)
@@ -147,6 +147,7 @@ def table(doc: dict[str, Any]) -> Table:
             _three(entry["slowest_ms"]),
             f"{entry['affected']['p99']:.0f}",
             str(entry["lost"]),
+            str(entry["refused"]),
             str(entry["wrong"]),
             str(entry["doubles"]),
             f"{entry['usual_ms']['p50']:.1f}/{entry['usual_ms']['p99']:.1f}",
@@ -184,6 +185,6 @@ def _line(entry: dict[str, Any]) -> str:
         return f"{entry['scenario']} {entry['status']}: {entry['reason']}"
     return (
         f"{entry['scenario']}: gap {_three(entry['gap_ms'])} ms, slowest "
-        f"{_three(entry['slowest_ms'])} ms, lost {entry['lost']}, wrong {entry['wrong']}, "
-        f"doubles {entry['doubles']}, {'kept' if entry['passed'] else 'missed'}"
+        f"{_three(entry['slowest_ms'])} ms, lost {entry['lost']}, refused {entry['refused']}, "
+        f"wrong {entry['wrong']}, doubles {entry['doubles']}, {'kept' if entry['passed'] else 'missed'}"
     )

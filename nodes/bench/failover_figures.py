@@ -14,6 +14,7 @@ from typing import Any
 
 from nodes.bench.failover_scenarios import Targets
 
+REFUSED = "RESOURCE_EXHAUSTED"  # told at once, so it can be asked elsewhere: not lost, no answer
 AFFECTED = 0.050  # seconds; a slower request is counted as affected, as in the notes on lanes
 
 
@@ -90,7 +91,8 @@ def window_figures(
         "slowest_ms": round(max(latencies, default=0.0), 2),
         "affected": sum(value > AFFECTED * 1e3 for value in latencies),
         "requests": len(inside),
-        "lost": len(inside) - len(good),
+        "lost": sum(r["status"] not in ("OK", REFUSED) for r in inside),
+        "refused": sum(r["status"] == REFUSED for r in inside),
         "wrong": sum(r["wrong"] for r in inside),
         "doubles": sum(trial.fault < at <= trial.again + 0.5 for at, *_ in doubles),
         "retried": sum(r["attempt"] > 1 for r in inside),
@@ -108,15 +110,16 @@ def scenario_figures(
     ack_waits: Mapping[str, float],
     targets: Targets,
 ) -> dict[str, Any]:
-    """One scenario's part of the document. Lost and wrong are of all requests, in and
-    between the windows."""
+    """One scenario's part of the document. Lost, refused and wrong are of all requests, in
+    and between the windows."""
     each = [window_figures(requests, doubles, trial) for trial in trials]
     statuses = Counter(r["status"] for r in requests)
     errors = Counter(f"{r['status']}: {r['message'][:160]}" for r in requests if r.get("message"))
     doc: dict[str, Any] = {
         "trials": len(trials),
         "requests": len(requests),
-        "lost": len(requests) - statuses["OK"],
+        "lost": len(requests) - statuses["OK"] - statuses[REFUSED],
+        "refused": statuses[REFUSED],
         "wrong": sum(r["wrong"] for r in requests),
         "doubles": len(doubles),
         "wrong_doubles": int(sum(row[2] for row in doubles)),
@@ -139,6 +142,7 @@ def verdicts(doc: Mapping[str, Any], targets: Targets) -> list[dict[str, Any]]:
     p99 = doc["usual_ms"]["p99"]
     rows: list[tuple[str, float, float]] = [
         ("lost", 0, doc["lost"]),
+        ("refused", 0, doc["refused"]),
         ("wrong", 0, doc["wrong"]),
     ]
     if targets.gap is not None:

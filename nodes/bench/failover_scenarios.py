@@ -30,8 +30,8 @@ class Targets:
     gap: the longest time without an answer, p99 over the trials. slowest: the slowest
     request of a window, p99 over the trials. times_usual: the slowest request of all as a
     multiple of the quiet p99. by_ack_wait: slowest ≤ ack_wait + 2 x the quiet p99.
-    doubles: superfluous answers that may reach the requester. Nothing may ever be lost or
-    wrong.
+    doubles: superfluous answers that may reach the requester. Nothing may ever be lost,
+    refused or wrong.
     """
 
     gap: float | None = None
@@ -124,11 +124,12 @@ async def starve(rig: Rig) -> None:
     await asyncio.sleep(AFTER)
 
 
-def without(role: str) -> Step:
-    """Its primary is dead, so that the fallback serves."""
+def without(role: str, count: int = 1) -> Step:
+    """Its primaries are dead, so that the fallback serves."""
 
     async def prepare(rig: Rig) -> None:
-        rig.node(role).signal(signal.SIGKILL)
+        for index in range(count):
+            rig.node(role, index).signal(signal.SIGKILL)
         await asyncio.sleep(AFTER / 2)
 
     return prepare
@@ -147,7 +148,7 @@ def _all() -> list[Scenario]:
         Scenario(f"kill-shard-{k}", f"SIGKILL of shard-{k}", kill(f"shard-{k}"), KILL)
         for k in (1, 2, 3)
     ]
-    pair = Layout(fallbacks=2)
+    redundant = Layout(extra=("shard-2",), fallbacks=2)
     return [
         *plain,
         Scenario("kill-fallback-idle", "SIGKILL of the fallback, idle", kill("fallback"), KILL),
@@ -178,15 +179,15 @@ def _all() -> list[Scenario]:
             "SIGKILL of a fallback that serves stage 2 with another",
             kill("fallback"),
             KILL,
-            pair,
-            prepare=without("shard-2"),
+            redundant,
+            prepare=without("shard-2", count=2),
         ),
         Scenario(
             "kill-replicas",
             "SIGKILL of both replicas of shard-2 at once",
             kill("shard-2", count=2),
             KILL,
-            Layout(extra=("shard-2",)),
+            redundant,
         ),
         Scenario(
             "rolling-replicas",

@@ -15,11 +15,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import random
-import ssl
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, cast
 from urllib.parse import SplitResult, urlsplit
 
@@ -32,47 +29,13 @@ from swarm.link.session import (
     parse_info,
     without_credentials,
 )
+from swarm.link.types import LinkMessage, LinkOptions
 from swarm.tensors import Part
 
 log = logging.getLogger("swarm.link")
 
 JOIN_BELOW = 16 * 1024  # bytes: one joined write costs less than a gather below this
 NO_RESPONDERS = b"503"
-
-
-@dataclass(slots=True)
-class LinkMessage:
-    """A message as it came: `subject` and `reply` are text, `headers` raw or None."""
-
-    subject: str
-    reply: str
-    headers: bytes | None
-    data: bytes | memoryview
-
-    @property
-    def status(self) -> bytes:
-        """The status code of a header-only message, as in `NATS/1.0 503`; else empty."""
-        headers = self.headers
-        return headers[9:12] if headers is not None and headers[8:9] == b" " else b""
-
-
-@dataclass(frozen=True)
-class LinkOptions:
-    """servers: URLs, tried in turn. Times in seconds, sizes in bytes."""
-
-    servers: Sequence[str] = ("nats://127.0.0.1:4222",)
-    name: str = "swarm"
-    user: str | None = None
-    password: str | None = None
-    token: str | None = None
-    credentials: str | None = None  # path of a .creds file
-    tls: ssl.SSLContext | None = None
-    tls_first: bool = False  # the handshake comes before INFO
-    connect_timeout: float = 2.0
-    ping_interval: float = 1.0  # a dead link is noticed after two of them
-    max_backoff: float = 1.0
-    max_pending: int = 64 << 20  # unsent bytes above which publishing is refused
-    inbox: str = field(default_factory=lambda: f"_INBOX.{os.urandom(9).hex()}")
 
 
 OnMessage = Callable[[LinkMessage], None]

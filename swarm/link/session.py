@@ -13,7 +13,7 @@ from urllib.parse import SplitResult, unquote
 from swarm.link.parser import ProtocolError
 
 if TYPE_CHECKING:
-    from swarm.link.link import LinkOptions
+    from swarm.link.types import LinkOptions
 
 
 def endpoint(url: SplitResult | None) -> str:

@@ -78,6 +78,13 @@ def test_a_lost_request_is_lost_wherever_it_was_and_misses_the_target() -> None:
     assert figures["errors"] == {"UNAVAILABLE: gone": 1}
 
 
+def test_a_refused_request_is_not_lost_and_misses_a_target_of_its_own() -> None:
+    refused = request(1.2, 0.001, status="RESOURCE_EXHAUSTED", message="overload")
+    figures = scenario_figures([*paced(0.0, 3.0), refused], [], [TRIAL], WAITS, Targets())
+    assert (figures["lost"], figures["refused"]) == (0, 1)
+    assert [v["target"] for v in figures["targets"] if not v["passed"]] == ["refused"]
+
+
 def test_a_slow_request_misses_the_bound_by_the_ack_wait() -> None:
     targets = Targets(gap=60, slowest=150, by_ack_wait=True)
     requests = [*paced(0.0, 1.0), request(0.999, 0.100), *paced(1.0, 3.0)]

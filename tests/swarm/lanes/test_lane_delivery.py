@@ -162,7 +162,7 @@ async def test_the_next_in_line_takes_over_the_queue_when_the_primary_is_gone(
     main[0].ack()
     await primary.link.flush()
     await bench.links.crash(primary.link)
-    while await sender.parked() > 4:  # until the server has seen the end of the connection
+    while await sender.parked() > 4:  # noqa: ASYNC110 - until the server has seen the end
         await asyncio.sleep(0.002)
     started = time.monotonic()
     sender.send("after")

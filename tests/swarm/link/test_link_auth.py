@@ -47,7 +47,7 @@ async def test_a_wrong_credential_is_refused_in_the_servers_words_and_not_leaked
     async with ConfiguredServer(extra) as server:
         link = links.start(server.url, **options)
         with pytest.raises(NotConnected, match=r"(?i)authorization violation") as failure:
-            await link.ready(0.5)
+            await link.ready(0.25)
         assert "wrong" not in str(failure.value)
         assert not link.connected
         assert links.running(link)
@@ -58,7 +58,7 @@ async def test_a_refused_url_does_not_show_its_password(links: Links) -> None:
     async with ConfiguredServer(USERS) as server:
         link = links.start(f"nats://edge:hunter2@127.0.0.1:{server.port}")
         with pytest.raises(NotConnected) as failure:
-            await link.ready(0.5)
+            await link.ready(0.25)
         assert "hunter2" not in str(failure.value)
         assert "hunter2" not in link.last_error
         await links.close()
@@ -134,7 +134,7 @@ async def test_a_certificate_of_nobody_we_trust_is_refused(
     async with ConfiguredServer(f'tls {{ cert_file: "{cert}", key_file: "{key}" }}\n') as server:
         link = links.start(server.url)
         with pytest.raises(NotConnected, match=r"(?i)certificate"):
-            await link.ready(0.5)
+            await link.ready(0.25)
         await links.close()
 
 
@@ -145,6 +145,6 @@ async def test_tls_that_was_asked_for_is_never_given_up(
     async with ConfiguredServer("") as plain:
         link = links.start(plain.url, tls=context)
         with pytest.raises(NotConnected, match="offers no TLS"):
-            await link.ready(0.5)
+            await link.ready(0.25)
         assert not link.connected
         await links.close()
