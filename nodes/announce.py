@@ -16,7 +16,7 @@ from nodes.stage import StageServer
 from swarm.errors import SwarmError
 from swarm.flow.ack_wait import ack_wait_for
 from swarm.gossip import Event
-from swarm.lanes import FALLBACK, PRIMARY
+from swarm.lanes import FALLBACK, PRIMARY, Lane
 from swarm.membership import Membership
 from swarm.mesh import Mesh
 from swarm.model import ModelInfo
@@ -27,6 +27,7 @@ log = logging.getLogger("swarm.node")
 
 LOAD_EVERY = 0.5  # seconds; a load that moved by less than a quarter is not worth telling
 ADAPT_EVERY = 5.0  # seconds between looks at ack_wait and at the server's clock
+MOST_ACK_WAIT = 5.0  # seconds: longer runs are kept alive, not waited for
 TOLD = {"joined", "left", "suspected", "died", "refuted", "returned", "duplicate"}
 
 
@@ -59,13 +60,14 @@ class Announcer:
             await asyncio.sleep(LOAD_EVERY)
             self._announce_load()
             await self._cover()
-            await self._tend_lanes()
-            if time.monotonic() - adapted > ADAPT_EVERY:
-                adapted = time.monotonic()
-                try:
+            try:
+                await self._tend_lanes()
+                await self._be_patient()
+                if time.monotonic() - adapted > ADAPT_EVERY:
+                    adapted = time.monotonic()
                     await self._adapt()
-                except SwarmError as error:
-                    log.info("lanes not adapted: %s", error)
+            except SwarmError as error:
+                log.info("lanes not adapted: %s", error)
 
     # --- telling ------------------------------------------------------------------------
 
@@ -160,22 +162,34 @@ class Announcer:
             await serving_.close_idle_lanes(self._members.node)
 
     async def _adapt(self) -> None:
-        """Keep ack_wait a few times the stage's p99; one primary of each stage does it."""
+        """Keep ack_wait a few times what a message takes; one primary of each stage does it."""
         now = time.monotonic()
         for serving_ in self._servings():
             for server in serving_.servers:
-                primaries = [p.node for p in self.peers(serving_.info, server.stage)]
+                peers = self.peers(serving_.info, server.stage)
+                primaries = [p.node for p in peers if p.priority == PRIMARY]
                 for lane in server.lanes:
                     await lane.refresh()
-                    if self._config.priority != PRIMARY or min(primaries, default="") != (
-                        self._members.node
-                    ):
-                        continue
-                    p99 = server.stats.compute.percentile(0.99, now)
-                    wanted = ack_wait_for(p99, current=lane.ack_wait)
-                    if p99 and abs(wanted - lane.ack_wait) > 1e-3:
-                        log.info("stage %d: ack_wait is now %.3f s", server.stage, wanted)
-                        await lane.set_ack_wait(wanted)
+                    # From arrival to ack: a busy loop counts, not only the run.
+                    p99 = lane.holding.percentile(0.99, now)
+                    wanted = ack_wait_for(p99, ceiling=MOST_ACK_WAIT, current=lane.ack_wait)
+                    if primaries and min(primaries) == self._members.node and p99:
+                        await self._set_ack_wait(server, lane, wanted)
+
+    async def _be_patient(self) -> None:
+        """At once, when messages come again that this node has in hand."""
+        for serving_ in self._servings():
+            for server in serving_.servers:
+                for lane in server.lanes:
+                    if lane.impatient:
+                        lane.impatient = 0
+                        wanted = min(MOST_ACK_WAIT, 2 * lane.ack_wait)
+                        await self._set_ack_wait(server, lane, wanted)
+
+    async def _set_ack_wait(self, server: StageServer, lane: Lane, wanted: float) -> None:
+        if abs(wanted - lane.ack_wait) > 1e-3:
+            log.info("stage %d: ack_wait is now %.3f s", server.stage, wanted)
+            await lane.set_ack_wait(wanted)
 
 
 def load_of(server: StageServer, now: float) -> list[int]:

@@ -112,7 +112,11 @@ class Edge:
                 self._ended.set()
                 self._room.set()
                 self._filled.set()
-                await asyncio.wait({work, life}, timeout=self.options.budget + 1.0)
+                await asyncio.wait(
+                    {work, life},
+                    timeout=self.options.budget + 1.0,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
             waiter.cancel()
             work.cancel()
             self.node.extra["edge"] = self.counters.as_doc()

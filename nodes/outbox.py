@@ -114,8 +114,9 @@ class Outbox:
         features = job.features
         features.budget_us = int((job.expires - time.monotonic()) * 1e6)
         lent: tuple[bytes, list[Any]] | None = None
-        if self._claims is not None and self._next_is_local():
-            lent = self._claims.encode(features.tensors)
+        claims = self._claims
+        if claims is not None and claims.wants(features.tensors) and self._next_is_local():
+            lent = claims.encode(features.tensors)
         parts: list[Part] = features.parts(lent[0] if lent is not None else None)
 
         def stored(error: SwarmError | None, _sequence: int) -> None:

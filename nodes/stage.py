@@ -39,7 +39,9 @@ from swarm.tensors import Claimed
 
 log = logging.getLogger("swarm.stage")
 
-DEADLY_DELIVERIES = 6  # a message handed out so often has probably ended the nodes that got it
+# A message handed out so often has probably ended the nodes that got it. Not fewer: on starved
+# devices a healthy one is handed out several times, and its budget ends a deadly one too.
+DEADLY_DELIVERIES = 16
 FRESH_QUEUE = 64  # requests that may wait on a node in fast mode
 
 

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from swarm.server import die_with_parent
@@ -59,7 +60,10 @@ class NodeProcess:
                 stderr=handle or subprocess.DEVNULL,
                 # Ctrl-C is for the supervisor, which ends the nodes in order.
                 start_new_session=True,
-                preexec_fn=die_with_parent if sys.platform == "linux" else None,
+                # SIGKILL: a node that hangs would outlive its supervisor with any other.
+                preexec_fn=partial(die_with_parent, signal.SIGKILL)
+                if sys.platform == "linux"
+                else None,
                 env=os.environ | {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"},
             )
         finally:

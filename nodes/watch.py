@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from nodes.stage import StageServer
 from shards.errors import ShardsError
@@ -25,6 +26,7 @@ log = logging.getLogger("swarm.watchdog")
 
 LOOK_EVERY = 0.1  # seconds
 SELF_TEST_EVERY = 30.0  # seconds
+RELOAD_EVERY = 1.0  # seconds
 BLOCKED_FOR_GOOD = 15.0  # seconds without a turn of the event loop
 EXIT_CODE = 70  # EX_SOFTWARE
 
@@ -44,20 +46,23 @@ class Watch:
         self._servers = servers
         self._reload = reload
         self._tell = tell
-        self._dogs: dict[int, Watchdog] = {}
+        self._dogs: WeakKeyDictionary[StageServer, Watchdog] = WeakKeyDictionary()
+        # Stages that did not get a new session, and when to try again.
+        self._waiting: WeakKeyDictionary[StageServer, float] = WeakKeyDictionary()
         self._beat = time.monotonic()
+        self._pulse: asyncio.TimerHandle | None = None
         self._ended = threading.Event()
-        self._out: set[int] = set()
 
     async def run(self) -> None:
         """Until cancelled."""
+        self._turn()
         threading.Thread(target=self._guard, name="watchdog", daemon=True).start()
         tested = time.monotonic()
         try:
             while True:
                 expected = time.monotonic() + LOOK_EVERY
                 await asyncio.sleep(LOOK_EVERY)
-                now = self._beat = time.monotonic()
+                now = time.monotonic()
                 due = now - tested > SELF_TEST_EVERY
                 if due:
                     tested = now
@@ -65,10 +70,21 @@ class Watch:
                     await self._look(server, now, now - expected, due)
         finally:
             self._ended.set()
+            if self._pulse is not None:
+                self._pulse.cancel()
+
+    def _turn(self) -> None:
+        """The loop's pulse: apart from the looks, since a look may wait for a long reload."""
+        self._beat = time.monotonic()
+        self._pulse = asyncio.get_running_loop().call_later(LOOK_EVERY, self._turn)
 
     async def _look(self, server: StageServer, now: float, late: float, due: bool) -> None:
-        dog = self._dogs.setdefault(id(server), Watchdog())
+        dog = self._dogs.setdefault(server, Watchdog())
         if dog.out:
+            return
+        if server in self._waiting:
+            if now >= self._waiting[server]:
+                await self._restart(server)
             return
         verdict = dog.loop_late(late, now)
         worker = server.worker
@@ -96,11 +112,19 @@ class Watch:
             log.error("stage %d stays out: restart the node", server.stage)
             return
         if Action.RESTART in actions:
-            try:
-                await self._reload(server)
-            except (SwarmError, ShardsError) as error:
-                log.error("stage %d did not get a new session: %s", server.stage, error)
-                return
+            await self._restart(server)
+        else:
+            server.resume()
+
+    async def _restart(self, server: StageServer) -> None:
+        """A new session, now or, where it cannot be had (no server, no memory), later."""
+        try:
+            await self._reload(server)
+        except (SwarmError, ShardsError) as error:
+            log.error("stage %d did not get a new session: %s", server.stage, error)
+            self._waiting[server] = time.monotonic() + RELOAD_EVERY
+            return
+        self._waiting.pop(server, None)
         server.resume()
 
     def _guard(self) -> None:

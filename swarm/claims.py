@@ -9,7 +9,10 @@ that was recycled is noticed (generation, checksum) and the request goes back to
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import math
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -23,6 +26,10 @@ from swarm.tensors import SHM, Claimed, Part, datatype_of, encode_tensors
 from swarm.wire import unpack_map
 
 log = logging.getLogger("swarm.claims")
+
+FETCH_TIMEOUT = 2.0  # seconds
+# It is published to: a space or a line's end in it would be a command to the server.
+_INBOX = re.compile(r"_INBOX(?:\.[A-Za-z0-9_-]{1,128}){1,8}")
 
 Opened = list[tuple[Claim, str]]  # claims in use, each with its owner's subject
 
@@ -52,6 +59,13 @@ class Claims:
         self.lent = 0
         self.fetched = 0
 
+    def wants(self, tensors: Mapping[str, np.ndarray]) -> bool:
+        """Whether any tensor is large enough: the cheap question, to be asked first."""
+        for array in tensors.values():
+            if array.nbytes >= MIN_BYTES:
+                return self.host != ""
+        return False
+
     # --- lending ----------------------------------------------------------------------
 
     def encode(self, tensors: Mapping[str, np.ndarray]) -> tuple[bytes, list[Claim]] | None:
@@ -59,7 +73,7 @@ class Claims:
 
         None when none is large enough, or there is no room just now.
         """
-        if not self.host or all(a.nbytes < MIN_BYTES for a in tensors.values()):
+        if not self.wants(tensors):
             return None
         parts: list[Part] = [b"\xde" + len(tensors).to_bytes(2, "big")]
         claims: list[Claim] = []
@@ -116,13 +130,15 @@ class Claims:
         Raises `ShmError` when a claim cannot be used here, `DecodeError` for a malformed one.
         """
         opened: Opened = []
+        views: dict[str, np.ndarray] = {}
         for name, value in tensors.items():
             if not isinstance(value, Claimed):
                 continue
             claim, owner = self._parse(name, value)
             view = self._reader.open(claim)
-            tensors[name] = np.frombuffer(view, value.dtype).reshape(value.shape)
+            views[name] = np.frombuffer(view, value.dtype).reshape(value.shape)
             opened.append((claim, owner))
+        tensors.update(views)  # all or none: nobody would watch over a part of them
         return opened
 
     def _parse(self, name: str, value: Claimed) -> tuple[Claim, str]:
@@ -130,10 +146,10 @@ class Claims:
         if not isinstance(data, dict) or not isinstance(data.get("owner"), str):
             raise DecodeError(f"tensor {name!r}: a claim is a map of claim and owner")
         claim = Claim.from_wire(data.get("claim"))
-        expected = value.dtype.itemsize * int(np.prod(value.shape, dtype=np.int64))
+        expected = _nbytes(value)
         if claim.length != expected:
             raise DecodeError(f"tensor {name!r}: a claim on {claim.length} bytes, not {expected}")
-        if not data["owner"].startswith("_INBOX."):
+        if _INBOX.fullmatch(data["owner"]) is None:
             raise DecodeError(f"tensor {name!r}: a claim's owner is an inbox")
         return claim, data["owner"]
 
@@ -167,6 +183,7 @@ class Claims:
     ) -> None:
         """Get the bytes of claims from their owners over NATS instead, then call back."""
         waiting: dict[str, str] = {}
+        timers: list[asyncio.TimerHandle] = []
 
         def arrived(message: LinkMessage) -> None:
             name = waiting.pop(message.subject, "")
@@ -174,18 +191,22 @@ class Claims:
             if not name:
                 return
             value = tensors[name]
-            if message.status or len(message.data) != value.dtype.itemsize * int(
-                np.prod(value.shape, dtype=np.int64)
-            ):
-                for reply in waiting:
-                    self._link.forget(reply)
-                waiting.clear()
-                on_done(ShmGone(f"the sender of {name!r} is gone, and its copy with it"))
+            if message.status or len(message.data) != _nbytes(value):
+                give_up(ShmGone(f"the sender of {name!r} is gone, and its copy with it"))
                 return
             tensors[name] = np.frombuffer(message.data, value.dtype).reshape(value.shape)
             self.fetched += 1
             if not waiting:
+                timers.pop().cancel()
                 on_done(None)
+
+        def give_up(error: SwarmError | ShmError) -> None:
+            for timer in timers:
+                timer.cancel()
+            for reply in waiting:
+                self._link.forget(reply)
+            waiting.clear()
+            on_done(error)
 
         try:
             for name, value in tensors.items():
@@ -195,10 +216,11 @@ class Claims:
                     waiting[reply] = name
                     self._link.publish(owner, msgpack.packb({"claim": claim.to_wire()}), reply)
         except (SwarmError, ShmError) as error:
-            for reply in waiting:
-                self._link.forget(reply)
-            waiting.clear()
-            on_done(error)
+            give_up(error)
+            return
+        # A sender that hangs is subscribed, and never answers.
+        late = ShmGone(f"the sender did not answer within {FETCH_TIMEOUT} s")
+        timers.append(asyncio.get_running_loop().call_later(FETCH_TIMEOUT, give_up, late))
 
     # --- life -------------------------------------------------------------------------
 
@@ -214,3 +236,8 @@ class Claims:
         self._ring.close(abandon=not emptied)
         self._reader.close()
         self._link.unsubscribe(self._sid)
+
+
+def _nbytes(value: Claimed) -> int:
+    """In Python's integers: NumPy's would wrap, and a hostile shape pass for a small one."""
+    return value.dtype.itemsize * math.prod(value.shape)

@@ -35,12 +35,9 @@ class Hosts:
         return answer
 
     def _ask(self, key: tuple[str, str, int], host: str, now: float) -> bool:
-        hosts = {
-            where
-            for where, serves, heard in self._nodes.values()
-            if key in serves and now - heard < FORGET_AFTER
-        }
-        return hosts == {host}
+        # An id is unique per start: those of the dead would be kept for ever.
+        self._nodes = {n: v for n, v in self._nodes.items() if now - v[2] < FORGET_AFTER}
+        return {where for where, serves, _ in self._nodes.values() if key in serves} == {host}
 
     def _take(self, message: LinkMessage) -> None:
         try:
@@ -52,5 +49,5 @@ class Hosts:
             else:
                 heard = time.monotonic()
                 self._nodes[str(doc["node"])] = (str(doc.get("host_id", "")), serves, heard)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return  # not a status: it says nothing about hosts

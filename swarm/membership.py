@@ -188,5 +188,5 @@ class Membership:
             node = json.loads(bytes(message.data))["metadata"]["node"]
             if node != self.node:
                 self.gossip.add_peer(node)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             self.gossip.counters["malformed_discovery"] += 1

@@ -199,7 +199,7 @@ class Requester:
         latency = self.gate(ask.info).latency
         if ask.delivery == CORE:
             factor, least = FRESH_RETRY_AFTER
-            after = max(least, factor * latency.percentile(0.99, now, default=0.05))
+            after = max(least, factor * self.gate(ask.info).usual(now))
         else:
             after = max(RETRY_AFTER_LEAST, remaining * RETRY_AFTER_SHARE)
         if after < remaining:
@@ -247,7 +247,7 @@ class Requester:
         lent = None
         if self._claims is not None and self._claims.host:
             features.host = self._claims.host
-            if self._is_local(info, 1):
+            if self._claims.wants(features.tensors) and self._is_local(info, 1):
                 lent = self._claims.encode(features.tensors)
         parts = features.parts(lent[0] if lent is not None else None)
         if ask.delivery == CORE:
@@ -294,9 +294,8 @@ class Requester:
             if self._claims is not None:
                 self._claims.take(result.outputs)
         except (DecodeError, ShmError) as error:
-            # An output that cannot be read is as good as lost: ask again.
-            failure = error if isinstance(error, DecodeError) else Unavailable(str(error))
-            result = _failed(ask, failure)
+            # An answer that cannot be read is as good as lost: ask again.
+            result = _failed(ask, Unavailable(f"the answer cannot be read: {error}"))
         if result.id == ask.id:
             _settle(ask, result)
 

@@ -145,10 +145,10 @@ class EmbeddedServer:
         await self.stop()
 
 
-def die_with_parent() -> None:
+def die_with_parent(sig: int = signal.SIGTERM) -> None:
     """Ask Linux to end this child when its parent dies (PR_SET_PDEATHSIG)."""
     import ctypes
 
-    ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGTERM)
+    ctypes.CDLL(None, use_errno=True).prctl(1, int(sig))
     if os.getppid() == 1:
         os._exit(0)

@@ -186,5 +186,6 @@ def _line(entry: dict[str, Any]) -> str:
     return (
         f"{entry['scenario']}: gap {_three(entry['gap_ms'])} ms, slowest "
         f"{_three(entry['slowest_ms'])} ms, lost {entry['lost']}, refused {entry['refused']}, "
-        f"wrong {entry['wrong']}, doubles {entry['doubles']}, {'kept' if entry['passed'] else 'missed'}"
+        f"wrong {entry['wrong']}, doubles {entry['doubles']}, "
+        f"{'kept' if entry['passed'] else 'missed'}"
     )

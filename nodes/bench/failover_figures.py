@@ -20,12 +20,14 @@ AFFECTED = 0.050  # seconds; a slower request is counted as affected, as in the 
 
 @dataclass(frozen=True)
 class Trial:
-    """quiet to fault: the usual; fault to end: the window; again: all nodes ready."""
+    """quiet to fault: the usual; fault to end: the window; again: all nodes ready. out: nodes
+    that lived and served nothing after it."""
 
     quiet: float
     fault: float
     end: float
     again: float
+    out: int = 0
 
 
 def percentile(values: Sequence[float], q: float) -> float:
@@ -99,6 +101,7 @@ def window_figures(
         "fallback_share": round(by_fallback / max(1, len(good)), 3),
         "return_slowest_ms": round(max(after, default=0.0), 2),
         "lag_ms": round(max(((r["sent"] - r["due"]) * 1e3 for r in inside), default=0.0), 2),
+        "stayed_out": trial.out,
         "window_s": round(trial.end - trial.fault, 2),
     }
 
@@ -124,6 +127,7 @@ def scenario_figures(
         "doubles": len(doubles),
         "wrong_doubles": int(sum(row[2] for row in doubles)),
         "retried": sum(r["attempt"] > 1 for r in requests),
+        "stayed_out": sum(trial.out for trial in trials),
         "statuses": dict(statuses),
         "errors": dict(errors.most_common(5)),
         "usual_ms": usual(requests, trials),
@@ -159,6 +163,8 @@ def verdicts(doc: Mapping[str, Any], targets: Targets) -> list[dict[str, Any]]:
         )
     if targets.doubles is not None:
         rows.append(("answered twice", targets.doubles, doc["doubles"]))
+    if targets.returns:
+        rows.append(("nodes that did not serve again", 0, doc["stayed_out"]))
     return [
         {"target": name, "limit": round(limit, 2), "measured": value, "passed": value <= limit}
         for name, limit, value in rows

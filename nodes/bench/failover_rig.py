@@ -34,6 +34,7 @@ from swarm.subjects import api
 LOCAL_BANDWIDTH = 1e6  # bytes a millisecond: loopback, so that compute decides the cuts
 BUDGET = 5.0  # seconds for every request
 READY = 30.0  # seconds a node may take to come up
+RETURN = 5.0  # seconds that a node may take to serve again after a hang or a cut
 STAGES = 3
 
 
@@ -138,6 +139,21 @@ class Rig:
             if time.monotonic() > deadline:
                 raise Unavailable(f"{node.role} did not end within {READY} s of SIGTERM")
             await asyncio.sleep(0.01)
+
+    async def idle_shards(self) -> list[NodeProcess]:
+        """The shards that serve nothing while the load runs, whatever state they tell."""
+        idle = [n for n in self.local.supervisor.nodes if n.role.startswith("shard-")]
+        before = {node.pid: self._served(node) for node in idle}
+        deadline = time.monotonic() + RETURN
+        while idle and time.monotonic() < deadline:
+            await asyncio.sleep(0.05)
+            idle = [node for node in idle if self._served(node) <= before[node.pid]]
+        return idle
+
+    def _served(self, node: NodeProcess) -> int:
+        """Requests by the node's last status, which comes every second."""
+        stages = (self.local.status_of(node) or {}).get("stages", ())
+        return sum(int(stage["counters"]["served"]) for stage in stages)
 
     async def ack_waits(self) -> dict[str, float]:
         """Milliseconds by stage, as the server has them."""

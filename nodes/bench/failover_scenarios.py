@@ -10,7 +10,7 @@ import asyncio
 import signal
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from nodes.bench import failover_netns
 from nodes.bench.failover_rig import BUDGET, Layout, Rig
@@ -30,7 +30,8 @@ class Targets:
     gap: the longest time without an answer, p99 over the trials. slowest: the slowest
     request of a window, p99 over the trials. times_usual: the slowest request of all as a
     multiple of the quiet p99. by_ack_wait: slowest ≤ ack_wait + 2 x the quiet p99.
-    doubles: superfluous answers that may reach the requester. Nothing may ever be lost,
+    doubles: superfluous answers that may reach the requester. returns: what was only hung or
+    cut off serves again by itself. Nothing may ever be lost,
     refused or wrong.
     """
 
@@ -39,6 +40,7 @@ class Targets:
     times_usual: float | None = None
     by_ack_wait: bool = False
     doubles: int | None = None
+    returns: bool = False
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,8 @@ class Scenario:
 
 
 KILL = Targets(gap=60, slowest=150, by_ack_wait=True)
-HANG = Targets(gap=100, slowest=250, by_ack_wait=True)
+HANG = Targets(gap=100, slowest=250, by_ack_wait=True, returns=True)
+SLOW = Targets(by_ack_wait=True, returns=True)
 ORDERLY = Targets(times_usual=3.0)
 ANSWERED = Targets(slowest=BUDGET * 1e3)
 
@@ -166,12 +169,12 @@ def _all() -> list[Scenario]:
             "stop-shard-2",
             "SIGSTOP of shard-2, then SIGCONT",
             stop_and_continue("shard-2"),
-            Targets(gap=100, slowest=250, by_ack_wait=True, doubles=0),
+            replace(HANG, doubles=0),
         ),
         Scenario(
             "stop-shard-3", "SIGSTOP of shard-3, then SIGCONT", stop_and_continue("shard-3"), HANG
         ),
-        Scenario("slow-shard-2", "shard-2 gets 3 % of a core", starve, Targets(by_ack_wait=True)),
+        Scenario("slow-shard-2", "shard-2 gets 3 % of a core", starve, SLOW),
         Scenario("drain-shard-2", "SIGTERM of shard-2", drain_second, ORDERLY),
         Scenario("rolling-fallback", "rolling restart, one node a shard + fallback", roll, ORDERLY),
         Scenario(
@@ -218,8 +221,9 @@ def _all() -> list[Scenario]:
 SCENARIOS: dict[str, Scenario] = {scenario.name: scenario for scenario in _all()}
 
 
-async def play(rig: Rig, scenario: Scenario) -> tuple[float, float, float, float]:
-    """One trial: (quiet from, fault at, window's end, ready again), `time.monotonic()` s."""
+async def play(rig: Rig, scenario: Scenario) -> tuple[float, float, float, float, int]:
+    """One trial: (quiet from, fault at, window's end, ready again), `time.monotonic()` s, and
+    how many nodes stayed out of service though they live: those are replaced."""
     if scenario.prepare is not None:
         await scenario.prepare(rig)
     quiet = time.monotonic()
@@ -228,7 +232,11 @@ async def play(rig: Rig, scenario: Scenario) -> tuple[float, float, float, float
     await scenario.inflict(rig)
     end = time.monotonic()
     await rig.revive(rig.local.supervisor.nodes)
+    out = await rig.idle_shards() if scenario.targets.returns else []
+    for node in out:
+        await rig.drain(node)
+    await rig.revive(out)
     again = time.monotonic()
     # A node that has just begun to serve is not yet what is usual.
     await asyncio.sleep(0.5)
-    return quiet, fault, end, again
+    return quiet, fault, end, again, len(out)

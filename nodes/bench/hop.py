@@ -102,8 +102,10 @@ def _rounds(
                 row[name] = {k: 1e3 * percentile(latencies, q) for k, q in SHARES.items()}
             rounds.append(row)
         mesh = running.get("mesh")
-        shared = mesh.lent > 0 if isinstance(mesh, Swarm) else False
-    return rounds, {"unavailable": absent, "verified": verified, "shared_memory": shared}
+        rest: dict[str, Any] = {"unavailable": absent, "verified": verified}
+        if isinstance(mesh, Swarm):
+            rest |= {"shared_memory": mesh.lent > 0, "node_restarts": mesh.restarts}
+    return rounds, rest
 
 
 def summarise(rounds: Sequence[Round], hops: int) -> dict[str, Figure]:

@@ -60,6 +60,8 @@ def show(document: dict[str, Any]) -> None:
         for name, reason in entry["unavailable"].items():
             table.add_row(LABELS.get(name, name), reason)
         out.print(table)
+        if entry.get("node_restarts"):
+            out.print(f"[bold red]{entry['node_restarts']} node processes ended[/]: measure again")
     total = sum(entry["verified"] for entry in document["sizes"])
     out.print(
         f"{total} answers, each compared with the expected one. Ratios are of the overhead per "

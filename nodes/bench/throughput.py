@@ -116,6 +116,8 @@ def _measure(
                 for name, load in loads.items():
                     sample = load.run(counts[name], concurrency)
                     samples.setdefault((name, concurrency), []).append(sample)
+        if mesh.restarts:
+            raise RuntimeError(f"{pipeline.name}: {mesh.restarts} node processes ended meanwhile")
     return samples
 
 

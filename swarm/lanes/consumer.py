@@ -21,6 +21,7 @@ from typing import Any
 from swarm import jetstream
 from swarm.clock import ServerClock
 from swarm.errors import ApiError, NotConnected, SwarmError
+from swarm.flow.latency import LatencyWindow
 from swarm.lanes.delivery import Delivery
 from swarm.link import Link, LinkMessage
 from swarm.subjects import api
@@ -66,6 +67,8 @@ class Lane:
         self.pending = 0  # messages waiting in the lane, as last seen
         self.paused = False
         self.redelivered = 0
+        self.impatient = 0  # messages handed out again while they were in hand here
+        self.holding = LatencyWindow()  # seconds from arrival to the end of the work
         self._provision = provision
         self._on_delivery = on_delivery
         self._asked: deque[float] = deque()  # when each message asked for was asked for
@@ -224,6 +227,8 @@ class Lane:
         """Called by `Delivery`."""
         if self.held.pop(delivery, delivery) is delivery or delivery.epoch != self.epoch:
             return
+        now = time.monotonic()
+        self.holding.add(now - delivery.received / 1e9, now)
         try:
             if verb != b"+NXT":
                 self.link.publish(delivery.reply, verb)
@@ -232,7 +237,7 @@ class Lane:
                 self.link.publish(delivery.reply, b"+ACK")
             else:
                 self.link.publish(delivery.reply, self._and_next, self._inbox)
-                self._asked.append(time.monotonic())
+                self._asked.append(now)
         except NotConnected:
             return  # it will be handed out again, and deduplicated
 

@@ -21,6 +21,7 @@ from typing import Any, cast
 from urllib.parse import SplitResult, urlsplit
 
 from swarm.errors import NoResponders, NotConnected, ResourceExhausted, SwarmError
+from swarm.link.gather import Gather
 from swarm.link.parser import Parser, ProtocolError
 from swarm.link.session import (
     connect_command,
@@ -65,6 +66,8 @@ class Link(asyncio.BufferedProtocol):
         self._next_reply = 0
         self._pongs: list[asyncio.Future[None]] = []
         self._pings_out = 0
+        self._gather = Gather()
+        self._burst = 0  # messages in the present read
         self._up = asyncio.Event()
         self._lost = asyncio.Event()
         self._closing = False
@@ -129,12 +132,12 @@ class Link(asyncio.BufferedProtocol):
                 raise NotConnected("the server closed the connection before the greeting")
             self.info |= info
             self._greeting = loop.create_future()
-            self._write(connect_command(self.info, self.url, self.options) + b"PING\r\n")
+            self._gather.write(connect_command(self.info, self.url, self.options) + b"PING\r\n")
             await self._greeting
         self._greeting = None
         self.connected = True
         lines = [self._sub_line(sid) for sid in self._subscriptions]
-        self._write(b"".join(lines))
+        self._gather.write(b"".join(lines))
 
     async def _serve(self) -> None:
         self._up.set()
@@ -155,7 +158,7 @@ class Link(asyncio.BufferedProtocol):
             nobody = asyncio.get_running_loop().create_future()
             nobody.cancel()
             self._pongs.append(nobody)
-            self._write(b"PING\r\n")
+            self._gather.write(b"PING\r\n")
         self._abort()
         self._went_down()
         self.reconnects += 1
@@ -164,6 +167,7 @@ class Link(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
             self._transport = None
+            self._gather.reset(None)
 
     def _went_down(self) -> None:
         self._up.clear()
@@ -220,19 +224,16 @@ class Link(asyncio.BufferedProtocol):
             line = f"PUB {subject} {reply} {total}\r\n".encode()
         if total < JOIN_BELOW:
             if isinstance(data, bytes):
-                transport.write(line + data + b"\r\n")
+                self._gather.write(line + data + b"\r\n")
             else:
-                transport.write(b"".join((line, *data, b"\r\n")))
+                self._gather.write(b"".join((line, *data, b"\r\n")))
             return
+        self._gather.flush()
         if transport.get_write_buffer_size() > self.options.max_pending:
             raise ResourceExhausted(
                 f"more than {self.options.max_pending} bytes are waiting to be sent"
             )
         transport.writelines([line, *([data] if isinstance(data, bytes) else data), b"\r\n"])
-
-    def _write(self, data: bytes) -> None:
-        if self._transport is not None:
-            self._transport.write(data)
 
     async def flush(self, timeout: float = 5.0) -> None:
         """Wait until the server has seen everything sent so far (PING, PONG)."""
@@ -240,7 +241,7 @@ class Link(asyncio.BufferedProtocol):
             raise NotConnected("there is no connection to NATS at present")
         pong = asyncio.get_running_loop().create_future()
         self._pongs.append(pong)
-        self._write(b"PING\r\n")
+        self._gather.write(b"PING\r\n")
         await asyncio.wait_for(pong, timeout)
 
     # --- receiving ------------------------------------------------------------------
@@ -251,18 +252,18 @@ class Link(asyncio.BufferedProtocol):
         self._next_sid += 1
         self._subscriptions[sid] = (subject, queue, callback)
         if self.connected:
-            self._write(self._sub_line(sid))
+            self._gather.write(self._sub_line(sid))
         return sid
 
     def unsubscribe(self, sid: int) -> None:
         """No message of this subscription is delivered from now on."""
         if self._subscriptions.pop(sid, None) is not None and self.connected:
-            self._write(f"UNSUB {sid}\r\n".encode())
+            self._gather.write(f"UNSUB {sid}\r\n".encode())
 
     async def unsubscribe_and_drain(self, sid: int, timeout: float = 2.0) -> None:
         """Stop a subscription; what the server had sent already is still delivered."""
         if sid in self._subscriptions and self.connected:
-            self._write(f"UNSUB {sid}\r\n".encode())
+            self._gather.write(f"UNSUB {sid}\r\n".encode())
             with contextlib.suppress(SwarmError, TimeoutError):
                 await self.flush(timeout)
         self._subscriptions.pop(sid, None)
@@ -319,6 +320,7 @@ class Link(asyncio.BufferedProtocol):
         headers: bytes | None,
         data: bytes | memoryview,
     ) -> None:
+        self._burst += 1
         entry = self._subscriptions.get(sid)
         if entry is None:
             return
@@ -330,7 +332,7 @@ class Link(asyncio.BufferedProtocol):
 
     def _control(self, verb: bytes, argument: bytes) -> None:
         if verb == b"PING":
-            self._write(b"PONG\r\n")
+            self._gather.write(b"PONG\r\n")
         elif verb == b"PONG":
             self._pings_out = 0
             if self._greeting is not None:
@@ -356,19 +358,30 @@ class Link(asyncio.BufferedProtocol):
         return self._parser.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
+        self._burst = 0
+        self._gather.cork()
         try:
             self._parser.received(nbytes)
         except ProtocolError as error:
             self.last_error = str(error)
             self._abort()
+        if self._burst < 2:
+            self._gather.uncork()
+            return
+        # Several messages came at once, so the tasks they woke will write too: this runs
+        # behind all of them.
+        self._gather.flush()
+        asyncio.get_running_loop().call_soon(self._gather.uncork)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # Only from here on is a loss this connection's: the one before reports its own late.
         self._transport = cast(asyncio.Transport, transport)
+        self._gather.reset(self._transport)
         self._lost.clear()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None  # uvloop raises RuntimeError on a write to it
+        self._gather.reset(None)
         if exc is not None:
             self.last_error = str(exc)
         if self._greeting is not None and not self._greeting.done():

@@ -79,6 +79,7 @@ def test_the_mesh_and_all_floors_answer_rightly_in_the_same_rounds_and_leave_no_
     (size,) = document["sizes"]
     assert size["unavailable"] == {}
     assert size["verified"] == 2 * 15 * 5
+    assert size["node_restarts"] == 0
     assert [list(row) for row in size["rounds"]] == 2 * [["mesh", *FLOORS]]
     for floor in FLOORS:
         ratio = document["figures"][f"1024/mesh/end_to_end_p50_over_{floor}"]

@@ -204,6 +204,9 @@ async def test_infer_says_what_is_wrong_and_exits_with_1(
     doc = await hand.json("infer", *arguments, "--input", hand.image(), *hand.where, code=1)
     assert doc["status"] == status
     assert doc["error"]
+
+
+async def test_infer_names_the_input_that_is_missing(hand: Hand) -> None:
     other = hand.folder / "other.npz"
     np.savez(other, picture=digits()[0][:1])
     wrong = await hand.json("infer", "digits", "--input", str(other), *hand.where, code=1)

@@ -64,6 +64,14 @@ def kinds(command: Command) -> list[str]:
     return sorted(found)
 
 
+def gone(command: Command, timeout: float) -> None:
+    """Nothing that it started runs any more."""
+    deadline = time.monotonic() + timeout
+    while command.remaining() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert command.remaining() == []
+
+
 @pytest.fixture(scope="module")
 def two_at_once(
     tmp_path_factory: pytest.TempPathFactory, model_file: str
@@ -127,7 +135,7 @@ def test_sigint_while_serving_drains_and_leaves_nothing(
     assert kinds(command) == ["fallback", "nats-server", "shard-1", "shard-2"]
     command.signal(signal.SIGINT)
     assert command.wait(GONE) == 0
-    until_now(lambda: not command.remaining(), 1.0, f"all ended: {command.remaining()}")
+    gone(command, 1.0)
     assert "Traceback" not in command.stderr
 
 
@@ -138,7 +146,7 @@ def test_sigkill_of_the_command_itself_leaves_no_node_and_no_server(
     assert set(kinds(command)) == {"nats-server", "shard-1", "shard-2"}
     command.signal(signal.SIGKILL)
     command.process.wait(5)
-    until_now(lambda: not command.remaining(), GONE, f"all ended: {command.remaining()}")
+    gone(command, GONE)
 
 
 def test_sigkill_of_the_command_ends_even_a_node_that_hangs(run: Commands, model_file: str) -> None:
@@ -148,7 +156,7 @@ def test_sigkill_of_the_command_ends_even_a_node_that_hangs(run: Commands, model
     command.family[hung].suspend()
     command.signal(signal.SIGKILL)
     command.process.wait(5)
-    until_now(lambda: not command.remaining(), GONE, f"all ended: {command.remaining()}")
+    gone(command, GONE)
 
 
 def test_sigint_ends_even_a_node_that_hangs(run: Commands, model_file: str) -> None:
@@ -184,7 +192,7 @@ def test_an_impatient_second_sigint_leaves_nothing_either(run: Commands, model_f
     time.sleep(0.01)
     command.signal(signal.SIGINT)
     command.wait(GONE)
-    until_now(lambda: not command.remaining(), GONE, f"all ended: {command.remaining()}")
+    gone(command, GONE)
 
 
 def test_sigterm_ends_it_as_sigint_does(run: Commands, model_file: str) -> None:

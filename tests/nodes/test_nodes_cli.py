@@ -146,7 +146,7 @@ def test_a_bad_file_of_settings_is_refused_and_named(
         ["--model", "digits@1.2"],
         ["--model", ""],
         ["--threads", "0"],
-        ["--credit", "0"],
+        ["--credit", "257"],
         ["--on-full", "explode"],
     ],
     ids=" ".join,

@@ -159,11 +159,11 @@ async def test_a_sink_that_cannot_be_reached_stops_no_capture(source: str) -> No
     assert (running.counters.answered, running.counters.degraded) == (20, 20)
 
 
-async def test_stop_ends_an_endless_source(source: str) -> None:
+async def test_stop_ends_an_endless_source_without_waiting_out_a_budget(source: str) -> None:
     node = FakeNode()
     node.front.open(1_000_000)
     stop = asyncio.Event()
-    running = edge(node, source, count=0)
+    running = edge(node, source, count=0, budget=1000.0)
     life = asyncio.create_task(running.run(stop))
     await settled(lambda: running.counters.answered > 10)
     stop.set()

@@ -114,6 +114,8 @@ class Swarm(AsyncContender):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._mesh: Any = None
         self._model = MODEL
+        self._nodes: list[Any] = []
+        self._restarts = 0
         self._node_arguments: list[str] = []
         self._options: dict[str, Any] = {}
         self._ready = threading.Event()
@@ -150,11 +152,20 @@ class Swarm(AsyncContender):
                 local.start(f"shard-{number}", self._model, *arguments)
             await local.ready(START_TIMEOUT)
             self._mesh = local.mesh
+            self._nodes = list(local.supervisor.nodes)
+            self._restarts = sum(node.restarts for node in self._nodes)
             await self.open()
             self._stopping = asyncio.Event()
             self._loop = asyncio.get_running_loop()
             self._ready.set()
             await self._stopping.wait()
+
+    @property
+    def restarts(self) -> int:
+        """How often a node's process has ended since all were ready: it should be 0. The mesh
+        answers all the same, so the answers alone would not show it."""
+        ended = sum(node.restarts + (not node.alive) for node in self._nodes)
+        return int(ended) - self._restarts
 
     @property
     def lent(self) -> int:

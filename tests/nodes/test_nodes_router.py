@@ -1,0 +1,215 @@
+"""Lanes by desired state and gossip."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nodes.router import Router
+from swarm.gossip import PeerView
+from swarm.messages import Features
+from swarm.model import ModelInfo, Spec, Stage
+from swarm.requester import Ask
+from swarm.subjects import ANY
+
+SPEC = (Spec("x", "FP32", (-1, 4)),)
+INFO = ModelInfo("m", "1", SPEC, SPEC, (Stage(1, SPEC, SPEC, 1.0), Stage(2, SPEC, SPEC, 1.0)))
+WHOLE = [{"version": "1", "share": 100}]
+
+
+class Mesh:
+    """What gossip says, and what the router tells."""
+
+    def __init__(self, *nodes: str, stage: int = 1) -> None:
+        self.peers: dict[str, PeerView] = {}
+        self.told: list[tuple[str, dict[str, Any]]] = []
+        for node in nodes:
+            self.add(node, stage)
+        self.router = Router(lambda: self.peers, lambda kind, detail: self.told.append((kind, detail)))
+
+    def add(self, node: str, stage: int = 1, state: Any = "alive", **values: object) -> None:
+        values = {"serves": (("m", "1", stage),), "priority": 0} | values
+        self.peers[node] = PeerView(node, state, 1, 1, values)
+
+    def serve(self, **document: Any) -> None:
+        self.router.apply("m", {"serve": WHOLE} | document)
+
+    def lane(self, session: str = "", remaining: float = 1.0) -> str:
+        return self.router.pick_lane(ask(session), remaining)
+
+
+def ask(session: str = "") -> Ask:
+    return Ask(INFO, {"x": np.zeros((1, 4), np.float32)}, 0.0, session=session)
+
+
+def fresh_look(router: Router) -> None:
+    """As if a tenth of a second had passed since gossip was read."""
+    router._observed = 0.0
+
+
+def outstanding(router: Router) -> float:
+    """Requests that some policy believes to be under way."""
+    return sum(
+        entry[0]
+        for policy in router._table._policies.values()
+        for entry in policy.estimates._lanes.values()
+    )
+
+
+def test_without_desired_state_the_shared_lane_is_used_and_no_own_lanes_are_needed() -> None:
+    mesh = Mesh("a", "b")
+    assert mesh.lane() == ANY
+    assert not mesh.router.uses_own_lanes("m")
+
+
+def test_the_pull_policy_needs_no_own_lanes() -> None:
+    mesh = Mesh("a", "b")
+    mesh.serve(policy="pull")
+    assert mesh.lane() == ANY
+    assert not mesh.router.uses_own_lanes("m")
+
+
+def test_a_session_stays_on_its_node_and_sessions_spread() -> None:
+    mesh = Mesh("a", "b", "c")
+    mesh.serve(policy="consistent-hash")
+    assert mesh.router.uses_own_lanes("m")
+    chosen: Counter[str] = Counter()
+    for number in range(60):
+        lanes = set()
+        for _ in range(5):
+            one = ask(f"session-{number}")
+            lanes.add(mesh.router.pick_lane(one, 1.0))
+            mesh.router.ended(one, True)
+        assert len(lanes) == 1
+        chosen.update(lanes)
+    assert set(chosen) == {"a", "b", "c"}
+
+
+def test_nodes_that_must_not_serve_are_not_chosen() -> None:
+    mesh = Mesh("good")
+    mesh.add("dead", state="dead")
+    mesh.add("left", state="left")
+    mesh.add("suspect", state="suspect")
+    mesh.add("draining", draining=True)
+    mesh.add("standby", priority=1)
+    mesh.add("fallback", priority=2)
+    mesh.add("other-stage", stage=2)
+    mesh.add("other-version", serves=(("m", "2", 1),))
+    mesh.add("other-model", serves=(("n", "1", 1),))
+    mesh.serve(policy="round-robin")
+    assert {mesh.lane() for _ in range(40)} == {"good"}
+
+
+def test_with_no_node_to_choose_the_shared_lane_takes_the_request() -> None:
+    mesh = Mesh()
+    mesh.serve(policy="round-robin")
+    assert mesh.lane() == ANY
+    mesh.add("a")
+    fresh_look(mesh.router)
+    assert mesh.lane() == "a"
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {},
+        {"serve": []},
+        {"serve": WHOLE, "policy": "no-such-policy"},
+        {"serve": WHOLE, "policy": 7},
+        {"serve": WHOLE, "policy": "consistent-hash", "policy_options": {"balance": 0.5}},
+        {"serve": WHOLE, "policy": "pull", "policy_options": {"no-such-option": 1}},
+        {"serve": [{"version": "1", "share": 50}]},
+        {"serve": [{"version": "a.b", "share": 100}]},
+        {"serve": WHOLE * 2},
+        {"serve": WHOLE, "sticky": "mood"},
+        {"serve": None, "policy": "pull"},
+    ],
+)
+def test_a_bad_document_is_refused_whole_and_the_old_one_stays(document: dict[str, Any]) -> None:
+    mesh = Mesh("a", "b")
+    mesh.serve(policy="round-robin")
+    mesh.router.apply("m", document)
+    [(kind, detail)] = mesh.told
+    assert (kind, detail["model"]) == ("rejected", "m")
+    assert len(detail["detail"]) > 10
+    assert mesh.router.uses_own_lanes("m")
+    assert mesh.lane() in ("a", "b")
+
+
+def test_a_document_concerns_the_model_it_is_kept_under() -> None:
+    """Whatever it says of itself: one model's document must not change another's."""
+    mesh = Mesh("a", "b")
+    mesh.serve(policy="round-robin")
+    mesh.router.apply("n", {"serve": WHOLE, "model": "m", "policy": "pull"})
+    assert mesh.router.uses_own_lanes("m")
+    assert mesh.lane() in ("a", "b")
+
+
+def test_back_to_pull_own_lanes_are_needed_no_more() -> None:
+    mesh = Mesh("a")
+    mesh.serve(policy="round-robin")
+    mesh.serve(policy="pull")
+    assert not mesh.router.uses_own_lanes("m")
+    assert mesh.lane() == ANY
+
+
+def test_each_pick_is_reported_done_once_whatever_becomes_of_the_request() -> None:
+    mesh = Mesh("a", "b")
+    mesh.serve(policy="least-connections")
+    asks = [ask() for _ in range(20)]
+    for one in asks:
+        mesh.router.pick_lane(one, 1.0)
+    assert outstanding(mesh.router) == 20
+    for one in asks:
+        mesh.router.pick_lane(one, 0.5)  # a retry: the first attempt is over
+    assert outstanding(mesh.router) == 20
+    for number, one in enumerate(asks):
+        mesh.router.ended(one, number % 2 == 0)
+        mesh.router.ended(one, True)  # said twice
+    assert outstanding(mesh.router) == 0
+    assert mesh.router._picked == {}
+
+
+def test_a_request_that_changes_over_to_the_shared_lane_leaves_nothing_behind() -> None:
+    mesh = Mesh("a")
+    mesh.serve(policy="round-robin")
+    one = ask()
+    assert mesh.router.pick_lane(one, 1.0) == "a"
+    mesh.peers.clear()
+    fresh_look(mesh.router)
+    assert mesh.router.pick_lane(one, 0.5) == ANY
+    mesh.router.ended(one, False)
+    assert outstanding(mesh.router) == 0
+    assert mesh.router._picked == {}
+
+
+def test_a_stage_routes_to_the_next_and_keeps_sessions_together() -> None:
+    mesh = Mesh("a", "b", "c", stage=2)
+    mesh.serve(policy="consistent-hash")
+    seen = set()
+    for number in range(50):
+        features = Features(
+            f"r{number}", "m", "1", 2, "_INBOX.x", 1_000_000, {}, session="the-one"
+        )
+        seen.add(mesh.router.next_lane(INFO, 2, features))
+    assert len(seen) == 1
+    assert seen < {"a", "b", "c"}
+    assert outstanding(mesh.router) == 0  # its end is not seen from here
+
+
+def test_gossip_is_read_at_most_ten_times_a_second() -> None:
+    looked = []
+    mesh = Mesh("a")
+
+    def view() -> dict[str, PeerView]:
+        looked.append(1)
+        return mesh.peers
+
+    mesh.router._view = view
+    mesh.serve(policy="round-robin")
+    for _ in range(500):
+        mesh.lane()
+    assert 1 <= len(looked) <= 20

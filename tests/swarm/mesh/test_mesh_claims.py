@@ -1,0 +1,392 @@
+"""Large tensors between two processes' shared memory, as two `Claims` on one server."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import secrets
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from real_server import Links, eventually
+
+from swarm.claims import Claims
+from swarm.errors import DecodeError, SwarmError
+from swarm.link import Link, LinkOptions
+from swarm.server import EmbeddedServer
+from swarm.shm import MIN_BYTES, Ring, ShmError, ShmGone, ShmStale, unavailable
+from swarm.shm.claim import mesh_of
+from swarm.tensors import Claimed, decode_tensors
+from swarm.wire import unpack_map
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(unavailable() is not None, reason=str(unavailable())),
+]
+
+SHM = Path("/dev/shm")
+BIG = MIN_BYTES // 4  # FP32 elements: the smallest tensor that goes by claim
+
+
+class Pair:
+    """A lender and a borrower, each with its own link."""
+
+    def __init__(self, mesh: str, lender: Claims, borrower: Claims, links: list[Link]) -> None:
+        self.mesh = mesh
+        self.lender = lender
+        self.borrower = borrower
+        self.links = links
+
+    def lend(self, **arrays: np.ndarray) -> dict[str, Any]:
+        """The tensors as the borrower decodes them from a message."""
+        lent = self.lender.encode(arrays)
+        assert lent is not None
+        return decode_tensors(unpack_map(lent[0], 64 << 20))
+
+    @property
+    def outstanding(self) -> int:
+        return self.lender._ring.stats.outstanding
+
+    def files(self) -> list[str]:
+        return [path.name for path in SHM.iterdir() if mesh_of(path.name) == self.mesh]
+
+    async def settle(self) -> None:
+        for link in self.links:
+            await link.flush()
+        for link in self.links:
+            await link.flush()
+
+
+@pytest.fixture
+async def pair(server: EmbeddedServer, links: Links) -> AsyncIterator[Pair]:
+    mesh = f"test-{secrets.token_hex(6)}"
+    one, two = await links.connect(server.url), await links.connect(server.url)
+    made = Pair(mesh, Claims(one, mesh), Claims(two, mesh), [one, two])
+    await made.settle()
+    yield made
+    await made.borrower.close(0.0)
+    await made.lender.close(0.0)
+    for name in made.files():
+        (SHM / name).unlink(missing_ok=True)
+
+
+def arrays(seed: int = 0) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return {
+        "big": rng.standard_normal((4, BIG)).astype(np.float32),
+        "small": np.arange(5, dtype=np.int64),
+        "half": rng.standard_normal((MIN_BYTES,)).astype(np.float16),
+        "flag": np.array(True),
+    }
+
+
+def fetched(claims: Claims, tensors: dict[str, Any]) -> asyncio.Future[Any]:
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    claims.fetch(tensors, future.set_result)
+    return future
+
+
+async def test_large_tensors_go_by_claim_and_arrive_byte_for_byte(pair: Pair) -> None:
+    sent = arrays()
+    got = pair.lend(**sent)
+    assert {name for name, value in got.items() if isinstance(value, Claimed)} == {"big", "half"}
+    opened = pair.borrower.open(got)
+    for name, value in sent.items():
+        assert (got[name].dtype, got[name].shape) == (value.dtype, value.shape)
+        np.testing.assert_array_equal(got[name], value)
+    assert pair.borrower.intact(opened)
+    assert not got["big"].flags.owndata  # a view: nothing was copied
+    assert not got["big"].flags.writeable
+
+
+async def test_small_tensors_stay_in_the_message(pair: Pair) -> None:
+    assert pair.lender.encode({"x": np.zeros(BIG - 1, np.float32)}) is None
+    assert pair.lender.encode({}) is None
+    assert pair.files() == []  # no memory was even asked for
+    assert pair.lender.encode({"x": np.zeros(BIG, np.float32)}) is not None
+
+
+async def test_what_was_used_is_given_back(pair: Pair) -> None:
+    got = pair.lend(**arrays())
+    assert pair.outstanding == 2
+    pair.borrower.done(pair.borrower.open(got))
+    await eventually(lambda: pair.outstanding == 0, what="the release")
+
+
+async def test_taking_copies_and_gives_back_at_once(pair: Pair) -> None:
+    sent = arrays()
+    got = pair.lend(**sent)
+    pair.borrower.take(got)
+    await eventually(lambda: pair.outstanding == 0, what="the release")
+    pair.lend(**arrays(1))  # the memory is used again
+    np.testing.assert_array_equal(got["big"], sent["big"])
+    assert got["big"].flags.owndata
+
+
+async def test_what_was_never_sent_is_taken_back(pair: Pair) -> None:
+    lent = pair.lender.encode(arrays())
+    assert lent is not None
+    pair.lender.release_own(lent[1])
+    assert pair.outstanding == 0
+
+
+async def test_a_receiver_without_access_fetches_the_bytes_over_nats(pair: Pair) -> None:
+    sent = arrays()
+    got = pair.lend(**sent)
+    for value in got.values():
+        if isinstance(value, Claimed):
+            assert value.claim["claim"]["host"] == pair.lender.host
+    pair.borrower._reader._host = "0" * 16  # as on another host
+    with pytest.raises(ShmError):
+        pair.borrower.open(got)
+    assert await asyncio.wait_for(fetched(pair.borrower, got), 10) is None
+    for name, value in sent.items():
+        np.testing.assert_array_equal(got[name], value)
+    assert pair.borrower.fetched == 2
+
+
+async def test_recycled_memory_is_noticed(pair: Pair) -> None:
+    lent = pair.lender.encode(arrays())
+    assert lent is not None
+    again = decode_tensors(unpack_map(lent[0], 64 << 20))
+    got = decode_tensors(unpack_map(lent[0], 64 << 20))
+    opened = pair.borrower.open(got)
+    assert pair.borrower.intact(opened)
+    pair.lender.release_own(lent[1])
+    for seed in range(1, 4):
+        pair.lend(**arrays(seed))
+    assert not pair.borrower.intact(opened)
+    with pytest.raises(ShmStale):
+        pair.borrower.open(again)
+    error = await asyncio.wait_for(fetched(pair.borrower, again), 10)
+    assert isinstance(error, ShmGone)
+
+
+async def test_a_claim_that_fails_leaves_none_of_the_others_in_use(pair: Pair) -> None:
+    """What is opened must be watched while it is used; after a failure nobody watches."""
+    lent = pair.lender.encode(arrays())
+    assert lent is not None
+    got = decode_tensors(unpack_map(lent[0], 64 << 20))
+    pair.lender.release_own(lent[1][1:])  # the second of two
+    with pytest.raises(ShmStale):
+        pair.borrower.open(got)
+    assert all(isinstance(got[name], Claimed) for name in ("big", "half"))
+
+
+async def test_a_sender_that_is_gone_is_an_error_and_no_hang(pair: Pair, links: Links) -> None:
+    got = pair.lend(**arrays())
+    pair.borrower._reader._host = "0" * 16
+    await links.crash(pair.links[0])
+    await asyncio.sleep(0.1)
+    error = await asyncio.wait_for(fetched(pair.borrower, got), 10)
+    assert isinstance(error, ShmGone)
+    assert "gone" in str(error)
+
+
+async def test_a_sender_that_hangs_is_an_error_and_no_hang(pair: Pair) -> None:
+    """Its subscription is there; nobody answers."""
+    got = pair.lend(**arrays())
+    pair.borrower._reader._host = "0" * 16
+    silent = pair.links[0]
+    sid, (subject, queue, _) = next(
+        (sid, entry)
+        for sid, entry in silent._subscriptions.items()
+        if entry[0].endswith(".claims.x")
+    )
+    silent._subscriptions[sid] = (subject, queue, lambda _: None)
+    error = await asyncio.wait_for(fetched(pair.borrower, got), 30)
+    assert isinstance(error, ShmGone)
+    assert pair.links[1]._replies == {}
+
+
+async def test_a_survivor_reads_what_the_dead_lent_while_the_memory_is_there(
+    pair: Pair, links: Links
+) -> None:
+    sent = arrays()
+    got = pair.lend(**sent)
+    await links.crash(pair.links[0])
+    opened = pair.borrower.open(got)
+    np.testing.assert_array_equal(got["big"], sent["big"])
+    pair.borrower.done(opened)  # to nobody: harmless
+
+
+async def test_nothing_is_left_in_shared_memory_after_the_end(pair: Pair) -> None:
+    got = pair.lend(**arrays())
+    assert len(pair.files()) == 1
+    opened = pair.borrower.open(got)
+    pair.borrower.done(opened)
+    await pair.settle()
+    await pair.lender.close()
+    await pair.borrower.close()
+    assert pair.files() == []
+    np.testing.assert_array_equal(got["big"], arrays()["big"])  # a view in use stays valid
+    assert pair.lender.encode(arrays()) is None
+
+
+async def test_the_end_waits_for_a_borrower(pair: Pair) -> None:
+    opened = pair.borrower.open(pair.lend(**arrays()))
+    ending = asyncio.create_task(pair.lender.close(linger=10.0))
+    await asyncio.sleep(0.1)
+    assert not ending.done()
+    pair.borrower.done(opened)
+    await asyncio.wait_for(ending, 5)
+    assert pair.files() == []
+
+
+async def test_when_memory_is_full_the_bytes_are_sent(pair: Pair) -> None:
+    pair.lender._ring = Ring(pair.mesh, capacity=1 << 20)
+    lent = [pair.lender.encode({"x": np.zeros(BIG, np.float32)}) for _ in range(20)]
+    assert lent[0] is not None
+    assert lent[-1] is None
+    # Two of which one has no room: neither is lent.
+    before = pair.outstanding
+    pair.lender.release_own(lent[0][1])
+    two = {"a": np.zeros(BIG, np.float32), "b": np.zeros(BIG * 4, np.float32)}
+    assert pair.lender.encode(two) is None
+    assert pair.outstanding == before - 1
+
+
+async def test_more_bytes_than_a_message_may_have_are_an_error_to_the_fetcher(
+    server: EmbeddedServer, pair: Pair
+) -> None:
+    pair.links[0].info["max_payload"] = 1 << 16
+    got = pair.lend(x=np.zeros(BIG, np.float32))
+    assert isinstance(await asyncio.wait_for(fetched(pair.borrower, got), 10), ShmGone)
+
+
+# --- malformed claims -------------------------------------------------------------------
+
+
+def wrapping_shape(length: int) -> tuple[int, ...]:
+    """Dimensions within the limits whose product is `length` modulo 2**64, and not `length`."""
+    for extra in range(1, 2000):
+        rest, found = (extra << 64) + length, []
+        for prime in (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47):
+            while rest % prime == 0:
+                rest //= prime
+                found.append(prime)
+        if rest < 1 << 31:
+            dims = [rest]
+            for factor in found:
+                if dims[-1] * factor < 1 << 31:
+                    dims[-1] *= factor
+                else:
+                    dims.append(factor)
+            return tuple(dims)
+    raise AssertionError("none found")
+
+
+async def test_a_shape_whose_size_overflows_is_refused(pair: Pair) -> None:
+    length = MIN_BYTES * 3
+    shape = wrapping_shape(length)
+    assert math.prod(shape) != length
+    assert math.prod(shape) % (1 << 64) == length
+    got = pair.lend(x=np.zeros(length, np.uint8))
+    got["x"] = Claimed(got["x"].dtype, shape, got["x"].claim)
+    with pytest.raises(DecodeError):
+        pair.borrower.open(dict(got))
+    with pytest.raises(DecodeError):
+        pair.borrower.take(dict(got))
+    assert isinstance(await asyncio.wait_for(fetched(pair.borrower, got), 10), DecodeError)
+
+
+@pytest.mark.parametrize(
+    "owner",
+    [
+        "_INBOX.x 0\r\n\r\nPUB swarm.default.events.forged 0\r\n\r",
+        "_INBOX.x y",
+        "_INBOX.x\n",
+        "_INBOX.>",
+        "_INBOX.",
+        "_INBOX.é",
+        "_INBOX.a..b",
+        "swarm.default.features.m.1.1.any",
+    ],
+)
+async def test_an_owner_that_is_no_inbox_is_never_published_to(pair: Pair, owner: str) -> None:
+    """A line's end in it would be a command to the server, in this node's name."""
+    got = pair.lend(x=np.zeros(BIG, np.float32))
+    data = got["x"].claim | {"owner": owner}
+    got["x"] = Claimed(got["x"].dtype, got["x"].shape, data)
+    with pytest.raises(DecodeError, match="owner"):
+        pair.borrower.done(pair.borrower.open(dict(got)))
+    assert isinstance(await asyncio.wait_for(fetched(pair.borrower, got), 10), DecodeError)
+    await pair.links[1].flush()
+    assert pair.links[1].reconnects == 0
+
+
+def unconnected() -> Claims:
+    return Claims(Link(LinkOptions()), "test-nobody")
+
+
+JUNK = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**65), 2**65)
+    | st.floats()
+    | st.text(max_size=20)
+    | st.binary(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=8,
+)
+FIELD = st.sampled_from(
+    ["v", "host", "segment", "offset", "length", "generation", "checksum", "claim", "owner"]
+)
+GOOD = {
+    "v": 1,
+    "host": "0" * 16,
+    "segment": "swarm-test-nobody-1-" + "0" * 16,
+    "offset": 64,
+    "length": MIN_BYTES,
+    "generation": 2,
+    "checksum": 1,
+}
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.dictionaries(FIELD, JUNK, max_size=3),
+    st.one_of(JUNK, st.just("_INBOX.x"), st.just("swarm.default.features.m.1.1.any")),
+    JUNK,
+    st.integers(0, 3),
+    st.lists(st.integers(0, 2**31), max_size=16),
+)
+def test_a_malformed_claim_is_an_error_of_ours_and_never_another(
+    changes: dict[str, Any], owner: Any, junk: Any, how: int, shape: list[int]
+) -> None:
+    claims = unconnected()
+    data: Any = {"claim": GOOD | changes, "owner": owner}
+    if how == 0:
+        data = junk
+    elif how == 1:
+        data = {"claim": junk, "owner": "_INBOX.x"}
+    value = Claimed(np.dtype("u1"), tuple(shape) if how != 3 else (MIN_BYTES,), data)
+    for attempt in (claims.open, claims.take):
+        with pytest.raises((DecodeError, ShmError)):
+            attempt({"x": value})
+    ended: list[SwarmError | ShmError | None] = []
+    claims.fetch({"x": value}, ended.append)
+    assert len(ended) == 1
+    assert isinstance(ended[0], SwarmError | ShmError)
+
+
+async def test_owners_survive_malformed_requests(pair: Pair) -> None:
+    lent = pair.lender.encode(arrays())
+    assert lent is not None
+    [owner] = {
+        value.claim["owner"]
+        for value in decode_tensors(unpack_map(lent[0], 64 << 20)).values()
+        if isinstance(value, Claimed)
+    }
+    stranger = pair.links[1]
+    for body in (b"", b"\x80", b"\xc1", b"\x81\xa5claim\xc0", b"x" * 100_000):
+        stranger.publish(owner, body)
+        answer = await stranger.request(owner, body, timeout=10)
+        assert answer.status == b"404"
+    assert pair.links[0].callback_errors == 0
+    assert pair.outstanding == 2

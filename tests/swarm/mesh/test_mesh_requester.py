@@ -1,0 +1,397 @@
+"""The requester against a real server and a stage that answers well, badly, twice or never."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_stage import Desk, FakeStage, answer_at_once, outcome, silent
+from real_server import eventually
+
+from swarm.errors import Status
+from swarm.flow.retry import RetryBudget
+from swarm.messages import Features
+from swarm.requester import CORE
+from swarm.server import EmbeddedServer
+
+pytestmark = pytest.mark.integration
+
+
+async def test_an_answer_comes_back_as_it_was_given(desk: Desk) -> None:
+    await desk.open()
+    result = await desk.infer(10.0, 21.0, agent="robot", session="s")
+    assert result.status is Status.OK
+    np.testing.assert_array_equal(result.outputs["x"], np.full((1, 4), 42, np.float32))
+    assert (result.attempt, len(result.hops)) == (1, 1)
+    assert result.latency > 0
+    [features] = desk.stage.seen
+    assert (features.agent, features.session, features.stage) == ("robot", "s", 1)
+    assert 0 < features.budget_us <= 10_000_000
+    assert desk.idle()
+
+
+async def test_many_requests_at_once_each_get_their_own_answer(desk: Desk) -> None:
+    await desk.open()
+    results = []
+    for start in range(0, 64, 8):  # as many as the lane holds
+        wave = [desk.infer(20.0, float(start + n)) for n in range(8)]
+        results += await asyncio.gather(*wave)
+    values = [float(result.outputs["x"][0, 0]) for result in results]
+    assert values == [2.0 * n for n in range(64)]
+    assert len({result.id for result in results}) == 64
+    assert desk.idle()
+
+
+async def test_of_two_answers_the_first_wins(desk: Desk) -> None:
+    await desk.open()
+
+    def twice(stage: FakeStage, delivery: Any, features: Features) -> None:
+        stage.reply(features, outcome(features, "first"))
+        stage.reply(features, outcome(features, "second"))
+        delivery.ack()
+
+    desk.stage.behave = twice
+    results = [await desk.infer(10.0) for _ in range(20)]
+    assert {result.hops[0].node for result in results} == {"first"}
+    assert desk.requester.retries == 0
+    assert desk.idle()
+
+
+async def test_an_answer_after_a_failure_changes_nothing(desk: Desk) -> None:
+    """A refusal of the input is final, whatever comes behind it."""
+    await desk.open()
+
+    def refuse(stage: FakeStage, delivery: Any, features: Features) -> None:
+        stage.fail(features, Status.INVALID_ARGUMENT, "a wrong shape")
+        stage.reply(features, outcome(features))
+        delivery.ack()
+
+    desk.stage.behave = refuse
+    result = await desk.infer(10.0)
+    assert (result.status, result.message) == (Status.INVALID_ARGUMENT, "a wrong shape")
+    assert (result.stage, result.node) == (1, "fake")
+    assert len(desk.stage.seen) == 1
+
+
+async def test_silence_is_asked_again_inside_the_budget_with_the_same_id(desk: Desk) -> None:
+    await desk.open()
+
+    def second_time(stage: FakeStage, delivery: Any, features: Features) -> None:
+        if features.attempt > 1:
+            stage.reply(features, outcome(features))
+        delivery.ack()
+
+    desk.stage.behave = second_time
+    began = time.monotonic()
+    result = await desk.infer(4.0)
+    took = time.monotonic() - began
+    assert (result.status, result.attempt) == (Status.OK, 2)
+    assert 1.5 < took < 4.0  # two fifths of the budget
+    assert desk.stage.attempts == [1, 2]
+    assert len({features.id for features in desk.stage.seen}) == 1
+    assert desk.stage.seen[1].budget_us < desk.stage.seen[0].budget_us
+    assert desk.idle()
+
+
+async def test_a_stage_that_never_answers_costs_the_budget_and_no_more(desk: Desk) -> None:
+    await desk.open()
+    desk.stage.behave = silent
+    began = time.monotonic()
+    result = await desk.infer(0.8)
+    assert result.status is Status.DEADLINE_EXCEEDED
+    assert 0.7 < time.monotonic() - began < 3.0
+    assert "no answer inside the budget" in result.message
+    assert 1 <= len(desk.stage.seen) <= 4
+    assert desk.idle()
+
+
+async def test_an_unavailable_stage_is_asked_again_until_it_is_there(desk: Desk) -> None:
+    await desk.open()
+
+    def third_time(stage: FakeStage, delivery: Any, features: Features) -> None:
+        if features.attempt < 3:
+            stage.fail(features, Status.UNAVAILABLE)
+        else:
+            stage.reply(features, outcome(features))
+        delivery.ack()
+
+    desk.stage.behave = third_time
+    result = await desk.infer(10.0)
+    assert (result.status, result.attempt) == (Status.OK, 3)
+    assert desk.stage.attempts == [1, 2, 3]
+
+
+async def test_the_retry_budget_bounds_what_is_asked_again(desk: Desk) -> None:
+    """When everything fails, retries must not multiply the load: a tenth beyond the reserve."""
+    await desk.open()
+
+    def fail(stage: FakeStage, delivery: Any, features: Features) -> None:
+        stage.fail(features, Status.UNAVAILABLE)
+        delivery.ack()
+
+    desk.stage.behave = fail
+    desk.requester._budget = RetryBudget(ratio=0.1, min_per_s=0.5)  # a reserve of five
+    results = [await desk.infer(20.0) for _ in range(12)]
+    assert {result.status for result in results} == {Status.UNAVAILABLE}
+    refused_at_the_gate = desk.requester.gate(results and desk.ask(1.0).info).refused
+    first = 12 - refused_at_the_gate
+    assert first >= 5
+    assert len(desk.stage.seen) - first <= 6
+    assert desk.requester.retries <= 6 + 1
+    assert desk.idle()
+
+
+async def test_a_request_that_was_lost_without_a_retry_left_still_takes_a_late_answer(
+    desk: Desk,
+) -> None:
+    await desk.open()
+    desk.requester._budget = RetryBudget(ratio=0.0, min_per_s=0.0)
+
+    def late(stage: FakeStage, delivery: Any, features: Features) -> None:
+        asyncio.get_running_loop().call_later(1.2, stage.reply, features, outcome(features))
+        delivery.ack()
+
+    desk.stage.behave = late
+    result = await desk.infer(10.0 / 4)  # asked again after one second, were there a retry
+    assert result.status is Status.OK
+    assert desk.stage.attempts == [1]
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"",
+        b"\x80",
+        b"not MessagePack",
+        b"\xc1" * 100,
+        b"\x81\xa1v\x02",
+        b"\x00" * 200_000,
+        b"\xdf\xff\xff\xff\xff",
+    ],
+)
+async def test_garbage_as_an_answer_is_as_good_as_lost(desk: Desk, garbage: bytes) -> None:
+    """It is asked again: the requester's own argument was fine."""
+    await desk.open()
+
+    def garbage_first(stage: FakeStage, delivery: Any, features: Features) -> None:
+        if features.attempt == 1:
+            stage.link.publish(features.reply, garbage)
+        else:
+            stage.reply(features, outcome(features))
+        delivery.ack()
+
+    desk.stage.behave = garbage_first
+    result = await desk.infer(10.0)
+    assert (result.status, result.attempt) == (Status.OK, 2)
+    assert desk.link.callback_errors == 0
+    assert desk.idle()
+
+
+async def test_nothing_but_garbage_is_unavailable_and_no_hang(desk: Desk) -> None:
+    await desk.open()
+
+    def only_garbage(stage: FakeStage, delivery: Any, features: Features) -> None:
+        stage.link.publish(features.reply, b"\x80")
+        delivery.ack()
+
+    desk.stage.behave = only_garbage
+    result = await desk.infer(1.0)
+    assert result.status is Status.UNAVAILABLE
+    assert "cannot be read" in result.message
+    assert desk.idle()
+
+
+async def test_an_answer_for_another_id_is_not_taken(desk: Desk) -> None:
+    await desk.open()
+
+    def confused(stage: FakeStage, delivery: Any, features: Features) -> None:
+        stage.reply(features, outcome(features, "wrong", request_id="somebody-else"))
+        stage.reply(features, outcome(features, "right"))
+        delivery.ack()
+
+    desk.stage.behave = confused
+    result = await desk.infer(10.0)
+    assert (result.status, result.hops[0].node) == (Status.OK, "right")
+
+
+async def test_answers_that_nobody_asked_for_are_harmless(desk: Desk) -> None:
+    await desk.open()
+    kept: list[Features] = []
+
+    def remember(stage: FakeStage, delivery: Any, features: Features) -> None:
+        kept.append(features)
+        answer_at_once(stage, delivery, features)
+
+    desk.stage.behave = remember
+    await desk.infer(10.0)
+    for _ in range(50):
+        desk.stage.reply(kept[0], outcome(kept[0]))
+    await desk.stage.link.flush()
+    assert (await desk.infer(10.0, 3.0)).outputs["x"][0, 0] == 6.0
+    assert desk.link.callback_errors == 0
+
+
+async def test_a_full_lane_is_a_fast_refusal(desk: Desk) -> None:
+    """Eight wait; the ninth is told at once, not after its budget."""
+    await desk.open(lane=True)
+    desk.stage.lane.pause()
+    desk.stage.behave = lambda stage, delivery, features: None  # holds what it has
+    waiting = [asyncio.ensure_future(desk.infer(8.0)) for _ in range(8)]
+    publisher = desk.requester._publisher
+    await eventually(lambda: not publisher._waiting and len(desk.requester._asks) == 8)
+    began = time.monotonic()
+    result = await desk.infer(8.0)
+    assert result.status is Status.RESOURCE_EXHAUSTED
+    assert "full" in result.message
+    assert time.monotonic() - began < 2.0
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    assert desk.idle()  # what is cancelled leaves nothing either
+
+
+async def test_a_model_without_lanes_is_unavailable_and_recovers_when_they_appear(
+    desk: Desk,
+) -> None:
+    await desk.open(lane=False)
+    began = time.monotonic()
+    task = asyncio.ensure_future(desk.infer(20.0))
+    await asyncio.sleep(0.3)
+    assert not task.done()
+    life = asyncio.create_task(desk.stage.lane.run())
+    result = await task
+    assert result.status is Status.OK
+    assert time.monotonic() - began < 15.0
+    life.cancel()
+    await asyncio.gather(life, return_exceptions=True)
+
+
+async def test_fast_mode_is_answered_without_a_lane(desk: Desk) -> None:
+    await desk.open(lane=False, fresh=True)
+    results = [await desk.infer(10.0, float(n), delivery=CORE) for n in range(20)]
+    assert [float(r.outputs["x"][0, 0]) for r in results] == [2.0 * n for n in range(20)]
+    assert desk.idle()
+
+
+async def test_fast_mode_with_nobody_listening_is_unavailable_far_inside_the_budget(
+    desk: Desk,
+) -> None:
+    await desk.open(lane=False, fresh=False)
+    began = time.monotonic()
+    first = await desk.infer(60.0, delivery=CORE)
+    assert first.status is Status.UNAVAILABLE
+    assert "no node serves" in first.message
+    assert time.monotonic() - began < 15.0  # about 2.5 s on a quiet machine: its retries
+    began = time.monotonic()
+    others = [await desk.infer(60.0, delivery=CORE) for _ in range(10)]
+    assert {result.status for result in others} == {Status.UNAVAILABLE}
+    assert time.monotonic() - began < 15.0  # no retries are left
+    assert desk.idle()
+
+
+async def test_fast_mode_asks_again_what_a_dead_stage_took_with_it(desk: Desk) -> None:
+    await desk.open(lane=False, fresh=True)
+    for _ in range(30):
+        await desk.infer(10.0, delivery=CORE)  # the usual latency is known now
+    lost = []
+
+    def lose_first(stage: FakeStage, delivery: Any, features: Features) -> None:
+        if features.attempt == 1:
+            lost.append(features)
+        else:
+            answer_at_once(stage, delivery, features)
+
+    desk.stage.behave = lose_first
+    began = time.monotonic()
+    result = await desk.infer(20.0, delivery=CORE)
+    assert (result.status, len(lost)) == (Status.OK, 1)
+    assert time.monotonic() - began < 5.0
+    assert result.attempt >= 2
+
+
+async def test_hedges_are_few_even_when_everything_is_slow(desk: Desk) -> None:
+    """At most about a twentieth more, though each request is slower than the usual."""
+    await desk.open()
+    for _ in range(100):
+        await desk.infer(10.0)
+
+    def slow(stage: FakeStage, delivery: Any, features: Features) -> None:
+        asyncio.get_running_loop().call_later(0.03, stage.reply, features, outcome(features))
+        delivery.ack()
+
+    desk.stage.behave = slow
+    for start in range(0, 200, 5):
+        wave = [desk.infer(10.0, float(start + n), hedge=0.5) for n in range(5)]
+        results = await asyncio.gather(*wave)
+        assert {result.status for result in results} == {Status.OK}
+    assert 1 <= desk.requester.hedges <= 200 * 0.05 + 1
+    assert desk.idle()
+
+
+async def test_a_hedge_overtakes_a_copy_that_is_stuck(desk: Desk) -> None:
+    await desk.open()
+    for _ in range(60):
+        await desk.infer(10.0, hedge=0.95)  # earns the right to three hedges
+
+    def first_copy_is_stuck(stage: FakeStage, delivery: Any, features: Features) -> None:
+        if features.attempt > 1:
+            stage.reply(features, outcome(features, "hedge"))
+        delivery.ack()
+
+    before = desk.requester.hedges
+    desk.stage.behave = first_copy_is_stuck
+    began = time.monotonic()
+    result = await desk.infer(20.0, hedge=0.95)
+    assert (result.status, result.hops[0].node) == (Status.OK, "hedge")
+    assert time.monotonic() - began < 6.0  # a retry would come after eight seconds
+    assert desk.requester.hedges == before + 1
+
+
+async def test_after_a_reconnect_what_was_asked_is_sent_again(
+    desk: Desk, server: EmbeddedServer
+) -> None:
+    """The server kept the lane in memory and died: same id, another attempt, one answer."""
+    await desk.open()
+    desk.stage.behave = silent
+    task = asyncio.ensure_future(desk.infer(60.0, 5.0))
+    await eventually(lambda: len(desk.stage.seen) == 1)
+    desk.stage.behave = answer_at_once
+    began = time.monotonic()
+    await server.kill()
+    await server.start()
+    result = await task
+    assert (result.status, float(result.outputs["x"][0, 0])) == (Status.OK, 10.0)
+    assert result.attempt >= 2
+    assert time.monotonic() - began < 20.0  # its own retry would come after 24 s
+    assert len({features.id for features in desk.stage.seen}) == 1
+    assert desk.idle()
+
+
+async def test_a_request_made_while_there_is_no_server_waits_for_one(
+    desk: Desk, server: EmbeddedServer
+) -> None:
+    await desk.open()
+    await server.kill()
+    await eventually(lambda: not desk.link.connected)
+    task = asyncio.ensure_future(desk.infer(30.0))
+    await asyncio.sleep(0.2)
+    assert not task.done()
+    await server.start()
+    assert (await task).status is Status.OK
+
+
+async def test_without_any_server_the_budget_is_the_bound(
+    desk: Desk, server: EmbeddedServer
+) -> None:
+    await desk.open()
+    await server.kill()
+    await eventually(lambda: not desk.link.connected)
+    began = time.monotonic()
+    result = await desk.infer(0.5)
+    assert result.status in (Status.DEADLINE_EXCEEDED, Status.UNAVAILABLE)
+    assert time.monotonic() - began < 3.0
+    assert desk.idle()
+    await server.start()
