@@ -51,13 +51,15 @@ class Announcer:
         self._tell = tell
         self._told_load: dict[str, list[int]] = {}
         self._covering: set[tuple[str, int]] = set()
+        self._adopted: set[tuple[str, int, str]] = set()  # version, stage, node
+        self._changed = asyncio.Event()
 
     async def run(self) -> None:
         """Until cancelled."""
         self.announce()
         adapted = time.monotonic()
         while True:
-            await asyncio.sleep(LOAD_EVERY)
+            await self._cover_until(asyncio.get_running_loop().time() + LOAD_EVERY)
             self._announce_load()
             await self._cover()
             try:
@@ -68,6 +70,17 @@ class Announcer:
                     await self._adapt()
             except SwarmError as error:
                 log.info("lanes not adapted: %s", error)
+
+    async def _cover_until(self, moment: float) -> None:
+        """Wait until loop time `moment`; a death or a return meanwhile is acted on at once."""
+        while True:
+            self._changed.clear()
+            try:
+                async with asyncio.timeout_at(moment):
+                    await self._changed.wait()
+            except TimeoutError:
+                return
+            await self._cover()
 
     # --- telling ------------------------------------------------------------------------
 
@@ -105,6 +118,7 @@ class Announcer:
             log.error("two processes use the node id %s: %s", event.node, event.detail)
         if event.kind not in TOLD:
             return
+        self._changed.set()
         log.info("%s %s %s", event.node, event.kind, event.detail)
         alive = [peer.node for peer in self._members.alive()]
         if rendezvous(event.node, alive)[:1] == [self._members.node]:
@@ -146,20 +160,29 @@ class Announcer:
 
     async def _tend_lanes(self) -> None:
         """Own lanes where the policy wants them; the dead's lanes, until they are empty."""
-        if self._config.priority != PRIMARY:
-            return
         states = {node: peer.state for node, peer in self._members.view().items()}
         gone = [node for node, state in states.items() if state in ("dead", "left")]
+        # Each once: their tombstones stay for an hour after the lane was emptied and deleted.
+        self._adopted = {entry for entry in self._adopted if entry[2] in gone}
         for serving_ in self._servings():
             if self._router.uses_own_lanes(serving_.info.model):
                 for server in serving_.servers:
-                    serving_.open_lane(server, self._members.node)
-                    alive = [p.node for p in self.peers(serving_.info, server.stage)]
-                    for node in gone:
-                        # Everybody computes the same survivor: no election, no messages.
-                        if rendezvous(node, alive)[:1] == [self._members.node]:
-                            serving_.open_lane(server, node)
+                    if self._config.priority == PRIMARY:
+                        serving_.open_lane(server, self._members.node)
+                    self._adopt(serving_, server, gone)
             await serving_.close_idle_lanes(self._members.node)
+
+    def _adopt(self, serving_: Serving, server: StageServer, gone: list[str]) -> None:
+        """The lanes of gone nodes that fall to this one."""
+        peers = [p for p in self.peers(serving_.info, server.stage) if not p.draining]
+        best = min((p.priority for p in peers), default=PRIMARY)
+        heirs = [p.node for p in peers if p.priority == best]
+        for node in gone:
+            entry = (serving_.info.version, server.stage, node)
+            # Everybody computes the same survivor: no election, no messages.
+            if entry not in self._adopted and rendezvous(node, heirs)[:1] == [self._members.node]:
+                self._adopted.add(entry)
+                serving_.open_lane(server, node)
 
     async def _adapt(self) -> None:
         """Keep ack_wait a few times what a message takes; one primary of each stage does it."""

@@ -34,7 +34,8 @@ from swarm.service import InferService
 
 log = logging.getLogger("swarm.node")
 
-STATUS_EVERY = 1.0  # seconds
+STATUS_EVERY = 0.98  # seconds, and
+STATUS_LEAST = 0.02  # seconds between two
 DRAIN_TIMEOUT = 8.0  # seconds
 SAVE_EVERY = 10.0  # seconds between checkpoints
 CHECK_MODEL_EVERY = 1.0  # seconds; a change is also announced, this is for a lost announcement
@@ -92,6 +93,7 @@ class Node:
         self.versions.restored = self.checkpoint.load()
         self._started = time.monotonic() if started is None else started
         self._changed = asyncio.Event()
+        self._asked_status = asyncio.Event()
 
     @property
     def answers_requests(self) -> bool:
@@ -282,6 +284,14 @@ class Node:
             log.debug("not published: %s", error)
 
     async def _publish_status(self) -> None:
+        self.mesh.link.subscribe(
+            self.mesh.subjects.status_request, lambda _: self._asked_status.set()
+        )
         while True:
+            self._asked_status.clear()
             self._publish(self.mesh.subjects.status(self.id), self.document())
-            await asyncio.sleep(STATUS_EVERY)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(STATUS_EVERY):
+                    await self._asked_status.wait()
+            # However often it is asked for, not more often than this.
+            await asyncio.sleep(STATUS_LEAST)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 _STARTED = time.monotonic()
+# Before numpy is imported: a node multiplies no matrices in numpy, and each BLAS thread has
+# its own buffers.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from typing import Annotated  # noqa: E402
 

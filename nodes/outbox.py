@@ -115,16 +115,21 @@ class Outbox:
         features.budget_us = int((job.expires - time.monotonic()) * 1e6)
         lent: tuple[bytes, list[Any]] | None = None
         claims = self._claims
-        if claims is not None and claims.wants(features.tensors) and self._next_is_local():
-            lent = claims.encode(features.tensors)
-        parts: list[Part] = features.parts(lent[0] if lent is not None else None)
+
+        def take_back() -> None:
+            if lent is not None and claims is not None:
+                claims.release_own(lent[1])
 
         def stored(error: SwarmError | None, _sequence: int) -> None:
-            if error is not None and lent is not None and self._claims is not None:
-                self._claims.release_own(lent[1])
+            if error is not None:
+                take_back()
             self._stored(job, error)
 
         try:
+            if claims is not None and claims.wants(features.tensors) and self._next_is_local():
+                lent = claims.encode(features.tensors)
+            # Raises for an output that has no datatype on the wire.
+            parts: list[Part] = features.parts(lent[0] if lent is not None else None)
             if job.delivery.fresh:
                 # With nobody there the server tells the requester itself (503 to the reply).
                 self._link.publish(self._next_fresh, parts, features.reply)
@@ -132,8 +137,9 @@ class Outbox:
                 return
             self._publisher.publish(self._subject(features), parts, features.message_id, stored)
         except NotConnected:
-            return  # the message will be handed out again
+            take_back()  # the message will be handed out again
         except SwarmError as error:
+            take_back()
             self.fail(job.delivery, features, error.status, str(error))
 
     def _subject(self, features: Features) -> str:

@@ -52,7 +52,7 @@ class Router:
     def apply(self, model: str, document: dict[str, Any]) -> None:
         """Take a model's desired state; a bad one is refused whole, and the old one stays."""
         try:
-            state = self._table.apply({"model": model} | document)
+            state = self._table.apply(document | {"model": model})
         except BadDesiredState as error:
             log.warning("desired state of %s refused: %s", model, error)
             self._tell("rejected", {"model": model, "detail": str(error)[:500]})

@@ -92,6 +92,7 @@ class StageServer:
         self._quotas: Quotas | None = None
         if self._options.quota > 0 and stage == 1:
             self._quotas = Quotas(self._options.quota, max(1.0, self._options.quota / 4))
+        self._suspended = False
         self._inline = model.compute_ms / 1e3 < self._options.inline_below
         if not self._inline:
             self.worker = Worker(self._loop, f"stage-{stage}")
@@ -117,6 +118,9 @@ class StageServer:
             features = Features.decode(delivery.data)
         except DecodeError as error:
             self.out.bury(delivery, f"undecodable: {error}")
+            return
+        if self._suspended:
+            self._give_back(delivery, features)
             return
         info = self.info
         if delivery.delivered >= DEADLY_DELIVERIES:
@@ -176,13 +180,13 @@ class StageServer:
 
     def _accept(self, job: Job) -> None:
         """Check the tensors; then run at once, or queue for the worker."""
+        if self._inline:
+            self._run_inline(job)  # which checks them itself
+            return
         try:
             self.model.check(job.features.tensors)
         except InputError as error:
             self.out.fail(job.delivery, job.features, Status.INVALID_ARGUMENT, str(error))
-            return
-        if self._inline:
-            self._run_inline(job)
             return
         if self.model.batchable:
             job.shape = tuple(a.shape[1:] for a in job.features.tensors.values())
@@ -223,6 +227,9 @@ class StageServer:
             return
         try:
             result = self.model.run(job.features.tensors)
+        except InputError as error:
+            self.out.fail(job.delivery, job.features, Status.INVALID_ARGUMENT, str(error))
+            return
         except ShardsError as error:
             self._computed([job], None, error, 0.0)
             return
@@ -326,6 +333,7 @@ class StageServer:
 
     def suspend(self) -> None:
         """Give back all that is in hand, and give up on a run that hangs."""
+        self._suspended = True
         for lane in self.lanes:
             lane.pause()
             for delivery in list(lane.held):
@@ -334,8 +342,19 @@ class StageServer:
         if self.worker is not None:
             self.worker.abandon()
 
+    def _give_back(self, delivery: Delivery | FreshDelivery, features: Features) -> None:
+        """Suspended: pulls that were parked before still bring messages for a moment."""
+        if delivery.fresh:
+            text = "this stage is being restarted"
+            self.out.fail(delivery, features, Status.UNAVAILABLE, text)
+            return
+        for lane in self.lanes:
+            lane.pause()  # one that was opened since would pull it again at once
+        delivery.nak()
+
     def resume(self) -> None:
         """Serve again, with a fresh thread."""
+        self._suspended = False
         if not self._inline:
             self.worker = Worker(self._loop, f"stage-{self.stage}")
         for lane in self.lanes:

@@ -15,7 +15,7 @@ from nodes.console import out, print_json, with_mesh
 from nodes.process import stop_on_signals
 from swarm.link import LinkMessage
 
-LISTEN = 1.3  # seconds: every node speaks once a second
+LISTEN = 0.5  # seconds: every node answers at once
 FORGET_AFTER = 5.0  # seconds of silence after which a node is shown as silent
 
 
@@ -80,6 +80,7 @@ def status_row(status: dict[str, Any], silent: bool = False) -> list[str]:
 def run_status(nats: str, mesh: str, as_json: bool) -> int:
     async def work(client: swarm.Mesh) -> int:
         board = StatusBoard(client)
+        client.link.publish(client.subjects.status_request)
         await asyncio.sleep(LISTEN)
         if as_json:
             print_json({"mesh": mesh, "nodes": list(board.statuses.values())})

@@ -48,6 +48,12 @@ class StageRuntime:
         self.check(tensors)
         return self._compute(tensors, cancel)
 
+    def run_checked(
+        self, tensors: Mapping[str, np.ndarray], cancel: CancelToken | None = None
+    ) -> dict[str, np.ndarray]:
+        """`run` for tensors that `check` has passed. Raises RunError, RunTerminated."""
+        return self._compute(tensors, cancel)
+
     def run_batch(
         self, requests: Sequence[Mapping[str, np.ndarray]], cancel: CancelToken | None = None
     ) -> list[dict[str, np.ndarray]]:
@@ -104,7 +110,7 @@ class StageRuntime:
     ) -> dict[str, np.ndarray]:
         made: Mapping[str, np.ndarray] = {}
         if self.runtime is not None:
-            made = self.runtime.run({name: tensors[name] for name in self._inputs}, cancel)
+            made = self.runtime.run_checked({name: tensors[name] for name in self._inputs}, cancel)
         return {
             name: tensors[name] if name in self._carries else made[name] for name in self._sends
         }

@@ -114,6 +114,12 @@ class OrtRuntime:
         # (v1.31, one thread): 4 us against 7 on 64 floats, 19 against 25 on 131 thousand, 0.75 ms
         # against 0.78 on 4 million, bound to a new numpy array; `copy_outputs_to_cpu` doubles it.
         check_feeds(self.inputs, feeds)
+        return self.run_checked(feeds, cancel)
+
+    def run_checked(
+        self, feeds: Mapping[str, np.ndarray], cancel: CancelToken | None = None
+    ) -> dict[str, np.ndarray]:
+        """The same for feeds that were checked already (a check takes 1.2 us)."""
         for array in feeds.values():
             if not array.flags.aligned:
                 # x86 forgives this; C++ and some Arm cores do not.

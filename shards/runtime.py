@@ -65,6 +65,12 @@ class Runtime(Protocol):
         """Outputs by name. Raises InputError, RunError, RunTerminated (cancelled)."""
         ...
 
+    def run_checked(
+        self, feeds: Mapping[str, np.ndarray], cancel: CancelToken | None = None
+    ) -> dict[str, np.ndarray]:
+        """The same for feeds that were checked already."""
+        ...
+
     def warm(self) -> float:
         """Run a few times on synthetic inputs; the median in milliseconds."""
         ...

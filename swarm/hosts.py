@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from typing import Any
 
+from swarm.errors import NotConnected
 from swarm.link import Link, LinkMessage
 from swarm.subjects import Subjects
 
@@ -26,6 +28,8 @@ class Hosts:
         """Whether every node heard of that serves the stage shares `host`'s memory."""
         if not self._sid:
             self._sid = self._link.subscribe(self._subjects.status_all, self._take)
+            with contextlib.suppress(NotConnected):  # they speak every second anyway
+                self._link.publish(self._subjects.status_request)
         now = time.monotonic()
         key = (model, version, stage)
         at, answer = self._answers.get(key, (0.0, False))

@@ -126,12 +126,25 @@ async def kv_get(link: Link, bucket: str, key: str, timeout: float = 2.0) -> byt
     try:
         message = await link.request(subject, b"", timeout)
     except NoResponders:
-        return None  # no such bucket yet
+        # No such bucket yet, or nobody to ask: a call that is always answered tells.
+        if await _stream_exists(link, f"KV_{bucket}"):
+            raise Unavailable(f"the key store {bucket} does not answer") from None
+        return None
     except TimeoutError:
         raise Unavailable(f"the key store did not answer within {timeout} s") from None
     if message.status or b"KV-Operation" in (message.headers or b""):
         return None
     return bytes(message.data)
+
+
+async def _stream_exists(link: Link, stream: str) -> bool:
+    try:
+        await call(link, api("STREAM.INFO", stream))
+    except ApiError as error:
+        if error.err_code != STREAM_NOT_FOUND:
+            raise
+        return False
+    return True
 
 
 async def kv_put(link: Link, bucket: str, key: str, value: bytes, timeout: float = 3.0) -> int:

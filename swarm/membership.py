@@ -71,8 +71,11 @@ class Membership:
         return [peer for peer in self.view().values() if peer.state == "alive"]
 
     def set(self, key: str, value: object) -> None:
-        """Write one of this node's own keys."""
-        self.gossip.set(key, value, time.monotonic())
+        """Write one of this node's own keys; what is too large to be gossiped stays as it was."""
+        try:
+            self.gossip.set(key, value, time.monotonic())
+        except ValueError as error:
+            log.warning("not gossiped: %s", error)
         self._view = None
 
     async def run(self) -> None:

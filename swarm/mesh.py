@@ -124,7 +124,7 @@ class Mesh:
             document = await self.registry.desired(model)
             if document is None:
                 raise unknown_model(model)
-            state = self._desired[model] = parse_desired({"model": model} | document)
+            state = self._desired[model] = parse_desired(document | {"model": model})
         if len(state.serve) == 1:
             return state.serve[0].version
         return state.version_for(RequestInfo(request_id, model, "", 1, agent, session))

@@ -67,6 +67,11 @@ class Subjects:
     def status_all(self) -> str:
         return f"{self.root}.status.*"
 
+    @property
+    def status_request(self) -> str:
+        """Every node that hears a message here publishes its status at once."""
+        return f"{self.root}.status-request"
+
     def event(self, kind: str) -> str:
         return f"{self.root}.events.{token(kind, 'event kind')}"
 

@@ -31,6 +31,11 @@ log = logging.getLogger("swarm.lanes")
 PRIMARY, STANDBY, FALLBACK = 0, 1, 2
 GROUP = "g"
 EXPIRES = 1.0  # seconds; a vanished node's parked pulls attract messages no longer than this
+TUNE_EVERY = 0.1  # seconds
+# Seconds of traffic to ask for in advance. A round trip takes a few milliseconds; asking for
+# more than that lets messages come in bursts (a quarter less CPU a request at 2000 a second).
+AHEAD = 0.03
+SINGLE = 4  # credit up to which each ack asks for the next message itself
 GRACE = 1.0  # seconds; a pull that is unanswered so long past its expiry was lost
 
 
@@ -39,7 +44,7 @@ class Lane:
 
     config: the consumer's configuration (`swarm.lanes.streams.consumer_config`).
     provision: makes sure that the stream exists. credit: messages asked for plus in hand; it
-    grows up to max_credit while messages wait in the lane, and shrinks again when none do.
+    follows the rate of messages up to max_credit.
     """
 
     def __init__(
@@ -61,6 +66,8 @@ class Lane:
         self.credit = credit
         self._least_credit = credit
         self._most_credit = max(credit, max_credit)
+        self._delivered = 0
+        self._tuned = (0.0, 0)  # when last looked, and what was delivered by then
         self.clock = clock or ServerClock()
         self.epoch = 0
         self.held: dict[Delivery, None] = {}  # in order of arrival
@@ -115,13 +122,15 @@ class Lane:
 
     async def _attend(self) -> None:
         """Until the lane must be provisioned anew: keep long runs alive, replace lost pulls."""
+        looked = time.monotonic()
         while not self._renew.is_set() and not self._stopping:
             await self._pause(self.ack_wait / 3)
             now = time.monotonic_ns()
             self._keep_alive(now)
-            if not self.pending and self.credit > self._least_credit:
-                self.credit -= 1
-            lost = now / 1e9 - EXPIRES - GRACE
+            self._tune(now / 1e9)
+            # Judged by the look before: after a stop of this process the answers may lie in
+            # the socket still, unread.
+            lost, looked = looked - EXPIRES - GRACE, now / 1e9
             while self._asked and self._asked[0] < lost:
                 self._asked.popleft()
             self._replenish()
@@ -181,9 +190,23 @@ class Lane:
         except NotConnected:
             return  # the lane is renewed on reconnect
 
+    def _tune(self, now: float) -> None:
+        """Let the credit follow the rate: what comes within AHEAD seconds."""
+        since, before = self._tuned
+        if now - since >= TUNE_EVERY:
+            rate = (self._delivered - before) / (now - since)
+            self.credit = min(self._most_credit, max(self._least_credit, int(rate * AHEAD)))
+            self._tuned = (now, self._delivered)
+
+    def _wants(self) -> int:
+        """Messages to ask for now."""
+        if self.paused or self._stopping:
+            return 0
+        return self.credit - len(self.held) - len(self._asked)
+
     def _replenish(self) -> None:
-        wanted = self.credit - len(self.held) - len(self._asked)
-        if wanted <= 0 or self.paused or self._stopping:
+        wanted = self._wants()
+        if wanted <= 0:
             return
         body = self._one if wanted == 1 else json.dumps({"batch": wanted, **self._pull}).encode()
         try:
@@ -201,6 +224,7 @@ class Lane:
         delivery = Delivery(self, message.reply, message.data, time.monotonic_ns())
         self.held[delivery] = None
         self.pending = delivery.pending
+        self._delivered += 1
         if delivery.delivered > 1:
             self.redelivered += 1
         try:
@@ -230,14 +254,16 @@ class Lane:
         now = time.monotonic()
         self.holding.add(now - delivery.received / 1e9, now)
         try:
-            if verb != b"+NXT":
-                self.link.publish(delivery.reply, verb)
-                self._replenish()
-            elif self.paused or self._stopping or len(self.held) + len(self._asked) >= self.credit:
-                self.link.publish(delivery.reply, b"+ACK")
-            else:
+            if verb == b"+NXT" and self.credit <= SINGLE and self._wants() > 0:
+                # One publish to settle and to ask: the cheapest while messages are few.
                 self.link.publish(delivery.reply, self._and_next, self._inbox)
                 self._asked.append(now)
+                return
+            self.link.publish(delivery.reply, b"+ACK" if verb == b"+NXT" else verb)
+            # Many: ask for half of the credit at a time. The server parses one pull instead of
+            # sixteen, and delivers in bursts, each of which costs a node one read and one write.
+            if self._wants() * 2 >= self.credit:
+                self._replenish()
         except NotConnected:
             return  # it will be handed out again, and deduplicated
 

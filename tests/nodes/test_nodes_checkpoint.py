@@ -20,8 +20,9 @@ VALUES = st.recursive(
     | st.floats(allow_nan=False)
     | st.text(max_size=30)
     | st.binary(max_size=30),
-    lambda inner: st.lists(inner, max_size=4)
-    | st.dictionaries(st.text(max_size=10), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4)
+    ),
     max_leaves=20,
 )
 STATES = st.dictionaries(st.text(max_size=20), VALUES, max_size=8)

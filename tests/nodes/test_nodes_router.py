@@ -28,7 +28,9 @@ class Mesh:
         self.told: list[tuple[str, dict[str, Any]]] = []
         for node in nodes:
             self.add(node, stage)
-        self.router = Router(lambda: self.peers, lambda kind, detail: self.told.append((kind, detail)))
+        self.router = Router(
+            lambda: self.peers, lambda kind, detail: self.told.append((kind, detail))
+        )
 
     def add(self, node: str, stage: int = 1, state: Any = "alive", **values: object) -> None:
         values = {"serves": (("m", "1", stage),), "priority": 0} | values
@@ -191,9 +193,7 @@ def test_a_stage_routes_to_the_next_and_keeps_sessions_together() -> None:
     mesh.serve(policy="consistent-hash")
     seen = set()
     for number in range(50):
-        features = Features(
-            f"r{number}", "m", "1", 2, "_INBOX.x", 1_000_000, {}, session="the-one"
-        )
+        features = Features(f"r{number}", "m", "1", 2, "_INBOX.x", 1_000_000, {}, session="the-one")
         seen.add(mesh.router.next_lane(INFO, 2, features))
     assert len(seen) == 1
     assert seen < {"a", "b", "c"}

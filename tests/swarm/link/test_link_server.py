@@ -197,7 +197,7 @@ def test_a_keep_alive_pong_does_not_complete_a_flush() -> None:
             def abort() -> None:
                 pass
 
-        link._transport = Transport()  # type: ignore[assignment]
+        link.connection_made(Transport())  # type: ignore[arg-type]
         link.connected = True
         serving = asyncio.create_task(link._serve())
         while not sent:  # noqa: ASYNC110

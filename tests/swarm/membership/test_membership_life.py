@@ -165,8 +165,10 @@ async def test_an_id_used_twice_is_reported_as_an_event(fleet: Fleet) -> None:
 
     await eventually(reported, WAIT, "the report")
     await eventually(
-        lambda: witness.gossip.gossip.counters["duplicate_node"] > 0
-        or other.gossip.gossip.counters["duplicate_self"] > 0,
+        lambda: (
+            witness.gossip.gossip.counters["duplicate_node"] > 0
+            or other.gossip.gossip.counters["duplicate_self"] > 0
+        ),
         WAIT,
         "the count",
     )
@@ -190,6 +192,4 @@ async def test_wall_clocks_play_no_part(fleet: Fleet, monkeypatch: pytest.Monkey
     )
     await fleet.links.crash(members[1].link)
     survivors = [members[0], members[2]]
-    await eventually(
-        lambda: all("future" in m.heard("died") for m in survivors), WAIT, "the death"
-    )
+    await eventually(lambda: all("future" in m.heard("died") for m in survivors), WAIT, "the death")

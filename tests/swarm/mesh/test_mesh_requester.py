@@ -333,8 +333,8 @@ async def test_hedges_are_few_even_when_everything_is_slow(desk: Desk) -> None:
 
 async def test_a_hedge_overtakes_a_copy_that_is_stuck(desk: Desk) -> None:
     await desk.open()
-    for _ in range(60):
-        await desk.infer(10.0, hedge=0.95)  # earns the right to three hedges
+    for _ in range(150):
+        await desk.infer(10.0, hedge=1.0)  # earns the right to seven hedges, and uses few
 
     def first_copy_is_stuck(stage: FakeStage, delivery: Any, features: Features) -> None:
         if features.attempt > 1:
@@ -344,7 +344,7 @@ async def test_a_hedge_overtakes_a_copy_that_is_stuck(desk: Desk) -> None:
     before = desk.requester.hedges
     desk.stage.behave = first_copy_is_stuck
     began = time.monotonic()
-    result = await desk.infer(20.0, hedge=0.95)
+    result = await desk.infer(20.0, hedge=0.9)
     assert (result.status, result.hops[0].node) == (Status.OK, "hedge")
     assert time.monotonic() - began < 6.0  # a retry would come after eight seconds
     assert desk.requester.hedges == before + 1

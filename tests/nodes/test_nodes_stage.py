@@ -1,0 +1,531 @@
+"""One stage, with fakes around it: batches, budgets, quotas, full lanes, restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import nodes.outbox
+from nodes.job import StageOptions
+from nodes.stage import StageServer
+from shards.errors import InputError, RunError
+from shards.runtime import CancelToken
+from swarm.errors import NotConnected, ResourceExhausted, Status, SwarmError, Unavailable
+from swarm.messages import Features, Result
+from swarm.model import ModelInfo, Spec, Stage
+from swarm.subjects import Subjects
+
+LIMIT = 20.0  # seconds; only a hang gets there
+SPEC = (Spec("x", "FP32", (-1, 4)),)
+INFO = ModelInfo(
+    "m", "1", SPEC, SPEC, (Stage(1, SPEC, SPEC, 1.0), Stage(2, SPEC, SPEC, 1.0)), batchable=True
+)
+POISON = 666.0
+
+
+class FakeModel:
+    """Adds one; fails on poison; `slow` seconds a run, unless cancelled."""
+
+    batchable = True
+
+    def __init__(self, compute_ms: float = 5.0, slow: float = 0.0) -> None:
+        self.compute_ms = compute_ms
+        self.slow = slow
+        self.batches: list[int] = []
+        self.error: Exception = RunError("poison")
+
+    def check(self, tensors: Any) -> None:
+        if list(tensors) != ["x"]:
+            raise InputError("x", "x", str(list(tensors)))
+
+    def _wait(self, cancel: CancelToken | None) -> None:
+        from shards.errors import RunTerminated
+
+        until = time.monotonic() + self.slow
+        while time.monotonic() < until:
+            time.sleep(0.005)
+            if cancel is not None and cancel.cancelled:
+                raise RunTerminated("cancelled")
+
+    def run(self, tensors: Any, cancel: CancelToken | None = None) -> dict[str, np.ndarray]:
+        return self.run_batch([tensors], cancel)[0]
+
+    def run_batch(
+        self, requests: Any, cancel: CancelToken | None = None
+    ) -> list[dict[str, np.ndarray]]:
+        self.batches.append(len(requests))
+        self._wait(cancel)
+        if any((tensors["x"] == POISON).any() for tensors in requests):
+            raise self.error
+        return [{"x": tensors["x"] + 1} for tensors in requests]
+
+
+class FakeLink:
+    """Keeps what is published, by subject."""
+
+    connected = True
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, bytes]] = []
+        self.error: SwarmError | None = None
+
+    def publish(self, subject: str, data: Any = b"", reply: str = "", headers: bytes = b"") -> None:
+        if self.error is not None:
+            raise self.error
+        self.sent.append((subject, data if isinstance(data, bytes) else b"".join(data)))
+
+
+class FakePublisher:
+    """Stores, or refuses as often as it is told to."""
+
+    def __init__(self) -> None:
+        self.stored: list[tuple[str, Features]] = []
+        self.refusals: list[SwarmError] = []
+        self.tries = 0
+
+    def publish(self, subject: str, data: Any, message_id: str, on_stored: Any) -> None:
+        self.tries += 1
+        error = self.refusals.pop(0) if self.refusals else None
+        if error is None:
+            self.stored.append((subject, Features.decode(b"".join(data))))
+        asyncio.get_running_loop().call_soon(on_stored, error, 1)
+
+
+class FakeLane:
+    def __init__(self) -> None:
+        self.held: dict[FakeDelivery, None] = {}
+        self.pending = 0
+        self.paused = False
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def resume(self) -> None:
+        self.paused = False
+
+    async def drain(self) -> None:
+        self.paused = True
+
+
+class FakeDelivery:
+    def __init__(self, lane: FakeLane, data: bytes, age: float = 0.0, delivered: int = 1) -> None:
+        self.data = data
+        self.reply = "$JS.ACK.x"
+        self.received = time.monotonic_ns()
+        self.age = age
+        self.delivered = delivered
+        self.pending = 0
+        self.fresh = False
+        self.ended = ""
+        self._lane = lane
+        lane.held[self] = None
+
+    @property
+    def settled(self) -> bool:
+        return self.ended != ""
+
+    def _end(self, how: str) -> None:
+        self._lane.held.pop(self, None)
+        self.ended = self.ended or how
+
+    def ack(self) -> None:
+        self._end("ack")
+
+    def nak(self, delay: float = 0.0) -> None:
+        self._end("nak")
+
+    def term(self) -> None:
+        self._end("term")
+
+
+class Bench:
+    def __init__(self, model: FakeModel, stage: int = 2, **options: Any) -> None:
+        self.model = model
+        self.link = FakeLink()
+        self.publisher = FakePublisher()
+        self.lane = FakeLane()
+        self.number = 0
+        self.stage = stage
+        settings: dict[str, Any] = {"max_batch": 8, "start_check": False} | options
+        self.server = StageServer(
+            self.link,  # type: ignore[arg-type]
+            Subjects("t"),
+            self.publisher,  # type: ignore[arg-type]
+            INFO,
+            stage,
+            "n1",
+            model,
+            StageOptions(**settings),
+        )
+        self.server.lanes.append(self.lane)  # type: ignore[arg-type]
+
+    def send(self, value: float = 1.0, *, budget: float = 10.0, **more: Any) -> FakeDelivery:
+        self.number += 1
+        delivery = {key: more.pop(key) for key in ("age", "delivered") if key in more}
+        features = Features(
+            f"r{self.number}",
+            "m",
+            "1",
+            self.stage,
+            f"_INBOX.r{self.number}",
+            int(budget * 1e6),
+            more.pop("tensors", {"x": np.full((1, 4), value, np.float32)}),
+            **more,
+        )
+        made = FakeDelivery(self.lane, b"".join(features.parts()), **delivery)
+        self.server.delivered(made)  # type: ignore[arg-type]
+        return made
+
+    def answers(self) -> dict[str, Result]:
+        """By request id; an id that was answered twice fails the test."""
+        found: dict[str, Result] = {}
+        for subject, data in self.link.sent:
+            if subject.startswith("_INBOX."):
+                result = Result.decode(data)
+                assert result.id not in found, f"{result.id} was answered twice"
+                found[result.id] = result
+        return found
+
+    async def all_ended(self, *deliveries: FakeDelivery) -> None:
+        async with asyncio.timeout(LIMIT):
+            while not all(d.settled for d in deliveries):  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Callable[..., Bench]]:
+    made: list[Bench] = []
+
+    def make(model: FakeModel | None = None, **options: Any) -> Bench:
+        made.append(Bench(model or FakeModel(), **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.server.close()
+
+
+# --- batches ----------------------------------------------------------------------------
+
+
+async def test_a_batch_gives_each_request_what_it_would_get_alone(
+    bench: Callable[..., Bench],
+) -> None:
+    together = bench(FakeModel(slow=0.002))
+    sent = [together.send(float(n)) for n in range(30)]
+    await together.all_ended(*sent)
+    assert max(together.model.batches) > 1
+    alone = bench(max_batch=1)
+    await alone.all_ended(*[alone.send(float(n)) for n in range(30)])
+    assert set(alone.model.batches) == {1}
+    batched, single = together.answers(), alone.answers()
+    assert set(batched) == set(single) == {f"r{n}" for n in range(1, 31)}
+    for name, result in batched.items():
+        np.testing.assert_array_equal(result.outputs["x"], single[name].outputs["x"])
+    assert {delivery.ended for delivery in sent} == {"ack"}
+    assert max(result.hops[0].batch for result in batched.values()) > 1
+
+
+async def test_requests_of_different_shapes_are_not_run_together(
+    bench: Callable[..., Bench],
+) -> None:
+    b = bench(FakeModel(slow=0.02))
+    shapes = [(1, 4) if n % 3 else (1, 6) for n in range(12)]
+    await b.all_ended(*[b.send(tensors={"x": np.zeros(s, np.float32)}) for s in shapes])
+    got = [b.answers()[f"r{n + 1}"].outputs["x"].shape for n in range(12)]
+    assert got == shapes
+
+
+@pytest.mark.parametrize("error", [RunError("poison"), ValueError("poison")])
+async def test_a_poison_member_does_not_fail_its_companions(
+    bench: Callable[..., Bench], error: Exception
+) -> None:
+    b = bench(FakeModel(slow=0.01))
+    b.model.error = error
+    first = b.send(0.0)  # keeps the worker busy while the others come together
+    values = [float(n) if n != 5 else POISON for n in range(1, 9)]
+    sent = [b.send(value) for value in values]
+    await b.all_ended(first, *sent)
+    answers = b.answers()
+    assert len(answers) == 9
+    for number, value in enumerate(values):
+        result = answers[f"r{number + 2}"]
+        if value == POISON:
+            assert (result.status, result.stage, result.node) == (Status.INTERNAL, 2, "n1")
+            assert "poison" in result.message
+        else:
+            assert result.status is Status.OK
+            assert result.outputs["x"][0, 0] == value + 1
+    assert b.server.stats.counters.failed == 1
+
+
+# --- budgets ----------------------------------------------------------------------------
+
+
+async def test_work_whose_budget_ended_in_the_lane_is_answered_before_computing(
+    bench: Callable[..., Bench],
+) -> None:
+    for model in (FakeModel(), FakeModel(compute_ms=0.01)):  # by the worker, and inline
+        b = bench(model)
+        late = b.send(budget=1.0, age=1.5)
+        await b.all_ended(late)
+        result = b.answers()["r1"]
+        assert (result.status, result.stage) == (Status.DEADLINE_EXCEEDED, 2)
+        assert "1500.0 ms in the lane of stage 2" in result.message
+        assert (late.ended, model.batches) == ("ack", [])
+        assert b.server.stats.counters.expired == 1
+
+
+async def test_the_stage_that_used_up_the_time_is_named(bench: Callable[..., Bench]) -> None:
+    b = bench()
+    hop = {"stage": 1, "node": "slow", "queue_us": 500_000, "compute_us": 2_000_000, "batch": 1}
+    await b.all_ended(b.send(budget=0.0, age=0.1, hops=[hop]))
+    assert "2500.0 ms in stage 1" in b.answers()["r1"].message
+
+
+async def test_what_cannot_finish_in_time_is_not_started(bench: Callable[..., Bench]) -> None:
+    b = bench(start_check=True)
+    now = time.monotonic()
+    for _ in range(20):
+        b.server.stats.compute.add(5.0, now)
+    await b.all_ended(b.send(budget=1.0))
+    assert b.answers()["r1"].status is Status.DEADLINE_EXCEEDED
+    assert b.model.batches == []
+
+
+async def test_a_run_past_its_budget_is_terminated(bench: Callable[..., Bench]) -> None:
+    b = bench(FakeModel(slow=30.0))
+    began = time.monotonic()
+    sent = b.send(budget=0.2)
+    await b.all_ended(sent)
+    assert time.monotonic() - began < 10.0
+    result = b.answers()["r1"]
+    assert (result.status, sent.ended) == (Status.DEADLINE_EXCEEDED, "ack")
+    assert "during the run of stage 2" in result.message
+    b.model.slow = 0.0  # and the worker is free again
+    after = b.send()
+    await b.all_ended(after)
+    assert b.answers()["r2"].status is Status.OK
+
+
+async def test_what_waits_behind_a_long_run_is_answered_when_its_budget_is_over(
+    bench: Callable[..., Bench],
+) -> None:
+    b = bench(FakeModel(slow=0.5))
+    first, second = b.send(budget=10.0), b.send(budget=0.1)
+    await b.all_ended(first, second)
+    assert b.answers()["r1"].status is Status.OK
+    assert b.answers()["r2"].status is Status.DEADLINE_EXCEEDED
+    assert b.model.batches == [1]
+
+
+async def test_the_budget_that_travels_on_is_what_is_left(bench: Callable[..., Bench]) -> None:
+    b = bench(FakeModel(slow=0.1), stage=1)
+    await b.all_ended(b.send(budget=5.0, age=1.0))
+    [(subject, features)] = b.publisher.stored
+    assert subject == "swarm.t.features.m.1.2.any"
+    assert 1.0e6 < features.budget_us < 3.95e6
+    assert (features.stage, [hop["stage"] for hop in features.hops]) == (2, [1])
+    assert features.hops[0]["queue_us"] >= 1_000_000
+
+
+# --- quotas -----------------------------------------------------------------------------
+
+
+async def test_an_agent_over_its_quota_is_refused_and_others_are_not(
+    bench: Callable[..., Bench],
+) -> None:
+    b = bench(stage=1, quota=20.0)  # and a burst of five
+    rogue = [b.send(agent="rogue") for _ in range(100)]
+    good = [b.send(agent=f"good-{n}") for n in range(10)]
+    await b.all_ended(*rogue, *good)
+    refused = b.answers()
+    assert all(result.status is Status.RESOURCE_EXHAUSTED for result in refused.values())
+    assert all("'rogue'" in result.message for result in refused.values())
+    served = [features.agent for _, features in b.publisher.stored]
+    assert 5 <= served.count("rogue") <= 25
+    assert len(refused) == 100 - served.count("rogue")
+    assert sorted(set(served) - {"rogue"}) == sorted(f"good-{n}" for n in range(10))
+    assert b.server.stats.counters.refused == len(refused)
+
+
+async def test_a_quota_is_the_first_stages_business(bench: Callable[..., Bench]) -> None:
+    b = bench(stage=2, quota=1.0)
+    sent = [b.send(agent="one") for _ in range(20)]
+    await b.all_ended(*sent)
+    assert {result.status for result in b.answers().values()} == {Status.OK}
+
+
+# --- the next lane ----------------------------------------------------------------------
+
+
+async def test_while_the_next_lane_is_full_the_message_is_held_and_then_passed_on(
+    bench: Callable[..., Bench],
+) -> None:
+    b = bench(stage=1)
+    b.publisher.refusals = [ResourceExhausted("full") for _ in range(10)]
+    sent = b.send(5.0)
+    await asyncio.sleep(0.02)
+    assert not sent.settled  # not acked: this lane fills up in turn
+    await b.all_ended(sent)
+    assert (sent.ended, b.publisher.tries, len(b.model.batches)) == ("ack", 11, 1)
+    assert b.server.stats.counters.blocked == 10
+    [(_, features)] = b.publisher.stored
+    assert features.tensors["x"][0, 0] == 6
+    assert b.answers() == {}
+
+
+async def test_a_lane_that_stays_full_is_a_refusal_when_the_budget_is_over(
+    bench: Callable[..., Bench],
+) -> None:
+    b = bench(stage=1)
+    b.publisher.refusals = [ResourceExhausted("full") for _ in range(1000)]
+    sent = b.send(budget=0.1)
+    await b.all_ended(sent)
+    result = b.answers()["r1"]
+    assert (result.status, sent.ended) == (Status.RESOURCE_EXHAUSTED, "ack")
+    assert "stage 2 is full" in result.message
+
+
+async def test_a_message_that_was_given_back_is_not_sent_on_later(
+    bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nodes.outbox, "RETRY_FULL_LANE", 0.05)
+    b = bench(stage=1)
+    b.publisher.refusals = [ResourceExhausted("full")]
+    sent = b.send()
+    async with asyncio.timeout(LIMIT):
+        while not b.publisher.tries:  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+    sent.nak()
+    await asyncio.sleep(0.15)
+    assert (b.publisher.tries, b.publisher.stored) == (1, [])
+
+
+@pytest.mark.parametrize(
+    ("error", "ended"), [(Unavailable("no PubAck"), "nak"), (NotConnected("lost"), "")]
+)
+async def test_what_was_not_stored_goes_back_to_its_lane(
+    bench: Callable[..., Bench], error: SwarmError, ended: str
+) -> None:
+    """By a nak; or, with the connection, by the lane itself."""
+    b = bench(stage=1)
+    b.publisher.refusals = [error]
+    sent = b.send()
+    async with asyncio.timeout(LIMIT):
+        while not b.publisher.tries:  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+    await asyncio.sleep(0.02)
+    assert (sent.ended, b.answers()) == (ended, {})
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+async def test_an_output_that_cannot_be_sent_is_a_failure_and_no_hang(
+    bench: Callable[..., Bench], stage: int
+) -> None:
+    b = bench(stage=stage)
+    b.model.run = lambda tensors, cancel=None: {"x": np.zeros(3, np.complex64)}  # type: ignore[method-assign]
+    sent = b.send()
+    await b.all_ended(sent)
+    assert b.answers()["r1"].status is not Status.OK
+    del b.model.run
+    after = b.send()
+    await b.all_ended(after)
+    assert after.ended == "ack"
+
+
+# --- bad messages -----------------------------------------------------------------------
+
+
+async def test_what_cannot_be_decoded_is_buried_and_the_next_is_served(
+    bench: Callable[..., Bench],
+) -> None:
+    b = bench()
+    bad = FakeDelivery(b.lane, b"\xc1 nonsense")
+    b.server.delivered(bad)  # type: ignore[arg-type]
+    assert bad.ended == "term"
+    assert ("swarm.t.dead.m", b"\xc1 nonsense") in b.link.sent
+    await b.all_ended(b.send())
+    assert b.answers()["r1"].status is Status.OK
+
+
+async def test_what_is_meant_for_another_stage_or_fits_not_is_answered(
+    bench: Callable[..., Bench],
+) -> None:
+    b = bench()
+    b.stage = 1
+    await b.all_ended(b.send())
+    b.stage = 2
+    await b.all_ended(b.send(tensors={"y": np.zeros(3, np.float32)}))
+    assert {r.status for r in b.answers().values()} == {Status.INVALID_ARGUMENT}
+    assert len(b.answers()) == 2
+
+
+# --- restarts ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("compute_ms", [5.0, 0.01], ids=["worker", "inline"])
+async def test_a_suspended_stage_gives_back_what_still_arrives(
+    bench: Callable[..., Bench], compute_ms: float
+) -> None:
+    """Parked pulls bring messages for another second; a stage that cannot be trusted must
+    neither compute them nor hold them."""
+    b = bench(FakeModel(compute_ms))
+    b.server.suspend()
+    assert b.lane.paused
+    late = [b.send() for _ in range(5)]
+    await b.all_ended(*late)
+    assert {delivery.ended for delivery in late} == {"nak"}
+    assert b.model.batches == []
+    b.server.resume()
+    after = b.send()
+    await b.all_ended(after)
+    assert after.ended == "ack"
+    assert not b.lane.paused
+
+
+async def test_a_hung_run_is_abandoned_and_its_message_given_back(
+    bench: Callable[..., Bench],
+) -> None:
+    b = bench(FakeModel(slow=0.5))
+    hung = b.send()
+    queued = b.send()
+    await asyncio.sleep(0.05)
+    b.server.suspend()
+    assert (hung.ended, queued.ended) == ("nak", "nak")
+    b.model.slow = 0.0
+    b.server.resume()
+    after = b.send()
+    await b.all_ended(after)
+    await asyncio.sleep(0.7)  # the hung run has ended by now: nobody wants its result
+    assert list(b.answers()) == ["r3"]
+
+
+async def test_a_drain_gives_back_the_queue_and_finishes_what_runs(
+    bench: Callable[..., Bench],
+) -> None:
+    b = bench(FakeModel(slow=0.2), max_batch=1)
+    running = b.send()
+    await asyncio.sleep(0.02)
+    queued = [b.send() for _ in range(5)]
+    await asyncio.wait_for(b.server.drain(), LIMIT)
+    assert running.ended == "ack"
+    assert {delivery.ended for delivery in queued} == {"nak"}
+    assert list(b.answers()) == ["r1"]
+
+
+async def test_the_self_test_notices_a_model_that_computes_otherwise(
+    bench: Callable[..., Bench],
+) -> None:
+    b = bench()
+    known = {"x": np.arange(4, dtype=np.float32).reshape(1, 4)}
+    assert b.server.self_test()  # nothing is known yet
+    b.server.learn_known(known)
+    assert b.server.self_test()
+    b.model.run = lambda tensors, cancel=None: {"x": tensors["x"] + 2}  # type: ignore[method-assign]
+    assert not b.server.self_test()
