@@ -30,6 +30,7 @@ from swarm.ids import node_id
 from swarm.membership import Membership
 from swarm.mesh import Mesh
 from swarm.messages import Request, Result
+from swarm.routing import BadDesiredState
 from swarm.service import InferService
 
 log = logging.getLogger("swarm.node")
@@ -155,6 +156,10 @@ class Node:
                     self._become_ready(own)
                 elif changed:
                     self.announcer.announce()
+            except BadDesiredState as error:
+                # Refused as a whole; what is served stays as it is.
+                log.warning("%s", error)
+                self.tell("rejected", {"model": self.config.model_name, "detail": str(error)[:500]})
             except (NotFound, Unavailable) as error:
                 if not self.became_ready.is_set():
                     self._become("waiting", str(error))
@@ -169,7 +174,10 @@ class Node:
         own(Control(self.config.link, self.id, self._service.attach).run(), "control")
         own(self.announcer.run(), "announce")
         own(self.membership.run(), "gossip")
-        own(Watch(self._servers, self.versions.reload, self.tell).run(), "watchdog")
+        watch = Watch(
+            self._servers, self.versions.reload, self.tell, lambda why: self._become("failed", why)
+        )
+        own(watch.run(), "watchdog")
         own(self._save_regularly(), "checkpoint")
         self._become("ready", "serving")
         self.tell("joined", {})

@@ -93,19 +93,20 @@ class Outbox:
 
     def _answer(self, job: Job, result: dict[str, np.ndarray]) -> None:
         features = job.features
-        packed = None
-        if self._claims is not None and features.host and features.host == self._claims.host:
-            lent = self._claims.encode(result)
-            packed = lent[0] if lent is not None else None
+        lent, claims = None, self._claims
+        if claims is not None and features.host and features.host == claims.host:
+            lent = claims.encode(result)
         answer = Result(
             features.id, features.model, features.version, outputs=result, attempt=features.attempt
         )
         try:
+            packed = lent[0] if lent is not None else None
             self._link.publish(features.reply, result_parts(answer, features.hops, packed))
-        except NotConnected:
-            return  # the message will be handed out again
         except SwarmError as error:
-            self.fail(job.delivery, features, error.status, str(error))
+            if lent is not None and claims is not None:
+                claims.release_own(lent[1])
+            if not isinstance(error, NotConnected):  # else it will be handed out again
+                self.fail(job.delivery, features, error.status, str(error))
             return
         # Same connection, same order: the server has the answer before it has the ack.
         self._finish(job)

@@ -142,7 +142,8 @@ class StageServer:
             self.out.fail(delivery, features, Status.RESOURCE_EXHAUSTED, f"{FRESH_QUEUE} wait here")
             return
         now, age = delivery.received / 1e9, delivery.age
-        if self._quotas is not None and not self._quotas.admit(features.agent, now):
+        first = delivery.delivered == 1  # a redelivery was counted already
+        if self._quotas is not None and first and not self._quotas.admit(features.agent, now):
             counters.refused += 1
             text = f"agent {features.agent!r} sends more than {self._options.quota:g} requests/s"
             self.out.fail(delivery, features, Status.RESOURCE_EXHAUSTED, text)

@@ -21,9 +21,10 @@ from nats.aio.client import Client
 from nats.js.object_store import ObjectStore
 
 from swarm import control, jetstream
-from swarm.errors import InvalidArgument, NotFound, SubjectError, Unavailable
+from swarm.errors import InvalidArgument, NotFound, Unavailable
 from swarm.link import Link
 from swarm.model import ModelInfo, unknown_model
+from swarm.routing import BadDesiredState, Problem, parse_desired
 from swarm.subjects import Subjects, token
 
 TRANSFER_TIMEOUT = 120.0  # seconds for one artifact
@@ -60,24 +61,22 @@ class Registry:
         if doc is None:
             raise unknown_model(model)
         entries = doc["serve"]
-        return str(max(entries, key=lambda entry: float(str(entry.get("share", 100))))["version"])
+        return str(max(entries, key=lambda entry: float(str(entry["share"])))["version"])
 
     async def desired(self, model: str) -> dict[str, list[dict[str, object]]] | None:
-        """The model's desired state, or None."""
+        """The model's desired state, or None. Raises `BadDesiredState`."""
         key = f"serve.{token(model, 'model name')}"
         data = await jetstream.kv_get(self._link, self._bucket, key)
         if data is None:
             return None
         try:
             doc = json.loads(data)
-            for entry in doc["serve"]:
-                token(entry["version"], "version")
-                float(entry.get("share", 100))
-            if not doc["serve"]:
-                raise ValueError
-        except (ValueError, KeyError, TypeError, AttributeError, SubjectError):
-            raise InvalidArgument(f"the desired state of {model!r} is damaged") from None
-        return dict(doc)
+        except (ValueError, RecursionError):
+            raise BadDesiredState([Problem("", "it is no JSON")]) from None
+        if not isinstance(doc, dict):
+            raise BadDesiredState([Problem("", "it is no object")])
+        parse_desired(doc | {"model": model})
+        return doc
 
     async def promote(self, model: str, version: str) -> str:
         """Let `version` serve all traffic; returns the version that did, or ''."""

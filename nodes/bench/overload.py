@@ -77,9 +77,7 @@ def run_overload(
 
 async def measure(seconds: float, factor: float, budget: float) -> dict[str, Any]:
     """Capacity, overload, recovery on a real mesh of three stages."""
-    result = await asyncio.to_thread(
-        split, mobilenet(SIZE), name=MODEL, stages=3, bandwidth=1e6
-    )
+    result = await asyncio.to_thread(split, mobilenet(SIZE), name=MODEL, stages=3, bandwidth=1e6)
     async with local_mesh() as local:
         await push(local, result.manifest.to_json(), result.files)
         for stage in (1, 2, 3):

@@ -153,7 +153,7 @@ async def test_a_damaged_desired_state_is_reported_as_that(
 ) -> None:
     await registry.prepare()
     await jetstream.kv_put(link, SUBJECTS.config_bucket, "serve.m", state)
-    with pytest.raises(InvalidArgument, match="desired state of 'm' is damaged"):
+    with pytest.raises(InvalidArgument, match="desired state refused"):
         await registry.serving("m")
 
 
