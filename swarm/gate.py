@@ -131,7 +131,9 @@ class Gate:
         self._busy = self.inside > BUSY
 
     def _load(self, now: float) -> StageLoad:
-        return StageLoad(self.inside, self._pace) if self._busy else StageLoad(0, 0.0)
+        # The pace of a time that is over says nothing: with few inside, anything is let in.
+        busy = self._busy and self.inside >= BUSY
+        return StageLoad(self.inside, self._pace) if busy else StageLoad(0, 0.0)
 
     def _judge(self, taken: Pass, result: Result, now: float) -> None:
         if result.status is Status.OK:
