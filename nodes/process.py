@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import ctypes
 import gc
 import json
 import logging
@@ -56,21 +54,11 @@ def stop_on_signals() -> asyncio.Event:
     return stop
 
 
-def spare_memory() -> None:
-    """Two malloc arenas instead of eight a core: each thread that loaded something keeps one.
-
-    M_ARENA_MAX of glibc's mallopt(3); elsewhere nothing happens.
-    """
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).mallopt(-8, 2)
-
-
 def run_node(
     config: NodeConfig, edge: EdgeOptions, verbose: bool, json_events: bool, started: float
 ) -> int:
     """Run a node until it is told to stop; returns the exit code, 0 after a clean drain."""
     set_up_logging(verbose)
-    spare_memory()
 
     async def main() -> int:
         stop = stop_on_signals()
