@@ -1,6 +1,8 @@
 """The separate environment that the contenders run in, made on demand.
 
-The peers bring hundreds of packages, so they never enter the project's own environment.
+The peers bring hundreds of packages, so they never enter the project's own environment. Nor are
+they a dependency group of it: one resolution for all groups would hold the project's own NumPy
+below 2, where one of the peers needs it.
 """
 
 from __future__ import annotations
