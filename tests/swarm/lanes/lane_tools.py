@@ -88,6 +88,14 @@ class Sender:
         info = await jetstream.call(self.link, api("STREAM.INFO", STREAM))
         return int(info["state"]["messages"])
 
+    async def emptied(self) -> bool:
+        """Whether the lane is empty soon: the server settles acks behind its answers to pings."""
+        for _ in range(500):
+            if await self.stored() == 0:
+                return True
+            await asyncio.sleep(0.01)
+        return False
+
     async def parked(self) -> int:
         """Pulls that wait for a message."""
         info = await jetstream.call(self.link, api("CONSUMER.INFO", STREAM, CONSUMER))
