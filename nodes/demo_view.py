@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 from rich.console import Group
 from rich.progress_bar import ProgressBar
-from rich.table import Table
 from rich.text import Text
 
-from nodes.status_cli import status_row
+from nodes.status_cli import new_table, status_row
 from swarm.link import LinkMessage
 
 TOLERANCE = 1e-4  # relative; the shards and the whole are optimised apart (see README)
@@ -122,9 +121,7 @@ def _between(start: float, end: float) -> float | None:
 
 def view(state: DemoState, statuses: dict[str, dict[str, Any]], part: float) -> Group:
     """The live picture."""
-    table = Table("role", "node", "state", "model", "served", "failed", "waiting")
-    for heading in ("compute p50/p99 ms", "queue p50/p99 ms", "RSS MB"):
-        table.add_column(heading, justify="right")
+    table = new_table()
     for status in sorted(statuses.values(), key=lambda s: (s["role"], s["since"])):
         dead = status["node"] == state.old_node and state.killed_at > 0
         row = status_row(status)

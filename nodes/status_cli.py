@@ -37,14 +37,25 @@ class StatusBoard:
         self.heard[node] = time.monotonic()
 
     def table(self) -> Table:
-        table = Table("role", "node", "state", "model", "served", "failed", "waiting")
-        for heading in ("compute p50/p99 ms", "queue p50/p99 ms", "RSS MB"):
-            table.add_column(heading, justify="right")
+        table = new_table()
         now = time.monotonic()
         for node, status in sorted(self.statuses.items(), key=lambda item: item[1]["role"]):
             silent = now - self.heard[node] > FORGET_AFTER and status["state"] != "left"
             table.add_row(*status_row(status, silent))
         return table
+
+
+def new_table() -> Table:
+    """The columns of `status_row`; readable on 80 columns."""
+    table = Table(pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("role", no_wrap=True)
+    table.add_column("node", overflow="fold", min_width=8)
+    table.add_column("state", no_wrap=True)
+    table.add_column("model", overflow="fold")
+    for heading in ("served", "failed", "waiting", "compute\np50/p99 ms", "queue\np50/p99 ms"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("RSS\nMB", justify="right")
+    return table
 
 
 def status_row(status: dict[str, Any], silent: bool = False) -> list[str]:
