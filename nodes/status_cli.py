@@ -7,6 +7,7 @@ import json
 import time
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.live import Live
 from rich.table import Table
 
@@ -47,12 +48,12 @@ class StatusBoard:
 
 def new_table() -> Table:
     """The columns of `status_row`; readable on 80 columns."""
-    table = Table(pad_edge=False, padding=(0, 1, 0, 0))
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("role", no_wrap=True)
     table.add_column("node", overflow="fold", min_width=8)
     table.add_column("state", no_wrap=True)
     table.add_column("model", overflow="fold")
-    for heading in ("served", "failed", "waiting", "compute\np50/p99 ms", "queue\np50/p99 ms"):
+    for heading in ("served", "failed", "waiting", "compute ms\np50/p99", "queue ms\np50/p99"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("RSS\nMB", justify="right")
     return table
