@@ -64,7 +64,6 @@ class Announcer:
             await self._cover()
             try:
                 await self._tend_lanes()
-                await self._be_patient()
                 if time.monotonic() - adapted > ADAPT_EVERY:
                     adapted = time.monotonic()
                     await self._adapt()
@@ -199,16 +198,6 @@ class Announcer:
                     if primaries and min(primaries) == self._members.node and p99:
                         await self._set_ack_wait(server, lane, wanted)
 
-    async def _be_patient(self) -> None:
-        """At once, when messages come again that this node has in hand."""
-        for serving_ in self._servings():
-            for server in serving_.servers:
-                for lane in server.lanes:
-                    if lane.impatient:
-                        lane.impatient = 0
-                        wanted = min(MOST_ACK_WAIT, 2 * lane.ack_wait)
-                        await self._set_ack_wait(server, lane, wanted)
-
     async def _set_ack_wait(self, server: StageServer, lane: Lane, wanted: float) -> None:
         if abs(wanted - lane.ack_wait) > 1e-3:
             log.info("stage %d: ack_wait is now %.3f s", server.stage, wanted)
@@ -218,14 +207,10 @@ class Announcer:
 def load_of(server: StageServer, now: float) -> list[int]:
     """A stage's load as it is gossiped (see `swarm.peerstate`)."""
     stats = server.stats
-    times = [
-        (stats.compute.ewma, stats.compute),
-        (stats.queue.ewma, stats.queue),
-    ]
     numbers = [server.waiting, server.queued]
-    for ewma, window in times:
+    for window in (stats.compute, stats.queue):
         numbers += [
-            int(ewma * 1e6),
+            int(window.ewma * 1e6),
             int(window.percentile(0.5, now) * 1e6),
             int(window.percentile(0.99, now) * 1e6),
         ]

@@ -17,7 +17,6 @@ class Counters:
     expired: int = 0
     refused: int = 0
     redelivered: int = 0
-    duplicates: int = 0
     dead_lettered: int = 0
     batches: int = 0
     blocked: int = 0  # times that the next lane was full

@@ -21,7 +21,6 @@ STREAM_EXISTS_DIFFERENT = 10058
 CONSUMER_NOT_FOUND = 10014
 CONSUMER_EXISTS = 10148
 STREAM_STORE_FAILED = 10077  # also what a full lane is refused with
-NS = 1_000_000_000
 
 
 async def call(

@@ -266,6 +266,3 @@ def _refused(request_id: str, model: str, error: BaseException) -> Result:
         status=Status.DEADLINE_EXCEEDED,
         message="the budget ended before the mesh answered",
     )
-
-
-__all__ = ["Mesh", "connect", "unknown_model"]

@@ -111,7 +111,6 @@ class Requester:
         self._hedger = Hedger()
         self.retries = 0
         self.hedges = 0
-        self.late = 0  # answers that came when nobody waited any more
         link.on_up.append(self._reconnected)
 
     async def infer(self, ask: Ask) -> Result:
@@ -284,7 +283,6 @@ class Requester:
     def _answer(self, message: LinkMessage) -> None:
         ask = self._asks.get(message.subject)
         if ask is None:
-            self.late += 1
             return
         if message.status == b"503":
             _settle(ask, NoResponders("no node serves the next stage at present"))

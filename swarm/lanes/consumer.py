@@ -74,7 +74,6 @@ class Lane:
         self.pending = 0  # messages waiting in the lane, as last seen
         self.paused = False
         self.redelivered = 0
-        self.impatient = 0  # messages handed out again while they were in hand here
         self.holding = LatencyWindow()  # seconds from arrival to the end of the work
         self._provision = provision
         self._on_delivery = on_delivery
