@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from swarm.errors import ResourceExhausted, Status, Unavailable
 from swarm.flow.admission import Admission, Decision, StageLoad
-from swarm.flow.breaker import Breaker, BreakerState
+from swarm.flow.breaker import Breaker
 from swarm.flow.latency import LatencyWindow
 from swarm.messages import Result
 
@@ -36,17 +36,6 @@ class Pass:
     budget: float
 
 
-class _StageBreaker(Breaker):
-    """A breaker that can be asked first: a request that another stage's breaker refuses must
-    not take this one's probe, which would never be answered."""
-
-    def blocks(self, now: float) -> bool:
-        """Whether `allow` would say no."""
-        if self.state is BreakerState.OPEN:
-            return now - self._opened_at < self._open_s
-        return self.state is BreakerState.HALF_OPEN and self._probe_at is not None
-
-
 class Gate:
     """One model version's gate. `now` is `time.monotonic()`; every pass must be handed back."""
 
@@ -61,7 +50,7 @@ class Gate:
         self._usual_at = 0.0
         self._busy = False
         self._admission = Admission(margin=MARGIN, target_s=TARGET, interval_s=INTERVAL)
-        self._breakers: dict[int, _StageBreaker] = {}
+        self._breakers: dict[int, Breaker] = {}
 
     @property
     def inside(self) -> int:
@@ -77,6 +66,8 @@ class Gate:
             raise ResourceExhausted(
                 f"overload: {decision.reason}; try again in {min(decision.retry_after_s, 60):.3f} s"
             )
+        # Asked first: a request that another stage's breaker refuses must not take this one's
+        # probe, which would never be answered.
         blocking = [stage for stage, breaker in self._breakers.items() if breaker.blocks(now)]
         for stage in blocking or self._breakers:
             self._breakers[stage].allow(now)  # one that blocks only lets a lost probe run out
@@ -147,6 +138,6 @@ class Gate:
         elif result.status not in (Status.UNAVAILABLE, Status.INTERNAL):
             return
         breaker = self._breakers.setdefault(
-            result.stage or WHOLE, _StageBreaker(max_open_s=OPEN, probe_timeout_s=PROBE)
+            result.stage or WHOLE, Breaker(max_open_s=OPEN, probe_timeout_s=PROBE)
         )
         breaker.record(False, now, taken.started)

@@ -84,6 +84,16 @@ class Breaker:
         self._probe_at = now
         return True
 
+    def blocks(self, now: float) -> bool:
+        """Whether `allow` would say no at `now` (seconds), without taking the probe.
+
+        Changes nothing, so a probe that was lost does not run out here: until somebody calls
+        `allow`, which reopens the breaker and says no once more, this stays True.
+        """
+        if self.state is BreakerState.OPEN:
+            return now - self._opened_at < self._open_s
+        return self.state is BreakerState.HALF_OPEN and self._probe_at is not None
+
     def record(self, ok: bool, now: float, started: float | None = None) -> None:
         """Report a call's outcome at `now` (seconds).
 

@@ -1,3 +1,6 @@
+import copy
+import pickle
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -149,6 +152,58 @@ def test_only_legal_transitions_happen_and_each_follows_from_the_last(
             assert change.reason
             state = change.after
         assert breaker.state is state
+
+
+def test_asking_whether_a_breaker_blocks_takes_no_probe() -> None:
+    breaker = Breaker(consecutive=1, open_s=1.0)
+    assert not breaker.blocks(0.0)
+    breaker.record(False, 0.0)
+    assert breaker.blocks(0.99)
+    assert [breaker.blocks(1.0) for _ in range(5)] == [False] * 5
+    assert breaker.state is OPEN
+    assert breaker.allow(1.0)
+    assert breaker.blocks(1.1)
+    breaker.record(True, 1.2)
+    assert not breaker.blocks(1.2)
+
+
+def test_a_lost_probe_runs_out_by_asking_for_leave_and_not_by_asking_whether_it_blocks() -> None:
+    breaker = Breaker(consecutive=1, open_s=1.0, probe_timeout_s=2.0)
+    breaker.record(False, 0.0)
+    assert breaker.allow(1.0)
+    assert breaker.blocks(3.0)
+    assert breaker.blocks(1e6)
+    assert breaker.state is HALF
+    assert not breaker.allow(1e6)  # the probe ran out: a pause of 2 s begins
+    assert breaker.blocks(1e6 + 1.9)
+    assert not breaker.blocks(1e6 + 2.0)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.floats(0, 3),
+            st.sampled_from(["allow", "blocks", "ok", "fail"]),
+            st.one_of(st.none(), st.floats(0, 3)),  # seconds ago that the call was made
+        ),
+        max_size=100,
+    ),
+    st.floats(0, 10),
+)
+def test_a_breaker_blocks_exactly_when_it_would_not_allow(
+    steps: list[tuple[float, str, float | None]], later: float
+) -> None:
+    breaker, now = Breaker(consecutive=2, min_calls=4, max_open_s=2.0, probe_timeout_s=1.0), 0.0
+    for step, what, ago in [*steps, (later, "blocks", None)]:
+        now += step
+        before = pickle.dumps(breaker)
+        blocked = breaker.blocks(now)
+        assert pickle.dumps(breaker) == before
+        assert blocked == (not copy.deepcopy(breaker).allow(now))
+        if what == "allow":
+            breaker.allow(now)
+        elif what != "blocks":
+            breaker.record(what == "ok", now, None if ago is None else now - ago)
 
 
 def test_knobs_out_of_range_are_refused() -> None:
