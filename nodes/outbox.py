@@ -43,13 +43,13 @@ class Outbox:
         info: ModelInfo,
         stage: int,
         node: str,
-        stats: StageStats,
         claims: Claims | None = None,
         next_is_local: Callable[[], bool] = lambda: False,
         next_lane: NextLane = lambda info, stage, features: ANY,
     ) -> None:
+        self.info = info
         self.stage = stage
-        self.stats = stats
+        self.stats = StageStats()
         self._link = link
         self._publisher = publisher
         self._node = node
@@ -60,7 +60,6 @@ class Outbox:
         following = (info.model, info.version, stage + 1)
         self._lanes: dict[str, str] = {}  # subjects by lane: made once
         self._subject_of = partial(subjects.features, *following)
-        self._info = info
         self._next_lane = next_lane
         self._next_fresh = "" if self._last else subjects.fresh(*following)
         self._dead = subjects.dead(info.model)
@@ -144,7 +143,7 @@ class Outbox:
             self.fail(job.delivery, features, error.status, str(error))
 
     def _subject(self, features: Features) -> str:
-        lane = self._next_lane(self._info, self.stage + 1, features)
+        lane = self._next_lane(self.info, self.stage + 1, features)
         subject = self._lanes.get(lane)
         if subject is None:
             if len(self._lanes) > 1024:

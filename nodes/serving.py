@@ -11,7 +11,7 @@ from functools import partial
 
 from nodes.config import NodeConfig, check_payload, credit_of, lane_options
 from nodes.job import StageOptions
-from nodes.outbox import NextLane
+from nodes.outbox import NextLane, Outbox
 from nodes.stage import StageServer
 from shards.load import StageRuntime, load_lighter, load_stage
 from shards.manifest import Manifest
@@ -112,19 +112,21 @@ class Serving:
 
     def _add_stage(self, stage: int, runtime: StageRuntime, node: str, next_lane: NextLane) -> None:
         mesh, info, config = self._mesh, self.info, self._config
-        server = StageServer(
+        out = Outbox(
             mesh.link,
             mesh.subjects,
             mesh.publisher,
             info,
             stage,
             node,
-            runtime,
-            StageOptions(max_batch=config.max_batch, max_wait=config.max_wait, quota=config.quota),
             mesh.claims,
             partial(mesh.is_local, info, stage + 1),
             next_lane,
         )
+        options = StageOptions(
+            max_batch=config.max_batch, max_wait=config.max_wait, quota=config.quota
+        )
+        server = StageServer(mesh.link, runtime, out, options, mesh.claims)
         if runtime.runtime is not None:
             server.learn_known(random_feeds(runtime.shard.receives, seed=1))
         self.servers.append(server)

@@ -18,9 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from nodes.counters import StageStats
 from nodes.job import Job, StageModel, StageOptions
-from nodes.outbox import NextLane, Outbox
+from nodes.outbox import Outbox
 from nodes.worker import Worker
 from shards.errors import InputError, RunTerminated, ShardsError
 from shards.runtime import CancelToken
@@ -29,12 +28,10 @@ from swarm.errors import DecodeError, Status
 from swarm.flow.batching import ArrivalRate, BatchLimit, Group, Run, decide, split_on_failure
 from swarm.flow.bucket import Quotas
 from swarm.flow.budget import should_start
-from swarm.lanes import Delivery, FreshDelivery, Lane, Publisher
+from swarm.lanes import Delivery, FreshDelivery, Lane
 from swarm.link import Link
 from swarm.messages import Features
-from swarm.model import ModelInfo
 from swarm.shm import ShmError
-from swarm.subjects import ANY, Subjects
 from swarm.tensors import Claimed
 
 log = logging.getLogger("swarm.stage")
@@ -46,38 +43,21 @@ FRESH_QUEUE = 64  # requests that may wait on a node in fast mode
 
 
 class StageServer:
-    """Serves one stage of one model version; `lanes` are its sources."""
+    """Serves one stage of one model version; `lanes` are its sources, `out` takes all that leaves."""
 
     def __init__(
         self,
         link: Link,
-        subjects: Subjects,
-        publisher: Publisher,
-        info: ModelInfo,
-        stage: int,
-        node: str,
         model: StageModel,
+        out: Outbox,
         options: StageOptions | None = None,
         claims: Claims | None = None,
-        next_is_local: Callable[[], bool] = lambda: False,
-        next_lane: NextLane = lambda info, stage, features: ANY,
     ) -> None:
-        self.info = info
-        self.stage = stage
+        self.info = out.info
+        self.stage = out.stage
         self.model = model
-        self.stats = StageStats()
-        self.out = Outbox(
-            link,
-            subjects,
-            publisher,
-            info,
-            stage,
-            node,
-            self.stats,
-            claims,
-            next_is_local,
-            next_lane,
-        )
+        self.stats = out.stats
+        self.out = out
         self.lanes: list[Lane] = []
         self.worker: Worker | None = None
         self._link = link
@@ -90,12 +70,12 @@ class StageServer:
         self._timer: asyncio.TimerHandle | None = None
         self._known: tuple[dict[str, np.ndarray], dict[str, np.ndarray]] | None = None
         self._quotas: Quotas | None = None
-        if self._options.quota > 0 and stage == 1:
+        if self._options.quota > 0 and self.stage == 1:
             self._quotas = Quotas(self._options.quota, max(1.0, self._options.quota / 4))
         self._suspended = False
         self._inline = model.compute_ms / 1e3 < self._options.inline_below
         if not self._inline:
-            self.worker = Worker(self._loop, f"stage-{stage}")
+            self.worker = Worker(self._loop, f"stage-{self.stage}")
 
     @property
     def queued(self) -> int:
@@ -337,7 +317,7 @@ class StageServer:
         self._suspended = True
         for lane in self.lanes:
             lane.pause()
-            for delivery in list(lane.held):
+            for delivery in list(lane.held.values()):
                 delivery.nak()
         self._queue.clear()
         if self.worker is not None:

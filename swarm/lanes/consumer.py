@@ -15,7 +15,7 @@ import json
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from swarm import jetstream
@@ -36,6 +36,7 @@ TUNE_EVERY = 0.1  # seconds
 # more than that lets messages come in bursts (a quarter less CPU a request at 2000 a second).
 AHEAD = 0.03
 SINGLE = 4  # credit up to which each ack asks for the next message itself
+MOST_ACK_WAIT = 5.0  # seconds: longer runs are kept alive, not waited for
 GRACE = 1.0  # seconds; a pull that is unanswered so long past its expiry was lost
 
 
@@ -70,10 +71,11 @@ class Lane:
         self._tuned = (0.0, 0)  # when last looked, and what was delivered by then
         self.clock = clock or ServerClock()
         self.epoch = 0
-        self.held: dict[Delivery, None] = {}  # in order of arrival
+        self.held: dict[int, Delivery] = {}  # by stream sequence, in order of arrival
         self.pending = 0  # messages waiting in the lane, as last seen
         self.paused = False
         self.redelivered = 0
+        self.overdue = 0  # messages that came again while they were held: ack_wait is too short
         self.holding = LatencyWindow()  # seconds from arrival to the end of the work
         self._provision = provision
         self._on_delivery = on_delivery
@@ -121,9 +123,12 @@ class Lane:
 
     async def _attend(self) -> None:
         """Until the lane must be provisioned anew: keep long runs alive, replace lost pulls."""
-        looked = time.monotonic()
+        looked, overdue = time.monotonic(), self.overdue
         while not self._renew.is_set() and not self._stopping:
             await self._pause(self.ack_wait / 3)
+            if self.overdue > overdue:
+                overdue = self.overdue
+                await self._lengthen_ack_wait()
             now = time.monotonic_ns()
             self._keep_alive(now)
             self._tune(now / 1e9)
@@ -141,20 +146,21 @@ class Lane:
 
     async def _ensure(self) -> None:
         try:
-            info = await self._timed_info(self.config)
+            await self._timed(jetstream.ensure_consumer(self.link, self.stream, self.config))
         except ApiError as error:
             if error.err_code != jetstream.STREAM_NOT_FOUND:
                 raise
             await self._provision()
-            info = await self._timed_info(self.config)
-        # Another node may have made the consumer with other settings: they are the lane's.
-        self.config["ack_wait"] = info["config"]["ack_wait"]
+            await self._timed(jetstream.ensure_consumer(self.link, self.stream, self.config))
 
-    async def _timed_info(self, config: dict[str, Any]) -> dict[str, Any]:
+    async def _timed(self, answer: Awaitable[dict[str, Any]]) -> dict[str, Any]:
+        """An answer about the consumer, and from it a sample of the server's clock."""
         sent = time.monotonic_ns()
-        info = await jetstream.ensure_consumer(self.link, self.stream, config)
+        info = await answer
         if stamp := info.get("ts"):
             self.clock.sample(sent, time.monotonic_ns(), stamp)
+        # Another node may have made or changed it: its settings are the lane's.
+        self.config["ack_wait"] = info["config"]["ack_wait"]
         return info
 
     async def set_ack_wait(self, seconds: float) -> None:
@@ -163,13 +169,19 @@ class Lane:
         await jetstream.update_consumer(self.link, self.stream, config)
         self.config = config
 
+    async def _lengthen_ack_wait(self) -> None:
+        """The loop is so busy that even keeping alive came too late: all work is done twice."""
+        wanted = min(MOST_ACK_WAIT, 2 * self.ack_wait)
+        log.warning("%s: ack_wait is now %.3f s", self.config["durable_name"], wanted)
+        try:
+            await self.set_ack_wait(wanted)
+        except SwarmError as error:
+            log.info("%s: ack_wait stays: %s", self.config["durable_name"], error)
+
     async def refresh(self) -> None:
         """Sample the server's clock again, and take over changed settings."""
-        sent = time.monotonic_ns()
-        name = self.config["durable_name"]
-        info = await jetstream.call(self.link, api("CONSUMER.INFO", self.stream, name))
-        self.clock.sample(sent, time.monotonic_ns(), info["ts"])
-        self.config["ack_wait"] = info["config"]["ack_wait"]
+        subject = api("CONSUMER.INFO", self.stream, self.config["durable_name"])
+        info = await self._timed(jetstream.call(self.link, subject))
         self.pending = int(info.get("num_pending", 0))
 
     def _down(self) -> None:
@@ -182,7 +194,7 @@ class Lane:
     def _keep_alive(self, now: int) -> None:
         threshold = now - int(self.ack_wait / 3 * 1e9)
         try:
-            for delivery in self.held:
+            for delivery in self.held.values():
                 if delivery.touched <= threshold:
                     delivery.touched = now
                     self.link.publish(delivery.reply, b"+WPI")
@@ -221,17 +233,28 @@ class Lane:
         if self._asked:
             self._asked.popleft()
         delivery = Delivery(self, message.reply, message.data, time.monotonic_ns())
-        self.held[delivery] = None
         self.pending = delivery.pending
         self._delivered += 1
         if delivery.delivered > 1:
             self.redelivered += 1
+            if (ours := self.held.get(delivery.sequence)) is not None:
+                self._again(ours, delivery)
+                return
+        self.held[delivery.sequence] = delivery
         try:
             self._on_delivery(delivery)
         except Exception:
             # Held, it would be kept alive for ever and cost this node one of its credits.
             delivery.nak(self.ack_wait)
             raise
+
+    def _again(self, ours: Delivery, delivery: Delivery) -> None:
+        """In hand already: computed once all the same."""
+        if delivery.received - ours.received > self.config["ack_wait"]:
+            self.overdue += 1  # else both came at once, after a stop of this process
+        ours.reply, ours.touched = delivery.reply, delivery.received
+        ours.delivered = delivery.delivered
+        self._replenish()
 
     def _pull_ended(self, message: LinkMessage) -> None:
         status, headers = message.status, message.headers or b""
@@ -248,8 +271,9 @@ class Lane:
 
     def settle(self, delivery: Delivery, verb: bytes) -> None:
         """Called by `Delivery`."""
-        if self.held.pop(delivery, delivery) is delivery or delivery.epoch != self.epoch:
+        if self.held.get(delivery.sequence) is not delivery:
             return
+        del self.held[delivery.sequence]
         now = time.monotonic()
         self.holding.add(now - delivery.received / 1e9, now)
         try:

@@ -52,7 +52,7 @@ class Delivery:
 
     @property
     def settled(self) -> bool:
-        return self not in self._lane.held
+        return self._lane.held.get(self.sequence) is not self
 
     def ack(self) -> None:
         """Done: remove it, and ask for the next in the same message."""

@@ -12,6 +12,7 @@ import pytest
 
 import nodes.outbox
 from nodes.job import StageOptions
+from nodes.outbox import Outbox
 from nodes.stage import StageServer
 from shards.errors import InputError, RunError
 from shards.runtime import CancelToken
@@ -98,7 +99,7 @@ class FakePublisher:
 
 class FakeLane:
     def __init__(self) -> None:
-        self.held: dict[FakeDelivery, None] = {}
+        self.held: dict[int, FakeDelivery] = {}
         self.pending = 0
         self.paused = False
 
@@ -123,14 +124,14 @@ class FakeDelivery:
         self.fresh = False
         self.ended = ""
         self._lane = lane
-        lane.held[self] = None
+        lane.held[id(self)] = self
 
     @property
     def settled(self) -> bool:
         return self.ended != ""
 
     def _end(self, how: str) -> None:
-        self._lane.held.pop(self, None)
+        self._lane.held.pop(id(self), None)
         self.ended = self.ended or how
 
     def ack(self) -> None:
@@ -152,14 +153,18 @@ class Bench:
         self.number = 0
         self.stage = stage
         settings: dict[str, Any] = {"max_batch": 8, "start_check": False} | options
-        self.server = StageServer(
+        out = Outbox(
             self.link,  # type: ignore[arg-type]
             Subjects("t"),
             self.publisher,  # type: ignore[arg-type]
             INFO,
             stage,
             "n1",
+        )
+        self.server = StageServer(
+            self.link,  # type: ignore[arg-type]
             model,
+            out,
             StageOptions(**settings),
         )
         self.server.lanes.append(self.lane)  # type: ignore[arg-type]

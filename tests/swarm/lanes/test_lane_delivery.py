@@ -48,6 +48,23 @@ async def test_a_lane_never_holds_more_than_its_credit(bench: Bench) -> None:
     await eventually(lambda: len(got) == 4)
 
 
+async def test_a_message_that_comes_again_while_it_is_in_hand_is_given_to_the_stage_once(
+    bench: Bench,
+) -> None:
+    lane, got = await bench.lane(credit=2)
+    sender = await bench.sender()
+    sender.send("x")
+    await eventually(lambda: len(got) == 1)
+    time.sleep(bench.options.ack_wait * 1.5)  # noqa: ASYNC251 - the loop stands still
+    await eventually(lambda: lane.overdue == 1)
+    assert (len(got), got[0].delivered) == (1, 2)
+    got[0].ack()
+    assert await sender.emptied()  # the ack was for the newest delivery
+    await eventually(lambda: lane.ack_wait == pytest.approx(2 * bench.options.ack_wait))
+    info = await jetstream.call(lane.link, api("CONSUMER.INFO", STREAM, CONSUMER))
+    assert info["config"]["ack_wait"] == pytest.approx(2e9 * bench.options.ack_wait)
+
+
 async def test_a_nak_hands_the_message_out_again_at_once(bench: Bench) -> None:
     lane, got = await bench.lane(credit=1)
     sender = await bench.sender()

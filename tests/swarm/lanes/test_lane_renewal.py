@@ -61,7 +61,7 @@ async def test_a_lane_outlives_a_connection_that_is_cut_and_loses_nothing(bench:
         delivery.ack()  # came over the old connection: by now the lane's again
 
     def ack_all() -> None:
-        for delivery in list(lane.held):
+        for delivery in list(lane.held.values()):
             delivery.ack()
 
     deadline = time.monotonic() + 5.0
