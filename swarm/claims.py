@@ -13,7 +13,7 @@ import asyncio
 import logging
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgpack
@@ -22,7 +22,7 @@ import numpy as np
 from swarm.errors import DecodeError, SwarmError
 from swarm.link import Link, LinkMessage
 from swarm.shm import MIN_BYTES, Claim, Reader, Ring, ShmError, ShmGone, host_id, sweep, unavailable
-from swarm.tensors import SHM, Claimed, Part, datatype_of, encode_tensors
+from swarm.tensors import DTYPES, SHM, Claimed, Part, datatype_of, encode_tensors
 from swarm.wire import unpack_map
 
 log = logging.getLogger("swarm.claims")
@@ -32,6 +32,42 @@ FETCH_TIMEOUT = 2.0  # seconds
 _INBOX = re.compile(r"_INBOX(?:\.[A-Za-z0-9_-]{1,128}){1,8}")
 
 Opened = list[tuple[Claim, str]]  # claims in use, each with its owner's subject
+
+
+class Lent:
+    """Tensors lent for one message; a context around its publishing, which takes them back at
+    once when that raises. Without claims (`UNLENT`) it does nothing.
+
+    packed: their encoding as a MessagePack map, or None: the message carries the bytes.
+    """
+
+    __slots__ = ("_claims", "_ring", "packed")
+
+    def __init__(
+        self,
+        packed: bytes | None = None,
+        ring: Ring | None = None,
+        claims: Sequence[Claim] = (),
+    ) -> None:
+        self.packed = packed
+        self._ring = ring
+        self._claims = claims
+
+    def take_back(self) -> None:
+        """The message reached nobody: free the memory now, not by age. Any number of times."""
+        if self._ring is not None:
+            for claim in self._claims:
+                self._ring.release(claim)
+
+    def __enter__(self) -> Lent:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self.take_back()
+
+
+UNLENT = Lent()
 
 
 class Claims:
@@ -68,32 +104,43 @@ class Claims:
 
     # --- lending ----------------------------------------------------------------------
 
+    def lend(self, tensors: Mapping[str, np.ndarray]) -> Lent:
+        """Copy the large tensors into shared memory, for one message.
+
+        `UNLENT` when none is large enough, or there is no room just now. Raises
+        `InvalidArgument` for a dtype that has no datatype on the wire; nothing is lent then.
+        """
+        encoded = self.encode(tensors)
+        return UNLENT if encoded is None else Lent(encoded[0], self._ring, encoded[1])
+
     def encode(self, tensors: Mapping[str, np.ndarray]) -> tuple[bytes, list[Claim]] | None:
         """The tensors as a MessagePack map with the large ones as claims, or None: send them.
 
-        None when none is large enough, or there is no room just now.
+        As `lend`, for a caller that keeps the claims itself.
         """
         if not self.wants(tensors):
             return None
         parts: list[Part] = [b"\xde" + len(tensors).to_bytes(2, "big")]
         claims: list[Claim] = []
-        for name, array in tensors.items():
-            if array.nbytes < MIN_BYTES:
-                parts += encode_tensors({name: array})[1:]
-                continue
-            array = np.ascontiguousarray(array)
-            claim = self._ring.put([array.reshape(-1).view(np.uint8).data])
-            if claim is None:
-                self.release_own(claims)
-                return None
-            claims.append(claim)
-            body = {
-                "datatype": datatype_of(array),
-                "shape": array.shape,
-                "codec": SHM,
-                "data": {"claim": claim.to_wire(), "owner": self._inbox},
-            }
-            parts.append(msgpack.packb(name) + msgpack.packb(body))
+        with Lent(None, self._ring, claims):  # an error half-way leaves nothing lent
+            for name, array in tensors.items():
+                if array.nbytes < MIN_BYTES:
+                    parts += encode_tensors({name: array})[1:]
+                    continue
+                datatype = datatype_of(array)
+                array = np.ascontiguousarray(array, DTYPES[datatype])
+                claim = self._ring.put([array.reshape(-1).view(np.uint8).data])
+                if claim is None:
+                    self.release_own(claims)
+                    return None
+                claims.append(claim)
+                body = {
+                    "datatype": datatype,
+                    "shape": array.shape,
+                    "codec": SHM,
+                    "data": {"claim": claim.to_wire(), "owner": self._inbox},
+                }
+                parts.append(msgpack.packb(name) + msgpack.packb(body))
         self.lent += len(claims)
         return b"".join(parts), claims
 

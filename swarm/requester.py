@@ -16,7 +16,7 @@ from typing import Protocol
 
 import numpy as np
 
-from swarm.claims import Claims
+from swarm.claims import UNLENT, Claims, Lent
 from swarm.errors import (
     DecodeError,
     NoResponders,
@@ -37,6 +37,7 @@ from swarm.messages import Features, Result
 from swarm.model import ModelInfo
 from swarm.shm import ShmError
 from swarm.subjects import ANY, Subjects
+from swarm.tensors import Part
 
 # An answer that is missing after this part of the budget, and at least so many seconds, was
 # probably lost: lanes recover from a dead node within an ack_wait, well before it.
@@ -243,24 +244,31 @@ class Requester:
             traceparent=ask.traceparent,
             hops=list(ask.hops),
         )
-        lent = None
+        lent = UNLENT
         if self._claims is not None and self._claims.host:
             features.host = self._claims.host
             if self._claims.wants(features.tensors) and self._is_local(info, 1):
-                lent = self._claims.encode(features.tensors)
-        parts = features.parts(lent[0] if lent is not None else None)
-        if ask.delivery == CORE:
-            self._link.publish(self._subjects.fresh(info.model, info.version, 1), parts, reply)
-            ask.stored = True
-            return
+                lent = self._claims.lend(features.tensors)
+        with lent:
+            parts = features.parts(lent.packed)
+            if ask.delivery == CORE:
+                self._link.publish(self._subjects.fresh(info.model, info.version, 1), parts, reply)
+                ask.stored = True
+                return
+            self._store(ask, features, parts, lent, ask.deadline - now)
+
+    def _store(
+        self, ask: Ask, features: Features, parts: list[Part], lent: Lent, remaining: float
+    ) -> None:
+        """Publish into a lane of stage 1."""
         lane = ANY
         if self.picker is not None:
-            lane = self.picker.pick_lane(ask, ask.deadline - now)
+            lane = self.picker.pick_lane(ask, remaining)
         attempt = ask.attempt
 
         def stored(error: SwarmError | None, sequence: int) -> None:
-            if error is not None and lent is not None and self._claims is not None:
-                self._claims.release_own(lent[1])
+            if error is not None:
+                lent.take_back()
             if error is None:
                 ask.stored = True
             elif attempt == ask.attempt:
@@ -268,7 +276,7 @@ class Requester:
                 _settle(ask, error)
 
         ask.stored = False
-        subject = self._subjects.features(info.model, info.version, 1, lane)
+        subject = self._subjects.features(features.model, features.version, 1, lane)
         self._publisher.publish(subject, parts, features.message_id, stored)
 
     async def _last_chance(self, ask: Ask, failed: Result) -> Result:

@@ -1,0 +1,221 @@
+"""What a requester lends for a message that reaches nobody comes back at once."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator, Sequence
+
+import numpy as np
+import pytest
+from fake_stage import INFO, SUBJECTS
+
+from swarm.claims import UNLENT, Claims, Lent
+from swarm.errors import (
+    InvalidArgument,
+    NotConnected,
+    ResourceExhausted,
+    Status,
+    SwarmError,
+    Unavailable,
+)
+from swarm.flow.hedge import Hedger
+from swarm.lanes import Publisher
+from swarm.link import Link, LinkMessage, LinkOptions
+from swarm.messages import Result
+from swarm.requester import CORE, DURABLE, Ask, Requester
+from swarm.shm import MIN_BYTES, Ring, unavailable
+from swarm.tensors import Part, decode_tensors
+from swarm.wire import unpack_map
+
+pytestmark = pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
+
+BIG = np.zeros((1, MIN_BYTES // 4), np.float32)
+
+
+class Wire(Link):
+    """A link to nowhere: it refuses with `error`, or keeps the reply subject of what was sent."""
+
+    def __init__(self) -> None:
+        super().__init__(LinkOptions(servers=("nats://127.0.0.1:1",)))
+        self.error: SwarmError | None = None
+        self.sent: list[str] = []
+
+    def publish(
+        self,
+        subject: str,
+        data: Sequence[Part] | bytes = b"",
+        reply: str = "",
+        headers: bytes = b"",
+    ) -> None:
+        if self.error is not None:
+            raise self.error
+        self.sent.append(reply)
+
+
+class Lender:
+    """A requester whose stage 1 shares its memory."""
+
+    def __init__(self) -> None:
+        self.wire = Wire()
+        self.claims = Claims(self.wire, f"test-{secrets.token_hex(6)}")
+        self.requester = Requester(
+            self.wire, SUBJECTS, Publisher(self.wire), self.claims, lambda info, stage: True
+        )
+
+    async def infer(self, budget: float = 0.1, **options: object) -> Result:
+        deadline = asyncio.get_running_loop().time() + budget
+        inputs = options.pop("inputs", {"x": BIG})
+        return await self.requester.infer(Ask(INFO, inputs, deadline, **options))  # type: ignore[arg-type]
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How many tensors were ever lent, and how many still are."""
+        stats = self.claims._ring.stats
+        return stats.put, stats.outstanding
+
+
+@pytest.fixture
+async def lender() -> AsyncIterator[Lender]:
+    made = Lender()
+    yield made
+    made.requester.close()
+    await made.claims.close(0.0)
+
+
+ERRORS = [
+    NotConnected("there is no connection"),
+    ResourceExhausted("too many bytes are waiting to be sent"),
+    Unavailable("no"),
+]
+
+
+@pytest.mark.parametrize("delivery", [DURABLE, CORE])
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+async def test_a_message_that_cannot_be_published_keeps_nothing_lent(
+    lender: Lender, error: SwarmError, delivery: str
+) -> None:
+    lender.wire.error = error
+    result = await lender.infer(delivery=delivery)
+    assert result.status is not Status.OK
+    put, outstanding = lender.counts
+    assert put >= 1
+    assert outstanding == 0
+
+
+@pytest.mark.parametrize("delivery", [DURABLE, CORE])
+async def test_a_hedge_that_cannot_be_published_takes_back_its_own_copy_only(
+    lender: Lender, delivery: str
+) -> None:
+    loop = asyncio.get_running_loop()
+    ask = Ask(INFO, {"x": BIG}, loop.time() + 5, delivery, hedge=0.5, attempt=1)
+    lender.requester._send(ask, "reply", loop.time())
+    lender.requester._hedger = Hedger(fraction=1.0)
+    for _ in range(100):
+        lender.requester._hedger.on_request(time.monotonic())
+    lender.wire.error = ResourceExhausted("full")
+    lender.requester._hedge(ask, "reply", loop)
+    assert lender.counts == (2, 1)
+    assert (ask.attempt, lender.requester.hedges) == (1, 0)
+
+
+@pytest.mark.parametrize("delivery", [DURABLE, CORE])
+async def test_a_tensor_without_a_datatype_keeps_none_of_the_others_lent(
+    lender: Lender, delivery: str
+) -> None:
+    for bad in (np.zeros(4, np.complex64), np.zeros(MIN_BYTES, np.complex64)):
+        result = await lender.infer(delivery=delivery, inputs={"x": BIG, "bad": bad})
+        assert result.status is Status.INVALID_ARGUMENT
+        put, outstanding = lender.counts
+        assert put >= 1
+        assert outstanding == 0
+
+
+@pytest.mark.parametrize("delivery", [DURABLE, CORE])
+async def test_a_message_that_cannot_be_encoded_keeps_nothing_lent(
+    lender: Lender, delivery: str
+) -> None:
+    with pytest.raises(OverflowError):
+        await lender.infer(delivery=delivery, sequence=1 << 70)
+    assert lender.counts == (1, 0)
+
+
+async def test_a_policy_that_finds_no_lane_keeps_nothing_lent(lender: Lender) -> None:
+    class NoLane:
+        def pick_lane(self, ask: Ask, remaining: float) -> str:
+            raise InvalidArgument("no lane")
+
+        def ended(self, ask: Ask, ok: bool) -> None:
+            pass
+
+    lender.requester.picker = NoLane()
+    assert (await lender.infer()).status is Status.INVALID_ARGUMENT
+    assert lender.counts[1] == 0
+    assert lender.wire.sent == []
+
+
+@pytest.mark.parametrize("delivery", [DURABLE, CORE])
+async def test_what_was_published_stays_lent_until_somebody_is_done_with_it(
+    lender: Lender, delivery: str
+) -> None:
+    await lender.infer(delivery=delivery, budget=0.05)
+    assert lender.wire.sent
+    assert lender.counts == (len(lender.wire.sent), len(lender.wire.sent))
+
+
+async def test_what_a_lane_refused_is_taken_back(lender: Lender) -> None:
+    loop = asyncio.get_running_loop()
+    ask = Ask(INFO, {"x": BIG}, loop.time() + 5, attempt=1)
+    lender.requester._send(ask, "reply", loop.time())
+    assert lender.counts == (1, 1)
+    [reply] = lender.wire.sent
+    refusal = b'{"error":{"code":503,"err_code":10077,"description":"maximum messages exceeded"}}'
+    lender.wire._reply(LinkMessage(reply, "", None, refusal))
+    assert lender.counts == (1, 0)
+
+
+# --- the helper by itself -----------------------------------------------------------------
+
+
+def test_lent_tensors_are_taken_back_by_an_error_only_and_any_number_of_times() -> None:
+    ring = Ring(f"test-{secrets.token_hex(6)}")
+    first, second = ring.put([b"x"]), ring.put([b"y"])
+    assert first is not None
+    assert second is not None
+    lent = Lent(b"", ring, [first])
+    with lent:
+        pass
+    assert ring.stats.outstanding == 2
+    with pytest.raises(NotConnected), lent:
+        raise NotConnected("gone")
+    assert ring.stats.outstanding == 1
+    lent.take_back()
+    third = ring.put([b"z"])  # in the same place as the first
+    assert third is not None
+    lent.take_back()
+    assert ring.stats.outstanding == 2
+    ring.close()
+
+
+def test_without_claims_there_is_nothing_to_take_back() -> None:
+    assert UNLENT.packed is None
+    UNLENT.take_back()
+    with pytest.raises(NotConnected), UNLENT:
+        raise NotConnected("gone")
+
+
+async def test_what_has_no_room_or_is_small_is_not_lent(lender: Lender) -> None:
+    assert lender.claims.lend({"x": BIG[:, :-1]}) is UNLENT
+    lender.claims._ring = Ring("test", capacity=1 << 12)
+    assert lender.claims.lend({"x": BIG}) is UNLENT
+
+
+async def test_lent_tensors_are_little_endian_whatever_they_were(lender: Lender) -> None:
+    values = np.arange(MIN_BYTES).astype(">f4")
+    lent = lender.claims.lend({"x": values})
+    assert lent.packed is not None
+    got = decode_tensors(unpack_map(lent.packed, 1 << 20))
+    lender.claims.open(got)
+    np.testing.assert_array_equal(got["x"], values)
+    lent.take_back()
