@@ -18,6 +18,7 @@ class Counters:
     refused: int = 0
     redelivered: int = 0
     dead_lettered: int = 0
+    cancelled: int = 0  # not computed, since nobody waits for them any more
     batches: int = 0
     blocked: int = 0  # times that the next lane was full
 

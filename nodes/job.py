@@ -43,7 +43,7 @@ class StageOptions:
     quota: float = 0.0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Job:
     """A request in hand: its delivery, its features, and what it has cost so far."""
 
@@ -55,3 +55,16 @@ class Job:
     queue_us: int = 0
     opened: Opened = field(default_factory=list)  # shared memory in use
     shape: tuple[Any, ...] = field(default=())
+
+    def most_spent(self, stage: int) -> str:
+        """Where most of its time went, as text; it is about to begin `stage`."""
+        lane_ms = self.age * 1e3
+        hops = [h for h in self.features.hops if isinstance(h, dict)]
+        slowest = max(hops, key=_hop_us, default={})
+        if (hop_ms := _hop_us(slowest) / 1e3) > lane_ms:
+            return f"{hop_ms:.1f} ms in stage {slowest.get('stage')}"
+        return f"{lane_ms:.1f} ms in the lane of stage {stage}"
+
+
+def _hop_us(hop: dict[str, Any]) -> int:
+    return int(hop.get("queue_us", 0) + hop.get("compute_us", 0))

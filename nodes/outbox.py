@@ -199,6 +199,13 @@ class Outbox:
         if settle:
             delivery.ack()
 
+    def drop(self, job: Job) -> None:
+        """Nobody waits for it any more."""
+        self.stats.counters.cancelled += 1
+        job.delivery.ack()
+        if job.opened and self._claims is not None:
+            self._claims.done(job.opened)
+
     def bury(self, delivery: Delivery | FreshDelivery, reason: str) -> None:
         """Dead-letter a message that no node can serve."""
         self.stats.counters.dead_lettered += 1

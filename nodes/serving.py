@@ -21,6 +21,7 @@ from swarm import jetstream
 from swarm.clock import ServerClock
 from swarm.errors import NotFound, SwarmError
 from swarm.lanes import PRIMARY, FreshLane, Lane, consumer_config, ensure_lanes
+from swarm.link import LinkMessage
 from swarm.mesh import Mesh
 from swarm.model import ModelInfo
 from swarm.subjects import ANY
@@ -105,6 +106,9 @@ class Serving:
         self._tasks: dict[tuple[int, str], asyncio.Task[None]] = {}
         self._group: asyncio.TaskGroup | None = None
         self._drained = asyncio.Event()
+        self._cancel_sid = mesh.link.subscribe(
+            mesh.subjects.cancel(self.info.model, self.info.version), self._cancel
+        )
         check_payload(self.info, mesh.link)
         self._lane_options = lane_options(self.info, config)
         for stage, runtime in loaded.stages.items():
@@ -138,6 +142,11 @@ class Serving:
         if config.priority == PRIMARY:
             fresh.open()
         self.fresh[stage] = fresh
+
+    def _cancel(self, message: LinkMessage) -> None:
+        request_id = bytes(message.data[:128]).decode(errors="replace")
+        for server in self.servers:
+            server.cancel(request_id)
 
     def _add_lane(self, server: StageServer, name: str) -> Lane:
         mesh, info = self._mesh, self.info
@@ -211,6 +220,7 @@ class Serving:
         await asyncio.gather(*(fresh.close() for fresh in self.fresh.values()))
         await asyncio.gather(*(server.drain() for server in self.servers))
         self._drained.set()
+        self._mesh.link.unsubscribe(self._cancel_sid)
         with contextlib.suppress(TimeoutError, SwarmError):
             await self._mesh.link.flush(1.0)
         for server in self.servers:

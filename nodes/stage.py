@@ -13,11 +13,11 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from nodes.cancelled import Cancelled
 from nodes.job import Job, StageModel, StageOptions
 from nodes.outbox import Outbox
 from nodes.worker import Worker
@@ -43,7 +43,7 @@ FRESH_QUEUE = 64  # requests that may wait on a node in fast mode
 
 
 class StageServer:
-    """Serves one stage of one model version; `lanes` are its sources, `out` takes all that leaves."""
+    """Serves one stage of a model version; `lanes` are its sources, `out` takes what leaves."""
 
     def __init__(
         self,
@@ -69,10 +69,11 @@ class StageServer:
         self._limit = BatchLimit(largest=self._options.max_batch, start=self._options.max_batch)
         self._timer: asyncio.TimerHandle | None = None
         self._known: tuple[dict[str, np.ndarray], dict[str, np.ndarray]] | None = None
-        self._quotas: Quotas | None = None
-        if self._options.quota > 0 and self.stage == 1:
-            self._quotas = Quotas(self._options.quota, max(1.0, self._options.quota / 4))
+        rate = self._options.quota if self.stage == 1 else 0.0
+        self._quotas = Quotas(rate, max(1.0, rate / 4)) if rate > 0 else None
         self._suspended = False
+        self._cancelled = Cancelled()
+        self._running: dict[CancelToken, list[Job]] = {}
         self._inline = model.compute_ms / 1e3 < self._options.inline_below
         if not self._inline:
             self.worker = Worker(self._loop, f"stage-{self.stage}")
@@ -161,6 +162,9 @@ class StageServer:
 
     def _accept(self, job: Job) -> None:
         """Check the tensors; then run at once, or queue for the worker."""
+        if self._cancelled and job.features.id in self._cancelled:
+            self.out.drop(job)
+            return
         if self._inline:
             self._run_inline(job)  # which checks them itself
             return
@@ -182,22 +186,10 @@ class StageServer:
         if should_start(remaining, usual, self._options.start_check):
             return False
         self.stats.counters.expired += 1
-        spent = f"{job.age * 1e3:.1f} ms in the lane of stage {self.stage}"
-        slowest = max(
-            (h for h in job.features.hops if isinstance(h, dict)),
-            key=lambda h: h.get("queue_us", 0) + h.get("compute_us", 0),
-            default=None,
+        text = (
+            f"the budget ended before stage {self.stage}: most of it, {job.most_spent(self.stage)}"
         )
-        if slowest is not None:
-            total = (slowest.get("queue_us", 0) + slowest.get("compute_us", 0)) / 1e3
-            if total > job.age * 1e3:
-                spent = f"{total:.1f} ms in stage {slowest.get('stage')}"
-        self.out.fail(
-            job.delivery,
-            job.features,
-            Status.DEADLINE_EXCEEDED,
-            f"the budget ended before stage {self.stage}: most of it, {spent}",
-        )
+        self.out.fail(job.delivery, job.features, Status.DEADLINE_EXCEEDED, text)
         return True
 
     # --- compute --------------------------------------------------------------------
@@ -265,6 +257,7 @@ class StageServer:
     def _start(self, batch: list[Job], now: float) -> None:
         assert self.worker is not None
         token = CancelToken()
+        self._running[token] = batch
         # A run is ended when nobody in it has any budget left.
         latest = max(job.expires for job in batch)
         timer = self._loop.call_later(max(0.0, latest - now), token.cancel)
@@ -277,6 +270,7 @@ class StageServer:
 
         def done(results: Any, error: Exception | None, seconds: float) -> None:
             timer.cancel()
+            self._running.pop(token, None)
             self._computed(batch, results, error, seconds)
             self._dispatch()
 
@@ -297,6 +291,9 @@ class StageServer:
             return
         if isinstance(error, RunTerminated):
             for job in batch:
+                if job.features.id in self._cancelled:
+                    self.out.drop(job)
+                    continue
                 self.stats.counters.expired += 1
                 text = f"the budget ended during the run of stage {self.stage}"
                 self.out.fail(job.delivery, job.features, Status.DEADLINE_EXCEEDED, text)
@@ -310,6 +307,19 @@ class StageServer:
         for job in batch:
             self.out.fail(job.delivery, job.features, Status.INTERNAL, f"{error}")
 
+    def cancel(self, request_id: str) -> None:
+        """Nobody waits for this request: do not compute it, here or when it comes again."""
+        self._cancelled.add(request_id)
+        waiting, self._queue = self._queue, deque()
+        for job in waiting:
+            if job.features.id == request_id:
+                self.out.drop(job)
+            else:
+                self._queue.append(job)
+        for token, batch in self._running.items():
+            if all(job.features.id in self._cancelled for job in batch):
+                token.cancel()
+
     # --- trouble ----------------------------------------------------------------------
 
     def suspend(self) -> None:
@@ -320,6 +330,7 @@ class StageServer:
             for delivery in list(lane.held.values()):
                 delivery.nak()
         self._queue.clear()
+        self._running.clear()
         if self.worker is not None:
             self.worker.abandon()
 

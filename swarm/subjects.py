@@ -57,6 +57,10 @@ class Subjects:
             f".{int(stage)}"
         )
 
+    def cancel(self, model: str, version: str) -> str:
+        """Ids of requests whose requester waits no more."""
+        return f"{self.root}.cancel.{token(model, 'model name')}.{token(version, 'version')}"
+
     def gossip(self, node: str) -> str:
         return f"{self.root}.gossip.{token(node, 'node id')}"
 

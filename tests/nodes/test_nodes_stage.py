@@ -17,6 +17,7 @@ from nodes.stage import StageServer
 from shards.errors import InputError, RunError
 from shards.runtime import CancelToken
 from swarm.errors import NotConnected, ResourceExhausted, Status, SwarmError, Unavailable
+from swarm.flow.batching import BatchLimit
 from swarm.messages import Features, Result
 from swarm.model import ModelInfo, Spec, Stage
 from swarm.subjects import Subjects
@@ -534,3 +535,51 @@ async def test_the_self_test_notices_a_model_that_computes_otherwise(
     assert b.server.self_test()
     b.model.run = lambda tensors, cancel=None: {"x": tensors["x"] + 2}  # type: ignore[method-assign]
     assert not b.server.self_test()
+
+
+async def test_a_cancelled_request_that_waits_is_dropped_and_the_others_are_served(
+    bench: Callable[..., Bench],
+) -> None:
+    it = bench(FakeModel(slow=0.1), max_batch=1)
+    first, second, third = it.send(1.0), it.send(2.0), it.send(3.0)
+    it.server.cancel("r2")
+    assert second.ended == "ack"
+    await it.all_ended(first, third)
+    assert sorted(it.answers()) == ["r1", "r3"]
+    assert it.server.stats.counters.cancelled == 1
+
+
+async def test_a_cancelled_run_is_ended_and_answers_nobody(bench: Callable[..., Bench]) -> None:
+    it = bench(FakeModel(slow=LIMIT / 2), max_batch=1)
+    only = it.send(1.0, budget=LIMIT)
+    await asyncio.sleep(0.02)
+    it.server.cancel("r1")
+    started = time.monotonic()
+    await it.all_ended(only)
+    assert time.monotonic() - started < LIMIT / 4
+    assert (only.ended, it.answers()) == ("ack", {})
+
+
+async def test_a_batch_of_which_one_member_was_cancelled_runs_to_its_end(
+    bench: Callable[..., Bench],
+) -> None:
+    it = bench(FakeModel(slow=0.1), max_batch=4)
+    it.server._limit = BatchLimit(largest=4, target_s=LIMIT)  # slow runs do not lower it
+    front = it.send(0.0)  # the others wait behind it, and run together
+    second, third = it.send(1.0), it.send(2.0)
+    await it.all_ended(front)
+    it.server.cancel("r2")
+    await it.all_ended(second, third)
+    assert it.model.batches[-1] == 2
+    assert "r3" in it.answers()
+
+
+async def test_an_attempt_that_comes_after_its_cancellation_is_not_computed(
+    bench: Callable[..., Bench],
+) -> None:
+    it = bench(FakeModel())
+    it.server.cancel("r1")
+    late, other = it.send(1.0), it.send(2.0)
+    await it.all_ended(late, other)
+    assert late.ended == "ack"
+    assert list(it.answers()) == ["r2"]

@@ -1,0 +1,43 @@
+"""What nobody waits for any more is not computed."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nodes.cancelled import MOST, REMEMBERED, Cancelled
+
+
+def test_an_id_is_remembered_for_a_while_and_then_forgotten() -> None:
+    cancelled = Cancelled()
+    assert not cancelled
+    cancelled.add("a", 100.0)
+    cancelled.add("b", 100.0 + REMEMBERED / 2)
+    assert "a" in cancelled
+    cancelled.add("c", 100.1 + REMEMBERED)
+    assert ("a" in cancelled, "b" in cancelled, "c" in cancelled) == (False, True, True)
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.floats(0, 2)), min_size=1, max_size=60))
+def test_what_was_named_within_the_time_is_known_and_what_was_not_is_not(
+    named: list[tuple[int, float]],
+) -> None:
+    cancelled, now, last = Cancelled(), 0.0, dict[str, float]()
+    for number, pause in named:
+        now += pause
+        cancelled.add(str(number), now)
+        last[str(number)] = now
+    expected = {key for key, at in last.items() if at + REMEMBERED > now}
+    assert {str(n) for n in range(21) if str(n) in cancelled} == expected
+
+
+def test_a_flood_of_ids_is_bounded_and_the_newest_are_kept() -> None:
+    cancelled = Cancelled()
+    for number in range(3 * MOST):
+        cancelled.add(str(number), 1.0)
+    assert [str(n) in cancelled for n in (0, 2 * MOST - 1, 2 * MOST, 3 * MOST - 1)] == [
+        False,
+        False,
+        True,
+        True,
+    ]
