@@ -7,13 +7,12 @@ import logging
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from nodes.counters import StageStats
 from nodes.job import Job
-from swarm.claims import Claims
+from swarm.claims import UNLENT, Claims, Lent
 from swarm.errors import NotConnected, ResourceExhausted, Status, SwarmError
 from swarm.lanes import Delivery, FreshDelivery, Publisher
 from swarm.link import Link
@@ -92,20 +91,18 @@ class Outbox:
 
     def _answer(self, job: Job, result: dict[str, np.ndarray]) -> None:
         features = job.features
-        lent, claims = None, self._claims
-        if claims is not None and features.host and features.host == claims.host:
-            lent = claims.encode(result)
         answer = Result(
             features.id, features.model, features.version, outputs=result, attempt=features.attempt
         )
+        claims = self._claims
+        here = claims is not None and features.host and features.host == claims.host
         try:
-            packed = lent[0] if lent is not None else None
-            self._link.publish(features.reply, result_parts(answer, features.hops, packed))
+            with claims.lend(result) if here and claims is not None else UNLENT as lent:
+                self._link.publish(features.reply, result_parts(answer, features.hops, lent.packed))
+        except NotConnected:
+            return  # it will be handed out again
         except SwarmError as error:
-            if lent is not None and claims is not None:
-                claims.release_own(lent[1])
-            if not isinstance(error, NotConnected):  # else it will be handed out again
-                self.fail(job.delivery, features, error.status, str(error))
+            self.fail(job.delivery, features, error.status, str(error))
             return
         # Same connection, same order: the server has the answer before it has the ack.
         self._finish(job)
@@ -113,33 +110,24 @@ class Outbox:
     def _forward(self, job: Job) -> None:
         features = job.features
         features.budget_us = int((job.expires - time.monotonic()) * 1e6)
-        lent: tuple[bytes, list[Any]] | None = None
         claims = self._claims
-
-        def take_back() -> None:
-            if lent is not None and claims is not None:
-                claims.release_own(lent[1])
-
-        def stored(error: SwarmError | None, _sequence: int) -> None:
-            if error is not None:
-                take_back()
-            self._stored(job, error)
-
         try:
+            lent = UNLENT
             if claims is not None and claims.wants(features.tensors) and self._next_is_local():
-                lent = claims.encode(features.tensors)
-            # Raises for an output that has no datatype on the wire.
-            parts: list[Part] = features.parts(lent[0] if lent is not None else None)
-            if job.delivery.fresh:
-                # With nobody there the server tells the requester itself (503 to the reply).
-                self._link.publish(self._next_fresh, parts, features.reply)
-                self._finish(job)
-                return
-            self._publisher.publish(self._subject(features), parts, features.message_id, stored)
+                lent = claims.lend(features.tensors)
+            with lent:
+                # Raises for an output that has no datatype on the wire.
+                parts: list[Part] = features.parts(lent.packed)
+                if job.delivery.fresh:
+                    # With nobody there the server tells the requester itself (503 to the reply).
+                    self._link.publish(self._next_fresh, parts, features.reply)
+                    self._finish(job)
+                    return
+                stored = partial(self._stored, job, lent)
+                self._publisher.publish(self._subject(features), parts, features.message_id, stored)
         except NotConnected:
-            take_back()  # the message will be handed out again
+            return  # the message will be handed out again
         except SwarmError as error:
-            take_back()
             self.fail(job.delivery, features, error.status, str(error))
 
     def _subject(self, features: Features) -> str:
@@ -158,11 +146,13 @@ class Outbox:
         if job.opened and self._claims is not None:
             self._claims.done(job.opened)
 
-    def _stored(self, job: Job, error: SwarmError | None) -> None:
+    def _stored(self, job: Job, lent: Lent, error: SwarmError | None, _sequence: int) -> None:
         """The next lane's answer: only now is this stage's work done."""
         if error is None:
             self._finish(job)
-        elif isinstance(error, ResourceExhausted):
+            return
+        lent.take_back()
+        if isinstance(error, ResourceExhausted):
             # Hold it: this lane fills up in turn, up to the requester, who is refused at once.
             self.stats.counters.blocked += 1
             if job.expires - time.monotonic() > RETRY_FULL_LANE:

@@ -68,6 +68,7 @@ class Ask:
     sequence: int = 0
     traceparent: str = ""
     attempt: int = 0
+    sent: int = 0  # copies that were published
     stored: bool = False
     hops: list[dict[str, object]] = field(default_factory=list)
     outcome: asyncio.Future[Result | SwarmError | None] | None = None
@@ -134,6 +135,8 @@ class Requester:
             self._link.forget(reply)
             del self._asks[reply]
             gate.leave(taken, result, time.monotonic())
+            if ask.sent > (result is not None):
+                self._cancel(ask)
             if self.picker is not None:
                 self.picker.ended(ask, result is not None and result.status is Status.OK)
         result.latency = time.monotonic() - started
@@ -254,6 +257,7 @@ class Requester:
             if ask.delivery == CORE:
                 self._link.publish(self._subjects.fresh(info.model, info.version, 1), parts, reply)
                 ask.stored = True
+                ask.sent += 1
                 return
             self._store(ask, features, parts, lent, ask.deadline - now)
 
@@ -278,6 +282,15 @@ class Requester:
         ask.stored = False
         subject = self._subjects.features(features.model, features.version, 1, lane)
         self._publisher.publish(subject, parts, features.message_id, stored)
+        ask.sent += 1
+
+    def _cancel(self, ask: Ask) -> None:
+        """Nobody waits any more: an attempt that is still on its way need not be computed."""
+        try:
+            subject = self._subjects.cancel(ask.info.model, ask.info.version)
+            self._link.publish(subject, ask.id.encode())
+        except SwarmError:
+            return  # it only saves work
 
     async def _last_chance(self, ask: Ask, failed: Result) -> Result:
         """No retry is left; an earlier attempt may still be answered inside the budget."""
