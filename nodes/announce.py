@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Set
 from typing import Any
 
 from nodes.config import NodeConfig
@@ -20,7 +20,7 @@ from swarm.lanes import FALLBACK, PRIMARY, Lane
 from swarm.membership import Membership
 from swarm.mesh import Mesh
 from swarm.model import ModelInfo
-from swarm.peerstate import StagePeer, serving
+from swarm.peerstate import StagePeer, Where, load_entries, serves_entries, serving
 from swarm.routing.rendezvous import rendezvous
 
 log = logging.getLogger("swarm.node")
@@ -49,7 +49,9 @@ class Announcer:
         self._router = router
         self._servings = servings
         self._tell = tell
-        self._told_load: dict[str, list[int]] = {}
+        self._told_load: dict[Where, list[int]] = {}
+        self._announced: Set[Where] = set()  # a version that still loads is not
+        self._keys: Set[str] = set()  # of gossip: what is served, and its loads
         self._covering: set[tuple[str, int]] = set()
         self._adopted: set[tuple[str, int, str]] = set()  # version, stage, node
         self._changed = asyncio.Event()
@@ -85,31 +87,50 @@ class Announcer:
 
     def announce(self, draining: bool = False) -> None:
         """Write who and what this node is."""
-        serves = [
-            [s.info.model, s.info.version, server.stage]
-            for s in self._servings()
-            for server in s.servers
-        ]
         self._members.set("role", self._config.role)
-        self._members.set("serves", serves)
         self._members.set("priority", self._config.priority)
         self._members.set("host", self._mesh.claims.host)
         self._members.set("device", "cpu")
         self._members.set("draining", draining)
+        self._announced = set(self._served())
+        self._write()
 
     def _announce_load(self) -> None:
         now = time.monotonic()
-        loads = {
-            f"{server.info.model}/{server.stage}": load_of(server, now)
+        loads: dict[Where, list[int]] = {}
+        for where, server in self._served().items():
+            numbers, told = load_of(server, now), self._told_load.get(where)
+            loads[where] = numbers if told is None or _moved(told, numbers) else told
+        if loads != self._told_load:
+            self._told_load = loads
+            self._members.set("memory", memory_free())
+        self._write()
+
+    def _served(self) -> dict[Where, StageServer]:
+        return {
+            (server.info.model, server.info.version, server.stage): server
             for serving_ in self._servings()
             for server in serving_.servers
         }
-        if set(loads) != set(self._told_load) or any(
-            _moved(self._told_load[key], numbers) for key, numbers in loads.items()
-        ):
-            self._told_load = loads
-            self._members.set("load", loads)
-            self._members.set("memory", memory_free())
+
+    def _write(self) -> None:
+        """Gossip what is served and how busy it is; no longer what is not served any more."""
+        told = {where: load for where, load in self._told_load.items() if where in self._announced}
+        serves, loads = serves_entries(self._announced), load_entries(told)
+        for key in self._keys - serves.keys() - loads.keys():
+            self._members.delete(key)
+        self._keys = serves.keys() | loads.keys()
+        if self._set(serves):
+            self._set(loads)
+            return
+        # What is served comes before how busy it is: perhaps there is room without the loads.
+        for key in loads:
+            self._members.delete(key)
+        self._set(serves)
+
+    def _set(self, entries: Mapping[str, object]) -> bool:
+        written = [self._members.set(key, value) for key, value in entries.items()]
+        return all(written)
 
     def on_event(self, event: Event) -> None:
         """A change in the mesh: one of the living tells the dashboards."""

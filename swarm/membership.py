@@ -52,6 +52,7 @@ class Membership:
             node, time.time_ns() // 1_000_000, random.Random(), config, mesh_key, valid
         )
         self._view: Mapping[str, PeerView] | None = None
+        self._refused: set[str] = set()  # own keys that could not be written
         self._waiting: dict[str, tuple[int, asyncio.TimerHandle]] = {}
         self._discovered = 0.0
         self._connected = 0.0
@@ -70,13 +71,31 @@ class Membership:
         """The nodes that are neither dead nor gone nor suspected."""
         return [peer for peer in self.view().values() if peer.state == "alive"]
 
-    def set(self, key: str, value: object) -> None:
-        """Write one of this node's own keys; what is too large to be gossiped stays as it was."""
+    def set(self, key: str, value: object) -> bool:
+        """Write one of this node's own keys.
+
+        False when it cannot be gossiped, being too large as a rule: it stays as it was, which is
+        counted (`own_value_refused`, in the node's status) and logged until it works again.
+        """
+        self._view = None
         try:
             self.gossip.set(key, value, time.monotonic())
         except ValueError as error:
-            log.warning("not gossiped: %s", error)
+            self.gossip.counters["own_value_refused"] += 1
+            if key not in self._refused:
+                self._refused.add(key)
+                log.warning("not gossiped: %s", error)
+            return False
+        if key in self._refused:
+            self._refused.discard(key)
+            log.info("%s is gossiped again", key)
+        return True
+
+    def delete(self, key: str) -> None:
+        """Delete one of this node's own keys, at its peers too; unknown ones are ignored."""
         self._view = None
+        self._refused.discard(key)
+        self.gossip.delete(key, time.monotonic())
 
     async def run(self) -> None:
         """One round each `config.interval` seconds, until cancelled."""

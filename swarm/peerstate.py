@@ -1,32 +1,84 @@
 """What a node gossips of itself, and how little of a peer's word is believed.
 
-role      "shard-2"                        draining  bool
-serves    [[model, version, stage], …]     host      memory host id, or ""
-device    "cpu", "cuda" …                  memory    bytes free
-priority  0 primary, 1 standby, 2 fallback
-load      {"<model>/<stage>": [waiting, in hand, compute ewma, p50, p99, queue ewma, p50,
-          p99]}, times in microseconds
+role        "shard-2"                        draining  bool
+device      "cpu", "cuda" …                  host      memory host id, or ""
+priority    0 primary, 1 standby, 2 fallback memory    bytes free
+serves/T    [model, version, [stage, …]]     one model version and its stages, in order
+load/T/C    [[stage, waiting, in hand, compute ewma, p50, p99, queue ewma, p50, p99], …] of the
+            stages from 16 C to 16 C + 15 that it serves, in order; times in microseconds
+
+T is a hash of model and version, whose names may be longer than a key. Gossip refuses a value
+above 1 KB whole, so none grows with what a node serves: 253 stages of a version with the longest
+names fit, whatever their numbers, and 16 loads take 707 bytes at most. All keys of a node together
+have room for the loads of some 150 stages at the worst and 250 as a rule.
 """
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import blake2b
 from typing import Any
 
 from swarm.gossip import PeerView
 from swarm.routing import Candidate
 from swarm.subjects import TOKEN
 
-MAX_SERVES = 256
+Where = tuple[str, str, int]  # model, version, stage
+
+MAX_STAGES = 256  # of one version: the longest list that gossip carries
+MAX_CANDIDATES = 1024  # stages of one node that routing looks at, all versions together
+MAX_STAGE = 4096
 MAX_COUNT = 10**9
 MAX_TIME = 3_600_000_000  # microseconds
 LOAD_FIELDS = 8
+CHUNK = 16  # stages whose loads travel together
+_IDLE = (0,) * LOAD_FIELDS
+_MOST = (MAX_COUNT,) * 2 + (MAX_TIME,) * 6
+_LOAD_KEY = re.compile(r"[0-9a-f]{12}/(0|[1-9][0-9]{0,2})")
+
+
+@lru_cache(maxsize=4096)
+def _tag(model: str, version: str) -> str:
+    return blake2b(f"{model}/{version}".encode(), digest_size=6).hexdigest()
+
+
+# --- written ------------------------------------------------------------------------------
+
+
+def serves_entries(stages: Iterable[Where]) -> dict[str, list[Any]]:
+    """What a node serves, as the keys and values that it gossips."""
+    entries: dict[str, list[Any]] = {}
+    for model, version, stage in sorted(set(stages)):
+        key = f"serves/{_tag(model, version)}"
+        entries.setdefault(key, [model, version, []])[2].append(stage)
+    return entries
+
+
+def load_entries(loads: Mapping[Where, Sequence[int]]) -> dict[str, list[list[int]]]:
+    """The loads of its stages (`LOAD_FIELDS` numbers each), as the keys and values that a node
+    gossips; a number out of range is told as the nearest in it."""
+    entries: dict[str, list[list[int]]] = {}
+    for where in sorted(loads):
+        model, version, stage = where
+        numbers = [min(max(n, 0), most) for n, most in zip(loads[where], _MOST, strict=True)]
+        key = f"load/{_tag(model, version)}/{stage // CHUNK}"
+        entries.setdefault(key, []).append([stage, *numbers])
+    return entries
+
+
+# --- judged -------------------------------------------------------------------------------
 
 
 def valid(key: str, value: object) -> bool:
     """Whether a peer's value is of the right kind and in range; unknown keys are carried."""
+    kind, slash, rest = key.partition("/")
+    if slash:
+        keyed = _KEYED.get(kind)
+        return True if keyed is None else keyed(rest, value)
     check = _CHECKS.get(key)
     return True if check is None else check(value)
 
@@ -35,44 +87,62 @@ def _token(value: object) -> bool:
     return isinstance(value, str) and TOKEN.fullmatch(value) is not None
 
 
-def _serves(value: object) -> bool:
+def _serves(tag: str, value: object) -> bool:
+    if not (isinstance(value, list | tuple) and len(value) == 3):  # gossip reads lists as tuples
+        return False
+    model, version, stages = value
     return (
-        isinstance(value, list | tuple)  # gossip reads lists as tuples
-        and len(value) <= MAX_SERVES
-        and all(
-            isinstance(entry, list | tuple)
-            and len(entry) == 3
-            and _token(entry[0])
-            and _token(entry[1])
-            and type(entry[2]) is int
-            and 0 <= entry[2] <= 4096
-            for entry in value
-        )
+        _token(model)
+        and _token(version)
+        and tag == _tag(model, version)
+        and isinstance(stages, list | tuple)
+        and 1 <= len(stages) <= MAX_STAGES
+        and _ascending(stages)
     )
 
 
-def _load(value: object) -> bool:
-    return isinstance(value, dict) and all(
-        isinstance(key, str)
-        and isinstance(numbers, list | tuple)
-        and len(numbers) == LOAD_FIELDS
-        and all(type(n) is int and n >= 0 for n in numbers)
-        and all(n <= MAX_COUNT for n in numbers[:2])
-        and all(n <= MAX_TIME for n in numbers[2:])
-        for key, numbers in value.items()
+def _load(rest: str, value: object) -> bool:
+    named = _LOAD_KEY.fullmatch(rest)
+    return (
+        named is not None
+        and isinstance(value, list | tuple)
+        and all(_row(row) for row in value)
+        and _ascending([row[0] for row in value])
+        and all(row[0] // CHUNK == int(named[1]) for row in value)
     )
+
+
+def _row(row: object) -> bool:
+    return (
+        isinstance(row, list | tuple)
+        and len(row) == 1 + LOAD_FIELDS
+        and all(type(n) is int for n in row)
+        and all(0 <= n <= most for n, most in zip(row[1:], _MOST, strict=True))
+    )
+
+
+def _ascending(stages: Sequence[object]) -> bool:
+    """Stage numbers, each once, in order."""
+    last = -1
+    for stage in stages:
+        if type(stage) is not int or not last < stage <= MAX_STAGE:
+            return False
+        last = stage
+    return True
 
 
 _CHECKS: dict[str, Any] = {
     "role": lambda v: _token(v),
-    "serves": _serves,
-    "load": _load,
     "draining": lambda v: type(v) is bool,
     "host": lambda v: v == "" or _token(v),
     "device": lambda v: _token(v),
     "memory": lambda v: type(v) is int and 0 <= v < 1 << 60,
     "priority": lambda v: type(v) is int and 0 <= v <= 9,
 }
+_KEYED: dict[str, Any] = {"serves": _serves, "load": _load}
+
+
+# --- read ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +158,11 @@ class StagePeer:
 def serving(peers: Iterable[PeerView], model: str, version: str, stage: int) -> list[StagePeer]:
     """The peers that serve a stage, in no order."""
     found = []
+    key = f"serves/{_tag(model, version)}"
     for peer in peers:
-        if (model, version, stage) in map(tuple, _list(peer.values.get("serves"))):
-            values = peer.values
+        values = peer.values
+        entry = values.get(key)
+        if isinstance(entry, list | tuple) and stage in entry[2]:
             found.append(
                 StagePeer(
                     peer.node,
@@ -109,10 +181,7 @@ def candidates(peers: Mapping[str, PeerView], heard: float | None = None) -> lis
     for peer in peers.values():
         if peer.state in ("dead", "left") or _int(peer.values.get("priority")) != 0:
             continue
-        load = peer.values.get("load")
-        loads: dict[Any, Any] = load if isinstance(load, dict) else {}
-        for model, version, stage in _list(peer.values.get("serves")):
-            numbers = loads.get(f"{model}/{stage}", [0] * LOAD_FIELDS)
+        for (model, version, stage), numbers in _stages(peer.values):
             memory = peer.values.get("memory")
             found.append(
                 Candidate(
@@ -137,8 +206,21 @@ def candidates(peers: Mapping[str, PeerView], heard: float | None = None) -> lis
     return found
 
 
-def _list(value: object) -> Sequence[Any]:
-    return value if isinstance(value, list | tuple) else ()
+def _stages(values: Mapping[str, object]) -> list[tuple[Where, Sequence[int]]]:
+    """What a node serves, each with its load: idle, as long as none was told."""
+    found: list[tuple[Where, Sequence[int]]] = []
+    for key, value in values.items():
+        kind, slash, tag = key.partition("/")
+        if kind != "serves" or not slash or not isinstance(value, list | tuple):
+            continue
+        model, version, stages = value
+        loads: dict[int, Sequence[int]] = {}
+        for chunk in {stage // CHUNK for stage in stages}:
+            rows = values.get(f"load/{tag}/{chunk}")
+            if isinstance(rows, list | tuple):
+                loads |= {row[0]: row[1:] for row in rows}
+        found += [((model, version, stage), loads.get(stage, _IDLE)) for stage in stages]
+    return found[:MAX_CANDIDATES]
 
 
 def _int(value: object) -> int:

@@ -13,6 +13,7 @@ from nodes.config import NodeConfig
 from nodes.serving import Serving
 from swarm.gossip import Event, PeerView
 from swarm.model import ModelInfo, Spec, Stage
+from swarm.peerstate import serves_entries
 from swarm.routing.rendezvous import rendezvous
 
 SPEC = (Spec("x", "FP32", (-1, 4)),)
@@ -67,7 +68,7 @@ class Scene:
         )
 
     def add(self, node: str, priority: int = 0, state: Any = "alive", **more: Any) -> None:
-        values = {"serves": (("m", "1", 1),), "priority": priority} | more
+        values = serves_entries([("m", "1", 1)]) | {"priority": priority} | more
         self.peers[node] = PeerView(node, state, 1, 1, values if state == "alive" else {})
 
     def view(self) -> dict[str, PeerView]:
@@ -76,8 +77,8 @@ class Scene:
     def alive(self) -> list[PeerView]:
         return [peer for peer in self.peers.values() if peer.state == "alive"]
 
-    def set(self, key: str, value: object) -> None:
-        return
+    def set(self, key: str, value: object) -> bool:
+        return True
 
     async def tend(self, times: int = 1) -> list[str]:
         """The lanes of others that were opened meanwhile."""

@@ -12,6 +12,7 @@ from nodes.router import Router
 from swarm.gossip import PeerView
 from swarm.messages import Features
 from swarm.model import ModelInfo, Spec, Stage
+from swarm.peerstate import serves_entries
 from swarm.requester import Ask
 from swarm.subjects import ANY
 
@@ -32,8 +33,16 @@ class Mesh:
             lambda: self.peers, lambda kind, detail: self.told.append((kind, detail))
         )
 
-    def add(self, node: str, stage: int = 1, state: Any = "alive", **values: object) -> None:
-        values = {"serves": (("m", "1", stage),), "priority": 0} | values
+    def add(
+        self,
+        node: str,
+        stage: int = 1,
+        state: Any = "alive",
+        model: str = "m",
+        version: str = "1",
+        **values: object,
+    ) -> None:
+        values = serves_entries([(model, version, stage)]) | {"priority": 0} | values
         self.peers[node] = PeerView(node, state, 1, 1, values)
 
     def serve(self, **document: Any) -> None:
@@ -99,8 +108,8 @@ def test_nodes_that_must_not_serve_are_not_chosen() -> None:
     mesh.add("standby", priority=1)
     mesh.add("fallback", priority=2)
     mesh.add("other-stage", stage=2)
-    mesh.add("other-version", serves=(("m", "2", 1),))
-    mesh.add("other-model", serves=(("n", "1", 1),))
+    mesh.add("other-version", version="2")
+    mesh.add("other-model", model="n")
     mesh.serve(policy="round-robin")
     assert {mesh.lane() for _ in range(40)} == {"good"}
 

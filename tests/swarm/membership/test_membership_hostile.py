@@ -14,10 +14,11 @@ from fleet import DISCOVERY, SUBJECTS, WAIT, Fleet, Member
 from real_server import Inbox, Links, eventually
 
 from swarm.gossip import GossipConfig
-from swarm.peerstate import candidates, serving, valid
+from swarm.peerstate import candidates, load_entries, serves_entries, serving, valid
 from swarm.server import EmbeddedServer
 
 KEY = b"0123456789abcdef"
+DIGITS = ("digits", "1", 1)
 
 
 def refusals(member: Member) -> int:
@@ -147,8 +148,10 @@ async def test_a_member_without_the_key_stays_outside(fleet: Fleet) -> None:
 @pytest.mark.integration
 async def test_an_absurd_load_is_dropped_and_the_other_keys_apply(fleet: Fleet) -> None:
     [liar, a, b] = await fleet.start("liar", "a", "b")
-    liar.gossip.set("load", {"digits/1": [-1, 10**18, 0, 0, 0, 0, 0, 0]})
-    liar.gossip.set("serves", "everything")
+    [load] = load_entries({DIGITS: [0] * 8})
+    [serves] = serves_entries([DIGITS])
+    liar.gossip.set(load, [[1, -1, 10**18, 0, 0, 0, 0, 0, 0]])
+    liar.gossip.set(serves, "everything")
     liar.gossip.set("priority", -5)
     liar.gossip.set("memory", "much")
     liar.gossip.set("role", "shard-1")
@@ -159,13 +162,13 @@ async def test_an_absurd_load_is_dropped_and_the_other_keys_apply(fleet: Fleet) 
         )
         values = member.gossip.view()["liar"].values
         assert values["role"] == "shard-1"
-        assert not {"load", "serves", "priority", "memory"} & set(values)
+        assert not {load, serves, "priority", "memory"} & set(values)
     # Whoever heard it from the liar itself counted; the others never saw it.
     assert sum(m.gossip.gossip.counters["value_invalid"] for m in (a, b)) >= 4
     # And a true value under the same key is taken again.
-    liar.gossip.set("load", {"digits/1": [0] * 8})
+    liar.gossip.set(load, [[1, 7, 0, 0, 0, 0, 0, 0, 0]])
     await eventually(
-        lambda: a.value_of("liar", "load") == {"digits/1": (0,) * 8}, WAIT, "the truth"
+        lambda: a.value_of("liar", load) == ((1, 7, 0, 0, 0, 0, 0, 0, 0),), WAIT, "the truth"
     )
 
 
@@ -173,11 +176,11 @@ async def test_an_absurd_load_is_dropped_and_the_other_keys_apply(fleet: Fleet) 
 async def test_what_arrives_by_gossip_is_what_routing_reads(fleet: Fleet) -> None:
     """The whole way: said by one, carried, judged, and a candidate for another."""
     [a, b] = await fleet.start("a", "b")
-    a.gossip.set("serves", [["digits", "1", 2]])
-    a.gossip.set("priority", 0)
-    a.gossip.set("host", "h1")
-    a.gossip.set("load", {"digits/2": [3, 1, 5000, 4000, 9000, 0, 0, 0]})
-    await eventually(lambda: b.value_of("a", "load") is not None, WAIT, "the spread")
+    entries = serves_entries([("digits", "1", 2)])
+    [load] = loads = load_entries({("digits", "1", 2): [3, 1, 5000, 4000, 9000, 0, 0, 0]})
+    for key, value in (entries | loads | {"priority": 0, "host": "h1"}).items():
+        assert a.gossip.set(key, value)
+    await eventually(lambda: b.value_of("a", "host") is not None, WAIT, "the spread")
     [peer] = serving(b.gossip.alive(), "digits", "1", 2)
     assert (peer.node, peer.priority, peer.host, peer.draining) == ("a", 0, "h1", False)
     assert serving(b.gossip.alive(), "digits", "1", 1) == []
@@ -185,25 +188,34 @@ async def test_what_arrives_by_gossip_is_what_routing_reads(fleet: Fleet) -> Non
     [candidate] = candidates(b.gossip.view())
     assert (candidate.node, candidate.stage, candidate.load) == ("a", 2, 3)
     assert candidate.compute_ewma_s == pytest.approx(0.005)
+    for key in entries:
+        a.gossip.delete(key)
+    await eventually(lambda: candidates(b.gossip.view()) == [], WAIT, "the deletion")
+    assert b.value_of("a", load) is not None  # of no use, and of no harm
+
+
+@pytest.mark.integration
+async def test_a_node_with_sixty_stages_is_known_whole_to_all_others(fleet: Fleet) -> None:
+    """Two versions of them, under the longest names there are."""
+    members = await fleet.start("a", "b", "c")
+    stages = [("m" * 128, v * 128, stage) for v in "12" for stage in range(1, 61)]
+    entries = serves_entries(stages) | load_entries({w: [w[2], 1, *[2_000] * 6] for w in stages})
+    assert all([members[0].gossip.set(key, value) for key, value in entries.items()])  # noqa: C419
+    await eventually(
+        lambda: all(entries.keys() <= m.gossip.view()["a"].values.keys() for m in members),
+        WAIT,
+        "the spread",
+    )
+    for member in members:
+        found = candidates(member.gossip.view())
+        assert {(m, v, c.stage) for c in found for m, [v] in c.versions.items()} == set(stages)
+        assert all((c.node, c.load) == ("a", c.stage) for c in found)
+        assert all(len(serving(member.gossip.alive(), *where)) == 1 for where in stages)
 
 
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("load", {"m/1": [float("nan")] * 8}),
-        ("load", {"m/1": [True] * 8}),
-        ("load", {"m/1": [0] * 7}),
-        ("load", {"m/1": [0, 0, 3_600_000_001, 0, 0, 0, 0, 0]}),
-        ("load", [0] * 8),
-        ("load", {1: [0] * 8}),
-        ("serves", [["m", "1"]]),
-        ("serves", [["m", "1", "1"]]),
-        ("serves", [["m", "1", -1]]),
-        ("serves", [["m", "1", True]]),
-        ("serves", [["a.b", "1", 1]]),
-        ("serves", [["m", "*", 1]]),
-        ("serves", [["m", "1", 1]] * 257),
-        ("serves", None),
         ("draining", 1),
         ("host", "a/b"),
         ("device", ""),
@@ -261,11 +273,33 @@ async def test_ten_thousand_joins_in_a_burst_neither_stall_nor_grow_without_boun
 
 
 @pytest.mark.integration
-async def test_a_value_that_is_too_large_is_not_told_and_ends_nothing(fleet: Fleet) -> None:
-    """A node with very many stages must not die of its own load's length."""
+async def test_a_value_that_is_too_large_is_not_told_and_ends_nothing(
+    fleet: Fleet, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is counted, and logged once."""
     [a, b] = await fleet.start("a", "b")
-    a.gossip.set("load", {"digits/1": [0] * 8})
-    a.gossip.set("load", {f"digits/{stage}": [10**6] * 8 for stage in range(60)})
+    assert a.gossip.set("notes", ["short"])
+    for _ in range(5):
+        assert not a.gossip.set("notes", ["long"] * 250)
     a.gossip.set("role", "large")
     await eventually(lambda: b.value_of("a", "role") == "large", WAIT, "the other keys")
-    assert b.value_of("a", "load") == {"digits/1": (0,) * 8}
+    assert b.value_of("a", "notes") == ("short",)
+    assert a.gossip.gossip.counters["own_value_refused"] == 5
+    assert len([r for r in caplog.records if "not gossiped: notes" in r.getMessage()]) == 1
+    assert a.gossip.set("notes", ["short again"])
+    await eventually(lambda: b.value_of("a", "notes") == ("short again",), WAIT, "the next value")
+    assert not a.gossip.set("notes", ["long"] * 250)
+    assert len([r for r in caplog.records if "not gossiped: notes" in r.getMessage()]) == 2
+
+
+@pytest.mark.integration
+async def test_a_deleted_key_is_gone_everywhere_and_can_be_written_again(fleet: Fleet) -> None:
+    members = await fleet.start("a", "b", "c")
+    a = members[0].gossip
+    a.delete("never-there")
+    a.set("notes", 1)
+    await eventually(lambda: all(m.value_of("a", "notes") == 1 for m in members), WAIT)
+    a.delete("notes")
+    await eventually(lambda: all("notes" not in m.gossip.view()["a"].values for m in members), WAIT)
+    a.set("notes", 2)
+    await eventually(lambda: all(m.value_of("a", "notes") == 2 for m in members), WAIT)

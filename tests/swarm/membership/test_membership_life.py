@@ -47,16 +47,16 @@ async def test_what_a_member_says_reaches_all_as_it_was_said(fleet: Fleet) -> No
     members = await fleet.start("a", "b", "c", "d", "e")
     a = members[0].gossip
     a.set("role", "shard-1")
-    a.set("serves", [["digits", "1", 1], ["digits", "2", 1]])
-    a.set("load", {"digits/1": [1, 2, 3, 4, 5, 6, 7, 8]})
+    a.set("words", [["digits", "1", 1], ["digits", "2", 1]])
+    a.set("numbers", {"digits/1": [1, 2, 3, 4, 5, 6, 7, 8]})
     a.set("draining", True)
     await eventually(
         lambda: all(m.value_of("a", "draining") is True for m in members), WAIT, "the spread"
     )
     seen = [dict(member.gossip.view()["a"].values) for member in members]
     assert all(values == seen[0] for values in seen)
-    assert seen[0]["serves"] == (("digits", "1", 1), ("digits", "2", 1))
-    assert seen[0]["load"] == {"digits/1": (1, 2, 3, 4, 5, 6, 7, 8)}
+    assert seen[0]["words"] == (("digits", "1", 1), ("digits", "2", 1))
+    assert seen[0]["numbers"] == {"digits/1": (1, 2, 3, 4, 5, 6, 7, 8)}
 
 
 async def test_a_crash_is_known_to_all_within_about_a_second(fleet: Fleet) -> None:
