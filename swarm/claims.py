@@ -110,19 +110,12 @@ class Claims:
         `UNLENT` when none is large enough, or there is no room just now. Raises
         `InvalidArgument` for a dtype that has no datatype on the wire; nothing is lent then.
         """
-        encoded = self.encode(tensors)
-        return UNLENT if encoded is None else Lent(encoded[0], self._ring, encoded[1])
-
-    def encode(self, tensors: Mapping[str, np.ndarray]) -> tuple[bytes, list[Claim]] | None:
-        """The tensors as a MessagePack map with the large ones as claims, or None: send them.
-
-        As `lend`, for a caller that keeps the claims itself.
-        """
         if not self.wants(tensors):
-            return None
+            return UNLENT
         parts: list[Part] = [b"\xde" + len(tensors).to_bytes(2, "big")]
         claims: list[Claim] = []
-        with Lent(None, self._ring, claims):  # an error half-way leaves nothing lent
+        lent = Lent(None, self._ring, claims)
+        with lent:  # an error half-way leaves nothing lent
             for name, array in tensors.items():
                 if array.nbytes < MIN_BYTES:
                     parts += encode_tensors({name: array})[1:]
@@ -131,8 +124,8 @@ class Claims:
                 array = np.ascontiguousarray(array, DTYPES[datatype])
                 claim = self._ring.put([array.reshape(-1).view(np.uint8).data])
                 if claim is None:
-                    self.release_own(claims)
-                    return None
+                    lent.take_back()
+                    return UNLENT
                 claims.append(claim)
                 body = {
                     "datatype": datatype,
@@ -142,12 +135,8 @@ class Claims:
                 }
                 parts.append(msgpack.packb(name) + msgpack.packb(body))
         self.lent += len(claims)
-        return b"".join(parts), claims
-
-    def release_own(self, claims: list[Claim]) -> None:
-        """Take back what was never sent."""
-        for claim in claims:
-            self._ring.release(claim)
+        lent.packed = b"".join(parts)
+        return lent
 
     def _on_owner_message(self, message: LinkMessage) -> None:
         """A receiver is done with a claim, or cannot map it and asks for the bytes."""

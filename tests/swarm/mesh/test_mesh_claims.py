@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from real_server import Links, eventually
 
-from swarm.claims import Claims
+from swarm.claims import UNLENT, Claims
 from swarm.errors import DecodeError, SwarmError
 from swarm.link import Link, LinkOptions
 from swarm.server import EmbeddedServer
@@ -44,9 +44,9 @@ class Pair:
 
     def lend(self, **arrays: np.ndarray) -> dict[str, Any]:
         """The tensors as the borrower decodes them from a message."""
-        lent = self.lender.encode(arrays)
-        assert lent is not None
-        return decode_tensors(unpack_map(lent[0], 64 << 20))
+        lent = self.lender.lend(arrays)
+        assert lent.packed is not None
+        return decode_tensors(unpack_map(lent.packed, 64 << 20))
 
     @property
     def outstanding(self) -> int:
@@ -105,10 +105,10 @@ async def test_large_tensors_go_by_claim_and_arrive_byte_for_byte(pair: Pair) ->
 
 
 async def test_small_tensors_stay_in_the_message(pair: Pair) -> None:
-    assert pair.lender.encode({"x": np.zeros(BIG - 1, np.float32)}) is None
-    assert pair.lender.encode({}) is None
+    assert pair.lender.lend({"x": np.zeros(BIG - 1, np.float32)}) is UNLENT
+    assert pair.lender.lend({}) is UNLENT
     assert pair.files() == []  # no memory was even asked for
-    assert pair.lender.encode({"x": np.zeros(BIG, np.float32)}) is not None
+    assert pair.lender.lend({"x": np.zeros(BIG, np.float32)}).packed is not None
 
 
 async def test_what_was_used_is_given_back(pair: Pair) -> None:
@@ -129,9 +129,9 @@ async def test_taking_copies_and_gives_back_at_once(pair: Pair) -> None:
 
 
 async def test_what_was_never_sent_is_taken_back(pair: Pair) -> None:
-    lent = pair.lender.encode(arrays())
-    assert lent is not None
-    pair.lender.release_own(lent[1])
+    lent = pair.lender.lend(arrays())
+    assert lent.packed is not None
+    lent.take_back()
     assert pair.outstanding == 0
 
 
@@ -151,13 +151,13 @@ async def test_a_receiver_without_access_fetches_the_bytes_over_nats(pair: Pair)
 
 
 async def test_recycled_memory_is_noticed(pair: Pair) -> None:
-    lent = pair.lender.encode(arrays())
-    assert lent is not None
-    again = decode_tensors(unpack_map(lent[0], 64 << 20))
-    got = decode_tensors(unpack_map(lent[0], 64 << 20))
+    lent = pair.lender.lend(arrays())
+    assert lent.packed is not None
+    again = decode_tensors(unpack_map(lent.packed, 64 << 20))
+    got = decode_tensors(unpack_map(lent.packed, 64 << 20))
     opened = pair.borrower.open(got)
     assert pair.borrower.intact(opened)
-    pair.lender.release_own(lent[1])
+    lent.take_back()
     for seed in range(1, 4):
         pair.lend(**arrays(seed))
     assert not pair.borrower.intact(opened)
@@ -169,10 +169,10 @@ async def test_recycled_memory_is_noticed(pair: Pair) -> None:
 
 async def test_a_claim_that_fails_leaves_none_of_the_others_in_use(pair: Pair) -> None:
     """What is opened must be watched while it is used; after a failure nobody watches."""
-    lent = pair.lender.encode(arrays())
-    assert lent is not None
-    got = decode_tensors(unpack_map(lent[0], 64 << 20))
-    pair.lender.release_own(lent[1][1:])  # the second of two
+    lent = pair.lender.lend(arrays())
+    assert lent.packed is not None
+    got = decode_tensors(unpack_map(lent.packed, 64 << 20))
+    pair.lender._ring.release(lent._claims[1])  # the second of two
     with pytest.raises(ShmStale):
         pair.borrower.open(got)
     assert all(isinstance(got[name], Claimed) for name in ("big", "half"))
@@ -225,7 +225,7 @@ async def test_nothing_is_left_in_shared_memory_after_the_end(pair: Pair) -> Non
     await pair.borrower.close()
     assert pair.files() == []
     np.testing.assert_array_equal(got["big"], arrays()["big"])  # a view in use stays valid
-    assert pair.lender.encode(arrays()) is None
+    assert pair.lender.lend(arrays()) is UNLENT
 
 
 async def test_the_end_waits_for_a_borrower(pair: Pair) -> None:
@@ -240,14 +240,14 @@ async def test_the_end_waits_for_a_borrower(pair: Pair) -> None:
 
 async def test_when_memory_is_full_the_bytes_are_sent(pair: Pair) -> None:
     pair.lender._ring = Ring(pair.mesh, capacity=1 << 20)
-    lent = [pair.lender.encode({"x": np.zeros(BIG, np.float32)}) for _ in range(20)]
-    assert lent[0] is not None
-    assert lent[-1] is None
+    lent = [pair.lender.lend({"x": np.zeros(BIG, np.float32)}) for _ in range(20)]
+    assert lent[0].packed is not None
+    assert lent[-1] is UNLENT
     # Two of which one has no room: neither is lent.
     before = pair.outstanding
-    pair.lender.release_own(lent[0][1])
+    lent[0].take_back()
     two = {"a": np.zeros(BIG, np.float32), "b": np.zeros(BIG * 4, np.float32)}
-    assert pair.lender.encode(two) is None
+    assert pair.lender.lend(two) is UNLENT
     assert pair.outstanding == before - 1
 
 
@@ -376,11 +376,11 @@ def test_a_malformed_claim_is_an_error_of_ours_and_never_another(
 
 
 async def test_owners_survive_malformed_requests(pair: Pair) -> None:
-    lent = pair.lender.encode(arrays())
-    assert lent is not None
+    lent = pair.lender.lend(arrays())
+    assert lent.packed is not None
     [owner] = {
         value.claim["owner"]
-        for value in decode_tensors(unpack_map(lent[0], 64 << 20)).values()
+        for value in decode_tensors(unpack_map(lent.packed, 64 << 20)).values()
         if isinstance(value, Claimed)
     }
     stranger = pair.links[1]

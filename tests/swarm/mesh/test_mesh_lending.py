@@ -51,7 +51,8 @@ class Wire(Link):
     ) -> None:
         if self.error is not None:
             raise self.error
-        self.sent.append(reply)
+        if reply:
+            self.sent.append(reply)
 
 
 class Lender:
