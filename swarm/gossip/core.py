@@ -209,10 +209,9 @@ class Gossip:
         effects: list[Effect] = list(self._detector.tick(now))
         window = True  # with one peer; with all of them while there is much to repair
         for peer in self._table.next_peers(self.config.fanout):
-            if self._detector.doubted(peer):
-                continue
-            effects.append(self._detector.request(peer, now, news=True, window=window))
-            window = self._exchange.repairing
+            if self._detector.due(peer, now):
+                effects.append(self._detector.request(peer, now, news=True, window=window))
+                window = self._exchange.repairing
         for seed in list(self._seeds)[:1]:
             effects.append(self._detector.request(seed, now, news=True, window=window))
         lost = self._table.random_final()
@@ -265,6 +264,8 @@ class Gossip:
             self.counters["wrong_kind"] += 1
             return None, []
         effects = self._identify(message, now)
+        if message.kind == "syn":
+            self._detector.heard(sender, now)
         if message.kind == "probe":
             return None, effects + self._detector.probe(message.target, sender, now)
         if message.kind == "probed":

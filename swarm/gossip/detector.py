@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from math import inf
 from random import Random
 
 import msgpack
@@ -65,6 +66,7 @@ class Detector:
         self._asked: Counter[str] = Counter()  # requests under way by node
         self._quota = config.claims_per_round
         self.health = LocalHealth(config.health_max)
+        self._heard: dict[str, float] = {}  # in order of time, the last round's
         self.doubts: dict[str, Doubt] = {}
 
     # -- requests ----------------------------------------------------------------------------------
@@ -260,6 +262,22 @@ class Detector:
         nodes = self._table.nodes
         for node in [n for n in self.doubts if n not in nodes or nodes[n].status == ALIVE]:
             del self.doubts[node]
+
+    def heard(self, node: str, now: float) -> None:
+        """It asked us, which is as good as an exchange that we began."""
+        self._heard.pop(node, None)
+        self._heard[node] = now
+        for other, at in list(self._heard.items()):
+            if now - at < self._config.interval:
+                break
+            del self._heard[other]
+
+    def due(self, node: str, now: float) -> bool:
+        """Whether this round should contact `node`: it is in no doubt (which has a schedule of its
+        own), and has not contacted us within the last round. In a small mesh this halves the
+        traffic; a crash is still met within two rounds."""
+        fresh = now - self._heard.get(node, -inf) < self._config.interval
+        return not fresh and not self.doubted(node)
 
     def doubted(self, node: str) -> bool:
         """Whether `node` is being tried again already."""

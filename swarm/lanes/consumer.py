@@ -87,6 +87,9 @@ class Lane:
         self._and_next = b"+NXT " + self._one
         self._sid = 0
         self._stopping = False
+        self._too_short = False  # ack_wait
+        self._looked = 0.0
+        self._timer: asyncio.TimerHandle
         self._renew = asyncio.Event()
         self._ready = asyncio.Event()
 
@@ -108,7 +111,10 @@ class Lane:
             while not self._stopping:
                 self._renew.clear()
                 try:
-                    await self._ensure()
+                    if self._too_short:
+                        await self._lengthen_ack_wait()
+                    else:
+                        await self._ensure()
                     self._replenish()
                 except SwarmError as error:
                     log.info("%s: waiting: %s", self.config["durable_name"], error)
@@ -122,22 +128,28 @@ class Lane:
             self.link.unsubscribe(self._sid)
 
     async def _attend(self) -> None:
-        """Until the lane must be provisioned anew: keep long runs alive, replace lost pulls."""
-        looked, overdue = time.monotonic(), self.overdue
-        while not self._renew.is_set() and not self._stopping:
-            await self._pause(self.ack_wait / 3)
-            if self.overdue > overdue:
-                overdue = self.overdue
-                await self._lengthen_ack_wait()
-            now = time.monotonic_ns()
+        """Until the lane must be provisioned anew. The looks are a timer and not a task that it
+        wakes: every few milliseconds, that was a quarter of what an idle node does."""
+        self._looked = time.monotonic()
+        self._look()
+        try:
+            await self._renew.wait()
+        finally:
+            self._timer.cancel()
+
+    def _look(self) -> None:
+        """Keep long runs alive, follow the rate, replace lost pulls."""
+        self._timer = asyncio.get_running_loop().call_later(self.ack_wait / 3, self._look)
+        now = time.monotonic_ns()
+        if self.held:
             self._keep_alive(now)
-            self._tune(now / 1e9)
-            # Judged by the look before: after a stop of this process the answers may lie in
-            # the socket still, unread.
-            lost, looked = looked - EXPIRES - GRACE, now / 1e9
-            while self._asked and self._asked[0] < lost:
-                self._asked.popleft()
-            self._replenish()
+        self._tune(now / 1e9)
+        # Judged by the look before: after a stop of this process the answers may lie in
+        # the socket still, unread.
+        lost, self._looked = self._looked - EXPIRES - GRACE, now / 1e9
+        while self._asked and self._asked[0] < lost:
+            self._asked.popleft()
+        self._replenish()
 
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
@@ -171,12 +183,10 @@ class Lane:
 
     async def _lengthen_ack_wait(self) -> None:
         """The loop is so busy that even keeping alive came too late: all work is done twice."""
+        self._too_short = False
         wanted = min(MOST_ACK_WAIT, 2 * self.ack_wait)
         log.warning("%s: ack_wait is now %.3f s", self.config["durable_name"], wanted)
-        try:
-            await self.set_ack_wait(wanted)
-        except SwarmError as error:
-            log.info("%s: ack_wait stays: %s", self.config["durable_name"], error)
+        await self.set_ack_wait(wanted)
 
     async def refresh(self) -> None:
         """Sample the server's clock again, and take over changed settings."""
@@ -251,7 +261,10 @@ class Lane:
     def _again(self, ours: Delivery, delivery: Delivery) -> None:
         """In hand already: computed once all the same."""
         if delivery.received - ours.received > self.config["ack_wait"]:
-            self.overdue += 1  # else both came at once, after a stop of this process
+            # Else both came at once, after a stop of this process.
+            self.overdue += 1
+            self._too_short = True
+            self._renew.set()
         ours.reply, ours.touched = delivery.reply, delivery.received
         ours.delivered = delivery.delivered
         self._replenish()
