@@ -16,7 +16,7 @@ from nodes.stage import StageServer
 from swarm.errors import SwarmError
 from swarm.flow.ack_wait import ack_wait_for
 from swarm.gossip import Event
-from swarm.lanes import FALLBACK, PRIMARY, Lane
+from swarm.lanes import FALLBACK, MOST_ACK_WAIT, PRIMARY, Lane
 from swarm.membership import Membership
 from swarm.mesh import Mesh
 from swarm.model import ModelInfo
@@ -27,7 +27,6 @@ log = logging.getLogger("swarm.node")
 
 LOAD_EVERY = 0.5  # seconds; a load that moved by less than a quarter is not worth telling
 ADAPT_EVERY = 5.0  # seconds between looks at ack_wait and at the server's clock
-MOST_ACK_WAIT = 5.0  # seconds: longer runs are kept alive, not waited for
 TOLD = {"joined", "left", "suspected", "died", "refuted", "returned", "duplicate"}
 
 

@@ -1,6 +1,6 @@
 """Lanes: queues of features, one shared by a stage's replicas or one node's own."""
 
-from swarm.lanes.consumer import FALLBACK, PRIMARY, STANDBY, Lane
+from swarm.lanes.consumer import FALLBACK, MOST_ACK_WAIT, PRIMARY, STANDBY, Lane
 from swarm.lanes.delivery import Delivery
 from swarm.lanes.fresh import FreshDelivery, FreshLane
 from swarm.lanes.publisher import Publisher
@@ -8,6 +8,7 @@ from swarm.lanes.streams import LaneOptions, consumer_config, ensure_lanes, stre
 
 __all__ = [
     "FALLBACK",
+    "MOST_ACK_WAIT",
     "PRIMARY",
     "STANDBY",
     "Delivery",
