@@ -121,14 +121,16 @@ class Outbox:
                 if job.delivery.fresh:
                     # With nobody there the server tells the requester itself (503 to the reply).
                     self._link.publish(self._next_fresh, parts, features.reply)
-                    self._finish(job)
-                    return
-                stored = partial(self._stored, job, lent)
-                self._publisher.publish(self._subject(features), parts, features.message_id, stored)
+                else:
+                    subject, stored = self._subject(features), partial(self._stored, job, lent)
+                    self._publisher.publish(subject, parts, features.message_id, stored)
         except NotConnected:
             return  # the message will be handed out again
         except SwarmError as error:
             self.fail(job.delivery, features, error.status, str(error))
+        else:
+            if job.delivery.fresh:
+                self._finish(job)
 
     def _subject(self, features: Features) -> str:
         lane = self._next_lane(self.info, self.stage + 1, features)

@@ -21,7 +21,6 @@ from swarm.errors import (
     DecodeError,
     NoResponders,
     NotConnected,
-    ResourceExhausted,
     Status,
     SwarmError,
     Unavailable,
@@ -163,8 +162,10 @@ class Requester:
                 failed = _expired(ask)  # silence, or a reconnect: ask again
             else:
                 failed = _failed(ask, outcome)
-                if isinstance(outcome, ResourceExhausted):
-                    return failed  # a full lane is a fast answer: waiting is the caller's choice
+                if failed.status is not Status.UNAVAILABLE:
+                    # It would fail again; and a full lane is a fast answer: waiting is the
+                    # caller's choice.
+                    return failed
             if ask.stored and not self._budget.try_retry(time.monotonic()):
                 return await self._last_chance(ask, failed)
             self.retries += 1
