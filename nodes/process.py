@@ -8,13 +8,14 @@ import json
 import logging
 import signal
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from nodes.config import NodeConfig
-from nodes.edge import Edge, EdgeOptions
-from nodes.node import Node
 from shards.errors import ShardsError
 from swarm.errors import SwarmError
+
+if TYPE_CHECKING:
+    from nodes.config import NodeConfig
+    from nodes.edge import EdgeOptions
 
 log = logging.getLogger("swarm.node")
 
@@ -58,6 +59,10 @@ def run_node(
     config: NodeConfig, edge: EdgeOptions, verbose: bool, json_events: bool, started: float
 ) -> int:
     """Run a node until it is told to stop; returns the exit code, 0 after a clean drain."""
+    # Here, because the clients' commands want an event loop too, and none of this.
+    from nodes.edge import Edge
+    from nodes.node import Node
+
     set_up_logging(verbose)
 
     async def main() -> int:

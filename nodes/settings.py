@@ -1,4 +1,7 @@
-"""Settings: flags > environment (`SWARM_*`) > TOML file > defaults, all by the CLI library."""
+"""Settings of `swarm`: flags > environment (`SWARM_*`) > TOML file > defaults, by the CLI library.
+
+A node's are in `nodes.flags`, which does without that library.
+"""
 
 from __future__ import annotations
 

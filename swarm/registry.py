@@ -10,24 +10,15 @@ A change of any key is republished as `swarm.<mesh>.config.<key>`.
 
 from __future__ import annotations
 
-import asyncio
-import io
 import json
 from collections.abc import Callable, Mapping
 
-import nats.errors
-import nats.js.errors
-from nats.aio.client import Client
-from nats.js.object_store import ObjectStore
-
-from swarm import control, jetstream
-from swarm.errors import InvalidArgument, NotFound, Unavailable
+from swarm import jetstream
+from swarm.errors import InvalidArgument, NotFound
 from swarm.link import Link
 from swarm.model import ModelInfo, unknown_model
 from swarm.routing import BadDesiredState, Problem, parse_desired
 from swarm.subjects import Subjects, token
-
-TRANSFER_TIMEOUT = 120.0  # seconds for one artifact
 
 
 class Registry:
@@ -121,18 +112,13 @@ class Registry:
                 f"{info.model}@{info.version} exists and versions are immutable: "
                 "split again with another --version"
             )
-        client = await control.connect(self._link.options, "swarm-registry")
-        try:
-            store = await _store(client, self._subjects.models_bucket, create=True)
-            for name, data in files.items():
-                progress(name, len(data))
-                await asyncio.wait_for(
-                    store.put(f"{info.model}/{info.version}/{name}", data), TRANSFER_TIMEOUT
-                )
-        except (nats.errors.Error, TimeoutError) as error:
-            raise Unavailable(f"the object store did not take the model: {error!r}") from error
-        finally:
-            await client.close()
+        # Imported here: who only asks for inferences needs no nats-py (3 MB, 40 ms).
+        from swarm import artifacts
+
+        prefix = f"{info.model}/{info.version}/"
+        await artifacts.put(
+            self._link.options, self._subjects.models_bucket, prefix, files, progress
+        )
         await jetstream.kv_put(self._link, self._bucket, key, manifest)
         if await self.desired(info.model) is None:
             await self.promote(info.model, info.version)
@@ -140,33 +126,7 @@ class Registry:
 
     async def fetch(self, model: str, version: str, names: list[str]) -> dict[str, bytes]:
         """Artifacts by name. Raises `NotFound`. The caller checks their hashes."""
-        client = await control.connect(self._link.options, "swarm-registry")
-        files: dict[str, bytes] = {}
-        try:
-            store = await _store(client, self._subjects.models_bucket, create=False)
-            for name in names:
-                # get() without a sink joins its chunks one by one: quadratic.
-                sink = io.BytesIO()
-                await asyncio.wait_for(
-                    store.get(f"{model}/{version}/{name}", writeinto=sink), TRANSFER_TIMEOUT
-                )
-                files[name] = sink.getvalue()
-        except (nats.js.errors.ObjectNotFoundError, nats.js.errors.NotFoundError):
-            raise NotFound(f"{model}@{version} lacks the file {name!r} in this mesh") from None
-        except (nats.errors.Error, TimeoutError) as error:
-            raise Unavailable(f"the object store did not answer: {error!r}") from error
-        finally:
-            await client.close()
-        return files
+        from swarm import artifacts
 
-
-async def _store(client: Client, bucket: str, create: bool) -> ObjectStore:
-    stream = client.jetstream(timeout=5)
-    try:
-        found: ObjectStore = await stream.object_store(bucket)
-        return found
-    except (nats.js.errors.BucketNotFoundError, nats.js.errors.NotFoundError):
-        if not create:
-            raise NotFound(f"this mesh has no models yet: no bucket {bucket!r}") from None
-        made: ObjectStore = await stream.create_object_store(bucket)
-        return made
+        prefix = f"{model}/{version}/"
+        return await artifacts.get(self._link.options, self._subjects.models_bucket, prefix, names)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +20,8 @@ from nodes.cli import app
 from nodes.config import NodeConfig
 from nodes.console import duration
 from nodes.edge import EdgeOptions
-from nodes.node_cli import app as node_app
+from nodes.node_cli import FLAGS
+from nodes.node_cli import node as run
 from nodes.up import UpOptions
 from swarm.errors import InvalidArgument
 
@@ -32,6 +35,13 @@ def test_help_needs_none_of_the_heavy_imports(module: str) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == []
+
+
+def test_a_node_goes_without_the_library_of_the_command_line() -> None:
+    """10 MB and a third of the start, for a process that prints its help once."""
+    code = "import sys, nodes.node_cli, nodes.node; print('typer' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+    assert done.stdout.split() == ["False"], done.stderr
 
 
 @pytest.mark.parametrize(
@@ -76,11 +86,15 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[NodeConfig, EdgeOptio
 
 
 def node(arguments: list[str], env: dict[str, str] | None = None, code: int = 0) -> str:
-    result = CliRunner().invoke(
-        node_app, ["--role", "shard-1", "--model", "digits", *arguments], env=env or {}
-    )
-    assert result.exit_code == code, result.output
-    return result.output
+    """What `swarm-node` prints, ending with this code."""
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+        try:
+            ended = run(["--role", "shard-1", "--model", "digits", *arguments], env or {})
+        except SystemExit as exit_:
+            ended = int(exit_.code or 0)
+    assert ended == code, output.getvalue()
+    return output.getvalue()
 
 
 def test_flags_win_over_the_environment_that_over_the_file_that_over_defaults(
@@ -121,6 +135,10 @@ def test_several_servers_are_tried_in_turn(
         ("thread = 2\n", "unknown settings thread"),
         ("threads = \n", "Invalid value"),
         ("threads = 'many'\n", "--threads"),
+        ("threads = true\n", "--threads"),
+        ("threads = 1.5\n", "--threads"),
+        ('nats = ["nats://a:1"]\n', "--nats"),
+        ("standby = 1\n", "--standby"),
     ],
 )
 def test_a_bad_file_of_settings_is_refused_and_named(
@@ -157,6 +175,52 @@ def test_a_wrong_setting_ends_a_node_with_code_2(
     output = node(arguments, code=2)
     assert "Traceback" not in output
     assert started == []
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [("", False), ("0", False), ("off", False), ("1", True), ("True", True), ("yes", True)],
+)
+def test_a_switch_is_read_from_the_environment(
+    started: list[tuple[NodeConfig, EdgeOptions]], value: str, says: bool
+) -> None:
+    node([], {"SWARM_STANDBY": value})
+    node(["--no-standby"], {"SWARM_STANDBY": value})
+    assert [settings.standby for settings, _ in started] == [says, False]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("STANDBY", "maybe"), ("THREADS", "0"), ("THREADS", "two"), ("RATE", "nan"), ("QUOTA", "-1")],
+)
+def test_a_wrong_environment_is_refused_and_named(
+    started: list[tuple[NodeConfig, EdgeOptions]], name: str, value: str
+) -> None:
+    assert f"--{name.lower()}" in node([], {f"SWARM_{name}": value}, code=2)
+    assert started == []
+
+
+def test_a_node_is_told_all_by_its_environment(
+    started: list[tuple[NodeConfig, EdgeOptions]],
+) -> None:
+    assert run([], {"SWARM_ROLE": "gateway", "SWARM_NODE_ID": "g1"}) == 0
+    assert (started[0][0].role, started[0][0].node) == ("gateway", "g1")
+    with pytest.raises(SystemExit) as ended:
+        run([], {})
+    assert ended.value.code == 2
+
+
+def test_a_nodes_help_names_every_flag_and_variable() -> None:
+    output = node(["--help"])
+    for flag in FLAGS:
+        assert f"SWARM_{flag.name.upper()}" in output
+        assert all(spelling in output for spelling in flag.flags)
+
+
+def test_flags_are_not_guessed_from_their_beginnings(
+    started: list[tuple[NodeConfig, EdgeOptions]],
+) -> None:
+    assert "--thread" in node(["--thread", "2"], code=2)
 
 
 def test_the_clients_take_server_and_mesh_from_the_environment(

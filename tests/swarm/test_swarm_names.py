@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import socket
+import subprocess
+import sys
 import time
 
 import pytest
@@ -39,6 +41,14 @@ def test_the_public_surface_is_this_and_no_more() -> None:
         "connect",
     ]
     assert all(hasattr(swarm, name) for name in swarm.__all__)
+
+
+def test_a_client_imports_nothing_that_it_may_never_need() -> None:
+    """4 MB and a quarter of the time that `import swarm` takes."""
+    code = "import sys, swarm; print(*({'nats', 'importlib.metadata', 'rich'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == []
 
 
 @settings(deadline=None)

@@ -10,9 +10,7 @@ nothing between stages.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import json
-import statistics
 import threading
 import time
 from collections.abc import Coroutine
@@ -20,7 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from nodes.bench.peers.base import REQUEST_TIMEOUT, START_TIMEOUT, AsyncContender, Unavailable
-from nodes.bench.peers.stage import Stage
+from nodes.bench.peers.stage_times import stage_times
 from nodes.bench.peers.workload import Spec, Tensors, Workload
 
 T = TypeVar("T")
@@ -50,11 +48,9 @@ def manifest_of(workload: Workload) -> tuple[bytes, dict[str, bytes]]:
 
     files = {}
     shards = []
-    tensors = workload.input
-    for number in range(1, workload.stages + 1):
+    for number, compute_ms in enumerate(stage_times(workload.directory), 1):
         name = f"stage-{number}.onnx"
         data = files[name] = (workload.directory / name).read_bytes()
-        tensors, compute_ms = _timed(Stage.load(workload.directory, number), tensors)
         inputs, outputs = specs(workload.inputs[number - 1]), specs(workload.outputs[number - 1])
         shards.append(
             Shard(
@@ -85,16 +81,6 @@ def manifest_of(workload: Workload) -> tuple[bytes, dict[str, bytes]]:
     return manifest.to_json(), files
 
 
-def _timed(stage: Stage, tensors: Tensors, runs: int = 5) -> tuple[Tensors, float]:
-    """A stage's outputs, and the median of its run time in milliseconds."""
-    outputs, times = tensors, []
-    for _ in range(runs):
-        started = time.perf_counter()
-        outputs = stage.run(tensors)
-        times.append(time.perf_counter() - started)
-    return outputs, round(1e3 * statistics.median(times), 4)
-
-
 class Swarm(AsyncContender):
     """The event loop lives in a thread of its own and never pauses between two calls: a client
     that stops answering pings would be disconnected by the server."""
@@ -110,6 +96,7 @@ class Swarm(AsyncContender):
         """Requests that a full first lane refused; each was sent again."""
         self.latencies: list[float] = []
         """Seconds of each request, in order of their ends."""
+        self._version: tuple[bytes, dict[str, bytes]] | None = None
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._mesh: Any = None
@@ -120,6 +107,11 @@ class Swarm(AsyncContender):
         self._options: dict[str, Any] = {}
         self._ready = threading.Event()
         self._failure: BaseException | None = None
+
+    def check(self) -> None:
+        """Makes the manifest too: a model is split long before a mesh is started."""
+        super().check()
+        self._version = manifest_of(self.workload)
 
     def start(self) -> None:
         self._thread = threading.Thread(target=self._live, name="swarm client", daemon=True)
@@ -142,10 +134,12 @@ class Swarm(AsyncContender):
     async def _serve(self) -> None:
         from nodes.local import local_mesh, push
 
-        manifest, files = await asyncio.to_thread(manifest_of, self.workload)
+        manifest, files = self._version or manifest_of(self.workload)
         room = max(16 << 20, 2 * self.workload.largest + (1 << 20))
         async with local_mesh(name="bench", max_payload=min(64 << 20, room)) as local:
             await push(local, manifest, files)
+            self._version = None
+            del files
             self._model = json.loads(manifest)["model"]
             arguments = ["--threads", str(self.threads), *self._node_arguments]
             for number in range(1, self.workload.stages + 1):
@@ -214,14 +208,7 @@ class SwarmCore(Swarm):
 
     def check(self) -> None:
         super().check()
-        from nodes.node_cli import node
-        from swarm.mesh import Mesh
-
-        if "delivery" not in inspect.signature(Mesh.infer).parameters:
-            raise Unavailable("this version of the client has no delivery option")
         self._options = {"delivery": CORE}
-        if "delivery" in inspect.signature(node).parameters:
-            self._node_arguments = ["--delivery", CORE]
 
     async def open(self) -> None:
         from swarm.errors import SwarmError
