@@ -7,7 +7,7 @@ now instead of late. A broken stage: its circuit breaker is open, `UNAVAILABLE` 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from swarm.errors import ResourceExhausted, Status, Unavailable
 from swarm.flow.admission import Admission, Decision, StageLoad
@@ -26,8 +26,7 @@ PACE_WEIGHT = 0.02  # of the newest gap
 OPEN, PROBE = 1.0, 1.0  # seconds
 
 
-@dataclass(frozen=True, slots=True)
-class Pass:
+class Pass(NamedTuple):
     """Leave to send; to be handed back with the outcome."""
 
     decision: Decision

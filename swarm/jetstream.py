@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -21,6 +22,9 @@ STREAM_EXISTS_DIFFERENT = 10058
 CONSUMER_NOT_FOUND = 10014
 CONSUMER_EXISTS = 10148
 STREAM_STORE_FAILED = 10077  # also what a full lane is refused with
+
+
+_PUB_ACK = re.compile(rb'\{"stream":"[^"\\{}]*", ?"seq":([0-9]{1,18})(?:,[^{}]*)?\}')
 
 
 async def call(
@@ -38,6 +42,17 @@ async def call(
     except TimeoutError:
         raise Unavailable(f"JetStream did not answer {subject} within {timeout} s") from None
     return parse(message.data)
+
+
+def stored_sequence(data: bytes | memoryview) -> int:
+    """The stream sequence in a PubAck. Raises `ApiError` when it is a refusal, `DecodeError`."""
+    # What the server sends as a rule, read in a quarter of the time that JSON takes.
+    if (usual := _PUB_ACK.fullmatch(data)) is not None:
+        return int(usual[1])
+    sequence = parse(data).get("seq")
+    if type(sequence) is not int:
+        raise DecodeError(f"no PubAck: {bytes(data[:80])!r}")
+    return sequence
 
 
 def parse(data: bytes | memoryview) -> dict[str, Any]:

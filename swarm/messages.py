@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,8 +24,7 @@ _ROUTE = re.compile("(?:[!-~]{1,128} ){3}[!-~]{1,512}")
 MAX_HOPS = 256
 
 
-@dataclass(frozen=True, slots=True)
-class Hop:
+class Hop(NamedTuple):
     """One stage's work on one request; times in microseconds on that node's clock."""
 
     stage: int
@@ -46,15 +45,11 @@ class Hop:
     @classmethod
     def from_doc(cls, doc: Any) -> Hop:
         """Raises `DecodeError`."""
-        if type(doc) is not dict:
-            raise DecodeError("a hop is a map of stage, node, queue_us, compute_us")
-        return cls(
-            _get(doc, "stage", int),
-            _get(doc, "node", str),
-            _get(doc, "queue_us", int),
-            _get(doc, "compute_us", int),
-            _get(doc, "batch", int, 1),
-        )
+        if _is_hop(doc):
+            return cls(
+                doc["stage"], doc["node"], doc["queue_us"], doc["compute_us"], doc.get("batch", 1)
+            )
+        raise DecodeError("a hop is a map of stage, node, queue_us, compute_us")
 
 
 @dataclass(slots=True)

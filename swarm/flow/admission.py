@@ -9,15 +9,14 @@ the same reason: response times of later stages mislead).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from math import inf
+from typing import NamedTuple
 
 _AVERAGED_S = 1.0
 """Seconds over which the requests of other gates are averaged: some ten rounds of gossip."""
 
 
-@dataclass(frozen=True, slots=True)
-class StageLoad:
+class StageLoad(NamedTuple):
     """One stage as gossip tells it: requests queued and running, seconds per request of one server
     (p50), and servers in service."""
 
@@ -26,8 +25,7 @@ class StageLoad:
     servers: float = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):
     """admitted, or why not; predicted_s: seconds until the answer; retry_after_s: seconds after
     which the same request would be admitted if nothing else came."""
 
@@ -165,9 +163,9 @@ class Admission:
         total = self.inside + max(0.0, self._others)
         if told <= 0:  # nobody told where they are: at the slowest stage, then
             slowest = max(stages, key=lambda s: s.service_s / max(s.servers, 1e-9), default=None)
-            return [replace(s, depth=total) if s is slowest else s for s in stages]
+            return [s._replace(depth=total) if s is slowest else s for s in stages]
         share = total / told
-        return [replace(stage, depth=max(0.0, stage.depth) * share) for stage in stages]
+        return [StageLoad(max(0.0, s.depth) * share, s.service_s, s.servers) for s in stages]
 
     def _target(self, stages: Sequence[StageLoad]) -> float:
         slowest = max((s.service_s / max(s.servers, 1.0) for s in stages), default=0.0)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from swarm import jetstream
 from swarm.errors import (
     ApiError,
-    DecodeError,
     NoResponders,
     NotConnected,
     ResourceExhausted,
@@ -24,7 +23,6 @@ from swarm.tensors import Part
 log = logging.getLogger("swarm.lanes")
 
 OnStored = Callable[["SwarmError | None", int], None]  # (error or None, stream sequence)
-_SEQUENCE = b'"seq":'
 ACK_TIMEOUT = 2.0  # seconds
 
 
@@ -70,9 +68,7 @@ class Publisher:
             self._tell(on_stored, error, 0)
             return
         try:
-            sequence = jetstream.parse(message.data).get("seq")
-            if type(sequence) is not int:
-                raise DecodeError(f"no PubAck: {bytes(message.data[:80])!r}")
+            sequence = jetstream.stored_sequence(message.data)
         except ApiError as refusal:
             self._tell(on_stored, lane_error(refusal), 0)
         except SwarmError as damaged:
