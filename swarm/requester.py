@@ -126,10 +126,7 @@ class Requester:
         self._asks[reply] = ask
         result: Result | None = None
         try:
-            async with asyncio.timeout_at(ask.deadline):
-                result = await self._attempts(ask, reply)
-        except TimeoutError:
-            result = _expired(ask)
+            result = await self._answered(ask, reply)
         finally:
             self._link.forget(reply)
             del self._asks[reply]
@@ -149,11 +146,28 @@ class Requester:
             gate = self._gates[key] = Gate()
         return gate
 
-    async def _attempts(self, ask: Ask, reply: str) -> Result:
+    async def _answered(self, ask: Ask, reply: str) -> Result:
         loop = asyncio.get_running_loop()
         self._budget.on_request(time.monotonic())
+        # The usual way ends here: one timer, where a timeout's context would be a second one.
+        outcome = await self._attempt(ask, reply, loop)
+        if isinstance(outcome, Result) and outcome.status is not Status.UNAVAILABLE:
+            return outcome
+        try:
+            async with asyncio.timeout_at(ask.deadline):
+                return await self._again(ask, reply, outcome, loop)
+        except TimeoutError:
+            return _expired(ask)
+
+    async def _again(
+        self,
+        ask: Ask,
+        reply: str,
+        outcome: Result | SwarmError | None,
+        loop: asyncio.AbstractEventLoop,
+    ) -> Result:
+        """The first attempt came to `outcome`: ask again, as often as it makes sense."""
         while True:
-            outcome = await self._attempt(ask, reply, loop)
             if isinstance(outcome, Result):
                 if outcome.status is not Status.UNAVAILABLE:
                     return outcome
@@ -176,6 +190,7 @@ class Requester:
                 await self._link.ready()
             elif outcome is not None:
                 await asyncio.sleep(pause)
+            outcome = await self._attempt(ask, reply, loop)
 
     async def _attempt(
         self, ask: Ask, reply: str, loop: asyncio.AbstractEventLoop
@@ -206,8 +221,7 @@ class Requester:
             after = max(least, factor * self.gate(ask.info).usual(now))
         else:
             after = max(RETRY_AFTER_LEAST, remaining * RETRY_AFTER_SHARE)
-        if after < remaining:
-            timers.append(loop.call_later(after, _settle, ask, None))
+        timers.append(loop.call_later(min(after, remaining), _settle, ask, None))
         if ask.hedge is not None and ask.attempt == 1:
             self._hedger.on_request(now)
             delay = self._hedger.delay_s(
