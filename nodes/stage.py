@@ -130,10 +130,11 @@ class StageServer:
             self.out.fail(delivery, features, Status.RESOURCE_EXHAUSTED, text)
             return
         job = Job(delivery, features, now + features.budget_us / 1e6 - age, now, age)
-        if any(type(value) is Claimed for value in features.tensors.values()):
-            self._borrow(job)
-        else:
-            self._accept(job)
+        for value in features.tensors.values():
+            if type(value) is Claimed:
+                self._borrow(job)
+                return
+        self._accept(job)
 
     def _borrow(self, job: Job) -> None:
         """Map the tensors that came as claims, or fetch them when that is not possible."""

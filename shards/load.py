@@ -33,6 +33,10 @@ class StageRuntime:
         self._sends = tuple(spec.name for spec in shard.sends)
         self._inputs = tuple(spec.name for spec in shard.inputs)
         self._carries = frozenset(shard.carries)
+        # As a rule what a stage sends is what its graph makes: no map is built anew then.
+        self._plain = runtime is not None and not shard.carries
+        self._plain = self._plain and self._sends == tuple(spec.name for spec in shard.outputs)
+        self._plain = self._plain and self._inputs == tuple(s.name for s in shard.receives)
 
     def check(self, tensors: Mapping[str, np.ndarray]) -> None:
         """Raise InputError unless these are exactly the tensors that the stage receives."""
@@ -108,6 +112,8 @@ class StageRuntime:
         tensors: Mapping[str, np.ndarray],
         cancel: CancelToken | None,
     ) -> dict[str, np.ndarray]:
+        if self._plain and self.runtime is not None:
+            return self.runtime.run_checked(tensors, cancel)
         made: Mapping[str, np.ndarray] = {}
         if self.runtime is not None:
             made = self.runtime.run_checked({name: tensors[name] for name in self._inputs}, cancel)
