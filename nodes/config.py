@@ -28,7 +28,8 @@ class NodeConfig:
     `file`, decided by whichever node makes them. max_batch, max_wait (seconds):
     micro-batching. gossip: a preset. mesh_key: 16 to 64 bytes that all nodes share; gossip
     without it is refused. quota: requests a second that one agent may send to this node, 0
-    for any number. state_dir: where durable state is kept, '' for nowhere.
+    for any number. state_dir: where durable state is kept, '' for nowhere. shm: whether large
+    tensors may go through shared memory on this host.
     """
 
     role: str
@@ -48,6 +49,7 @@ class NodeConfig:
     mesh_key: bytes | None = None
     quota: float = 0.0
     state_dir: str = ""
+    shm: bool = True
 
     def __post_init__(self) -> None:
         token(self.mesh, "mesh name")

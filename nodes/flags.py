@@ -125,7 +125,9 @@ def _add(parser: argparse.ArgumentParser, flag: Flag, prefix: str) -> None:
     about = [prefix + flag.name.upper()]
     if flag.default is None:
         about.append("required")
-    elif not isinstance(flag.default, bool) and flag.default != "":
+    elif isinstance(flag.default, bool):
+        about += ["default on"] if flag.default else []
+    elif flag.default != "":
         about.append(f"default {flag.default}")
     bounds = [f"at least {flag.least:g}"] if flag.least is not None else []
     bounds += [f"at most {flag.most:g}"] if flag.most is not None else []

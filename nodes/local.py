@@ -34,12 +34,15 @@ class LocalMesh:
     supervisor: Supervisor
     logs: Path
     server: EmbeddedServer | None
+    shm: bool = True
     statuses: dict[str, dict[str, Any]] = field(default_factory=dict)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def start(self, role: str, model: str, *extra: str) -> NodeProcess:
         """Start one node process; its log goes to `logs`."""
         arguments = ["--role", role, "--nats", self.url, "--mesh", self.name, *extra]
+        if not self.shm:
+            arguments.append("--no-shm")
         if model:
             arguments += ["--model", model]
         count = sum(node.role == role for node in self.supervisor.nodes)
@@ -93,9 +96,12 @@ class LocalMesh:
 
 @asynccontextmanager
 async def local_mesh(
-    *, url: str = "", name: str = "default", max_payload: int = 16 << 20
+    *, url: str = "", name: str = "default", max_payload: int = 16 << 20, shm: bool = True
 ) -> AsyncIterator[LocalMesh]:
-    """Everything started inside ends with it: nodes drain, then the server stops."""
+    """Everything started inside ends with it: nodes drain, then the server stops.
+
+    shm: whether large tensors may go through shared memory, or always over the wire.
+    """
     server: EmbeddedServer | None = None
     logs = Path(tempfile.mkdtemp(prefix="swarm-logs-"))
     supervisor = Supervisor()
@@ -104,8 +110,8 @@ async def local_mesh(
             server = EmbeddedServer(max_payload=max_payload)
             await server.start()
             url = server.url
-        async with swarm.connect(url, name) as mesh:
-            local = LocalMesh(url, name, mesh, supervisor, logs, server)
+        async with swarm.connect(url, name, shm=shm) as mesh:
+            local = LocalMesh(url, name, mesh, supervisor, logs, server, shm)
             mesh.link.subscribe(mesh.subjects.status_all, local._take_status)
             await mesh.registry.prepare()
             watching = asyncio.create_task(supervisor.run(), name="supervisor")

@@ -55,7 +55,7 @@ class Node:
         self.extra: dict[str, Any] = {}
         self.became_ready = asyncio.Event()
         self.on_change: Callable[[dict[str, Any]], None] | None = None
-        self.mesh = Mesh(config.link, config.mesh)
+        self.mesh = Mesh(config.link, config.mesh, shm=config.shm)
         self.membership = Membership(
             self.mesh.link,
             self.mesh.subjects,

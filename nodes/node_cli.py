@@ -41,6 +41,7 @@ FLAGS = (
     Flag("mesh_key", "", "A file of 16 to 64 bytes that all nodes share; signs gossip."),
     Flag("quota", 0.0, "Requests a second that one agent may send; 0: any.", least=0),
     Flag("state_dir", "", "Folder of the node's durable state."),
+    Flag("shm", True, "Large tensors by shared memory where all are on this host."),
     Flag("credentials", "", "A .creds file for the server."),
     Flag("source", "digits", "edge: digits, or an .npz file."),
     Flag("rate", 30.0, "edge: captures a second.", least=0.01),
@@ -89,6 +90,7 @@ def _run(told: dict[str, Any]) -> int:
             mesh_key=read_mesh_key(told["mesh_key"]),
             quota=told["quota"],
             state_dir=told["state_dir"],
+            shm=told["shm"],
         )
         edge = EdgeOptions(
             source=told["source"],

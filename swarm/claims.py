@@ -73,13 +73,14 @@ UNLENT = Lent()
 class Claims:
     """One process's shared memory: what it lends, and what it has borrowed.
 
-    ask `host` before using it: empty where shared memory is not available.
+    ask `host` before using it: empty where shared memory is not available, or not enabled.
+    Then nothing is lent, and nobody lends to this process: its tensors go over the wire.
     """
 
-    def __init__(self, link: Link, mesh: str) -> None:
+    def __init__(self, link: Link, mesh: str, enabled: bool = True) -> None:
         self._link = link
         self._mesh = mesh
-        reason = unavailable()
+        reason = unavailable() if enabled else "switched off"
         self.host = ""
         if reason is None:
             try:

@@ -38,16 +38,20 @@ CONNECT_TIMEOUT = 5.0  # seconds
 class Mesh:
     """One client of a mesh. Not thread-safe; any number of concurrent requests.
 
-    agent: who asks, for quotas and audit; a token of `[A-Za-z0-9_-]+` or empty.
+    agent: who asks, for quotas and audit; a token of `[A-Za-z0-9_-]+` or empty. shm: whether
+    large tensors may go through shared memory between processes of one host, or always over
+    the wire.
     """
 
-    def __init__(self, options: LinkOptions, mesh: str = "default", agent: str = "") -> None:
+    def __init__(
+        self, options: LinkOptions, mesh: str = "default", agent: str = "", *, shm: bool = True
+    ) -> None:
         self.subjects = Subjects(mesh)
         self.agent = agent
         self.link = Link(options)
         self.publisher = Publisher(self.link)
         self.registry = Registry(self.link, self.subjects)
-        self.claims = Claims(self.link, mesh)
+        self.claims = Claims(self.link, mesh, shm)
         self.hosts = Hosts(self.link, self.subjects)
         # A node knows from gossip; a mere client listens to status documents.
         self.locality: Callable[[ModelInfo, int], bool] | None = None
@@ -244,16 +248,17 @@ def connect(
     mesh: str = "default",
     *,
     agent: str = "",
+    shm: bool = True,
     **options: Any,
 ) -> Mesh:
     """A client of `mesh`, to be entered with `async with`.
 
-    servers: one URL, several, or several separated by commas. options: see `LinkOptions`
-    (user, password, token, credentials, tls …). Entering raises `NotConnected` when no
-    server answers within five seconds.
+    servers: one URL, several, or several separated by commas. agent, shm: see `Mesh`. options:
+    see `LinkOptions` (user, password, token, credentials, tls …). Entering raises
+    `NotConnected` when no server answers within five seconds.
     """
     urls = servers.split(",") if isinstance(servers, str) else list(servers)
-    return Mesh(LinkOptions(servers=tuple(urls), **options), mesh, agent)
+    return Mesh(LinkOptions(servers=tuple(urls), **options), mesh, agent, shm=shm)
 
 
 def _refused(request_id: str, model: str, error: BaseException) -> Result:

@@ -6,10 +6,14 @@
 counted as stages: three stages in three processes, a client and a server, for every contender.
 The floors are nats-py chains without any envelope, checks, budgets or gossip: core NATS, JetStream
 push and JetStream standing pull, both with message id, PubAck and ack.
+
+Where the mesh's features go through shared memory, the mesh without it takes part too: nothing but
+the wire is then compared with the floors.
 """
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,16 +22,19 @@ from typing import Any
 
 from nodes.bench.chains import STAGES, chain_workload
 from nodes.bench.figures import Figure
-from nodes.bench.lineup import MESH, answers, lineup
+from nodes.bench.lineup import MESH, MESH_WIRE, answers, lineup
 from nodes.bench.peers.contenders.swarm_mesh import Swarm
 from nodes.bench.peers.measure import percentile
 from nodes.bench.peers.report import machine
 
+OURS = ("mesh", "mesh_wire")
 IN_PROCESS = "inprocess"
 FLOORS = ("nats_core", "nats_jetstream", "nats_pull", IN_PROCESS)
 SHARES = {"p50": 0.50, "p90": 0.90, "p99": 0.99}
 SLICE_BYTES = 256 << 20
 """A slice moves no more than this in features: 8 MB are asked for 32 times, not 150."""
+WIRE_FROM = 800_000
+"""Bytes of features from which the mesh without shared memory is measured too."""
 LEAST = 20
 """Requests in a slice, at least."""
 
@@ -53,13 +60,11 @@ class HopPlan:
 
 def measure_hop(plan: HopPlan, progress: Progress = lambda _: None) -> dict[str, Any]:
     """The document of `swarm bench hop`. Raises `WrongAnswer`, or what a start raises."""
-    names = ["mesh", *dict.fromkeys((*plan.floors, IN_PROCESS))]
-    targets = {name: MESH[plan.delivery] if name == "mesh" else name for name in names}
     sizes = []
     figures: dict[str, Figure] = {}
     with tempfile.TemporaryDirectory(prefix="hop-") as root:
         for size in plan.sizes:
-            rounds, rest = _rounds(plan, size, targets, Path(root), progress)
+            rounds, rest = _rounds(plan, size, _targets(plan, size), Path(root), progress)
             found = summarise(rounds, STAGES)
             figures |= {f"{size}/{name}": figure for name, figure in found.items()}
             sizes.append(
@@ -79,6 +84,14 @@ def measure_hop(plan: HopPlan, progress: Progress = lambda _: None) -> dict[str,
         "sizes": sizes,
         "figures": {name: figure.as_doc() for name, figure in figures.items()},
     }
+
+
+def _targets(plan: HopPlan, size: int) -> dict[str, str]:
+    """Who takes part at this size: name -> contender."""
+    ours = {"mesh": MESH[plan.delivery]}
+    if size >= WIRE_FROM:
+        ours["mesh_wire"] = MESH_WIRE[plan.delivery]
+    return ours | {name: name for name in (*plan.floors, IN_PROCESS)}
 
 
 def _rounds(
@@ -109,7 +122,8 @@ def _rounds(
 
 
 def summarise(rounds: Sequence[Round], hops: int) -> dict[str, Figure]:
-    """Figures of one size: overhead per hop in microseconds, and the mesh's ratio to each floor.
+    """Figures of one size: overhead per hop in microseconds, and the mesh's ratio to each other
+    contender, with and without shared memory.
 
     Ratios are taken within a round, then their median: rounds differ more than contenders do.
     A floor's overhead that is not above zero (noise) gives no ratio of hops.
@@ -123,16 +137,16 @@ def summarise(rounds: Sequence[Round], hops: int) -> dict[str, Figure]:
             if name != IN_PROCESS:
                 hop = [1e3 * _hop(row, name, key, hops) for row in rounds]
                 figures[f"{name}/hop_{key}_us"] = Figure.of(hop, "us")
-    if "mesh" not in names:
-        return figures
-    for floor in names[1:]:
+    for own, floor in itertools.product(OURS, names):
+        if own not in names or floor in (own, "mesh"):
+            continue
         for key in SHARES:
-            ratios = [row["mesh"][key] / row[floor][key] for row in rounds]
-            figures[f"mesh/end_to_end_{key}_over_{floor}"] = Figure.of(ratios, "x", floor=True)
-            pairs = [(_hop(row, "mesh", key, hops), _hop(row, floor, key, hops)) for row in rounds]
+            ratios = [row[own][key] / row[floor][key] for row in rounds]
+            figures[f"{own}/end_to_end_{key}_over_{floor}"] = Figure.of(ratios, "x", floor=True)
+            pairs = [(_hop(row, own, key, hops), _hop(row, floor, key, hops)) for row in rounds]
             if floor != IN_PROCESS and all(theirs > 0 for _, theirs in pairs):
                 ratios = [ours / theirs for ours, theirs in pairs]
-                figures[f"mesh/hop_{key}_over_{floor}"] = Figure.of(ratios, "x", floor=True)
+                figures[f"{own}/hop_{key}_over_{floor}"] = Figure.of(ratios, "x", floor=True)
     return figures
 
 

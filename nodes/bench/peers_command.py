@@ -8,13 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from nodes.bench.charts import axes, save
-from nodes.bench.lineup import MESH
+from nodes.bench.lineup import MESH, MESH_WIRE
 from nodes.bench.peers.contenders import CONTENDERS, FLOOR
 from nodes.bench.peers.environment import EnvironmentFailed, default_directory, ensure_env
 from nodes.bench.peers.runner import Entrant, peers, run_peers
 from nodes.bench.present import present
 
-OURS = {"swarm": MESH["durable"], "swarm_core": MESH["core"]}
+OURS = {
+    "swarm": MESH["durable"],
+    "swarm_core": MESH["core"],
+    "swarm_wire": MESH_WIRE["durable"],
+}
 HERE = ("inprocess", "nats_core", "nats_jetstream", "nats_pull")
 """Contenders that need nothing but what the mesh itself needs."""
 

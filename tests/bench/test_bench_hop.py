@@ -11,15 +11,18 @@ import pytest
 
 from nodes.bench.chains import chain_workload
 from nodes.bench.figures import Figure
-from nodes.bench.hop import FLOORS, HopPlan, measure_hop, summarise
+from nodes.bench.hop import FLOORS, WIRE_FROM, HopPlan, measure_hop, summarise
+from nodes.bench.hop_report import show
 from nodes.bench.lineup import MESH, WrongAnswer, answers, check, lineup
-from nodes.bench.peers.contenders.swarm_mesh import manifest_of
+from nodes.bench.peers.base import Unavailable
+from nodes.bench.peers.contenders.swarm_mesh import SwarmWire, manifest_of
 from nodes.bench.peers.measure import Load
 from nodes.bench.peers.runner import Entrant, run_client
 from nodes.bench.peers.workload import Workload
 from nodes.bench.peers.workload import build as build_peer_workload
 from nodes.bench.regression import check_regression, ratios_of
 from shards.manifest import Manifest
+from swarm.shm import unavailable
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +70,34 @@ def test_a_floor_within_the_noise_gives_no_ratio_of_hops() -> None:
     figures = summarise([row], 3)
     assert "mesh/hop_p50_over_nats_core" not in figures
     assert figures["mesh/end_to_end_p50_over_nats_core"].value == pytest.approx(4.444)
+
+
+def test_what_goes_over_the_wire_has_its_own_ratios_to_the_floors() -> None:
+    times = {"mesh": 2.0, "mesh_wire": 5.0, "nats_core": 3.0, "inprocess": 1.0}
+    row = {name: dict.fromkeys(("p50", "p90", "p99"), ms) for name, ms in times.items()}
+    figures = summarise([row], 3)
+    assert figures["mesh/hop_p50_over_nats_core"].value == 0.5
+    assert figures["mesh/hop_p50_over_mesh_wire"].value == 0.25
+    assert figures["mesh_wire/hop_p50_over_nats_core"].value == 2.0
+    assert not any("over_mesh/" in name or name.endswith("over_mesh") for name in figures)
+
+
+@pytest.mark.processes
+@pytest.mark.integration
+@pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
+def test_large_features_are_measured_over_the_wire_too() -> None:
+    plan = HopPlan([WIRE_FROM], requests=5, rounds=1, warmup=3, floors=())
+    document = measure_hop(plan)
+    (size,) = document["sizes"]
+    assert size["unavailable"] == {}
+    assert size["shared_memory"]
+    assert [list(row) for row in size["rounds"]] == [["mesh", "mesh_wire", "inprocess"]]
+    show(document)
+
+
+def test_small_features_have_no_row_for_the_wire(tiny: Workload, tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="small tensors"):
+        SwarmWire(tiny, tmp_path).check()
 
 
 @pytest.mark.processes

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
+from pathlib import Path
 
 import numpy as np
 import pytest
 from meshes import Commands, add_model, free_port
 
 import swarm
-from nodes.local import local_mesh
+from nodes.local import LocalMesh, local_mesh, push
 from shards.split import SplitResult, split
 from shards.zoo.builders import chain, chain_cuts, chain_expected
 from swarm.server import EmbeddedServer
+from swarm.shm import unavailable
+from swarm.shm.claim import mesh_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.processes]
 
@@ -36,6 +40,45 @@ async def test_a_cut_of_8_megabytes_passes_bit_by_bit() -> None:
         for feed, answer in zip(feeds, answers, strict=True):
             assert np.array_equal(answer.outputs["result"], chain_expected(feed, 3))
             assert [hop.stage for hop in answer.hops] == [1, 2, 3]
+
+
+def segments(mesh: str) -> list[str]:
+    """Shared memory of a mesh on this host."""
+    folder = Path("/dev/shm")
+    return [p.name for p in folder.iterdir() if mesh_of(p.name) == mesh] if folder.is_dir() else []
+
+
+async def ask(local: LocalMesh, requests: int = 5) -> None:
+    random = np.random.default_rng(4)
+    for _ in range(requests):
+        feed = random.random((1, (1 << 20) // 4), np.float32)
+        answer = await local.mesh.infer("chain", {"features": feed}, 20.0)
+        assert np.array_equal(answer.outputs["result"], chain_expected(feed, 3))
+
+
+async def test_a_mesh_without_shared_memory_keeps_large_cuts_on_the_wire() -> None:
+    name = f"wire-{secrets.token_hex(4)}"
+    async with local_mesh(name=name, shm=False) as local:
+        await add_model(local, split_chain(1 << 20), "shard-1", "shard-2", "shard-3")
+        await ask(local)
+        assert segments(name) == []
+        assert local.mesh.claims.lent == 0
+        assert {status["host_id"] for status in local.statuses.values()} == {""}
+
+
+@pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
+async def test_one_node_without_shared_memory_is_served_by_the_wire() -> None:
+    """Its neighbours use shared memory, but not with it."""
+    name = f"wire-{secrets.token_hex(4)}"
+    async with local_mesh(name=name) as local:
+        result = split_chain(1 << 20)
+        await push(local, result.manifest.to_json(), result.files)
+        nodes = [local.start("shard-1", "chain"), local.start("shard-2", "chain", "--no-shm")]
+        nodes.append(local.start("shard-3", "chain"))
+        await local.ready()
+        await ask(local)
+        statuses = [local.status_of(node) for node in nodes]
+        assert [status["host_id"] != "" for status in statuses if status] == [True, False, True]
 
 
 async def test_a_node_whose_cut_does_not_fit_names_max_payload_and_what_to_set(

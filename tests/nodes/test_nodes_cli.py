@@ -189,6 +189,19 @@ def test_a_switch_is_read_from_the_environment(
     assert [settings.standby for settings, _ in started] == [says, False]
 
 
+def test_shared_memory_is_used_unless_it_is_switched_off_anywhere(
+    started: list[tuple[NodeConfig, EdgeOptions]], tmp_path: Path
+) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text("shm = false\n")
+    node([])
+    node(["--no-shm"])
+    node([], {"SWARM_SHM": "0"})
+    node(["--config", str(file)])
+    node(["--config", str(file), "--shm"], {"SWARM_SHM": "0"})
+    assert [settings.shm for settings, _ in started] == [True, False, False, False, True]
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [("STANDBY", "maybe"), ("THREADS", "0"), ("THREADS", "two"), ("RATE", "nan"), ("QUOTA", "-1")],

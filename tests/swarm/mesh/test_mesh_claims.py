@@ -33,6 +33,10 @@ SHM = Path("/dev/shm")
 BIG = MIN_BYTES // 4  # FP32 elements: the smallest tensor that goes by claim
 
 
+def segments(mesh: str) -> list[str]:
+    return [path.name for path in SHM.iterdir() if mesh_of(path.name) == mesh]
+
+
 class Pair:
     """A lender and a borrower, each with its own link."""
 
@@ -53,7 +57,7 @@ class Pair:
         return self.lender._ring.stats.outstanding
 
     def files(self) -> list[str]:
-        return [path.name for path in SHM.iterdir() if mesh_of(path.name) == self.mesh]
+        return segments(self.mesh)
 
     async def settle(self) -> None:
         for link in self.links:
@@ -109,6 +113,19 @@ async def test_small_tensors_stay_in_the_message(pair: Pair) -> None:
     assert pair.lender.lend({}) is UNLENT
     assert pair.files() == []  # no memory was even asked for
     assert pair.lender.lend({"x": np.zeros(BIG, np.float32)}).packed is not None
+
+
+async def test_what_is_switched_off_lends_nothing_and_nobody_lends_to_it(
+    links: Links, server: EmbeddedServer
+) -> None:
+    mesh = f"test-{secrets.token_hex(6)}"
+    claims = Claims(await links.connect(server.url), mesh, enabled=False)
+    assert claims.host == ""  # what others compare with theirs before they lend
+    assert not claims.wants(arrays())
+    assert claims.lend(arrays()) is UNLENT
+    claims.tend()
+    await claims.close(0.0)
+    assert segments(mesh) == []
 
 
 async def test_what_was_used_is_given_back(pair: Pair) -> None:

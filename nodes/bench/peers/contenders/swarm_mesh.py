@@ -4,7 +4,8 @@ Nodes are started as a user starts them (``python -m nodes.node_cli``) and the c
 user imports. Nothing is split: the manifest names the very files that every contender runs.
 
 ``Swarm`` is the durable lane; ``SwarmCore`` the fast mode (``delivery core``), which stores
-nothing between stages.
+nothing between stages. ``SwarmWire`` and ``SwarmCoreWire`` are the same without shared memory: what
+nodes on different hosts would exchange, but for the network between them.
 """
 
 from __future__ import annotations
@@ -89,6 +90,8 @@ class Swarm(AsyncContender):
     delivery: ClassVar[str] = DURABLE
     threads: ClassVar[int] = 1
     """Compute threads of one stage."""
+    shm: ClassVar[bool] = True
+    """Whether large tensors may go through shared memory."""
 
     def __init__(self, workload: Workload, scratch: Path) -> None:
         super().__init__(workload, scratch)
@@ -136,7 +139,7 @@ class Swarm(AsyncContender):
 
         manifest, files = self._version or manifest_of(self.workload)
         room = max(16 << 20, 2 * self.workload.largest + (1 << 20))
-        async with local_mesh(name="bench", max_payload=min(64 << 20, room)) as local:
+        async with local_mesh(name="bench", max_payload=min(64 << 20, room), shm=self.shm) as local:
             await push(local, manifest, files)
             self._version = None
             del files
@@ -217,3 +220,24 @@ class SwarmCore(Swarm):
             await self._mesh.infer(self._model, self.workload.input, budget=3.0, **self._options)
         except SwarmError as error:
             raise Unavailable(f"no node answers with delivery core: {error}") from error
+
+
+class _Wire(Swarm):
+    """For tensors that would go through shared memory: with smaller ones it is the same mesh."""
+
+    shm = False
+
+    def check(self) -> None:
+        from swarm.shm import MIN_BYTES
+
+        if self.workload.largest < MIN_BYTES:
+            raise Unavailable("small tensors: no other than with shared memory")
+        super().check()
+
+
+class SwarmWire(_Wire):
+    """The durable lane, every tensor on the wire."""
+
+
+class SwarmCoreWire(_Wire, SwarmCore):
+    """The fast mode, every tensor on the wire."""
