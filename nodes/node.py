@@ -39,7 +39,9 @@ STATUS_EVERY = 0.98  # seconds, and
 STATUS_LEAST = 0.02  # seconds between two
 DRAIN_TIMEOUT = 8.0  # seconds
 SAVE_EVERY = 10.0  # seconds between checkpoints
-CHECK_MODEL_EVERY = 1.0  # seconds; a change is also announced, this is for a lost announcement
+# Seconds between looks at the desired state. A change is announced too: while serving, this is
+# only for an announcement that was lost.
+CHECK_MODEL_EVERY, CHECK_WHILE_SERVING = 1.0, 10.0
 
 
 class Node:
@@ -148,14 +150,15 @@ class Node:
         self, stop: asyncio.Event, own: Callable[[Coroutine[Any, Any, None], str], None]
     ) -> None:
         """Follow the mesh's desired state until `stop`."""
+        announced: set[str] = set()
         while not stop.is_set():
             self._changed.clear()
+            pause = CHECK_MODEL_EVERY
             try:
-                changed = await self.versions.reconcile(self._loading)
+                await self.versions.reconcile(self._loading)
                 if not self.became_ready.is_set():
                     self._become_ready(own)
-                elif changed:
-                    self.announcer.announce()
+                pause = CHECK_WHILE_SERVING
             except BadDesiredState as error:
                 # Refused as a whole; what is served stays as it is.
                 log.warning("%s", error)
@@ -163,7 +166,11 @@ class Node:
             except (NotFound, Unavailable) as error:
                 if not self.became_ready.is_set():
                     self._become("waiting", str(error))
-            await self._until_changed(stop)
+            # Also of a reconciliation that failed half-way.
+            if self.became_ready.is_set() and announced != set(self.versions.serving):
+                announced = set(self.versions.serving)
+                self.announcer.announce()
+            await self._until_changed(stop, pause)
 
     def _loading(self, version: str) -> None:
         if not self.became_ready.is_set():
@@ -183,12 +190,12 @@ class Node:
         self.tell("joined", {})
         self.became_ready.set()
 
-    async def _until_changed(self, stop: asyncio.Event) -> None:
+    async def _until_changed(self, stop: asyncio.Event, pause: float) -> None:
         waiters = [asyncio.ensure_future(stop.wait()), asyncio.ensure_future(self._changed.wait())]
         try:
             await asyncio.wait(
                 [*waiters, *self.versions.tasks],
-                timeout=CHECK_MODEL_EVERY,
+                timeout=pause,
                 return_when=asyncio.FIRST_COMPLETED,
             )
         finally:

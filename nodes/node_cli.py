@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence  # noqa: E402
 from typing import Any  # noqa: E402
 
 from nodes.flags import Flag, parse  # noqa: E402
+from nodes.gently import gently  # noqa: E402
 
 USAGE = "swarm-node --role ROLE [--model NAME[@VERSION]] [--nats URL] [--mesh NAME] [OPTION …]"
 ABOUT = """\
@@ -61,7 +62,14 @@ def node(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     return _run(told)
 
 
+def _import() -> None:
+    import nodes.edge
+    import nodes.node
+    import nodes.process  # noqa: F401
+
+
 def _run(told: dict[str, Any]) -> int:
+    gently(_import)
     from nodes.config import NodeConfig, gossip_preset, read_mesh_key
     from nodes.edge import EdgeOptions
     from nodes.process import run_node

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import gc
 import json
 import logging
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from nodes.edge import EdgeOptions
 
 log = logging.getLogger("swarm.node")
+
+STOP_LIMIT = 12.0  # seconds; a drain takes eight at the most
 
 
 def set_up_logging(verbose: bool) -> None:
@@ -40,8 +43,12 @@ def run_event_loop(main: Any) -> Any:
     return uvloop.run(main)
 
 
-def stop_on_signals() -> asyncio.Event:
-    """An event that SIGTERM and SIGINT set; a second signal ends the process at once."""
+def stop_on_signals(limit: float = 0.0) -> asyncio.Event:
+    """An event that SIGTERM and SIGINT set; a second signal ends the process at once.
+
+    limit: seconds from the first signal after which the process prints where each thread is and
+    exits with 1, whatever it waits for; 0: never.
+    """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -49,6 +56,8 @@ def stop_on_signals() -> asyncio.Event:
         if stop.is_set():
             raise SystemExit(130)
         stop.set()
+        if limit:
+            faulthandler.dump_traceback_later(limit, exit=True)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
@@ -66,7 +75,7 @@ def run_node(
     set_up_logging(verbose)
 
     async def main() -> int:
-        stop = stop_on_signals()
+        stop = stop_on_signals(STOP_LIMIT)
         node = Node(config, started)
         if json_events:
             node.on_change = lambda doc: print(json.dumps(doc), flush=True)
@@ -88,4 +97,7 @@ def run_node(
             failed = True
         return int(failed)
 
-    return int(run_event_loop(main()))
+    try:
+        return int(run_event_loop(main()))
+    finally:
+        faulthandler.cancel_dump_traceback_later()

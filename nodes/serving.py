@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from nodes.config import NodeConfig, check_payload, credit_of, lane_options
+from nodes.gently import gently_off_loop
 from nodes.job import StageOptions
 from nodes.outbox import NextLane, Outbox
 from nodes.stage import StageServer
@@ -79,7 +80,10 @@ async def load(
         light_ms = light.warm() if light is not None else 0.0
         return Loaded(info, stages, first, light, time.monotonic() - started, light_ms / 1e3)
 
-    return await asyncio.to_thread(build)
+    if config.threads > 1:
+        # The runtime's own threads would inherit the low priority, for good.
+        return await asyncio.to_thread(build)
+    return await gently_off_loop(build)
 
 
 class Serving:

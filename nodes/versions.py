@@ -55,8 +55,8 @@ class Versions:
         """Their tasks: one that ends has failed."""
         return list(self._runs.values())
 
-    async def reconcile(self, on_loading: Callable[[str], None]) -> bool:
-        """Load what is missing, then drain what is over; True when anything changed.
+    async def reconcile(self, on_loading: Callable[[str], None]) -> None:
+        """Load what is missing, then drain what is over.
 
         Raises `NotFound` when the model is not in the mesh yet, `Unavailable`, and whatever
         ended a version's task.
@@ -66,8 +66,8 @@ class Versions:
                 del self._runs[version], self.serving[version]
                 task.result()
         if self._config.role == "gateway":
-            return False
-        wanted, before = await self._wanted(), set(self.serving)
+            return
+        wanted = await self._wanted()
         for version in wanted:
             if version not in self.serving:
                 on_loading(version)
@@ -75,7 +75,6 @@ class Versions:
         for version in [v for v in self.serving if v not in wanted]:
             log.info("version %s serves no more", version)
             await self._retire(version)
-        return set(self.serving) != before
 
     async def _wanted(self) -> list[str]:
         name, pinned = self._config.model_name, self._config.version

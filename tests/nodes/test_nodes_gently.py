@@ -1,0 +1,41 @@
+"""Starting beside others: low priority, and nothing of it stays."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+
+import pytest
+
+from nodes.gently import NICE, gently, gently_off_loop
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="priorities of threads are Linux's")
+
+
+def priority() -> int:
+    return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+
+@linux
+def test_the_work_has_a_low_priority_and_the_caller_keeps_its_own() -> None:
+    before = priority()
+    assert gently(priority) == max(before, NICE)
+    assert priority() == before
+
+
+@linux
+async def test_the_loop_goes_on_at_its_own_priority() -> None:
+    before = priority()
+    assert await gently_off_loop(priority) == max(before, NICE)
+    assert priority() == before
+
+
+async def test_what_the_work_raises_reaches_the_caller() -> None:
+    def fail() -> None:
+        raise ZeroDivisionError("no")
+
+    with pytest.raises(ZeroDivisionError, match="no"):
+        gently(fail)
+    with pytest.raises(ZeroDivisionError, match="no"):
+        await gently_off_loop(fail)
