@@ -44,6 +44,9 @@ RETRY_AFTER_SHARE = 0.4
 RETRY_AFTER_LEAST = 0.25
 # In fast mode nothing else recovers a request: ask again after three times the usual p99.
 FRESH_RETRY_AFTER = (3.0, 0.010)  # times the p99, at least seconds
+# Seconds for which a stage that nobody serves is asked again at no cost to the retry budget:
+# within them gossip knows of a death, and a fallback listens.
+NOBODY_FOR = 0.5
 CORE = "core"
 DURABLE = "durable"
 
@@ -66,6 +69,7 @@ class Ask:
     session: str = ""
     sequence: int = 0
     traceparent: str = ""
+    begun: float = 0.0  # time.monotonic()
     attempt: int = 0
     sent: int = 0  # copies that were published
     stored: bool = False
@@ -148,7 +152,8 @@ class Requester:
 
     async def _answered(self, ask: Ask, reply: str) -> Result:
         loop = asyncio.get_running_loop()
-        self._budget.on_request(time.monotonic())
+        ask.begun = time.monotonic()
+        self._budget.on_request(ask.begun)
         # The usual way ends here: one timer, where a timeout's context would be a second one.
         outcome = await self._attempt(ask, reply, loop)
         if isinstance(outcome, Result) and outcome.status is not Status.UNAVAILABLE:
@@ -321,6 +326,8 @@ class Requester:
         if ask is None:
             return
         if message.status == b"503":
+            if time.monotonic() - ask.begun < NOBODY_FOR:
+                ask.stored = False  # asking nobody again multiplies no overload
             _settle(ask, NoResponders("no node serves the next stage at present"))
             return
         try:
