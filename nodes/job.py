@@ -13,8 +13,13 @@ from swarm.lanes import Delivery, FreshDelivery
 from swarm.messages import Features
 
 # Runs shorter than this are done on the event loop: handing over to a thread and back costs
-# 60-120 us here, more than the run itself. Longer ones never are.
+# 60-120 us here, more than the run itself.
 INLINE_BELOW = 0.0003  # seconds
+# Runs shorter than this too, after a pause at least as long: behind large tensors, with cold
+# caches, the way to the thread and back took 0.3 ms. Nothing else of a node suffers from such a
+# stop (gossip waits 100 ms for an answer, a lane 60 ms for an ack); under load the thread lets
+# requests gather.
+INLINE_ALONE_BELOW = 0.010  # seconds
 
 
 class StageModel(Protocol):
@@ -34,12 +39,14 @@ class StageModel(Protocol):
 class StageOptions:
     """max_batch: requests in one run. max_wait: seconds a request may wait for company.
     start_check: do not start what cannot finish inside its budget. quota: requests a second
-    from one agent that stage 1 takes, 0 for any number."""
+    from one agent that stage 1 takes, 0 for any number. inline_below, inline_alone_below: seconds;
+    shorter runs are done on the event loop, always or while little comes."""
 
     max_batch: int = 4
     max_wait: float = 0.0005
     start_check: bool = True
     inline_below: float = INLINE_BELOW
+    inline_alone_below: float = 0.0
     quota: float = 0.0
 
 

@@ -11,7 +11,7 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 import swarm
@@ -134,8 +134,7 @@ class Node:
                     await self._serve(stop, own)
             finally:
                 await self._leave()
-                for task in background:
-                    task.cancel()
+                await _end(background)
 
     async def _connect(self, stop: asyncio.Event) -> bool:
         while not stop.is_set():
@@ -310,3 +309,13 @@ class Node:
                     await self._asked_status.wait()
             # However often it is asked for, not more often than this.
             await asyncio.sleep(STATUS_LEAST)
+
+
+async def _end(tasks: Iterable[asyncio.Task[None]]) -> None:
+    """Cancel, again where it was swallowed: in Python 3.11 a `wait_for` that is cancelled just
+    when it is done returns as if nothing had happened, and nats-py waits so."""
+    pending = set(tasks)
+    while pending:
+        for task in pending:
+            task.cancel()
+        _, pending = await asyncio.wait(pending, timeout=1.0)

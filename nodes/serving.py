@@ -11,7 +11,7 @@ from functools import partial
 
 from nodes.config import NodeConfig, check_payload, credit_of, lane_options
 from nodes.gently import gently_off_loop
-from nodes.job import StageOptions
+from nodes.job import INLINE_ALONE_BELOW, StageOptions
 from nodes.outbox import NextLane, Outbox
 from nodes.stage import StageServer
 from shards.load import StageRuntime, load_lighter, load_stage
@@ -131,8 +131,13 @@ class Serving:
             partial(mesh.is_local, info, stage + 1),
             next_lane,
         )
+        # Several stages on one loop would wait for each other.
+        alone = len(self.loaded.stages) == 1
         options = StageOptions(
-            max_batch=config.max_batch, max_wait=config.max_wait, quota=config.quota
+            max_batch=config.max_batch,
+            max_wait=config.max_wait,
+            quota=config.quota,
+            inline_alone_below=INLINE_ALONE_BELOW if alone else 0.0,
         )
         server = StageServer(mesh.link, runtime, out, options, mesh.claims)
         if runtime.runtime is not None:

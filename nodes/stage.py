@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
 from typing import Any
 
 import numpy as np
@@ -20,12 +19,13 @@ import numpy as np
 from nodes.cancelled import Cancelled
 from nodes.job import Job, StageModel, StageOptions
 from nodes.outbox import Outbox
+from nodes.waiting import Waiting
 from nodes.worker import Worker
 from shards.errors import InputError, RunTerminated, ShardsError
 from shards.runtime import CancelToken
 from swarm.claims import Claims
 from swarm.errors import DecodeError, Status
-from swarm.flow.batching import ArrivalRate, BatchLimit, Group, Run, decide, split_on_failure
+from swarm.flow.batching import split_on_failure
 from swarm.flow.bucket import Quotas
 from swarm.flow.budget import should_start
 from swarm.lanes import Delivery, FreshDelivery, Lane
@@ -64,16 +64,15 @@ class StageServer:
         self._options = options or StageOptions()
         self._claims = claims
         self._loop = asyncio.get_running_loop()
-        self._queue: deque[Job] = deque()
-        self._arrivals = ArrivalRate()
-        self._limit = BatchLimit(largest=self._options.max_batch, start=self._options.max_batch)
-        self._timer: asyncio.TimerHandle | None = None
+        self._waiting = Waiting(self._options, model.batchable, self._dispatch)
         self._known: tuple[dict[str, np.ndarray], dict[str, np.ndarray]] | None = None
         rate = self._options.quota if self.stage == 1 else 0.0
         self._quotas = Quotas(rate, max(1.0, rate / 4)) if rate > 0 else None
         self._suspended = False
         self._cancelled = Cancelled()
         self._running: dict[CancelToken, list[Job]] = {}
+        self._ended = 0.0  # the last run
+        self._blocking: tuple[float, CancelToken] | None = None  # a run on the loop: its end
         self._inline = model.compute_ms / 1e3 < self._options.inline_below
         if not self._inline:
             self.worker = Worker(self._loop, f"stage-{self.stage}")
@@ -117,7 +116,7 @@ class StageServer:
             text = f"sent for {features.model}@{features.version} stage {features.stage}"
             self.out.fail(delivery, features, Status.INVALID_ARGUMENT, text)
             return
-        if delivery.fresh and len(self._queue) >= FRESH_QUEUE:
+        if delivery.fresh and len(self._waiting) >= FRESH_QUEUE:
             # No lane bounds fast mode: this does.
             counters.refused += 1
             self.out.fail(delivery, features, Status.RESOURCE_EXHAUSTED, f"{FRESH_QUEUE} wait here")
@@ -169,6 +168,10 @@ class StageServer:
         if self._inline:
             self._run_inline(job)  # which checks them itself
             return
+        self._waiting.arrived(job.arrived)
+        if self._alone(job.arrived):
+            self._run_inline(job)
+            return
         try:
             self.model.check(job.features.tensors)
         except InputError as error:
@@ -176,9 +179,16 @@ class StageServer:
             return
         if self.model.batchable:
             job.shape = tuple(a.shape[1:] for a in job.features.tensors.values())
-        self._arrivals.add(job.arrived)
-        self._queue.append(job)
+        self._waiting.add(job)
         self._dispatch()
+
+    def _alone(self, now: float) -> bool:
+        """Whether a run may block the loop: it is short, and the stage was idle for longer."""
+        usual = max(self.stats.compute.ewma, self.model.compute_ms / 1e3)
+        if usual >= self._options.inline_alone_below or self._waiting:
+            return False
+        busy = self.worker is not None and self.worker.queued > 0
+        return not busy and now - self._ended > usual
 
     def _expired(self, job: Job, now: float) -> bool:
         """Answer what cannot be answered in time any more; True when it was so."""
@@ -199,61 +209,43 @@ class StageServer:
         started = time.monotonic()
         if self._expired(job, started):
             return
+        token = None
+        if not self._inline:
+            token = CancelToken()
+            self._blocking = (job.expires, token)
         try:
-            result = self.model.run(job.features.tensors)
+            result = self.model.run(job.features.tensors, token)
         except InputError as error:
             self.out.fail(job.delivery, job.features, Status.INVALID_ARGUMENT, str(error))
             return
-        except ShardsError as error:
+        except Exception as error:
             self._computed([job], None, error, 0.0)
             return
+        finally:
+            self._blocking = None
         job.queue_us = int((started - job.arrived + job.age) * 1e6)
-        self.out.sent(job, result, time.monotonic() - started, 1)
+        self._ended = time.monotonic()
+        self.out.sent(job, result, self._ended - started, 1)
+
+    def end_overdue(self, now: float) -> None:
+        """Called by a thread, since such a run blocks the loop: end it when its budget is over."""
+        blocking = self._blocking
+        if blocking is not None and now > blocking[0]:
+            blocking[1].cancel()
 
     def _dispatch(self) -> None:
         """Start a run if the worker is free and waiting for company does not pay."""
         worker = self.worker
-        if worker is None or worker.queued or not self._queue:
-            return
-        now = time.monotonic()
-        size = 1
-        if self._options.max_batch > 1 and self.model.batchable:
-            size = self._batch_size(now)
-            if size == 0:
+        while worker is not None and not worker.queued:
+            taken = self._waiting.take(self.stats.compute.ewma)
+            if not taken:
                 return
-        batch: list[Job] = []
-        shape = self._queue[0].shape
-        while self._queue and len(batch) < size and self._queue[0].shape == shape:
-            job = self._queue.popleft()
-            if not self._expired(job, now):
+            now = time.monotonic()
+            batch = [job for job in taken if not self._expired(job, now)]
+            for job in batch:
                 job.queue_us = int((now - job.arrived + job.age) * 1e6)
-                batch.append(job)
-        if batch:
-            self._start(batch, now)
-        elif self._queue:
-            self._dispatch()
-
-    def _batch_size(self, now: float) -> int:
-        """How many to run now; 0: wait for company, a timer is set."""
-        decision = decide(
-            [Group(self._queue[0].shape, len(self._queue), self._queue[0].arrived)],
-            1,
-            now,
-            max_batch=max(1, self._limit.size),
-            max_wait_s=self._options.max_wait,
-            arrivals_per_s=self._arrivals.per_s(now),
-            run_s=self.stats.compute.ewma,
-        )
-        if isinstance(decision, Run):
-            return decision.size
-        if self._timer is None:
-            delay = max(0.0, min(decision.until - now, self._options.max_wait))
-            self._timer = self._loop.call_later(delay, self._timeout)
-        return 0
-
-    def _timeout(self) -> None:
-        self._timer = None
-        self._dispatch()
+            if batch:
+                self._start(batch, now)
 
     def _start(self, batch: list[Job], now: float) -> None:
         assert self.worker is not None
@@ -271,6 +263,7 @@ class StageServer:
 
         def done(results: Any, error: Exception | None, seconds: float) -> None:
             timer.cancel()
+            self._ended = time.monotonic()
             self._running.pop(token, None)
             self._computed(batch, results, error, seconds)
             self._dispatch()
@@ -285,7 +278,7 @@ class StageServer:
         seconds: float,
     ) -> None:
         if error is None and results is not None:
-            self._limit.ran(len(batch), seconds)
+            self._waiting.limit.ran(len(batch), seconds)
             self.stats.counters.batches += 1
             for job, result in zip(batch, results, strict=True):
                 self.out.sent(job, result, seconds, len(batch))
@@ -311,12 +304,8 @@ class StageServer:
     def cancel(self, request_id: str) -> None:
         """Nobody waits for this request: do not compute it, here or when it comes again."""
         self._cancelled.add(request_id)
-        waiting, self._queue = self._queue, deque()
-        for job in waiting:
-            if job.features.id == request_id:
-                self.out.drop(job)
-            else:
-                self._queue.append(job)
+        for job in self._waiting.take_out(request_id):
+            self.out.drop(job)
         for token, batch in self._running.items():
             if all(job.features.id in self._cancelled for job in batch):
                 token.cancel()
@@ -330,7 +319,7 @@ class StageServer:
             lane.pause()
             for delivery in list(lane.held.values()):
                 delivery.nak()
-        self._queue.clear()
+        self._waiting.take_all()
         self._running.clear()
         if self.worker is not None:
             self.worker.abandon()
@@ -378,13 +367,11 @@ class StageServer:
     async def drain(self, timeout: float = 5.0) -> None:
         """Stop asking, give back what is queued, finish what runs."""
         await asyncio.gather(*(lane.drain() for lane in self.lanes))
-        while self._queue:
-            self._queue.popleft().delivery.nak()
+        for job in self._waiting.take_all():
+            job.delivery.nak()
         deadline = time.monotonic() + timeout
         while self.queued and self._link.connected and time.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.002)  # once, at the end of a life
-        if self._timer is not None:
-            self._timer.cancel()
 
     def close(self) -> None:
         if self.worker is not None:

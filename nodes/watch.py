@@ -151,3 +151,5 @@ class Watch:
             elif now - self._beat > BLOCKED_FOR_GOOD:
                 log.critical("the event loop is blocked for %.0f s: exiting", now - self._beat)
                 os._exit(EXIT_CODE)
+            for server in self._servers():
+                server.end_overdue(now)

@@ -17,7 +17,7 @@ from swarm.flow.batching import (
 )
 from swarm.flow.breaker import Breaker, BreakerState, Transition
 from swarm.flow.bucket import Quotas, TokenBucket
-from swarm.flow.budget import Budget, Spent, should_start, slowest_hop
+from swarm.flow.budget import should_start
 from swarm.flow.hedge import Hedger
 from swarm.flow.latency import LatencyWindow
 from swarm.flow.retry import RetryBudget
@@ -31,7 +31,6 @@ __all__ = [
     "BatchLimit",
     "Breaker",
     "BreakerState",
-    "Budget",
     "Decision",
     "Group",
     "Hedger",
@@ -40,7 +39,6 @@ __all__ = [
     "RetryBudget",
     "Run",
     "SlidingCount",
-    "Spent",
     "StageLoad",
     "TokenBucket",
     "Transition",
@@ -53,6 +51,5 @@ __all__ = [
     "pause_within",
     "predict_s",
     "should_start",
-    "slowest_hop",
     "split_on_failure",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -40,6 +41,7 @@ class FakeModel:
         self.slow = slow
         self.batches: list[int] = []
         self.error: Exception = RunError("poison")
+        self.threads: list[int] = []
 
     def check(self, tensors: Any) -> None:
         if list(tensors) != ["x"]:
@@ -61,6 +63,7 @@ class FakeModel:
         self, requests: Any, cancel: CancelToken | None = None
     ) -> list[dict[str, np.ndarray]]:
         self.batches.append(len(requests))
+        self.threads.append(threading.get_ident())
         self._wait(cancel)
         if any((tensors["x"] == POISON).any() for tensors in requests):
             raise self.error
@@ -564,7 +567,7 @@ async def test_a_batch_of_which_one_member_was_cancelled_runs_to_its_end(
     bench: Callable[..., Bench],
 ) -> None:
     it = bench(FakeModel(slow=0.1), max_batch=4)
-    it.server._limit = BatchLimit(largest=4, target_s=LIMIT)  # slow runs do not lower it
+    it.server._waiting.limit = BatchLimit(largest=4, target_s=LIMIT)  # slow runs do not lower it
     front = it.send(0.0)  # the others wait behind it, and run together
     second, third = it.send(1.0), it.send(2.0)
     await it.all_ended(front)
@@ -583,3 +586,58 @@ async def test_an_attempt_that_comes_after_its_cancellation_is_not_computed(
     await it.all_ended(late, other)
     assert late.ended == "ack"
     assert list(it.answers()) == ["r2"]
+
+
+# --- runs on the loop ------------------------------------------------------------------
+
+
+async def test_a_lone_short_run_needs_no_thread_and_under_load_they_gather(
+    bench: Callable[..., Bench],
+) -> None:
+    it = bench(FakeModel(compute_ms=2.0, slow=0.002), inline_alone_below=0.010)
+    here = threading.get_ident()
+    for _ in range(3):
+        await it.all_ended(it.send())
+        await asyncio.sleep(0.05)
+    assert set(it.model.threads) == {here}
+    it.model.threads.clear()
+    burst = [it.send() for _ in range(20)]
+    await it.all_ended(*burst)
+    assert set(it.model.threads) - {here}, "none of a burst went to the worker"
+    assert max(it.model.batches) > 1
+    assert len(it.answers()) == 23
+
+
+async def test_a_longer_run_never_blocks_the_loop(bench: Callable[..., Bench]) -> None:
+    it = bench(FakeModel(compute_ms=20.0, slow=0.02), inline_alone_below=0.010)
+    await it.all_ended(it.send())
+    assert threading.get_ident() not in it.model.threads
+
+
+async def test_a_run_on_the_loop_is_ended_from_outside_when_its_budget_is_over(
+    bench: Callable[..., Bench],
+) -> None:
+    it = bench(FakeModel(compute_ms=2.0, slow=LIMIT / 2), inline_alone_below=0.010)
+    done = threading.Event()
+
+    def guard() -> None:
+        while not done.wait(0.02):
+            it.server.end_overdue(time.monotonic())
+
+    thread = threading.Thread(target=guard)
+    thread.start()
+    started = time.monotonic()
+    late = it.send(budget=0.2)
+    done.set()
+    thread.join()
+    assert 0.15 < time.monotonic() - started < LIMIT / 4
+    assert it.answers()["r1"].status is Status.DEADLINE_EXCEEDED
+    assert late.ended == "ack"
+
+
+async def test_a_run_on_the_loop_that_fails_is_answered(bench: Callable[..., Bench]) -> None:
+    it = bench(FakeModel(compute_ms=2.0), inline_alone_below=0.010)
+    it.model.error = ValueError("not one of ours")
+    only = it.send(POISON)
+    await it.all_ended(only)
+    assert (it.answers()["r1"].status, only.ended) == (Status.INTERNAL, "ack")

@@ -45,6 +45,9 @@ class FakeServer:
         self.acts: list[str] = []
         self.stats = SimpleNamespace(compute=FakeWindow())
 
+    def end_overdue(self, now: float) -> None:
+        """It never blocks the loop."""
+
     def self_test(self) -> bool:
         self.tests += 1
         return self.right

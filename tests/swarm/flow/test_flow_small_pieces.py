@@ -1,6 +1,5 @@
-"""Budget, backoff, ack_wait, hedge, watchdog, sliding count."""
+"""Starting in time, backoff, ack_wait, hedge, watchdog, sliding count."""
 
-from dataclasses import dataclass
 from random import Random
 
 import pytest
@@ -9,7 +8,6 @@ from hypothesis import strategies as st
 
 from swarm.flow import (
     Action,
-    Budget,
     Hedger,
     SlidingCount,
     Watchdog,
@@ -17,29 +15,7 @@ from swarm.flow import (
     full_jitter,
     pause_within,
     should_start,
-    slowest_hop,
 )
-
-seconds = st.floats(-10, 100)
-
-
-@dataclass
-class Hop:
-    stage: int
-    node: str
-    queue_us: int
-    compute_us: int
-
-
-@given(seconds, seconds, seconds)
-def test_a_budget_never_grows(remaining: float, queue: float, compute: float) -> None:
-    assert Budget(remaining).after(queue, compute).remaining_s <= remaining
-
-
-def test_a_budget_is_spent_at_zero() -> None:
-    assert Budget(0.0).spent
-    assert Budget(0.05).after(0.02, 0.03 + 1e-12).spent
-    assert not Budget(0.05).after(0.02, 0.02).spent
 
 
 def test_work_that_would_probably_end_too_late_is_not_started() -> None:
@@ -48,17 +24,6 @@ def test_work_that_would_probably_end_too_late_is_not_started() -> None:
     assert should_start(0.010, 0.020, enabled=False)
     assert not should_start(0.0, 0.0)
     assert not should_start(-1.0, 0.020, enabled=False)
-
-
-def test_the_hop_that_used_up_the_time_is_named() -> None:
-    hops = [Hop(1, "a", 1000, 2000), Hop(2, "b", 30000, 1000), Hop(3, "c", 0, 6000)]
-    spent = slowest_hop(hops)
-    assert spent is not None
-    assert (spent.stage, spent.node) == (2, "b")
-    assert spent.share == pytest.approx(31 / 40)
-    assert str(spent) == "stage 2 on b used 78%: 30.0 ms queued, 1.0 ms computed"
-    assert slowest_hop([]) is None
-    assert slowest_hop([Hop(1, "a", 0, -5)]) is None
 
 
 @given(st.integers(0, 10_000), st.integers(0, 99))
