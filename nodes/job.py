@@ -15,11 +15,12 @@ from swarm.messages import Features
 # Runs shorter than this are done on the event loop: handing over to a thread and back costs
 # 60-120 us here, more than the run itself.
 INLINE_BELOW = 0.0003  # seconds
-# Runs shorter than this too, after a pause at least as long: behind large tensors, with cold
+# Runs shorter than this too, after a pause of IDLE_RUNS runs: behind large tensors, with cold
 # caches, the way to the thread and back took 0.3 ms. Nothing else of a node suffers from such a
 # stop (gossip waits 100 ms for an answer, a lane 60 ms for an ack); under load the thread lets
 # requests gather.
 INLINE_ALONE_BELOW = 0.010  # seconds
+IDLE_RUNS = 1.5  # with 1, the throughput of a busy pipeline fell by 3 %; with 1.5 it did not
 
 
 class StageModel(Protocol):

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from nodes.cancelled import Cancelled
-from nodes.job import Job, StageModel, StageOptions
+from nodes.job import IDLE_RUNS, Job, StageModel, StageOptions
 from nodes.outbox import Outbox
 from nodes.waiting import Waiting
 from nodes.worker import Worker
@@ -183,12 +183,12 @@ class StageServer:
         self._dispatch()
 
     def _alone(self, now: float) -> bool:
-        """Whether a run may block the loop: it is short, and the stage was idle for longer."""
+        """Whether a run may block the loop: it is short, and little else comes."""
         usual = max(self.stats.compute.ewma, self.model.compute_ms / 1e3)
         if usual >= self._options.inline_alone_below or self._waiting:
             return False
         busy = self.worker is not None and self.worker.queued > 0
-        return not busy and now - self._ended > usual
+        return not busy and now - self._ended > IDLE_RUNS * usual
 
     def _expired(self, job: Job, now: float) -> bool:
         """Answer what cannot be answered in time any more; True when it was so."""
