@@ -24,7 +24,7 @@ from swarm.flow.watchdog import Action, Verdict, Watchdog
 
 log = logging.getLogger("swarm.watchdog")
 
-LOOK_EVERY = 0.1  # seconds
+LOOK_EVERY = 0.25  # seconds
 SELF_TEST_EVERY = 30.0  # seconds
 RELOAD_EVERY = 1.0  # seconds
 GUARD_EVERY = 0.25  # seconds

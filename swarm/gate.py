@@ -20,6 +20,7 @@ WHOLE = 0  # the breaker of a pipeline whose failing stage is not known
 # Queueing is judged by each request's own budget; a standing queue alone is no reason to
 # refuse before it is as long as a lane may hold (a quarter of a second).
 TARGET, INTERVAL = 0.25, 0.5  # seconds
+LEAST_RUNS = 16  # as many as the shortest lane holds, however long they take
 MARGIN = 0.6  # of a budget that the predicted time may take: the rest is for jitter
 PACE_WEIGHT = 0.02  # of the newest gap
 # A control loop cannot wait half a minute for a stage that came back: one probe a second.
@@ -48,7 +49,9 @@ class Gate:
         self._usual = 0.05
         self._usual_at = 0.0
         self._busy = False
-        self._admission = Admission(margin=MARGIN, target_s=TARGET, interval_s=INTERVAL)
+        self._admission = Admission(
+            margin=MARGIN, target_s=TARGET, interval_s=INTERVAL, least_runs=LEAST_RUNS
+        )
         self._breakers: dict[int, Breaker] = {}
 
     @property

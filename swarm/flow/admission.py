@@ -68,7 +68,7 @@ class Admission:
     margin: fraction of the budget that the prediction may use, 0..1; smaller refuses earlier and
         forgives jitter.
     target_s: seconds of queueing that may stand; smaller keeps latency lower and may idle a
-        bursty lane. At least two runs of the slowest stage count as target.
+        bursty lane. At least `least_runs` runs of the slowest stage count as target.
     interval_s: seconds above the target after which the queue counts as standing.
     weight: of the newest observation in the correction, 0..1.
     Raises ValueError for a knob out of its range.
@@ -81,9 +81,13 @@ class Admission:
         target_s: float = 0.020,
         interval_s: float = 0.100,
         weight: float = 0.05,
+        least_runs: float = 2.0,
     ) -> None:
         if not (0 < margin <= 1 and target_s > 0 and interval_s > 0 and 0 < weight <= 1):
             raise ValueError("0 < margin <= 1, target_s > 0, interval_s > 0, 0 < weight <= 1")
+        if not least_runs > 0:
+            raise ValueError(f"least_runs > 0: {least_runs}")
+        self._least_runs = least_runs
         self._margin = margin
         self._target_s = target_s
         self._interval_s = interval_s
@@ -169,4 +173,4 @@ class Admission:
 
     def _target(self, stages: Sequence[StageLoad]) -> float:
         slowest = max((s.service_s / max(s.servers, 1.0) for s in stages), default=0.0)
-        return max(self._target_s, 2 * slowest)
+        return max(self._target_s, self._least_runs * slowest)

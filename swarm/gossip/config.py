@@ -16,7 +16,7 @@ class GossipConfig:
     Raises `ValueError` when a value makes no sense or two values contradict each other.
     """
 
-    interval: float = 0.1
+    interval: float = 0.2
     """Seconds between two rounds (two calls of `tick`). Detection, spread and traffic scale with
     it: a state reaches n nodes in about log(n)/log(1 + 2 * fanout) + 3 rounds."""
 

@@ -35,6 +35,7 @@ TUNE_EVERY = 0.1  # seconds
 # Seconds of traffic to ask for in advance. A round trip takes a few milliseconds; asking for
 # more than that lets messages come in bursts (a quarter less CPU a request at 2000 a second).
 AHEAD = 0.03
+REST = 0.25  # seconds between looks at a lane of which nothing is in hand
 SINGLE = 4  # credit up to which each ack asks for the next message itself
 MOST_ACK_WAIT = 5.0  # seconds: longer runs are kept alive, not waited for
 GRACE = 1.0  # seconds; a pull that is unanswered so long past its expiry was lost
@@ -88,6 +89,7 @@ class Lane:
         self._sid = 0
         self._stopping = False
         self._too_short = False  # ack_wait
+        self._resting = False  # nothing in hand: no need to look often
         self._looked = 0.0
         self._timer: asyncio.TimerHandle
         self._renew = asyncio.Event()
@@ -139,8 +141,9 @@ class Lane:
 
     def _look(self) -> None:
         """Keep long runs alive, follow the rate, replace lost pulls."""
-        self._timer = asyncio.get_running_loop().call_later(self.ack_wait / 3, self._look)
         now = time.monotonic_ns()
+        self._resting = not self.held
+        self._look_after(REST if self._resting else self.ack_wait / 3)
         if self.held:
             self._keep_alive(now)
         self._tune(now / 1e9)
@@ -150,6 +153,9 @@ class Lane:
         while self._asked and self._asked[0] < lost:
             self._asked.popleft()
         self._replenish()
+
+    def _look_after(self, seconds: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._look)
 
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
@@ -251,6 +257,10 @@ class Lane:
                 self._again(ours, delivery)
                 return
         self.held[delivery.sequence] = delivery
+        if self._resting:
+            self._resting = False
+            self._timer.cancel()
+            self._look_after(self.ack_wait / 3)
         try:
             self._on_delivery(delivery)
         except Exception:
