@@ -53,6 +53,7 @@ class Link(asyncio.BufferedProtocol):
         self.info: dict[str, Any] = {}
         self.url: SplitResult | None = None
         self.connected = False
+        self.max_payload = 1 << 20  # the server's limit on one message with its headers, bytes
         self.reconnects = 0
         self.callback_errors = 0
         self.last_error: str = ""
@@ -130,7 +131,7 @@ class Link(asyncio.BufferedProtocol):
             info = await open_session(loop, self, self.url, self.options)
             if self._transport is None:
                 raise NotConnected("the server closed the connection before the greeting")
-            self.info |= info
+            self._learn(info)
             self._greeting = loop.create_future()
             self._gather.write(connect_command(self.info, self.url, self.options) + b"PING\r\n")
             await self._greeting
@@ -138,6 +139,10 @@ class Link(asyncio.BufferedProtocol):
         self.connected = True
         lines = [self._sub_line(sid) for sid in self._subscriptions]
         self._gather.write(b"".join(lines))
+
+    def _learn(self, info: dict[str, Any]) -> None:
+        self.info |= info
+        self.max_payload = int(self.info.get("max_payload", 1 << 20))
 
     async def _serve(self) -> None:
         self._up.set()
@@ -189,11 +194,6 @@ class Link(asyncio.BufferedProtocol):
                 log.exception("a connection callback failed")
 
     # --- sending --------------------------------------------------------------------
-
-    @property
-    def max_payload(self) -> int:
-        """The server's limit on one message, headers included, in bytes."""
-        return int(self.info.get("max_payload", 1 << 20))
 
     def publish(
         self,
@@ -343,7 +343,7 @@ class Link(asyncio.BufferedProtocol):
                 if not pong.done():
                     pong.set_result(None)
         elif verb == b"INFO":
-            self.info |= parse_info(argument)
+            self._learn(parse_info(argument))
         elif verb == b"-ERR":
             text = argument.decode(errors="replace").strip("' ")
             self.last_error = f"server: {text}"

@@ -86,7 +86,8 @@ class Parser:
 
     def _message(self, with_headers: bool, start: int, body: int, end: int) -> int:
         """Where the next control line starts, or -1 when more bytes are needed."""
-        buffer = self._buffer
+        # Slices of the view: one of the bytearray would be copied twice.
+        buffer = self._view
         args = bytes(buffer[start + (5 if with_headers else 4) : body - 2]).split()
         try:
             header_size = int(args[-2]) if with_headers else 0

@@ -271,7 +271,7 @@ async def test_when_memory_is_full_the_bytes_are_sent(pair: Pair) -> None:
 async def test_more_bytes_than_a_message_may_have_are_an_error_to_the_fetcher(
     server: EmbeddedServer, pair: Pair
 ) -> None:
-    pair.links[0].info["max_payload"] = 1 << 16
+    pair.links[0].max_payload = 1 << 16
     got = pair.lend(x=np.zeros(BIG, np.float32))
     assert isinstance(await asyncio.wait_for(fetched(pair.borrower, got), 10), ShmGone)
 
