@@ -26,11 +26,11 @@ HOP_S = 0.0003
 """Measured: a JetStream hop of small features."""
 PULL_S = 0.0002
 """What a pull from the shared lane costs on top."""
-GOSSIP_S = 0.100
-SPREAD_S = 0.050
-"""Half a round until a node's news has reached a requester: news are 100 ms old on average."""
+GOSSIP_S = 0.200
+SPREAD_S = 0.100
+"""Half a round until a node's news has reached a requester: news are 200 ms old on average."""
 ACK_WAIT_S = 0.060
-DETECT_S = 0.150
+DETECT_S = 0.300
 
 
 @dataclass(slots=True)
