@@ -15,7 +15,7 @@ from nodes.job import Job
 from swarm.claims import UNLENT, Claims, Lent
 from swarm.errors import NotConnected, ResourceExhausted, Status, SwarmError
 from swarm.lanes import Delivery, FreshDelivery, Publisher
-from swarm.link import Link
+from swarm.link import Link, LinkMessage
 from swarm.messages import Features, Result, failure, result_parts
 from swarm.model import ModelInfo
 from swarm.subjects import ANY, Subjects
@@ -24,6 +24,7 @@ from swarm.tensors import Part
 log = logging.getLogger("swarm.stage")
 
 NextLane = Callable[[ModelInfo, int, Features], str]
+KEPT_FRESH = 256  # requests in fast mode; the server tells within a round trip
 RETRY_FULL_LANE = 0.004  # seconds between attempts while the next lane is full
 
 
@@ -62,6 +63,16 @@ class Outbox:
         self._next_lane = next_lane
         self._next_fresh = "" if self._last else subjects.fresh(*following)
         self._dead = subjects.dead(info.model)
+        # Fast mode: what was sent last, by the subject on which the server says that nobody
+        # listens. It says so to the sender only, never to a third one that waits for the answer.
+        self._unheard = f"{link.options.inbox}.unheard{stage}"
+        self._sent_fresh: dict[str, Features] = {}
+        self._count = 0
+        self._sid = link.subscribe(f"{self._unheard}.*", self._nobody)
+
+    def close(self) -> None:
+        """Nothing leaves any more."""
+        self._link.unsubscribe(self._sid)
 
     def sent(self, job: Job, result: dict[str, np.ndarray], seconds: float, batch: int) -> None:
         """Pass a result on: to the next lane, or to the requester."""
@@ -119,8 +130,7 @@ class Outbox:
                 # Raises for an output that has no datatype on the wire.
                 parts: list[Part] = features.parts(lent.packed)
                 if job.delivery.fresh:
-                    # With nobody there the server tells the requester itself (503 to the reply).
-                    self._link.publish(self._next_fresh, parts, features.reply)
+                    self._link.publish(self._next_fresh, parts, self._expect_nobody(features))
                 else:
                     subject, stored = self._subject(features), partial(self._stored, job, lent)
                     self._publisher.publish(subject, parts, features.message_id, stored)
@@ -130,7 +140,30 @@ class Outbox:
             self.fail(job.delivery, features, error.status, str(error))
         else:
             if job.delivery.fresh:
+                features.tensors = {}  # sent: what may still be told of it needs none
                 self._finish(job)
+
+    def _expect_nobody(self, features: Features) -> str:
+        """A reply subject for the case that the next stage has no node."""
+        self._count += 1
+        subject = f"{self._unheard}.{self._count:x}"
+        self._sent_fresh[subject] = features
+        if len(self._sent_fresh) > KEPT_FRESH:
+            del self._sent_fresh[next(iter(self._sent_fresh))]
+        return subject
+
+    def _nobody(self, message: LinkMessage) -> None:
+        features = self._sent_fresh.pop(message.subject, None)
+        if features is None or message.status != b"503":
+            return
+        text = f"no node serves stage {self.stage + 1} at present"
+        try:
+            self._link.publish(
+                features.reply,
+                failure(features, Status.UNAVAILABLE, text, self.stage + 1, self._node),
+            )
+        except SwarmError as error:
+            log.info("a failure could not be reported: %s", error)
 
     def _subject(self, features: Features) -> str:
         lane = self._next_lane(self.info, self.stage + 1, features)

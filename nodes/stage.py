@@ -372,6 +372,7 @@ class StageServer:
         deadline = time.monotonic() + timeout
         while self.queued and self._link.connected and time.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.002)  # once, at the end of a life
+        self.out.close()
 
     def close(self) -> None:
         if self.worker is not None:

@@ -46,7 +46,7 @@ RETRY_AFTER_LEAST = 0.25
 FRESH_RETRY_AFTER = (3.0, 0.010)  # times the p99, at least seconds
 # Seconds for which a stage that nobody serves is asked again at no cost to the retry budget:
 # within them gossip knows of a death, and a fallback listens.
-NOBODY_FOR = 0.5
+NOBODY_FOR = 1.0
 CORE = "core"
 DURABLE = "durable"
 
@@ -185,7 +185,10 @@ class Requester:
                     # It would fail again; and a full lane is a fast answer: waiting is the
                     # caller's choice.
                     return failed
-            if ask.stored and not self._budget.try_retry(time.monotonic()):
+            now = time.monotonic()
+            # Asking again what nobody could take multiplies no overload.
+            free = isinstance(outcome, Result) and now - ask.begun < NOBODY_FOR
+            if ask.stored and not free and not self._budget.try_retry(now):
                 return await self._last_chance(ask, failed)
             self.retries += 1
             pause = full_jitter(ask.attempt, self._rng, base_s=0.005, cap_s=0.1)

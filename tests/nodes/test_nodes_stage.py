@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from shards.errors import InputError, RunError
 from shards.runtime import CancelToken
 from swarm.errors import NotConnected, ResourceExhausted, Status, SwarmError, Unavailable
 from swarm.flow.batching import BatchLimit
+from swarm.link import LinkMessage
 from swarm.messages import Features, Result
 from swarm.model import ModelInfo, Spec, Stage
 from swarm.subjects import Subjects
@@ -77,11 +79,22 @@ class FakeLink:
 
     def __init__(self) -> None:
         self.sent: list[tuple[str, bytes]] = []
+        self.replies: list[str] = []
         self.error: SwarmError | None = None
+        self.options = SimpleNamespace(inbox="_INBOX.node")
+        self.callbacks: dict[str, Any] = {}
+
+    def subscribe(self, subject: str, callback: Any) -> int:
+        self.callbacks[subject] = callback
+        return 1
+
+    def unsubscribe(self, sid: int) -> None:
+        self.callbacks.clear()
 
     def publish(self, subject: str, data: Any = b"", reply: str = "", headers: bytes = b"") -> None:
         if self.error is not None:
             raise self.error
+        self.replies.append(reply)
         self.sent.append((subject, data if isinstance(data, bytes) else b"".join(data)))
 
 
@@ -118,14 +131,21 @@ class FakeLane:
 
 
 class FakeDelivery:
-    def __init__(self, lane: FakeLane, data: bytes, age: float = 0.0, delivered: int = 1) -> None:
+    def __init__(
+        self,
+        lane: FakeLane,
+        data: bytes,
+        age: float = 0.0,
+        delivered: int = 1,
+        fresh: bool = False,
+    ) -> None:
         self.data = data
         self.reply = "$JS.ACK.x"
         self.received = time.monotonic_ns()
         self.age = age
         self.delivered = delivered
         self.pending = 0
-        self.fresh = False
+        self.fresh = fresh
         self.ended = ""
         self._lane = lane
         lane.held[id(self)] = self
@@ -175,7 +195,8 @@ class Bench:
 
     def send(self, value: float = 1.0, *, budget: float = 10.0, **more: Any) -> FakeDelivery:
         self.number += 1
-        delivery = {key: more.pop(key) for key in ("age", "delivered") if key in more}
+        names = ("age", "delivered", "fresh")
+        delivery = {key: more.pop(key) for key in names if key in more}
         features = Features(
             f"r{self.number}",
             "m",
@@ -641,3 +662,29 @@ async def test_a_run_on_the_loop_that_fails_is_answered(bench: Callable[..., Ben
     only = it.send(POISON)
     await it.all_ended(only)
     assert (it.answers()["r1"].status, only.ended) == (Status.INTERNAL, "ack")
+
+
+# --- fast mode -------------------------------------------------------------------------
+
+
+async def test_in_fast_mode_a_next_stage_without_a_node_is_told_to_the_requester_at_once(
+    bench: Callable[..., Bench],
+) -> None:
+    it = bench(FakeModel(compute_ms=0.01), stage=1)
+    for _ in range(nodes.outbox.KEPT_FRESH + 5):
+        made = it.send(fresh=True)
+    assert (made.ended, it.answers()) == ("ack", {})
+    [(pattern, told)] = it.link.callbacks.items()
+    assert it.link.replies[-1].startswith(pattern.removesuffix("*"))
+
+    def nobody(reply: str, headers: bytes = b"NATS/1.0 503\r\n\r\n") -> None:
+        told(LinkMessage(reply, "", headers, b""))
+
+    last = f"r{it.number}"
+    nobody(it.link.replies[-1])
+    nobody(it.link.replies[-1])  # once is enough
+    nobody(it.link.replies[0])  # too long ago
+    nobody(it.link.replies[-2], b"NATS/1.0\r\n\r\n")  # no such message
+    [(name, result)] = it.answers().items()
+    assert (name, result.status, result.stage) == (last, Status.UNAVAILABLE, 2)
+    assert "no node serves stage 2" in result.message

@@ -43,7 +43,7 @@ def test_a_hung_node_that_goes_on_refutes_the_suspicion_of_it() -> None:
     world = World(10, seed=1)
     world.run(3)
     name = list(world.nodes)[4]
-    world.pause(name, 1.0)
+    world.pause(name, 2.0)
     world.run(9)
     assert world.seeing(name, "suspect") > 0
     world.run(20)
@@ -57,7 +57,7 @@ def test_a_node_that_was_stopped_does_not_blame_its_peers() -> None:
     world = World(10, seed=1)
     world.run(3)
     name = list(world.nodes)[4]
-    world.pause(name, 1.0)
+    world.pause(name, 2.0)
     world.run(60)
     blamed = [e.kind for _, who, e in world.events if who == name]
     assert "suspected" not in blamed
