@@ -160,7 +160,7 @@ class Outbox:
         try:
             self._link.publish(
                 features.reply,
-                failure(features, Status.UNAVAILABLE, text, self.stage + 1, self._node),
+                failure(features, Status.UNAVAILABLE, text, self.stage + 1, ""),
             )
         except SwarmError as error:
             log.info("a failure could not be reported: %s", error)

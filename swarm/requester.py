@@ -186,8 +186,9 @@ class Requester:
                     # caller's choice.
                     return failed
             now = time.monotonic()
-            # Asking again what nobody could take multiplies no overload.
-            free = isinstance(outcome, Result) and now - ask.begun < NOBODY_FOR
+            # Asking again what nobody could take (a stage, but no node) multiplies no overload.
+            unheard = isinstance(outcome, Result) and outcome.stage > 0 and not outcome.node
+            free = unheard and now - ask.begun < NOBODY_FOR
             if ask.stored and not free and not self._budget.try_retry(now):
                 return await self._last_chance(ask, failed)
             self.retries += 1
