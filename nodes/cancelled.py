@@ -30,7 +30,5 @@ class Cancelled:
         now = time.monotonic() if now is None else now
         self._until.pop(request_id, None)
         self._until[request_id] = now + REMEMBERED
-        for old, until in list(self._until.items()):
-            if until > now and len(self._until) <= MOST:
-                break
-            del self._until[old]
+        while self._until[oldest := next(iter(self._until))] <= now or len(self._until) > MOST:
+            del self._until[oldest]

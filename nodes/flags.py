@@ -7,7 +7,7 @@ A node stays for months on a small device. The library behind `swarm` would cost
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -103,7 +103,11 @@ def parse(
     }
     path = str(given.pop("config", found.pop("config", "")))
     try:
-        settings = _read(path, flags) | found | given if path else found | given
+        settings = (
+            read_settings(path, {flag.name for flag in flags}) | found | given
+            if path
+            else found | given
+        )
     except ValueError as error:
         parser.error(f"Invalid value for '--config': {error}")
     result: dict[str, Any] = {}
@@ -141,8 +145,9 @@ def _add(parser: argparse.ArgumentParser, flag: Flag, prefix: str) -> None:
     parser.add_argument(*flag.flags, **common)
 
 
-def _read(path: str, flags: Sequence[Flag]) -> dict[str, Any]:
-    """The settings in a TOML file. Raises `ValueError` for a file that is none."""
+def read_settings(path: str, known: Set[str]) -> dict[str, Any]:
+    """The settings in a TOML file; `-` and `_` are the same in its keys. Raises `ValueError` for
+    a file that is none, and for settings that are not `known`."""
     import tomllib
 
     try:
@@ -150,6 +155,6 @@ def _read(path: str, flags: Sequence[Flag]) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from None
     settings = {key.replace("-", "_"): value for key, value in doc.items()}
-    if unknown := sorted(set(settings) - {flag.name for flag in flags}):
+    if unknown := sorted(set(settings) - known):
         raise ValueError(f"{path}: unknown settings {', '.join(unknown)}")
     return settings

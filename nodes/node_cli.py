@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
 
@@ -18,8 +17,6 @@ from typing import Any  # noqa: E402
 
 from nodes.flags import Flag, parse  # noqa: E402
 from nodes.gently import gently  # noqa: E402
-
-PARENT = "SWARM_PARENT_PID"  # set by a supervisor: its own
 
 USAGE = "swarm-node --role ROLE [--model NAME[@VERSION]] [--nats URL] [--mesh NAME] [OPTION …]"
 ABOUT = """\
@@ -71,26 +68,15 @@ def _import() -> None:
     import nodes.process  # noqa: F401
 
 
-def _end_with(parent: str) -> None:
-    """SIGKILL when the process that started this one ends: any other signal, and a node that
-    hangs would outlive its supervisor."""
-    from swarm.server import die_with_parent
-
-    if parent and sys.platform == "linux":
-        die_with_parent(signal.SIGKILL)
-        if os.getppid() != int(parent):
-            raise SystemExit(0)  # it ended before
-
-
 def _run(told: dict[str, Any]) -> int:
     gently(_import)
-    _end_with(os.environ.pop(PARENT, ""))
     from nodes.config import NodeConfig, gossip_preset, read_mesh_key
     from nodes.edge import EdgeOptions
-    from nodes.process import run_node
+    from nodes.process import end_with_supervisor, run_node
     from swarm.errors import SwarmError
     from swarm.link import LinkOptions
 
+    end_with_supervisor()
     try:
         settings = NodeConfig(
             role=told["role"],

@@ -106,9 +106,11 @@ class Outbox:
             features.id, features.model, features.version, outputs=result, attempt=features.attempt
         )
         claims = self._claims
-        here = claims is not None and features.host and features.host == claims.host
         try:
-            with claims.lend(result) if here and claims is not None else UNLENT as lent:
+            lent = UNLENT
+            if claims is not None and features.host and features.host == claims.host:
+                lent = claims.lend(result)
+            with lent:
                 self._link.publish(features.reply, result_parts(answer, features.hops, lent.packed))
         except NotConnected:
             return  # it will be handed out again
@@ -157,13 +159,7 @@ class Outbox:
         if features is None or message.status != b"503":
             return
         text = f"no node serves stage {self.stage + 1} at present"
-        try:
-            self._link.publish(
-                features.reply,
-                failure(features, Status.UNAVAILABLE, text, self.stage + 1, ""),
-            )
-        except SwarmError as error:
-            log.info("a failure could not be reported: %s", error)
+        self._report(failure(features, Status.UNAVAILABLE, text, self.stage + 1, ""), features)
 
     def _subject(self, features: Features) -> str:
         lane = self._next_lane(self.info, self.stage + 1, features)
@@ -177,6 +173,9 @@ class Outbox:
     def _finish(self, job: Job) -> None:
         """This stage's part is done and known to be safe."""
         self.stats.counters.served += 1
+        self._settle(job)
+
+    def _settle(self, job: Job) -> None:
         job.delivery.ack()
         if job.opened and self._claims is not None:
             self._claims.done(job.opened)
@@ -214,22 +213,21 @@ class Outbox:
         """Answer with a failure, and be done with the message."""
         if status not in (Status.DEADLINE_EXCEEDED, Status.RESOURCE_EXHAUSTED):
             self.stats.counters.failed += 1
-        try:
-            if features.reply:
-                self._link.publish(
-                    features.reply, failure(features, status, text, self.stage, self._node)
-                )
-        except SwarmError as error:
-            log.info("a failure could not be reported: %s", error)
+        self._report(failure(features, status, text, self.stage, self._node), features)
         if settle:
             delivery.ack()
+
+    def _report(self, parts: list[Part], features: Features) -> None:
+        try:
+            if features.reply:
+                self._link.publish(features.reply, parts)
+        except SwarmError as error:
+            log.info("a failure could not be reported: %s", error)
 
     def drop(self, job: Job) -> None:
         """Nobody waits for it any more."""
         self.stats.counters.cancelled += 1
-        job.delivery.ack()
-        if job.opened and self._claims is not None:
-            self._claims.done(job.opened)
+        self._settle(job)
 
     def bury(self, delivery: Delivery | FreshDelivery, reason: str) -> None:
         """Dead-letter a message that no node can serve."""

@@ -7,6 +7,7 @@ import faulthandler
 import gc
 import json
 import logging
+import os
 import signal
 import sys
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("swarm.node")
 
+SUPERVISOR = "SWARM_PARENT_PID"  # in the environment of a node: its supervisor's process
 STOP_LIMIT = 12.0  # seconds; a drain takes eight at the most
 
 
@@ -62,6 +64,18 @@ def stop_on_signals(limit: float = 0.0) -> asyncio.Event:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
     return stop
+
+
+def end_with_supervisor() -> None:
+    """SIGKILL when the supervisor ends: any other signal, and a node that hangs would outlive it.
+    Without one, nothing."""
+    from swarm.server import die_with_parent
+
+    parent = os.environ.pop(SUPERVISOR, "")
+    if parent and sys.platform == "linux":
+        die_with_parent(signal.SIGKILL)
+        if os.getppid() != int(parent):
+            raise SystemExit(0)  # it ended before
 
 
 def run_node(

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nodes.node_cli import PARENT
+from nodes.process import SUPERVISOR
 
 log = logging.getLogger("swarm.up")
 
@@ -61,7 +61,7 @@ class NodeProcess:
                 start_new_session=True,
                 # The child itself sees to it that it ends with us: a `preexec_fn` rules out
                 # vfork, and a fork stops this process's event loop for 10-25 ms.
-                env=os.environ | {"PYTHONUNBUFFERED": "1", PARENT: str(os.getpid())},
+                env=os.environ | {"PYTHONUNBUFFERED": "1", SUPERVISOR: str(os.getpid())},
             )
         finally:
             if handle is not None:
