@@ -34,9 +34,11 @@ class StageRuntime:
         self._inputs = tuple(spec.name for spec in shard.inputs)
         self._carries = frozenset(shard.carries)
         # As a rule what a stage sends is what its graph makes: no map is built anew then.
-        self._plain = runtime is not None and not shard.carries
-        self._plain = self._plain and self._sends == tuple(spec.name for spec in shard.outputs)
-        self._plain = self._plain and self._inputs == tuple(s.name for s in shard.receives)
+        self._plain = (
+            not shard.carries
+            and self._sends == tuple(spec.name for spec in shard.outputs)
+            and self._inputs == tuple(spec.name for spec in shard.receives)
+        )
 
     def check(self, tensors: Mapping[str, np.ndarray]) -> None:
         """Raise InputError unless these are exactly the tensors that the stage receives."""

@@ -23,7 +23,6 @@ CONSUMER_NOT_FOUND = 10014
 CONSUMER_EXISTS = 10148
 STREAM_STORE_FAILED = 10077  # also what a full lane is refused with
 
-
 _PUB_ACK = re.compile(rb'\{"stream":"[^"\\{}]*", ?"seq":([0-9]{1,18})(?:,[^{}]*)?\}')
 
 

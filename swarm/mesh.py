@@ -112,13 +112,18 @@ class Mesh:
     ) -> ModelInfo:
         """`NAME` or `NAME@VERSION`. Without a version, the desired state decides: by share,
         sticky by agent or session. Raises `NotFound`, `Unavailable`."""
-        name, _, version = model.partition("@")
-        version = version or await self.version_for(name, agent, session, request_id)
-        info = self._infos.get((name, version))
+        info = self._known(model, agent, session, request_id)
         if info is None:
-            info = await self.registry.info(name, version)
-            self._infos[(name, version)] = info
+            name, _, version = model.partition("@")
+            version = version or await self.version_for(name, agent, session, request_id)
+            info = self._infos[(name, version)] = await self.registry.info(name, version)
         return info
+
+    def _known(self, model: str, agent: str, session: str, request_id: str) -> ModelInfo | None:
+        """The same, when nothing has to be looked up."""
+        name, _, version = model.partition("@")
+        version = version or self._version_for(name, agent, session, request_id)
+        return self._infos.get((name, version))
 
     async def version_for(self, model: str, agent: str, session: str, request_id: str) -> str:
         """The version that serves this requester. Raises `NotFound`, `Unavailable`."""
@@ -196,9 +201,7 @@ class Mesh:
             return _refused(request_id, model, error)
         deadline = asyncio.get_running_loop().time() + budget
         try:
-            name, _, version = model.partition("@")
-            version = version or self._version_for(name, self.agent, session, request_id)
-            info = self._infos.get((name, version))
+            info = self._known(model, self.agent, session, request_id)
             if info is None:  # else no timeout is needed, which is a tenth of a client's work
                 async with asyncio.timeout_at(deadline):
                     info = await self.model(model, self.agent, session, request_id)

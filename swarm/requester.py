@@ -186,9 +186,8 @@ class Requester:
                     # caller's choice.
                     return failed
             now = time.monotonic()
-            # Asking again what nobody could take (a stage, but no node) multiplies no overload.
-            unheard = isinstance(outcome, Result) and outcome.stage > 0 and not outcome.node
-            free = unheard and now - ask.begun < NOBODY_FOR
+            # Asking again what nobody could take multiplies no overload.
+            free = _unheard(outcome) and now - ask.begun < NOBODY_FOR
             if ask.stored and not free and not self._budget.try_retry(now):
                 return await self._last_chance(ask, failed)
             self.retries += 1
@@ -330,8 +329,6 @@ class Requester:
         if ask is None:
             return
         if message.status == b"503":
-            if time.monotonic() - ask.begun < NOBODY_FOR:
-                ask.stored = False  # asking nobody again multiplies no overload
             _settle(ask, NoResponders("no node serves the next stage at present"))
             return
         try:
@@ -358,6 +355,13 @@ class Requester:
 def _settle(ask: Ask, outcome: Result | SwarmError | None) -> None:
     if ask.outcome is not None and not ask.outcome.done():
         ask.outcome.set_result(outcome)
+
+
+def _unheard(outcome: Result | SwarmError | None) -> bool:
+    """Whether nobody listened: in the first stage, or in a later one, which has no node then."""
+    if isinstance(outcome, Result):
+        return outcome.stage > 0 and not outcome.node
+    return isinstance(outcome, NoResponders)
 
 
 def _failed(ask: Ask, error: SwarmError) -> Result:
