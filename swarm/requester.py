@@ -73,6 +73,7 @@ class Ask:
     attempt: int = 0
     sent: int = 0  # copies that were published
     stored: bool = False
+    refused: Result | None = None  # what the last attempt that was answered failed with
     hops: list[dict[str, object]] = field(default_factory=list)
     outcome: asyncio.Future[Result | SwarmError | None] | None = None
 
@@ -162,7 +163,8 @@ class Requester:
             async with asyncio.timeout_at(ask.deadline):
                 return await self._again(ask, reply, outcome, loop)
         except TimeoutError:
-            return _expired(ask)
+            # Refused until the end: that says more than that the time is over.
+            return ask.refused or _expired(ask)
 
     async def _again(
         self,
@@ -173,10 +175,12 @@ class Requester:
     ) -> Result:
         """The first attempt came to `outcome`: ask again, as often as it makes sense."""
         while True:
+            failed: Result
+            ask.refused = None
             if isinstance(outcome, Result):
                 if outcome.status is not Status.UNAVAILABLE:
                     return outcome
-                failed: Result = outcome
+                ask.refused = failed = outcome
             elif outcome is None:
                 failed = _expired(ask)  # silence, or a reconnect: ask again
             else:

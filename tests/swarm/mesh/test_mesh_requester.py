@@ -193,8 +193,14 @@ async def test_garbage_as_an_answer_is_as_good_as_lost(desk: Desk, garbage: byte
     assert desk.idle()
 
 
-async def test_nothing_but_garbage_is_unavailable_and_no_hang(desk: Desk) -> None:
+@pytest.mark.parametrize("pause", [0.0, 0.1])
+async def test_nothing_but_garbage_is_unavailable_and_no_hang(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, pause: float
+) -> None:
+    """Also when the budget ends while an attempt is on its way (no pause between attempts)."""
     await desk.open()
+    monkeypatch.setattr("swarm.requester.full_jitter", lambda *_, **__: pause)
+    desk.requester._budget = RetryBudget(ratio=0.0, min_per_s=10_000.0)
 
     def only_garbage(stage: FakeStage, delivery: Any, features: Features) -> None:
         stage.link.publish(features.reply, b"\x80")
