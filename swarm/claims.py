@@ -31,7 +31,7 @@ FETCH_TIMEOUT = 2.0  # seconds
 # It is published to: a space or a line's end in it would be a command to the server.
 _INBOX = re.compile(r"_INBOX(?:\.[A-Za-z0-9_-]{1,128}){1,8}")
 
-Opened = list[tuple[Claim, str]]  # claims in use, each with its owner's subject
+Opened = list[Claim]  # in use
 
 
 class Lent:
@@ -92,7 +92,7 @@ class Claims:
         self._ring = Ring(mesh)
         self._reader = Reader(mesh)
         self._inbox = f"{link.options.inbox}.claims.x"
-        self._sid = link.subscribe(self._inbox, self._on_owner_message)
+        self._sid = link.subscribe(self._inbox, self._fetched_from)
         self.lent = 0
         self.fetched = 0
 
@@ -139,19 +139,17 @@ class Claims:
         lent.packed = b"".join(parts)
         return lent
 
-    def _on_owner_message(self, message: LinkMessage) -> None:
-        """A receiver is done with a claim, or cannot map it and asks for the bytes."""
+    def _fetched_from(self, message: LinkMessage) -> None:
+        """A receiver cannot map a claim, and asks for the bytes."""
+        if not message.reply:
+            return
         try:
             doc = unpack_map(message.data, 64 * 1024)
             claim = Claim.from_wire(doc.get("claim"))
-            if message.reply:
-                self._link.publish(message.reply, [self._reader.copy(claim)])
-            else:
-                self._ring.release(claim)
+            self._link.publish(message.reply, [self._reader.copy(claim)])
         except (SwarmError, ShmError) as error:
-            log.debug("a claim could not be settled: %s", error)
-            if message.reply:
-                self._answer_gone(message.reply)
+            log.debug("a claim could not be fetched: %s", error)
+            self._answer_gone(message.reply)
 
     def _answer_gone(self, reply: str) -> None:
         try:
@@ -171,10 +169,10 @@ class Claims:
         for name, value in tensors.items():
             if not isinstance(value, Claimed):
                 continue
-            claim, owner = self._parse(name, value)
+            claim, _ = self._parse(name, value)
             view = self._reader.open(claim)
             views[name] = np.frombuffer(view, value.dtype).reshape(value.shape)
-            opened.append((claim, owner))
+            opened.append(claim)
         tensors.update(views)  # all or none: nobody would watch over a part of them
         return opened
 
@@ -205,15 +203,12 @@ class Claims:
 
     def intact(self, opened: Opened) -> bool:
         """Whether what was read is still what was meant: ask after use, before publishing."""
-        return all(self._reader.check(claim) for claim, _ in opened)
+        return all(self._reader.check(claim) for claim in opened)
 
     def done(self, opened: Opened) -> None:
         """Tell the owners that their copies are needed no more."""
-        for claim, owner in opened:
-            try:
-                self._link.publish(owner, msgpack.packb({"claim": claim.to_wire()}))
-            except SwarmError:
-                return  # the owner's copy expires by age
+        for claim in opened:
+            self._reader.done(claim)
 
     def fetch(
         self, tensors: dict[str, Any], on_done: Callable[[SwarmError | ShmError | None], None]

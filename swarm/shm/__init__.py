@@ -2,7 +2,7 @@
 
 A sender puts its tensors into its `Ring` and publishes the claim; a receiver opens the claim with
 its `Reader`, computes on the view, checks the claim once more, and only then publishes its result.
-The sender releases the slot when it learns that the receiver acked. Every node calls `sweep`.
+The receiver says in the segment itself when it is `done`. Every node calls `sweep`.
 Whatever goes wrong is a `ShmError` (or a None from `put`), and the answer to it is the wire, as it
 is below `MIN_BYTES`.
 """

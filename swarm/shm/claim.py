@@ -7,9 +7,10 @@ import secrets
 from dataclasses import dataclass
 from typing import Any, Final
 
+from . import layout
 from .errors import ClaimError
 
-VERSION: Final = 1
+VERSION: Final = 2
 MAX_OFFSET: Final = 1 << 47  # user addresses have 47 bits on x86-64: no mapping is larger
 _UINT64: Final = 1 << 64
 _HOST = re.compile(r"[0-9a-f]{16}")
@@ -31,6 +32,7 @@ class Claim:
         length: of the payload, bytes, at least 1.
         generation: of the slot; even, never used twice in a segment.
         checksum: `layout.checksum` of the payload.
+        word: which of the segment's words says that the slot is needed no more.
     """
 
     host: str
@@ -39,6 +41,7 @@ class Claim:
     length: int
     generation: int
     checksum: int
+    word: int
 
     def to_wire(self) -> dict[str, Any]:
         """A map of strings and integers below 2**64, for MessagePack or JSON."""
@@ -50,6 +53,7 @@ class Claim:
             "length": self.length,
             "generation": self.generation,
             "checksum": self.checksum,
+            "word": self.word,
         }
 
     @classmethod
@@ -73,9 +77,10 @@ class Claim:
         length = _integer(value, "length", 1, MAX_OFFSET)
         generation = _integer(value, "generation", 0, _UINT64)
         checksum = _integer(value, "checksum", 0, _UINT64)
+        word = _integer(value, "word", 0, layout.WORDS)
         if offset % 64 or generation % 2:
             raise ClaimError("claim offset or generation: not one that a sender hands out")
-        return cls(host, segment, offset, length, generation, checksum)
+        return cls(host, segment, offset, length, generation, checksum, word)
 
 
 def _integer(value: dict[Any, Any], field: str, low: int, end: int) -> int:

@@ -2,7 +2,8 @@
 
 A segment is one page of header, then slots at multiples of 64 bytes:
 
-    segment:  magic 8s | version u32 | process u32 | orphaned at f64 | …           4096 bytes
+    segment:  magic 8s | version u32 | process u32 | orphaned at f64 | …             64 bytes
+              done u64, one word for each slot in use                              4032 bytes
     slot:     magic u64 | generation u64 | length u64 | checksum u64 | …             64 bytes
               payload, padded to 8
               generation u64, the trailer; padded to 64
@@ -11,6 +12,12 @@ All little-endian. A slot is a seqlock: its generation is odd while the owner wr
 frees the slot, *before* the space can be handed out again. A reader compares generation, trailer
 and checksum before and after use. The generation starts at random, so that payload bytes of a
 later, larger slot do not pass for the header of an earlier one.
+
+A receiver that needs a slot no more writes its generation into the slot's *done* word, the only
+store that anybody but the owner makes; the owner looks at them before it writes the next slot. The
+words lie apart from the slots, so that a receiver that is late by minutes cannot hit a payload: at
+worst it hides that the word's present slot is done, which then is freed by age. (A message instead
+of the word cost the server two events for each tensor, and the owner a wake-up.)
 """
 
 from __future__ import annotations
@@ -22,11 +29,14 @@ from typing import Final
 import numpy as np
 
 SEGMENT_MAGIC: Final = b"SWARMSHM"
-SEGMENT_VERSION: Final = 1
+SEGMENT_VERSION: Final = 2
 SEGMENT_HEADER: Final = struct.Struct("<8sIId")
 ORPHANED_AT: Final = struct.Struct("<d")
 ORPHANED_AT_OFFSET: Final = 16
 FIRST_SLOT: Final = 4096
+DONE: Final = struct.Struct("<Q")
+DONE_OFFSET: Final = 64
+WORDS: Final = (FIRST_SLOT - DONE_OFFSET) // DONE.size  # and so the most slots in use at a time
 
 SLOT_MAGIC: Final = 0x746F6C536D726153
 SLOT_HEADER: Final = struct.Struct("<QQQQ")

@@ -17,7 +17,8 @@ MAX_SEGMENTS = 32
 
 
 class _Mapped:
-    """A segment of another process: a descriptor, and a read-only mapping of what it held."""
+    """A segment of another process: a descriptor, and a read-only mapping of what it held. The
+    descriptor is for writing too: the done words."""
 
     __slots__ = ("file", "memory")
 
@@ -96,13 +97,29 @@ class Reader:
         return payload
 
     def check(self, claim: Claim) -> bool:
-        """Whether the slot still holds what the claim says, bytes included. Never raises."""
+        """Whether the slot still holds what the claim says: ask after the use. Never raises.
+
+        By the generation, which the owner makes odd before it touches anything else: `open` has
+        seen the whole payload by its checksum already (again here, with caches that the run has
+        emptied, it took 0.05 ms).
+        """
         try:
             with self._lock:
-                segment = self._segment(claim)
-                _verify(segment.file, claim)
-                return layout.checksum(_payload(segment, claim)) == claim.checksum
+                _verify(self._segment(claim).file, claim)
+            return True
         except ShmError:
+            return False
+
+    def done(self, claim: Claim) -> bool:
+        """Tell the owner that the slot is needed no more. Never raises; False when it cannot be
+        told: the slot is freed by age then."""
+        try:
+            with self._lock:
+                file = self._segment(claim).file
+                at = layout.DONE_OFFSET + claim.word * layout.DONE.size
+                os.pwrite(file, layout.DONE.pack(claim.generation), at)
+            return True
+        except (OSError, ShmError):
             return False
 
     def copy(self, claim: Claim) -> bytes:
@@ -150,7 +167,7 @@ class Reader:
             raise ClaimError(f"not a segment of mesh {self._mesh}")
         segment = self._mapped.get(claim.segment)
         if segment is None:
-            segment = _Mapped(open_segment(self._directory, claim.segment))
+            segment = _Mapped(open_segment(self._directory, claim.segment, write=True))
             self._mapped[claim.segment] = segment
             for name in list(self._mapped)[:-1]:
                 if len(self._mapped) <= self._max_segments:

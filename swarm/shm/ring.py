@@ -9,7 +9,7 @@ import secrets
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -27,6 +27,7 @@ CHUNK = 4 << 20  # growing by this much takes 2 ms at most: an event loop can be
 MAX_AGE = 30.0
 IDLE_AFTER = 60.0
 RETRY_AFTER = 5.0
+DRAIN_LOOK = 0.02  # seconds between looks while draining: once, at the end of a life
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ class _Slot(NamedTuple):
     generation: int
     size: int
     since: float
+    word: int
 
 
 class Ring:
@@ -81,6 +83,7 @@ class Ring:
         self._segment: OwnedSegment | None = None
         self._arena = Arena(layout.FIRST_SLOT, layout.FIRST_SLOT)
         self._slots: dict[int, _Slot] = {}  # by offset, oldest first
+        self._words = list(reversed(range(layout.WORDS)))  # that no slot uses
         # 62 random bits, even: never met by chance in a payload, room to count for ever.
         self._generation = secrets.randbits(62) & ~1
         self._host = ""
@@ -89,7 +92,6 @@ class Ring:
         self._retry_at = 0.0
         self._used_at = 0.0
         self._closed = False
-        self._on_empty: Callable[[], object] | None = None
         _rings.add(self)
 
     @property
@@ -100,6 +102,8 @@ class Ring:
     @property
     def stats(self) -> RingStats:
         """Counts so far and the present size."""
+        with self._lock:
+            self._collect()
         counts = self._put, self._refused, self._released, self._expired
         size = self._segment.size if self._segment else 0
         return RingStats(*counts, outstanding=len(self._slots), allocated_bytes=size)
@@ -109,8 +113,9 @@ class Ring:
     ) -> Claim | None:
         """Copy `parts`, one after another without padding, into one slot.
 
-        The payload starts at a multiple of 64 bytes. The slot stays until `release`, or until
-        `reclaim` finds it older than `max_age`, so a redelivered message finds it again.
+        The payload starts at a multiple of 64 bytes. The slot stays until `release`, until a
+        receiver is done with it, or until `reclaim` finds it older than `max_age`, so a redelivered
+        message finds it again.
 
         Args:
             parts: contiguous buffers of any item type.
@@ -128,21 +133,23 @@ class Ring:
         size = layout.slot_bytes(length)
         moment = time.monotonic() if now is None else now
         with self._lock:
-            offset = self._allocate(size, moment) if length else None
+            self._collect()
+            offset = self._allocate(size, moment) if length and self._words else None
             segment = self._segment
             if offset is None or segment is None:
                 self._refused += 1
                 return None
-            slot = _Slot(self._generation, size, moment)
+            slot = _Slot(self._generation, size, moment, self._words.pop())
             self._generation += 2
             self._slots[offset] = slot
             self._used_at = moment
             self._put += 1
             check = segment.write(offset, slot.generation, views, length)
-        return Claim(self._host, segment.name, offset, length, slot.generation, check)
+        place = (segment.name, offset, length)
+        return Claim(self._host, *place, slot.generation, check, slot.word)
 
     def release(self, claim: Claim) -> bool:
-        """Free the slot: whoever used it has acked. False when it was free already."""
+        """Free the slot: nobody will ever read it. False when it was free already."""
         with self._lock:
             slot = self._slots.get(claim.offset)
             if slot is None or slot.generation != claim.generation:
@@ -158,6 +165,7 @@ class Ring:
         """
         moment = time.monotonic() if now is None else now
         with self._lock:
+            self._collect()
             count = self._expire(moment)
             segment = self._segment
             if segment is not None:
@@ -184,17 +192,12 @@ class Ring:
 
     async def drain(self, linger: float) -> bool:
         """Wait up to `linger` seconds until every slot has been released; True when they were."""
-        loop = asyncio.get_running_loop()
-        emptied = asyncio.Event()
-        with self._lock:
-            if not self._slots:
-                return True
-            self._on_empty = lambda: loop.call_soon_threadsafe(emptied.set)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(linger):
-                await emptied.wait()
-        self._on_empty = None
-        return emptied.is_set()
+        end = time.monotonic() + linger
+        while self.stats.outstanding:
+            if time.monotonic() >= end:
+                return False
+            await asyncio.sleep(min(linger, DRAIN_LOOK))
+        return True
 
     def close(self, *, abandon: bool = False) -> None:
         """Give up the segment; every later `put` answers None. Idempotent.
@@ -256,6 +259,16 @@ class Ring:
         self._arena.extend(end)
         return True
 
+    def _collect(self) -> None:
+        """Free what receivers are done with. 0.3 us for each slot in use."""
+        segment = self._segment
+        if segment is None or not self._slots:
+            return
+        done = [o for o, s in self._slots.items() if segment.is_done(s.word, s.generation)]
+        for offset in done:
+            self._free(offset, self._slots[offset])
+        self._released += len(done)
+
     def _expire(self, now: float) -> int:
         old = [item for item in self._slots.items() if now - item[1].since > self._max_age]
         for offset, slot in old:
@@ -268,22 +281,19 @@ class Ring:
         if self._segment is not None:
             self._segment.invalidate(offset, slot.generation)
         del self._slots[offset]
+        self._words.append(slot.word)
         self._arena.free(offset, slot.size)
-        if not self._slots and self._on_empty is not None:
-            self._on_empty()
 
     def _drop(self, *, unlink: bool) -> None:
         if self._segment is not None:
             self._segment.close(unlink=unlink)
         self._segment = None
         self._slots.clear()
-        if self._on_empty is not None:
-            self._on_empty()
+        self._words = list(reversed(range(layout.WORDS)))
 
     def _forget(self) -> None:
         """In a forked child: the segment is the parent's, and so must its lock be."""
         self._lock = threading.Lock()  # a thread of the parent may have held the old one
-        self._on_empty = None
         self._closed = True
         with contextlib.suppress(BufferError):  # a thread of the parent was copying
             self._drop(unlink=False)

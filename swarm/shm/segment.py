@@ -121,6 +121,11 @@ class OwnedSegment:
         layout.SLOT_HEADER.pack_into(self.memory, offset, *header)
         layout.fence()
 
+    def is_done(self, word: int, generation: int) -> bool:
+        """Whether a receiver has said that it needs the slot of this generation no more."""
+        at = layout.DONE_OFFSET + word * layout.DONE.size
+        return bool(layout.DONE.unpack_from(self.memory, at)[0] == generation)
+
     def linked(self) -> bool:
         """Whether the name still exists: logind (RemoveIPC) and tmp cleaners delete such files."""
         return os.fstat(self._file).st_nlink > 0

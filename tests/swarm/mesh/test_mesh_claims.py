@@ -352,16 +352,17 @@ JUNK = st.recursive(
     max_leaves=8,
 )
 FIELD = st.sampled_from(
-    ["v", "host", "segment", "offset", "length", "generation", "checksum", "claim", "owner"]
+    ["v", "host", "segment", "offset", "length", "generation", "checksum", "word", "claim", "owner"]
 )
 GOOD = {
-    "v": 1,
+    "v": 2,
     "host": "0" * 16,
     "segment": "swarm-test-nobody-1-" + "0" * 16,
     "offset": 64,
     "length": MIN_BYTES,
     "generation": 2,
     "checksum": 1,
+    "word": 0,
 }
 
 

@@ -52,6 +52,12 @@ class Peer:
     def release(self, claim: Any) -> bool:
         return self.ring.release(Claim.from_wire(claim))
 
+    def done(self, claim: Any) -> bool:
+        return self.reader.done(Claim.from_wire(claim))
+
+    def outstanding(self) -> int:
+        return self.ring.stats.outstanding
+
     def sweep(self, grace: float) -> int:
         return sweep(self.mesh, grace=grace)
 

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import swarm.shm
-from swarm.shm import Claim, ClaimError
+from swarm.shm import Claim, ClaimError, layout
 from swarm.shm.claim import checked_mesh, mesh_of, segment_name
 
-GOOD = Claim("0123456789abcdef", "swarm-m-7-0123456789abcdef", 4096, 5, 8, 2**64 - 1).to_wire()
+GOOD = Claim("0123456789abcdef", "swarm-m-7-0123456789abcdef", 4096, 5, 8, 2**64 - 1, 3).to_wire()
 
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(),
@@ -45,11 +45,12 @@ def test_the_package_offers_this_and_no_more() -> None:
     length=st.integers(1, 1 << 46),
     generation=st.integers(0, (1 << 63) - 1).map(lambda number: number * 2),
     checksum=st.integers(0, (1 << 64) - 1),
+    word=st.integers(0, layout.WORDS - 1),
 )
 def test_a_claim_survives_messagepack_and_json(
-    offset: int, length: int, generation: int, checksum: int
+    offset: int, length: int, generation: int, checksum: int, word: int
 ) -> None:
-    claim = Claim(GOOD["host"], GOOD["segment"], offset, length, generation, checksum)
+    claim = Claim(GOOD["host"], GOOD["segment"], offset, length, generation, checksum, word)
     wire = claim.to_wire() | {"a later version's field": 1}
     packed = msgpack.packb(wire)
     assert len(packed) < 250
@@ -74,6 +75,7 @@ def test_one_wrong_field_gives_a_claim_error_or_a_claim_within_bounds(
     assert mesh_of(claim.segment) == "m"
     assert 0 <= claim.offset < 1 << 47
     assert 1 <= claim.length < 1 << 47
+    assert 0 <= claim.word < layout.WORDS
     assert claim.offset % 64 == claim.generation % 2 == 0
     assert all(type(number) is int for number in (claim.offset, claim.length, claim.checksum))
 
@@ -102,7 +104,11 @@ def test_a_claim_names_nothing_but_segments(segment: str) -> None:
 @pytest.mark.parametrize(
     "fields",
     [
-        {"v": 2},
+        {"v": 1},
+        {"v": 3},
+        {"word": -1},
+        {"word": layout.WORDS},
+        {"word": None},
         {"offset": 4097},
         {"offset": 1 << 47},
         {"offset": True},

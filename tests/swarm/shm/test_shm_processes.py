@@ -41,7 +41,8 @@ def test_tensors_of_any_size_cross_between_processes(start: Start) -> None:
         claim = sender.ask("put", size=size, seed=seed)
         assert receiver.ask("open", claim=claim) == digest(size, seed)
         assert receiver.ask("check", claim=claim)
-        assert sender.ask("release", claim=claim)
+        assert receiver.ask("done", claim=claim)
+        assert sender.ask("outstanding") == 0
         assert not receiver.ask("check", claim=claim)
 
     crosses()
