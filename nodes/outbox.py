@@ -81,7 +81,7 @@ class Outbox:
         self.stats.queue.add(job.queue_us / 1e6, now)
         if job.opened and self._claims is not None and not self._claims.intact(job.opened):
             # The memory was recycled under the run: its result means nothing.
-            self.fail(job.delivery, job.features, Status.UNAVAILABLE, "a claim was recycled")
+            self.fail_job(job, Status.UNAVAILABLE, "a claim was recycled")
             return
         features = job.features
         features.hops.append(
@@ -115,7 +115,7 @@ class Outbox:
         except NotConnected:
             return  # it will be handed out again
         except SwarmError as error:
-            self.fail(job.delivery, features, error.status, str(error))
+            self.fail_job(job, error.status, str(error))
             return
         # Same connection, same order: the server has the answer before it has the ack.
         self._finish(job)
@@ -139,7 +139,7 @@ class Outbox:
         except NotConnected:
             return  # the message will be handed out again
         except SwarmError as error:
-            self.fail(job.delivery, features, error.status, str(error))
+            self.fail_job(job, error.status, str(error))
         else:
             if job.delivery.fresh:
                 features.tensors = {}  # sent: what may still be told of it needs none
@@ -193,7 +193,7 @@ class Outbox:
                 self._loop.call_later(RETRY_FULL_LANE, self._retry, job)
             else:
                 text = f"the lane of stage {self.stage + 1} is full"
-                self.fail(job.delivery, job.features, Status.RESOURCE_EXHAUSTED, text)
+                self.fail_job(job, Status.RESOURCE_EXHAUSTED, text)
         elif not isinstance(error, NotConnected):
             log.info("stage %d: %s; the message goes back to its lane", self.stage, error)
             job.delivery.nak(0.05)
@@ -216,6 +216,11 @@ class Outbox:
         self._report(failure(features, status, text, self.stage, self._node), features)
         if settle:
             delivery.ack()
+
+    def fail_job(self, job: Job, status: Status, text: str) -> None:
+        """The same for a job, whose shared memory nobody needs any more."""
+        self.fail(job.delivery, job.features, status, text, settle=False)
+        self._settle(job)
 
     def _report(self, parts: list[Part], features: Features) -> None:
         try:

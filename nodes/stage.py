@@ -140,7 +140,7 @@ class StageServer:
         claims = self._claims
         if claims is None:
             text = "this node has no shared memory"
-            self.out.fail(job.delivery, job.features, Status.UNAVAILABLE, text)
+            self.out.fail_job(job, Status.UNAVAILABLE, text)
             return
 
         def fetched(error: Exception | None) -> None:
@@ -148,7 +148,7 @@ class StageServer:
                 self._accept(job)
                 return
             # The copy is gone with its sender: only the requester can send it again.
-            self.out.fail(job.delivery, job.features, Status.UNAVAILABLE, str(error))
+            self.out.fail_job(job, Status.UNAVAILABLE, str(error))
 
         try:
             job.opened = claims.open(job.features.tensors)
@@ -175,7 +175,7 @@ class StageServer:
         try:
             self.model.check(job.features.tensors)
         except InputError as error:
-            self.out.fail(job.delivery, job.features, Status.INVALID_ARGUMENT, str(error))
+            self.out.fail_job(job, Status.INVALID_ARGUMENT, str(error))
             return
         if self.model.batchable:
             job.shape = tuple(a.shape[1:] for a in job.features.tensors.values())
@@ -200,7 +200,7 @@ class StageServer:
         text = (
             f"the budget ended before stage {self.stage}: most of it, {job.most_spent(self.stage)}"
         )
-        self.out.fail(job.delivery, job.features, Status.DEADLINE_EXCEEDED, text)
+        self.out.fail_job(job, Status.DEADLINE_EXCEEDED, text)
         return True
 
     # --- compute --------------------------------------------------------------------
@@ -216,7 +216,7 @@ class StageServer:
         try:
             result = self.model.run(job.features.tensors, token)
         except InputError as error:
-            self.out.fail(job.delivery, job.features, Status.INVALID_ARGUMENT, str(error))
+            self.out.fail_job(job, Status.INVALID_ARGUMENT, str(error))
             return
         except Exception as error:
             self._computed([job], None, error, 0.0)
@@ -290,7 +290,7 @@ class StageServer:
                     continue
                 self.stats.counters.expired += 1
                 text = f"the budget ended during the run of stage {self.stage}"
-                self.out.fail(job.delivery, job.features, Status.DEADLINE_EXCEEDED, text)
+                self.out.fail_job(job, Status.DEADLINE_EXCEEDED, text)
             return
         halves = split_on_failure(batch)
         if halves is not None and self.worker is not None:
@@ -299,7 +299,7 @@ class StageServer:
                 self._start(list(half), time.monotonic())
             return
         for job in batch:
-            self.out.fail(job.delivery, job.features, Status.INTERNAL, f"{error}")
+            self.out.fail_job(job, Status.INTERNAL, f"{error}")
 
     def cancel(self, request_id: str) -> None:
         """Nobody waits for this request: do not compute it, here or when it comes again."""

@@ -14,6 +14,7 @@ import swarm
 from nodes.local import LocalMesh, local_mesh, push
 from shards.split import SplitResult, split
 from shards.zoo.builders import chain, chain_cuts, chain_expected
+from swarm.errors import DeadlineExceeded
 from swarm.server import EmbeddedServer
 from swarm.shm import unavailable
 from swarm.shm.claim import mesh_of
@@ -79,6 +80,26 @@ async def test_one_node_without_shared_memory_is_served_by_the_wire() -> None:
         await ask(local)
         statuses = [local.status_of(node) for node in nodes]
         assert [status["host_id"] != "" for status in statuses if status] == [True, False, True]
+
+
+@pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
+async def test_what_came_too_late_keeps_no_shared_memory() -> None:
+    async with local_mesh() as local:
+        await add_model(local, split_chain(1 << 20), "shard-1", "shard-2", "shard-3")
+        ring = local.mesh.claims._ring
+        async with asyncio.timeout(10):
+            while not ring.stats.put:  # the client has to learn first who is on this host
+                await ask(local, 1)
+        feed = np.zeros((1, (1 << 20) // 4), np.float32)
+        lent = ring.stats.put
+        for _ in range(10):
+            with pytest.raises(DeadlineExceeded):
+                await local.mesh.infer("chain", {"features": feed}, 0.001)
+        assert ring.stats.put - lent >= 10
+        # By age it would come back after 30 s.
+        async with asyncio.timeout(10):
+            while ring.stats.outstanding:  # noqa: ASYNC110 - it is told in shared memory
+                await asyncio.sleep(0.02)
 
 
 async def test_a_node_whose_cut_does_not_fit_names_max_payload_and_what_to_set(
