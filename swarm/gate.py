@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from swarm.errors import ResourceExhausted, Status, Unavailable
-from swarm.flow.admission import Admission, Decision, StageLoad
+from swarm.flow.admission import Admission, Decision
 from swarm.flow.breaker import Breaker
 from swarm.flow.latency import LatencyWindow
 from swarm.messages import Result
@@ -31,7 +31,7 @@ class Pass(NamedTuple):
     """Leave to send; to be handed back with the outcome."""
 
     decision: Decision
-    load: StageLoad
+    pace: float  # seconds from one answer to the next, 0.0 while none wait
     started: float
     budget: float
 
@@ -61,13 +61,20 @@ class Gate:
 
     def enter(self, budget: float, now: float) -> Pass:
         """Raises `ResourceExhausted` or `Unavailable`, at once."""
-        load = self._load(now)
-        decision = self._admission.decide([load], budget, now)
-        if not decision:
+        admission = self._admission
+        # The pace of a time that is over says nothing: with few inside, anything is let in.
+        pace = self._pace if self._busy and admission.inside >= BUSY else 0.0
+        decision = admission.decide(pace, budget, now)
+        if not decision.admitted:
             self.shed += 1
             raise ResourceExhausted(
                 f"overload: {decision.reason}; try again in {min(decision.retry_after_s, 60):.3f} s"
             )
+        if self._breakers:
+            self._pass_breakers(now)
+        return Pass(decision, pace, now, budget)
+
+    def _pass_breakers(self, now: float) -> None:
         # Asked first: a request that another stage's breaker refuses must not take this one's
         # probe, which would never be answered.
         blocking = [stage for stage, breaker in self._breakers.items() if breaker.blocks(now)]
@@ -78,7 +85,6 @@ class Gate:
             self._admission.lost()
             where = f"stage {blocking[0]}" if blocking[0] else "the pipeline"
             raise Unavailable(f"{where} failed repeatedly; its circuit breaker is open")
-        return Pass(decision, load, now, budget)
 
     def leave(self, taken: Pass, result: Result | None, now: float) -> None:
         """A request ended; `result` is None when it was abandoned."""
@@ -93,12 +99,12 @@ class Gate:
         if result.status is Status.OK or expired:
             # What came too late took at least twice its budget: else only those that were
             # lucky would be learned from.
-            self._admission.observe(
-                taken.decision, [taken.load], 2 * took if expired else took, now
-            )
+            took = 2 * took if expired else took
+            self._admission.observe(taken.decision, taken.pace, took, now)
         else:
             self._admission.lost()
-        self._judge(taken, result, now)
+        if self._breakers or result.status is not Status.OK:
+            self._judge(taken, result, now)
         if result.status is Status.OK:
             self._last_ok = now
 
@@ -122,11 +128,6 @@ class Gate:
                 self._pace = gap
         self._answered = now
         self._busy = self.inside > BUSY
-
-    def _load(self, now: float) -> StageLoad:
-        # The pace of a time that is over says nothing: with few inside, anything is let in.
-        busy = self._busy and self.inside >= BUSY
-        return StageLoad(self.inside, self._pace) if busy else StageLoad(0, 0.0)
 
     def _judge(self, taken: Pass, result: Result, now: float) -> None:
         if result.status is Status.OK:

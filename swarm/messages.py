@@ -22,6 +22,7 @@ _PRINTABLE = re.compile("[!-~]+")  # no space, no control character
 # Id, model, version and reply subject, all at once.
 _ROUTE = re.compile("(?:[!-~]{1,128} ){3}[!-~]{1,512}")
 MAX_HOPS = 256
+_STATUS = {str(status): status for status in Status}
 
 
 class Hop(NamedTuple):
@@ -46,9 +47,7 @@ class Hop(NamedTuple):
     def from_doc(cls, doc: Any) -> Hop:
         """Raises `DecodeError`."""
         if _is_hop(doc):
-            return cls(
-                doc["stage"], doc["node"], doc["queue_us"], doc["compute_us"], doc.get("batch", 1)
-            )
+            return _hop(doc)
         raise DecodeError("a hop is a map of stage, node, queue_us, compute_us")
 
 
@@ -188,23 +187,35 @@ class Result:
     def decode(cls, data: bytes | memoryview, limits: Limits = LIMITS) -> Result:
         """Raises `DecodeError`."""
         doc = _versioned(data, limits)
-        try:
-            status = Status(_get(doc, "status", str))
-        except ValueError:
-            raise DecodeError(f"status {doc['status']!r:.80} is not a gRPC status name") from None
-        return cls(
-            id=_get(doc, "id", str)[:128],  # the client's own: it stands in no subject
-            model=_get(doc, "model", str, ""),
-            version=_get(doc, "version", str, ""),
-            status=status,
-            outputs=decode_tensors(doc.get("tensors"), limits),
-            message=_get(doc, "message", str, ""),
-            stage=_get(doc, "stage", int, 0),
-            node=_get(doc, "node", str, ""),
-            degraded=_get(doc, "degraded", bool, False),
-            attempt=_get(doc, "attempt", int, 1),
-            hops=tuple(Hop.from_doc(hop) for hop in _get(doc, "hops", list, [])[:MAX_HOPS]),
+        get: Any = doc.get
+        name, hops = get("status"), get("hops", [])
+        result = cls(
+            get("id"),
+            get("model", ""),
+            get("version", ""),
+            _STATUS.get(name, Status.INTERNAL) if type(name) is str else Status.INTERNAL,
+            decode_tensors(get("tensors"), limits),
+            get("message", ""),
+            get("stage", 0),
+            get("node", ""),
+            get("degraded", False),
+            get("attempt", 1),
         )
+        # One pass, as for features: by field it took twice as long.
+        if not (
+            type(name) is str
+            and name in _STATUS
+            and type(result.id) is type(result.model) is type(result.version) is str
+            and type(result.message) is type(result.node) is str
+            and type(result.stage) is type(result.attempt) is int
+            and type(result.degraded) is bool
+            and type(hops) is list
+            and all(map(_is_hop, hops[:MAX_HOPS]))
+        ):
+            _explain_result(doc)
+        result.id = result.id[:128]  # the client's own: it stands in no subject
+        result.hops = tuple([_hop(hop) for hop in hops[:MAX_HOPS]])
+        return result
 
 
 def result_parts(
@@ -315,6 +326,26 @@ def _explain(doc: dict[str, Any]) -> None:
     for hop in hops:
         Hop.from_doc(hop)
     raise DecodeError("malformed features")
+
+
+def _explain_result(doc: dict[str, Any]) -> None:
+    """Raise the `DecodeError` that names the first wrong field of a result."""
+    if _get(doc, "status", str) not in _STATUS:
+        raise DecodeError(f"status {doc['status']!r:.80} is not a gRPC status name")
+    _get(doc, "id", str)
+    for key in ("model", "version", "message", "node"):
+        _get(doc, key, str, "")
+    for key in ("stage", "attempt"):
+        _get(doc, key, int, 0)
+    _get(doc, "degraded", bool, False)
+    for hop in _get(doc, "hops", list, [])[:MAX_HOPS]:
+        Hop.from_doc(hop)
+    raise DecodeError("malformed result")
+
+
+def _hop(doc: dict[str, Any]) -> Hop:
+    """Of a map that `_is_hop`."""
+    return Hop(doc["stage"], doc["node"], doc["queue_us"], doc["compute_us"], doc.get("batch", 1))
 
 
 def _is_hop(doc: Any) -> bool:

@@ -4,7 +4,7 @@ Pure: each takes `now` (seconds, any monotonic clock) and, where it rolls dice, 
 """
 
 from swarm.flow.ack_wait import ack_wait_for
-from swarm.flow.admission import Admission, Decision, StageLoad, predict_s
+from swarm.flow.admission import Admission, Decision
 from swarm.flow.backoff import full_jitter, pause_within
 from swarm.flow.batching import (
     ArrivalRate,
@@ -39,7 +39,6 @@ __all__ = [
     "RetryBudget",
     "Run",
     "SlidingCount",
-    "StageLoad",
     "TokenBucket",
     "Transition",
     "Verdict",
@@ -49,7 +48,6 @@ __all__ = [
     "decide",
     "full_jitter",
     "pause_within",
-    "predict_s",
     "should_start",
     "split_on_failure",
 ]

@@ -11,13 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.flow import Admission, Decision, StageLoad, predict_s
+from swarm.flow import Admission, Decision
 
 SERVICE_S = (0.004, 0.005, 0.003)
 CAPACITY = 1 / max(SERVICE_S)
 BUDGET_S = 0.100
 LANE = 100
-GOSSIP_S = 0.100
 
 
 @dataclass
@@ -40,21 +39,16 @@ class Told:
 def run_pipeline(
     gate: Admission | None, load: list[tuple[float, float]], seed: int, wrong: float = 1.0
 ) -> Told:
-    """Poisson arrivals by (until, rate) phases. Depths of later stages are told every 100 ms only;
-    service times are told `wrong` times too large."""
+    """Poisson arrivals by (until, rate) phases; the gate is told a pace `wrong` times too slow."""
     rng, told = Random(seed), Told()
     lanes: list[deque[Request]] = [deque() for _ in SERVICE_S]
     busy = [False] * len(SERVICE_S)
-    gossiped = [0, 0, 0]
     heap: list[tuple[float, int, str, object]] = []
     order = count()
+    pace = max(SERVICE_S) * wrong
 
     def at(when: float, kind: str, what: object = None) -> None:
         heapq.heappush(heap, (when, next(order), kind, what))
-
-    def stages() -> list[StageLoad]:
-        depths = [len(lanes[0]) + busy[0], *gossiped[1:]]
-        return [StageLoad(depths[k], SERVICE_S[k] * wrong) for k in range(len(SERVICE_S))]
 
     def start(stage: int, now: float) -> None:
         if not busy[stage] and lanes[stage]:
@@ -74,19 +68,15 @@ def run_pipeline(
         while rate and (now := now + rng.expovariate(rate)) < until:
             at(now, "arrive")
         now = until
-    for tick in range(int(now / GOSSIP_S)):
-        at(tick * GOSSIP_S, "gossip")
     while heap:
         now, _, kind, what = heapq.heappop(heap)
         if kind == "arrive":
             free = Decision(True, 0.0)
-            decision = free if gate is None else gate.decide(stages(), BUDGET_S, now)
+            decision = free if gate is None else gate.decide(pace, BUDGET_S, now)
             if decision:
                 enter(Request(now, decision), 0, now)
             else:
                 told.refused.append(now)
-        elif kind == "gossip":
-            gossiped = [len(lane) + running for lane, running in zip(lanes, busy, strict=True)]
         else:
             assert isinstance(what, tuple)
             stage, request = what
@@ -98,7 +88,7 @@ def run_pipeline(
             told.answers.append((request.at, now))
             told.idle_at = now
             if gate is not None:
-                gate.observe(request.decision, stages(), now - request.at, now)
+                gate.observe(request.decision, pace, now - request.at, now)
     return told
 
 
@@ -155,34 +145,30 @@ def test_service_times_told_wrong_by_a_factor_of_two_are_survived(wrong: float) 
 
 def test_a_refusal_says_why_and_when_to_come_back() -> None:
     gate = Admission()
-    refused = gate.decide([StageLoad(100, 0.005)], 0.100, 0.0)
+    gate.inside = 100
+    refused = gate.decide(0.005, 0.100, 0.0)
     assert not refused
-    assert gate.inside == 0
+    assert gate.inside == 100
     assert refused.reason == "the budget would end in the queue"
     assert refused.retry_after_s == pytest.approx(0.505 - 0.090)
-    assert gate.decide([StageLoad(0, 0.2)], 0.100, 0.0).retry_after_s == inf
-    assert gate.decide([StageLoad(0, 0.01, servers=0)], 1.0, 0.0).reason == "a stage has no server"
+    assert gate.decide(0.2, 0.100, 0.0).retry_after_s == inf
 
 
-def test_the_slowest_stage_decides_the_prediction() -> None:
-    queueing, service = predict_s([StageLoad(0, 0.004), StageLoad(10, 0.005), StageLoad(0, 0.003)])
-    assert service == pytest.approx(0.012)
-    assert queueing == pytest.approx(0.046)
-
-
-@given(st.lists(st.tuples(st.floats(0, 50), st.floats(0.0001, 0.1)), min_size=1, max_size=5))
-def test_more_in_the_queue_never_predicts_less_time(stages: list[tuple[float, float]]) -> None:
-    loads = [[StageLoad(depth + more, time) for depth, time in stages] for more in range(3)]
-    predicted = [sum(predict_s(each)) for each in loads]
-    assert all(one <= other for one, other in pairwise(predicted))
+@given(st.floats(0.0001, 0.1))
+def test_more_inside_never_predicts_less_time(pace: float) -> None:
+    gate = Admission()
+    predicted = [gate.decide(pace, 1e6, 0.0).predicted_s for _ in range(20)]
+    assert all(one < other for one, other in pairwise(predicted))
+    assert gate.inside == 20
 
 
 def test_a_standing_queue_is_forgotten_when_no_answers_tell_of_it() -> None:
-    gate, stages = Admission(), [StageLoad(10, 0.005)]
-    assert gate.decide(stages, 1.0, 0.0)
+    gate, pace = Admission(), 0.005
+    assert gate.decide(pace, 1.0, 0.0)
     for tick in range(30):
-        gate.observe(Decision(True, 0.055), stages, 0.080, tick * 0.01)
+        gate.inside = 11
+        gate.observe(Decision(True, 0.055), pace, 0.080, tick * 0.01)
     assert gate.standing
-    assert not gate.decide(stages, 1.0, 0.30)
-    assert gate.decide(stages, 1.0, 5.0)
+    assert not gate.decide(pace, 1.0, 0.30)
+    assert gate.decide(pace, 1.0, 5.0)
     assert not gate.standing
