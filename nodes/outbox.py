@@ -177,8 +177,7 @@ class Outbox:
         self._settle(job)
 
     def _settle(self, job: Job) -> None:
-        job.delivery.ack()
-        if job.opened and self._claims is not None:
+        if job.delivery.ack() and job.opened and self._claims is not None:
             self._claims.done(job.opened)
 
     def _stored(self, job: Job, lent: Lent, error: SwarmError | None, _sequence: int) -> None:
@@ -215,8 +214,8 @@ class Outbox:
         if status not in (Status.DEADLINE_EXCEEDED, Status.RESOURCE_EXHAUSTED):
             self.stats.counters.failed += 1
         self._report(failure(features, status, text, self.stage, self._node), features)
-        if settle:
-            delivery.ack()
+        if settle and delivery.ack() and self._claims is not None:
+            self._claims.give_back(features.tensors)
 
     def fail_job(self, job: Job, status: Status, text: str) -> None:
         """The same for a job, whose shared memory nobody needs any more."""

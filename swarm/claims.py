@@ -10,6 +10,7 @@ that was recycled is noticed (generation, checksum) and the request goes back to
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import re
@@ -28,6 +29,7 @@ from swarm.wire import unpack_map
 log = logging.getLogger("swarm.claims")
 
 FETCH_TIMEOUT = 2.0  # seconds
+CONFIRM_AFTER = 0.05  # seconds for which what is done with is gathered: one PING for all of it
 # It is published to: a space or a line's end in it would be a command to the server.
 _INBOX = re.compile(r"_INBOX(?:\.[A-Za-z0-9_-]{1,128}){1,8}")
 
@@ -93,6 +95,8 @@ class Claims:
         self._reader = Reader(mesh)
         self._inbox = f"{link.options.inbox}.claims.x"
         self._sid = link.subscribe(self._inbox, self._fetched_from)
+        self._finished: list[Claim] = []
+        link.on_down.append(self._finished.clear)
         self.lent = 0
         self.fetched = 0
 
@@ -199,14 +203,47 @@ class Claims:
                 tensors[name] = value.copy()
         if not self.intact(opened):
             raise ShmGone("the memory was recycled while it was read")
-        self.done(opened)
+        self._tell_owners(opened)
 
     def intact(self, opened: Opened) -> bool:
         """Whether what was read is still what was meant: ask after use, before publishing."""
         return all(self._reader.check(claim) for claim in opened)
 
     def done(self, opened: Opened) -> None:
-        """Tell the owners that their copies are needed no more."""
+        """The message they came with is settled: tell the owners, when the server has read that.
+
+        Not before: a lost ack hands the message out again, which needs them; and a result may be a
+        view of them (a carried tensor) that still waits in the socket. When the connection is lost
+        first, they are freed by age, or by whoever gets the message next.
+        """
+        if opened and not self._finished:
+            asyncio.get_running_loop().call_later(CONFIRM_AFTER, self._confirm)
+        self._finished += opened
+
+    def give_back(self, tensors: Mapping[str, Any]) -> None:
+        """The same for claims that were never opened."""
+        for name, value in tensors.items():
+            if isinstance(value, Claimed):
+                with contextlib.suppress(DecodeError, ShmError):  # by age
+                    self.done([self._parse(name, value)[0]])
+
+    def _confirm(self) -> None:
+        if not self._finished:
+            return
+        finished = self._finished.copy()
+        self._finished.clear()
+        try:
+            read = self._link.sync()
+        except SwarmError:
+            return  # by age
+
+        def confirmed(read: asyncio.Future[None]) -> None:
+            if not read.cancelled() and read.exception() is None:
+                self._tell_owners(finished)
+
+        read.add_done_callback(confirmed)
+
+    def _tell_owners(self, opened: Opened) -> None:
         for claim in opened:
             self._reader.done(claim)
 
@@ -264,6 +301,10 @@ class Claims:
 
     async def close(self, linger: float = 1.0) -> None:
         """Give borrowers a moment, then free everything."""
+        if self._finished:
+            with contextlib.suppress(SwarmError, TimeoutError):
+                await self._link.flush(1.0)
+                self._tell_owners(self._finished)
         emptied = await self._ring.drain(linger)
         self._ring.close(abandon=not emptied)
         self._reader.close()

@@ -73,7 +73,7 @@ class Ask:
     attempt: int = 0
     sent: int = 0  # copies that were published
     stored: bool = False
-    refused: Result | None = None  # what the last attempt that was answered failed with
+    refusal: str = ""  # what the last attempt failed with, if it was told
     hops: list[dict[str, object]] = field(default_factory=list)
     outcome: asyncio.Future[Result | SwarmError | None] | None = None
 
@@ -163,8 +163,7 @@ class Requester:
             async with asyncio.timeout_at(ask.deadline):
                 return await self._again(ask, reply, outcome, loop)
         except TimeoutError:
-            # Refused until the end: that says more than that the time is over.
-            return ask.refused or _expired(ask)
+            return _expired(ask)
 
     async def _again(
         self,
@@ -175,12 +174,10 @@ class Requester:
     ) -> Result:
         """The first attempt came to `outcome`: ask again, as often as it makes sense."""
         while True:
-            failed: Result
-            ask.refused = None
             if isinstance(outcome, Result):
                 if outcome.status is not Status.UNAVAILABLE:
                     return outcome
-                ask.refused = failed = outcome
+                failed: Result = outcome
             elif outcome is None:
                 failed = _expired(ask)  # silence, or a reconnect: ask again
             else:
@@ -189,6 +186,7 @@ class Requester:
                     # It would fail again; and a full lane is a fast answer: waiting is the
                     # caller's choice.
                     return failed
+            ask.refusal = "" if outcome is None else failed.message
             now = time.monotonic()
             # Asking again what nobody could take multiplies no overload.
             free = _unheard(outcome) and now - ask.begun < NOBODY_FOR
@@ -387,6 +385,7 @@ def _expired(ask: Ask) -> Result:
         version=ask.info.version,
         status=Status.DEADLINE_EXCEEDED,
         message=f"no answer inside the budget ({where}, {ask.attempt} attempt(s)); "
-        "`swarm status` shows which stages have a ready node",
+        + (f"before that: {ask.refusal}; " if ask.refusal else "")
+        + "`swarm status` shows which stages have a ready node",
         attempt=ask.attempt,
     )

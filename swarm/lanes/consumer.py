@@ -292,10 +292,10 @@ class Lane:
         elif status == b"409":
             log.warning("pull refused: %s", headers.decode(errors="replace").strip())
 
-    def settle(self, delivery: Delivery, verb: bytes) -> None:
-        """Called by `Delivery`."""
+    def settle(self, delivery: Delivery, verb: bytes) -> bool:
+        """Called by `Delivery`. False when it was not this connection's any more."""
         if self.held.get(delivery.sequence) is not delivery:
-            return
+            return False
         del self.held[delivery.sequence]
         now = time.monotonic()
         if self.credit <= SINGLE or not self._delivered & 3:  # of many, a quarter will do
@@ -305,14 +305,15 @@ class Lane:
                 # One publish to settle and to ask: the cheapest while messages are few.
                 self.link.publish(delivery.reply, self._and_next, self._inbox)
                 self._asked.append(now)
-                return
+                return True
             self.link.publish(delivery.reply, b"+ACK" if verb == b"+NXT" else verb)
             # Many: ask for half of the credit at a time. The server parses one pull instead of
             # sixteen, and delivers in bursts, each of which costs a node one read and one write.
             if self._wants() * 2 >= self.credit:
                 self._replenish()
         except NotConnected:
-            return  # it will be handed out again, and deduplicated
+            return False  # it will be handed out again, and deduplicated
+        return True
 
     def pause(self) -> None:
         """Ask for nothing more until `resume()`; parked pulls run out within `EXPIRES`."""

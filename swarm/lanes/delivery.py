@@ -54,9 +54,10 @@ class Delivery:
     def settled(self) -> bool:
         return self._lane.held.get(self.sequence) is not self
 
-    def ack(self) -> None:
-        """Done: remove it, and ask for the next in the same message."""
-        self._lane.settle(self, b"+NXT")
+    def ack(self) -> bool:
+        """Done: remove it, and ask for the next in the same message. False when it is (or will
+        be) somebody else's: what it stands for is needed still."""
+        return self._lane.settle(self, b"+NXT")
 
     def nak(self, delay: float = 0.0) -> None:
         """Not done: hand it out again, to anyone, after `delay` seconds."""

@@ -28,8 +28,9 @@ class FreshDelivery:
     def settled(self) -> bool:
         return False
 
-    def ack(self) -> None:
+    def ack(self) -> bool:
         """Nothing to settle."""
+        return True
 
     def nak(self, delay: float = 0.0) -> None:
         """Nothing to settle: the requester asks again."""

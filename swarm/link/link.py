@@ -236,13 +236,18 @@ class Link(asyncio.BufferedProtocol):
         transport.writelines([line, *([data] if isinstance(data, bytes) else data), b"\r\n"])
 
     async def flush(self, timeout: float = 5.0) -> None:
-        """Wait until the server has seen everything sent so far (PING, PONG)."""
+        """Wait until the server has seen everything sent so far."""
+        await asyncio.wait_for(self.sync(), timeout)
+
+    def sync(self) -> asyncio.Future[None]:
+        """Completes when the server has read everything sent so far (PING, PONG); fails with
+        `NotConnected` when the connection is lost before. Raises `NotConnected`."""
         if not self.connected:
             raise NotConnected("there is no connection to NATS at present")
         pong = asyncio.get_running_loop().create_future()
         self._pongs.append(pong)
         self._gather.write(b"PING\r\n")
-        await asyncio.wait_for(pong, timeout)
+        return pong
 
     # --- receiving ------------------------------------------------------------------
 

@@ -6,12 +6,14 @@ import hashlib
 import os
 import sys
 
+from . import claim, layout
 from .errors import ShmUnavailable
 
 SHM_DIRECTORY = "/dev/shm"
 # Left alone for everyone else on the host: Docker's default /dev/shm is 64 MB for all processes of
 # a container, and a full tmpfs kills others with SIGBUS.
 RESERVE_BYTES = 4 << 20
+VERSIONS = f"{claim.VERSION}.{layout.SEGMENT_VERSION}"
 
 
 def unavailable(directory: str = SHM_DIRECTORY) -> str | None:
@@ -46,9 +48,10 @@ def host_id(directory: str = SHM_DIRECTORY) -> str:
 
     Made of the kernel's boot id (this boot of this kernel), device and inode of the mounted
     directory (a container with its own /dev/shm has its own superblock, hence another device
-    number), the user namespace and the effective user id (segments are readable by their owner
-    only). Equality is necessary, not sufficient: machines cloned from one snapshot of a running
-    system share a boot id, and then a claim ends in `ShmGone`.
+    number), the user namespace, the effective user id (segments are readable by their owner only)
+    and the versions of claims and segments (nodes of another version get the bytes). Equality is
+    necessary, not sufficient: machines cloned from one snapshot of a running system share a boot
+    id, and then a claim ends in `ShmGone`.
 
     Raises:
         ShmUnavailable: not Linux, or the directory does not exist.
@@ -62,5 +65,5 @@ def host_id(directory: str = SHM_DIRECTORY) -> str:
         namespace = os.stat("/proc/self/ns/user").st_ino
     except OSError as error:
         raise ShmUnavailable(f"{error.filename}: {error.strerror}") from error
-    identity = f"{boot} {mount.st_dev} {mount.st_ino} {namespace} {os.geteuid()}"
+    identity = f"{boot} {mount.st_dev} {mount.st_ino} {namespace} {os.geteuid()} {VERSIONS}"
     return hashlib.sha256(identity.encode()).hexdigest()[:16]

@@ -10,8 +10,8 @@ A segment is one page of header, then slots at multiples of 64 bytes:
 
 All little-endian. A slot is a seqlock: its generation is odd while the owner writes and after it
 frees the slot, *before* the space can be handed out again. A reader compares generation, trailer
-and checksum before and after use. The generation starts at random, so that payload bytes of a
-later, larger slot do not pass for the header of an earlier one.
+and checksum before the use, generation and trailer after it. The generation starts at random, so
+that payload bytes of a later, larger slot do not pass for the header of an earlier one.
 
 A receiver that needs a slot no more writes its generation into the slot's *done* word, the only
 store that anybody but the owner makes; the owner looks at them before it writes the next slot. The

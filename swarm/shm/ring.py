@@ -9,6 +9,7 @@ import secrets
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -83,7 +84,9 @@ class Ring:
         self._segment: OwnedSegment | None = None
         self._arena = Arena(layout.FIRST_SLOT, layout.FIRST_SLOT)
         self._slots: dict[int, _Slot] = {}  # by offset, oldest first
-        self._words = list(reversed(range(layout.WORDS)))  # that no slot uses
+        # That no slot uses, the one that has rested longest first: a receiver that comes late
+        # then says it of nobody.
+        self._words = deque(range(layout.WORDS))
         # 62 random bits, even: never met by chance in a payload, room to count for ever.
         self._generation = secrets.randbits(62) & ~1
         self._host = ""
@@ -134,12 +137,14 @@ class Ring:
         moment = time.monotonic() if now is None else now
         with self._lock:
             self._collect()
+            if not self._words:
+                self._expire(moment)
             offset = self._allocate(size, moment) if length and self._words else None
             segment = self._segment
             if offset is None or segment is None:
                 self._refused += 1
                 return None
-            slot = _Slot(self._generation, size, moment, self._words.pop())
+            slot = _Slot(self._generation, size, moment, self._words.popleft())
             self._generation += 2
             self._slots[offset] = slot
             self._used_at = moment
@@ -289,7 +294,7 @@ class Ring:
             self._segment.close(unlink=unlink)
         self._segment = None
         self._slots.clear()
-        self._words = list(reversed(range(layout.WORDS)))
+        self._words = deque(range(layout.WORDS))
 
     def _forget(self) -> None:
         """In a forked child: the segment is the parent's, and so must its lock be."""

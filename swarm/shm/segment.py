@@ -140,8 +140,10 @@ class OwnedSegment:
         os.close(self._file)
 
 
-def open_segment(directory: str, name: str, *, write: bool = False) -> int:
+def open_segment(directory: str, name: str, *, write: bool = False, least: int = 0) -> int:
     """A descriptor of the named segment, after everything about the file has been checked.
+
+    least: the oldest version that will do, for those who read no slots; else only ours will.
 
     Raises:
         ShmGone: there is no such file.
@@ -165,22 +167,23 @@ def open_segment(directory: str, name: str, *, write: bool = False) -> int:
             raise ClaimError(f"segment {name} is not a regular file of mode 0600")
         if status.st_uid != os.geteuid():
             raise ClaimError(f"segment {name} belongs to user {status.st_uid}")
-        read_header(file, name)
+        read_header(file, name, least)
     except BaseException:
         os.close(file)
         raise
     return file
 
 
-def read_header(file: int, name: str) -> float:
+def read_header(file: int, name: str, least: int = 0) -> float:
     """When the owner was found dead, seconds of CLOCK_MONOTONIC; 0.0 when it was not.
 
     Raises:
-        ClaimError: the file does not begin like a segment of our version.
+        ClaimError: the file does not begin like a segment of a version from `least` (ours) on.
     """
     data = os.pread(file, layout.SEGMENT_HEADER.size, 0)
     if len(data) == layout.SEGMENT_HEADER.size:
         magic, version, _process, orphaned_at = layout.SEGMENT_HEADER.unpack(data)
-        if magic == layout.SEGMENT_MAGIC and version == layout.SEGMENT_VERSION:
+        ours = layout.SEGMENT_VERSION
+        if magic == layout.SEGMENT_MAGIC and (least or ours) <= version <= ours:
             return float(orphaned_at)
     raise ClaimError(f"segment {name} has no header of version {layout.SEGMENT_VERSION}")

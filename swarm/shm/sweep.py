@@ -51,7 +51,7 @@ def sweep(
         if mesh_of(name) != mesh:
             continue
         try:
-            file = open_segment(directory, name, write=True)
+            file = open_segment(directory, name, write=True, least=1)
         except ShmError:
             continue
         # Closing the descriptor drops the lock too.
@@ -65,7 +65,7 @@ def sweep(
 
 def _dead_for(file: int, name: str, now: float) -> float:
     """Seconds since the owner was first found dead; notes the time if this is the first time."""
-    orphaned_at = read_header(file, name)
+    orphaned_at = read_header(file, name, least=1)
     if 0.0 < orphaned_at <= now:
         return now - orphaned_at
     # Also a time from the future: a clock of another time namespace, or a damaged header.

@@ -158,8 +158,10 @@ class FakeDelivery:
         self._lane.held.pop(id(self), None)
         self.ended = self.ended or how
 
-    def ack(self) -> None:
+    def ack(self) -> bool:
+        ours = not self.ended
         self._end("ack")
+        return ours
 
     def nak(self, delay: float = 0.0) -> None:
         self._end("nak")

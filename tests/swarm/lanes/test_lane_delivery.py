@@ -27,8 +27,9 @@ async def test_a_lane_delivers_in_order_and_an_ack_brings_the_next(bench: Bench)
         assert len(got) == number + 1  # credit 1: nothing more before the ack
         assert got[-1].delivered == 1
         assert not got[-1].settled
-        got[-1].ack()
+        assert got[-1].ack()
         assert got[-1].settled
+        assert not got[-1].ack()
     assert bodies(got) == [b"%d" % n for n in range(10)]
     assert [d.sequence for d in got] == list(range(1, 11))
     await lane.link.flush()
@@ -136,7 +137,7 @@ async def test_what_a_vanished_node_held_is_delivered_after_ack_wait(bench: Benc
     waited = time.monotonic() - started
     assert waited < bench.options.ack_wait + 0.15
     assert other[0].delivered == 2
-    got[0].ack()  # of the old connection: says nothing
+    assert got[0].ack() is False  # of the old connection: says nothing
     assert await sender.stored() == 1
     other[0].ack()
     await other[0]._lane.link.flush()

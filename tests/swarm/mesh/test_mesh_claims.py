@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import secrets
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from real_server import Links, eventually
 
-from swarm.claims import UNLENT, Claims
+from swarm.claims import CONFIRM_AFTER, UNLENT, Claims
 from swarm.errors import DecodeError, SwarmError
 from swarm.link import Link, LinkOptions
 from swarm.server import EmbeddedServer
@@ -132,6 +134,38 @@ async def test_what_was_used_is_given_back(pair: Pair) -> None:
     got = pair.lend(**arrays())
     assert pair.outstanding == 2
     pair.borrower.done(pair.borrower.open(got))
+    await eventually(lambda: pair.outstanding == 0, what="the release")
+
+
+async def test_memory_is_kept_until_the_server_has_read_what_was_sent(
+    pair: Pair, server: EmbeddedServer
+) -> None:
+    """The ack among it: were it lost, the message would be handed out again and need the memory.
+    And a result that is a view of it may still wait in the socket."""
+    opened = pair.borrower.open(pair.lend(**arrays()))
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        pair.borrower.done(opened)
+        await asyncio.sleep(4 * CONFIRM_AFTER)
+        assert pair.outstanding == 2
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+    await eventually(lambda: pair.outstanding == 0, what="the release")
+
+
+async def test_memory_is_kept_when_the_connection_is_lost_before(pair: Pair, links: Links) -> None:
+    pair.borrower.done(pair.borrower.open(pair.lend(**arrays())))
+    await links.crash(pair.links[1])
+    await asyncio.sleep(4 * CONFIRM_AFTER)
+    assert pair.outstanding == 2
+
+
+async def test_claims_that_were_never_opened_are_given_back(pair: Pair) -> None:
+    got = pair.lend(**arrays())
+    value = got["big"]
+    data = {"claim": "no claim at all", "owner": "_INBOX.x"}
+    malformed = Claimed(value.dtype, value.shape, data)
+    pair.borrower.give_back({"malformed": malformed, **got})
     await eventually(lambda: pair.outstanding == 0, what="the release")
 
 

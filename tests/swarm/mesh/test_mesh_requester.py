@@ -194,10 +194,10 @@ async def test_garbage_as_an_answer_is_as_good_as_lost(desk: Desk, garbage: byte
 
 
 @pytest.mark.parametrize("pause", [0.0, 0.1])
-async def test_nothing_but_garbage_is_unavailable_and_no_hang(
+async def test_nothing_but_garbage_is_said_to_be_so_and_no_hang(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, pause: float
 ) -> None:
-    """Also when the budget ends while an attempt is on its way (no pause between attempts)."""
+    """Without a pause between attempts the budget ends while one is on its way."""
     await desk.open()
     monkeypatch.setattr("swarm.requester.full_jitter", lambda *_, **__: pause)
     desk.requester._budget = RetryBudget(ratio=0.0, min_per_s=10_000.0)
@@ -208,9 +208,26 @@ async def test_nothing_but_garbage_is_unavailable_and_no_hang(
 
     desk.stage.behave = only_garbage
     result = await desk.infer(1.0)
-    assert result.status is Status.UNAVAILABLE
+    assert result.status in (Status.UNAVAILABLE, Status.DEADLINE_EXCEEDED)
     assert "cannot be read" in result.message
     assert desk.idle()
+
+
+async def test_a_budget_that_ends_in_a_second_attempt_is_no_refusal(desk: Desk) -> None:
+    """What the first was refused for is told; no stage is blamed for it."""
+    await desk.open()
+
+    def refused_then_silent(stage: FakeStage, delivery: Any, features: Features) -> None:
+        if features.attempt == 1:
+            stage.fail(features, Status.UNAVAILABLE, "a claim was recycled")
+        delivery.ack()
+
+    desk.stage.behave = refused_then_silent
+    for _ in range(8):
+        result = await desk.infer(0.15)
+        assert result.status is Status.DEADLINE_EXCEEDED
+        assert result.stage == 0
+    assert "a claim was recycled" in result.message
 
 
 async def test_an_answer_for_another_id_is_not_taken(desk: Desk) -> None:

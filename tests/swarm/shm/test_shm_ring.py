@@ -16,7 +16,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarm.shm import Claim, Reader, Ring, ShmGone, ShmUnavailable, host_id, layout, unavailable
+from swarm.shm import (
+    Claim,
+    ClaimError,
+    Reader,
+    Ring,
+    ShmGone,
+    ShmUnavailable,
+    host_id,
+    layout,
+    sweep,
+    unavailable,
+)
 from swarm.shm.segment import OwnedSegment
 
 MB = 1 << 20
@@ -245,6 +256,21 @@ def test_outstanding_claims_keep_their_bytes_and_all_others_are_stale(todo: list
     finally:
         reader.close()
         ring.close()
+
+
+@pytest.mark.parametrize(("version", "swept"), [(0, 0), (1, 1), (2, 1), (3, 0)])
+def test_what_the_dead_of_an_older_version_left_is_swept_and_never_read(
+    ring: Ring, reader: Reader, mesh: str, left: Left, version: int, swept: int
+) -> None:
+    claim = put(ring, b"features")
+    with open(left()[0], "r+b", buffering=0) as file:
+        os.pwrite(file.fileno(), version.to_bytes(4, "little"), len(layout.SEGMENT_MAGIC))
+    ring.close(abandon=True)
+    if version != layout.SEGMENT_VERSION:
+        with pytest.raises(ClaimError):
+            reader.open(claim)
+    assert sweep(mesh, grace=0.0) == swept
+    assert len(left()) == 1 - swept
 
 
 def test_threads_may_put_and_release_at_once(mesh: str) -> None:
