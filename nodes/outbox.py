@@ -118,6 +118,8 @@ class Outbox:
         except SwarmError as error:
             self.fail_job(job, error.status, str(error))
             return
+        if job.delivery.fresh:
+            self._link.push()
         # Same connection, same order: the server has the answer before it has the ack.
         self._finish(job)
 
@@ -143,6 +145,7 @@ class Outbox:
             self.fail_job(job, error.status, str(error))
         else:
             if job.delivery.fresh:
+                self._link.push()  # a twentieth of the chain; in a lane, where an ack follows, none
                 features.tensors = {}  # sent: what may still be told of it needs none
                 self._finish(job)
 

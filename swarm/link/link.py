@@ -235,6 +235,12 @@ class Link(asyncio.BufferedProtocol):
             )
         transport.writelines([line, *([data] if isinstance(data, bytes) else data), b"\r\n"])
 
+    def push(self) -> None:
+        """Send now what was gathered, when no other message came with this read: what else its
+        callback does need not come first."""
+        if self._burst < 2 and not self._parser.more:
+            self._gather.flush()
+
     async def flush(self, timeout: float = 5.0) -> None:
         """Wait until the server has seen everything sent so far."""
         await asyncio.wait_for(self.sync(), timeout)

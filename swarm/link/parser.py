@@ -34,6 +34,7 @@ class Parser:
         self._view = memoryview(self._buffer)
         self._start = 0
         self._end = 0
+        self.more = False  # bytes that came with the present message and are behind it
         self._own: memoryview | None = None  # a large payload being received
         self._own_end = 0
         self._own_args: tuple[int, bytes, bytes, int] = (0, b"", b"", 0)
@@ -52,6 +53,7 @@ class Parser:
                 payload, self._own = self._own, None
                 sid, subject, reply, header_size = self._own_args
                 headers = bytes(payload[:header_size]) if header_size else None
+                self.more = False
                 self._on_message(sid, subject, reply, headers, payload[header_size:-2])
             return
         self._end += count
@@ -103,6 +105,7 @@ class Parser:
         stop = body + size
         if stop + 2 <= end:
             split = body + header_size
+            self.more = stop + 2 < end
             headers = bytes(buffer[body:split]) if with_headers else None
             self._on_message(sid, subject, reply, headers, bytes(buffer[split:stop]))
             return stop + 2

@@ -97,6 +97,9 @@ class FakeLink:
         self.replies.append(reply)
         self.sent.append((subject, data if isinstance(data, bytes) else b"".join(data)))
 
+    def push(self) -> None:
+        """All was sent at once."""
+
 
 class FakePublisher:
     """Stores, or refuses as often as it is told to."""
