@@ -103,13 +103,10 @@ def parse(
     }
     path = str(given.pop("config", found.pop("config", "")))
     try:
-        settings = (
-            read_settings(path, {flag.name for flag in flags}) | found | given
-            if path
-            else found | given
-        )
+        written = read_settings(path, {flag.name for flag in flags}) if path else {}
     except ValueError as error:
         parser.error(f"Invalid value for '--config': {error}")
+    settings = written | found | given
     result: dict[str, Any] = {}
     for flag in flags:
         if flag.name not in settings:

@@ -230,8 +230,7 @@ class Claims:
     def _confirm(self) -> None:
         if not self._finished:
             return
-        finished = self._finished.copy()
-        self._finished.clear()
+        finished = self._take_finished()
         try:
             read = self._link.sync()
         except SwarmError:
@@ -242,6 +241,11 @@ class Claims:
                 self._tell_owners(finished)
 
         read.add_done_callback(confirmed)
+
+    def _take_finished(self) -> Opened:
+        finished = self._finished.copy()
+        self._finished.clear()
+        return finished
 
     def _tell_owners(self, opened: Opened) -> None:
         for claim in opened:
@@ -301,10 +305,10 @@ class Claims:
 
     async def close(self, linger: float = 1.0) -> None:
         """Give borrowers a moment, then free everything."""
-        if self._finished:
+        if finished := self._take_finished():
             with contextlib.suppress(SwarmError, TimeoutError):
                 await self._link.flush(1.0)
-                self._tell_owners(self._finished)
+                self._tell_owners(finished)
         emptied = await self._ring.drain(linger)
         self._ring.close(abandon=not emptied)
         self._reader.close()

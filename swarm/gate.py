@@ -75,6 +75,7 @@ class Gate:
         return Pass(decision, pace, now, budget)
 
     def _pass_breakers(self, now: float) -> None:
+        """Raises `Unavailable` when one is open; the request is not inside then."""
         # Asked first: a request that another stage's breaker refuses must not take this one's
         # probe, which would never be answered.
         blocking = [stage for stage, breaker in self._breakers.items() if breaker.blocks(now)]

@@ -189,11 +189,12 @@ class Result:
         doc = _versioned(data, limits)
         get: Any = doc.get
         name, hops = get("status"), get("hops", [])
+        status = _STATUS.get(name) if type(name) is str else None
         result = cls(
             get("id"),
             get("model", ""),
             get("version", ""),
-            _STATUS.get(name, Status.INTERNAL) if type(name) is str else Status.INTERNAL,
+            status or Status.INTERNAL,
             decode_tensors(get("tensors"), limits),
             get("message", ""),
             get("stage", 0),
@@ -203,8 +204,7 @@ class Result:
         )
         # One pass, as for features: by field it took twice as long.
         if not (
-            type(name) is str
-            and name in _STATUS
+            status is not None
             and type(result.id) is type(result.model) is type(result.version) is str
             and type(result.message) is type(result.node) is str
             and type(result.stage) is type(result.attempt) is int

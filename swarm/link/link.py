@@ -159,11 +159,7 @@ class Link(asyncio.BufferedProtocol):
                 self.last_error = "the server does not answer pings"
                 break
             self._pings_out += 1
-            # Its PONG has a place in the order too: it must not complete a later flush.
-            nobody = asyncio.get_running_loop().create_future()
-            nobody.cancel()
-            self._pongs.append(nobody)
-            self._gather.write(b"PING\r\n")
+            self.sync().cancel()  # nobody waits; its PONG keeps its place in the order
         self._abort()
         self._went_down()
         self.reconnects += 1

@@ -160,6 +160,18 @@ async def test_memory_is_kept_when_the_connection_is_lost_before(pair: Pair, lin
     assert pair.outstanding == 2
 
 
+async def test_what_is_done_with_at_the_end_is_told_once_and_nothing_is_opened_again(
+    pair: Pair,
+) -> None:
+    got = pair.lend(**arrays())
+    pair.borrower.done(pair.borrower.open(got))
+    got.clear()
+    await pair.borrower.close(0.0)
+    assert pair.outstanding == 0
+    await asyncio.sleep(4 * CONFIRM_AFTER)  # the timer that would have told it
+    assert not pair.borrower._reader._mapped
+
+
 async def test_claims_that_were_never_opened_are_given_back(pair: Pair) -> None:
     got = pair.lend(**arrays())
     value = got["big"]
