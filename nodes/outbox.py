@@ -25,6 +25,7 @@ log = logging.getLogger("swarm.stage")
 
 NextLane = Callable[[ModelInfo, int, Features], str]
 KEPT_FRESH = 256  # requests in fast mode; the server tells within a round trip
+LONG_RUN = 0.001  # seconds; behind it caches are cold, and an ack takes 0.06 ms: answer first
 RETRY_FULL_LANE = 0.004  # seconds between attempts while the next lane is full
 
 
@@ -58,7 +59,6 @@ class Outbox:
         self._loop = asyncio.get_running_loop()
         self._last = stage == info.last
         following = (info.model, info.version, stage + 1)
-        self._lanes: dict[str, str] = {}  # subjects by lane: made once
         self._subject_of = partial(subjects.features, *following)
         self._next_lane = next_lane
         self._next_fresh = "" if self._last else subjects.fresh(*following)
@@ -81,6 +81,7 @@ class Outbox:
             self.fail_job(job, Status.UNAVAILABLE, "a claim was recycled")
             return
         features = job.features
+        job.compute = seconds
         features.hops.append(
             {
                 "stage": self.stage,
@@ -96,10 +97,6 @@ class Outbox:
             features.stage = self.stage + 1
             features.tensors = result
             self._forward(job)
-        # Behind the sending: with the caches that a long run leaves, these took 0.04 ms.
-        now = time.monotonic()
-        self.stats.compute.add(seconds, now)
-        self.stats.queue.add(job.queue_us / 1e6, now)
 
     def _answer(self, job: Job, result: dict[str, np.ndarray]) -> None:
         features = job.features
@@ -118,7 +115,7 @@ class Outbox:
         except SwarmError as error:
             self.fail_job(job, error.status, str(error))
             return
-        if job.delivery.fresh:
+        if job.compute > LONG_RUN:
             self._link.push()
         # Same connection, same order: the server has the answer before it has the ack.
         self._finish(job)
@@ -137,15 +134,17 @@ class Outbox:
                 if job.delivery.fresh:
                     self._link.publish(self._next_fresh, parts, self._expect_nobody(features))
                 else:
-                    subject, stored = self._subject(features), partial(self._stored, job, lent)
-                    self._publisher.publish(subject, parts, features.message_id, stored)
+                    lane = self._next_lane(self.info, self.stage + 1, features)
+                    stored = partial(self._stored, job, lent)
+                    self._publisher.publish(
+                        self._subject_of(lane), parts, features.message_id, stored
+                    )
         except NotConnected:
             return  # the message will be handed out again
         except SwarmError as error:
             self.fail_job(job, error.status, str(error))
         else:
             if job.delivery.fresh:
-                self._link.push()  # a twentieth of the chain; in a lane, where an ack follows, none
                 features.tensors = {}  # sent: what may still be told of it needs none
                 self._finish(job)
 
@@ -165,28 +164,26 @@ class Outbox:
         text = f"no node serves stage {self.stage + 1} at present"
         self._report(failure(features, Status.UNAVAILABLE, text, self.stage + 1, ""), features)
 
-    def _subject(self, features: Features) -> str:
-        lane = self._next_lane(self.info, self.stage + 1, features)
-        subject = self._lanes.get(lane)
-        if subject is None:
-            if len(self._lanes) > 1024:
-                self._lanes.clear()  # nodes come and go
-            subject = self._lanes[lane] = self._subject_of(lane)
-        return subject
-
     def _finish(self, job: Job) -> None:
         """This stage's part is done and known to be safe."""
-        self.stats.counters.served += 1
         self._settle(job)
+        # Behind the sending: with the caches that a long run leaves, these took 0.04 ms.
+        stats, now = self.stats, time.monotonic()
+        stats.counters.served += 1
+        stats.compute.add(job.compute, now)
+        stats.queue.add(job.queue_us / 1e6, now)
 
     def _settle(self, job: Job) -> None:
-        if job.delivery.ack() and job.opened and self._claims is not None:
+        ours = job.delivery.ack()
+        self._link.push()
+        if ours and job.opened and self._claims is not None:
             self._claims.done(job.opened)
 
     def _stored(self, job: Job, lent: Lent, error: SwarmError | None, _sequence: int) -> None:
         """The next lane's answer: only now is this stage's work done."""
         if error is None:
             self._finish(job)
+            lent.stored()
             return
         lent.take_back()
         if isinstance(error, ResourceExhausted):

@@ -184,7 +184,8 @@ class StageServer:
 
     def _alone(self, now: float) -> bool:
         """Whether a run may block the loop: it is short, and little else comes."""
-        usual = max(self.stats.compute.ewma, self.model.compute_ms / 1e3)
+        # The time at the start says little where all nodes of a host start at once.
+        usual = self.stats.compute.ewma or self.model.compute_ms / 1e3
         if usual >= self._options.inline_alone_below or self._waiting:
             return False
         busy = self.worker is not None and self.worker.queued > 0

@@ -8,6 +8,7 @@ import logging
 import statistics
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -102,6 +103,10 @@ class OrtRuntime:
         self.outputs = _specs(self._session.get_outputs(), outputs)
         self._names = [spec.name for spec in self.outputs]
         self._examples = examples
+        from onnxruntime import RunOptions
+
+        self._run_options = RunOptions
+        self._spare: list[Any] = []  # run options that no run uses
 
     def run(
         self, feeds: Mapping[str, np.ndarray], cancel: CancelToken | None = None
@@ -133,22 +138,21 @@ class OrtRuntime:
         session = self._session
         if session is None:
             raise RunError("the runtime is closed: load the shard again")
+        if cancel is None:
+            options = None
+        else:
+            options = self._spare.pop() if self._spare else self._run_options()
+            cancel.begin(partial(setattr, options, "terminate", True))
         try:
-            if cancel is None:
-                values = session.run(self._names, feeds)
-            else:
-                from onnxruntime import RunOptions
-
-                # The terminate flag sticks: one RunOptions per request.
-                options = RunOptions()
-                with cancel.guard(lambda: setattr(options, "terminate", True)):
-                    values = session.run(self._names, feeds, options)
-        except RunTerminated:
-            raise
+            values = session.run(self._names, feeds, options)
         except Exception as error:  # pybind raises a dozen unrelated types here
             if cancel is not None and cancel.cancelled:
                 raise RunTerminated("the run was cancelled or ran out of its budget") from error
             raise RunError(f"ONNX Runtime failed: {error}") from error
+        finally:
+            # The terminate flag sticks: such options are not used again.
+            if cancel is not None and cancel.end():
+                self._spare.append(options)
         outputs: dict[str, np.ndarray] = dict(zip(self._names, values, strict=True))
         return outputs
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -38,19 +37,18 @@ class CancelToken:
             if self._stop is not None:
                 self._stop()
 
-    @contextmanager
-    def guard(self, stop: Callable[[], None]) -> Iterator[None]:
-        """While inside, `cancel` calls `stop`. Raises RunTerminated when already cancelled."""
+    def begin(self, stop: Callable[[], None]) -> None:
+        """Until `end`, `cancel` calls `stop`. Raises RunTerminated when already cancelled."""
         with self._lock:
             if self._cancelled:
                 raise RunTerminated("the request was cancelled before this run began")
             self._stop = stop
-        try:
-            yield
-        finally:
-            # The lock makes sure that `stop` is never called on a run that has ended.
-            with self._lock:
-                self._stop = None
+
+    def end(self) -> bool:
+        """The run is over: `stop` is not called any more. False when it may have been."""
+        with self._lock:
+            self._stop = None
+            return not self._cancelled
 
 
 class Runtime(Protocol):

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -23,7 +22,7 @@ import numpy as np
 from swarm.errors import DecodeError, SwarmError
 from swarm.link import Link, LinkMessage
 from swarm.shm import MIN_BYTES, Claim, Reader, Ring, ShmError, ShmGone, host_id, sweep, unavailable
-from swarm.tensors import DTYPES, SHM, Claimed, Part, datatype_of, encode_tensors
+from swarm.tensors import Claimed, Part, claim_prefix, encode_tensors, plain
 from swarm.wire import unpack_map
 
 log = logging.getLogger("swarm.claims")
@@ -32,6 +31,8 @@ FETCH_TIMEOUT = 2.0  # seconds
 CONFIRM_AFTER = 0.05  # seconds for which what is done with is gathered: one PING for all of it
 # It is published to: a space or a line's end in it would be a command to the server.
 _INBOX = re.compile(r"_INBOX(?:\.[A-Za-z0-9_-]{1,128}){1,8}")
+
+_CLAIM = b"\x82\xa5claim\xc4"  # a map of two: the claim, as up to 255 bytes, then its owner
 
 Opened = list[Claim]  # in use
 
@@ -60,6 +61,12 @@ class Lent:
         if self._ring is not None:
             for claim in self._claims:
                 self._ring.release(claim)
+
+    def stored(self) -> None:
+        """The message has been stored, and nothing waits for this process: see what lent earlier
+        can be used again."""
+        if self._ring is not None:
+            self._ring.collect()
 
     def __enter__(self) -> Lent:
         return self
@@ -94,6 +101,7 @@ class Claims:
         self._ring = Ring(mesh)
         self._reader = Reader(mesh)
         self._inbox = f"{link.options.inbox}.claims.x"
+        self._owner: bytes = msgpack.packb("owner") + msgpack.packb(self._inbox)
         self._sid = link.subscribe(self._inbox, self._fetched_from)
         self._finished: list[Claim] = []
         link.on_down.append(self._finished.clear)
@@ -125,20 +133,15 @@ class Claims:
                 if array.nbytes < MIN_BYTES:
                     parts += encode_tensors({name: array})[1:]
                     continue
-                datatype = datatype_of(array)
-                array = np.ascontiguousarray(array, DTYPES[datatype])
-                claim = self._ring.put([array.reshape(-1).view(np.uint8).data])
+                array = plain(array)
+                claim = self._ring.put([array.data])
                 if claim is None:
                     lent.take_back()
                     return UNLENT
                 claims.append(claim)
-                body = {
-                    "datatype": datatype,
-                    "shape": array.shape,
-                    "codec": SHM,
-                    "data": {"claim": claim.to_wire(), "owner": self._inbox},
-                }
-                parts.append(msgpack.packb(name) + msgpack.packb(body))
+                wire = claim.to_wire()
+                prefix = claim_prefix(name, array.dtype, array.shape)
+                parts += (prefix, _CLAIM, len(wire).to_bytes(1, "big"), wire, self._owner)
         self.lent += len(claims)
         lent.packed = b"".join(parts)
         return lent
@@ -173,24 +176,13 @@ class Claims:
         for name, value in tensors.items():
             if not isinstance(value, Claimed):
                 continue
-            claim, _ = self._parse(name, value)
+            claim = _parse(name, value)
             view = self._reader.open(claim)
+            # Not `np.ndarray`, which lets go of the view: the memory could be unmapped in use.
             views[name] = np.frombuffer(view, value.dtype).reshape(value.shape)
             opened.append(claim)
         tensors.update(views)  # all or none: nobody would watch over a part of them
         return opened
-
-    def _parse(self, name: str, value: Claimed) -> tuple[Claim, str]:
-        data = value.claim
-        if not isinstance(data, dict) or not isinstance(data.get("owner"), str):
-            raise DecodeError(f"tensor {name!r}: a claim is a map of claim and owner")
-        claim = Claim.from_wire(data.get("claim"))
-        expected = _nbytes(value)
-        if claim.length != expected:
-            raise DecodeError(f"tensor {name!r}: a claim on {claim.length} bytes, not {expected}")
-        if _INBOX.fullmatch(data["owner"]) is None:
-            raise DecodeError(f"tensor {name!r}: a claim's owner is an inbox")
-        return claim, data["owner"]
 
     def take(self, tensors: dict[str, Any]) -> None:
         """Replace claims by arrays of their own: read, checked, and given back at once.
@@ -198,8 +190,10 @@ class Claims:
         Raises `ShmError`, `DecodeError`.
         """
         opened = self.open(tensors)
+        if not opened:
+            return
         for name, value in tensors.items():
-            if opened and not value.flags.owndata:
+            if not value.flags.owndata:
                 tensors[name] = value.copy()
         if not self.intact(opened):
             raise ShmGone("the memory was recycled while it was read")
@@ -207,7 +201,7 @@ class Claims:
 
     def intact(self, opened: Opened) -> bool:
         """Whether what was read is still what was meant: ask after use, before publishing."""
-        return all(self._reader.check(claim) for claim in opened)
+        return all(map(self._reader.check, opened))
 
     def done(self, opened: Opened) -> None:
         """The message they came with is settled: tell the owners, when the server has read that.
@@ -225,7 +219,7 @@ class Claims:
         for name, value in tensors.items():
             if isinstance(value, Claimed):
                 with contextlib.suppress(DecodeError, ShmError):  # by age
-                    self.done([self._parse(name, value)[0]])
+                    self.done([_parse(name, value)])
 
     def _confirm(self) -> None:
         if not self._finished:
@@ -264,7 +258,7 @@ class Claims:
             if not name:
                 return
             value = tensors[name]
-            if message.status or len(message.data) != _nbytes(value):
+            if message.status or len(message.data) != value.nbytes:
                 give_up(ShmGone(f"the sender of {name!r} is gone, and its copy with it"))
                 return
             tensors[name] = np.frombuffer(message.data, value.dtype).reshape(value.shape)
@@ -284,7 +278,7 @@ class Claims:
         try:
             for name, value in tensors.items():
                 if isinstance(value, Claimed):
-                    claim, owner = self._parse(name, value)
+                    claim, owner = _parse(name, value), _owner(name, value)
                     reply = self._link.expect(arrived)
                     waiting[reply] = name
                     self._link.publish(owner, msgpack.packb({"claim": claim.to_wire()}), reply)
@@ -315,6 +309,19 @@ class Claims:
         self._link.unsubscribe(self._sid)
 
 
-def _nbytes(value: Claimed) -> int:
-    """In Python's integers: NumPy's would wrap, and a hostile shape pass for a small one."""
-    return value.dtype.itemsize * math.prod(value.shape)
+def _parse(name: str, value: Claimed) -> Claim:
+    data = value.claim
+    if type(data) is not dict:
+        raise DecodeError(f"tensor {name!r}: a claim is a map of claim and owner")
+    claim = Claim.from_wire(data.get("claim"))
+    if claim.length != value.nbytes:
+        raise DecodeError(f"tensor {name!r}: a claim on {claim.length} bytes, not {value.nbytes}")
+    return claim
+
+
+def _owner(name: str, value: Claimed) -> str:
+    """Whom to ask for the bytes; needed only when they cannot be mapped."""
+    owner = value.claim.get("owner")
+    if type(owner) is not str or _INBOX.fullmatch(owner) is None:
+        raise DecodeError(f"tensor {name!r}: a claim's owner is an inbox")
+    return owner

@@ -296,11 +296,12 @@ class Requester:
         attempt = ask.attempt
 
         def stored(error: SwarmError | None, sequence: int) -> None:
-            if error is not None:
-                lent.take_back()
             if error is None:
                 ask.stored = True
-            elif attempt == ask.attempt:
+                lent.stored()
+                return
+            lent.take_back()
+            if attempt == ask.attempt:
                 ask.stored = False
                 _settle(ask, error)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from swarm.errors import SubjectError
 
@@ -23,6 +24,15 @@ def token(value: str, what: str = "token") -> str:
             f"{what} {value!r} may hold only letters, digits, '_' and '-', 1 to 128 of them"
         )
     return value
+
+
+@lru_cache(maxsize=4096)
+def _features(root: str, model: str, version: str, stage: int, lane: str) -> str:
+    """Asked for each message: checked once, as nodes come and go."""
+    return (
+        f"{root}.features.{token(model, 'model name')}.{token(version, 'version')}"
+        f".{stage}.{token(lane, 'lane')}"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +52,7 @@ class Subjects:
         return f"{self.root}.infer.{token(model, 'model name')}"
 
     def features(self, model: str, version: str, stage: int, lane: str = ANY) -> str:
-        return (
-            f"{self.root}.features.{token(model, 'model name')}.{token(version, 'version')}"
-            f".{int(stage)}.{token(lane, 'lane')}"
-        )
+        return _features(self.root, model, version, int(stage), lane)
 
     def features_of(self, model: str, version: str) -> str:
         return f"{self.root}.features.{token(model, 'model name')}.{token(version, 'version')}.*.*"

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgpack
 import numpy as np
@@ -63,20 +63,37 @@ def datatype_of(array: np.ndarray) -> str:
     return name
 
 
+def plain(array: np.ndarray) -> np.ndarray:
+    """The array as it travels: little-endian, C order; itself where it is that already (a 0-d one
+    may become 1-d otherwise). Raises `InvalidArgument`."""
+    if array.dtype not in DATATYPES:
+        array = array.astype(DTYPES[datatype_of(array)])
+    return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+
+
 @lru_cache(maxsize=1024)
 def _prefix(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
     """All MessagePack bytes of one tensor up to its data: the same for every request."""
-    datatype = DATATYPES[dtype]
+    size = dtype.itemsize * math.prod(shape)
+    return _head(name, dtype, shape, RAW) + b"\xc6" + size.to_bytes(4, "big")
+
+
+def _head(name: str, dtype: np.dtype[Any], shape: tuple[int, ...], codec: str) -> bytes:
     packer = msgpack.Packer(autoreset=False)
     packer.pack(name)
     packer.pack_map_header(4)
-    for key, value in (("datatype", datatype), ("shape", shape), ("codec", RAW)):
+    for key, value in (("datatype", DATATYPES[dtype]), ("shape", shape), ("codec", codec)):
         packer.pack(key)
         packer.pack(value)
     packer.pack("data")
-    size = dtype.itemsize * math.prod(shape)
     head: bytes = packer.bytes()
-    return head + b"\xc6" + size.to_bytes(4, "big")
+    return head
+
+
+@lru_cache(maxsize=1024)
+def claim_prefix(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    """The same for a tensor in shared memory, up to its claim: any MessagePack value."""
+    return _head(name, dtype, shape, SHM)
 
 
 def encode_tensors(tensors: Mapping[str, np.ndarray]) -> list[Part]:
@@ -87,33 +104,24 @@ def encode_tensors(tensors: Mapping[str, np.ndarray]) -> list[Part]:
     """
     parts: list[Part] = [b"\xde" + len(tensors).to_bytes(2, "big")]
     for name, array in tensors.items():
-        if array.dtype not in DATATYPES:
-            array = array.astype(DTYPES[datatype_of(array)])
         shape = array.shape
-        if not array.flags.c_contiguous:
-            array = np.ascontiguousarray(array)
+        array = plain(array)
         parts.append(_prefix(name, array.dtype, shape))
         # A zero-size array has no memory to cast; a 0-d one has no shape to cast.
         parts.append(array.reshape(-1).view(np.uint8).data if array.size else b"")
     return parts
 
 
-def encode_claims(claims: Mapping[str, tuple[str, tuple[int, ...], Any]]) -> bytes:
-    """Tensors that lie in shared memory: `{name: (datatype, shape, claim)}`."""
-    body = {
-        name: {"datatype": datatype, "shape": shape, "codec": SHM, "data": claim}
-        for name, (datatype, shape, claim) in claims.items()
-    }
-    packed: bytes = msgpack.packb(body)
-    return packed
+class Claimed(NamedTuple):
+    """A tensor whose bytes lie in shared memory: what its message says of it.
 
-
-@dataclass(frozen=True, slots=True)
-class Claimed:
-    """A tensor whose bytes lie in shared memory: what its message says of it."""
+    nbytes: of dtype and shape, in Python's integers: NumPy's would wrap, and a hostile shape pass
+    for a small one.
+    """
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
+    nbytes: int
     claim: Any
 
 
@@ -139,7 +147,7 @@ def _decode_tensor(name: Any, value: Any, limits: Limits) -> Any:
         raise DecodeError(f"tensor {name!r}: datatype must be one of {', '.join(DTYPES)}")
     size = _check_shape(name, shape, limits) * dtype.itemsize
     if codec == SHM:
-        return Claimed(dtype, tuple(shape), data)
+        return Claimed(dtype, tuple(shape), size, data)
     if codec != RAW:
         raise DecodeError(f"tensor {name!r}: codec {codec!r:.80} is not known here")
     if type(data) is not bytes and type(data) is not memoryview:

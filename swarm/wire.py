@@ -9,6 +9,7 @@ Python and their binary values are views of the received buffer.
 from __future__ import annotations
 
 import struct
+from functools import partial
 from typing import Any
 
 import msgpack
@@ -59,21 +60,20 @@ def unpack_map(data: bytes | memoryview, max_bytes: int) -> dict[str, Any]:
     return doc
 
 
-def _unpack(data: bytes | memoryview) -> Any:
-    # The limits hold for what a length field claims, before anything is allocated.
-    return msgpack.unpackb(
-        data,
-        raw=False,
-        strict_map_key=True,
-        max_map_len=MAX_ITEMS,
-        max_array_len=MAX_ITEMS,
-        max_ext_len=0,
-        ext_hook=_no_extension,
-    )
-
-
 def _no_extension(code: int, _data: bytes) -> None:
     raise DecodeError(f"MessagePack extension {code} is not used in messages")
+
+
+# The limits hold for what a length field claims, before anything is allocated.
+_unpack = partial(
+    msgpack.unpackb,
+    raw=False,
+    strict_map_key=True,
+    max_map_len=MAX_ITEMS,
+    max_array_len=MAX_ITEMS,
+    max_ext_len=0,
+    ext_hook=_no_extension,
+)
 
 
 class _Walker:

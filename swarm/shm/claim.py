@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import re
 import secrets
-from dataclasses import dataclass
-from typing import Any, Final
+import struct
+from typing import Final, NamedTuple
 
 from . import layout
 from .errors import ClaimError
 
-VERSION: Final = 2
+VERSION: Final = 3
 MAX_OFFSET: Final = 1 << 47  # user addresses have 47 bits on x86-64: no mapping is larger
-_UINT64: Final = 1 << 64
-_HOST = re.compile(r"[0-9a-f]{16}")
+# version | word | host | offset | generation | length | checksum, then the segment's name
+_WIRE: Final = struct.Struct("<HH4x8sQQQQ")
 _MESH = re.compile(r"[A-Za-z0-9_-]{1,64}")
 # No slash, and a fixed head: a claim can name neither another directory nor another program's file.
 _SEGMENT = re.compile(r"swarm-([A-Za-z0-9_-]{1,64})-[0-9]{1,10}-[0-9a-f]{16}")
+_MOST_BYTES: Final = _WIRE.size + 128
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """Where a tensor's bytes lie in shared memory, about 150 bytes as MessagePack.
+class Claim(NamedTuple):
+    """Where a tensor's bytes lie in shared memory, about 90 bytes in a message.
 
-    What comes from elsewhere is built by `from_wire` only: it validates, the constructor does not.
+    What comes from elsewhere is built by `from_wire` only: it validates the numbers, and who opens
+    the segment its name; the constructor does neither.
 
     Attributes:
         host: `host_id()` of the sender.
@@ -43,51 +44,48 @@ class Claim:
     checksum: int
     word: int
 
-    def to_wire(self) -> dict[str, Any]:
-        """A map of strings and integers below 2**64, for MessagePack or JSON."""
-        return {
-            "v": VERSION,
-            "host": self.host,
-            "segment": self.segment,
-            "offset": self.offset,
-            "length": self.length,
-            "generation": self.generation,
-            "checksum": self.checksum,
-            "word": self.word,
-        }
+    def to_wire(self) -> bytes:
+        """One binary value for a message. As a map, it took the receiver three times as long."""
+        head = _WIRE.pack(
+            VERSION,
+            self.word,
+            bytes.fromhex(self.host),
+            self.offset,
+            self.generation,
+            self.length,
+            self.checksum,
+        )
+        return head + self.segment.encode("ascii")
 
     @classmethod
     def from_wire(cls, value: object) -> Claim:
-        """The claim in a decoded message; unknown fields are ignored.
+        """The claim in a decoded message.
 
         Raises:
-            ClaimError: a field is missing, of another type or out of its bounds, or the version
-                is not ours. Nothing has been opened by then.
+            ClaimError: it is too short or too long, of another version, or a number is out of its
+                bounds. Nothing has been opened by then.
         """
-        if not isinstance(value, dict):
-            raise ClaimError(f"a claim is a map, not {type(value).__name__}")
-        if value.get("v") != VERSION:
-            raise ClaimError(f"claim version {value.get('v')!r}, this node reads {VERSION}")
-        host, segment = value.get("host"), value.get("segment")
-        if not isinstance(host, str) or not _HOST.fullmatch(host):
-            raise ClaimError("claim host: 16 hexadecimal digits expected")
-        if not isinstance(segment, str) or not _SEGMENT.fullmatch(segment):
-            raise ClaimError("claim segment: not the name of a segment")
-        offset = _integer(value, "offset", 0, MAX_OFFSET)
-        length = _integer(value, "length", 1, MAX_OFFSET)
-        generation = _integer(value, "generation", 0, _UINT64)
-        checksum = _integer(value, "checksum", 0, _UINT64)
-        word = _integer(value, "word", 0, layout.WORDS)
-        if offset % 64 or generation % 2:
-            raise ClaimError("claim offset or generation: not one that a sender hands out")
-        return cls(host, segment, offset, length, generation, checksum, word)
-
-
-def _integer(value: dict[Any, Any], field: str, low: int, end: int) -> int:
-    number = value.get(field)
-    if type(number) is not int or not low <= number < end:
-        raise ClaimError(f"claim {field}: an integer in [{low}, {end}) expected")
-    return number
+        # A view in a large message.
+        if type(value) is not bytes and type(value) is not memoryview:
+            raise ClaimError(f"a claim is bytes, not {type(value).__name__}")
+        if not _WIRE.size < len(value) <= _MOST_BYTES:
+            raise ClaimError(f"a claim is {_WIRE.size} bytes and a segment's name")
+        version, word, host, offset, generation, length, checksum = _WIRE.unpack_from(value)
+        if version != VERSION:
+            raise ClaimError(f"claim version {version}, this node reads {VERSION}")
+        if (
+            offset >= MAX_OFFSET
+            or not 0 < length < MAX_OFFSET
+            or word >= layout.WORDS
+            or offset % 64
+            or generation % 2
+        ):
+            raise ClaimError("claim: numbers that no sender hands out")
+        try:
+            segment = str(value[_WIRE.size :], "ascii")
+        except UnicodeDecodeError:
+            raise ClaimError("claim segment: not the name of a segment") from None
+        return cls(host.hex(), segment, offset, length, generation, checksum, word)
 
 
 def checked_mesh(mesh: str) -> str:

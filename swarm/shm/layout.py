@@ -24,9 +24,8 @@ from __future__ import annotations
 
 import struct
 import threading
+import zlib
 from typing import Final
-
-import numpy as np
 
 SEGMENT_MAGIC: Final = b"SWARMSHM"
 SEGMENT_VERSION: Final = 2
@@ -51,14 +50,12 @@ ALIGNMENT: Final = 64
 #     CRC-32 (zlib)       15.5     60.7    189.5    380.8   1967.0
 #     Adler-32            18.2     71.8    223.9    447.8   2316.9
 #     sum of all words     1.8      3.4     10.6     18.6     84.3
-#     sum of ~1024 words   1.8      1.8      1.9      1.9      1.9
 #
 # The generation is what tells a recycled slot; the checksum is the net under it (a store that a
 # weakly ordered CPU shows late, a sender with a bug), and tears come in runs far longer than the
-# distance between samples. So ~1024 words, and all of them up to 16 KB.
-SAMPLES: Final = 1024
-_MASK: Final = (1 << 64) - 1
-_ODD: Final = 0x9E3779B97F4A7C15  # 2**64 / golden ratio: spreads a small number over all bits
+# distance between samples. So ~256 words, in one strided copy: with the caches that a convolution
+# leaves, 14 us, where NumPy's machinery took 50 beside the memory's own.
+SAMPLES: Final = 256
 
 
 def align(size: int, to: int = ALIGNMENT) -> int:
@@ -82,19 +79,19 @@ def stride(length: int) -> int:
 
 
 def checksum(payload: memoryview | bytes) -> int:
-    """A 64-bit sum of sampled words, the last 8 bytes and the length, all modulo 2**64.
+    """CRC-32 of sampled words and the last 8 bytes, and the length, as one 64-bit number.
 
-    Any one changed sample changes it; a changed run of `stride + 1` words holds at least one. It
-    detects accidents, not forgery, and not an exchange of two samples.
+    Any one changed byte of a sample changes it; a changed run of `stride + 1` words holds at least
+    one. It detects accidents, not forgery.
 
     Args:
         payload: contiguous bytes.
     """
     length = len(payload)
-    words = np.frombuffer(payload, dtype="<u8", count=length // 8)
-    total = int(np.add.reduce(words[:: stride(length)], dtype=np.uint64))
-    last = int.from_bytes(payload[-8:], "little")
-    return (total + (last ^ length) * _ODD) & _MASK
+    view = memoryview(payload)
+    words = view[: length & ~7].cast("Q")[:: stride(length)]
+    crc = zlib.crc32(view[-8:], zlib.crc32(words.tobytes()))
+    return crc << 32 | length & 0xFFFFFFFF
 
 
 def fence() -> None:

@@ -33,7 +33,6 @@ import sys
 import time
 from collections.abc import Callable
 from statistics import median
-from typing import Any
 
 import numpy as np
 
@@ -89,7 +88,7 @@ def _row(
 
     def by_claim() -> None:
         claim = _put(ring, part)
-        message = json.dumps(claim.to_wire()).encode()
+        message = claim.to_wire()
         wire.sendall(_FRAME.pack(b"c", len(message)) + message)
         _answer(wire)
         ring.release(claim)
@@ -146,8 +145,7 @@ def receive(mesh: str, port: int) -> None:
 
 
 def _use(reader: Reader, message: bytes) -> bool:
-    decoded: Any = json.loads(message)
-    claim = Claim.from_wire(decoded)
+    claim = Claim.from_wire(message)
     _sum(reader.open(claim))
     return reader.check(claim)
 

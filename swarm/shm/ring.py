@@ -136,7 +136,8 @@ class Ring:
         size = layout.slot_bytes(length)
         moment = time.monotonic() if now is None else now
         with self._lock:
-            self._collect()
+            if not self._words:
+                self._collect()
             if not self._words:
                 self._expire(moment)
             offset = self._allocate(size, moment) if length and self._words else None
@@ -162,6 +163,13 @@ class Ring:
             self._free(claim.offset, slot)
             self._released += 1
             return True
+
+    def collect(self) -> int:
+        """Free what receivers are done with; returns how many. `put` does so only when it finds no
+        room: call it when nothing waits, and the memory that is used again is still in the caches.
+        """
+        with self._lock:
+            return self._collect()
 
     def reclaim(self, now: float | None = None) -> int:
         """Free every slot older than `max_age` and return how many; call it every second or so.
@@ -222,7 +230,7 @@ class Ring:
         if self._segment is None and not self._create(now):
             return None
         offset = self._arena.allocate(size)
-        if offset is None and self._expire(now):
+        if offset is None and (self._collect() or self._expire(now)):
             offset = self._arena.allocate(size)
         if offset is None and self._grow(size):
             offset = self._arena.allocate(size)
@@ -264,15 +272,16 @@ class Ring:
         self._arena.extend(end)
         return True
 
-    def _collect(self) -> None:
-        """Free what receivers are done with. 0.3 us for each slot in use."""
+    def _collect(self) -> int:
+        """Free what receivers are done with, and return how many. 0.3 us for each slot in use."""
         segment = self._segment
         if segment is None or not self._slots:
-            return
+            return 0
         done = [o for o, s in self._slots.items() if segment.is_done(s.word, s.generation)]
         for offset in done:
             self._free(offset, self._slots[offset])
         self._released += len(done)
+        return len(done)
 
     def _expire(self, now: float) -> int:
         old = [item for item in self._slots.items() if now - item[1].since > self._max_age]

@@ -37,6 +37,7 @@ class OwnedSegment:
     def __init__(self, directory: str, name: str, file: int, memory: mmap.mmap) -> None:
         self.name = name
         self.memory = memory
+        self.view = memoryview(memory)  # kept: making one for each slot took as long as a header
         self.size = layout.FIRST_SLOT
         self._path = os.path.join(directory, name)
         self._file = file
@@ -99,20 +100,19 @@ class OwnedSegment:
     def write(self, offset: int, generation: int, views: Sequence[memoryview], length: int) -> int:
         """Fill a slot with `views` of format "B", `length` bytes in all; returns the checksum.
 
-        The generation is odd first and even last, so a reader never takes a half for a whole.
+        The space must be of no valid slot: `invalidate` came before it was free. The header is
+        written last, so a reader never takes a half for a whole.
         """
-        self.invalidate(offset, generation)
+        memory = self.view
         start = position = offset + layout.SLOT_HEADER_BYTES
-        with memoryview(self.memory) as memory:
-            for view in views:
-                memory[position : position + len(view)] = view
-                position += len(view)
-            with memory[start:position] as payload:
-                check = layout.checksum(payload)
-        layout.TRAILER.pack_into(self.memory, offset + layout.trailer_offset(length), generation)
+        for view in views:
+            memory[position : position + len(view)] = view
+            position += len(view)
+        check = layout.checksum(memory[start:position])
+        layout.TRAILER.pack_into(memory, offset + layout.trailer_offset(length), generation)
         layout.fence()
         header = (layout.SLOT_MAGIC, generation, length, check)
-        layout.SLOT_HEADER.pack_into(self.memory, offset, *header)
+        layout.SLOT_HEADER.pack_into(memory, offset, *header)
         return check
 
     def invalidate(self, offset: int, generation: int) -> None:
@@ -136,6 +136,7 @@ class OwnedSegment:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._path)
         # mmap holds a duplicate of the descriptor: both must go for the lock to go.
+        self.view.release()
         self.memory.close()
         os.close(self._file)
 

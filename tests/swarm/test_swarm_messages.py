@@ -12,7 +12,7 @@ from messages_strategies import damaged, same, tensor_maps
 
 from swarm.errors import DecodeError, Status
 from swarm.messages import MAX_HOPS, Features, Hop, Request, Result, failure
-from swarm.tensors import DTYPES, Claimed, encode_claims
+from swarm.tensors import DTYPES, Claimed, claim_prefix
 from swarm.wire import ZERO_COPY_FROM, pack, unpack_map
 
 MIB = 1 << 20
@@ -121,9 +121,10 @@ def test_large_tensors_are_views_of_the_message(kind: Any) -> None:
 
 
 def test_features_may_carry_claims_on_shared_memory_and_simple_requests_may_not() -> None:
-    claims = encode_claims({"x": ("FP32", (2,), b"claim")})
+    shape = (2,)
+    claims = b"\x81" + claim_prefix("x", DTYPES["FP32"], shape) + b"\xc4\x05claim"
     data = b"".join(features().parts(claims))
-    assert Features.decode(data).tensors == {"x": Claimed(DTYPES["FP32"], (2,), b"claim")}
+    assert Features.decode(data).tensors == {"x": Claimed(DTYPES["FP32"], shape, 8, b"claim")}
     with pytest.raises(DecodeError, match="one host only"):
         Request.decode(b"\x82\xa1v\x01\xa7tensors" + claims)
 

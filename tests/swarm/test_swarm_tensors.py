@@ -5,6 +5,7 @@ from __future__ import annotations
 import tracemalloc
 from typing import Any
 
+import msgpack
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -16,9 +17,9 @@ from swarm.tensors import (
     DTYPES,
     Claimed,
     Limits,
+    claim_prefix,
     datatype_of,
     decode_tensors,
-    encode_claims,
     encode_tensors,
 )
 from swarm.wire import ZERO_COPY_FROM, unpack_map
@@ -180,6 +181,7 @@ def test_any_document_decodes_or_is_a_decode_error(doc: dict[str, Any]) -> None:
 
 
 def test_claims_on_shared_memory_arrive_as_claims() -> None:
-    claims = {"x": ("FP16", (2, 3), {"name": "n", "at": 4096})}
-    doc = unpack_map(b"\x81\xa1t" + encode_claims(claims), MIB)["t"]
-    assert decode_tensors(doc) == {"x": Claimed(DTYPES["FP16"], (2, 3), {"name": "n", "at": 4096})}
+    data = {"name": "n", "at": 4096}
+    packed = b"\x81" + claim_prefix("x", DTYPES["FP16"], (2, 3)) + msgpack.packb(data)
+    doc = unpack_map(b"\x81\xa1t" + packed, MIB)["t"]
+    assert decode_tensors(doc) == {"x": Claimed(DTYPES["FP16"], (2, 3), 12, data)}

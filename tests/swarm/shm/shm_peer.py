@@ -28,7 +28,7 @@ class Peer:
 
     def put(self, size: int, seed: int) -> Any:
         claim = self.ring.put([payload(size, seed)])
-        return claim.to_wire() if claim else None
+        return claim.to_wire().hex() if claim else None
 
     def fill(self, size: int, blind: bool = False) -> tuple[int, str | None]:
         """Put until there is no more room; blind: as if others took it after we looked."""
@@ -41,19 +41,19 @@ class Peer:
 
     def open(self, claim: Any) -> str:
         try:
-            self.views.append(self.reader.open(Claim.from_wire(claim)))
+            self.views.append(self.reader.open(Claim.from_wire(bytes.fromhex(claim))))
         except ShmError as error:
             return type(error).__name__
         return hashlib.sha256(self.views[-1]).hexdigest()
 
     def check(self, claim: Any) -> bool:
-        return self.reader.check(Claim.from_wire(claim))
+        return self.reader.check(Claim.from_wire(bytes.fromhex(claim)))
 
     def release(self, claim: Any) -> bool:
-        return self.ring.release(Claim.from_wire(claim))
+        return self.ring.release(Claim.from_wire(bytes.fromhex(claim)))
 
     def done(self, claim: Any) -> bool:
-        return self.reader.done(Claim.from_wire(claim))
+        return self.reader.done(Claim.from_wire(bytes.fromhex(claim)))
 
     def outstanding(self) -> int:
         return self.ring.stats.outstanding
@@ -82,7 +82,7 @@ class Peer:
             turn += 1
             claim = self.ring.put([bytes([turn % 251]) * size])
             assert claim is not None
-            print(json.dumps(claim.to_wire()), flush=True)
+            print(json.dumps(claim.to_wire().hex()), flush=True)
             time.sleep(turn % 8 * 1e-4)  # recycled before, during and after its use
             self.ring.release(claim)
         return turn

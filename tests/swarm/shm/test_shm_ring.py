@@ -131,8 +131,10 @@ def test_a_slot_stays_until_it_is_released_and_is_released_once(ring: Ring, read
 
 def test_what_a_receiver_is_done_with_is_free_for_the_next(ring: Ring, reader: Reader) -> None:
     first, second = put(ring, b"first"), put(ring, b"second")
+    reader.open(first)
     assert reader.done(first)
     assert reader.check(first)  # until the owner looks
+    assert ring.collect() == 1
     third = put(ring, b"third")
     assert third.offset == first.offset
     assert not reader.check(first)
@@ -140,6 +142,15 @@ def test_what_a_receiver_is_done_with_is_free_for_the_next(ring: Ring, reader: R
     assert (ring.stats.outstanding, ring.stats.released) == (2, 1)
     assert bytes(reader.open(second)) == b"second"
     assert bytes(reader.open(third)) == b"third"
+
+
+def test_a_ring_without_room_looks_by_itself_what_receivers_are_done_with(
+    ring: Ring, reader: Reader
+) -> None:
+    first = put(ring, bytes(900_000))
+    assert ring.put([bytes(900_000)]) is None
+    assert reader.done(first)
+    assert put(ring, bytes(900_000)).offset == first.offset
 
 
 def test_a_receiver_that_is_late_by_any_time_hits_no_payload(ring: Ring, reader: Reader) -> None:
@@ -167,6 +178,8 @@ def test_no_more_slots_than_words_are_in_use(ring: Ring, reader: Reader) -> None
 
 def test_only_slots_older_than_max_age_are_reclaimed(ring: Ring, reader: Reader) -> None:
     old, young = put(ring, b"old", now=100.0), put(ring, b"young", now=105.0)
+    for claim in (old, young):
+        reader.open(claim)
     assert ring.reclaim(110.0) == 0
     assert ring.reclaim(111.0) == 1
     assert not reader.check(old)
@@ -300,6 +313,7 @@ def test_a_slot_is_invalid_for_as_long_as_it_is_being_written(mesh: str) -> None
     segment = OwnedSegment.create("/dev/shm", mesh, MB)
     segment.grow(MB)
     segment.write(4096, 10, [memoryview(b"before")], 6)
+    segment.invalidate(4096, 10)  # as whoever frees a slot does
     seen = []
 
     class Watched(list[memoryview]):
@@ -384,5 +398,6 @@ def test_a_small_dev_shm_fills_up_without_killing_anyone(
 def test_host_id_is_the_same_for_all_and_differs_for_another_mount(
     start: Callable[..., Any], tmp_path: Path
 ) -> None:
-    assert start().ask("put", size=10, seed=1)["host"] == host_id()
+    wire = start().ask("put", size=10, seed=1)
+    assert Claim.from_wire(bytes.fromhex(wire)).host == host_id()
     assert host_id(str(tmp_path)) != host_id()
