@@ -135,6 +135,7 @@ class Announcer:
 
     def on_event(self, event: Event) -> None:
         """A change in the mesh: one of the living tells the dashboards."""
+        self._local.clear()
         if event.kind == "duplicate":
             log.error("two processes use the node id %s: %s", event.node, event.detail)
         if event.kind not in TOLD:
@@ -153,8 +154,8 @@ class Announcer:
         return serving(self._members.alive(), info.model, info.version, stage)
 
     def is_local(self, info: ModelInfo, stage: int) -> bool:
-        """Whether every node that serves a stage shares this host's memory. As of the last round
-        of gossip: it is asked for each message, and a node that cannot read a claim fetches."""
+        """Whether every node that serves a stage shares this host's memory. Asked for each
+        message, so the answer is kept for a round of gossip; who cannot read a claim fetches."""
         key = (info.model, info.version, stage)
         now = time.monotonic()
         at, answer = self._local.get(key, (-1.0, False))

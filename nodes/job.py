@@ -61,7 +61,6 @@ class Job:
     arrived: float
     age: float  # seconds in the lane before it arrived
     queue_us: int = 0
-    compute: float = 0.0  # seconds
     opened: Opened = field(default_factory=list)  # shared memory in use
     shape: tuple[Any, ...] = field(default=())
 

@@ -148,7 +148,7 @@ class StageServer:
                 self._accept(job)
                 return
             # The copy is gone with its sender: only the requester can send it again.
-            self.out.fail_job(job, Status.UNAVAILABLE, str(error))
+            self.out.fail(job.delivery, job.features, Status.UNAVAILABLE, str(error))
 
         try:
             job.opened = claims.open(job.features.tensors)

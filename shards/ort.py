@@ -141,7 +141,10 @@ class OrtRuntime:
         if cancel is None:
             options = None
         else:
-            options = self._spare.pop() if self._spare else self._run_options()
+            try:
+                options = self._spare.pop()
+            except IndexError:
+                options = self._run_options()
             cancel.begin(partial(setattr, options, "terminate", True))
         try:
             values = session.run(self._names, feeds, options)

@@ -62,12 +62,6 @@ class Lent:
             for claim in self._claims:
                 self._ring.release(claim)
 
-    def stored(self) -> None:
-        """The message has been stored, and nothing waits for this process: see what lent earlier
-        can be used again."""
-        if self._ring is not None:
-            self._ring.collect()
-
     def __enter__(self) -> Lent:
         return self
 
@@ -145,6 +139,11 @@ class Claims:
         self.lent += len(claims)
         lent.packed = b"".join(parts)
         return lent
+
+    def collect(self) -> None:
+        """A message was sent and nothing waits for this process: see what can be lent again."""
+        if self.lent:
+            self._ring.collect()
 
     def _fetched_from(self, message: LinkMessage) -> None:
         """A receiver cannot map a claim, and asks for the bytes."""

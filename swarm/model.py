@@ -113,14 +113,18 @@ def check_tensors(specs: tuple[Spec, ...], tensors: Mapping[str, np.ndarray], wh
                 f"not {array.dtype}"
             )
         shape = array.shape
-        if len(shape) != len(spec.shape) or any(
-            want not in (-1, have) for want, have in zip(spec.shape, shape, strict=True)
-        ):
+        if shape != spec.shape and not _fits(spec.shape, shape):
             raise InvalidArgument(
                 f"input {spec.name!r} must have shape {_shape(spec.shape)}, not {_shape(shape)}"
             )
         if 0 in shape:
             raise InvalidArgument(f"input {spec.name!r} is empty: shape {_shape(shape)}")
+
+
+def _fits(wanted: tuple[int, ...], got: tuple[int, ...]) -> bool:
+    return len(wanted) == len(got) and all(
+        want in (-1, have) for want, have in zip(wanted, got, strict=True)
+    )
 
 
 def unknown_model(model: str, version: str = "") -> NotFound:

@@ -75,6 +75,7 @@ class Ask:
     stored: bool = False
     refusal: str = ""  # what the last attempt failed with, if it was told
     hops: list[dict[str, object]] = field(default_factory=list)
+    lent: Lent = UNLENT  # for the last attempt in fast mode
     outcome: asyncio.Future[Result | SwarmError | None] | None = None
 
 
@@ -283,6 +284,9 @@ class Requester:
                 self._link.publish(self._subjects.fresh(info.model, info.version, 1), parts, reply)
                 ask.stored = True
                 ask.sent += 1
+                ask.lent = lent
+                if self._claims is not None:
+                    self._claims.collect()
                 return
             self._store(ask, features, parts, lent, ask.deadline - now)
 
@@ -298,7 +302,8 @@ class Requester:
         def stored(error: SwarmError | None, sequence: int) -> None:
             if error is None:
                 ask.stored = True
-                lent.stored()
+                if self._claims is not None:
+                    self._claims.collect()
                 return
             lent.take_back()
             if attempt == ask.attempt:
@@ -332,6 +337,7 @@ class Requester:
         if ask is None:
             return
         if message.status == b"503":
+            ask.lent.take_back()  # each try lends anew, and there may be many within a second
             _settle(ask, NoResponders("no node serves the next stage at present"))
             return
         try:

@@ -8,13 +8,13 @@ A segment is one page of header, then slots at multiples of 64 bytes:
               payload, padded to 8
               generation u64, the trailer; padded to 64
 
-All little-endian. A slot is a seqlock: its generation is odd while the owner writes and after it
-frees the slot, *before* the space can be handed out again. A reader compares generation, trailer
-and checksum before the use, generation and trailer after it. The generation starts at random, so
-that payload bytes of a later, larger slot do not pass for the header of an earlier one.
+All little-endian. A slot is a seqlock: the owner makes its generation odd when it frees the slot,
+*before* the space can be handed out again, and writes the next slot's header last. A reader
+compares header, trailer and checksum before the use, the header after it. The generation starts at
+random, so that payload bytes of a later, larger slot do not pass for the header of an earlier one.
 
 A receiver that needs a slot no more writes its generation into the slot's *done* word, the only
-store that anybody but the owner makes; the owner looks at them before it writes the next slot. The
+store that anybody but the owner makes; the owner looks at them when it has sent its message. The
 words lie apart from the slots, so that a receiver that is late by minutes cannot hit a payload: at
 worst it hides that the word's present slot is done, which then is freed by age. (A message instead
 of the word cost the server two events for each tensor, and the owner a wake-up.)
@@ -28,7 +28,7 @@ import zlib
 from typing import Final
 
 SEGMENT_MAGIC: Final = b"SWARMSHM"
-SEGMENT_VERSION: Final = 2
+SEGMENT_VERSION: Final = 3
 SEGMENT_HEADER: Final = struct.Struct("<8sIId")
 ORPHANED_AT: Final = struct.Struct("<d")
 ORPHANED_AT_OFFSET: Final = 16
@@ -52,10 +52,11 @@ ALIGNMENT: Final = 64
 #     sum of all words     1.8      3.4     10.6     18.6     84.3
 #
 # The generation is what tells a recycled slot; the checksum is the net under it (a store that a
-# weakly ordered CPU shows late, a sender with a bug), and tears come in runs far longer than the
-# distance between samples. So ~256 words, in one strided copy: with the caches that a convolution
-# leaves, 14 us, where NumPy's machinery took 50 beside the memory's own.
+# weakly ordered CPU shows late, a sender with a bug). So ~256 words and at least one of each page,
+# in one strided copy: with the caches that a convolution leaves, 14 us, where NumPy's machinery
+# took 50 beside the memory's own.
 SAMPLES: Final = 256
+MOST_STRIDE: Final = 511  # words: below a page
 
 
 def align(size: int, to: int = ALIGNMENT) -> int:
@@ -75,7 +76,7 @@ def slot_bytes(length: int) -> int:
 
 def stride(length: int) -> int:
     """Distance of the sampled words, in words of 8 bytes; odd: tensors like powers of two."""
-    return max(1, length // 8 // SAMPLES) | 1
+    return min(MOST_STRIDE, max(1, length // 8 // SAMPLES) | 1)
 
 
 def checksum(payload: memoryview | bytes) -> int:

@@ -1,17 +1,17 @@
 """What passing a tensor costs: by claim, by loopback TCP, by plain copy.
 
 `python -m swarm.shm.measure` prints one JSON object for each size. Medians of 100, in ms, on a
-2-core Xeon VM (Linux 6.18); there and back, the receiver reading every word; three runs, 5 % apart:
+2-core VM (Linux 6.18); there and back, the receiver reading every word:
 
                                   4 KB  64 KB  256 KB  800 KB  1.6 MB   8 MB
-    plain copy                   0.000  0.002   0.006   0.018   0.035  0.203
-    put + open + check + release 0.025  0.027   0.033   0.054   0.067  0.262
-    claim over loopback TCP       0.11   0.11    0.13    0.16    0.19   0.53
-    bytes over loopback TCP       0.03   0.05    0.13    0.35    0.93   3.96
+    plain copy                   0.001  0.002   0.005   0.020   0.035  0.244
+    put + open + check + release 0.014  0.017   0.021   0.040   0.056  0.363
+    claim over loopback TCP       0.12   0.12    0.17    0.20    0.24   0.72
+    bytes over loopback TCP       0.08   0.08    0.10    0.14    0.57   2.64
 
 The loopback row is the least that any wire can cost: blocking sockets, a buffer made beforehand,
-and no broker. (With idle cores it was faster, 0.15 ms at 800 KB and 0.43 ms at 1.6 MB.) Through a
-real nats-server 2.15 on the same host, request and reply, nats-py 2.16 on uvloop:
+and no broker. Through a real nats-server 2.15 on the same host, request and reply, nats-py 2.16 on
+uvloop (measured earlier, with another encoding of claims):
 
                        4 KB  32 KB  64 KB  128 KB  256 KB  800 KB  1.6 MB   8 MB
     claim in a message 0.34   0.36   0.36    0.37    0.39    0.44    0.46   0.84

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import struct
 import threading
 from collections import OrderedDict
 
@@ -30,6 +31,8 @@ class _Mapped:
         if self.memory is None or len(self.memory) < end:
             # The old mapping, if any, lives on for as long as a view of it does.
             size = os.fstat(self.file).st_size
+            if size < end:
+                raise ShmGone(f"segment {name} was cut off")
             try:
                 self.memory = mmap.mmap(self.file, size, mmap.MAP_SHARED, mmap.PROT_READ)
             except ValueError as error:  # shorter than a moment ago
@@ -110,13 +113,25 @@ class Reader:
 
         By the generation, which the owner makes odd before it touches anything else: `open` has
         seen the whole payload by its checksum already (again here, with caches that the run has
-        emptied, it took 0.05 ms).
+        emptied, it took 0.05 ms). As with the view itself, a hostile truncation ends this process.
         """
         segment = self._mapped.get(claim.segment)
-        if segment is None or segment.memory is None or len(segment.memory) < claim.offset + 64:
+        memory = None if segment is None else segment.memory
+        if memory is not None:
+            # Read where the payload was read: a system call takes 10 us behind a long run.
+            try:
+                return _holds(memory, claim)
+            except (ValueError, struct.error):
+                return self._read_check(claim)  # another thread has just closed it
+        return self._read_check(claim)
+
+    def _read_check(self, claim: Claim) -> bool:
+        try:
+            with self._lock:
+                _verify(self._segment(claim).file, claim)
+            return True
+        except ShmError:
             return False
-        # Read where the payload was read: a system call takes 10 us behind a long run.
-        return _holds(segment.memory, claim)
 
     def done(self, claim: Claim) -> bool:
         """Tell the owner that the slot is needed no more. Never raises; False when it cannot be

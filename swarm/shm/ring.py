@@ -230,7 +230,7 @@ class Ring:
         if self._segment is None and not self._create(now):
             return None
         offset = self._arena.allocate(size)
-        if offset is None and (self._collect() or self._expire(now)):
+        if offset is None and self._collect() + self._expire(now):
             offset = self._arena.allocate(size)
         if offset is None and self._grow(size):
             offset = self._arena.allocate(size)
@@ -291,7 +291,8 @@ class Ring:
         return len(old)
 
     def _free(self, offset: int, slot: _Slot) -> None:
-        # Invalid before free: a reader of the old slot must not see new bytes under its header.
+        # Invalid before free: a reader of the old slot must not see new bytes under its header,
+        # and whoever writes there next does not invalidate it again.
         if self._segment is not None:
             self._segment.invalidate(offset, slot.generation)
         del self._slots[offset]

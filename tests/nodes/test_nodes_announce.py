@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nodes.announce import Announcer
+from nodes.announce import LOCAL_FOR, Announcer
 from nodes.config import NodeConfig
 from nodes.serving import Serving
 from swarm.gossip import Event, PeerView
@@ -148,6 +148,25 @@ async def test_under_the_pull_policy_no_lanes_are_opened() -> None:
     scene.add("dead", state="dead")
     await scene.tend()
     assert scene.serving.opened == []
+
+
+async def test_who_joins_on_another_host_ends_the_use_of_shared_memory_at_once() -> None:
+    """The answer is kept, since it is asked for with each message."""
+    scene = Scene()
+    mesh = scene.announcer._mesh
+    mesh.claims.host = "a" * 16
+    scene.add("me", host="a" * 16)
+    scene.add("other", host="a" * 16)
+    assert scene.announcer.is_local(INFO, 1)
+    scene.peers.clear()
+    assert scene.announcer.is_local(INFO, 1)  # kept
+    scene.add("me", host="a" * 16)
+    scene.add("far", host="b" * 16)
+    scene.announcer.on_event(Event("joined", "far"))
+    assert not scene.announcer.is_local(INFO, 1)
+    scene.peers.pop("far")
+    await asyncio.sleep(1.1 * LOCAL_FOR)
+    assert scene.announcer.is_local(INFO, 1)
 
 
 async def test_a_fallback_covers_fast_mode_as_soon_as_the_last_primary_died() -> None:

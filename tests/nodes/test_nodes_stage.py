@@ -468,6 +468,9 @@ async def test_an_output_that_cannot_be_sent_is_a_failure_and_no_hang(
     sent = b.send()
     await b.all_ended(sent)
     assert b.answers()["r1"].status is not Status.OK
+    # It was computed: a stage that cannot send must not look like one that does nothing.
+    assert b.server.stats.compute.count == 1
+    assert b.server.stats.counters.served == 0
     del b.model.run
     after = b.send()
     await b.all_ended(after)

@@ -25,7 +25,7 @@ from swarm.lanes import Publisher
 from swarm.link import Link, LinkMessage, LinkOptions
 from swarm.messages import Result
 from swarm.requester import CORE, DURABLE, Ask, Requester
-from swarm.shm import MIN_BYTES, Ring, unavailable
+from swarm.shm import MIN_BYTES, Claim, Reader, Ring, unavailable
 from swarm.tensors import Part, decode_tensors
 from swarm.wire import unpack_map
 
@@ -174,6 +174,41 @@ async def test_what_a_lane_refused_is_taken_back(lender: Lender) -> None:
     refusal = b'{"error":{"code":503,"err_code":10077,"description":"maximum messages exceeded"}}'
     lender.wire._reply(LinkMessage(reply, "", None, refusal))
     assert lender.counts == (1, 0)
+
+
+async def test_what_nobody_heard_in_fast_mode_is_taken_back_at_each_try(lender: Lender) -> None:
+    asking = asyncio.create_task(lender.infer(delivery=CORE, budget=0.1))
+    no_responders = b"NATS/1.0 503\r\n\r\n"
+    while not asking.done():
+        for reply in lender.wire.sent:
+            lender.wire._reply(LinkMessage(reply, "", no_responders, b""))
+        await asyncio.sleep(0.001)
+    assert (await asking).status is not Status.OK
+    put, outstanding = lender.counts
+    assert put > 1
+    assert outstanding == 0
+
+
+@pytest.mark.parametrize("delivery", [DURABLE, CORE])
+async def test_the_memory_of_a_request_is_used_again_by_the_next(
+    lender: Lender, delivery: str
+) -> None:
+    """Else every request would write to memory that no cache holds."""
+    receiver = Reader(lender.claims._ring._mesh)
+    offsets = set()
+    loop = asyncio.get_running_loop()
+    for _ in range(10):
+        ask = Ask(INFO, {"x": BIG}, loop.time() + 5, delivery, attempt=1)
+        lender.requester._send(ask, "reply", loop.time())
+        lender.wire._reply(LinkMessage(lender.wire.sent[-1], "", None, b'{"stream":"s","seq":1}'))
+        offset, slot = list(lender.claims._ring._slots.items())[-1]
+        offsets.add(offset)
+        segment = lender.claims._ring._segment
+        assert segment is not None
+        place = (lender.claims.host, segment.name, offset, 1, slot.generation, 0, slot.word)
+        assert receiver.done(Claim(*place))
+    assert len(offsets) <= 2  # what the last one used is seen when the next has been sent
+    receiver.close()
 
 
 # --- the helper by itself -----------------------------------------------------------------

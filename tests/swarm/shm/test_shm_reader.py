@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import resource
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -115,12 +116,56 @@ def test_a_closed_ring_is_gone_but_what_is_mapped_stays_readable(
         reader.open(mapped)
 
 
-def test_what_was_never_opened_passes_no_check(ring: Ring, reader: Reader) -> None:
+def test_memory_in_use_is_still_checked_when_its_segment_was_mapped_anew_and_closed(
+    ring: Ring, mesh: str
+) -> None:
+    """The view holds the old mapping only: the new one may go to make room for others."""
+    reader, other = Reader(mesh, max_segments=1), Ring(mesh)
     claim = put(ring, b"features")
-    assert not reader.check(claim)
-    reader.open(claim)
+    view = reader.open(claim)
+    reader.open(put(ring, b"x" * (9 * MB)))  # the segment has grown
+    reader.open(put(other, b"other"))
+    assert bytes(view) == b"features"
     assert reader.check(claim)
     assert not reader.check(claim._replace(offset=1 << 40))
+    ring.release(claim)
+    assert not reader.check(claim)
+    del view
+    reader.close()
+    other.close()
+
+
+def test_a_check_beside_a_close_in_another_thread_raises_nothing(ring: Ring, mesh: str) -> None:
+    reader = Reader(mesh)
+    claim = put(ring, b"features")
+    reader.open(claim)
+    ended = threading.Event()
+
+    def churn() -> None:
+        while not ended.is_set():
+            reader.close()
+            reader.open(claim)
+
+    thread = threading.Thread(target=churn)
+    thread.start()
+    try:
+        assert all(reader.check(claim) for _ in range(3000))
+    finally:
+        ended.set()
+        thread.join(10)
+    reader.close()
+
+
+def test_a_segment_cut_off_while_it_is_mapped_is_gone(
+    ring: Ring, reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look whether the slot is within it, and the look how long it is."""
+    claim = put(ring, b"features" * 1000)
+    reader.done(claim)  # opens the segment, and maps nothing
+    short = os.stat_result([0o100600, 0, 0, 1, 0, 0, 4096, 0, 0, 0])
+    monkeypatch.setattr("swarm.shm.reader.os.fstat", lambda _: short)
+    with pytest.raises(ShmGone):
+        reader.open(claim)
 
 
 def test_a_growing_segment_keeps_old_views_valid(ring: Ring, reader: Reader) -> None:

@@ -153,6 +153,12 @@ def test_a_ring_without_room_looks_by_itself_what_receivers_are_done_with(
     assert put(ring, bytes(900_000)).offset == first.offset
 
 
+def test_expired_slots_make_room_also_when_some_were_given_back(ring: Ring, reader: Reader) -> None:
+    put(ring, bytes(500_000), now=100.0)
+    assert reader.done(put(ring, bytes(200_000), now=105.0))
+    assert ring.put([bytes(700_000)], now=111.0) is not None
+
+
 def test_a_receiver_that_is_late_by_any_time_hits_no_payload(ring: Ring, reader: Reader) -> None:
     """Its slot lies in the middle of a larger one by then."""
     old = [put(ring, bytes(1000), now=100.0) for _ in range(20)]
@@ -271,7 +277,7 @@ def test_outstanding_claims_keep_their_bytes_and_all_others_are_stale(todo: list
         ring.close()
 
 
-@pytest.mark.parametrize(("version", "swept"), [(0, 0), (1, 1), (2, 1), (3, 0)])
+@pytest.mark.parametrize(("version", "swept"), [(0, 0), (1, 1), (2, 1), (3, 1), (4, 0)])
 def test_what_the_dead_of_an_older_version_left_is_swept_and_never_read(
     ring: Ring, reader: Reader, mesh: str, left: Left, version: int, swept: int
 ) -> None:
