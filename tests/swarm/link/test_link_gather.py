@@ -1,83 +1,118 @@
-"""What the messages of one read cause is written together; what is pushed need not wait for it."""
+"""What leaves a link, and in which order, whoever carries it: the socket or the transport."""
 
 from __future__ import annotations
 
-import asyncio
+import os
+import socket
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from swarm.link import Link, LinkMessage, LinkOptions
+from swarm.link.gather import Gather
 
 
-class Wire(asyncio.Transport):
-    """Keeps what is written."""
+class Transport:
+    """A transport that sends nothing by itself: what it was given lies in `buffer`."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.writes: list[bytes] = []
+    def __init__(self, sock: socket.socket | None, tls: object = None) -> None:
+        self.extra = {"socket": sock, "sslcontext": tls}
+        self.buffer = b""
+        self.unsent = 0
 
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        self.writes.append(bytes(data))
+    def get_extra_info(self, name: str) -> Any:
+        return self.extra[name]
+
+    def get_write_buffer_size(self) -> int:
+        return len(self.buffer) + self.unsent
+
+    def write(self, data: bytes) -> None:
+        self.buffer += data
 
 
 @pytest.fixture
-def wire() -> Wire:
-    return Wire()
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    ours, theirs = socket.socketpair()
+    for end in (ours, theirs):
+        end.setblocking(False)
+    yield ours, theirs
+    ours.close()
+    theirs.close()
 
 
-@pytest.fixture
-async def link(wire: Wire) -> Link:
-    made = Link(LinkOptions())
-    made.connection_made(wire)
-    made.connected = True
-    return made
+Pair = tuple[socket.socket, socket.socket]
 
 
-def read(link: Link, *payloads: bytes) -> None:
-    """One read with a message for each payload."""
-    data = b"".join(b"MSG in 2 %d\r\n%b\r\n" % (len(one), one) for one in payloads)
-    link.get_buffer(-1)[: len(data)] = data
-    link.buffer_updated(len(data))
+def over(transport: Transport) -> Gather:
+    gather = Gather()
+    gather.reset(transport)  # type: ignore[arg-type]
+    return gather
 
 
-async def settled(wire: Wire) -> list[bytes]:
-    await asyncio.sleep(0)
-    return wire.writes
+def test_what_is_written_is_sent_at_once_and_a_burst_together(pair: Pair) -> None:
+    transport = Transport(pair[0])
+    gather = over(transport)
+    gather.write(b"now")
+    assert pair[1].recv(100) == b"now"
+    gather.cork()
+    gather.write(b"one ")
+    gather.write(b"burst")
+    with pytest.raises(BlockingIOError):
+        pair[1].recv(100)
+    gather.uncork()
+    assert pair[1].recv(100) == b"one burst"
+    assert transport.buffer == b""
+    gather.reset(None)
 
 
-async def test_a_burst_is_answered_by_one_write(link: Link, wire: Wire) -> None:
-    link.subscribe("in", lambda message: link.publish("out", bytes(message.data)))
-    wire.writes.clear()
-    read(link, b"a", b"b", b"c")
-    [write] = await settled(wire)
-    assert write.count(b"PUB out") == 3
+def test_nothing_overtakes_what_the_transport_still_holds(pair: Pair) -> None:
+    transport = Transport(pair[0])
+    gather = over(transport)
+    transport.unsent = 1
+    gather.write(b"later")
+    assert transport.buffer == b"later"
+    with pytest.raises(BlockingIOError):
+        pair[1].recv(100)
+    gather.reset(None)
 
 
-async def test_what_is_pushed_by_the_callback_of_a_lone_message_is_sent_before_it_ends(
-    link: Link, wire: Wire
-) -> None:
-    before: list[int] = []
-
-    def answer(message: LinkMessage) -> None:
-        link.publish("out", bytes(message.data))
-        link.push()
-        before.append(len(wire.writes))
-        link.publish("later", b"")
-
-    link.subscribe("in", answer)
-    wire.writes.clear()
-    read(link, b"a")
-    assert before == [1]
-    assert [b"out" in write for write in await settled(wire)] == [True, False]
+def test_what_a_full_socket_does_not_take_is_the_transports(pair: Pair) -> None:
+    transport = Transport(pair[0])
+    gather = over(transport)
+    content = os.urandom(4 << 20)
+    gather.write(content)
+    assert 0 < len(transport.buffer) < len(content)
+    gather.write(b"behind it")
+    received = b""
+    while len(received) + len(transport.buffer) < len(content) + len(b"behind it"):
+        received += pair[1].recv(1 << 20)
+    assert received + transport.buffer == content + b"behind it"
+    gather.reset(None)
 
 
-async def test_a_push_in_a_burst_waits_for_the_others(link: Link, wire: Wire) -> None:
-    def answer(message: LinkMessage) -> None:
-        link.publish("out", bytes(message.data))
-        link.push()
+def test_under_tls_everything_goes_through_the_transport(pair: Pair) -> None:
+    transport = Transport(pair[0], tls=object())
+    over(transport).write(b"secret")
+    assert transport.buffer == b"secret"
 
-    link.subscribe("in", answer)
-    wire.writes.clear()
-    read(link, b"a", b"b")
-    [write] = await settled(wire)
-    assert write.count(b"PUB out") == 2
+
+def test_a_broken_connection_is_the_transports_to_report(pair: Pair) -> None:
+    transport = Transport(pair[0])
+    gather = over(transport)
+    pair[1].close()
+    gather.write(b"lost")
+    assert transport.buffer == b"lost"
+    gather.reset(None)
+
+
+def test_with_the_connection_its_descriptor_goes(pair: Pair) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    gather = over(Transport(pair[0]))
+    gather.cork()
+    gather.write(b"void")
+    gather.reset(None)
+    gather.uncork()
+    gather.write(b"nowhere to go")
+    assert len(os.listdir("/proc/self/fd")) == before
+    pair[0].close()
+    assert pair[1].recv(100) == b""  # its end is seen at once

@@ -197,6 +197,10 @@ def test_a_keep_alive_pong_does_not_complete_a_flush() -> None:
             def abort() -> None:
                 pass
 
+            @staticmethod
+            def get_extra_info(name: str) -> None:
+                return None
+
         link.connection_made(Transport())  # type: ignore[arg-type]
         link.connected = True
         serving = asyncio.create_task(link._serve())
