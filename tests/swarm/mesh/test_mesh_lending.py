@@ -25,7 +25,7 @@ from swarm.lanes import Publisher
 from swarm.link import Link, LinkMessage, LinkOptions
 from swarm.messages import Result
 from swarm.requester import CORE, DURABLE, Ask, Requester
-from swarm.shm import MIN_BYTES, Claim, Reader, Ring, unavailable
+from swarm.shm import MIN_BYTES, Claim, Reader, Ring, sweep, unavailable
 from swarm.tensors import Part, decode_tensors
 from swarm.wire import unpack_map
 
@@ -83,6 +83,7 @@ async def lender() -> AsyncIterator[Lender]:
     yield made
     made.requester.close()
     await made.claims.close(0.0)
+    sweep(made.claims._mesh, grace=0.0)  # what is lent still is left to those who live
 
 
 ERRORS = [
