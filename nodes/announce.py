@@ -27,7 +27,6 @@ log = logging.getLogger("swarm.node")
 
 LOAD_EVERY = 0.5  # seconds; a load that moved by less than a quarter is not worth telling
 ADAPT_EVERY = 5.0  # seconds between looks at ack_wait and at the server's clock
-LOCAL_FOR = 0.2  # seconds; a round of gossip
 TOLD = {"joined", "left", "suspected", "died", "refuted", "returned", "duplicate"}
 
 
@@ -54,7 +53,6 @@ class Announcer:
         self._keys: Set[str] = set()  # of gossip: what is served, and its loads
         self._covering: set[tuple[str, int]] = set()
         self._adopted: set[tuple[str, int, str]] = set()  # version, stage, node
-        self._local: dict[tuple[str, str, int], tuple[float, bool]] = {}  # when asked, the answer
         self._changed = asyncio.Event()
 
     async def run(self) -> None:
@@ -135,7 +133,7 @@ class Announcer:
 
     def on_event(self, event: Event) -> None:
         """A change in the mesh: one of the living tells the dashboards."""
-        self._local.clear()
+        self._mesh.forget_local()
         if event.kind == "duplicate":
             log.error("two processes use the node id %s: %s", event.node, event.detail)
         if event.kind not in TOLD:
@@ -154,17 +152,10 @@ class Announcer:
         return serving(self._members.alive(), info.model, info.version, stage)
 
     def is_local(self, info: ModelInfo, stage: int) -> bool:
-        """Whether every node that serves a stage shares this host's memory. Asked for each
-        message, so the answer is kept for a round of gossip; who cannot read a claim fetches."""
-        key = (info.model, info.version, stage)
-        now = time.monotonic()
-        at, answer = self._local.get(key, (-1.0, False))
-        if now - at > LOCAL_FOR:
-            host = self._mesh.claims.host
-            peers = self.peers(info, stage)
-            answer = bool(host and peers) and all(peer.host == host for peer in peers)
-            self._local[key] = (now, answer)
-        return answer
+        """Whether every node that serves a stage shares this host's memory."""
+        host = self._mesh.claims.host
+        peers = self.peers(info, stage)
+        return bool(host and peers) and all(peer.host == host for peer in peers)
 
     async def _cover(self) -> None:
         """A node that is not a primary serves fast mode only while no primary does."""

@@ -22,7 +22,6 @@ class Hosts:
         self._subjects = subjects
         self._sid = 0
         self._nodes: dict[str, tuple[str, frozenset[tuple[str, str, int]], float]] = {}
-        self._answers: dict[tuple[str, str, int], tuple[float, bool]] = {}
 
     def all_local(self, model: str, version: str, stage: int, host: str) -> bool:
         """Whether every node heard of that serves the stage shares `host`'s memory."""
@@ -32,13 +31,6 @@ class Hosts:
                 self._link.publish(self._subjects.status_request)
         now = time.monotonic()
         key = (model, version, stage)
-        at, answer = self._answers.get(key, (0.0, False))
-        if now - at > 0.2:
-            answer = self._ask(key, host, now)
-            self._answers[key] = (now, answer)
-        return answer
-
-    def _ask(self, key: tuple[str, str, int], host: str, now: float) -> bool:
         # An id is unique per start: those of the dead would be kept for ever.
         self._nodes = {n: v for n, v in self._nodes.items() if now - v[2] < FORGET_AFTER}
         return {where for where, serves, _ in self._nodes.values() if key in serves} == {host}

@@ -33,6 +33,7 @@ from swarm.subjects import Subjects
 DEFAULT_BUDGET = 5.0  # seconds
 MAX_BUDGET = 600.0  # seconds
 CONNECT_TIMEOUT = 5.0  # seconds
+LOCAL_FOR = 0.2  # seconds; a round of gossip
 
 
 class Mesh:
@@ -55,6 +56,7 @@ class Mesh:
         self.hosts = Hosts(self.link, self.subjects)
         # A node knows from gossip; a mere client listens to status documents.
         self.locality: Callable[[ModelInfo, int], bool] | None = None
+        self._local: dict[tuple[str, str, int], tuple[float, bool]] = {}  # when asked, the answer
         self.requester = Requester(
             self.link,
             self.subjects,
@@ -87,12 +89,24 @@ class Mesh:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def is_local(self, info: ModelInfo, stage: int) -> bool:
-        """Whether all nodes of a stage share this process's memory."""
+        """Whether all nodes of a stage share this process's memory. Asked for each message, so the
+        answer is kept for a moment; who cannot read a claim fetches."""
         if not self.claims.host:
             return False
-        if self.locality is not None:
-            return self.locality(info, stage)
-        return self.hosts.all_local(info.model, info.version, stage, self.claims.host)
+        key = (info.model, info.version, stage)
+        now = time.monotonic()
+        at, answer = self._local.get(key, (-LOCAL_FOR, False))
+        if now - at > LOCAL_FOR:
+            if self.locality is not None:
+                answer = self.locality(info, stage)
+            else:
+                answer = self.hosts.all_local(*key, self.claims.host)
+            self._local[key] = (now, answer)
+        return answer
+
+    def forget_local(self) -> None:
+        """Nodes came or went."""
+        self._local.clear()
 
     async def tend(self) -> None:
         """Once a second: give back shared memory that nobody needs. Until cancelled."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import struct
 import threading
 from collections import OrderedDict
 
@@ -92,20 +91,16 @@ class Reader:
             ShmStale: the slot was recycled or is being written.
             ShmUnavailable: this host has no shared memory, or this process no descriptor left.
         """
-        offset, length = claim.offset, claim.length
-        end = offset + layout.trailer_offset(length)
         with self._lock:
             segment = self._segment(claim)
-            trailer = os.pread(segment.file, layout.TRAILER.size, end)
-            if offset < layout.FIRST_SLOT or len(trailer) < layout.TRAILER.size:
-                raise ClaimError(f"slot [{offset}, {end}) is outside {claim.segment}")
-            memory = segment.view(claim.segment, end + layout.TRAILER.size)
-        start = offset + layout.SLOT_HEADER_BYTES
-        payload = memory[start : start + length]
-        if not _holds(memory, claim) or trailer != layout.TRAILER.pack(claim.generation):
-            raise ShmStale(f"slot at {offset} of {claim.segment} holds something else by now")
+            end = _verify_end(segment.file, claim)
+            memory = segment.view(claim.segment, end)
+        if not _holds(memory, claim.offset, claim):
+            raise _stale(claim)
+        start = claim.offset + layout.SLOT_HEADER_BYTES
+        payload = memory[start : start + claim.length]
         if layout.checksum(payload) != claim.checksum:
-            raise ShmStale(f"slot at {offset} of {claim.segment}: the checksum differs")
+            raise ShmStale(f"slot at {claim.offset} of {claim.segment}: the checksum differs")
         return payload
 
     def check(self, claim: Claim) -> bool:
@@ -120,8 +115,8 @@ class Reader:
         if memory is not None:
             # Read where the payload was read: a system call takes 10 us behind a long run.
             try:
-                return _holds(memory, claim)
-            except (ValueError, struct.error):
+                return _holds(memory, claim.offset, claim)
+            except ValueError:
                 return self._read_check(claim)  # another thread has just closed it
         return self._read_check(claim)
 
@@ -211,27 +206,38 @@ class Reader:
         return closed
 
 
-def _holds(memory: mmap.mmap | memoryview, claim: Claim) -> bool:
-    """Whether the slot's header says what the claim says."""
+def _holds(memory: mmap.mmap | memoryview | bytes, at: int, claim: Claim) -> bool:
+    """Whether the slot's header, `at` in `memory`, says what the claim says."""
     expected = (layout.SLOT_MAGIC, claim.generation, claim.length, claim.checksum)
-    return layout.SLOT_HEADER.unpack_from(memory, claim.offset) == expected
+    return memory[at : at + layout.SLOT_HEADER.size] == layout.SLOT_HEADER.pack(*expected)
 
 
-def _verify(file: int, claim: Claim) -> None:
-    """Compare the slot's header and trailer with the claim. That both can be read bounds it too.
+def _stale(claim: Claim) -> ShmStale:
+    return ShmStale(f"slot at {claim.offset} of {claim.segment} holds something else by now")
+
+
+def _verify_end(file: int, claim: Claim) -> int:
+    """Compare the slot's trailer with the claim; that it can be read bounds the slot. Returns where
+    the trailer ends.
 
     Raises:
         ClaimError: the slot lies outside the segment.
         ShmStale: it holds something else.
     """
-    end = claim.offset + layout.trailer_offset(claim.length)
-    header = os.pread(file, layout.SLOT_HEADER.size, claim.offset)
-    trailer = os.pread(file, layout.TRAILER.size, end)
+    at = claim.offset + layout.trailer_offset(claim.length)
+    trailer = os.pread(file, layout.TRAILER.size, at)
     if claim.offset < layout.FIRST_SLOT or len(trailer) < layout.TRAILER.size:
-        raise ClaimError(f"slot [{claim.offset}, {end}) is outside {claim.segment}")
-    expected = (layout.SLOT_MAGIC, claim.generation, claim.length, claim.checksum)
-    if header != layout.SLOT_HEADER.pack(*expected) or trailer != header[8:16]:
-        raise ShmStale(f"slot at {claim.offset} of {claim.segment} holds something else by now")
+        raise ClaimError(f"slot [{claim.offset}, {at}) is outside {claim.segment}")
+    if trailer != layout.TRAILER.pack(claim.generation):
+        raise _stale(claim)
+    return at + layout.TRAILER.size
+
+
+def _verify(file: int, claim: Claim) -> None:
+    """The same, and the slot's header."""
+    _verify_end(file, claim)
+    if not _holds(os.pread(file, layout.SLOT_HEADER.size, claim.offset), 0, claim):
+        raise _stale(claim)
 
 
 def _read(file: int, length: int, offset: int) -> bytes:

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from nodes.announce import LOCAL_FOR, Announcer
+from nodes.announce import Announcer
 from nodes.config import NodeConfig
 from nodes.serving import Serving
 from swarm.gossip import Event, PeerView
+from swarm.link import LinkOptions
+from swarm.mesh import LOCAL_FOR, Mesh
 from swarm.model import ModelInfo, Spec, Stage
 from swarm.peerstate import serves_entries
 from swarm.routing.rendezvous import rendezvous
@@ -50,7 +52,7 @@ class FakeServing:
 
 
 class Scene:
-    def __init__(self, role: str = "shard-1", node: str = "me") -> None:
+    def __init__(self, role: str = "shard-1", node: str = "me", mesh: Any = None) -> None:
         self.node = node
         self.peers: dict[str, PeerView] = {}
         self.told: list[str] = []
@@ -59,7 +61,7 @@ class Scene:
         config = NodeConfig(role, "m@1")
         self.add(node, config.priority)
         self.announcer = Announcer(
-            SimpleNamespace(claims=SimpleNamespace(host="")),  # type: ignore[arg-type]
+            mesh or Mesh(LinkOptions()),
             config,
             self,  # type: ignore[arg-type]
             SimpleNamespace(uses_own_lanes=lambda model: self.own_lanes),  # type: ignore[arg-type]
@@ -152,21 +154,22 @@ async def test_under_the_pull_policy_no_lanes_are_opened() -> None:
 
 async def test_who_joins_on_another_host_ends_the_use_of_shared_memory_at_once() -> None:
     """The answer is kept, since it is asked for with each message."""
-    scene = Scene()
-    mesh = scene.announcer._mesh
+    mesh = Mesh(LinkOptions())
     mesh.claims.host = "a" * 16
+    scene = Scene(mesh=mesh)
+    mesh.locality = scene.announcer.is_local
     scene.add("me", host="a" * 16)
     scene.add("other", host="a" * 16)
-    assert scene.announcer.is_local(INFO, 1)
+    assert mesh.is_local(INFO, 1)
     scene.peers.clear()
-    assert scene.announcer.is_local(INFO, 1)  # kept
+    assert mesh.is_local(INFO, 1)  # kept
     scene.add("me", host="a" * 16)
     scene.add("far", host="b" * 16)
     scene.announcer.on_event(Event("joined", "far"))
-    assert not scene.announcer.is_local(INFO, 1)
+    assert not mesh.is_local(INFO, 1)
     scene.peers.pop("far")
     await asyncio.sleep(1.1 * LOCAL_FOR)
-    assert scene.announcer.is_local(INFO, 1)
+    assert mesh.is_local(INFO, 1)
 
 
 async def test_a_fallback_covers_fast_mode_as_soon_as_the_last_primary_died() -> None:
