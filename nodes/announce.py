@@ -89,6 +89,7 @@ class Announcer:
         self._members.set("role", self._config.role)
         self._members.set("priority", self._config.priority)
         self._members.set("host", self._mesh.claims.host)
+        self._members.set("inbox", self._mesh.inbox)
         self._members.set("device", "cpu")
         self._members.set("draining", draining)
         self._announced = set(self._served())
@@ -133,7 +134,7 @@ class Announcer:
 
     def on_event(self, event: Event) -> None:
         """A change in the mesh: one of the living tells the dashboards."""
-        self._mesh.forget_local()
+        self._mesh.forget_near()
         if event.kind == "duplicate":
             log.error("two processes use the node id %s: %s", event.node, event.detail)
         if event.kind not in TOLD:
@@ -150,12 +151,6 @@ class Announcer:
     def peers(self, info: ModelInfo, stage: int) -> list[StagePeer]:
         """The living nodes that serve a stage, this one included."""
         return serving(self._members.alive(), info.model, info.version, stage)
-
-    def is_local(self, info: ModelInfo, stage: int) -> bool:
-        """Whether every node that serves a stage shares this host's memory."""
-        host = self._mesh.claims.host
-        peers = self.peers(info, stage)
-        return bool(host and peers) and all(peer.host == host for peer in peers)
 
     async def _cover(self) -> None:
         """A node that is not a primary serves fast mode only while no primary does."""

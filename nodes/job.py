@@ -9,7 +9,7 @@ import numpy as np
 
 from shards.runtime import CancelToken
 from swarm.claims import Opened
-from swarm.lanes import Delivery, FreshDelivery
+from swarm.lanes import AnyDelivery
 from swarm.messages import Features
 
 # Runs shorter than this are done on the event loop: handing over to a thread and back costs
@@ -55,7 +55,7 @@ class StageOptions:
 class Job:
     """A request in hand: its delivery, its features, and what it has cost so far."""
 
-    delivery: Delivery | FreshDelivery
+    delivery: AnyDelivery
     features: Features
     expires: float  # time.monotonic() when its budget ends
     arrived: float

@@ -78,7 +78,7 @@ class Node:
         self.announcer = Announcer(
             self.mesh, config, self.membership, self.router, self.versions.all, self.tell
         )
-        self.mesh.locality = self.announcer.is_local
+        self.mesh.peers = self.announcer.peers
         self.mesh.requester.picker = self.router
         self.front: Front | None = None
         if self.answers_requests:
@@ -140,6 +140,7 @@ class Node:
         while not stop.is_set():
             try:
                 await self.mesh.link.ready(2.0)
+                self.mesh.open_direct()
                 return True
             except SwarmError as error:
                 log.warning("waiting: %s", error)
@@ -265,7 +266,12 @@ class Node:
     def document(self) -> dict[str, Any]:
         """The status document as of now."""
         servings = self.versions.all()
-        extra = {"host_id": self.mesh.claims.host, "gossip": self._gossip_document()} | self.extra
+        extra = {
+            "host_id": self.mesh.claims.host,
+            "inbox": self.mesh.inbox,
+            "priority": self.config.priority,
+            "gossip": self._gossip_document(),
+        } | self.extra
         if self.ready_ms:
             extra["ready_ms"] = self.ready_ms
         return status_document(

@@ -13,11 +13,13 @@ import numpy as np
 from nodes.counters import StageStats
 from nodes.job import Job
 from swarm.claims import UNLENT, Claims, Lent
+from swarm.direct import Direct
 from swarm.errors import NotConnected, ResourceExhausted, Status, SwarmError
-from swarm.lanes import Delivery, FreshDelivery, Publisher
+from swarm.lanes import AnyDelivery, Publisher
 from swarm.link import Link, LinkMessage
 from swarm.messages import Features, Result, failure, result_parts
 from swarm.model import ModelInfo
+from swarm.near import NOWHERE, Near
 from swarm.subjects import ANY, Subjects
 from swarm.tensors import Part
 
@@ -32,7 +34,7 @@ RETRY_FULL_LANE = 0.004  # seconds between attempts while the next lane is full
 class Outbox:
     """The sending half of a stage. Every job that enters leaves by `sent`, `fail` or `bury`.
 
-    next_is_local: whether all nodes of the next stage share this host's memory. next_lane: the
+    next_near: which nodes of the next stage are on this host. next_lane: the
     routing policy; the shared lane without one.
     """
 
@@ -45,8 +47,9 @@ class Outbox:
         stage: int,
         node: str,
         claims: Claims | None = None,
-        next_is_local: Callable[[], bool] = lambda: False,
+        next_near: Callable[[], Near] = lambda: NOWHERE,
         next_lane: NextLane = lambda info, stage, features: ANY,
+        direct: Direct | None = None,
     ) -> None:
         self.info = info
         self.stage = stage
@@ -55,7 +58,8 @@ class Outbox:
         self._publisher = publisher
         self._node = node
         self._claims = claims
-        self._next_is_local = next_is_local
+        self._next_near = next_near
+        self._direct = direct or Direct(link)
         self._loop = asyncio.get_running_loop()
         self._last = stage == info.last
         following = (info.model, info.version, stage + 1)
@@ -78,7 +82,8 @@ class Outbox:
         """Pass a result on: to the next lane, or to the requester."""
         if job.opened and self._claims is not None and not self._claims.intact(job.opened):
             # The memory was recycled under the run: its result means nothing.
-            self.fail_job(job, Status.UNAVAILABLE, "a claim was recycled")
+            if not job.delivery.withdraw():
+                self.fail_job(job, Status.UNAVAILABLE, "a claim was recycled")
             return
         features = job.features
         features.hops.append(
@@ -113,7 +118,10 @@ class Outbox:
             if claims is not None and features.host and features.host == claims.host:
                 lent = claims.lend(result)
             with lent:
-                self._link.publish(features.reply, result_parts(answer, features.hops, lent.packed))
+                parts = result_parts(answer, features.hops, lent.packed)
+                # What came directly came from this host, where its requester waits.
+                if not job.delivery.direct or not self._direct.answer(features.reply, parts):
+                    self._link.publish(features.reply, parts)
         except NotConnected:
             return  # it will be handed out again
         except SwarmError as error:
@@ -130,19 +138,23 @@ class Outbox:
         claims = self._claims
         try:
             lent = UNLENT
-            if claims is not None and claims.wants(features.tensors) and self._next_is_local():
+            near = self._next_near()
+            if near.shared and claims is not None and claims.wants(features.tensors):
                 lent = claims.lend(features.tensors)
             with lent:
                 # Raises for an output that has no datatype on the wire.
                 parts: list[Part] = features.parts(lent.packed)
                 if job.delivery.fresh:
-                    self._link.publish(self._next_fresh, parts, self._expect_nobody(features))
+                    inbox = near.inboxes.get(ANY, "") if job.delivery.direct else ""
+                    if not inbox or not self._direct.send(inbox, self._next_fresh, parts):
+                        self._link.publish(self._next_fresh, parts, self._expect_nobody(features))
                 else:
                     lane = self._next_lane(self.info, self.stage + 1, features)
+                    subject = self._subject_of(lane)
+                    if job.delivery.direct and (inbox := near.inboxes.get(lane, "")):
+                        self._direct.send(inbox, subject, parts)  # a head start
                     stored = partial(self._stored, job, lent)
-                    self._publisher.publish(
-                        self._subject_of(lane), parts, features.message_id, stored
-                    )
+                    self._publisher.publish(subject, parts, features.message_id, stored)
         except NotConnected:
             return  # the message will be handed out again
         except SwarmError as error:
@@ -204,7 +216,7 @@ class Outbox:
 
     def fail(
         self,
-        delivery: Delivery | FreshDelivery,
+        delivery: AnyDelivery,
         features: Features,
         status: Status,
         text: str,
@@ -234,7 +246,7 @@ class Outbox:
         self.stats.counters.cancelled += 1
         self._settle(job)
 
-    def bury(self, delivery: Delivery | FreshDelivery, reason: str) -> None:
+    def bury(self, delivery: AnyDelivery, reason: str) -> None:
         """Dead-letter a message that no node can serve."""
         self.stats.counters.dead_lettered += 1
         log.warning("stage %d: dead letter: %s", self.stage, reason)

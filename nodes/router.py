@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from swarm.ask import Ask
 from swarm.gossip import PeerView
 from swarm.messages import Features
 from swarm.model import ModelInfo
 from swarm.peerstate import candidates
-from swarm.requester import Ask
 from swarm.routing import ANY, RequestInfo, RoutingTable
 from swarm.routing.errors import BadDesiredState
 from swarm.routing.table import Route

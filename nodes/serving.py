@@ -128,8 +128,9 @@ class Serving:
             stage,
             node,
             mesh.claims,
-            partial(mesh.is_local, info, stage + 1),
+            partial(mesh.near, info, stage + 1),
             next_lane,
+            mesh.direct,
         )
         # Several stages on one loop would wait for each other.
         alone = len(self.loaded.stages) == 1
@@ -145,7 +146,10 @@ class Serving:
         self.servers.append(server)
         self._add_lane(server, ANY)
         fresh = FreshLane(
-            mesh.link, mesh.subjects.fresh(info.model, info.version, stage), server.delivered
+            mesh.link,
+            mesh.subjects.fresh(info.model, info.version, stage),
+            server.delivered,
+            mesh.direct,
         )
         # Queue groups know no priorities: a fallback listens only when it must.
         if config.priority == PRIMARY:
@@ -176,8 +180,12 @@ class Serving:
             clock=self._clock,
         )
         server.lanes.append(lane)
+        mesh.direct.listen(self._subject(server.stage, name), server.head_starts.came)
         self._lanes[(server.stage, name)] = lane
         return lane
+
+    def _subject(self, stage: int, lane: str) -> str:
+        return self._mesh.subjects.features(self.info.model, self.info.version, stage, lane)
 
     def open_lane(self, server: StageServer, name: str) -> None:
         """Serve one more lane of a stage: this node's own, or one that lost its node."""
@@ -198,6 +206,7 @@ class Serving:
                 await self._close_lane(key, lane, delete=True)
 
     async def _close_lane(self, key: tuple[int, str], lane: Lane, delete: bool) -> None:
+        self._mesh.direct.forget(self._subject(*key))
         await lane.drain()
         if (task := self._tasks.pop(key, None)) is not None:
             await task
@@ -226,6 +235,8 @@ class Serving:
 
     async def drain(self) -> None:
         """Give back what is queued, finish what runs, and free the runtimes."""
+        for key in self._lanes:
+            self._mesh.direct.forget(self._subject(*key))
         await asyncio.gather(*(fresh.close() for fresh in self.fresh.values()))
         await asyncio.gather(*(server.drain() for server in self.servers))
         self._drained.set()

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from nodes.cancelled import Cancelled
+from nodes.headstart import HeadStarts
 from nodes.job import IDLE_RUNS, Job, StageModel, StageOptions
 from nodes.outbox import Outbox
 from nodes.waiting import Waiting
@@ -69,6 +70,8 @@ class StageServer:
         rate = self._options.quota if self.stage == 1 else 0.0
         self._quotas = Quotas(rate, max(1.0, rate / 4)) if rate > 0 else None
         self._suspended = False
+        self.head_starts = HeadStarts(out, claims, self._busy, self._accept)
+        link.on_down.append(self.head_starts.clear)
         self._cancelled = Cancelled()
         self._running: dict[CancelToken, list[Job]] = {}
         self._ended = 0.0  # the last run
@@ -101,6 +104,8 @@ class StageServer:
             return
         if self._suspended:
             self._give_back(delivery, features)
+            return
+        if not isinstance(delivery, FreshDelivery) and self.head_starts.joined(delivery, features):
             return
         info = self.info
         if delivery.delivered >= DEADLY_DELIVERIES:
@@ -190,6 +195,11 @@ class StageServer:
             return False
         busy = self.worker is not None and self.worker.queued > 0
         return not busy and now - self._ended > IDLE_RUNS * usual
+
+    def _busy(self) -> bool:
+        """Whether a head start would not start at once, or must not."""
+        waits = bool(self._waiting or self._running) or self.queued > 1
+        return waits or self._suspended or self._quotas is not None
 
     def _expired(self, job: Job, now: float) -> bool:
         """Answer what cannot be answered in time any more; True when it was so."""
@@ -316,6 +326,7 @@ class StageServer:
     def suspend(self) -> None:
         """Give back all that is in hand, and give up on a run that hangs."""
         self._suspended = True
+        self.head_starts.clear()
         for lane in self.lanes:
             lane.pause()
             for delivery in list(lane.held.values()):
@@ -374,6 +385,7 @@ class StageServer:
         while self.queued and self._link.connected and time.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.002)  # once, at the end of a life
         self.out.close()
+        self._link.on_down.remove(self.head_starts.clear)
 
     def close(self) -> None:
         if self.worker is not None:

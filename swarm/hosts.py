@@ -9,6 +9,7 @@ from typing import Any
 
 from swarm.errors import NotConnected
 from swarm.link import Link, LinkMessage
+from swarm.peerstate import StagePeer
 from swarm.subjects import Subjects
 
 FORGET_AFTER = 3.0  # seconds without a word: a node speaks every second
@@ -21,10 +22,10 @@ class Hosts:
         self._link = link
         self._subjects = subjects
         self._sid = 0
-        self._nodes: dict[str, tuple[str, frozenset[tuple[str, str, int]], float]] = {}
+        self._nodes: dict[str, tuple[StagePeer, frozenset[tuple[str, str, int]], float]] = {}
 
-    def all_local(self, model: str, version: str, stage: int, host: str) -> bool:
-        """Whether every node heard of that serves the stage shares `host`'s memory."""
+    def serving(self, model: str, version: str, stage: int) -> list[StagePeer]:
+        """The nodes heard of that serve the stage."""
         if not self._sid:
             self._sid = self._link.subscribe(self._subjects.status_all, self._take)
             with contextlib.suppress(NotConnected):  # they speak every second anyway
@@ -33,7 +34,7 @@ class Hosts:
         key = (model, version, stage)
         # An id is unique per start: those of the dead would be kept for ever.
         self._nodes = {n: v for n, v in self._nodes.items() if now - v[2] < FORGET_AFTER}
-        return {where for where, serves, _ in self._nodes.values() if key in serves} == {host}
+        return [peer for peer, serves, _ in self._nodes.values() if key in serves]
 
     def _take(self, message: LinkMessage) -> None:
         try:
@@ -43,7 +44,13 @@ class Hosts:
             if doc["state"] == "left":
                 self._nodes.pop(str(doc["node"]), None)
             else:
-                heard = time.monotonic()
-                self._nodes[str(doc["node"])] = (str(doc.get("host_id", "")), serves, heard)
+                peer = StagePeer(
+                    str(doc["node"]),
+                    int(doc.get("priority", 0)),
+                    str(doc.get("host_id", "")),
+                    doc["state"] == "draining",
+                    str(doc.get("inbox", "")),
+                )
+                self._nodes[peer.node] = (peer, serves, time.monotonic())
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return  # not a status: it says nothing about hosts

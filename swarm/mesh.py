@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from swarm.ask import CORE, DURABLE, Ask
 from swarm.claims import Claims
+from swarm.direct import Direct
 from swarm.errors import (
     DeadlineExceeded,
     InvalidArgument,
@@ -25,15 +27,17 @@ from swarm.lanes import Publisher
 from swarm.link import Link, LinkOptions
 from swarm.messages import Request, Result
 from swarm.model import ModelInfo, unknown_model
+from swarm.near import NOWHERE, Near, near
+from swarm.peerstate import StagePeer
 from swarm.registry import Registry
-from swarm.requester import CORE, DURABLE, Ask, Requester
+from swarm.requester import Requester
 from swarm.routing import DesiredState, RequestInfo, parse_desired
 from swarm.subjects import Subjects
 
 DEFAULT_BUDGET = 5.0  # seconds
 MAX_BUDGET = 600.0  # seconds
 CONNECT_TIMEOUT = 5.0  # seconds
-LOCAL_FOR = 0.2  # seconds; a round of gossip
+NEAR_FOR = 0.2  # seconds; a round of gossip
 
 
 class Mesh:
@@ -55,14 +59,17 @@ class Mesh:
         self.claims = Claims(self.link, mesh, shm)
         self.hosts = Hosts(self.link, self.subjects)
         # A node knows from gossip; a mere client listens to status documents.
-        self.locality: Callable[[ModelInfo, int], bool] | None = None
-        self._local: dict[tuple[str, str, int], tuple[float, bool]] = {}  # when asked, the answer
+        self.peers: Callable[[ModelInfo, int], list[StagePeer]] | None = None
+        self._near: dict[tuple[str, str, int], tuple[float, Near]] = {}  # when asked, the answer
+        self.direct = Direct(self.link)
+        self.inbox = ""  # where processes of this host reach this one without the server
         self.requester = Requester(
             self.link,
             self.subjects,
             self.publisher,
             claims=self.claims,
-            is_local=self.is_local,
+            near=self.near,
+            direct=self.direct,
         )
         self._infos: dict[tuple[str, str], ModelInfo] = {}
         self._desired: dict[str, DesiredState] = {}
@@ -76,6 +83,7 @@ class Mesh:
         except BaseException:
             await self.__aexit__()
             raise
+        self.open_direct()
         self._tending = asyncio.create_task(self.tend(), name="swarm tend")
         self.follow_config()
         return self
@@ -88,36 +96,41 @@ class Mesh:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    def is_local(self, info: ModelInfo, stage: int) -> bool:
-        """Whether all nodes of a stage share this process's memory. Asked for each message, so the
-        answer is kept for a moment; who cannot read a claim fetches."""
+    def near(self, info: ModelInfo, stage: int) -> Near:
+        """Which nodes of a stage are on this host. Asked for each message, so the answer is kept
+        for a moment; who cannot read a claim fetches."""
         if not self.claims.host:
-            return False
+            return NOWHERE
         key = (info.model, info.version, stage)
         now = time.monotonic()
-        at, answer = self._local.get(key, (-LOCAL_FOR, False))
-        if now - at > LOCAL_FOR:
-            if self.locality is not None:
-                answer = self.locality(info, stage)
-            else:
-                answer = self.hosts.all_local(*key, self.claims.host)
-            self._local[key] = (now, answer)
+        at, answer = self._near.get(key, (-NEAR_FOR, NOWHERE))
+        if now - at > NEAR_FOR:
+            peers = self.hosts.serving(*key) if self.peers is None else self.peers(info, stage)
+            answer = near(peers, self.claims.host)
+            self._near[key] = (now, answer)
         return answer
 
-    def forget_local(self) -> None:
+    def forget_near(self) -> None:
         """Nodes came or went."""
-        self._local.clear()
+        self._near.clear()
+
+    def open_direct(self) -> None:
+        """Be reachable for the processes of this host, unless shared memory is switched off."""
+        if self.claims.host and not self.inbox:
+            self.inbox = self.direct.open()
 
     async def tend(self) -> None:
         """Once a second: give back shared memory that nobody needs. Until cancelled."""
         while True:
             await asyncio.sleep(1.0)
             self.claims.tend()
+            self.direct.tend()
 
     async def close(self) -> None:
         """Free what this client holds, and disconnect."""
         self.requester.close()
         self.publisher.close()
+        self.direct.close()
         await self.claims.close()
         await self.link.close()
 

@@ -3,6 +3,7 @@
 role        "shard-2"                        draining  bool
 device      "cpu", "cuda" …                  host      memory host id, or ""
 priority    0 primary, 1 standby, 2 fallback memory    bytes free
+inbox       where processes of its host reach it without the server, or ""
 serves/T    [model, version, [stage, …]]     one model version and its stages, in order
 load/T/C    [[stage, waiting, in hand, compute ewma, p50, p99, queue ewma, p50, p99], …] of the
             stages from 16 C to 16 C + 15 that it serves, in order; times in microseconds
@@ -135,6 +136,7 @@ _CHECKS: dict[str, Any] = {
     "role": lambda v: _token(v),
     "draining": lambda v: type(v) is bool,
     "host": lambda v: v == "" or _token(v),
+    "inbox": lambda v: isinstance(v, str) and len(v) <= 128,
     "device": lambda v: _token(v),
     "memory": lambda v: type(v) is int and 0 <= v < 1 << 60,
     "priority": lambda v: type(v) is int and 0 <= v <= 9,
@@ -153,6 +155,7 @@ class StagePeer:
     priority: int
     host: str
     draining: bool
+    inbox: str = ""
 
 
 def serving(peers: Iterable[PeerView], model: str, version: str, stage: int) -> list[StagePeer]:
@@ -169,6 +172,7 @@ def serving(peers: Iterable[PeerView], model: str, version: str, stage: int) -> 
                     _int(values.get("priority")),
                     str(values.get("host", "")),
                     values.get("draining") is True,
+                    str(values.get("inbox", "")),
                 )
             )
     return found

@@ -10,13 +10,11 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Callable
 
-import numpy as np
-
+from swarm.ask import CORE, Ask, Outcome, Picker, unheard
 from swarm.claims import UNLENT, Claims, Lent
+from swarm.direct import Direct
 from swarm.errors import (
     DecodeError,
     NoResponders,
@@ -29,11 +27,11 @@ from swarm.flow.backoff import full_jitter
 from swarm.flow.hedge import Hedger
 from swarm.flow.retry import RetryBudget
 from swarm.gate import Gate
-from swarm.ids import ulid
 from swarm.lanes import Publisher
 from swarm.link import Link, LinkMessage
 from swarm.messages import Features, Result
 from swarm.model import ModelInfo
+from swarm.near import NOWHERE, Near
 from swarm.shm import ShmError
 from swarm.subjects import ANY, Subjects
 from swarm.tensors import Part
@@ -47,48 +45,12 @@ FRESH_RETRY_AFTER = (3.0, 0.010)  # times the p99, at least seconds
 # Seconds for which a stage that nobody serves is asked again at no cost to the retry budget:
 # within them gossip knows of a death, and a fallback listens.
 NOBODY_FOR = 1.0
-CORE = "core"
-DURABLE = "durable"
-
-
-@dataclass(slots=True)
-class Ask:
-    """One request on its way: what to send, and what has come of it.
-
-    delivery: `durable` (lanes) or `core` (fast mode: no store, the requester's retries only).
-    hedge: percentile (0..1) of the usual latency after which a second copy is sent, or None.
-    """
-
-    info: ModelInfo
-    tensors: Mapping[str, np.ndarray]
-    deadline: float  # loop time, seconds
-    delivery: str = DURABLE
-    hedge: float | None = None
-    id: str = field(default_factory=ulid)
-    agent: str = ""
-    session: str = ""
-    sequence: int = 0
-    traceparent: str = ""
-    begun: float = 0.0  # time.monotonic()
-    attempt: int = 0
-    sent: int = 0  # copies that were published
-    stored: bool = False
-    refusal: str = ""  # what the last attempt failed with, if it was told
-    hops: list[dict[str, object]] = field(default_factory=list)
-    lent: Lent = UNLENT  # for the last attempt in fast mode
-    outcome: asyncio.Future[Result | SwarmError | None] | None = None
-
-
-class Picker(Protocol):
-    """A routing policy as a requester sees it."""
-
-    def pick_lane(self, ask: Ask, remaining: float) -> str:
-        """The lane of stage 1 for this attempt; `remaining` seconds of budget are left."""
-        ...
-
-    def ended(self, ask: Ask, ok: bool) -> None:
-        """The request ended."""
-        ...
+# Requests of this process under way up to which one goes to a node of this host without the
+# server (fast mode) or beside it (a head start). With more, the server's bursts cost less than
+# messages one by one: with 1, 4 and 16 in flight tiny stages gained 27, -5 and -6 % requests a
+# second by head starts; in fast mode, with 2, 4, 16 and 64, 56, 44, 11 (with a quarter more CPU
+# for each) and -17 %.
+FEW, FEW_FRESH = 1, 8
 
 
 class Requester:
@@ -103,14 +65,16 @@ class Requester:
         subjects: Subjects,
         publisher: Publisher,
         claims: Claims | None = None,
-        is_local: Callable[[ModelInfo, int], bool] = lambda info, stage: False,
+        near: Callable[[ModelInfo, int], Near] = lambda info, stage: NOWHERE,
+        direct: Direct | None = None,
     ) -> None:
         self._link = link
         self._subjects = subjects
         self._publisher = publisher
         self.picker: Picker | None = None
         self._claims = claims
-        self._is_local = is_local
+        self._near = near
+        self._direct = direct or Direct(link)
         self._budget = RetryBudget(ratio=0.1, min_per_s=5.0)
         self._rng = random.Random()
         self._asks: dict[str, Ask] = {}  # by reply subject
@@ -127,7 +91,7 @@ class Requester:
         try:
             taken = gate.enter(ask.deadline - asyncio.get_running_loop().time(), started)
         except SwarmError as error:
-            return _failed(ask, error)
+            return ask.failed(error)
         reply = self._link.expect(self._answer)
         self._asks[reply] = ask
         result: Result | None = None
@@ -164,13 +128,13 @@ class Requester:
             async with asyncio.timeout_at(ask.deadline):
                 return await self._again(ask, reply, outcome, loop)
         except TimeoutError:
-            return _expired(ask)
+            return ask.expired()
 
     async def _again(
         self,
         ask: Ask,
         reply: str,
-        outcome: Result | SwarmError | None,
+        outcome: Outcome,
         loop: asyncio.AbstractEventLoop,
     ) -> Result:
         """The first attempt came to `outcome`: ask again, as often as it makes sense."""
@@ -180,9 +144,9 @@ class Requester:
                     return outcome
                 failed: Result = outcome
             elif outcome is None:
-                failed = _expired(ask)  # silence, or a reconnect: ask again
+                failed = ask.expired()  # silence, or a reconnect: ask again
             else:
-                failed = _failed(ask, outcome)
+                failed = ask.failed(outcome)
                 if failed.status is not Status.UNAVAILABLE:
                     # It would fail again; and a full lane is a fast answer: waiting is the
                     # caller's choice.
@@ -190,7 +154,7 @@ class Requester:
             ask.refusal = "" if outcome is None else failed.message
             now = time.monotonic()
             # Asking again what nobody could take multiplies no overload.
-            free = _unheard(outcome) and now - ask.begun < NOBODY_FOR
+            free = unheard(outcome) and now - ask.begun < NOBODY_FOR
             if ask.stored and not free and not self._budget.try_retry(now):
                 return await self._last_chance(ask, failed)
             self.retries += 1
@@ -203,9 +167,7 @@ class Requester:
                 await asyncio.sleep(pause)
             outcome = await self._attempt(ask, reply, loop)
 
-    async def _attempt(
-        self, ask: Ask, reply: str, loop: asyncio.AbstractEventLoop
-    ) -> Result | SwarmError | None:
+    async def _attempt(self, ask: Ask, reply: str, loop: asyncio.AbstractEventLoop) -> Outcome:
         """A result, the reason why it could not be sent, or None: no answer in good time."""
         ask.attempt += 1
         ask.outcome = loop.create_future()
@@ -232,7 +194,7 @@ class Requester:
             after = max(least, factor * self.gate(ask.info).usual(now))
         else:
             after = max(RETRY_AFTER_LEAST, remaining * RETRY_AFTER_SHARE)
-        timers.append(loop.call_later(min(after, remaining), _settle, ask, None))
+        timers.append(loop.call_later(min(after, remaining), ask.settle, None))
         if ask.hedge is not None and ask.attempt == 1:
             self._hedger.on_request(now)
             delay = self._hedger.delay_s(
@@ -273,30 +235,44 @@ class Requester:
             traceparent=ask.traceparent,
             hops=list(ask.hops),
         )
-        lent = UNLENT
+        lent, near = UNLENT, NOWHERE
         if self._claims is not None and self._claims.host:
             features.host = self._claims.host
-            if self._claims.wants(features.tensors) and self._is_local(info, 1):
+            near = self._near(info, 1)
+            if near.shared and self._claims.wants(features.tensors):
                 lent = self._claims.lend(features.tensors)
         with lent:
             parts = features.parts(lent.packed)
             if ask.delivery == CORE:
-                self._link.publish(self._subjects.fresh(info.model, info.version, 1), parts, reply)
+                subject = self._subjects.fresh(info.model, info.version, 1)
+                inbox = self._short_cut(near, ANY, FEW_FRESH, ask)
+                if not inbox or not self._direct.send(inbox, subject, parts):
+                    self._link.publish(subject, parts, reply)
                 ask.stored = True
                 ask.sent += 1
                 ask.lent = lent
                 if self._claims is not None:
                     self._claims.collect()
                 return
-            self._store(ask, features, parts, lent, ask.deadline - now)
+            lane = ANY
+            if self.picker is not None:
+                lane = self.picker.pick_lane(ask, ask.deadline - now)
+            subject = self._subjects.features(info.model, info.version, 1, lane)
+            if inbox := self._short_cut(near, lane, FEW, ask):
+                self._direct.send(inbox, subject, parts)  # a head start
+            self._store(ask, subject, parts, features.message_id, lent)
+
+    def _short_cut(self, near: Near, lane: str, few: int, ask: Ask) -> str:
+        """The inbox of the node of this host that takes the message; "" for the server's way, which
+        every attempt but the first goes."""
+        if ask.attempt > 1 or len(self._asks) > few:
+            return ""
+        return near.inboxes.get(lane, "")
 
     def _store(
-        self, ask: Ask, features: Features, parts: list[Part], lent: Lent, remaining: float
+        self, ask: Ask, subject: str, parts: list[Part], message_id: str, lent: Lent
     ) -> None:
         """Publish into a lane of stage 1."""
-        lane = ANY
-        if self.picker is not None:
-            lane = self.picker.pick_lane(ask, remaining)
         attempt = ask.attempt
 
         def stored(error: SwarmError | None, sequence: int) -> None:
@@ -308,11 +284,10 @@ class Requester:
             lent.take_back()
             if attempt == ask.attempt:
                 ask.stored = False
-                _settle(ask, error)
+                ask.settle(error)
 
         ask.stored = False
-        subject = self._subjects.features(features.model, features.version, 1, lane)
-        self._publisher.publish(subject, parts, features.message_id, stored)
+        self._publisher.publish(subject, parts, message_id, stored)
         ask.sent += 1
 
     def _cancel(self, ask: Ask) -> None:
@@ -338,7 +313,7 @@ class Requester:
             return
         if message.status == b"503":
             ask.lent.take_back()  # each try lends anew, and there may be many within a second
-            _settle(ask, NoResponders("no node serves the next stage at present"))
+            ask.settle(NoResponders("no node serves the next stage at present"))
             return
         try:
             result = Result.decode(message.data)
@@ -346,53 +321,16 @@ class Requester:
                 self._claims.take(result.outputs)
         except (DecodeError, ShmError) as error:
             # An answer that cannot be read is as good as lost: ask again.
-            result = _failed(ask, Unavailable(f"the answer cannot be read: {error}"))
+            result = ask.failed(Unavailable(f"the answer cannot be read: {error}"))
         if result.id == ask.id:
-            _settle(ask, result)
+            ask.settle(result)
 
     def _reconnected(self) -> None:
         """The server may have lost what it kept in memory: ask again at once, same id."""
         for ask in self._asks.values():
             ask.stored = False
-            _settle(ask, None)
+            ask.settle(None)
 
     def close(self) -> None:
         if self._reconnected in self._link.on_up:
             self._link.on_up.remove(self._reconnected)
-
-
-def _settle(ask: Ask, outcome: Result | SwarmError | None) -> None:
-    if ask.outcome is not None and not ask.outcome.done():
-        ask.outcome.set_result(outcome)
-
-
-def _unheard(outcome: Result | SwarmError | None) -> bool:
-    """Whether nobody listened: in the first stage, or in a later one, which has no node then."""
-    if isinstance(outcome, Result):
-        return outcome.stage > 0 and not outcome.node
-    return isinstance(outcome, NoResponders)
-
-
-def _failed(ask: Ask, error: SwarmError) -> Result:
-    return Result(
-        id=ask.id,
-        model=ask.info.model,
-        version=ask.info.version,
-        status=error.status,
-        message=str(error),
-        attempt=ask.attempt,
-    )
-
-
-def _expired(ask: Ask) -> Result:
-    where = "it was stored in the first lane" if ask.stored else "it could not be stored"
-    return Result(
-        id=ask.id,
-        model=ask.info.model,
-        version=ask.info.version,
-        status=Status.DEADLINE_EXCEEDED,
-        message=f"no answer inside the budget ({where}, {ask.attempt} attempt(s)); "
-        + (f"before that: {ask.refusal}; " if ask.refusal else "")
-        + "`swarm status` shows which stages have a ready node",
-        attempt=ask.attempt,
-    )

@@ -7,8 +7,9 @@ counted as stages: three stages in three processes, a client and a server, for e
 The floors are nats-py chains without any envelope, checks, budgets or gossip: core NATS, JetStream
 push and JetStream standing pull, both with message id, PubAck and ack.
 
-Where the mesh's features go through shared memory, the mesh without it takes part too: nothing but
-the wire is then compared with the floors.
+The mesh takes part twice: as it is on one host, where large features go through shared memory and
+a lone request's messages go directly beside the server, and with nothing but the wire (`--no-shm`),
+which is what nodes on different hosts do, but for the network between them.
 """
 
 from __future__ import annotations
@@ -33,8 +34,6 @@ FLOORS = ("nats_core", "nats_jetstream", "nats_pull", IN_PROCESS)
 SHARES = {"p50": 0.50, "p90": 0.90, "p99": 0.99}
 SLICE_BYTES = 256 << 20
 """A slice moves no more than this in features: 8 MB are asked for 32 times, not 150."""
-WIRE_FROM = 800_000
-"""Bytes of features from which the mesh without shared memory is measured too."""
 LEAST = 20
 """Requests in a slice, at least."""
 
@@ -88,9 +87,7 @@ def measure_hop(plan: HopPlan, progress: Progress = lambda _: None) -> dict[str,
 
 def _targets(plan: HopPlan, size: int) -> dict[str, str]:
     """Who takes part at this size: name -> contender."""
-    ours = {"mesh": MESH[plan.delivery]}
-    if size >= WIRE_FROM:
-        ours["mesh_wire"] = MESH_WIRE[plan.delivery]
+    ours = {"mesh": MESH[plan.delivery], "mesh_wire": MESH_WIRE[plan.delivery]}
     return ours | {name: name for name in (*plan.floors, IN_PROCESS)}
 
 

@@ -22,7 +22,7 @@ _OWN = "nodes.bench.peers.contenders.swarm_mesh"
 MESH = {"durable": f"{_OWN}:Swarm", "core": f"{_OWN}:SwarmCore"}
 """The mesh as a contender, by delivery."""
 MESH_WIRE = {"durable": f"{_OWN}:SwarmWire", "core": f"{_OWN}:SwarmCoreWire"}
-"""The same without shared memory, for tensors that would go through it."""
+"""The same with nothing but the wire between processes."""
 
 CHUNK_BYTES = 32 << 20
 """Answers that are kept until they are compared; more would measure page faults."""

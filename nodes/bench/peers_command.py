@@ -18,6 +18,7 @@ OURS = {
     "swarm": MESH["durable"],
     "swarm_core": MESH["core"],
     "swarm_wire": MESH_WIRE["durable"],
+    "swarm_core_wire": MESH_WIRE["core"],
 }
 HERE = ("inprocess", "nats_core", "nats_jetstream", "nats_pull")
 """Contenders that need nothing but what the mesh itself needs."""

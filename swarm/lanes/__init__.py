@@ -2,16 +2,21 @@
 
 from swarm.lanes.consumer import FALLBACK, MOST_ACK_WAIT, PRIMARY, STANDBY, Lane
 from swarm.lanes.delivery import Delivery
+from swarm.lanes.early import Early
 from swarm.lanes.fresh import FreshDelivery, FreshLane
 from swarm.lanes.publisher import Publisher
 from swarm.lanes.streams import LaneOptions, consumer_config, ensure_lanes, stream_config
+
+AnyDelivery = Delivery | Early | FreshDelivery  # what a stage works on
 
 __all__ = [
     "FALLBACK",
     "MOST_ACK_WAIT",
     "PRIMARY",
     "STANDBY",
+    "AnyDelivery",
     "Delivery",
+    "Early",
     "FreshDelivery",
     "FreshLane",
     "Lane",

@@ -40,10 +40,8 @@ class Delivery:
         self.epoch = lane.epoch
         self.delivered, self.sequence, self.stored, self.pending = parse_ack_subject(reply)
 
-    @property
-    def fresh(self) -> bool:
-        """Whether it came in fast mode: not a lane's."""
-        return False
+    fresh = False  # it came in fast mode: not a lane's
+    direct = False  # it came from a process of this host, without the server
 
     @property
     def age(self) -> float:
@@ -69,6 +67,10 @@ class Delivery:
     def term(self) -> None:
         """Never hand it out again."""
         self._lane.settle(self, b"+TERM")
+
+    def withdraw(self) -> bool:
+        """Whether it can be forgotten, because another copy of it will come."""
+        return False
 
 
 def parse_ack_subject(reply: str) -> tuple[int, int, int, int]:

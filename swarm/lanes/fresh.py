@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from swarm.direct import Direct
 from swarm.link import Link, LinkMessage
 
 QUEUE = "stage"
@@ -13,10 +14,11 @@ QUEUE = "stage"
 class FreshDelivery:
     """Looks like a `Delivery` to a stage; losing it is the requester's to notice."""
 
-    __slots__ = ("age", "data", "delivered", "fresh", "pending", "received", "reply")
+    __slots__ = ("age", "data", "delivered", "direct", "fresh", "pending", "received", "reply")
 
-    def __init__(self, message: LinkMessage) -> None:
+    def __init__(self, message: LinkMessage, direct: bool = False) -> None:
         self.data = message.data
+        self.direct = direct
         self.reply = message.reply
         self.received = time.monotonic_ns()
         self.age = 0.0
@@ -38,16 +40,26 @@ class FreshDelivery:
     def term(self) -> None:
         """Nothing to settle."""
 
+    def withdraw(self) -> bool:
+        """There is no other copy."""
+        return False
+
 
 class FreshLane:
-    """One stage's queue group; `open` and `close` at will (a fallback opens when it must)."""
+    """One stage's queue group, and what comes for it from this host without the server; `open` and
+    `close` at will (a fallback opens when it must)."""
 
     def __init__(
-        self, link: Link, subject: str, on_delivery: Callable[[FreshDelivery], None]
+        self,
+        link: Link,
+        subject: str,
+        on_delivery: Callable[[FreshDelivery], None],
+        direct: Direct | None = None,
     ) -> None:
         self._link = link
         self._subject = subject
         self._on_delivery = on_delivery
+        self._direct = direct
         self._sid = 0
 
     @property
@@ -59,9 +71,17 @@ class FreshLane:
             self._sid = self._link.subscribe(
                 self._subject, lambda m: self._on_delivery(FreshDelivery(m)), QUEUE
             )
+            if self._direct is not None:
+                self._direct.listen(self._subject, self._came_direct)
+
+    def _came_direct(self, data: bytes, _sent: int) -> None:
+        message = LinkMessage(self._subject, "", None, data)
+        self._on_delivery(FreshDelivery(message, direct=True))
 
     async def close(self) -> None:
         """Take no more; what the server had sent already still arrives."""
         sid, self._sid = self._sid, 0
         if sid:
+            if self._direct is not None:
+                self._direct.forget(self._subject)
             await self._link.unsubscribe_and_drain(sid)

@@ -73,7 +73,7 @@ class Link(asyncio.BufferedProtocol):
         self._lost = asyncio.Event()
         self._closing = False
         self._greeting: asyncio.Future[None] | None = None
-        self.subscribe(f"{options.inbox}.*", self._reply)
+        self.subscribe(f"{options.inbox}.*", self.deliver)
 
     # --- life -----------------------------------------------------------------------
 
@@ -314,7 +314,8 @@ class Link(asyncio.BufferedProtocol):
         subject, queue, _ = self._subscriptions[sid]
         return f"SUB {subject} {queue} {sid}\r\n".encode()
 
-    def _reply(self, message: LinkMessage) -> None:
+    def deliver(self, message: LinkMessage) -> None:
+        """Call back who expects this reply; also for what came another way than by the server."""
         callback = self._replies.get(message.subject)
         if callback is not None:
             callback(message)

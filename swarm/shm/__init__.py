@@ -9,13 +9,14 @@ is below `MIN_BYTES`.
 
 from .claim import Claim
 from .errors import ClaimError, ShmError, ShmForeign, ShmGone, ShmStale, ShmUnavailable
-from .host import host_id, unavailable
+from .host import SHM_DIRECTORY, host_id, unavailable
 from .reader import Reader
 from .ring import MIN_BYTES, Ring, RingStats
 from .sweep import sweep
 
 __all__ = [
     "MIN_BYTES",
+    "SHM_DIRECTORY",
     "Claim",
     "ClaimError",
     "Reader",

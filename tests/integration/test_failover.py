@@ -17,6 +17,7 @@ from nats.aio.msg import Msg
 
 import swarm
 from nodes.local import LocalMesh, local_mesh
+from swarm.link import LinkMessage
 from swarm.messages import Result
 
 pytestmark = [
@@ -30,13 +31,23 @@ async def answers_seen(client: Client, mesh: swarm.Mesh) -> Counter[str]:
     """Counts each answer that is sent to this client's mesh, by request id."""
     seen: Counter[str] = Counter()
 
-    async def count(message: Msg) -> None:
+    def count(data: bytes | memoryview) -> None:
         try:
-            seen[Result.decode(message.data).id] += 1
+            seen[Result.decode(data).id] += 1
         except swarm.DecodeError:
             return  # a PubAck
 
-    await client.subscribe(f"{mesh.link.options.inbox}.>", cb=count)
+    async def from_server(message: Msg) -> None:
+        count(message.data)
+
+    def from_host(message: LinkMessage) -> None:
+        count(message.data)
+        deliver(message)
+
+    deliver = mesh.link.deliver
+    # What the server brings was bound to the other at the start.
+    mesh.link.deliver = from_host  # type: ignore[method-assign]
+    await client.subscribe(f"{mesh.link.options.inbox}.>", cb=from_server)
     await client.flush()
     return seen
 

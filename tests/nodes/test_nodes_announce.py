@@ -13,7 +13,7 @@ from nodes.config import NodeConfig
 from nodes.serving import Serving
 from swarm.gossip import Event, PeerView
 from swarm.link import LinkOptions
-from swarm.mesh import LOCAL_FOR, Mesh
+from swarm.mesh import NEAR_FOR, Mesh
 from swarm.model import ModelInfo, Spec, Stage
 from swarm.peerstate import serves_entries
 from swarm.routing.rendezvous import rendezvous
@@ -157,19 +157,19 @@ async def test_who_joins_on_another_host_ends_the_use_of_shared_memory_at_once()
     mesh = Mesh(LinkOptions())
     mesh.claims.host = "a" * 16
     scene = Scene(mesh=mesh)
-    mesh.locality = scene.announcer.is_local
+    mesh.peers = scene.announcer.peers
     scene.add("me", host="a" * 16)
     scene.add("other", host="a" * 16)
-    assert mesh.is_local(INFO, 1)
+    assert mesh.near(INFO, 1).shared
     scene.peers.clear()
-    assert mesh.is_local(INFO, 1)  # kept
+    assert mesh.near(INFO, 1).shared  # kept
     scene.add("me", host="a" * 16)
     scene.add("far", host="b" * 16)
     scene.announcer.on_event(Event("joined", "far"))
-    assert not mesh.is_local(INFO, 1)
+    assert not mesh.near(INFO, 1).shared
     scene.peers.pop("far")
-    await asyncio.sleep(1.1 * LOCAL_FOR)
-    assert mesh.is_local(INFO, 1)
+    await asyncio.sleep(1.1 * NEAR_FOR)
+    assert mesh.near(INFO, 1).shared
 
 
 async def test_a_fallback_covers_fast_mode_as_soon_as_the_last_primary_died() -> None:

@@ -12,10 +12,10 @@ import pytest
 from nodes.front import LIGHTER_ANSWERS, LIGHTER_ROOM, Front
 from nodes.serving import Loaded
 from shards.errors import RunError
+from swarm.ask import Ask
 from swarm.errors import NotFound, Status
 from swarm.messages import Hop, Request, Result
 from swarm.model import ModelInfo, Spec, Stage
-from swarm.requester import Ask
 
 SPEC = (Spec("x", "FP32", (-1, 4)),)
 STAGE = Stage(1, SPEC, SPEC, 1.0)

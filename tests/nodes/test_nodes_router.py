@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from nodes.router import Router
+from swarm.ask import Ask
 from swarm.gossip import PeerView
 from swarm.messages import Features
 from swarm.model import ModelInfo, Spec, Stage
 from swarm.peerstate import serves_entries
-from swarm.requester import Ask
 from swarm.subjects import ANY
 
 SPEC = (Spec("x", "FP32", (-1, 4)),)

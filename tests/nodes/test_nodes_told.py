@@ -13,13 +13,13 @@ from nodes.announce import Announcer
 from nodes.config import NodeConfig
 from nodes.counters import StageStats
 from nodes.router import Router
+from swarm.ask import Ask
 from swarm.gossip import LAN, Gossip, PeerView, Request, Send
 from swarm.link import Link, LinkOptions
 from swarm.membership import Membership
 from swarm.messages import Features
 from swarm.model import ModelInfo, Spec, Stage
 from swarm.peerstate import candidates, serving
-from swarm.requester import Ask
 from swarm.subjects import Subjects
 
 SPEC = (Spec("x", "FP32", (-1, 4)),)
@@ -48,7 +48,7 @@ class Node:
         link = Link(LinkOptions(servers=("nats://127.0.0.1:1",)))
         self.members = Membership(link, Subjects("test"), "node", lambda event: None)
         self.announcer = Announcer(
-            SimpleNamespace(claims=SimpleNamespace(host="")),  # type: ignore[arg-type]
+            SimpleNamespace(claims=SimpleNamespace(host=""), inbox=""),  # type: ignore[arg-type]
             NodeConfig(role, "m"),
             self.members,
             SimpleNamespace(),  # type: ignore[arg-type]

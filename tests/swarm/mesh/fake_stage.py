@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 from real_server import Links
 
+from swarm.ask import Ask
 from swarm.errors import Status
 from swarm.lanes import Delivery, Lane, LaneOptions, Publisher, consumer_config, ensure_lanes
 from swarm.lanes.fresh import FreshDelivery, FreshLane
 from swarm.link import Link
 from swarm.messages import Features, Hop, Result, failure
 from swarm.model import ModelInfo, Spec, Stage
-from swarm.requester import Ask, Requester
+from swarm.requester import Requester
 from swarm.subjects import Subjects
 
 SUBJECTS = Subjects("test")

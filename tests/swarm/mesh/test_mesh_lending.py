@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from fake_stage import INFO, SUBJECTS
 
+from swarm.ask import CORE, DURABLE, Ask
 from swarm.claims import UNLENT, Claims, Lent
 from swarm.errors import (
     InvalidArgument,
@@ -24,7 +25,8 @@ from swarm.flow.hedge import Hedger
 from swarm.lanes import Publisher
 from swarm.link import Link, LinkMessage, LinkOptions
 from swarm.messages import Result
-from swarm.requester import CORE, DURABLE, Ask, Requester
+from swarm.near import Near
+from swarm.requester import Requester
 from swarm.shm import MIN_BYTES, Claim, Reader, Ring, sweep, unavailable
 from swarm.tensors import Part, decode_tensors
 from swarm.wire import unpack_map
@@ -62,7 +64,11 @@ class Lender:
         self.wire = Wire()
         self.claims = Claims(self.wire, f"test-{secrets.token_hex(6)}")
         self.requester = Requester(
-            self.wire, SUBJECTS, Publisher(self.wire), self.claims, lambda info, stage: True
+            self.wire,
+            SUBJECTS,
+            Publisher(self.wire),
+            self.claims,
+            lambda info, stage: Near(shared=True),
         )
 
     async def infer(self, budget: float = 0.1, **options: object) -> Result:
@@ -173,7 +179,7 @@ async def test_what_a_lane_refused_is_taken_back(lender: Lender) -> None:
     assert lender.counts == (1, 1)
     [reply] = lender.wire.sent
     refusal = b'{"error":{"code":503,"err_code":10077,"description":"maximum messages exceeded"}}'
-    lender.wire._reply(LinkMessage(reply, "", None, refusal))
+    lender.wire.deliver(LinkMessage(reply, "", None, refusal))
     assert lender.counts == (1, 0)
 
 
@@ -182,7 +188,7 @@ async def test_what_nobody_heard_in_fast_mode_is_taken_back_at_each_try(lender: 
     no_responders = b"NATS/1.0 503\r\n\r\n"
     while not asking.done():
         for reply in lender.wire.sent:
-            lender.wire._reply(LinkMessage(reply, "", no_responders, b""))
+            lender.wire.deliver(LinkMessage(reply, "", no_responders, b""))
         await asyncio.sleep(0.001)
     assert (await asking).status is not Status.OK
     put, outstanding = lender.counts
@@ -201,7 +207,7 @@ async def test_the_memory_of_a_request_is_used_again_by_the_next(
     for _ in range(10):
         ask = Ask(INFO, {"x": BIG}, loop.time() + 5, delivery, attempt=1)
         lender.requester._send(ask, "reply", loop.time())
-        lender.wire._reply(LinkMessage(lender.wire.sent[-1], "", None, b'{"stream":"s","seq":1}'))
+        lender.wire.deliver(LinkMessage(lender.wire.sent[-1], "", None, b'{"stream":"s","seq":1}'))
         offset, slot = list(lender.claims._ring._slots.items())[-1]
         offsets.add(offset)
         segment = lender.claims._ring._segment

@@ -11,11 +11,11 @@ import pytest
 from fake_stage import Desk, FakeStage, answer_at_once, outcome, silent
 from real_server import eventually
 
+from swarm.ask import CORE
 from swarm.errors import Status
 from swarm.flow.hedge import Hedger
 from swarm.flow.retry import RetryBudget
 from swarm.messages import Features
-from swarm.requester import CORE
 from swarm.server import EmbeddedServer
 
 pytestmark = pytest.mark.integration

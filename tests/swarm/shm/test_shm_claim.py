@@ -23,6 +23,7 @@ anything = st.recursive(
 def test_the_package_offers_this_and_no_more() -> None:
     assert swarm.shm.__all__ == [
         "MIN_BYTES",
+        "SHM_DIRECTORY",
         "Claim",
         "ClaimError",
         "Reader",

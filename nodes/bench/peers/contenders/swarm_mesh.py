@@ -4,8 +4,8 @@ Nodes are started as a user starts them (``python -m nodes.node_cli``) and the c
 user imports. Nothing is split: the manifest names the very files that every contender runs.
 
 ``Swarm`` is the durable lane; ``SwarmCore`` the fast mode (``delivery core``), which stores
-nothing between stages. ``SwarmWire`` and ``SwarmCoreWire`` are the same without shared memory: what
-nodes on different hosts would exchange, but for the network between them.
+nothing between stages. ``SwarmWire`` and ``SwarmCoreWire`` are the same without what processes of
+one host have in common: what nodes on different hosts do, but for the network between them.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Swarm(AsyncContender):
     threads: ClassVar[int] = 1
     """Compute threads of one stage."""
     shm: ClassVar[bool] = True
-    """Whether large tensors may go through shared memory."""
+    """Whether processes of one host may do without the server: shared memory, direct messages."""
 
     def __init__(self, workload: Workload, scratch: Path) -> None:
         super().__init__(workload, scratch)
@@ -222,22 +222,13 @@ class SwarmCore(Swarm):
             raise Unavailable(f"no node answers with delivery core: {error}") from error
 
 
-class _Wire(Swarm):
-    """For tensors that would go through shared memory: with smaller ones it is the same mesh."""
+class SwarmWire(Swarm):
+    """The durable lane, everything through the server."""
 
     shm = False
 
-    def check(self) -> None:
-        from swarm.shm import MIN_BYTES
 
-        if self.workload.largest < MIN_BYTES:
-            raise Unavailable("small tensors: no other than with shared memory")
-        super().check()
+class SwarmCoreWire(SwarmCore):
+    """The fast mode, everything through the server."""
 
-
-class SwarmWire(_Wire):
-    """The durable lane, every tensor on the wire."""
-
-
-class SwarmCoreWire(_Wire, SwarmCore):
-    """The fast mode, every tensor on the wire."""
+    shm = False

@@ -1,0 +1,113 @@
+"""Head starts: messages that come from this host while the server still stores them.
+
+The lane's copy is what counts: it is acked when the work is done, and it is worked on like any
+other whatever becomes of the early one. They are matched by the message's id and not by their
+bytes: where the stage before was computed twice, two copies differ in their hops.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+from nodes.job import Job
+from nodes.outbox import Outbox
+from swarm.claims import Claims
+from swarm.errors import DecodeError
+from swarm.lanes import Delivery, Early
+from swarm.messages import Features
+from swarm.shm import ShmError
+from swarm.tensors import Claimed
+
+KEPT = 32  # early messages whose copies have not come
+RECENT = 32  # messages that lanes handed out last
+# Nanoseconds; one that lay longer in the socket of a process that was stopped, say, may be
+# another node's by now.
+STALE = 50_000_000
+
+
+class HeadStarts:
+    """One stage's. busy(): a run could not begin at once, or must not. accept(job) begins it."""
+
+    def __init__(
+        self,
+        out: Outbox,
+        claims: Claims | None,
+        busy: Callable[[], bool],
+        accept: Callable[[Job], None],
+    ) -> None:
+        self._out = out
+        self._claims = claims
+        self._busy = busy
+        self._accept = accept
+        self._early: dict[str, Early] = {}  # by message id
+        self._handed_out: deque[tuple[int, str]] = deque(maxlen=RECENT)  # ns, message id
+
+    def came(self, data: bytes, sent: int) -> None:
+        """A message came directly; `sent`, as all times here, in ns of `time.monotonic_ns`. Without
+        a word it is left to its lane whenever anything speaks against it."""
+        now = time.monotonic_ns()
+        if now - sent > STALE or self._busy() or not self._room():
+            return
+        try:
+            job = self._job(data, sent, now)
+        except (DecodeError, ShmError):
+            return
+        if job is not None:
+            self._out.stats.counters.head_starts += 1
+            self._accept(job)
+
+    def joined(self, copy: Delivery, features: Features) -> bool:
+        """Whether a lane's message came early and is in hand, or done, already."""
+        message_id = features.message_id
+        self._handed_out.append((copy.received, message_id))
+        early = self._early.pop(message_id, None)
+        if early is None:
+            return False
+        if early.join(copy) and early.opened and self._claims is not None:
+            self._claims.done(list(early.opened))
+        return True
+
+    def clear(self) -> None:
+        """The lanes' copies will be handed out anew, or to others."""
+        self._early.clear()
+
+    def _job(self, data: bytes, sent: int, now: int) -> Job | None:
+        """None for what is in hand already. Raises `DecodeError`, `ShmError`."""
+        features = Features.decode(data)
+        info = self._out.info
+        wanted = (info.model, info.version, self._out.stage)
+        if (features.model, features.version, features.stage) != wanted:
+            raise DecodeError("sent for another stage")
+        message_id = features.message_id
+        if message_id in self._early or self._overtaken(message_id, sent):
+            return None
+        early = Early(message_id, data, sent, now, self._withdrawn)
+        expires = now / 1e9 + features.budget_us / 1e6 - early.age
+        job = Job(early, features, expires, now / 1e9, early.age)
+        if any(type(value) is Claimed for value in features.tensors.values()):
+            if self._claims is None:
+                raise DecodeError("this node has no shared memory")
+            job.opened = early.opened = self._claims.open(features.tensors)
+        self._early[message_id] = early
+        return job
+
+    def _overtaken(self, message_id: str, sent: int) -> bool:
+        """Whether the copy came first (it may even be done), as far as that is known."""
+        recent = self._handed_out
+        unknown = len(recent) == RECENT and recent[0][0] >= sent
+        return unknown or any(known == message_id for _, known in recent)
+
+    def _room(self) -> bool:
+        """Where there is none, one that is done but whose copy has not come makes it for the next:
+        that copy went elsewhere."""
+        if len(self._early) < KEPT:
+            return True
+        oldest = next(iter(self._early.values()))
+        if oldest.settled:
+            self._withdrawn(oldest)
+        return False
+
+    def _withdrawn(self, early: Early) -> None:
+        self._early.pop(early.id, None)

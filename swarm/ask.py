@@ -1,0 +1,98 @@
+"""One request on its way: what to send, what has come of it, and how its end is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from swarm.claims import UNLENT, Lent
+from swarm.errors import NoResponders, Status, SwarmError
+from swarm.ids import ulid
+from swarm.messages import Result
+from swarm.model import ModelInfo
+
+CORE = "core"
+DURABLE = "durable"
+
+Outcome = Result | SwarmError | None  # of an attempt; None: no answer in good time
+
+
+@dataclass(slots=True)
+class Ask:
+    """One request on its way: what to send, and what has come of it.
+
+    delivery: `durable` (lanes) or `core` (fast mode: no store, the requester's retries only).
+    hedge: percentile (0..1) of the usual latency after which a second copy is sent, or None.
+    """
+
+    info: ModelInfo
+    tensors: Mapping[str, np.ndarray]
+    deadline: float  # loop time, seconds
+    delivery: str = DURABLE
+    hedge: float | None = None
+    id: str = field(default_factory=ulid)
+    agent: str = ""
+    session: str = ""
+    sequence: int = 0
+    traceparent: str = ""
+    begun: float = 0.0  # time.monotonic()
+    attempt: int = 0
+    sent: int = 0  # copies that were published
+    stored: bool = False
+    refusal: str = ""  # what the last attempt failed with, if it was told
+    hops: list[dict[str, object]] = field(default_factory=list)
+    lent: Lent = UNLENT  # for the last attempt in fast mode
+    outcome: asyncio.Future[Outcome] | None = None
+
+    def settle(self, outcome: Outcome) -> None:
+        """The present attempt came to this; the first word counts."""
+        if self.outcome is not None and not self.outcome.done():
+            self.outcome.set_result(outcome)
+
+    def failed(self, error: SwarmError) -> Result:
+        """The result of a request that this error ends."""
+        return Result(
+            id=self.id,
+            model=self.info.model,
+            version=self.info.version,
+            status=error.status,
+            message=str(error),
+            attempt=self.attempt,
+        )
+
+    def expired(self) -> Result:
+        """The result of a request whose budget is over."""
+        where = "it was stored in the first lane" if self.stored else "it could not be stored"
+        return Result(
+            id=self.id,
+            model=self.info.model,
+            version=self.info.version,
+            status=Status.DEADLINE_EXCEEDED,
+            message=f"no answer inside the budget ({where}, {self.attempt} attempt(s)); "
+            + (f"before that: {self.refusal}; " if self.refusal else "")
+            + "`swarm status` shows which stages have a ready node",
+            attempt=self.attempt,
+        )
+
+
+class Picker(Protocol):
+    """A routing policy as a requester sees it."""
+
+    def pick_lane(self, ask: Ask, remaining: float) -> str:
+        """The lane of stage 1 for this attempt; `remaining` seconds of budget are left."""
+        ...
+
+    def ended(self, ask: Ask, ok: bool) -> None:
+        """The request ended."""
+        ...
+
+
+def unheard(outcome: Outcome) -> bool:
+    """Whether nobody listened: in the first stage, or in a later one, which has no node then."""
+    if isinstance(outcome, Result):
+        return outcome.stage > 0 and not outcome.node
+    return isinstance(outcome, NoResponders)

@@ -1,0 +1,173 @@
+"""Processes of one host hand messages over directly: sooner, and with nothing lost by it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from typing import Any
+
+import numpy as np
+import pytest
+from meshes import add_model, close, digits, split_digits, until
+
+import swarm
+from nodes.local import LocalMesh, local_mesh
+from swarm import jetstream
+from swarm.shm import unavailable
+from swarm.subjects import api
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.processes,
+    pytest.mark.skipif(unavailable() is not None, reason=str(unavailable())),
+]
+ROLES = ("shard-1", "shard-2", "shard-3")
+
+
+def sockets() -> set[str]:
+    """Of this user's processes, living or not."""
+    return set(os.listdir(f"/dev/shm/swarm.{os.geteuid()}"))
+
+
+async def counters(local: LocalMesh, name: str) -> dict[str, int]:
+    """By role, as of now."""
+    for status in local.statuses.values():
+        status["at"] = ""
+    local.mesh.link.publish(local.mesh.subjects.status_request)
+    await until(lambda: all(s["at"] for s in local.statuses.values()), 5.0, "the statuses")
+    return {
+        s["role"]: sum(stage["counters"][name] for stage in s["stages"])
+        for s in local.statuses.values()
+    }
+
+
+async def ask(local: LocalMesh, number: int, **options: Any) -> swarm.Result:
+    images, logits = digits()
+    feeds = {"image": images[number : number + 1]}
+    result = await local.mesh.infer("digits", feeds, 5.0, **options)
+    assert close(result.outputs["logits"], logits[number : number + 1])
+    return result
+
+
+async def known_near(local: LocalMesh) -> None:
+    """Until the client knows that the nodes are on its host."""
+    async with asyncio.timeout(10):
+        while not local.mesh.direct.sent:
+            await ask(local, 0)
+            await asyncio.sleep(0.05)
+    await asyncio.sleep(0.5)  # the nodes of each other
+
+
+async def emptied(local: LocalMesh) -> None:
+    """Until every lane has nothing stored and nothing handed out."""
+    stream = local.mesh.subjects.stream("digits", "1")
+    async with asyncio.timeout(10):
+        while True:
+            info = await jetstream.call(local.mesh.link, api("STREAM.INFO", stream))
+            if info["state"]["messages"] == 0:
+                return
+            await asyncio.sleep(0.02)
+
+
+async def test_a_lone_requests_stages_begin_before_their_lanes_hand_it_out() -> None:
+    async with local_mesh() as local:
+        await add_model(local, split_digits(), *ROLES)
+        await known_near(local)
+        before, direct = await counters(local, "head_starts"), local.mesh.direct.received
+        for number in range(60):
+            result = await ask(local, number)
+            assert [hop.stage for hop in result.hops] == [1, 2, 3]
+        after = await counters(local, "head_starts")
+        assert min(after[role] - before[role] for role in ROLES) > 30
+        assert local.mesh.direct.received - direct > 30
+        assert local.mesh.requester.retries == 0
+        await emptied(local)  # each copy was acked
+        assert await counters(local, "redelivered") == dict.fromkeys(ROLES, 0)
+        assert local.mesh.link.callback_errors == 0
+
+
+async def test_many_at_a_time_go_by_their_lanes_alone() -> None:
+    async with local_mesh() as local:
+        await add_model(local, split_digits(), *ROLES)
+        await known_near(local)
+        sent = local.mesh.direct.sent
+        await asyncio.gather(*(ask(local, number) for number in range(40)))
+        assert local.mesh.direct.sent - sent <= 2  # the first, before there were others
+        await emptied(local)
+
+
+async def test_a_mesh_without_shared_memory_sends_nothing_directly() -> None:
+    async with local_mesh(shm=False) as local:
+        await add_model(local, split_digits(), *ROLES)
+        for number in range(30):
+            await ask(local, number)
+        assert await counters(local, "head_starts") == dict.fromkeys(ROLES, 0)
+        assert (local.mesh.direct.sent, local.mesh.direct.received) == (0, 0)
+        assert {status["inbox"] for status in local.statuses.values()} == {""}
+
+
+async def test_in_fast_mode_the_stages_of_one_host_need_no_server_between_them() -> None:
+    async with local_mesh() as local:
+        await add_model(local, split_digits(), *ROLES)
+        await known_near(local)
+        seen: list[str] = []
+        local.mesh.link.subscribe(
+            f"{local.mesh.subjects.root}.fresh.>", lambda message: seen.append(message.subject)
+        )
+        await local.mesh.link.flush()
+        for number in range(30):
+            await ask(local, number, delivery="core")
+        await local.mesh.link.flush()
+        assert seen == []
+
+
+async def test_a_stage_that_dies_with_a_head_start_in_hand_loses_nothing() -> None:
+    """SIGKILL in the midst of lone requests, again and again: each is answered rightly."""
+    async with local_mesh() as local:
+        nodes = await add_model(local, split_digits(), *ROLES, "fallback")
+        await known_near(local)
+        stop = asyncio.Event()
+        answered = 0
+
+        async def stream() -> None:
+            nonlocal answered
+            while not stop.is_set():
+                await ask(local, answered % 50)
+                answered += 1
+
+        running = asyncio.create_task(stream())
+        random = np.random.default_rng(5)
+        for _ in range(4):
+            await asyncio.sleep(0.3 + float(random.uniform(0, 0.01)))
+            before = answered
+            nodes[1].signal(signal.SIGKILL)
+            await until(lambda n=before: answered > n + 20, 10.0, "answers go on")
+            await local.ready()
+        stop.set()
+        await running
+        await emptied(local)
+        assert answered > 200
+
+
+async def test_killed_nodes_leave_no_socket_to_the_next_start() -> None:
+    async with local_mesh() as local:
+        nodes = await add_model(local, split_digits(), *ROLES)
+        theirs = {str((local.status_of(node) or {})["inbox"]) for node in nodes}
+        assert theirs <= sockets()
+        for node in nodes:
+            node.wanted = False
+            node.signal(signal.SIGKILL)
+        await until(lambda: not any(node.alive for node in nodes), 10.0, "the nodes end")
+        local.mesh.direct._swept = -1e9
+        local.mesh.direct.tend()
+        assert not theirs & sockets()
+
+
+async def test_status_says_where_a_node_is_reached_and_its_priority() -> None:
+    async with local_mesh() as local:
+        await add_model(local, split_digits(), "shard-1", "fallback")
+        told = {s["role"]: (s["inbox"][:7], s["priority"]) for s in local.statuses.values()}
+        assert told == {"shard-1": ("_INBOX.", 0), "fallback": ("_INBOX.", 2)}
+        assert json.dumps(local.statuses)

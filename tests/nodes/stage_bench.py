@@ -1,0 +1,251 @@
+"""A stage with fakes around it: what it is given, and what it sends."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from nodes.job import StageOptions
+from nodes.outbox import Outbox
+from nodes.stage import StageServer
+from shards.errors import InputError, RunError
+from shards.runtime import CancelToken
+from swarm.errors import SwarmError
+from swarm.messages import Features, Result
+from swarm.model import ModelInfo, Spec, Stage
+from swarm.subjects import Subjects
+
+LIMIT = 20.0  # seconds; only a hang gets there
+SPEC = (Spec("x", "FP32", (-1, 4)),)
+INFO = ModelInfo(
+    "m", "1", SPEC, SPEC, (Stage(1, SPEC, SPEC, 1.0), Stage(2, SPEC, SPEC, 1.0)), batchable=True
+)
+POISON = 666.0
+
+
+class FakeModel:
+    """Adds one; fails on poison; `slow` seconds a run, unless cancelled."""
+
+    batchable = True
+
+    def __init__(self, compute_ms: float = 5.0, slow: float = 0.0) -> None:
+        self.compute_ms = compute_ms
+        self.slow = slow
+        self.batches: list[int] = []
+        self.error: Exception = RunError("poison")
+        self.threads: list[int] = []
+
+    def check(self, tensors: Any) -> None:
+        if list(tensors) != ["x"]:
+            raise InputError("x", "x", str(list(tensors)))
+
+    def _wait(self, cancel: CancelToken | None) -> None:
+        from shards.errors import RunTerminated
+
+        until = time.monotonic() + self.slow
+        while time.monotonic() < until:
+            time.sleep(0.005)
+            if cancel is not None and cancel.cancelled:
+                raise RunTerminated("cancelled")
+
+    def run(self, tensors: Any, cancel: CancelToken | None = None) -> dict[str, np.ndarray]:
+        return self.run_batch([tensors], cancel)[0]
+
+    def run_batch(
+        self, requests: Any, cancel: CancelToken | None = None
+    ) -> list[dict[str, np.ndarray]]:
+        self.batches.append(len(requests))
+        self.threads.append(threading.get_ident())
+        self._wait(cancel)
+        if any((tensors["x"] == POISON).any() for tensors in requests):
+            raise self.error
+        return [{"x": tensors["x"] + 1} for tensors in requests]
+
+
+class FakeLink:
+    """Keeps what is published, by subject."""
+
+    connected = True
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, bytes]] = []
+        self.replies: list[str] = []
+        self.error: SwarmError | None = None
+        self.options = SimpleNamespace(inbox="_INBOX.node")
+        self.callbacks: dict[str, Any] = {}
+        self.on_down: list[Any] = []
+
+    def subscribe(self, subject: str, callback: Any) -> int:
+        self.callbacks[subject] = callback
+        return 1
+
+    def unsubscribe(self, sid: int) -> None:
+        self.callbacks.clear()
+
+    def publish(self, subject: str, data: Any = b"", reply: str = "", headers: bytes = b"") -> None:
+        if self.error is not None:
+            raise self.error
+        self.replies.append(reply)
+        self.sent.append((subject, data if isinstance(data, bytes) else b"".join(data)))
+
+    def push(self) -> None:
+        """All was sent at once."""
+
+
+class FakePublisher:
+    """Stores, or refuses as often as it is told to; with `hold` it is not said before `release`."""
+
+    def __init__(self) -> None:
+        self.hold = False
+        self._held: list[Any] = []
+        self.stored: list[tuple[str, Features]] = []
+        self.refusals: list[SwarmError] = []
+        self.tries = 0
+
+    def publish(self, subject: str, data: Any, message_id: str, on_stored: Any) -> None:
+        self.tries += 1
+        error = self.refusals.pop(0) if self.refusals else None
+        if error is None:
+            self.stored.append((subject, Features.decode(b"".join(data))))
+        if self.hold:
+            self._held.append(on_stored)
+        else:
+            asyncio.get_running_loop().call_soon(on_stored, error, 1)
+
+    def release(self, error: SwarmError | None) -> None:
+        """Tell what was held that it was stored, or not."""
+        while self._held:
+            self._held.pop()(error, 1)
+
+
+class FakeLane:
+    def __init__(self) -> None:
+        self.held: dict[int, FakeDelivery] = {}
+        self.pending = 0
+        self.paused = False
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def resume(self) -> None:
+        self.paused = False
+
+    async def drain(self) -> None:
+        self.paused = True
+
+
+class FakeDelivery:
+    direct = False
+
+    def __init__(
+        self,
+        lane: FakeLane,
+        data: bytes,
+        age: float = 0.0,
+        delivered: int = 1,
+        fresh: bool = False,
+    ) -> None:
+        self.data = data
+        self.reply = "$JS.ACK.x"
+        self.received = time.monotonic_ns()
+        self.age = age
+        self.delivered = delivered
+        self.pending = 0
+        self.fresh = fresh
+        self.ended = ""
+        self._lane = lane
+        lane.held[id(self)] = self
+
+    @property
+    def settled(self) -> bool:
+        return self.ended != ""
+
+    def _end(self, how: str) -> None:
+        self._lane.held.pop(id(self), None)
+        self.ended = self.ended or how
+
+    def ack(self) -> bool:
+        ours = not self.ended
+        self._end("ack")
+        return ours
+
+    def nak(self, delay: float = 0.0) -> None:
+        self._end("nak")
+
+    def term(self) -> None:
+        self._end("term")
+
+    def withdraw(self) -> bool:
+        return False
+
+
+class Bench:
+    def __init__(self, model: FakeModel, stage: int = 2, **options: Any) -> None:
+        self.model = model
+        self.link = FakeLink()
+        self.publisher = FakePublisher()
+        self.lane = FakeLane()
+        self.number = 0
+        self.stage = stage
+        settings: dict[str, Any] = {"max_batch": 8, "start_check": False} | options
+        out = Outbox(
+            self.link,  # type: ignore[arg-type]
+            Subjects("t"),
+            self.publisher,  # type: ignore[arg-type]
+            INFO,
+            stage,
+            "n1",
+        )
+        self.server = StageServer(
+            self.link,  # type: ignore[arg-type]
+            model,
+            out,
+            StageOptions(**settings),
+        )
+        self.server.lanes.append(self.lane)  # type: ignore[arg-type]
+
+    def message(self, value: float = 1.0, *, budget: float = 10.0, **more: Any) -> bytes:
+        """The next request, as it comes."""
+        self.number += 1
+        features = Features(
+            f"r{self.number}",
+            "m",
+            "1",
+            more.pop("stage", self.stage),
+            f"_INBOX.r{self.number}",
+            int(budget * 1e6),
+            more.pop("tensors", {"x": np.full((1, 4), value, np.float32)}),
+            **more,
+        )
+        return b"".join(features.parts())
+
+    def deliver(self, data: bytes, **delivery: Any) -> FakeDelivery:
+        """Hand a message out, as a lane does."""
+        made = FakeDelivery(self.lane, data, **delivery)
+        self.server.delivered(made)  # type: ignore[arg-type]
+        return made
+
+    def send(self, value: float = 1.0, *, budget: float = 10.0, **more: Any) -> FakeDelivery:
+        names = ("age", "delivered", "fresh")
+        delivery = {key: more.pop(key) for key in names if key in more}
+        return self.deliver(self.message(value, budget=budget, **more), **delivery)
+
+    def answers(self) -> dict[str, Result]:
+        """By request id; an id that was answered twice fails the test."""
+        found: dict[str, Result] = {}
+        for subject, data in self.link.sent:
+            if subject.startswith("_INBOX."):
+                result = Result.decode(data)
+                assert result.id not in found, f"{result.id} was answered twice"
+                found[result.id] = result
+        return found
+
+    async def all_ended(self, *deliveries: FakeDelivery) -> None:
+        async with asyncio.timeout(LIMIT):
+            while not all(d.settled for d in deliveries):  # noqa: ASYNC110
+                await asyncio.sleep(0.005)

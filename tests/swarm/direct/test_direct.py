@@ -1,0 +1,226 @@
+"""Datagrams between processes of one host: they arrive, or `send` says that they did not."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from swarm.direct import LARGEST, Direct
+from swarm.link import Link, LinkMessage, LinkOptions
+
+pytestmark = pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="no Unix sockets here")
+
+Make = Callable[[], Direct]
+LIMIT = 5.0  # seconds; only a hang gets there
+
+
+@pytest.fixture
+async def make(tmp_path: Path) -> AsyncIterator[Make]:
+    made: list[Direct] = []
+
+    def one() -> Direct:
+        direct = Direct(Link(LinkOptions()), str(tmp_path))
+        made.append(direct)
+        return direct
+
+    yield one
+    for direct in made:
+        direct.close()
+
+
+async def next_of(direct: Direct, subject: str) -> asyncio.Queue[tuple[bytes, int]]:
+    queue: asyncio.Queue[tuple[bytes, int]] = asyncio.Queue()
+    direct.listen(subject, lambda data, sent: queue.put_nowait((data, sent)))
+    return queue
+
+
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / f"swarm.{os.geteuid()}"
+
+
+async def test_a_message_reaches_the_process_with_that_inbox_and_whoever_listens_there(
+    make: Make,
+) -> None:
+    a, b, other = make(), make(), make()
+    assert all(d.open() for d in (a, b, other))
+    got, nothing = await next_of(b, "lane"), await next_of(other, "lane")
+    inbox = b._link.options.inbox
+    assert a.send(inbox, "lane", [b"head", memoryview(b"tensor")])
+    data, sent = await asyncio.wait_for(got.get(), LIMIT)
+    assert data == b"headtensor"
+    assert sent > 0
+    assert a.send(inbox, "nobody listens", [b"x"])  # it is dropped: the lane has it
+    b.forget("lane")
+    assert a.send(inbox, "lane", [b"x"])
+    await asyncio.sleep(0.05)
+    assert got.empty()
+    assert nothing.empty()
+    assert b._link.callback_errors == 0
+
+
+async def test_an_answer_reaches_whoever_expects_it(make: Make) -> None:
+    a, b = make(), make()
+    a.open(), b.open()
+    answers: asyncio.Queue[LinkMessage] = asyncio.Queue()
+    reply = b._link.expect(answers.put_nowait)
+    assert a.answer(reply, [b"result"])
+    message = await asyncio.wait_for(answers.get(), LIMIT)
+    assert (message.subject, bytes(message.data), message.status) == (reply, b"result", b"")
+
+
+async def test_what_cannot_be_delivered_is_refused_and_nothing_is_raised(make: Make) -> None:
+    a, b = make(), make()
+    inbox = b.open()
+    assert not a.send(inbox, "s", [b"x"]), "it has no socket itself"
+    a.open()
+    assert not a.send(inbox, "s", [b"x" * (LARGEST + 1)])
+    assert a.send(inbox, "s", [b"x" * LARGEST])
+    b.close()
+    assert not a.send(inbox, "s", [b"x"]), "the other is gone"
+    assert not a.send("_INBOX.never-there", "s", [b"x"])
+    assert not a.answer("", [b"x"])
+    assert a.sent == 1
+
+
+async def test_a_process_that_does_not_read_is_a_refusal_and_no_wait(make: Make) -> None:
+    a, b = make(), make()
+    a.open()
+    inbox = b.open()
+    taken = 0
+    while a.send(inbox, "s", [b"x" * 1000]):
+        taken += 1
+        assert taken < 100_000
+    got = await next_of(b, "s")
+    for _ in range(taken):
+        await asyncio.wait_for(got.get(), LIMIT)
+    assert a.send(inbox, "s", [b"x"]), "there is room again"
+
+
+@pytest.mark.parametrize(
+    "inbox",
+    [
+        "",
+        "..",
+        "_INBOX",
+        "_INBOX.",
+        "_INBOX.../x",
+        "_INBOX.a/b",
+        "../_INBOX.a",
+        "_INBOX.a\x00b",
+        "_INBOX." + "a" * 100,
+        "_INBOX.a\n",
+        "/dev/log",
+    ],
+)
+async def test_an_inbox_from_elsewhere_never_names_another_file(
+    make: Make, tmp_path: Path, inbox: str
+) -> None:
+    a = make()
+    a.open()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as victim:
+        victim.bind(str(tmp_path / "x"))
+        victim.setblocking(False)
+        assert not a.send(inbox, "s", [b"x"])
+        assert not a.answer(inbox + ".1", [b"x"])
+        with pytest.raises(BlockingIOError):
+            victim.recv(10)
+
+
+async def test_only_its_user_can_send_to_a_process(make: Make, tmp_path: Path) -> None:
+    a = make()
+    a.open()
+    assert stat.S_IMODE(directory(tmp_path).stat().st_mode) == 0o700
+    (only,) = directory(tmp_path).iterdir()
+    assert stat.S_IMODE(only.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("trap", ["open to others", "a link", "a file"])
+async def test_a_directory_that_others_could_have_made_is_not_used(
+    make: Make, tmp_path: Path, trap: str
+) -> None:
+    target = directory(tmp_path)
+    if trap == "open to others":
+        target.mkdir()
+        target.chmod(0o777)
+    elif trap == "a link":
+        (tmp_path / "elsewhere").mkdir(mode=0o700)
+        target.symlink_to(tmp_path / "elsewhere")
+    else:
+        target.touch()
+    a = make()
+    assert a.open() == ""
+    assert not a.send(a._link.options.inbox, "s", [b"x"])
+    a.close()
+
+
+async def test_nothing_is_left_of_a_process_that_closed(make: Make, tmp_path: Path) -> None:
+    a, b = make(), make()
+    a.open(), b.open()
+    a.close()
+    a.close()
+    assert len(list(directory(tmp_path).iterdir())) == 1
+    b.close()
+    assert not directory(tmp_path).exists()
+    assert a.open(), "it can come again"
+
+
+async def test_the_socket_of_a_killed_process_is_swept_and_that_of_a_living_one_is_not(
+    make: Make, tmp_path: Path
+) -> None:
+    code = (
+        "import asyncio, sys\n"
+        "from swarm.direct import Direct\n"
+        "from swarm.link import Link, LinkOptions\n"
+        "async def main():\n"
+        "    d = Direct(Link(LinkOptions()), sys.argv[1]); print(d.open(), flush=True)\n"
+        "    await asyncio.sleep(60)\n"
+        "asyncio.run(main())\n"
+    )
+    a = make()
+    mine = a.open()
+    with subprocess.Popen(  # noqa: ASYNC220
+        [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None
+        theirs = (await asyncio.to_thread(child.stdout.readline)).strip()
+        assert a.send(theirs, "s", [b"x"])
+        a.tend()
+        assert {p.name for p in directory(tmp_path).iterdir()} == {mine, theirs}
+        child.send_signal(signal.SIGKILL)
+    assert not a.send(theirs, "s", [b"x"])
+    a._swept = -1e9
+    a.tend()
+    assert {p.name for p in directory(tmp_path).iterdir()} == {mine}
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(garbage=st.lists(st.binary(max_size=60), max_size=4))
+async def test_garbage_in_the_socket_costs_nobody_a_message(
+    make: Make, garbage: list[bytes]
+) -> None:
+    a, b = make(), make()
+    a.open()
+    got = await next_of(b, "lane")
+    inbox = b.open()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as attacker:
+        for data in garbage:
+            attacker.sendto(data, b._address(inbox))
+    assert a.send(inbox, "lane", [b"good"])
+    while True:
+        data, _ = await asyncio.wait_for(got.get(), LIMIT)
+        if data == b"good":
+            break
+    a.close(), b.close()
