@@ -25,6 +25,8 @@ RECENT = 32  # messages that lanes handed out last
 # Nanoseconds; one that lay longer in the socket of a process that was stopped, say, may be
 # another node's by now.
 STALE = 50_000_000
+# Nanoseconds; the server remembers ids for as long (`LaneOptions.duplicates`).
+FORGOTTEN = 30_000_000_000
 
 
 class HeadStarts:
@@ -54,19 +56,26 @@ class HeadStarts:
             job = self._job(data, sent, now)
         except (DecodeError, ShmError):
             return
-        if job is not None:
-            self._out.stats.counters.head_starts += 1
+        if job is None:
+            return
+        self._out.stats.counters.head_starts += 1
+        try:
             self._accept(job)
+        except Exception:
+            job.delivery.withdraw()  # its copy would join what nobody works on
+            raise
 
     def joined(self, copy: Delivery, features: Features) -> bool:
         """Whether a lane's message came early and is in hand, or done, already."""
         message_id = features.message_id
         self._handed_out.append((copy.received, message_id))
         early = self._early.pop(message_id, None)
-        if early is None:
+        if early is None or copy.received - early.received > FORGOTTEN:
             return False
-        if early.join(copy) and early.opened and self._claims is not None:
+        if early.join(copy) and self._claims is not None:
             self._claims.done(list(early.opened))
+        if self._claims is not None and early.opened and copy.data != early.data:
+            self._claims.give_back(features.tensors)  # those of the other run of the stage before
         return True
 
     def clear(self) -> None:
@@ -105,9 +114,10 @@ class HeadStarts:
         if len(self._early) < KEPT:
             return True
         oldest = next(iter(self._early.values()))
-        if oldest.settled:
+        if oldest.settled or time.monotonic_ns() - oldest.received > FORGOTTEN:
             self._withdrawn(oldest)
         return False
 
     def _withdrawn(self, early: Early) -> None:
-        self._early.pop(early.id, None)
+        if self._early.get(early.id) is early:
+            del self._early[early.id]

@@ -80,10 +80,8 @@ class Outbox:
 
     def sent(self, job: Job, result: dict[str, np.ndarray], seconds: float, batch: int) -> None:
         """Pass a result on: to the next lane, or to the requester."""
-        if job.opened and self._claims is not None and not self._claims.intact(job.opened):
-            # The memory was recycled under the run: its result means nothing.
-            if not job.delivery.withdraw():
-                self.fail_job(job, Status.UNAVAILABLE, "a claim was recycled")
+        if not self._intact(job):
+            self.fail_job(job, Status.UNAVAILABLE, "the result means nothing")
             return
         features = job.features
         features.hops.append(
@@ -107,6 +105,10 @@ class Outbox:
         self.stats.compute.add(seconds, now)
         self.stats.queue.add(job.queue_us / 1e6, now)
 
+    def _intact(self, job: Job) -> bool:
+        """Whether the shared memory of a job is still what was lent to it."""
+        return not job.opened or self._claims is None or self._claims.intact(job.opened)
+
     def _answer(self, job: Job, result: dict[str, np.ndarray], seconds: float) -> None:
         features = job.features
         answer = Result(
@@ -123,6 +125,7 @@ class Outbox:
                 if not job.delivery.direct or not self._direct.answer(features.reply, parts):
                     self._link.publish(features.reply, parts)
         except NotConnected:
+            job.delivery.withdraw()
             return  # it will be handed out again
         except SwarmError as error:
             self.fail_job(job, error.status, str(error))
@@ -132,7 +135,7 @@ class Outbox:
         # Same connection, same order: the server has the answer before it has the ack.
         self._finish(job)
 
-    def _forward(self, job: Job) -> None:
+    def _forward(self, job: Job, again: bool = False) -> None:
         features = job.features
         features.budget_us = int((job.expires - time.monotonic()) * 1e6)
         claims = self._claims
@@ -151,11 +154,14 @@ class Outbox:
                 else:
                     lane = self._next_lane(self.info, self.stage + 1, features)
                     subject = self._subject_of(lane)
-                    if job.delivery.direct and (inbox := near.inboxes.get(lane, "")):
-                        self._direct.send(inbox, subject, parts)  # a head start
-                    stored = partial(self._stored, job, lent)
+                    inbox = near.inboxes.get(lane, "") if job.delivery.direct else ""
+                    ahead = inbox and not again and self._link.connected
+                    ahead = ahead and self._direct.send(inbox, subject, parts)
+                    # Whoever got a head start may be reading it, stored or not.
+                    stored = partial(self._stored, job, UNLENT if ahead else lent)
                     self._publisher.publish(subject, parts, features.message_id, stored)
         except NotConnected:
+            job.delivery.withdraw()
             return  # the message will be handed out again
         except SwarmError as error:
             self.fail_job(job, error.status, str(error))
@@ -212,7 +218,7 @@ class Outbox:
 
     def _retry(self, job: Job) -> None:
         if not job.delivery.settled:
-            self._forward(job)
+            self._forward(job, again=True)
 
     def fail(
         self,
@@ -231,6 +237,11 @@ class Outbox:
 
     def fail_job(self, job: Job, status: Status, text: str) -> None:
         """The same for a job, whose shared memory nobody needs any more."""
+        if not self._intact(job):
+            # What it failed on was not what was sent.
+            if job.delivery.withdraw():
+                return
+            status, text = Status.UNAVAILABLE, f"a claim was recycled; {text}"
         self.fail(job.delivery, job.features, status, text, settle=False)
         self._settle(job)
 

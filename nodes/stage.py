@@ -199,7 +199,8 @@ class StageServer:
     def _busy(self) -> bool:
         """Whether a head start would not start at once, or must not."""
         waits = bool(self._waiting or self._running) or self.queued > 1
-        return waits or self._suspended or self._quotas is not None
+        unable = self._suspended or not self._link.connected
+        return waits or unable or self._quotas is not None
 
     def _expired(self, job: Job, now: float) -> bool:
         """Answer what cannot be answered in time any more; True when it was so."""

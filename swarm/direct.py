@@ -29,7 +29,10 @@ from swarm.tensors import Part
 
 log = logging.getLogger("swarm.direct")
 
-LARGEST = 30_000  # bytes; larger messages go by shared memory, or through the server
+# Bytes; larger messages go by shared memory, or through the server. What a process has not read
+# counts against its senders' buffers (208 KB by default), and ten messages are queued at most: so
+# one that hangs leaves its senders room for others.
+LARGEST = 16_000
 SWEEP_EVERY = 30.0  # seconds
 VERSION = 1
 _HEAD = struct.Struct("<BQH")  # version, CLOCK_MONOTONIC in ns at the sending, subject's length
@@ -44,9 +47,12 @@ class Direct:
 
     def __init__(self, link: Link, directory: str = SHM_DIRECTORY) -> None:
         self._link = link
-        self._directory = f"{directory}/swarm.{os.geteuid()}"
+        self._directory = f"{directory}/swarm.{getattr(os, 'geteuid', int)()}"
+        self._identity = (0, 0)  # of the directory that the socket is in
         self._replies = link.options.inbox + "."
         self._listeners: dict[str, OnDirect] = {}
+        # What nobody listens for here (any more): the sender thinks that it was delivered.
+        self.on_unheard: Callable[[str, bytes], None] = lambda subject, data: None
         self._socket: socket.socket | None = None
         self._buffer = bytearray(64 * 1024)
         self._view = memoryview(self._buffer)
@@ -117,49 +123,79 @@ class Direct:
             self._link.deliver(LinkMessage(subject, "", None, data))
         elif (callback := self._listeners.get(subject)) is not None:
             callback(data, sent)
+        else:
+            self.on_unheard(subject, data)
 
     # --- life -------------------------------------------------------------------------
 
     def open(self) -> str:
         """Be reachable from this host's processes: the inbox under which, or "" where that cannot
         be, which is logged."""
-        inbox = self._link.options.inbox
-        mine = None
+        for attempt in range(1, 4):
+            try:
+                self._open()
+                return self._link.options.inbox
+            except FileNotFoundError:  # the last process to leave took the directory away just now
+                if attempt < 3:
+                    continue
+                log.info("messages of this host go through the server: %s is gone", self._directory)
+            except (OSError, AttributeError) as error:
+                log.info("messages of this host go through the server: %s", error)
+                break
+        return ""
+
+    def _open(self) -> None:
+        path = self._path(self._link.options.inbox)
+        self._identity = self._enter()
+        mine = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         try:
-            path = self._path(inbox)
-            self._enter()
-            mine = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
             mine.bind(path)
             os.chmod(path, 0o600)
             asyncio.get_running_loop().add_reader(mine, self._readable)
-        except (OSError, AttributeError) as error:
-            log.info("messages of this host go through the server: %s", error)
-            if mine is not None:
-                mine.close()
-            return ""
+        except BaseException:
+            mine.close()
+            raise
         self._socket = mine
-        return inbox
 
-    def _enter(self) -> None:
-        """The directory, ours alone. Raises `OSError`."""
+    def _enter(self) -> tuple[int, int]:
+        """Make the directory, or find it; it is ours alone. Raises `OSError`."""
         with contextlib.suppress(FileExistsError):
             os.mkdir(self._directory, 0o700)
+        return self._found()
+
+    def _found(self) -> tuple[int, int]:
+        """Which directory it is. Raises `OSError` when there is none, or others may enter it."""
         found = os.lstat(self._directory)
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
             raise PermissionError(f"{self._directory} is not a directory of this user's alone")
+        return found.st_dev, found.st_ino
 
     def tend(self) -> None:
-        """Now and then: remove the sockets of processes that ended without a word."""
-        now = time.monotonic()
-        if self._socket is None or now - self._swept < SWEEP_EVERY:
+        """Call about every second. Never raises."""
+        if self._socket is None:
             return
-        self._swept = now
+        try:
+            if self._found() != self._identity:
+                raise FileNotFoundError(f"{self._directory} was made anew")
+            if time.monotonic() - self._swept > SWEEP_EVERY:
+                self._swept = time.monotonic()
+                self._sweep()
+        except OSError as error:
+            # A cleaner took the directory away: nobody reaches this process there any more.
+            log.info("%s", error)
+            self.close()
+            self.open()
+
+    def _sweep(self) -> None:
+        """Remove the sockets of processes that ended without a word. Raises `OSError`."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
             for entry in os.scandir(self._directory):
+                if not stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode):
+                    continue
                 try:
                     probe.connect(entry.path)
                 except ConnectionRefusedError:
-                    with contextlib.suppress(FileNotFoundError):
+                    with contextlib.suppress(OSError):
                         os.unlink(entry.path)
                 except OSError:
                     continue

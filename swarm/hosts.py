@@ -1,4 +1,5 @@
-"""Which stages are served on this host only: where tensors may go by shared memory."""
+"""What a mere client knows of where nodes are: whether tensors may go by shared memory, and which
+node it can reach directly."""
 
 from __future__ import annotations
 
@@ -13,28 +14,49 @@ from swarm.peerstate import StagePeer
 from swarm.subjects import Subjects
 
 FORGET_AFTER = 3.0  # seconds without a word: a node speaks every second
+# To listen means to parse each node's status each second (a thousand clients that did so would get
+# more messages of a hundred nodes than the mesh carries otherwise). Small messages pay for it from
+# so many questions within a second on; each is kept for 0.2 s, so one a second is the most else.
+OFTEN = 3
+IDLE_AFTER = 5.0  # seconds without a question after which it listens no more
 
 
 class Hosts:
-    """Learns from status documents, from the first question on (most clients never ask)."""
+    """Listens to status documents from the first question on, as long as there are questions."""
 
     def __init__(self, link: Link, subjects: Subjects) -> None:
         self._link = link
         self._subjects = subjects
         self._sid = 0
+        self._asked = 0.0  # the last question
+        self._recent: list[float] = []  # questions for small messages
         self._nodes: dict[str, tuple[StagePeer, frozenset[tuple[str, str, int]], float]] = {}
+
+    def worth_it(self, now: float) -> bool:
+        """Whether small messages are sent often enough to listen for them; one is being sent."""
+        if self._sid:
+            return True
+        self._recent = [at for at in self._recent if now - at < 1.0] + [now]
+        return len(self._recent) >= OFTEN
 
     def serving(self, model: str, version: str, stage: int) -> list[StagePeer]:
         """The nodes heard of that serve the stage."""
+        now = self._asked = time.monotonic()
         if not self._sid:
             self._sid = self._link.subscribe(self._subjects.status_all, self._take)
             with contextlib.suppress(NotConnected):  # they speak every second anyway
                 self._link.publish(self._subjects.status_request)
-        now = time.monotonic()
         key = (model, version, stage)
         # An id is unique per start: those of the dead would be kept for ever.
         self._nodes = {n: v for n, v in self._nodes.items() if now - v[2] < FORGET_AFTER}
         return [peer for peer, serves, _ in self._nodes.values() if key in serves]
+
+    def tend(self) -> None:
+        """Call about every second."""
+        if self._sid and time.monotonic() - self._asked > IDLE_AFTER:
+            self._link.unsubscribe(self._sid)
+            self._sid = 0
+            self._nodes.clear()
 
     def _take(self, message: LinkMessage) -> None:
         try:
@@ -48,7 +70,7 @@ class Hosts:
                     str(doc["node"]),
                     int(doc.get("priority", 0)),
                     str(doc.get("host_id", "")),
-                    doc["state"] == "draining",
+                    doc["state"] != "ready",
                     str(doc.get("inbox", "")),
                 )
                 self._nodes[peer.node] = (peer, serves, time.monotonic())

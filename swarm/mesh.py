@@ -96,16 +96,21 @@ class Mesh:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    def near(self, info: ModelInfo, stage: int) -> Near:
-        """Which nodes of a stage are on this host. Asked for each message, so the answer is kept
-        for a moment; who cannot read a claim fetches."""
+    def near(self, info: ModelInfo, stage: int, large: bool = True) -> Near:
+        """Which nodes of a stage are on this host, for a message that is large, or not. Asked for
+        each, so the answer is kept for a moment; who cannot read a claim fetches."""
         if not self.claims.host:
             return NOWHERE
         key = (info.model, info.version, stage)
         now = time.monotonic()
         at, answer = self._near.get(key, (-NEAR_FOR, NOWHERE))
         if now - at > NEAR_FOR:
-            peers = self.hosts.serving(*key) if self.peers is None else self.peers(info, stage)
+            if self.peers is not None:
+                peers = self.peers(info, stage)
+            elif large or self.hosts.worth_it(now):
+                peers = self.hosts.serving(*key)
+            else:
+                peers = []
             answer = near(peers, self.claims.host)
             self._near[key] = (now, answer)
         return answer
@@ -118,6 +123,13 @@ class Mesh:
         """Be reachable for the processes of this host, unless shared memory is switched off."""
         if self.claims.host and not self.inbox:
             self.inbox = self.direct.open()
+            self.direct.on_unheard = self._unheard
+
+    def _unheard(self, subject: str, data: bytes) -> None:
+        """Fast mode has no lane: what came for a stage that is not served here any more goes to
+        whoever serves it now."""
+        if subject.startswith(f"{self.subjects.root}.fresh."):
+            self.link.publish(subject, data)
 
     async def tend(self) -> None:
         """Once a second: give back shared memory that nobody needs. Until cancelled."""
@@ -125,6 +137,7 @@ class Mesh:
             await asyncio.sleep(1.0)
             self.claims.tend()
             self.direct.tend()
+            self.hosts.tend()
 
     async def close(self) -> None:
         """Free what this client holds, and disconnect."""

@@ -29,7 +29,7 @@ def near(peers: Iterable[StagePeer], host: str) -> Near:
     if not host or not peers:
         return NOWHERE
     here = [peer for peer in peers if peer.host == host]
-    inboxes = {peer.node: peer.inbox for peer in here if peer.inbox}
+    inboxes = {peer.node: peer.inbox for peer in here if peer.inbox and peer.node != ANY}
     # The shared lane's messages go to primaries first: with one, to that. Nobody else is guessed
     # at: who has just joined, or suspects a primary, knows fallbacks only, and is wrong.
     primaries = [peer for peer in peers if peer.priority == PRIMARY and not peer.draining]

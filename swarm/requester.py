@@ -65,7 +65,7 @@ class Requester:
         subjects: Subjects,
         publisher: Publisher,
         claims: Claims | None = None,
-        near: Callable[[ModelInfo, int], Near] = lambda info, stage: NOWHERE,
+        near: Callable[[ModelInfo, int, bool], Near] = lambda info, stage, large: NOWHERE,
         direct: Direct | None = None,
     ) -> None:
         self._link = link
@@ -238,8 +238,10 @@ class Requester:
         lent, near = UNLENT, NOWHERE
         if self._claims is not None and self._claims.host:
             features.host = self._claims.host
-            near = self._near(info, 1)
-            if near.shared and self._claims.wants(features.tensors):
+            large = self._claims.wants(features.tensors)
+            if large or len(self._asks) <= FEW_FRESH:
+                near = self._near(info, 1, large)
+            if near.shared and large:
                 lent = self._claims.lend(features.tensors)
         with lent:
             parts = features.parts(lent.packed)
@@ -258,14 +260,15 @@ class Requester:
             if self.picker is not None:
                 lane = self.picker.pick_lane(ask, ask.deadline - now)
             subject = self._subjects.features(info.model, info.version, 1, lane)
-            if inbox := self._short_cut(near, lane, FEW, ask):
-                self._direct.send(inbox, subject, parts)  # a head start
-            self._store(ask, subject, parts, features.message_id, lent)
+            inbox = self._short_cut(near, lane, FEW, ask)
+            ahead = inbox and self._direct.send(inbox, subject, parts)
+            # Whoever got a head start may be reading it, stored or not.
+            self._store(ask, subject, parts, features.message_id, UNLENT if ahead else lent)
 
     def _short_cut(self, near: Near, lane: str, few: int, ask: Ask) -> str:
         """The inbox of the node of this host that takes the message; "" for the server's way, which
         every attempt but the first goes."""
-        if ask.attempt > 1 or len(self._asks) > few:
+        if ask.attempt > 1 or len(self._asks) > few or not self._link.connected:
             return ""
         return near.inboxes.get(lane, "")
 

@@ -16,12 +16,13 @@ class FreshDelivery:
 
     __slots__ = ("age", "data", "delivered", "direct", "fresh", "pending", "received", "reply")
 
-    def __init__(self, message: LinkMessage, direct: bool = False) -> None:
+    def __init__(self, message: LinkMessage, sent: int = 0) -> None:
+        """sent: for what came directly, ns of `time.monotonic_ns`."""
         self.data = message.data
-        self.direct = direct
+        self.direct = sent > 0
         self.reply = message.reply
         self.received = time.monotonic_ns()
-        self.age = 0.0
+        self.age = (self.received - sent) / 1e9 if sent else 0.0
         self.delivered = 1
         self.pending = 0
         self.fresh = True
@@ -74,9 +75,9 @@ class FreshLane:
             if self._direct is not None:
                 self._direct.listen(self._subject, self._came_direct)
 
-    def _came_direct(self, data: bytes, _sent: int) -> None:
+    def _came_direct(self, data: bytes, sent: int) -> None:
         message = LinkMessage(self._subject, "", None, data)
-        self._on_delivery(FreshDelivery(message, direct=True))
+        self._on_delivery(FreshDelivery(message, sent))
 
     async def close(self) -> None:
         """Take no more; what the server had sent already still arrives."""

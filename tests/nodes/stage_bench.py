@@ -102,6 +102,7 @@ class FakePublisher:
 
     def __init__(self) -> None:
         self.hold = False
+        self.raises: SwarmError | None = None
         self._held: list[Any] = []
         self.stored: list[tuple[str, Features]] = []
         self.refusals: list[SwarmError] = []
@@ -109,6 +110,8 @@ class FakePublisher:
 
     def publish(self, subject: str, data: Any, message_id: str, on_stored: Any) -> None:
         self.tries += 1
+        if self.raises is not None:
+            raise self.raises
         error = self.refusals.pop(0) if self.refusals else None
         if error is None:
             self.stored.append((subject, Features.decode(b"".join(data))))

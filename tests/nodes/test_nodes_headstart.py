@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from stage_bench import Bench, FakeDelivery, FakeModel
 
-from nodes.headstart import KEPT, STALE
+from nodes.headstart import FORGOTTEN, KEPT, STALE
 from swarm.errors import NotConnected, Status, Unavailable
 from swarm.messages import Features
 
@@ -198,3 +198,51 @@ async def test_a_budget_that_ran_out_on_the_way_is_an_answer(bench: Callable[...
     assert b.model.batches == []
     assert await ended(b.deliver(data)) == ["ack"]
     assert Features.decode(data).id == "r1"
+
+
+async def test_without_a_connection_nothing_is_begun_that_could_not_be_passed_on(
+    bench: Callable[..., Bench],
+) -> None:
+    b = bench()
+    b.link.connected = False
+    data = came(b, b.message())
+    assert b.model.batches == []
+    b.link.connected = True
+    assert await ended(b.deliver(data)) == ["ack"]
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+async def test_a_connection_that_ends_during_the_run_leaves_the_work_to_the_copy(
+    bench: Callable[..., Bench], stage: int
+) -> None:
+    b = bench(stage=stage)
+    lost = NotConnected("lost")
+    b.link.error, b.publisher.raises = lost, lost
+    data = came(b, b.message())
+    assert b.model.batches == [1]
+    b.link.error = b.publisher.raises = None
+    assert await ended(b.deliver(data)) == ["ack"]
+    assert b.model.batches == [1, 1]
+
+
+async def test_a_defect_under_a_head_start_leaves_the_work_to_the_copy(
+    bench: Callable[..., Bench],
+) -> None:
+    b = bench()
+    b.link.error = ValueError("a defect")  # type: ignore[assignment]
+    with pytest.raises(ValueError, match="a defect"):
+        came(b, data := b.message())
+    b.link.error = None
+    assert await ended(b.deliver(data)) == ["ack"]
+    assert b.model.batches == [1, 1]
+
+
+async def test_an_id_that_is_used_again_much_later_is_another_request(
+    bench: Callable[..., Bench],
+) -> None:
+    b = bench()
+    data = came(b, b.message())
+    for early in b.server.head_starts._early.values():
+        early.received -= FORGOTTEN
+    assert await ended(b.deliver(data)) == ["ack"]
+    assert b.model.batches == [1, 1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -202,6 +203,50 @@ async def test_the_socket_of_a_killed_process_is_swept_and_that_of_a_living_one_
     a._swept = -1e9
     a.tend()
     assert {p.name for p in directory(tmp_path).iterdir()} == {mine}
+
+
+async def test_a_directory_that_was_taken_away_is_made_again(make: Make, tmp_path: Path) -> None:
+    a, b = make(), make()
+    a.open()
+    inbox = b.open()
+    shutil.rmtree(directory(tmp_path))
+    assert not a.send(inbox, "s", [b"x"])
+    for each in (a, b):
+        each.tend()
+    assert a.send(inbox, "s", [b"x"])
+    directory(tmp_path).chmod(0o755)  # or made by somebody else
+    a.tend()
+    assert not a.send(inbox, "s", [b"x"])
+    directory(tmp_path).chmod(0o700)
+
+
+async def test_sweeping_never_raises(make: Make, tmp_path: Path) -> None:
+    a = make()
+    a.open()
+    (directory(tmp_path) / "a directory").mkdir()
+    (directory(tmp_path) / "a file").touch()
+    (directory(tmp_path) / "a link").symlink_to("nowhere")
+    a.tend()
+    assert len(list(directory(tmp_path).iterdir())) == 4
+
+
+async def test_what_nobody_listens_for_any_more_is_told(make: Make) -> None:
+    a, b = make(), make()
+    a.open()
+    unheard: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue()
+    b.on_unheard = lambda subject, data: unheard.put_nowait((subject, data))
+    assert a.send(b.open(), "fresh", [b"x"])
+    assert await asyncio.wait_for(unheard.get(), LIMIT) == ("fresh", b"x")
+
+
+async def test_one_process_that_hangs_leaves_room_for_the_others(make: Make) -> None:
+    a, hung, well = make(), make(), make()
+    a.open()
+    stuck, fine = hung.open(), well.open()
+    asyncio.get_running_loop().remove_reader(hung._socket)  # type: ignore[arg-type]
+    while a.send(stuck, "s", [b"x" * 4000]):
+        pass
+    assert a.send(fine, "s", [b"x" * 4000])
 
 
 @settings(

@@ -68,7 +68,7 @@ class Lender:
             SUBJECTS,
             Publisher(self.wire),
             self.claims,
-            lambda info, stage: Near(shared=True),
+            lambda *_: Near(shared=True),
         )
 
     async def infer(self, budget: float = 0.1, **options: object) -> Result:
