@@ -29,7 +29,7 @@ from swarm.errors import DecodeError, Status
 from swarm.flow.batching import split_on_failure
 from swarm.flow.bucket import Quotas
 from swarm.flow.budget import should_start
-from swarm.lanes import Delivery, FreshDelivery, Lane
+from swarm.lanes import Delivery, Early, FreshDelivery, Lane
 from swarm.link import Link
 from swarm.messages import Features
 from swarm.shm import ShmError
@@ -97,6 +97,8 @@ class StageServer:
         counters = self.stats.counters
         if delivery.delivered > 1:
             counters.redelivered += 1
+        if not isinstance(delivery, FreshDelivery) and self.head_starts.same(delivery):
+            return
         try:
             features = Features.decode(delivery.data)
         except DecodeError as error:
@@ -174,7 +176,7 @@ class StageServer:
             self._run_inline(job)  # which checks them itself
             return
         self._waiting.arrived(job.arrived)
-        if self._alone(job.arrived):
+        if self._alone(job):
             self._run_inline(job)
             return
         try:
@@ -187,14 +189,16 @@ class StageServer:
         self._waiting.add(job)
         self._dispatch()
 
-    def _alone(self, now: float) -> bool:
-        """Whether a run may block the loop: it is short, and little else comes."""
+    def _alone(self, job: Job) -> bool:
+        """Whether a run may block the loop: it is short, and little else comes (nothing, where a
+        lone request was given a head start)."""
         # The time at the start says little where all nodes of a host start at once.
         usual = self.stats.compute.ewma or self.model.compute_ms / 1e3
         if usual >= self._options.inline_alone_below or self._waiting:
             return False
         busy = self.worker is not None and self.worker.queued > 0
-        return not busy and now - self._ended > IDLE_RUNS * usual
+        pause = job.arrived - self._ended
+        return not busy and (pause > IDLE_RUNS * usual or type(job.delivery) is Early)
 
     def _busy(self) -> bool:
         """Whether a head start would not start at once, or must not."""
