@@ -30,9 +30,10 @@ from swarm.tensors import Part
 log = logging.getLogger("swarm.direct")
 
 # Bytes; larger messages go by shared memory, or through the server. What a process has not read
-# counts against its senders' buffers (208 KB by default), and ten messages are queued at most: so
-# one that hangs leaves its senders room for others.
-LARGEST = 16_000
+# counts against its senders' buffers, and ten messages are queued at most (net.unix.max_dgram_qlen):
+# with 416 KB (what Linux grants unless told otherwise) one that hangs leaves its senders room.
+LARGEST = 20_000
+SEND_BUFFER = 208 * 1024  # bytes as asked for; the kernel doubles it
 SWEEP_EVERY = 30.0  # seconds
 VERSION = 1
 _HEAD = struct.Struct("<BQH")  # version, CLOCK_MONOTONIC in ns at the sending, subject's length
@@ -149,6 +150,7 @@ class Direct:
         self._identity = self._enter()
         mine = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         try:
+            mine.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
             mine.bind(path)
             os.chmod(path, 0o600)
             asyncio.get_running_loop().add_reader(mine, self._readable)

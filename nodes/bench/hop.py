@@ -105,9 +105,11 @@ def _rounds(
             answers(contender, workload, min(plan.warmup, requests))
         for number in range(1, plan.rounds + 1):
             progress(f"{size} bytes, round {number} of {plan.rounds}")
-            row: Round = {}
-            for name, contender in running.items():
-                latencies = answers(contender, workload, requests)
+            row: Round = {name: {} for name in running}
+            names = list(running)
+            first = number % len(names)  # nobody is always behind the same one
+            for name in names[first:] + names[:first]:
+                latencies = answers(running[name], workload, requests)
                 verified += len(latencies)
                 row[name] = {k: 1e3 * percentile(latencies, q) for k, q in SHARES.items()}
             rounds.append(row)

@@ -244,9 +244,9 @@ async def test_one_process_that_hangs_leaves_room_for_the_others(make: Make) -> 
     a.open()
     stuck, fine = hung.open(), well.open()
     asyncio.get_running_loop().remove_reader(hung._socket)  # type: ignore[arg-type]
-    while a.send(stuck, "s", [b"x" * 4000]):
+    while a.send(stuck, "s", [b"x" * LARGEST]):
         pass
-    assert a.send(fine, "s", [b"x" * 4000])
+    assert a.send(fine, "s", [b"x" * LARGEST])
 
 
 @settings(
