@@ -30,8 +30,8 @@ from swarm.tensors import Part
 log = logging.getLogger("swarm.direct")
 
 # Bytes; larger messages go by shared memory, or through the server. What a process has not read
-# counts against its senders' buffers, and ten messages are queued at most (net.unix.max_dgram_qlen):
-# with 416 KB (what Linux grants unless told otherwise) one that hangs leaves its senders room.
+# counts against its senders' buffers, and ten messages (net.unix.max_dgram_qlen) are queued at
+# most: with 416 KB, which Linux grants unless told otherwise, one that hangs leaves room.
 LARGEST = 20_000
 SEND_BUFFER = 208 * 1024  # bytes as asked for; the kernel doubles it
 SWEEP_EVERY = 30.0  # seconds

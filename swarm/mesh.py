@@ -103,14 +103,13 @@ class Mesh:
             return NOWHERE
         key = (info.model, info.version, stage)
         now = time.monotonic()
+        self.hosts.asked += not large
         at, answer = self._near.get(key, (-NEAR_FOR, NOWHERE))
         if now - at > NEAR_FOR:
             if self.peers is not None:
                 peers = self.peers(info, stage)
-            elif large or self.hosts.worth_it(now):
-                peers = self.hosts.serving(*key)
             else:
-                peers = []
+                peers = self.hosts.serving(*key, large)
             answer = near(peers, self.claims.host)
             self._near[key] = (now, answer)
         return answer

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 
 import pytest
 
-import swarm.hosts
-from swarm.hosts import OFTEN, Hosts
+from swarm.hosts import IDLE_AFTER, Hosts
 from swarm.link import Link, LinkMessage, LinkOptions
 from swarm.subjects import Subjects
 
@@ -36,35 +36,60 @@ class Listener:
                 callback(message)
 
 
-def test_who_asks_seldom_does_not_listen_and_who_asks_often_does() -> None:
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Moves time on."""
+    now = [time.monotonic()]
+    monkeypatch.setattr("swarm.hosts.time.monotonic", lambda: now[0])
+
+    def forward(seconds: float) -> None:
+        now[0] += seconds
+
+    return forward
+
+
+def second(client: Listener, clock: Callable[[float], None], small: int) -> None:
+    """One in which so many small messages are sent."""
+    for _ in range(small):
+        client.hosts.asked += 1
+        client.hosts.serving(*KEY, False)
+    clock(1.0)
+    client.hosts.tend()
+
+
+def test_who_asks_seldom_does_not_listen_and_who_asks_often_does(
+    clock: Callable[[float], None],
+) -> None:
     client = Listener()
-    assert not any(client.hosts.worth_it(10.0 * n) for n in range(20))
+    for _ in range(20):
+        second(client, clock, 4)
     assert not client.listens
-    now = 1000.0
-    assert [client.hosts.worth_it(now + 0.2 * n) for n in range(OFTEN)] == [False] * (OFTEN - 1) + [
-        True
-    ]
+    for _ in range(2):
+        second(client, clock, 30)
+    assert client.listens
+    for _ in range(int(IDLE_AFTER) + 2):
+        second(client, clock, 1)
+    assert not client.listens
 
 
-def test_it_hears_of_nodes_as_long_as_it_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_messages_are_worth_it_from_the_first_on(clock: Callable[[float], None]) -> None:
     client = Listener()
-    assert client.hosts.serving(*KEY) == []
+    assert client.hosts.serving(*KEY, True) == []
     client.tell("a", priority=2)
     client.tell("b", state="loading")
     client.tell("c", stages=[])
-    found = {peer.node: peer for peer in client.hosts.serving(*KEY)}
+    found = {peer.node: peer for peer in client.hosts.serving(*KEY, False)}
     assert set(found) == {"a", "b"}
     assert (found["a"].priority, found["a"].inbox, found["a"].host) == (2, "_INBOX.a", "here")
     assert (found["a"].draining, found["b"].draining) == (False, True)
     client.tell("a", state="left")
-    assert {peer.node for peer in client.hosts.serving(*KEY)} == {"b"}
+    assert {peer.node for peer in client.hosts.serving(*KEY, True)} == {"b"}
     client.hosts.tend()
     assert client.listens
-    later = time.monotonic() + swarm.hosts.IDLE_AFTER + 1
-    monkeypatch.setattr("swarm.hosts.time.monotonic", lambda: later)
+    clock(IDLE_AFTER + 1)
     client.hosts.tend()
     assert not client.listens
-    assert client.hosts.serving(*KEY) == []
+    assert client.hosts.serving(*KEY, True) == []
     assert client.listens, "it begins anew"
 
 
@@ -81,8 +106,8 @@ def test_it_hears_of_nodes_as_long_as_it_asks(monkeypatch: pytest.MonkeyPatch) -
 )
 def test_what_is_no_status_says_nothing(document: bytes) -> None:
     client = Listener()
-    client.hosts.serving(*KEY)
+    client.hosts.serving(*KEY, True)
     for subject, _queue, callback in list(client.link._subscriptions.values()):
         if subject == "swarm.t.status.*":
             callback(LinkMessage("swarm.t.status.x", "", None, document))
-    assert client.hosts.serving(*KEY) == []
+    assert client.hosts.serving(*KEY, True) == []
