@@ -14,6 +14,7 @@ from collections.abc import Callable
 from nodes.job import Job
 from nodes.outbox import Outbox
 from swarm.claims import Claims
+from swarm.direct import LARGEST
 from swarm.errors import DecodeError
 from swarm.lanes import Delivery, Early
 from swarm.messages import Features
@@ -69,8 +70,7 @@ class HeadStarts:
     def same(self, copy: Delivery) -> bool:
         """Whether a lane's message is in hand, or done, already, byte by byte: the usual case, for
         which it need not be decoded (0.06 ms behind a long run)."""
-        # What is larger came as a view, and not early.
-        if not self._early or type(copy.data) is not bytes:
+        if not self._early or type(copy.data) is not bytes or len(copy.data) > LARGEST:
             return False
         early = self._by_bytes.get(copy.data)
         return early is not None and self._join(early, copy)
@@ -79,8 +79,9 @@ class HeadStarts:
         """The same, by its id."""
         early = self._early.get(features.message_id)
         if early is not None and self._join(early, copy):
-            if early.opened and self._claims is not None:
-                self._claims.give_back(features.tensors)  # of the other run of the stage before
+            # Of the other run of the stage before. What is not settled may be handed out again.
+            if copy.settled and self._claims is not None:
+                self._claims.give_back(features.tensors)
             return True
         self._handed_out.append((copy.received, features.message_id))
         return False

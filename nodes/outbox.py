@@ -132,7 +132,8 @@ class Outbox:
             return
         if job.delivery.fresh or seconds > LONG_RUN:
             self._link.push()
-        # Same connection, same order: the server has the answer before it has the ack.
+        # Same connection, same order: the server has the answer before it has the ack. (What went
+        # directly is in the requester's socket already.)
         self._finish(job)
 
     def _forward(self, job: Job, again: bool = False) -> None:
@@ -156,9 +157,9 @@ class Outbox:
                     subject = self._subject_of(lane)
                     inbox = near.inboxes.get(lane, "") if job.delivery.direct else ""
                     ahead = inbox and not again and self._link.connected
-                    ahead = ahead and self._direct.send(inbox, subject, parts)
-                    # Whoever got a head start may be reading it, stored or not.
-                    stored = partial(self._stored, job, UNLENT if ahead else lent)
+                    if ahead and self._direct.send(inbox, subject, parts):
+                        lent.keep()
+                    stored = partial(self._stored, job, lent)
                     self._publisher.publish(subject, parts, features.message_id, stored)
         except NotConnected:
             job.delivery.withdraw()

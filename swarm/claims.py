@@ -62,6 +62,10 @@ class Lent:
             for claim in self._claims:
                 self._ring.release(claim)
 
+    def keep(self) -> None:
+        """Somebody may be reading it, whatever becomes of the message: from now on by age."""
+        self._ring = None
+
     def __enter__(self) -> Lent:
         return self
 

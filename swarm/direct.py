@@ -30,11 +30,12 @@ from swarm.tensors import Part
 log = logging.getLogger("swarm.direct")
 
 # Bytes; larger messages go by shared memory, or through the server. What a process has not read
-# counts against its senders' buffers, and ten messages (net.unix.max_dgram_qlen) are queued at
-# most: with 416 KB, which Linux grants unless told otherwise, one that hangs leaves room.
+# counts against its senders' buffers: of the ten messages that Linux queues by default
+# (net.unix.max_dgram_qlen) the largest leave room for others in the 416 KB that it grants.
 LARGEST = 20_000
 SEND_BUFFER = 208 * 1024  # bytes as asked for; the kernel doubles it
 SWEEP_EVERY = 30.0  # seconds
+FEW = 32  # sockets that whoever leaves looks through; 10 us each
 VERSION = 1
 _HEAD = struct.Struct("<BQH")  # version, CLOCK_MONOTONIC in ns at the sending, subject's length
 _INBOX = re.compile(r"_INBOX(?:\.[A-Za-z0-9_-]+){1,8}")
@@ -49,7 +50,8 @@ class Direct:
     def __init__(self, link: Link, directory: str = SHM_DIRECTORY) -> None:
         self._link = link
         self._directory = f"{directory}/swarm.{getattr(os, 'geteuid', int)()}"
-        self._identity = (0, 0)  # of the directory that the socket is in
+        self._identity = (0, 0)  # of the socket's name: device, inode
+        self._wanted = False  # to be reachable
         self._replies = link.options.inbox + "."
         self._listeners: dict[str, OnDirect] = {}
         # What nobody listens for here (any more): the sender thinks that it was delivered.
@@ -132,6 +134,7 @@ class Direct:
     def open(self) -> str:
         """Be reachable from this host's processes: the inbox under which, or "" where that cannot
         be, which is logged."""
+        self._wanted = True
         for attempt in range(1, 4):
             try:
                 self._open()
@@ -147,55 +150,61 @@ class Direct:
 
     def _open(self) -> None:
         path = self._path(self._link.options.inbox)
-        self._identity = self._enter()
+        self._enter()
         mine = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         try:
             mine.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
             mine.bind(path)
-            os.chmod(path, 0o600)
-            asyncio.get_running_loop().add_reader(mine, self._readable)
+            try:
+                os.chmod(path, 0o600)
+                found = os.lstat(path)
+                asyncio.get_running_loop().add_reader(mine, self._readable)
+            except BaseException:
+                os.unlink(path)
+                raise
         except BaseException:
             mine.close()
             raise
+        self._identity = found.st_dev, found.st_ino
         self._socket = mine
 
-    def _enter(self) -> tuple[int, int]:
+    def _enter(self) -> None:
         """Make the directory, or find it; it is ours alone. Raises `OSError`."""
         with contextlib.suppress(FileExistsError):
             os.mkdir(self._directory, 0o700)
-        return self._found()
-
-    def _found(self) -> tuple[int, int]:
-        """Which directory it is. Raises `OSError` when there is none, or others may enter it."""
         found = os.lstat(self._directory)
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
             raise PermissionError(f"{self._directory} is not a directory of this user's alone")
-        return found.st_dev, found.st_ino
 
     def tend(self) -> None:
         """Call about every second. Never raises."""
-        if self._socket is None:
+        if not self._wanted:
             return
-        try:
-            if self._found() != self._identity:
-                raise FileNotFoundError(f"{self._directory} was made anew")
-            if time.monotonic() - self._swept > SWEEP_EVERY:
-                self._swept = time.monotonic()
-                self._sweep()
-        except OSError as error:
-            # A cleaner took the directory away: nobody reaches this process there any more.
-            log.info("%s", error)
+        if not self._reachable():
+            # A cleaner took the directory away, or what is in it.
             self.close()
             self.open()
+        if self._socket is not None and time.monotonic() - self._swept > SWEEP_EVERY:
+            self._swept = time.monotonic()
+            with contextlib.suppress(OSError):
+                self._sweep()
+
+    def _reachable(self) -> bool:
+        """Whether the name still leads to this process's socket, in a directory of ours alone."""
+        try:
+            self._enter()
+            found = os.lstat(self._path(self._link.options.inbox))
+        except OSError:
+            return False
+        return self._socket is not None and (found.st_dev, found.st_ino) == self._identity
 
     def _sweep(self) -> None:
         """Remove the sockets of processes that ended without a word. Raises `OSError`."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
             for entry in os.scandir(self._directory):
-                if not stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode):
-                    continue
-                try:
-                    probe.connect(entry.path)
+                try:  # others sweep at the same time
+                    if stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode):
+                        probe.connect(entry.path)
                 except ConnectionRefusedError:
                     with contextlib.suppress(OSError):
                         os.unlink(entry.path)
@@ -204,10 +213,13 @@ class Direct:
 
     def close(self) -> None:
         """Not reachable any more."""
+        self._wanted = False
         mine, self._socket = self._socket, None
         if mine is not None:
             asyncio.get_running_loop().remove_reader(mine)
             with contextlib.suppress(OSError):
                 os.unlink(self._path(self._link.options.inbox))
+                if len(os.listdir(self._directory)) < FEW:
+                    self._sweep()  # nobody may be left to do it
                 os.rmdir(self._directory)  # by the last one
             mine.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -60,7 +61,9 @@ class Mesh:
         self.hosts = Hosts(self.link, self.subjects)
         # A node knows from gossip; a mere client listens to status documents.
         self.peers: Callable[[ModelInfo, int], list[StagePeer]] | None = None
-        self._near: dict[tuple[str, str, int], tuple[float, Near]] = {}  # when asked, the answer
+        self._near: dict[
+            tuple[str, str, int, bool], tuple[float, Near]
+        ] = {}  # when asked, the answer
         self.direct = Direct(self.link)
         self.inbox = ""  # where processes of this host reach this one without the server
         self.requester = Requester(
@@ -101,15 +104,13 @@ class Mesh:
         each, so the answer is kept for a moment; who cannot read a claim fetches."""
         if not self.claims.host:
             return NOWHERE
-        key = (info.model, info.version, stage)
+        key = (info.model, info.version, stage, large)
         now = time.monotonic()
         self.hosts.asked += not large
         at, answer = self._near.get(key, (-NEAR_FOR, NOWHERE))
         if now - at > NEAR_FOR:
-            if self.peers is not None:
-                peers = self.peers(info, stage)
-            else:
-                peers = self.hosts.serving(*key, large)
+            known = self.peers
+            peers = self.hosts.serving(*key) if known is None else known(info, stage)
             answer = near(peers, self.claims.host)
             self._near[key] = (now, answer)
         return answer
@@ -128,7 +129,8 @@ class Mesh:
         """Fast mode has no lane: what came for a stage that is not served here any more goes to
         whoever serves it now."""
         if subject.startswith(f"{self.subjects.root}.fresh."):
-            self.link.publish(subject, data)
+            with contextlib.suppress(SwarmError):  # the requester asks again
+                self.link.publish(subject, data)
 
     async def tend(self) -> None:
         """Once a second: give back shared memory that nobody needs. Until cancelled."""

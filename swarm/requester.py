@@ -261,9 +261,9 @@ class Requester:
                 lane = self.picker.pick_lane(ask, ask.deadline - now)
             subject = self._subjects.features(info.model, info.version, 1, lane)
             inbox = self._short_cut(near, lane, FEW, ask)
-            ahead = inbox and self._direct.send(inbox, subject, parts)
-            # Whoever got a head start may be reading it, stored or not.
-            self._store(ask, subject, parts, features.message_id, UNLENT if ahead else lent)
+            if inbox and self._direct.send(inbox, subject, parts):
+                lent.keep()  # a head start
+            self._store(ask, subject, parts, features.message_id, lent)
 
     def _short_cut(self, near: Near, lane: str, few: int, ask: Ask) -> str:
         """The inbox of the node of this host that takes the message; "" for the server's way, which

@@ -15,6 +15,7 @@ from swarm.gossip import Event, PeerView
 from swarm.link import LinkOptions
 from swarm.mesh import NEAR_FOR, Mesh
 from swarm.model import ModelInfo, Spec, Stage
+from swarm.near import NOWHERE
 from swarm.peerstate import serves_entries
 from swarm.routing.rendezvous import rendezvous
 
@@ -194,3 +195,12 @@ async def test_a_fallback_covers_fast_mode_as_soon_as_the_last_primary_died() ->
             await asyncio.sleep(0.005)
     assert scene.told.count("gave-back") == 1
     task.cancel()
+
+
+async def test_a_small_message_does_not_keep_large_ones_from_shared_memory() -> None:
+    mesh = Mesh(LinkOptions())
+    mesh.claims.host = "a" * 16
+    assert mesh.near(INFO, 1, large=False) == NOWHERE
+    assert not mesh.hosts._sid, "it is not worth listening"
+    assert mesh.near(INFO, 1) == NOWHERE
+    assert mesh.hosts._sid

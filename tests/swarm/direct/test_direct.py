@@ -203,6 +203,10 @@ async def test_the_socket_of_a_killed_process_is_swept_and_that_of_a_living_one_
     a._swept = -1e9
     a.tend()
     assert {p.name for p in directory(tmp_path).iterdir()} == {mine}
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as dead:
+        dead.bind(str(directory(tmp_path) / "_INBOX.dead"))
+    a.close()
+    assert not directory(tmp_path).exists(), "the last one to leave cleans up"
 
 
 async def test_a_directory_that_was_taken_away_is_made_again(make: Make, tmp_path: Path) -> None:
@@ -218,6 +222,51 @@ async def test_a_directory_that_was_taken_away_is_made_again(make: Make, tmp_pat
     a.tend()
     assert not a.send(inbox, "s", [b"x"])
     directory(tmp_path).chmod(0o700)
+
+
+async def test_a_socket_that_was_taken_away_is_made_again_and_one_that_was_not_is_kept(
+    make: Make, tmp_path: Path
+) -> None:
+    a, b = make(), make()
+    a.open()
+    inbox = b.open()
+    (directory(tmp_path) / inbox).unlink()
+    b.tend()
+    assert a.send(inbox, "s", [b"x"])
+    kept = b._socket
+    b.tend()
+    assert b._socket is kept
+
+
+async def test_who_could_not_be_reachable_tries_again(make: Make, tmp_path: Path) -> None:
+    a, b = make(), make()
+    a.open()
+    directory(tmp_path).chmod(0o755)
+    assert b.open() == ""
+    b.tend()
+    directory(tmp_path).chmod(0o700)
+    b.tend()
+    assert a.send(b._link.options.inbox, "s", [b"x"])
+
+
+async def test_many_may_sweep_at_once(make: Make, tmp_path: Path) -> None:
+    """What one of them finds gone was swept by another: its own socket stays."""
+    many = [make() for _ in range(4)]
+    for each in many:
+        each.open()
+    sockets = [each._socket for each in many]
+
+    def sweep(direct: Direct) -> None:
+        direct._swept = -1e9
+        direct.tend()
+
+    for _ in range(10):
+        for number in range(20):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as dead:
+                dead.bind(str(directory(tmp_path) / f"_INBOX.dead{number}"))
+        await asyncio.gather(*(asyncio.to_thread(sweep, each) for each in many))
+        assert len(list(directory(tmp_path).iterdir())) == len(many)
+    assert [each._socket for each in many] == sockets
 
 
 async def test_sweeping_never_raises(make: Make, tmp_path: Path) -> None:
