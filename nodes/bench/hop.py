@@ -139,13 +139,14 @@ def summarise(rounds: Sequence[Round], hops: int) -> dict[str, Figure]:
     for own, floor in itertools.product(OURS, names):
         if own not in names or floor in (own, "mesh"):
             continue
+        theirs = floor not in OURS  # beside ourselves is no floor
         for key in SHARES:
             ratios = [row[own][key] / row[floor][key] for row in rounds]
-            figures[f"{own}/end_to_end_{key}_over_{floor}"] = Figure.of(ratios, "x", floor=True)
+            figures[f"{own}/end_to_end_{key}_over_{floor}"] = Figure.of(ratios, "x", floor=theirs)
             pairs = [(_hop(row, own, key, hops), _hop(row, floor, key, hops)) for row in rounds]
-            if floor != IN_PROCESS and all(theirs > 0 for _, theirs in pairs):
-                ratios = [ours / theirs for ours, theirs in pairs]
-                figures[f"{own}/hop_{key}_over_{floor}"] = Figure.of(ratios, "x", floor=True)
+            if floor != IN_PROCESS and all(least > 0 for _, least in pairs):
+                ratios = [ours / least for ours, least in pairs]
+                figures[f"{own}/hop_{key}_over_{floor}"] = Figure.of(ratios, "x", floor=theirs)
     return figures
 
 
