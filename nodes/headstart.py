@@ -103,16 +103,13 @@ class HeadStarts:
     def _job(self, data: bytes, sent: int, now: int) -> Job | None:
         """None for what is in hand already. Raises `DecodeError`, `ShmError`."""
         features = Features.decode(data)
-        info = self._out.info
-        wanted = (info.model, info.version, self._out.stage)
-        if (features.model, features.version, features.stage) != wanted:
+        if not self._out.serves(features):
             raise DecodeError("sent for another stage")
         message_id = features.message_id
         if message_id in self._early or self._overtaken(message_id, sent):
             return None
         early = Early(message_id, data, sent, now, self._withdrawn)
-        expires = now / 1e9 + features.budget_us / 1e6 - early.age
-        job = Job(early, features, expires, now / 1e9, early.age)
+        job = Job.of(early, features)
         if any(type(value) is Claimed for value in features.tensors.values()):
             if self._claims is None:
                 raise DecodeError("this node has no shared memory")

@@ -64,6 +64,12 @@ class Job:
     opened: Opened = field(default_factory=list)  # shared memory in use
     shape: tuple[Any, ...] = field(default=())
 
+    @classmethod
+    def of(cls, delivery: AnyDelivery, features: Features) -> Job:
+        """A delivered request: its budget began to run when it was put into the lane."""
+        arrived, age = delivery.received / 1e9, delivery.age
+        return cls(delivery, features, arrived + features.budget_us / 1e6 - age, arrived, age)
+
     def most_spent(self, stage: int) -> str:
         """Where most of its time went, as text; it is about to begin `stage`."""
         lane_ms = self.age * 1e3

@@ -74,6 +74,12 @@ class Outbox:
         self._count = 0
         self._sid = link.subscribe(f"{self._unheard}.*", self._nobody)
 
+    def serves(self, features: Features) -> bool:
+        """Whether they were sent for this stage of this version."""
+        info = self.info
+        wanted = (info.model, info.version, self.stage)
+        return (features.model, features.version, features.stage) == wanted
+
     def close(self) -> None:
         """Nothing leaves any more."""
         self._link.unsubscribe(self._sid)

@@ -109,17 +109,12 @@ class StageServer:
             return
         if not isinstance(delivery, FreshDelivery) and self.head_starts.joined(delivery, features):
             return
-        info = self.info
         if delivery.delivered >= DEADLY_DELIVERIES:
             text = f"handed out {delivery.delivered} times without an end"
             self.out.fail(delivery, features, Status.INTERNAL, text, settle=False)
             self.out.bury(delivery, text)
             return
-        if (
-            features.stage != self.stage
-            or features.model != info.model
-            or features.version != info.version
-        ):
+        if not self.out.serves(features):
             text = f"sent for {features.model}@{features.version} stage {features.stage}"
             self.out.fail(delivery, features, Status.INVALID_ARGUMENT, text)
             return
@@ -128,14 +123,14 @@ class StageServer:
             counters.refused += 1
             self.out.fail(delivery, features, Status.RESOURCE_EXHAUSTED, f"{FRESH_QUEUE} wait here")
             return
-        now, age = delivery.received / 1e9, delivery.age
+        now = delivery.received / 1e9
         first = delivery.delivered == 1  # a redelivery was counted already
         if self._quotas is not None and first and not self._quotas.admit(features.agent, now):
             counters.refused += 1
             text = f"agent {features.agent!r} sends more than {self._options.quota:g} requests/s"
             self.out.fail(delivery, features, Status.RESOURCE_EXHAUSTED, text)
             return
-        job = Job(delivery, features, now + features.budget_us / 1e6 - age, now, age)
+        job = Job.of(delivery, features)
         for value in features.tensors.values():
             if type(value) is Claimed:
                 self._borrow(job)

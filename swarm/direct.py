@@ -1,7 +1,7 @@
 """Messages between processes of one host without the server: a datagram on a socket of the kernel.
 
-A leg through the server wakes two processes, a datagram one: 0.05 ms instead of 0.2-0.35 here. It
-is only ever a short cut. What must not be lost is stored in its lane all the same; what is sent
+A leg through the server wakes two processes, a datagram one (0.01-0.03 ms here, measured). It is
+only ever a short cut. What must not be lost is stored in its lane all the same; what is sent
 here instead of through the server (answers, fast mode) is what the server does not keep either,
 and what a full or missing socket refuses goes through the server.
 
@@ -52,6 +52,7 @@ class Direct:
         self._directory = f"{directory}/swarm.{getattr(os, 'geteuid', int)()}"
         self._identity = (0, 0)  # of the socket's name: device, inode
         self._wanted = False  # to be reachable
+        self._failed = ""  # why it is not, as logged
         self._replies = link.options.inbox + "."
         self._listeners: dict[str, OnDirect] = {}
         # What nobody listens for here (any more): the sender thinks that it was delivered.
@@ -133,38 +134,31 @@ class Direct:
 
     def open(self) -> str:
         """Be reachable from this host's processes: the inbox under which, or "" where that cannot
-        be, which is logged."""
+        be, which is logged; `tend` tries again."""
         self._wanted = True
-        for attempt in range(1, 4):
-            try:
-                self._open()
-                return self._link.options.inbox
-            except FileNotFoundError:  # the last process to leave took the directory away just now
-                if attempt < 3:
-                    continue
-                log.info("messages of this host go through the server: %s is gone", self._directory)
-            except (OSError, AttributeError) as error:
-                log.info("messages of this host go through the server: %s", error)
-                break
-        return ""
+        try:
+            self._open()
+        except (OSError, AttributeError) as error:
+            if (reason := str(error)) != self._failed:
+                log.info("messages of this host go through the server: %s", reason)
+            self._failed = reason
+            return ""
+        self._failed = ""
+        return self._link.options.inbox
 
     def _open(self) -> None:
         path = self._path(self._link.options.inbox)
         self._enter()
-        mine = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-        try:
+        with contextlib.ExitStack() as undo:
+            mine = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+            undo.enter_context(mine)
             mine.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
             mine.bind(path)
-            try:
-                os.chmod(path, 0o600)
-                found = os.lstat(path)
-                asyncio.get_running_loop().add_reader(mine, self._readable)
-            except BaseException:
-                os.unlink(path)
-                raise
-        except BaseException:
-            mine.close()
-            raise
+            undo.callback(os.unlink, path)
+            os.chmod(path, 0o600)
+            found = os.lstat(path)
+            asyncio.get_running_loop().add_reader(mine, self._readable)
+            undo.pop_all()
         self._identity = found.st_dev, found.st_ino
         self._socket = mine
 

@@ -15,8 +15,9 @@ from swarm.subjects import Subjects
 
 FORGET_AFTER = 3.0  # seconds without a word: a node speaks every second
 # To listen means to parse each node's status each second: a thousand clients that did so would get
-# more messages of a hundred nodes than the mesh carries otherwise (with 3, 300 clients of 12 nodes
-# got 8 messages more a request). Small messages are worth it from so many a second on.
+# more messages of a hundred nodes than the mesh carries otherwise (from 3 requests a second on,
+# 300 clients got 8 messages of 12 nodes more with each). Small ones are worth it from so many a
+# second on.
 OFTEN = 8.0
 IDLE_AFTER = 5.0  # seconds after which what was worth it is so no longer
 

@@ -65,7 +65,6 @@ class Mesh:
             tuple[str, str, int, bool], tuple[float, Near]
         ] = {}  # when asked, the answer
         self.direct = Direct(self.link)
-        self.inbox = ""  # where processes of this host reach this one without the server
         self.requester = Requester(
             self.link,
             self.subjects,
@@ -119,11 +118,17 @@ class Mesh:
         """Nodes came or went."""
         self._near.clear()
 
+    @property
+    def inbox(self) -> str:
+        """Where processes of this host reach this one without the server, as a rule; "" where they
+        share no memory."""
+        return self.link.options.inbox if self.claims.host else ""
+
     def open_direct(self) -> None:
         """Be reachable for the processes of this host, unless shared memory is switched off."""
-        if self.claims.host and not self.inbox:
-            self.inbox = self.direct.open()
+        if self.inbox:
             self.direct.on_unheard = self._unheard
+            self.direct.open()
 
     def _unheard(self, subject: str, data: bytes) -> None:
         """Fast mode has no lane: what came for a stage that is not served here any more goes to

@@ -172,7 +172,7 @@ class Swarm(AsyncContender):
         return int(self._mesh.claims.lent) if self._mesh is not None else 0
 
     async def open(self) -> None:
-        """A client listens for where the nodes are when it has asked for half a second: what is
+        """A client listens for where the nodes are when it has asked often for a second: what is
         measured is a client that is at work."""
         until = time.monotonic() + SETTLE
         while self.shm and not self._mesh.direct.sent and time.monotonic() < until:
