@@ -208,7 +208,7 @@ class Announcer:
                 primaries = [p.node for p in peers if p.priority == PRIMARY]
                 for lane in server.lanes:
                     await lane.refresh()
-                    # From arrival to ack: a busy loop counts, not only the run.
+                    # From arrival to ack (or handing over): a busy loop counts, not only the run.
                     p99 = lane.holding.percentile(0.99, now)
                     wanted = ack_wait_for(p99, ceiling=MOST_ACK_WAIT, current=lane.ack_wait)
                     if primaries and min(primaries) == self._members.node and p99:

@@ -20,7 +20,8 @@ class Counters:
     dead_lettered: int = 0
     cancelled: int = 0  # not computed, since nobody waits for them any more
     batches: int = 0
-    head_starts: int = 0  # begun before the lane's copy came
+    head_starts: int = 0  # begun before the lane's copy came, or without one
+    handed_over: int = 0  # given to the next stage's node, and not to its lane
     blocked: int = 0  # times that the next lane was full
 
     def as_doc(self) -> dict[str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -11,11 +12,12 @@ from functools import partial
 import numpy as np
 
 from nodes.counters import StageStats
+from nodes.handover import Handovers
 from nodes.job import Job
 from swarm.claims import UNLENT, Claims, Lent
 from swarm.direct import Direct
 from swarm.errors import NotConnected, ResourceExhausted, Status, SwarmError
-from swarm.lanes import AnyDelivery, Publisher
+from swarm.lanes import DONE, REFUSED, AnyDelivery, Early, Publisher
 from swarm.link import Link, LinkMessage
 from swarm.messages import Features, Result, failure, result_parts
 from swarm.model import ModelInfo
@@ -60,6 +62,7 @@ class Outbox:
         self._claims = claims
         self._next_near = next_near
         self._direct = direct or Direct(link)
+        self._handovers = Handovers(link, self._direct, self._store, self._finish)
         self._loop = asyncio.get_running_loop()
         self._last = stage == info.last
         following = (info.model, info.version, stage + 1)
@@ -82,6 +85,7 @@ class Outbox:
 
     def close(self) -> None:
         """Nothing leaves any more."""
+        self._handovers.close()
         self._link.unsubscribe(self._sid)
 
     def sent(self, job: Job, result: dict[str, np.ndarray], seconds: float, batch: int) -> None:
@@ -121,15 +125,16 @@ class Outbox:
             features.id, features.model, features.version, outputs=result, attempt=features.attempt
         )
         claims = self._claims
+        here = claims is not None and features.host != "" and features.host == claims.host
         try:
             lent = UNLENT
-            if claims is not None and features.host and features.host == claims.host:
+            if claims is not None and here:
                 lent = claims.lend(result)
             with lent:
                 parts = result_parts(answer, features.hops, lent.packed)
-                # What came directly came from this host, where its requester waits.
-                if not job.delivery.direct or not self._direct.answer(features.reply, parts):
-                    self._link.publish(features.reply, parts)
+                ahead = here and job.delivery.direct
+                if not ahead or not self._direct.answer(features.reply, parts):
+                    self._publish(job.delivery, features.reply, parts)
         except NotConnected:
             job.delivery.withdraw()
             return  # it will be handed out again
@@ -142,41 +147,81 @@ class Outbox:
         # directly is in the requester's socket already.)
         self._finish(job)
 
-    def _forward(self, job: Job, again: bool = False) -> None:
-        features = job.features
-        features.budget_us = int((job.expires - time.monotonic()) * 1e6)
+    def _publish(self, delivery: AnyDelivery, reply: str, parts: list[Part]) -> None:
+        """Answer by the server. Raises `NotConnected`, `ResourceExhausted`."""
+        self._link.publish(reply, parts)
+        if type(delivery) is Early:
+            delivery.published = True
+
+    def _forward(self, job: Job, hand_over: bool = True) -> None:
+        """Pass features on to the next stage."""
         claims = self._claims
         try:
-            lent = UNLENT
             near = self._next_near()
-            if near.shared and claims is not None and claims.wants(features.tensors):
-                lent = claims.lend(features.tensors)
+            lent = UNLENT
+            if near.shared and claims is not None and claims.wants(job.features.tensors):
+                lent = claims.lend(job.features.tensors)
             with lent:
-                # Raises for an output that has no datatype on the wire.
-                parts: list[Part] = features.parts(lent.packed)
                 if job.delivery.fresh:
-                    inbox = near.inboxes.get(ANY, "") if job.delivery.direct else ""
-                    if not inbox or not self._direct.send(inbox, self._next_fresh, parts):
-                        self._link.publish(self._next_fresh, parts, self._expect_nobody(features))
+                    self._send_fresh(job, near, self._encode(job, lent))
                 else:
-                    lane = self._next_lane(self.info, self.stage + 1, features)
-                    subject = self._subject_of(lane)
-                    inbox = near.inboxes.get(lane, "") if job.delivery.direct else ""
-                    ahead = inbox and not again and self._link.connected
-                    if ahead and self._direct.send(inbox, subject, parts):
-                        lent.keep()
-                    stored = partial(self._stored, job, lent)
-                    self._publisher.publish(subject, parts, features.message_id, stored)
-        except NotConnected:
-            job.delivery.withdraw()
-            return  # the message will be handed out again
+                    self._send(job, near, self._encode(job, lent), lent, hand_over)
         except SwarmError as error:
-            self.fail_job(job, error.status, str(error))
+            self._unsent(job, error)
+
+    def _again(self, job: Job) -> None:
+        """The lane was full."""
+        if not job.delivery.settled:
+            self._forward(job, hand_over=False)
+
+    def _store(self, job: Job, lent: Lent, subject: str) -> None:
+        """What was handed over in vain goes to its lane."""
+        if job.delivery.settled:
+            lent.take_back()
+            return
+        try:
+            with lent:
+                self._put(job, lent, subject, self._encode(job, lent))
+        except SwarmError as error:
+            self._unsent(job, error)
+
+    def _encode(self, job: Job, lent: Lent) -> list[Part]:
+        """Raises `InvalidArgument` for an output that has no datatype on the wire."""
+        job.features.budget_us = int((job.expires - time.monotonic()) * 1e6)
+        return job.features.parts(lent.packed)
+
+    def _send(self, job: Job, near: Near, parts: list[Part], lent: Lent, hand_over: bool) -> None:
+        """To the next lane, or its node. Raises `NotConnected`, `ResourceExhausted`."""
+        features = job.features
+        lane = self._next_lane(self.info, self.stage + 1, features)
+        subject = self._subject_of(lane)
+        # Whatever was in the way of the first attempt: the second one goes by the lanes.
+        if hand_over and features.attempt == 1 and self._link.connected:
+            inbox = near.inboxes.get(lane, "")
+            if inbox and self._handovers.over(inbox, subject, parts, job, lent):
+                self.stats.counters.handed_over += 1
+                return
+        self._put(job, lent, subject, parts)
+
+    def _put(self, job: Job, lent: Lent, subject: str, parts: list[Part]) -> None:
+        stored = partial(self._stored, job, lent)
+        self._publisher.publish(subject, parts, job.features.message_id, stored)
+
+    def _unsent(self, job: Job, error: SwarmError) -> None:
+        if isinstance(error, NotConnected):
+            job.delivery.withdraw()  # a lane's own is handed out again
         else:
-            if job.delivery.fresh:
-                self._link.push()
-                features.tensors = {}  # sent: what may still be told of it needs none
-                self._finish(job)
+            self.fail_job(job, error.status, str(error))
+
+    def _send_fresh(self, job: Job, near: Near, parts: list[Part]) -> None:
+        """To the next stage, in fast mode. Raises `NotConnected`, `ResourceExhausted`."""
+        features = job.features
+        inbox = near.inboxes.get(ANY, "") if job.delivery.direct else ""
+        if not inbox or not self._direct.send(inbox, self._next_fresh, parts):
+            self._link.publish(self._next_fresh, parts, self._expect_nobody(features))
+        self._link.push()
+        features.tensors = {}  # sent: what may still be told of it needs none
+        self._finish(job)
 
     def _expect_nobody(self, features: Features) -> str:
         """A reply subject for the case that the next stage has no node."""
@@ -192,7 +237,9 @@ class Outbox:
         if features is None or message.status != b"503":
             return
         text = f"no node serves stage {self.stage + 1} at present"
-        self._report(failure(features, Status.UNAVAILABLE, text, self.stage + 1, ""), features)
+        parts = failure(features, Status.UNAVAILABLE, text, self.stage + 1, "")
+        with contextlib.suppress(SwarmError):  # the requester asks again
+            self._link.publish(features.reply, parts)
 
     def _finish(self, job: Job) -> None:
         """This stage's part is done and known to be safe."""
@@ -215,17 +262,27 @@ class Outbox:
             # Hold it: this lane fills up in turn, up to the requester, who is refused at once.
             self.stats.counters.blocked += 1
             if job.expires - time.monotonic() > RETRY_FULL_LANE:
-                self._loop.call_later(RETRY_FULL_LANE, self._retry, job)
+                self._loop.call_later(RETRY_FULL_LANE, self._again, job)
             else:
                 text = f"the lane of stage {self.stage + 1} is full"
                 self.fail_job(job, Status.RESOURCE_EXHAUSTED, text)
-        elif not isinstance(error, NotConnected):
+        elif isinstance(error, NotConnected):
+            job.delivery.withdraw()  # a lane's own is handed out again
+        else:
             log.info("stage %d: %s; the message goes back to its lane", self.stage, error)
             job.delivery.nak(0.05)
 
-    def _retry(self, job: Job) -> None:
-        if not job.delivery.settled:
-            self._forward(job, again=True)
+    def tell(self, reply: str, done: bool, published: bool = False) -> None:
+        """Who handed a message over hears what came of it; of what it does not hear, it thinks the
+        worst. published: an answer went to the server, and has to be there before the word."""
+        if not reply:
+            return
+        word: list[Part] = [DONE if done else REFUSED]
+        if not published:
+            self._direct.answer(reply, word)
+        else:
+            with contextlib.suppress(SwarmError):
+                self._link.publish(reply, word)
 
     def fail(
         self,
@@ -234,13 +291,22 @@ class Outbox:
         status: Status,
         text: str,
         settle: bool = True,
-    ) -> None:
-        """Answer with a failure, and be done with the message."""
+    ) -> bool:
+        """Answer with a failure, and be done with the message. False: it could not be answered, and
+        another copy will come."""
         if status not in (Status.DEADLINE_EXCEEDED, Status.RESOURCE_EXHAUSTED):
             self.stats.counters.failed += 1
-        self._report(failure(features, status, text, self.stage, self._node), features)
+        try:
+            if features.reply:
+                parts = failure(features, status, text, self.stage, self._node)
+                self._publish(delivery, features.reply, parts)
+        except SwarmError as error:
+            log.info("a failure could not be reported: %s", error)
+            if delivery.withdraw():
+                return False
         if settle and delivery.ack() and self._claims is not None:
             self._claims.give_back(features.tensors)
+        return True
 
     def fail_job(self, job: Job, status: Status, text: str) -> None:
         """The same for a job, whose shared memory nobody needs any more."""
@@ -249,15 +315,8 @@ class Outbox:
             if job.delivery.withdraw():
                 return
             status, text = Status.UNAVAILABLE, f"a claim was recycled; {text}"
-        self.fail(job.delivery, job.features, status, text, settle=False)
-        self._settle(job)
-
-    def _report(self, parts: list[Part], features: Features) -> None:
-        try:
-            if features.reply:
-                self._link.publish(features.reply, parts)
-        except SwarmError as error:
-            log.info("a failure could not be reported: %s", error)
+        if self.fail(job.delivery, job.features, status, text, settle=False):
+            self._settle(job)
 
     def drop(self, job: Job) -> None:
         """Nobody waits for it any more."""

@@ -235,10 +235,10 @@ class Serving:
 
     async def drain(self) -> None:
         """Give back what is queued, finish what runs, and free the runtimes."""
-        for key in self._lanes:
-            self._mesh.direct.forget(self._subject(*key))
         await asyncio.gather(*(fresh.close() for fresh in self.fresh.values()))
         await asyncio.gather(*(server.drain() for server in self.servers))
+        for key in self._lanes:
+            self._mesh.direct.forget(self._subject(*key))  # until now it was refused
         self._drained.set()
         self._mesh.link.unsubscribe(self._cancel_sid)
         with contextlib.suppress(TimeoutError, SwarmError):

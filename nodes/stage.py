@@ -3,7 +3,7 @@
 The way of a request, all of it in callbacks (no task and no await per message):
 
     lane ─► _delivered ─► decode, budget ─► queue ─► _dispatch ─► worker or inline ─► _computed
-         ─► publish to the next lane ─► _stored (PubAck) ─► ack, which asks for the next
+         ─► to the next lane, stored (PubAck), or to its node, done ─► ack, which asks for the next
          ─► or, in the last stage, the answer to the requester, then ack
 """
 
@@ -37,9 +37,11 @@ from swarm.tensors import Claimed
 
 log = logging.getLogger("swarm.stage")
 
-# A message handed out so often has probably ended the nodes that got it. Not fewer: on starved
-# devices a healthy one is handed out several times, and its budget ends a deadly one too.
-DEADLY_DELIVERIES = 16
+# A message handed out so often has probably ended the nodes that got it. Not fewer: a hung node
+# may get it once an ack_wait (0.06 s) for as long as what it had asked for stands (1 s); on starved
+# devices a healthy one is handed out several times; and its budget ends a deadly one too.
+DEADLY_DELIVERIES = 32
+HANDED = 32  # requests in hand up to which more are taken from this host's nodes
 FRESH_QUEUE = 64  # requests that may wait on a node in fast mode
 
 
@@ -70,6 +72,7 @@ class StageServer:
         rate = self._options.quota if self.stage == 1 else 0.0
         self._quotas = Quotas(rate, max(1.0, rate / 4)) if rate > 0 else None
         self._suspended = False
+        self._stopping = False
         self.head_starts = HeadStarts(out, claims, self._busy, self._accept)
         link.on_down.append(self.head_starts.clear)
         self._cancelled = Cancelled()
@@ -83,7 +86,7 @@ class StageServer:
     @property
     def queued(self) -> int:
         """Requests in hand on this node."""
-        return sum(len(lane.held) for lane in self.lanes)
+        return sum(len(lane.held) for lane in self.lanes) + len(self.head_starts)
 
     @property
     def waiting(self) -> int:
@@ -193,13 +196,17 @@ class StageServer:
             return False
         busy = self.worker is not None and self.worker.queued > 0
         pause = job.arrived - self._ended
-        return not busy and (pause > IDLE_RUNS * usual or type(job.delivery) is Early)
+        lone = type(job.delivery) is Early and self.queued <= 1
+        return not busy and (pause > IDLE_RUNS * usual or lone)
 
-    def _busy(self) -> bool:
-        """Whether a head start would not start at once, or must not."""
-        waits = bool(self._waiting or self._running) or self.queued > 1
-        unable = self._suspended or not self._link.connected
-        return waits or unable or self._quotas is not None
+    def _busy(self, handed: bool) -> bool:
+        """Whether a head start would not start at once, or must not. What is handed over may wait
+        here, but not overtake what waits in a lane."""
+        if self._suspended or self._stopping or not self._link.connected:
+            return True
+        if handed:
+            return self.queued >= HANDED or self.waiting > 0
+        return bool(self._waiting or self._running) or self.queued > 1 or self._quotas is not None
 
     def _expired(self, job: Job, now: float) -> bool:
         """Answer what cannot be answered in time any more; True when it was so."""
@@ -326,7 +333,7 @@ class StageServer:
     def suspend(self) -> None:
         """Give back all that is in hand, and give up on a run that hangs."""
         self._suspended = True
-        self.head_starts.clear()
+        self.head_starts.give_back()
         for lane in self.lanes:
             lane.pause()
             for delivery in list(lane.held.values()):
@@ -378,6 +385,7 @@ class StageServer:
 
     async def drain(self, timeout: float = 5.0) -> None:
         """Stop asking, give back what is queued, finish what runs."""
+        self._stopping = True
         await asyncio.gather(*(lane.drain() for lane in self.lanes))
         for job in self._waiting.take_all():
             job.delivery.nak()

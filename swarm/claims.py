@@ -44,7 +44,7 @@ class Lent:
     packed: their encoding as a MessagePack map, or None: the message carries the bytes.
     """
 
-    __slots__ = ("_claims", "_ring", "packed")
+    __slots__ = ("_claims", "_kept", "_ring", "packed")
 
     def __init__(
         self,
@@ -55,16 +55,23 @@ class Lent:
         self.packed = packed
         self._ring = ring
         self._claims = claims
+        self._kept = False
 
     def take_back(self) -> None:
-        """The message reached nobody: free the memory now, not by age. Any number of times."""
-        if self._ring is not None:
+        """The message reached nobody: free the memory now, not by age. Any number of times; not
+        what is kept."""
+        if self._ring is not None and not self._kept:
             for claim in self._claims:
                 self._ring.release(claim)
 
     def keep(self) -> None:
-        """Somebody may be reading it, whatever becomes of the message: from now on by age."""
-        self._ring = None
+        """Somebody may be reading it, whatever becomes of the message: it is freed when that says
+        so (`unread`, or a word in the memory itself), or by age."""
+        self._kept = True
+
+    def unread(self) -> None:
+        """Nobody reads it, or will."""
+        self._kept = False
 
     def __enter__(self) -> Lent:
         return self
@@ -217,12 +224,13 @@ class Claims:
             asyncio.get_running_loop().call_later(CONFIRM_AFTER, self._confirm)
         self._finished += opened
 
-    def give_back(self, tensors: Mapping[str, Any]) -> None:
-        """The same for claims that were never opened."""
+    def give_back(self, tensors: Mapping[str, Any], but: Sequence[Claim] = ()) -> None:
+        """The same for claims that were never opened, except for those in `but`."""
         for name, value in tensors.items():
             if isinstance(value, Claimed):
                 with contextlib.suppress(DecodeError, ShmError):  # by age
-                    self.done([_parse(name, value)])
+                    claim = _parse(name, value)
+                    self.done([] if claim in but else [claim])
 
     def _confirm(self) -> None:
         if not self._finished:

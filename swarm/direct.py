@@ -1,9 +1,8 @@
 """Messages between processes of one host without the server: a datagram on a socket of the kernel.
 
-A leg through the server wakes two processes, a datagram one (0.01-0.03 ms here, measured). It is
-only ever a short cut. What must not be lost is stored in its lane all the same; what is sent
-here instead of through the server (answers, fast mode) is what the server does not keep either,
-and what a full or missing socket refuses goes through the server.
+A leg through the server wakes two processes, a datagram one (0.01-0.03 ms here, measured). Nothing
+is kept here: what must not be lost is stored beside it, or by its sender, who is told when it is
+done (`nodes.handover`); and what a full or missing socket refuses goes through the server.
 
 Each process has one socket, named by its inbox, in a directory that only its user may enter: who
 can send here can map its shared memory too. Nothing is read from, or sent to, another user's.
@@ -36,12 +35,15 @@ LARGEST = 20_000
 SEND_BUFFER = 208 * 1024  # bytes as asked for; the kernel doubles it
 SWEEP_EVERY = 30.0  # seconds
 FEW = 32  # sockets that whoever leaves looks through; 10 us each
-VERSION = 1
-_HEAD = struct.Struct("<BQH")  # version, CLOCK_MONOTONIC in ns at the sending, subject's length
+# Of the messages, in the directory's name: processes of another version are not reached this way.
+VERSION = 2
+# CLOCK_MONOTONIC in ns at the sending, the lengths of the subject and of the reply subject.
+_HEAD = struct.Struct("<QHH")
 _INBOX = re.compile(r"_INBOX(?:\.[A-Za-z0-9_-]+){1,8}")
 _LONGEST_PATH = 107  # sockaddr_un
 
-OnDirect = Callable[[bytes, int], None]  # (message, when it was sent: time.monotonic_ns())
+# (message, when it was sent: time.monotonic_ns(), where its sender waits for `answer`, or "")
+OnDirect = Callable[[bytes, int, str], None]
 
 
 class Direct:
@@ -49,14 +51,14 @@ class Direct:
 
     def __init__(self, link: Link, directory: str = SHM_DIRECTORY) -> None:
         self._link = link
-        self._directory = f"{directory}/swarm.{getattr(os, 'geteuid', int)()}"
+        self._directory = f"{directory}/swarm.{getattr(os, 'geteuid', int)()}.{VERSION}"
         self._identity = (0, 0)  # of the socket's name: device, inode
         self._wanted = False  # to be reachable
         self._failed = ""  # why it is not, as logged
         self._replies = link.options.inbox + "."
         self._listeners: dict[str, OnDirect] = {}
         # What nobody listens for here (any more): the sender thinks that it was delivered.
-        self.on_unheard: Callable[[str, bytes], None] = lambda subject, data: None
+        self.on_unheard: Callable[[str, bytes, str], None] = lambda subject, data, reply: None
         self._socket: socket.socket | None = None
         self._buffer = bytearray(64 * 1024)
         self._view = memoryview(self._buffer)
@@ -67,13 +69,16 @@ class Direct:
 
     # --- sending ----------------------------------------------------------------------
 
-    def send(self, inbox: str, subject: str, parts: Sequence[Part]) -> bool:
+    def send(self, inbox: str, subject: str, parts: Sequence[Part], reply: str = "") -> bool:
         """Whether the message lies in the socket of the process with that inbox. False, and nothing
-        is sent, when it has none, is full, or the message is too large."""
+        is sent, when it has none, is full, or the message is too large.
+
+        reply: where it is said what became of it (`answer`)."""
         if self._socket is None or sum(map(len, parts)) > LARGEST:
             return False
-        name = subject.encode()
-        head = _HEAD.pack(VERSION, time.monotonic_ns(), len(name)) + name
+        names = subject.encode() + reply.encode()
+        size = len(names) - len(reply)
+        head = _HEAD.pack(time.monotonic_ns(), size, len(reply)) + names
         try:
             self._socket.sendmsg((head, *parts), (), 0, self._address(inbox))
         except OSError:
@@ -116,19 +121,21 @@ class Direct:
             log.exception("a message from this host failed")
 
     def _received(self, message: memoryview) -> None:
-        version, sent, length = _HEAD.unpack_from(message)
-        if version != VERSION:
+        sent, size, reply_size = _HEAD.unpack_from(message)
+        end = _HEAD.size + size
+        start = end + reply_size
+        subject = str(message[_HEAD.size : end], "utf-8")
+        reply = str(message[end:start], "utf-8")
+        if reply and _INBOX.fullmatch(reply) is None:
             return
-        start = _HEAD.size + length
-        subject = str(message[_HEAD.size : start], "utf-8")
         data = bytes(message[start:])
         self.received += 1
         if subject.startswith(self._replies):
             self._link.deliver(LinkMessage(subject, "", None, data))
         elif (callback := self._listeners.get(subject)) is not None:
-            callback(data, sent)
+            callback(data, sent, reply)
         else:
-            self.on_unheard(subject, data)
+            self.on_unheard(subject, data, reply)
 
     # --- life -------------------------------------------------------------------------
 

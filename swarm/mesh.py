@@ -24,7 +24,7 @@ from swarm.errors import (
 )
 from swarm.hosts import Hosts
 from swarm.ids import ulid
-from swarm.lanes import Publisher
+from swarm.lanes import REFUSED, Publisher
 from swarm.link import Link, LinkOptions
 from swarm.messages import Request, Result
 from swarm.model import ModelInfo, unknown_model
@@ -130,10 +130,12 @@ class Mesh:
             self.direct.on_unheard = self._unheard
             self.direct.open()
 
-    def _unheard(self, subject: str, data: bytes) -> None:
-        """Fast mode has no lane: what came for a stage that is not served here any more goes to
-        whoever serves it now."""
-        if subject.startswith(f"{self.subjects.root}.fresh."):
+    def _unheard(self, subject: str, data: bytes, reply: str) -> None:
+        """What came for a stage that is not served here any more: a lane keeps it if its sender
+        hears so; fast mode has none, and it goes to whoever serves the stage now."""
+        if reply:
+            self.direct.answer(reply, [REFUSED])
+        elif subject.startswith(f"{self.subjects.root}.fresh."):
             with contextlib.suppress(SwarmError):  # the requester asks again
                 self.link.publish(subject, data)
 

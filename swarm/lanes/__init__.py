@@ -2,7 +2,7 @@
 
 from swarm.lanes.consumer import FALLBACK, MOST_ACK_WAIT, PRIMARY, STANDBY, Lane
 from swarm.lanes.delivery import Delivery
-from swarm.lanes.early import Early
+from swarm.lanes.early import DONE, REFUSED, Early
 from swarm.lanes.fresh import FreshDelivery, FreshLane
 from swarm.lanes.publisher import Publisher
 from swarm.lanes.streams import LaneOptions, consumer_config, ensure_lanes, stream_config
@@ -10,9 +10,11 @@ from swarm.lanes.streams import LaneOptions, consumer_config, ensure_lanes, stre
 AnyDelivery = Delivery | Early | FreshDelivery  # what a stage works on
 
 __all__ = [
+    "DONE",
     "FALLBACK",
     "MOST_ACK_WAIT",
     "PRIMARY",
+    "REFUSED",
     "STANDBY",
     "AnyDelivery",
     "Delivery",

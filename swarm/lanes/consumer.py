@@ -70,6 +70,7 @@ class Lane:
         self._most_credit = max(credit, max_credit)
         self._delivered = 0
         self._tuned = (0.0, 0)  # when last looked, and what was delivered by then
+        self._most_at_once = 0  # messages since then
         self.clock = clock or ServerClock()
         self.epoch = 0
         self.held: dict[int, Delivery] = {}  # by stream sequence, in order of arrival
@@ -99,6 +100,11 @@ class Lane:
     def ack_wait(self) -> float:
         """Seconds until what this node holds is handed to another."""
         return float(self.config["ack_wait"]) / 1e9
+
+    @property
+    def full(self) -> bool:
+        """Whether all of the credit is in hand."""
+        return len(self.held) >= self.credit
 
     async def ready(self, timeout: float) -> None:
         """Wait until the lane pulls for the first time. Raises `TimeoutError`."""
@@ -218,12 +224,16 @@ class Lane:
             return  # the lane is renewed on reconnect
 
     def _tune(self, now: float) -> None:
-        """Let the credit follow the rate: what comes within AHEAD seconds."""
+        """Let the credit follow the rate: what comes within AHEAD seconds, but not much more than
+        there is at once. One message alone, asked for so often, would be handed to a hung node as
+        often, one ack_wait each."""
         since, before = self._tuned
         if now - since >= TUNE_EVERY:
             rate = (self._delivered - before) / (now - since)
-            self.credit = min(self._most_credit, max(self._least_credit, int(rate * AHEAD)))
+            wanted = min(int(rate * AHEAD), 2 * self._most_at_once)
+            self.credit = min(self._most_credit, max(self._least_credit, wanted))
             self._tuned = (now, self._delivered)
+            self._most_at_once = 0
 
     def _wants(self) -> int:
         """Messages to ask for now."""
@@ -257,6 +267,7 @@ class Lane:
                 self._again(ours, delivery)
                 return
         self.held[delivery.sequence] = delivery
+        self._most_at_once = max(self._most_at_once, len(self.held) + delivery.pending)
         if self._resting:
             self._resting = False
             self._timer.cancel()
@@ -299,7 +310,8 @@ class Lane:
         del self.held[delivery.sequence]
         now = time.monotonic()
         if self.credit <= SINGLE or not self._delivered & 3:  # of many, a quarter will do
-            self.holding.add(now - delivery.received / 1e9, now)
+            ended = delivery.worked_at / 1e9 or now
+            self.holding.add(ended - delivery.received / 1e9, now)
         try:
             if verb == b"+NXT" and self.credit <= SINGLE and self._wants() > 0:
                 # One publish to settle and to ask: the cheapest while messages are few.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from swarm.errors import DecodeError
@@ -30,6 +31,7 @@ class Delivery:
         "sequence",
         "stored",
         "touched",
+        "worked_at",
     )
 
     def __init__(self, lane: Lane, reply: str, data: bytes | memoryview, received: int) -> None:
@@ -38,6 +40,7 @@ class Delivery:
         self.reply = reply
         self.received = self.touched = received
         self.epoch = lane.epoch
+        self.worked_at = 0  # ns, when the work was done, if it was not settled then
         self.delivered, self.sequence, self.stored, self.pending = parse_ack_subject(reply)
 
     fresh = False  # it came in fast mode: not a lane's
@@ -51,6 +54,16 @@ class Delivery:
     @property
     def settled(self) -> bool:
         return self._lane.held.get(self.sequence) is not self
+
+    @property
+    def blocking(self) -> bool:
+        """Whether the lane gets nothing more before something is settled."""
+        return self._lane.full
+
+    def worked(self) -> None:
+        """The work is done; it is settled at another node's word. Not how long that takes, but how
+        long the work took, is what ack_wait follows."""
+        self.worked_at = time.monotonic_ns()
 
     def ack(self) -> bool:
         """Done: remove it, and ask for the next in the same message. False when it is (or will

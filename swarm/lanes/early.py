@@ -1,23 +1,41 @@
-"""A message that came before its lane handed it out: the sender, on the same host, gave it a head
-start beside storing it."""
+"""A message that came from its sender, on the same host, and not from its lane: a head start beside
+being stored there, or handed over, to be stored only if it is not soon told to be done."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from swarm.lanes.delivery import Delivery
 
+# What whoever handed a message over is told of it, once.
+DONE, REFUSED = b"+ACK", b"-NAK"
+
 
 class Early:
-    """Looks like a `Delivery` to a stage; what settles it settles the lane's copy, as soon as that
-    has come (`join`). on_withdraw(early): it was given up; the lane's copy is then worked on.
+    """Looks like a `Delivery` to a stage; what settles it settles the lane's copy, once that has
+    come (`join`). on_end(early, done): it was settled before: the work is done, or it was given up
+    and the lane's copy is to be worked on.
 
-    opened: what is borrowed for the work, and which the lane's copy needs as long as it can be
-    handed out again.
+    reply: where its sender, who has not stored it, waits for `DONE` or `REFUSED`; "" if it is
+    stored. opened: what is borrowed for the work, and which the lane's copy needs as long as it can
+    be handed out again. published: something went to the server that `DONE` must not overtake.
     """
 
-    __slots__ = ("_copy", "_on_withdraw", "_over", "age", "data", "id", "opened", "received")
+    __slots__ = (
+        "_copy",
+        "_on_end",
+        "_over",
+        "_worked_at",
+        "age",
+        "data",
+        "id",
+        "opened",
+        "published",
+        "received",
+        "reply",
+    )
 
     delivered = 1
     fresh = False
@@ -29,16 +47,20 @@ class Early:
         data: bytes,
         sent: int,
         received: int,
-        on_withdraw: Callable[[Early], None],
+        on_end: Callable[[Early, bool], None],
+        reply: str = "",
     ) -> None:
-        self._on_withdraw = on_withdraw
+        self._on_end = on_end
         self._copy: Delivery | None = None
         self._over = False
+        self._worked_at = 0  # as of `Delivery`
+        self.published = False
         self.id = message_id
         self.data = data
         self.received = received  # ns, as `sent`
         self.age = (received - sent) / 1e9
         self.opened: Sequence[Any] = ()
+        self.reply = reply
 
     @property
     def settled(self) -> bool:
@@ -47,14 +69,27 @@ class Early:
     def join(self, copy: Delivery) -> bool:
         """The lane's copy came. True when the work was done by then, and the copy was acked."""
         self._copy = copy
+        copy.worked_at = self._worked_at
         return self._over and copy.ack()
 
     def ack(self) -> bool:
-        """Done. False as long as the lane's copy has not come."""
+        """Done. False as long as a lane's copy may still come, here or elsewhere."""
         if self._copy is not None:
             return self._copy.ack()
-        self._over = True
+        self._end(True)
         return False
+
+    @property
+    def blocking(self) -> bool:
+        """See `Delivery.blocking`."""
+        return self._copy is not None and self._copy.blocking
+
+    def worked(self) -> None:
+        """See `Delivery.worked`."""
+        if self._copy is not None:
+            self._copy.worked()
+        else:
+            self._worked_at = time.monotonic_ns()
 
     def nak(self, delay: float = 0.0) -> None:
         """Not done: the lane's copy is worked on, here or elsewhere."""
@@ -70,6 +105,10 @@ class Early:
         """Give it up, if the lane's copy has still to come."""
         if self._copy is not None:
             return False
-        self._over = True
-        self._on_withdraw(self)
+        self._end(False)
         return True
+
+    def _end(self, done: bool) -> None:
+        if not self._over:
+            self._over = True
+            self._on_end(self, done)

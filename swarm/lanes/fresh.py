@@ -31,6 +31,11 @@ class FreshDelivery:
     def settled(self) -> bool:
         return False
 
+    blocking = False
+
+    def worked(self) -> None:
+        """Nothing to settle."""
+
     def ack(self) -> bool:
         """Nothing to settle."""
         return True
@@ -75,7 +80,7 @@ class FreshLane:
             if self._direct is not None:
                 self._direct.listen(self._subject, self._came_direct)
 
-    def _came_direct(self, data: bytes, sent: int) -> None:
+    def _came_direct(self, data: bytes, sent: int, _reply: str) -> None:
         message = LinkMessage(self._subject, "", None, data)
         self._on_delivery(FreshDelivery(message, sent))
 

@@ -15,6 +15,7 @@ from meshes import add_model, close, digits, split_digits, until
 import swarm
 from nodes.local import LocalMesh, local_mesh
 from swarm import jetstream
+from swarm.direct import VERSION
 from swarm.shm import unavailable
 from swarm.subjects import api
 
@@ -28,7 +29,7 @@ ROLES = ("shard-1", "shard-2", "shard-3")
 
 def sockets() -> set[str]:
     """Of this user's processes, living or not."""
-    return set(os.listdir(f"/dev/shm/swarm.{os.geteuid()}"))
+    return set(os.listdir(f"/dev/shm/swarm.{os.geteuid()}.{VERSION}"))
 
 
 async def counters(local: LocalMesh, name: str) -> dict[str, int]:
@@ -88,6 +89,24 @@ async def test_a_lone_requests_stages_begin_before_their_lanes_hand_it_out() -> 
         assert local.mesh.link.callback_errors == 0
 
 
+async def test_a_lone_request_lies_in_one_lane_from_its_sending_to_its_answer() -> None:
+    """Between the stages it is handed over, and stored only when that takes too long."""
+    async with local_mesh() as local:
+        await add_model(local, split_digits(), *ROLES)
+        await known_near(local)
+        stream = api("STREAM.INFO", local.mesh.subjects.stream("digits", "1"))
+        before = (await jetstream.call(local.mesh.link, stream))["state"]["last_seq"]
+        handed = await counters(local, "handed_over")
+        for number in range(60):
+            await ask(local, number)
+        stored = (await jetstream.call(local.mesh.link, stream))["state"]["last_seq"] - before
+        assert 60 <= stored < 120, "three times as many without handing over"
+        after = await counters(local, "handed_over")
+        assert [after[role] - handed[role] > 30 for role in ROLES] == [True, True, False]
+        await emptied(local)
+        assert await counters(local, "redelivered") == dict.fromkeys(ROLES, 0)
+
+
 async def test_many_at_a_time_go_by_their_lanes_alone() -> None:
     async with local_mesh() as local:
         await add_model(local, split_digits(), *ROLES)
@@ -123,8 +142,15 @@ async def test_in_fast_mode_the_stages_of_one_host_need_no_server_between_them()
         assert seen == []
 
 
-async def test_a_stage_that_dies_with_a_head_start_in_hand_loses_nothing() -> None:
-    """SIGKILL in the midst of lone requests, again and again: each is answered rightly."""
+@pytest.mark.parametrize(
+    ("victims", "number"),
+    [((1,), signal.SIGKILL), ((1, 2), signal.SIGKILL), ((2,), signal.SIGSTOP)],
+    ids=["one killed", "two killed", "one stopped"],
+)
+async def test_nodes_that_end_with_lone_requests_in_hand_lose_nothing(
+    victims: tuple[int, ...], number: int
+) -> None:
+    """In the midst of lone requests, again and again: each is answered rightly."""
     async with local_mesh() as local:
         nodes = await add_model(local, split_digits(), *ROLES, "fallback")
         await known_near(local)
@@ -142,13 +168,17 @@ async def test_a_stage_that_dies_with_a_head_start_in_hand_loses_nothing() -> No
         for _ in range(4):
             await asyncio.sleep(0.3 + float(random.uniform(0, 0.01)))
             before = answered
-            nodes[1].signal(signal.SIGKILL)
+            for victim in victims:
+                nodes[victim].signal(number)
             await until(lambda n=before: answered > n + 20, 10.0, "answers go on")
+            if number == signal.SIGSTOP:
+                nodes[victims[0]].signal(signal.SIGCONT)
             await local.ready()
         stop.set()
         await running
         await emptied(local)
         assert answered > 200
+        assert local.mesh.requester.retries == 0, "the lanes did it"
 
 
 async def test_killed_nodes_leave_no_socket_to_the_next_start() -> None:

@@ -15,9 +15,13 @@ from nodes.outbox import Outbox
 from nodes.stage import StageServer
 from shards.errors import InputError, RunError
 from shards.runtime import CancelToken
+from swarm.claims import UNLENT, Lent
 from swarm.errors import SwarmError
+from swarm.link import LinkMessage
 from swarm.messages import Features, Result
 from swarm.model import ModelInfo, Spec, Stage
+from swarm.near import Near
+from swarm.shm import Claim
 from swarm.subjects import Subjects
 
 LIMIT = 20.0  # seconds; only a hang gets there
@@ -73,11 +77,14 @@ class FakeLink:
     connected = True
 
     def __init__(self) -> None:
+        self.count = 0
+        self.callback_errors = 0
         self.sent: list[tuple[str, bytes]] = []
         self.replies: list[str] = []
         self.error: SwarmError | None = None
         self.options = SimpleNamespace(inbox="_INBOX.node")
         self.callbacks: dict[str, Any] = {}
+        self.expected: dict[str, Any] = {}
         self.on_down: list[Any] = []
 
     def subscribe(self, subject: str, callback: Any) -> int:
@@ -96,13 +103,48 @@ class FakeLink:
     def push(self) -> None:
         """All was sent at once."""
 
+    def expect(self, callback: Any) -> str:
+        self.count += 1
+        reply = f"_INBOX.node.{self.count}"
+        self.expected[reply] = callback
+        return reply
+
+    def forget(self, reply: str) -> None:
+        self.expected.pop(reply, None)
+
+
+class FakeDirect:
+    """Keeps what is sent to nodes of this host, and what they are told."""
+
+    def __init__(self, link: FakeLink) -> None:
+        self.link = link
+        self.full = False
+        self.sent: list[tuple[str, Features, str]] = []  # inbox, message, reply
+        self.told: list[tuple[str, bytes]] = []  # answers too
+
+    def send(self, inbox: str, subject: str, parts: Any, reply: str = "") -> bool:
+        if not self.full:
+            self.sent.append((inbox, Features.decode(b"".join(parts)), reply))
+        return not self.full
+
+    def answer(self, reply: str, parts: Any) -> bool:
+        if not self.full:
+            self.told.append((reply, b"".join(parts)))
+        return not self.full
+
+    def say(self, reply: str, word: bytes) -> None:
+        """The node that a message was handed to says this of it."""
+        if reply in self.link.expected:
+            self.link.expected[reply](LinkMessage(reply, "", None, word))
+
 
 class FakePublisher:
     """Stores, or refuses as often as it is told to; with `hold` it is not said before `release`."""
 
     def __init__(self) -> None:
         self.hold = False
-        self.raises: SwarmError | None = None
+        self.raises: Exception | None = None
+        self.subjects: list[str] = []
         self._held: list[Any] = []
         self.stored: list[tuple[str, Features]] = []
         self.refusals: list[SwarmError] = []
@@ -112,6 +154,7 @@ class FakePublisher:
         self.tries += 1
         if self.raises is not None:
             raise self.raises
+        self.subjects.append(subject)
         error = self.refusals.pop(0) if self.refusals else None
         if error is None:
             self.stored.append((subject, Features.decode(b"".join(data))))
@@ -124,6 +167,34 @@ class FakePublisher:
         """Tell what was held that it was stored, or not."""
         while self._held:
             self._held.pop()(error, 1)
+
+
+class FakeClaims:
+    """Shared memory of the host `h`; with `large`, everything is lent."""
+
+    host = "h"
+
+    def __init__(self) -> None:
+        self.large = False
+        self.released: list[Claim] = []  # by this process, whose memory it is
+
+    def wants(self, tensors: Any) -> bool:
+        return self.large
+
+    def lend(self, tensors: Any) -> Lent:
+        if not self.large:
+            return UNLENT
+        return Lent(None, self, [Claim("h", "s", 0, 1, 2, 0, 0)])  # type: ignore[arg-type]
+
+    def release(self, claim: Claim) -> bool:
+        self.released.append(claim)
+        return True
+
+    def collect(self) -> None:
+        """Nothing waits."""
+
+    def give_back(self, tensors: Any, but: Any = ()) -> None:
+        """They were never opened."""
 
 
 class FakeLane:
@@ -144,6 +215,7 @@ class FakeLane:
 
 class FakeDelivery:
     direct = False
+    blocking = False
 
     def __init__(
         self,
@@ -161,6 +233,7 @@ class FakeDelivery:
         self.pending = 0
         self.fresh = fresh
         self.ended = ""
+        self.worked_at = 0
         self._lane = lane
         lane.held[id(self)] = self
 
@@ -186,6 +259,9 @@ class FakeDelivery:
     def withdraw(self) -> bool:
         return False
 
+    def worked(self) -> None:
+        """Settled later."""
+
 
 class Bench:
     def __init__(self, model: FakeModel, stage: int = 2, **options: Any) -> None:
@@ -195,6 +271,9 @@ class Bench:
         self.lane = FakeLane()
         self.number = 0
         self.stage = stage
+        self.direct = FakeDirect(self.link)
+        self.claims = FakeClaims()
+        self.near = Near()  # where the next stage's nodes are
         settings: dict[str, Any] = {"max_batch": 8, "start_check": False} | options
         out = Outbox(
             self.link,  # type: ignore[arg-type]
@@ -203,6 +282,9 @@ class Bench:
             INFO,
             stage,
             "n1",
+            self.claims,  # type: ignore[arg-type]
+            next_near=lambda: self.near,
+            direct=self.direct,  # type: ignore[arg-type]
         )
         self.server = StageServer(
             self.link,  # type: ignore[arg-type]
@@ -241,8 +323,8 @@ class Bench:
     def answers(self) -> dict[str, Result]:
         """By request id; an id that was answered twice fails the test."""
         found: dict[str, Result] = {}
-        for subject, data in self.link.sent:
-            if subject.startswith("_INBOX."):
+        for subject, data in self.link.sent + self.direct.told:
+            if subject.startswith("_INBOX.r"):
                 result = Result.decode(data)
                 assert result.id not in found, f"{result.id} was answered twice"
                 found[result.id] = result

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from swarm.direct import LARGEST, Direct
+from swarm.direct import LARGEST, VERSION, Direct
 from swarm.link import Link, LinkMessage, LinkOptions
 
 pytestmark = pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="no Unix sockets here")
@@ -42,12 +42,12 @@ async def make(tmp_path: Path) -> AsyncIterator[Make]:
 
 async def next_of(direct: Direct, subject: str) -> asyncio.Queue[tuple[bytes, int]]:
     queue: asyncio.Queue[tuple[bytes, int]] = asyncio.Queue()
-    direct.listen(subject, lambda data, sent: queue.put_nowait((data, sent)))
+    direct.listen(subject, lambda data, sent, _reply: queue.put_nowait((data, sent)))
     return queue
 
 
 def directory(tmp_path: Path) -> Path:
-    return tmp_path / f"swarm.{os.geteuid()}"
+    return tmp_path / f"swarm.{os.geteuid()}.{VERSION}"
 
 
 async def test_a_message_reaches_the_process_with_that_inbox_and_whoever_listens_there(
@@ -283,7 +283,7 @@ async def test_what_nobody_listens_for_any_more_is_told(make: Make) -> None:
     a, b = make(), make()
     a.open()
     unheard: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue()
-    b.on_unheard = lambda subject, data: unheard.put_nowait((subject, data))
+    b.on_unheard = lambda subject, data, _reply: unheard.put_nowait((subject, data))
     assert a.send(b.open(), "fresh", [b"x"])
     assert await asyncio.wait_for(unheard.get(), LIMIT) == ("fresh", b"x")
 
@@ -318,3 +318,19 @@ async def test_garbage_in_the_socket_costs_nobody_a_message(
         if data == b"good":
             break
     a.close(), b.close()
+
+
+@pytest.mark.parametrize("reply", ["_INBOX.a b", "_INBOX.a\r\nPUB x", "elsewhere", "_INBOX."])
+async def test_a_message_whose_reply_subject_is_none_is_dropped(make: Make, reply: str) -> None:
+    """It may become a command to the server."""
+    a, b = make(), make()
+    a.open()
+    got: list[str] = []
+    inbox = b.open()
+    b.listen("lane", lambda data, sent, reply: got.append(reply))
+    assert a.send(inbox, "lane", [b"x"], reply)
+    assert a.send(inbox, "lane", [b"x"], "_INBOX.a.1")
+    async with asyncio.timeout(LIMIT):
+        while not got:  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+    assert got == ["_INBOX.a.1"]

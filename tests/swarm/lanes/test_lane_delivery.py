@@ -11,6 +11,7 @@ from real_server import eventually
 
 from swarm import jetstream
 from swarm.lanes import FALLBACK, PRIMARY, STANDBY, LaneOptions
+from swarm.lanes.consumer import AHEAD
 from swarm.subjects import api
 
 pytestmark = pytest.mark.integration
@@ -260,3 +261,25 @@ async def test_the_age_of_a_message_is_measured_by_the_servers_clock(bench: Benc
 @pytest.fixture
 def lane_options(request: pytest.FixtureRequest) -> LaneOptions:
     return LaneOptions(depth=128, ack_wait=0.2)
+
+
+@pytest.mark.parametrize(("at_once", "grows"), [(1, False), (8, True)])
+async def test_credit_grows_with_what_is_there_at_once_and_not_with_the_rate_alone(
+    bench: Bench, at_once: int, grows: bool
+) -> None:
+    """A hung node is handed one message as often as it has asked for it."""
+    lane, got = await bench.lane(credit=4, max_credit=32)
+    sender = await bench.sender()
+    most = sent = 0
+    started = time.monotonic()
+    while (elapsed := time.monotonic() - started) < 1.0:
+        for _ in range(at_once):
+            sender.send(str(sent := sent + 1))
+        async with asyncio.timeout(5):
+            while len(got) < min(at_once, lane.credit):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        while got:
+            got.pop().ack()
+        most = max(most, lane.credit)
+    assert sent / elapsed * AHEAD > 5, "by the rate alone it would have grown"
+    assert (most > 4) == grows

@@ -1,0 +1,484 @@
+"""Handed over to a node of this host: stored only if that does not soon say that it is done."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from stage_bench import POISON, Bench, FakeDelivery, FakeModel
+
+from nodes.handover import BUSY_FOR, FEW, LATE, MOST
+from nodes.headstart import KEPT, STALE
+from swarm.errors import NotConnected, ResourceExhausted, Status
+from swarm.lanes import DONE, REFUSED
+from swarm.near import Near
+
+NEXT = "_INBOX.next"
+BEFORE = "_INBOX.before.7"  # where the stage before waits for a word
+STORED_BY = MOST + 0.5  # seconds; a machine may stand still for a while
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Callable[..., Bench]]:
+    made: list[Bench] = []
+
+    def make(model: FakeModel | None = None, stage: int = 1, **options: Any) -> Bench:
+        b = Bench(model or FakeModel(compute_ms=0.01), stage=stage, **options)
+        b.near = Near(inboxes={"any": NEXT})
+        made.append(b)
+        return b
+
+    yield make
+    for each in made:
+        each.server.close()
+
+
+def handed(b: Bench, data: bytes, ago_ns: int = 0) -> bytes:
+    """What the datagram of the stage before does."""
+    b.server.head_starts.came(data, time.monotonic_ns() - ago_ns, BEFORE)
+    return data
+
+
+def later(b: Bench, budget: float) -> bytes:
+    """The last message as it is stored when it was late: with less budget."""
+    b.number -= 1
+    return b.message(budget=budget)
+
+
+async def stored(b: Bench, count: int = 1) -> None:
+    async with asyncio.timeout(STORED_BY):
+        while len(b.publisher.stored) < count:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+
+async def ended(*copies: FakeDelivery) -> list[str]:
+    async with asyncio.timeout(5):
+        while not all(copy.settled for copy in copies):  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+    return [copy.ended for copy in copies]
+
+
+# --- who hands over -------------------------------------------------------------------
+
+
+async def test_what_the_next_node_says_to_be_done_is_acked_and_never_stored(
+    bench: Callable[..., Bench],
+) -> None:
+    b = bench()
+    copy = b.send(3.0)
+    [(inbox, features, reply)] = b.direct.sent
+    assert (inbox, features.stage, features.tensors["x"].tolist()) == (NEXT, 2, [[4.0] * 4])
+    assert not copy.settled, "until it is known to be safe"
+    b.direct.say(reply, DONE)
+    assert copy.ended == "ack"
+    await asyncio.sleep(2 * MOST)
+    assert b.publisher.tries == 0
+    assert b.server.stats.counters.served == b.server.stats.counters.handed_over == 1
+    assert b.link.expected == {}
+
+
+async def test_what_the_next_node_refuses_is_stored_at_once(bench: Callable[..., Bench]) -> None:
+    b = bench()
+    b.publisher.hold = True
+    copy = b.send()
+    b.direct.say(b.direct.sent[0][2], REFUSED)
+    assert [features.stage for _, features in b.publisher.stored] == [2]
+    assert not copy.settled
+    b.publisher.release(None)
+    assert copy.ended == "ack"
+    other = b.send()  # a node that refused is left alone for a moment
+    assert len(b.direct.sent) == 1
+    b.publisher.release(None)
+    assert await ended(other) == ["ack"]
+
+
+async def test_what_nobody_says_to_be_done_is_stored_with_the_budget_that_is_left(
+    bench: Callable[..., Bench],
+) -> None:
+    b = bench()
+    b.publisher.hold = True
+    copy = b.send(3.0)
+    await stored(b)
+    [(_, late)] = b.publisher.stored
+    [(_, first, reply)] = b.direct.sent
+    assert (late.message_id, late.hops) == (first.message_id, first.hops)
+    assert late.tensors["x"].tolist() == first.tensors["x"].tolist()
+    assert first.budget_us - late.budget_us >= 1000
+    b.direct.say(reply, DONE)  # too late to spare the lane: its word counts
+    assert not copy.settled
+    b.publisher.release(None)
+    assert copy.ended == "ack"
+    assert b.server.stats.counters.served == 1
+
+
+async def test_a_node_that_cannot_be_reached_costs_no_wait(bench: Callable[..., Bench]) -> None:
+    b = bench()
+    b.direct.full = True
+    copy = b.send()
+    assert len(b.publisher.stored) == 1
+    assert await ended(copy) == ["ack"]
+    assert b.server.stats.counters.handed_over == 0
+    assert b.link.expected == {}
+
+
+async def test_many_at_a_time_are_left_to_the_lane(bench: Callable[..., Bench]) -> None:
+    b = bench()
+    copies = [b.send() for _ in range(FEW + 4)]
+    assert len(b.direct.sent) == FEW
+    assert len(b.publisher.stored) == 4
+    for _, _, reply in b.direct.sent:
+        b.direct.say(reply, DONE)
+    assert await ended(*copies) == ["ack"] * len(copies)
+    await asyncio.sleep(BUSY_FOR + 0.02)
+    b.send()
+    assert len(b.direct.sent) == FEW + 1, "and handed over when there are few again"
+
+
+async def test_a_next_stage_that_takes_long_is_soon_given_all_by_its_lane(
+    bench: Callable[..., Bench],
+) -> None:
+    b = bench()
+    for number in range(LATE + 2):
+        b.send()
+        await stored(b, number + 1)
+    assert len(b.direct.sent) == LATE
+
+
+async def test_how_long_is_waited_follows_the_time_that_the_rest_takes(
+    bench: Callable[..., Bench],
+) -> None:
+    b = bench()
+    waits = b.server.out._handovers
+    assert waits.patience == MOST, "before anything is known"
+    for _ in range(60):
+        b.send()
+        b.direct.say(b.direct.sent[-1][2], DONE)
+    usual = waits.patience
+    assert usual < MOST / 2
+    for number in range(LATE):
+        assert waits.patience == usual
+        b.send()
+        await stored(b, number + 1)
+    assert usual < waits.patience <= 2 * usual, "it may take longer now"
+
+
+async def test_a_word_that_came_while_this_process_stood_still_counts(
+    bench: Callable[..., Bench],
+) -> None:
+    """Timers are called before sockets are read."""
+    b = bench()
+    copy = b.send()
+    loop = asyncio.get_running_loop()
+    loop.call_later(MOST / 2, time.sleep, 2 * MOST)
+    await asyncio.sleep(MOST / 2 + 0.001)
+    await asyncio.sleep(0)
+    b.direct.say(b.direct.sent[0][2], DONE)
+    assert copy.ended == "ack"
+    assert b.publisher.tries == 0
+
+
+async def test_a_loop_that_is_blocked_again_and_again_puts_nothing_off_for_ever(
+    bench: Callable[..., Bench],
+) -> None:
+    b = bench()
+    b.send()
+    until = time.monotonic() + 0.5
+    while not b.publisher.stored and time.monotonic() < until:
+        time.sleep(0.009)  # noqa: ASYNC251
+        await asyncio.sleep(0)
+    assert time.monotonic() < until
+
+
+async def test_a_lane_whose_credit_is_in_hand_is_not_held_up_by_words(
+    bench: Callable[..., Bench],
+) -> None:
+    b = bench()
+    lane = b.message()
+    copy = FakeDelivery(b.lane, lane)
+    copy.blocking = True
+    b.server.delivered(copy)  # type: ignore[arg-type]
+    assert (b.direct.sent, len(b.publisher.stored)) == ([], 1)
+
+
+async def test_memory_is_free_again_when_a_refused_message_is_not_ours_any_more(
+    bench: Callable[..., Bench],
+) -> None:
+    b = bench()
+    b.claims.large = True
+    b.near = Near(shared=True, inboxes={"any": NEXT})
+    b.send().ended = "lost"
+    b.direct.say(b.direct.sent[0][2], REFUSED)
+    assert b.publisher.tries == 0
+    assert len(b.claims.released) == 1
+
+
+async def test_a_late_message_is_stored_in_the_lane_of_the_node_that_has_it(
+    bench: Callable[..., Bench],
+) -> None:
+    b = bench()
+    lanes = iter(["here", "elsewhere"])
+    b.server.out._next_lane = lambda info, stage, features: next(lanes)
+    b.near = Near(inboxes={"here": NEXT})
+    b.send()
+    await stored(b)
+    assert b.publisher.subjects == ["swarm.t.features.m.1.2.here"]
+
+
+async def test_a_second_attempt_goes_by_the_lanes(bench: Callable[..., Bench]) -> None:
+    b = bench()
+    b.send(attempt=2)
+    assert (b.direct.sent, len(b.publisher.stored)) == ([], 1)
+
+
+@pytest.mark.parametrize("word", [REFUSED, DONE])
+async def test_a_defect_in_passing_on_gives_the_message_back_and_spares_the_others(
+    bench: Callable[..., Bench], word: bytes
+) -> None:
+    b = bench()
+    copies = [b.send(), b.send()]
+    if word == DONE:
+        b.claims.collect = raise_a_defect  # type: ignore[method-assign]
+        b.direct.say(b.direct.sent[0][2], word)
+        assert copies[0].settled
+    else:
+        b.publisher.raises = ValueError("a defect")
+        assert await ended(*copies) == ["nak", "nak"], "both were late"
+    assert b.link.callback_errors > 0
+
+
+def raise_a_defect() -> None:
+    raise ValueError("a defect")
+
+
+async def test_memory_that_was_lent_comes_back_with_the_word(bench: Callable[..., Bench]) -> None:
+    b = bench()
+    b.claims.large = True
+    b.near = Near(shared=True, inboxes={"any": NEXT})
+    b.send()
+    assert b.claims.released == []
+    b.direct.say(b.direct.sent[0][2], DONE)
+    assert len(b.claims.released) == 1
+
+
+async def test_memory_of_what_was_stored_since_is_not_freed_by_a_late_word(
+    bench: Callable[..., Bench],
+) -> None:
+    """Somebody else may have got the lane's copy, and be reading it."""
+    b = bench()
+    b.claims.large = True
+    b.near = Near(shared=True, inboxes={"any": NEXT})
+    copy = b.send()
+    await stored(b)
+    b.direct.say(b.direct.sent[0][2], DONE)
+    assert await ended(copy) == ["ack"]
+    assert b.claims.released == []
+
+
+async def test_memory_of_what_was_refused_and_could_not_be_stored_is_free_again(
+    bench: Callable[..., Bench],
+) -> None:
+    b = bench()
+    b.claims.large = True
+    b.near = Near(shared=True, inboxes={"any": NEXT})
+    b.publisher.refusals = [ResourceExhausted("full")]
+    copy = b.send()
+    b.direct.say(b.direct.sent[0][2], REFUSED)
+    assert await ended(copy) == ["ack"]
+    assert len(b.claims.released) == 1, "the second try lent it anew"
+
+
+async def test_a_stage_that_ends_stores_what_it_has_handed_over(
+    bench: Callable[..., Bench],
+) -> None:
+    b = bench()
+    copies = [b.send() for _ in range(FEW)]
+    b.server.out.close()
+    assert len(b.publisher.stored) == FEW
+    assert await ended(*copies) == ["ack"] * FEW
+
+
+async def test_a_full_lane_is_tried_again_with_what_was_handed_over_in_vain(
+    bench: Callable[..., Bench],
+) -> None:
+    b = bench()
+    b.publisher.refusals = [ResourceExhausted("full")]
+    copy = b.send()
+    b.direct.say(b.direct.sent[0][2], REFUSED)
+    assert await ended(copy) == ["ack"]
+    assert len(b.publisher.stored) == 1
+    assert b.server.stats.counters.blocked == 1
+
+
+async def test_fast_mode_hands_nothing_over(bench: Callable[..., Bench]) -> None:
+    b = bench()
+    b.send(fresh=True)
+    assert [subject for subject, _ in b.link.sent] == ["swarm.t.fresh.m.1.2"]
+    assert b.server.stats.counters.handed_over == 0
+
+
+# --- who takes it -----------------------------------------------------------------------
+
+
+async def test_the_last_stage_answers_first_and_then_says_that_it_is_done(
+    bench: Callable[..., Bench],
+) -> None:
+    b = bench(stage=2)
+    handed(b, b.message(3.0, host="h"))
+    assert b.direct.told[0][0] == "_INBOX.r1"
+    assert b.direct.told[1:] == [(BEFORE, DONE)]
+    assert b.server.queued == 0
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_an_answer_that_goes_by_the_server_is_there_before_the_word(
+    bench: Callable[..., Bench], fails: bool
+) -> None:
+    """If this node's connection is dead, both are lost, and the stage before stores the message."""
+    b = bench(stage=2)
+    handed(b, b.message(POISON if fails else 3.0))
+    assert b.direct.told == []
+    assert [subject for subject, _ in b.link.sent] == ["_INBOX.r1", BEFORE]
+    assert b.link.sent[1][1] == DONE
+    assert b.answers()["r1"].status is (Status.INTERNAL if fails else Status.OK)
+
+
+async def test_a_failure_that_could_not_be_reported_leaves_the_message_to_its_lane(
+    bench: Callable[..., Bench],
+) -> None:
+    b = bench(stage=2)
+    b.link.error = NotConnected("lost")
+    handed(b, b.message(POISON))
+    assert b.direct.told == [(BEFORE, REFUSED)]
+
+
+async def test_a_stage_in_the_middle_is_done_when_the_next_one_is(
+    bench: Callable[..., Bench],
+) -> None:
+    b = bench()
+    handed(b, b.message())
+    assert (b.direct.told, b.server.queued) == ([], 1)
+    b.direct.say(b.direct.sent[0][2], DONE)
+    assert (b.direct.told, b.server.queued) == ([(BEFORE, DONE)], 0)
+
+
+async def test_a_stage_in_the_middle_is_done_when_the_next_lane_has_it(
+    bench: Callable[..., Bench],
+) -> None:
+    b = bench()
+    handed(b, b.message())
+    b.publisher.hold = True
+    b.direct.say(b.direct.sent[0][2], REFUSED)
+    assert b.direct.told == []
+    b.publisher.release(None)
+    assert b.direct.told == [(BEFORE, DONE)]
+
+
+async def test_a_copy_that_was_stored_meanwhile_is_settled_and_not_computed(
+    bench: Callable[..., Bench],
+) -> None:
+    b = bench()
+    handed(b, b.message(budget=10.0))
+    copy = b.deliver(later(b, budget=9.99))
+    assert not copy.settled
+    assert b.server.queued == 1
+    b.direct.say(b.direct.sent[0][2], DONE)
+    assert copy.ended == "ack"
+    assert b.direct.told == [], "its sender has the lane's word"
+    assert b.model.batches == [1]
+
+
+async def test_a_copy_that_was_stored_since_the_word_was_lost_is_not_computed(
+    bench: Callable[..., Bench],
+) -> None:
+    b = bench(stage=2)
+    handed(b, b.message(budget=10.0))
+    assert await ended(b.deliver(later(b, budget=9.99))) == ["ack"]
+    assert b.model.batches == [1]
+
+
+@pytest.mark.parametrize(
+    "why", ["stale", "waiting", "held", "stopping", "no connection", "another stage", "garbage"]
+)
+async def test_what_is_not_taken_is_refused_with_a_word(
+    bench: Callable[..., Bench], why: str
+) -> None:
+    b = bench(stage=2)
+    if why == "waiting":
+        b.lane.pending = 1  # what lies in the lane came first
+    elif why == "stopping":
+        await b.server.drain()
+    elif why == "held":
+        b.lane.held = dict.fromkeys(range(100))  # type: ignore[arg-type]
+    b.link.connected = why != "no connection"
+    data = b.message(stage=1 if why == "another stage" else 2)
+    handed(b, b"\x80" if why == "garbage" else data, 2 * STALE if why == "stale" else 0)
+    assert b.direct.told == [(BEFORE, REFUSED)]
+    assert b.model.batches == []
+
+
+async def test_the_same_message_from_two_nodes_is_taken_once(bench: Callable[..., Bench]) -> None:
+    b = bench()
+    data = handed(b, b.message())
+    handed(b, data)
+    assert b.direct.told == [(BEFORE, REFUSED)], "the second one stores it: a copy"
+    assert b.model.batches == [1]
+
+
+async def test_a_suspended_stage_gives_back_what_was_handed_to_it(
+    bench: Callable[..., Bench],
+) -> None:
+    b = bench(FakeModel(slow=0.1), stage=2)
+    data = handed(b, b.message())
+    b.server.suspend()
+    assert b.direct.told == [(BEFORE, REFUSED)]
+    assert b.server.queued == 0
+    b.server.resume()
+    assert await ended(b.deliver(data)) == ["ack"], "by its lane then"
+
+
+async def test_what_cannot_be_stored_without_a_connection_goes_back(
+    bench: Callable[..., Bench],
+) -> None:
+    b = bench()
+    handed(b, b.message())
+    b.publisher.raises = NotConnected("lost")
+    b.direct.say(b.direct.sent[0][2], REFUSED)
+    assert b.direct.told == [(BEFORE, REFUSED)]
+
+
+async def test_a_connection_that_ends_before_the_store_is_known_gives_it_back(
+    bench: Callable[..., Bench],
+) -> None:
+    b = bench()
+    b.publisher.hold = True
+    handed(b, b.message())
+    b.direct.say(b.direct.sent[0][2], REFUSED)
+    b.publisher.release(NotConnected("lost"))
+    assert b.direct.told == [(BEFORE, REFUSED)]
+    assert b.server.queued == 0
+
+
+async def test_a_failure_ends_what_was_handed_over(bench: Callable[..., Bench]) -> None:
+    b = bench(stage=2)
+    handed(b, b.message(budget=0.001), ago_ns=5_000_000)
+    assert b.answers()["r1"].status is Status.DEADLINE_EXCEEDED
+    assert b.link.sent[-1] == (BEFORE, DONE)
+
+
+async def test_what_was_cancelled_is_done(bench: Callable[..., Bench]) -> None:
+    b = bench(stage=2)
+    b.server.cancel("r1")
+    handed(b, b.message())
+    assert b.direct.told == [(BEFORE, DONE)]
+    assert b.model.batches == []
+
+
+async def test_what_is_done_makes_room_for_more(bench: Callable[..., Bench]) -> None:
+    b = bench(stage=2)
+    for _ in range(3 * KEPT):
+        handed(b, b.message(host="h"))
+    assert [word for reply, word in b.direct.told if reply == BEFORE] == [DONE] * 3 * KEPT
+    assert len(b.server.head_starts._early) <= KEPT
