@@ -32,7 +32,8 @@ pytestmark = [
 ]
 
 SHM = Path("/dev/shm")
-BIG = MIN_BYTES // 4  # FP32 elements: the smallest tensor that goes by claim
+LARGE = 128 << 10  # bytes
+BIG = LARGE // 4  # FP32 elements
 
 
 def segments(mesh: str) -> list[str]:
@@ -111,10 +112,10 @@ async def test_large_tensors_go_by_claim_and_arrive_byte_for_byte(pair: Pair) ->
 
 
 async def test_small_tensors_stay_in_the_message(pair: Pair) -> None:
-    assert pair.lender.lend({"x": np.zeros(BIG - 1, np.float32)}) is UNLENT
+    assert pair.lender.lend({"x": np.zeros(MIN_BYTES - 1, np.uint8)}) is UNLENT
     assert pair.lender.lend({}) is UNLENT
     assert pair.files() == []  # no memory was even asked for
-    assert pair.lender.lend({"x": np.zeros(BIG, np.float32)}).packed is not None
+    assert pair.lender.lend({"x": np.zeros(MIN_BYTES, np.uint8)}).packed is not None
 
 
 async def test_what_is_switched_off_lends_nothing_and_nobody_lends_to_it(
@@ -345,7 +346,7 @@ def wrapping_shape(length: int) -> tuple[int, ...]:
 
 
 async def test_a_shape_whose_size_overflows_is_refused(pair: Pair) -> None:
-    length = MIN_BYTES * 3
+    length = LARGE * 3
     shape = wrapping_shape(length)
     assert math.prod(shape) != length
     assert math.prod(shape) % (1 << 64) == length
