@@ -44,9 +44,9 @@ async def serve(url: str, mesh: str, nodes: list[tuple[str, str, str]]) -> None:
 
     async with asyncio.TaskGroup() as group:
         for name, role, model in nodes:
-            config = NodeConfig(
-                role, model, mesh, LinkOptions(servers=(url,), name=name), node=name
-            )
+            # Devices of a fleet: what goes between them goes by the server.
+            options = LinkOptions(servers=(url,), name=name)
+            config = NodeConfig(role, model, mesh, options, node=name, shm=False)
             ready.append(group.create_task(begin(Node(config), group)))
         await asyncio.gather(*ready)
         _say("ready")
