@@ -33,7 +33,8 @@ FORGOTTEN = 30_000_000_000
 
 
 class HeadStarts:
-    """One stage's. busy(): a run could not begin at once, or must not. accept(job) begins it."""
+    """One stage's. busy(handed): what comes now cannot be taken, or must not; `handed` if it was
+    handed over. accept(job) begins its run."""
 
     def __init__(
         self,

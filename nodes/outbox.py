@@ -135,11 +135,8 @@ class Outbox:
                 ahead = here and job.delivery.direct
                 if not ahead or not self._direct.answer(features.reply, parts):
                     self._publish(job.delivery, features.reply, parts)
-        except NotConnected:
-            job.delivery.withdraw()
-            return  # it will be handed out again
         except SwarmError as error:
-            self.fail_job(job, error.status, str(error))
+            self._unsent(job, error)
             return
         if job.delivery.fresh or seconds > LONG_RUN:
             self._link.push()
@@ -162,10 +159,11 @@ class Outbox:
             if near.shared and claims is not None and claims.wants(job.features.tensors):
                 lent = claims.lend(job.features.tensors)
             with lent:
+                parts = self._encode(job, lent)
                 if job.delivery.fresh:
-                    self._send_fresh(job, near, self._encode(job, lent))
+                    self._send_fresh(job, near, parts)
                 else:
-                    self._send(job, near, self._encode(job, lent), lent, hand_over)
+                    self._send(job, near, parts, lent, hand_over)
         except SwarmError as error:
             self._unsent(job, error)
 
