@@ -12,6 +12,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from nodes.job import Job
@@ -23,26 +24,31 @@ from swarm.tensors import Part
 
 log = logging.getLogger("swarm.stage")
 
-# Seconds after which a message is stored: half as long again as the rest of the pipeline takes,
-# and LEAST more. It adds to the time of a failover, so MOST at most.
+# Seconds after which a message is stored: the usual time to the word and four times its usual
+# deviation, at least LEAST (RFC 6298, 2). It adds to the time of a failover, so MOST at most.
 LEAST, MOST = 0.001, 0.020
-LATE = 3  # in a row that had to be stored: what follows takes too long, and for REST seconds ...
+# While more than FEW are under way, and for BUSY_FOR seconds after, the time that a lone one takes
+# means nothing: MANY seconds, which is still less than a lane would wait (ack_wait).
+FEW, MANY = 3, 0.050
+BUSY_FOR = 0.1
+LATE = 3  # times in a row that something had to be stored: it takes too long, for REST seconds ...
 REST = 1.0  # ... all is stored at once
 REFUSED_FOR = 0.005  # seconds for which nothing more is handed over after a refusal
-# With more than FEW at a time the lanes' bursts cost less than words one by one: for BUSY_FOR
-# seconds they are left to them. With 2, 4, 8 and 16 in flight all handed over, tiny stages had 40,
-# 12, -12 and -14 % more requests a second.
-FEW = 3
-BUSY_FOR = 0.1
+# Messages at a time. Behind runs of more than SHORT seconds the lanes' credit keeps stages busy
+# better (large features, 4 in flight: 4 %): FEW, and for BUSY_FOR seconds none.
+HELD, SHORT = 256, 0.001
 # Seconds by which a look comes late when the loop was blocked: the words may be in the socket then,
 # which is read after the timers. Once: a loop may be blocked again and again.
 BLOCKED = 0.002
 
 
 class Handed(NamedTuple):
-    """A result on its way: since when (`time.monotonic()`), and the lane where it would be."""
+    """A result on its way to a process, since when, until when a word is waited for
+    (`time.monotonic()`), and the lane where it would be."""
 
+    inbox: str
     since: float
+    until: float
     job: Job
     lent: Lent
     subject: str
@@ -65,54 +71,76 @@ class Handovers:
         self._direct = direct
         self._store = store
         self._finish = finish
-        self._held: dict[str, Handed] = {}  # by reply subject, in the order of time
+        self._held: dict[str, Handed] = {}  # by reply subject
         self._timer: asyncio.TimerHandle | None = None
         self._planned = 0.0  # the timer's time.monotonic()
         self._put_off = False
         self._usual = MOST  # seconds to the word
+        self._deviation = 0.0
         self._late = 0
+        self._late_at = 0.0
+        self._busy_until = 0.0  # time.monotonic()
         self._not_before = 0.0  # time.monotonic()
+        direct.on_gone.append(self._gone)
 
     @property
     def patience(self) -> float:
-        return min(MOST, LEAST + 1.5 * self._usual)
+        return min(MOST, self._usual + max(LEAST, 4 * self._deviation))
 
-    def over(self, inbox: str, subject: str, parts: list[Part], job: Job, lent: Lent) -> bool:
-        """Hand a message over. False: store it."""
+    def over(
+        self, inbox: str, subject: str, parts: list[Part], job: Job, lent: Lent, usual: float
+    ) -> bool:
+        """Hand a message over. False: store it. usual: seconds of a run of this stage; stages are
+        cut to take about as long."""
         now = time.monotonic()
         if now < self._not_before:
             return False
-        if len(self._held) >= FEW or job.delivery.blocking:
+        if len(self._held) >= (HELD if usual < SHORT else FEW):
             self._pause(now + BUSY_FOR)
             return False
         reply = self._link.expect(self._told)
-        if not self._direct.send(inbox, subject, parts, reply):
-            self._link.forget(reply)
-            return False
         lent.keep()
         job.delivery.worked()
-        self._held[reply] = Handed(now, job, lent, subject)
-        if self._timer is None:
-            self._wait(now, self.patience)
+        if usual < SHORT and (len(self._held) >= FEW or self._link.bursting):
+            self._busy_until = now + BUSY_FOR
+        until = now + (MANY if now < self._busy_until else self.patience)
+        self._held[reply] = Handed(inbox, now, until, job, lent, subject)
+        if self._timer is None or until < self._planned:
+            self._wait(until)
+        self._direct.post(inbox, subject, parts, partial(self._posted, reply), reply)
         return True
+
+    def _posted(self, reply: str, sent: bool) -> None:
+        if not sent:
+            self._refused(reply)
 
     def _pause(self, until: float) -> None:
         self._not_before = max(self._not_before, until)
 
     def _told(self, message: LinkMessage) -> None:
-        handed = self._take(message.subject)
-        if handed is None:
-            return
-        now = time.monotonic()
-        handed.lent.unread()
-        if message.data == DONE:
-            self._usual += (now - handed.since - self._usual) / 8
+        if message.data != DONE:
+            self._refused(message.subject)
+        elif (handed := self._take(message.subject)) is not None:
             self._late = 0
+            now = time.monotonic()
+            if now >= self._busy_until:
+                off = now - handed.since - self._usual
+                self._deviation += (abs(off) - self._deviation) / 4
+                self._usual += off / 8
+            handed.lent.unread()
             handed.lent.take_back()
             self._end(handed, done=True)
-        else:
-            self._pause(now + REFUSED_FOR)
+
+    def _refused(self, reply: str) -> None:
+        if (handed := self._take(reply)) is not None:
+            handed.lent.unread()
+            self._pause(time.monotonic() + REFUSED_FOR)
             self._end(handed, done=False)
+
+    def _gone(self, inbox: str) -> None:
+        """That process has ended: what it was handed goes elsewhere at once."""
+        for reply in [reply for reply, handed in self._held.items() if handed.inbox == inbox]:
+            self._refused(reply)
 
     def _take(self, reply: str) -> Handed | None:
         self._link.forget(reply)
@@ -134,32 +162,37 @@ class Handovers:
         if (handed := self._take(reply)) is not None:
             self._end(handed, done=False)
 
-    def _wait(self, now: float, seconds: float) -> None:
-        self._planned = now + seconds
+    def _wait(self, until: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._planned = until
+        seconds = max(0.001, until - time.monotonic())
         self._timer = asyncio.get_running_loop().call_later(seconds, self._look)
 
     def _look(self) -> None:
         """Store what nobody has said to be done."""
         self._timer = None
-        now, patience = time.monotonic(), self.patience
+        now = time.monotonic()
         self._put_off = now - self._planned > BLOCKED and not self._put_off
         if self._put_off:
-            self._wait(now, 0.001)
+            self._wait(now)
             return
-        due = [reply for reply, handed in self._held.items() if now - handed.since >= patience]
+        due = [reply for reply, handed in self._held.items() if handed.until <= now]
+        if any(self._held[reply].since > self._late_at for reply in due):
+            self._late += 1  # as one, what was under way at once
+            self._late_at = now
+        if self._late == LATE:
+            self._late = 0
+            self._usual = min(MOST, 2 * self._usual)  # it may take longer now
+            self._pause(now + REST)
         for reply in due:
-            self._late += 1
-            if self._late == LATE:
-                self._late = 0
-                self._usual = min(MOST, 2 * self._usual)  # it may take longer now
-                self._pause(now + REST)
             self._give_up(reply)
         if self._held:
-            oldest = next(iter(self._held.values()))
-            self._wait(now, max(0.001, oldest.since + patience - now))
+            self._wait(min(handed.until for handed in self._held.values()))
 
     def close(self) -> None:
         """Store what is left."""
+        self._direct.on_gone.remove(self._gone)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -23,7 +23,7 @@ from swarm.messages import Features
 from swarm.shm import ShmError
 from swarm.tensors import Claimed
 
-KEPT = 64  # early messages whose copies may still come
+KEPT = 512  # early messages whose copies may still come
 RECENT = 32  # messages that lanes handed out last
 # Nanoseconds; one that lay longer in the socket of a process that was stopped, say, may be
 # another node's by now.

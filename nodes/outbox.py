@@ -62,7 +62,7 @@ class Outbox:
         self._claims = claims
         self._next_near = next_near
         self._direct = direct or Direct(link)
-        self._handovers = Handovers(link, self._direct, self._store, self._finish)
+        self._handovers = Handovers(link, self._direct, self._store, self._handed_over)
         self._loop = asyncio.get_running_loop()
         self._last = stage == info.last
         following = (info.model, info.version, stage + 1)
@@ -132,17 +132,29 @@ class Outbox:
                 lent = claims.lend(result)
             with lent:
                 parts = result_parts(answer, features.hops, lent.packed)
-                ahead = here and job.delivery.direct
-                if not ahead or not self._direct.answer(features.reply, parts):
-                    self._publish(job.delivery, features.reply, parts)
         except SwarmError as error:
             self._unsent(job, error)
             return
-        if job.delivery.fresh or seconds > LONG_RUN:
-            self._link.push()
-        # Same connection, same order: the server has the answer before it has the ack. (What went
-        # directly is in the requester's socket already.)
-        self._finish(job)
+        first = job.delivery.fresh or seconds > LONG_RUN
+
+        def answered(sent: bool) -> None:
+            try:
+                with lent:
+                    if not sent:
+                        self._publish(job.delivery, features.reply, parts)
+            except SwarmError as error:
+                self._unsent(job, error)
+                return
+            if first:
+                self._link.push()
+            # Same connection, same order: the server has the answer before it has the ack. (What
+            # went directly is in the requester's socket already.)
+            self._finish(job)
+
+        if here and job.delivery.direct:
+            self._direct.answer(features.reply, parts, answered)
+        else:
+            answered(False)
 
     def _publish(self, delivery: AnyDelivery, reply: str, parts: list[Part]) -> None:
         """Answer by the server. Raises `NotConnected`, `ResourceExhausted`."""
@@ -161,7 +173,7 @@ class Outbox:
             with lent:
                 parts = self._encode(job, lent)
                 if job.delivery.fresh:
-                    self._send_fresh(job, near, parts)
+                    self._send_fresh(job, near, parts, lent)
                 else:
                     self._send(job, near, parts, lent, hand_over)
         except SwarmError as error:
@@ -196,8 +208,8 @@ class Outbox:
         # Whatever was in the way of the first attempt: the second one goes by the lanes.
         if hand_over and features.attempt == 1 and self._link.connected:
             inbox = near.inboxes.get(lane, "")
-            if inbox and self._handovers.over(inbox, subject, parts, job, lent):
-                self.stats.counters.handed_over += 1
+            usual = self.stats.compute.ewma
+            if inbox and self._handovers.over(inbox, subject, parts, job, lent, usual):
                 return
         self._put(job, lent, subject, parts)
 
@@ -211,15 +223,28 @@ class Outbox:
         else:
             self.fail_job(job, error.status, str(error))
 
-    def _send_fresh(self, job: Job, near: Near, parts: list[Part]) -> None:
-        """To the next stage, in fast mode. Raises `NotConnected`, `ResourceExhausted`."""
+    def _send_fresh(self, job: Job, near: Near, parts: list[Part], lent: Lent) -> None:
+        """To the next stage, in fast mode."""
         features = job.features
+
+        def posted(sent: bool) -> None:
+            try:
+                with lent:
+                    if not sent:
+                        reply = self._expect_nobody(features)
+                        self._link.publish(self._next_fresh, parts, reply)
+            except SwarmError as error:
+                self._unsent(job, error)
+                return
+            self._link.push()
+            features.tensors = {}  # sent: what may still be told of it needs none
+            self._finish(job)
+
         inbox = near.inboxes.get(ANY, "") if job.delivery.direct else ""
-        if not inbox or not self._direct.send(inbox, self._next_fresh, parts):
-            self._link.publish(self._next_fresh, parts, self._expect_nobody(features))
-        self._link.push()
-        features.tensors = {}  # sent: what may still be told of it needs none
-        self._finish(job)
+        if inbox:
+            self._direct.post(inbox, self._next_fresh, parts, posted)
+        else:
+            posted(False)
 
     def _expect_nobody(self, features: Features) -> str:
         """A reply subject for the case that the next stage has no node."""
@@ -238,6 +263,10 @@ class Outbox:
         parts = failure(features, Status.UNAVAILABLE, text, self.stage + 1, "")
         with contextlib.suppress(SwarmError):  # the requester asks again
             self._link.publish(features.reply, parts)
+
+    def _handed_over(self, job: Job) -> None:
+        self.stats.counters.handed_over += 1
+        self._finish(job)
 
     def _finish(self, job: Job) -> None:
         """This stage's part is done and known to be safe."""
@@ -276,11 +305,16 @@ class Outbox:
         if not reply:
             return
         word: list[Part] = [DONE if done else REFUSED]
-        if not published:
-            self._direct.answer(reply, word)
+
+        def told(sent: bool) -> None:
+            if not sent:
+                with contextlib.suppress(SwarmError):
+                    self._link.publish(reply, word)
+
+        if published:
+            told(False)
         else:
-            with contextlib.suppress(SwarmError):
-                self._link.publish(reply, word)
+            self._direct.answer(reply, word, told)
 
     def fail(
         self,

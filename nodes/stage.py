@@ -41,7 +41,8 @@ log = logging.getLogger("swarm.stage")
 # may get it once an ack_wait (0.06 s) for as long as what it had asked for stands (1 s); on starved
 # devices a healthy one is handed out several times; and its budget ends a deadly one too.
 DEADLY_DELIVERIES = 32
-HANDED = 32  # requests in hand up to which more are taken from this host's nodes
+# Requests in hand, and seconds of work in the lane, up to which more is taken from this host.
+HANDED, OVERTAKEN = 256, 0.002
 FRESH_QUEUE = 64  # requests that may wait on a node in fast mode
 
 
@@ -134,11 +135,10 @@ class StageServer:
             self.out.fail(delivery, features, Status.RESOURCE_EXHAUSTED, text)
             return
         job = Job.of(delivery, features)
-        for value in features.tensors.values():
-            if type(value) is Claimed:
-                self._borrow(job)
-                return
-        self._accept(job)
+        if Claimed in map(type, features.tensors.values()):
+            self._borrow(job)
+        else:
+            self._accept(job)
 
     def _borrow(self, job: Job) -> None:
         """Map the tensors that came as claims, or fetch them when that is not possible."""
@@ -188,15 +188,14 @@ class StageServer:
         self._dispatch()
 
     def _alone(self, job: Job) -> bool:
-        """Whether a run may block the loop: it is short, and little else comes (nothing, where a
-        lone request was given a head start)."""
+        """Whether a run may block the loop: it is short, and little else comes."""
         # The time at the start says little where all nodes of a host start at once.
         usual = self.stats.compute.ewma or self.model.compute_ms / 1e3
         if usual >= self._options.inline_alone_below or self._waiting:
             return False
         busy = self.worker is not None and self.worker.queued > 0
         pause = job.arrived - self._ended
-        lone = type(job.delivery) is Early and self.queued <= 1
+        lone = self.queued <= 1 and type(job.delivery) is Early and not job.delivery.reply
         return not busy and (pause > IDLE_RUNS * usual or lone)
 
     def _busy(self, handed: bool) -> bool:
@@ -205,7 +204,8 @@ class StageServer:
         if self._suspended or self._stopping or not self._link.connected:
             return True
         if handed:
-            return self.queued >= HANDED or self.waiting > 0
+            waits = self.waiting
+            return self.queued + waits >= HANDED or waits * self.stats.compute.ewma > OVERTAKEN
         return bool(self._waiting or self._running) or self.queued > 1 or self._quotas is not None
 
     def _expired(self, job: Job, now: float) -> bool:

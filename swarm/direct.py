@@ -17,28 +17,26 @@ import os
 import re
 import socket
 import stat
-import struct
 import time
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import partial
 
+from swarm.bundles import LARGEST as BUNDLE
+from swarm.bundles import Bundles, Then, frame_head, frames
 from swarm.link import Link, LinkMessage
+from swarm.senders import Senders, largest_datagram
 from swarm.shm import SHM_DIRECTORY
 from swarm.tensors import Part
 
 log = logging.getLogger("swarm.direct")
 
-# Bytes; larger messages go by shared memory, or through the server. What a process has not read
-# counts against its senders' buffers: of the ten messages that Linux queues by default
-# (net.unix.max_dgram_qlen) the largest leave room for others in the 416 KB that it grants.
+# Bytes; larger messages go by shared memory, or through the server. A socket takes ten datagrams by
+# default (net.unix.max_dgram_qlen), and a sender 416 KB that are not read: both, of the largest.
 LARGEST = 20_000
-SEND_BUFFER = 208 * 1024  # bytes as asked for; the kernel doubles it
 SWEEP_EVERY = 30.0  # seconds
 FEW = 32  # sockets that whoever leaves looks through; 10 us each
 # Of the messages, in the directory's name: processes of another version are not reached this way.
-VERSION = 2
-# CLOCK_MONOTONIC in ns at the sending, the lengths of the subject and of the reply subject.
-_HEAD = struct.Struct("<QHH")
+VERSION = 3
 _INBOX = re.compile(r"_INBOX(?:\.[A-Za-z0-9_-]+){1,8}")
 _LONGEST_PATH = 107  # sockaddr_un
 
@@ -60,10 +58,14 @@ class Direct:
         # What nobody listens for here (any more): the sender thinks that it was delivered.
         self.on_unheard: Callable[[str, bytes, str], None] = lambda subject, data, reply: None
         self._socket: socket.socket | None = None
-        self._buffer = bytearray(64 * 1024)
+        self._buffer = bytearray(BUNDLE + LARGEST)
         self._view = memoryview(self._buffer)
         self._swept = 0.0
-        self._address = lru_cache(maxsize=1024)(self._path)
+        # A process that something was sent to is not there (any more); must not raise.
+        self.on_gone: list[Callable[[str], None]] = []
+        self._senders = Senders(self._path, self._gone)
+        self._bundles = Bundles(self._senders.send)
+        link.gather.before.append(self._bundles.flush)
         self.sent = 0
         self.received = 0
 
@@ -74,21 +76,42 @@ class Direct:
         is sent, when it has none, is full, or the message is too large.
 
         reply: where it is said what became of it (`answer`)."""
-        if self._socket is None or sum(map(len, parts)) > LARGEST:
+        size = sum(map(len, parts))
+        if self._socket is None or size > LARGEST:
             return False
-        names = subject.encode() + reply.encode()
-        size = len(names) - len(reply)
-        head = _HEAD.pack(time.monotonic_ns(), size, len(reply)) + names
-        try:
-            self._socket.sendmsg((head, *parts), (), 0, self._address(inbox))
-        except OSError:
-            return False
-        self.sent += 1
-        return True
+        sent = self._senders.send(inbox, (frame_head(size, subject, reply), *parts))
+        self.sent += sent
+        return sent
 
-    def answer(self, reply: str, parts: Sequence[Part]) -> bool:
-        """The same for a reply subject that a process of this host is waiting on."""
-        return self.send(reply.rpartition(".")[0], reply, parts)
+    def post(
+        self, inbox: str, subject: str, parts: Sequence[Part], then: Then, reply: str = ""
+    ) -> None:
+        """The same with the rest of a burst (`Link.bursting`), or at once; then(sent) is told, at
+        once or soon, what `send` returns. It should not raise; the parts are copied."""
+        if not self._link.bursting:
+            then(self.send(inbox, subject, parts, reply))
+            return
+        size = sum(map(len, parts))
+        if self._socket is None or size > LARGEST:
+            then(False)
+            return
+        self._bundles.add(inbox, frame_head(size, subject, reply), parts, partial(self._tell, then))
+
+    def answer(self, reply: str, parts: Sequence[Part], then: Then) -> None:
+        """`post` to a reply subject that a process of this host is waiting on."""
+        self.post(reply.rpartition(".")[0], reply, parts, then)
+
+    def _gone(self, inbox: str) -> None:
+        for callback in self.on_gone:
+            callback(inbox)
+
+    def _tell(self, then: Then, sent: bool) -> None:
+        self.sent += sent
+        try:
+            then(sent)
+        except Exception:
+            self._link.callback_errors += 1
+            log.exception("what follows a message to this host failed")
 
     def _path(self, inbox: str) -> str:
         """Raises `OSError` for what names no socket: an inbox may come from anywhere."""
@@ -115,20 +138,29 @@ class Direct:
         except OSError:
             return
         try:
-            self._received(self._view[:size])
+            messages = frames(self._view[:size])
+        except ValueError:
+            self._link.callback_errors += 1
+            log.exception("a datagram from this host is damaged")
+            return
+        if len(messages) == 1:
+            self._received(*messages[0])
+            return
+        self._link.gather.begin(len(messages))
+        for message in messages:
+            self._received(*message)
+        self._link.gather.end()
+
+    def _received(self, sent: int, subject: str, reply: str, data: bytes) -> None:
+        try:
+            self._deliver(sent, subject, reply, data)
         except Exception:
             self._link.callback_errors += 1
             log.exception("a message from this host failed")
 
-    def _received(self, message: memoryview) -> None:
-        sent, size, reply_size = _HEAD.unpack_from(message)
-        end = _HEAD.size + size
-        start = end + reply_size
-        subject = str(message[_HEAD.size : end], "utf-8")
-        reply = str(message[end:start], "utf-8")
+    def _deliver(self, sent: int, subject: str, reply: str, data: bytes) -> None:
         if reply and _INBOX.fullmatch(reply) is None:
             return
-        data = bytes(message[start:])
         self.received += 1
         if subject.startswith(self._replies):
             self._link.deliver(LinkMessage(subject, "", None, data))
@@ -156,10 +188,10 @@ class Direct:
     def _open(self) -> None:
         path = self._path(self._link.options.inbox)
         self._enter()
+        self._bundles.largest = min(BUNDLE, largest_datagram())
         with contextlib.ExitStack() as undo:
             mine = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
             undo.enter_context(mine)
-            mine.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
             mine.bind(path)
             undo.callback(os.unlink, path)
             os.chmod(path, 0o600)
@@ -215,6 +247,8 @@ class Direct:
     def close(self) -> None:
         """Not reachable any more."""
         self._wanted = False
+        self._bundles.flush()
+        self._senders.close()
         mine, self._socket = self._socket, None
         if mine is not None:
             asyncio.get_running_loop().remove_reader(mine)

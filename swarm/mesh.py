@@ -134,7 +134,7 @@ class Mesh:
         """What came for a stage that is not served here any more: a lane keeps it if its sender
         hears so; fast mode has none, and it goes to whoever serves the stage now."""
         if reply:
-            self.direct.answer(reply, [REFUSED])
+            self.direct.answer(reply, [REFUSED], lambda sent: None)
         elif subject.startswith(f"{self.subjects.root}.fresh."):
             with contextlib.suppress(SwarmError):  # the requester asks again
                 self.link.publish(subject, data)

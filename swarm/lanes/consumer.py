@@ -74,6 +74,7 @@ class Lane:
         self.clock = clock or ServerClock()
         self.epoch = 0
         self.held: dict[int, Delivery] = {}  # by stream sequence, in order of arrival
+        self._worked = 0  # of them, those that wait for another node's word
         self.pending = 0  # messages waiting in the lane, as last seen
         self.paused = False
         self.redelivered = 0
@@ -100,11 +101,6 @@ class Lane:
     def ack_wait(self) -> float:
         """Seconds until what this node holds is handed to another."""
         return float(self.config["ack_wait"]) / 1e9
-
-    @property
-    def full(self) -> bool:
-        """Whether all of the credit is in hand."""
-        return len(self.held) >= self.credit
 
     async def ready(self, timeout: float) -> None:
         """Wait until the lane pulls for the first time. Raises `TimeoutError`."""
@@ -211,6 +207,7 @@ class Lane:
         # that may have been made anew, where the numbers mean other messages.
         self.epoch += 1
         self.held.clear()
+        self._worked = 0
         self._asked.clear()
 
     def _keep_alive(self, now: int) -> None:
@@ -239,7 +236,7 @@ class Lane:
         """Messages to ask for now."""
         if self.paused or self._stopping:
             return 0
-        return self.credit - len(self.held) - len(self._asked)
+        return self.credit - len(self.held) + self._worked - len(self._asked)
 
     def _replenish(self) -> None:
         wanted = self._wants()
@@ -251,6 +248,12 @@ class Lane:
         except NotConnected:
             return  # the lane is renewed on reconnect
         self._asked.extend([time.monotonic()] * wanted)
+
+    def _replenish_half(self) -> None:
+        """Many: ask for half of the credit at a time. The server parses one pull instead of
+        sixteen, and delivers in bursts, each of which costs a node one read and one write."""
+        if self._wants() * 2 >= self.credit:
+            self._replenish()
 
     def _receive(self, message: LinkMessage) -> None:
         if message.subject == self._inbox:
@@ -303,11 +306,17 @@ class Lane:
         elif status == b"409":
             log.warning("pull refused: %s", headers.decode(errors="replace").strip())
 
+    def one_worked(self) -> None:
+        """Called by `Delivery`: another one waits for a word only."""
+        self._worked += 1
+        self._replenish_half()
+
     def settle(self, delivery: Delivery, verb: bytes) -> bool:
         """Called by `Delivery`. False when it was not this connection's any more."""
         if self.held.get(delivery.sequence) is not delivery:
             return False
         del self.held[delivery.sequence]
+        self._worked -= delivery.worked_at > 0
         now = time.monotonic()
         if self.credit <= SINGLE or not self._delivered & 3:  # of many, a quarter will do
             ended = delivery.worked_at / 1e9 or now
@@ -319,10 +328,7 @@ class Lane:
                 self._asked.append(now)
                 return True
             self.link.publish(delivery.reply, b"+ACK" if verb == b"+NXT" else verb)
-            # Many: ask for half of the credit at a time. The server parses one pull instead of
-            # sixteen, and delivers in bursts, each of which costs a node one read and one write.
-            if self._wants() * 2 >= self.credit:
-                self._replenish()
+            self._replenish_half()
         except NotConnected:
             return False  # it will be handed out again, and deduplicated
         return True

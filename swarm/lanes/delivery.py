@@ -55,15 +55,13 @@ class Delivery:
     def settled(self) -> bool:
         return self._lane.held.get(self.sequence) is not self
 
-    @property
-    def blocking(self) -> bool:
-        """Whether the lane gets nothing more before something is settled."""
-        return self._lane.full
-
-    def worked(self) -> None:
-        """The work is done; it is settled at another node's word. Not how long that takes, but how
-        long the work took, is what ack_wait follows."""
-        self.worked_at = time.monotonic_ns()
+    def worked(self, at: int = 0) -> None:
+        """The work is done, now or `at` ns; it is settled at another node's word. That takes none
+        of the lane's credit, and not how long it takes, but how long the work took, is what
+        ack_wait follows."""
+        if not self.worked_at and not self.settled:
+            self.worked_at = at or time.monotonic_ns()
+            self._lane.one_worked()
 
     def ack(self) -> bool:
         """Done: remove it, and ask for the next in the same message. False when it is (or will

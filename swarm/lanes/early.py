@@ -69,7 +69,8 @@ class Early:
     def join(self, copy: Delivery) -> bool:
         """The lane's copy came. True when the work was done by then, and the copy was acked."""
         self._copy = copy
-        copy.worked_at = self._worked_at
+        if self._worked_at:
+            copy.worked(self._worked_at)
         return self._over and copy.ack()
 
     def ack(self) -> bool:
@@ -78,11 +79,6 @@ class Early:
             return self._copy.ack()
         self._end(True)
         return False
-
-    @property
-    def blocking(self) -> bool:
-        """See `Delivery.blocking`."""
-        return self._copy is not None and self._copy.blocking
 
     def worked(self) -> None:
         """See `Delivery.worked`."""

@@ -31,8 +31,6 @@ class FreshDelivery:
     def settled(self) -> bool:
         return False
 
-    blocking = False
-
     def worked(self) -> None:
         """Nothing to settle."""
 

@@ -13,17 +13,24 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from collections.abc import Callable
 
 
 class Gather:
-    """The small writes of a connection. `transport` is None while there is none."""
+    """The small writes of a connection. `transport` is None while there is none.
 
-    __slots__ = ("_corked", "_pieces", "_socket", "transport")
+    messages: those of the present burst. before: called before what was gathered is sent; may
+    write, must not raise.
+    """
+
+    __slots__ = ("_pieces", "_socket", "before", "corked", "messages", "transport")
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
         self._socket: socket.socket | None = None
-        self._corked = False
+        self.corked = False
+        self.messages = 0
+        self.before: list[Callable[[], None]] = []
         self._pieces: list[bytes] = []
 
     def reset(self, transport: asyncio.Transport | None) -> None:
@@ -32,19 +39,20 @@ class Gather:
             self._socket.close()  # the connection ends with its last descriptor
         self.transport = transport
         self._socket = None if transport is None else _socket_of(transport)
-        self._corked = False
+        self.corked = False
         self._pieces.clear()
 
     def write(self, data: bytes) -> None:
         """Write now, or with the rest of the burst."""
-        if self._corked:
+        if self.corked:
             self._pieces.append(data)
         else:
             self._send(data)
 
-    def cork(self) -> None:
-        """A read begins: gather."""
-        self._corked = True
+    def begin(self, messages: int = 0) -> None:
+        """A read begins: gather. messages: as far as their number is known."""
+        self.corked = True
+        self.messages = messages
 
     def flush(self) -> None:
         """Send what was gathered."""
@@ -53,9 +61,22 @@ class Gather:
             self._pieces.clear()
             self._send(data)
 
-    def uncork(self) -> None:
-        """The burst is over."""
-        self._corked = False
+    def end(self) -> None:
+        """The read is over. When several messages came at once, the tasks they woke will write
+        too: that is sent behind all of them."""
+        self._send_all()
+        if self.messages < 2:
+            self.corked = False
+        else:
+            asyncio.get_running_loop().call_soon(self._end)
+
+    def _end(self) -> None:
+        self._send_all()
+        self.corked = False
+
+    def _send_all(self) -> None:
+        for callback in self.before:
+            callback()
         self.flush()
 
     def _send(self, data: bytes) -> None:

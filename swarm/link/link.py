@@ -67,8 +67,7 @@ class Link(asyncio.BufferedProtocol):
         self._next_reply = 0
         self._pongs: list[asyncio.Future[None]] = []
         self._pings_out = 0
-        self._gather = Gather()
-        self._burst = 0  # messages in the present read
+        self.gather = Gather()
         self._up = asyncio.Event()
         self._lost = asyncio.Event()
         self._closing = False
@@ -133,12 +132,12 @@ class Link(asyncio.BufferedProtocol):
                 raise NotConnected("the server closed the connection before the greeting")
             self._learn(info)
             self._greeting = loop.create_future()
-            self._gather.write(connect_command(self.info, self.url, self.options) + b"PING\r\n")
+            self.gather.write(connect_command(self.info, self.url, self.options) + b"PING\r\n")
             await self._greeting
         self._greeting = None
         self.connected = True
         lines = [self._sub_line(sid) for sid in self._subscriptions]
-        self._gather.write(b"".join(lines))
+        self.gather.write(b"".join(lines))
 
     def _learn(self, info: dict[str, Any]) -> None:
         self.info |= info
@@ -168,7 +167,7 @@ class Link(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
             self._transport = None
-            self._gather.reset(None)
+            self.gather.reset(None)
 
     def _went_down(self) -> None:
         self._up.clear()
@@ -220,11 +219,11 @@ class Link(asyncio.BufferedProtocol):
             line = f"PUB {subject} {reply} {total}\r\n".encode()
         if total < JOIN_BELOW:
             if isinstance(data, bytes):
-                self._gather.write(line + data + b"\r\n")
+                self.gather.write(line + data + b"\r\n")
             else:
-                self._gather.write(b"".join((line, *data, b"\r\n")))
+                self.gather.write(b"".join((line, *data, b"\r\n")))
             return
-        self._gather.flush()
+        self.gather.flush()
         if transport.get_write_buffer_size() > self.options.max_pending:
             raise ResourceExhausted(
                 f"more than {self.options.max_pending} bytes are waiting to be sent"
@@ -234,8 +233,14 @@ class Link(asyncio.BufferedProtocol):
     def push(self) -> None:
         """Send now what was gathered, when no other message came with this read: what else its
         callback does need not come first."""
-        if self._burst < 2 and not self._parser.more:
-            self._gather.flush()
+        if not self.bursting:
+            self.gather.flush()
+
+    @property
+    def bursting(self) -> bool:
+        """Whether what is sent now goes with more, since several messages came at once."""
+        gather = self.gather
+        return gather.corked and (gather.messages > 1 or self._parser.more)
 
     async def flush(self, timeout: float = 5.0) -> None:
         """Wait until the server has seen everything sent so far."""
@@ -248,7 +253,7 @@ class Link(asyncio.BufferedProtocol):
             raise NotConnected("there is no connection to NATS at present")
         pong = asyncio.get_running_loop().create_future()
         self._pongs.append(pong)
-        self._gather.write(b"PING\r\n")
+        self.gather.write(b"PING\r\n")
         return pong
 
     # --- receiving ------------------------------------------------------------------
@@ -259,18 +264,18 @@ class Link(asyncio.BufferedProtocol):
         self._next_sid += 1
         self._subscriptions[sid] = (subject, queue, callback)
         if self.connected:
-            self._gather.write(self._sub_line(sid))
+            self.gather.write(self._sub_line(sid))
         return sid
 
     def unsubscribe(self, sid: int) -> None:
         """No message of this subscription is delivered from now on."""
         if self._subscriptions.pop(sid, None) is not None and self.connected:
-            self._gather.write(f"UNSUB {sid}\r\n".encode())
+            self.gather.write(f"UNSUB {sid}\r\n".encode())
 
     async def unsubscribe_and_drain(self, sid: int, timeout: float = 2.0) -> None:
         """Stop a subscription; what the server had sent already is still delivered."""
         if sid in self._subscriptions and self.connected:
-            self._gather.write(f"UNSUB {sid}\r\n".encode())
+            self.gather.write(f"UNSUB {sid}\r\n".encode())
             with contextlib.suppress(SwarmError, TimeoutError):
                 await self.flush(timeout)
         self._subscriptions.pop(sid, None)
@@ -328,7 +333,7 @@ class Link(asyncio.BufferedProtocol):
         headers: bytes | None,
         data: bytes | memoryview,
     ) -> None:
-        self._burst += 1
+        self.gather.messages += 1
         entry = self._subscriptions.get(sid)
         if entry is None:
             return
@@ -340,7 +345,7 @@ class Link(asyncio.BufferedProtocol):
 
     def _control(self, verb: bytes, argument: bytes) -> None:
         if verb == b"PING":
-            self._gather.write(b"PONG\r\n")
+            self.gather.write(b"PONG\r\n")
         elif verb == b"PONG":
             self._pings_out = 0
             if self._greeting is not None:
@@ -366,30 +371,23 @@ class Link(asyncio.BufferedProtocol):
         return self._parser.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._burst = 0
-        self._gather.cork()
+        self.gather.begin()
         try:
             self._parser.received(nbytes)
         except ProtocolError as error:
             self.last_error = str(error)
             self._abort()
-        if self._burst < 2:
-            self._gather.uncork()
-            return
-        # Several messages came at once, so the tasks they woke will write too: this runs
-        # behind all of them.
-        self._gather.flush()
-        asyncio.get_running_loop().call_soon(self._gather.uncork)
+        self.gather.end()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # Only from here on is a loss this connection's: the one before reports its own late.
         self._transport = cast(asyncio.Transport, transport)
-        self._gather.reset(self._transport)
+        self.gather.reset(self._transport)
         self._lost.clear()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None  # uvloop raises RuntimeError on a write to it
-        self._gather.reset(None)
+        self.gather.reset(None)
         if exc is not None:
             self.last_error = str(exc)
         if self._greeting is not None and not self._greeting.done():

@@ -75,6 +75,7 @@ class FakeLink:
     """Keeps what is published, by subject."""
 
     connected = True
+    bursting = False
 
     def __init__(self) -> None:
         self.count = 0
@@ -121,16 +122,35 @@ class FakeDirect:
         self.full = False
         self.sent: list[tuple[str, Features, str]] = []  # inbox, message, reply
         self.told: list[tuple[str, bytes]] = []  # answers too
+        self.posted: list[tuple[Any, bool]] = []
+        self.on_gone: list[Any] = []
 
     def send(self, inbox: str, subject: str, parts: Any, reply: str = "") -> bool:
         if not self.full:
             self.sent.append((inbox, Features.decode(b"".join(parts)), reply))
         return not self.full
 
-    def answer(self, reply: str, parts: Any) -> bool:
+    def post(self, inbox: str, subject: str, parts: Any, then: Any, reply: str = "") -> None:
+        self.later(then, self.send(inbox, subject, parts, reply))
+
+    def answer(self, reply: str, parts: Any, then: Any) -> None:
         if not self.full:
             self.told.append((reply, b"".join(parts)))
-        return not self.full
+        self.later(then, not self.full)
+
+    def later(self, then: Any, sent: bool) -> None:
+        """At the end of a burst, or at once."""
+        if self.link.bursting:
+            self.posted.append((then, sent))
+        else:
+            then(sent)
+
+    def flush(self) -> None:
+        """The burst is over."""
+        self.link.bursting = False
+        while self.posted:
+            then, sent = self.posted.pop(0)
+            then(sent)
 
     def say(self, reply: str, word: bytes) -> None:
         """The node that a message was handed to says this of it."""
@@ -215,7 +235,6 @@ class FakeLane:
 
 class FakeDelivery:
     direct = False
-    blocking = False
 
     def __init__(
         self,
@@ -259,7 +278,7 @@ class FakeDelivery:
     def withdraw(self) -> bool:
         return False
 
-    def worked(self) -> None:
+    def worked(self, at: int = 0) -> None:
         """Settled later."""
 
 

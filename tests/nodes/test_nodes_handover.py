@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from stage_bench import POISON, Bench, FakeDelivery, FakeModel
 
-from nodes.handover import BUSY_FOR, FEW, LATE, MOST
+from nodes.handover import BUSY_FOR, FEW, LATE, MANY, MOST
 from nodes.headstart import KEPT, STALE
+from nodes.stage import HANDED
 from swarm.errors import NotConnected, ResourceExhausted, Status
 from swarm.lanes import DONE, REFUSED
 from swarm.near import Near
@@ -124,8 +125,80 @@ async def test_a_node_that_cannot_be_reached_costs_no_wait(bench: Callable[..., 
     assert b.link.expected == {}
 
 
-async def test_many_at_a_time_are_left_to_the_lane(bench: Callable[..., Bench]) -> None:
+async def test_many_short_runs_are_all_handed_over(bench: Callable[..., Bench]) -> None:
     b = bench()
+    copies = [b.send() for _ in range(100)]
+    assert (len(b.direct.sent), len(b.publisher.stored)) == (100, 0)
+    for _, _, reply in b.direct.sent:
+        b.direct.say(reply, DONE)
+    assert {copy.ended for copy in copies} == {"ack"}
+
+
+async def test_what_goes_with_a_burst_is_stored_when_its_sending_fails(
+    bench: Callable[..., Bench],
+) -> None:
+    b = bench()
+    b.link.bursting = b.direct.full = True
+    copies = [b.send() for _ in range(5)]
+    assert b.publisher.stored == []
+    b.direct.flush()
+    assert len(b.publisher.stored) == 5
+    assert await ended(*copies) == ["ack"] * 5
+    assert b.server.stats.counters.handed_over == 0
+    assert b.link.expected == {}
+
+
+async def test_a_process_that_has_ended_gives_back_at_once_what_it_was_handed(
+    bench: Callable[..., Bench],
+) -> None:
+    b = bench()
+    copies = [b.send() for _ in range(3)]
+    b.near = Near(inboxes={"any": "_INBOX.third"})
+    other = b.send()
+    [gone] = b.direct.on_gone
+    gone(NEXT)
+    assert len(b.publisher.stored) == 3
+    assert await ended(*copies) == ["ack"] * 3
+    assert not other.settled, "another node has it"
+    await b.server.drain(0.1)
+    assert b.direct.on_gone == []
+
+
+async def test_more_at_once_are_waited_for_longer_and_say_nothing_of_a_lone_one(
+    bench: Callable[..., Bench],
+) -> None:
+    b = bench()
+    waits = b.server.out._handovers
+    for _ in range(60):
+        b.send()
+        b.direct.say(b.direct.sent[-1][2], DONE)
+    lone = waits.patience
+    b.link.bursting = True
+    copies = [b.send(), b.send()]
+    b.direct.flush()
+    assert [h.until - h.since for h in waits._held.values()] == pytest.approx([MANY] * 2)
+    await asyncio.sleep(lone + 0.005)
+    assert waits.patience == lone
+    for _, _, reply in b.direct.sent[-2:]:
+        b.direct.say(reply, DONE)
+    assert await ended(*copies) == ["ack", "ack"]
+    assert waits.patience == lone
+
+
+async def test_a_burst_that_is_late_is_late_once(bench: Callable[..., Bench]) -> None:
+    b = bench()
+    for _ in range(4 * LATE):
+        b.send()
+    await stored(b, 4 * LATE)
+    b.send()
+    assert len(b.direct.sent) == 4 * LATE + 1, "handed over still"
+
+
+async def test_behind_long_runs_many_at_a_time_are_left_to_the_lane(
+    bench: Callable[..., Bench],
+) -> None:
+    b = bench()
+    b.server.stats.compute.add(5.0, time.monotonic())
     copies = [b.send() for _ in range(FEW + 4)]
     assert len(b.direct.sent) == FEW
     assert len(b.publisher.stored) == 4
@@ -191,17 +264,6 @@ async def test_a_loop_that_is_blocked_again_and_again_puts_nothing_off_for_ever(
         time.sleep(0.009)  # noqa: ASYNC251
         await asyncio.sleep(0)
     assert time.monotonic() < until
-
-
-async def test_a_lane_whose_credit_is_in_hand_is_not_held_up_by_words(
-    bench: Callable[..., Bench],
-) -> None:
-    b = bench()
-    lane = b.message()
-    copy = FakeDelivery(b.lane, lane)
-    copy.blocking = True
-    b.server.delivered(copy)  # type: ignore[arg-type]
-    assert (b.direct.sent, len(b.publisher.stored)) == ([], 1)
 
 
 async def test_memory_is_free_again_when_a_refused_message_is_not_ours_any_more(
@@ -333,6 +395,28 @@ async def test_the_last_stage_answers_first_and_then_says_that_it_is_done(
     assert b.server.queued == 0
 
 
+async def test_the_word_waits_for_the_answer_of_a_burst(bench: Callable[..., Bench]) -> None:
+    b = bench(stage=2)
+    b.link.bursting = True
+    handed(b, b.message(host="h"))
+    assert [reply for reply, _ in b.direct.told] == ["_INBOX.r1"], "no word yet"
+    b.direct.flush()
+    assert b.direct.told[1:] == [(BEFORE, DONE)]
+
+
+async def test_an_answer_of_a_burst_that_finds_no_room_goes_by_the_server_and_so_does_the_word(
+    bench: Callable[..., Bench],
+) -> None:
+    b = bench(stage=2)
+    b.link.bursting = b.direct.full = True
+    handed(b, b.message(host="h"))
+    assert (b.direct.told, b.link.sent) == ([], [])
+    b.direct.full = False
+    b.direct.flush()
+    assert [subject for subject, _ in b.link.sent] == ["_INBOX.r1", BEFORE]
+    assert b.direct.told == []
+
+
 @pytest.mark.parametrize("fails", [False, True])
 async def test_an_answer_that_goes_by_the_server_is_there_before_the_word(
     bench: Callable[..., Bench], fails: bool
@@ -408,11 +492,12 @@ async def test_what_is_not_taken_is_refused_with_a_word(
 ) -> None:
     b = bench(stage=2)
     if why == "waiting":
-        b.lane.pending = 1  # what lies in the lane came first
+        b.lane.pending = 1  # what lies in the lane came first, and takes long
+        b.server.stats.compute.add(5.0, time.monotonic())
     elif why == "stopping":
         await b.server.drain()
     elif why == "held":
-        b.lane.held = dict.fromkeys(range(100))  # type: ignore[arg-type]
+        b.lane.held = dict.fromkeys(range(HANDED))  # type: ignore[arg-type]
     b.link.connected = why != "no connection"
     data = b.message(stage=1 if why == "another stage" else 2)
     handed(b, b"\x80" if why == "garbage" else data, 2 * STALE if why == "stale" else 0)

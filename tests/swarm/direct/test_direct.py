@@ -19,6 +19,8 @@ from hypothesis import strategies as st
 
 from swarm.direct import LARGEST, VERSION, Direct
 from swarm.link import Link, LinkMessage, LinkOptions
+from swarm.link.gather import Gather
+from swarm.senders import MOST
 
 pytestmark = pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="no Unix sockets here")
 
@@ -75,7 +77,9 @@ async def test_an_answer_reaches_whoever_expects_it(make: Make) -> None:
     a.open(), b.open()
     answers: asyncio.Queue[LinkMessage] = asyncio.Queue()
     reply = b._link.expect(answers.put_nowait)
-    assert a.answer(reply, [b"result"])
+    told: list[bool] = []
+    a.answer(reply, [b"result"], told.append)
+    assert told == [True]
     message = await asyncio.wait_for(answers.get(), LIMIT)
     assert (message.subject, bytes(message.data), message.status) == (reply, b"result", b"")
 
@@ -90,7 +94,9 @@ async def test_what_cannot_be_delivered_is_refused_and_nothing_is_raised(make: M
     b.close()
     assert not a.send(inbox, "s", [b"x"]), "the other is gone"
     assert not a.send("_INBOX.never-there", "s", [b"x"])
-    assert not a.answer("", [b"x"])
+    told: list[bool] = []
+    a.answer("", [b"x"], told.append)
+    assert told == [False]
     assert a.sent == 1
 
 
@@ -133,7 +139,9 @@ async def test_an_inbox_from_elsewhere_never_names_another_file(
         victim.bind(str(tmp_path / "x"))
         victim.setblocking(False)
         assert not a.send(inbox, "s", [b"x"])
-        assert not a.answer(inbox + ".1", [b"x"])
+        told: list[bool] = []
+        a.answer(inbox + ".1", [b"x"], told.append)
+        assert told == [False]
         with pytest.raises(BlockingIOError):
             victim.recv(10)
 
@@ -288,14 +296,147 @@ async def test_what_nobody_listens_for_any_more_is_told(make: Make) -> None:
     assert await asyncio.wait_for(unheard.get(), LIMIT) == ("fresh", b"x")
 
 
-async def test_one_process_that_hangs_leaves_room_for_the_others(make: Make) -> None:
+def burst(direct: Direct) -> Gather:
+    """Several messages come at once, until `end()`."""
+    gather = direct._link.gather
+    gather.begin(2)
+    return gather
+
+
+@pytest.mark.parametrize("bundled", [False, True])
+async def test_one_process_that_hangs_leaves_room_for_the_others(make: Make, bundled: bool) -> None:
     a, hung, well = make(), make(), make()
     a.open()
     stuck, fine = hung.open(), well.open()
     asyncio.get_running_loop().remove_reader(hung._socket)  # type: ignore[arg-type]
-    while a.send(stuck, "s", [b"x" * LARGEST]):
-        pass
+    if bundled:
+        told: list[bool] = []
+        gather = burst(a)
+        for _ in range(200):
+            a.post(stuck, "s", [b"x" * LARGEST], told.append)
+        gather.end()
+        assert len(told) == 200
+        assert not all(told)
+    else:
+        while a.send(stuck, "s", [b"x" * LARGEST]):
+            pass
     assert a.send(fine, "s", [b"x" * LARGEST])
+
+
+async def test_what_a_burst_causes_goes_in_one_datagram_and_is_read_as_a_burst(
+    make: Make,
+) -> None:
+    a, b = make(), make()
+    a.open()
+    inbox = b.open()
+    got: list[tuple[bytes, str, bool]] = []
+    b.listen("s", lambda data, sent, reply: got.append((data, reply, b._link.bursting)))
+    told: list[bool] = []
+    a.post(inbox, "s", [b"alone"], told.append)
+    assert told == [True], "nothing to wait for"
+    gather = burst(a)
+    for number in range(40):
+        a.post(inbox, "s", [b"x", b"%d" % number], told.append, "_INBOX.me.1")
+    a.post("_INBOX.nobody", "s", [b"x"], told.append)
+    a.post(inbox, "s", [b"x" * (LARGEST + 1)], told.append)
+    assert told == [True, False], "too large, which is known at once"
+    gather.end()
+    assert told == [True, False, *[True] * 40, False]
+    assert a.sent == 41
+    async with asyncio.timeout(LIMIT):
+        while len(got) < 41:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    assert got == [(b"alone", "", False)] + [
+        (b"x%d" % number, "_INBOX.me.1", True) for number in range(40)
+    ]
+    assert b.received == 41
+    await asyncio.sleep(0)
+    assert not b._link.bursting
+
+
+async def test_a_defect_in_what_follows_a_message_spares_the_others(make: Make) -> None:
+    a, b = make(), make()
+    a.open()
+    inbox = b.open()
+    told: list[bool] = []
+
+    def fails(sent: bool) -> None:
+        raise ValueError("a defect")
+
+    gather = burst(a)
+    a.post(inbox, "s", [b"1"], fails)
+    a.post(inbox, "s", [b"2"], told.append)
+    gather.end()
+    assert told == [True]
+    assert a._link.callback_errors == 1
+
+
+async def test_a_defect_in_a_listener_spares_the_rest_of_the_burst(make: Make) -> None:
+    a, b = make(), make()
+    a.open()
+    inbox = b.open()
+    got = await next_of(b, "lane")
+
+    def fails(data: bytes, sent: int, reply: str) -> None:
+        raise ValueError("a defect")
+
+    b.listen("bad", fails)
+    gather = burst(a)
+    for subject in ("bad", "lane"):
+        a.post(inbox, subject, [b"x"], lambda sent: None)
+    gather.end()
+    assert (await asyncio.wait_for(got.get(), LIMIT))[0] == b"x"
+    assert b._link.callback_errors == 1
+
+
+async def test_who_closes_sends_what_was_gathered(make: Make) -> None:
+    a, b = make(), make()
+    a.open()
+    inbox = b.open()
+    got = await next_of(b, "s")
+    gather = burst(a)
+    a.post(inbox, "s", [b"last"], lambda sent: None)
+    a.close()
+    assert (await asyncio.wait_for(got.get(), LIMIT))[0] == b"last"
+    told: list[bool] = []
+    a.post(inbox, "s", [b"x"], told.append)
+    assert told == [False]
+    gather.end()
+
+
+async def test_that_a_process_is_gone_is_told_and_one_that_comes_back_is_reached(
+    make: Make,
+) -> None:
+    a, b = make(), make()
+    a.open()
+    inbox = b.open()
+    gone: list[str] = []
+    a.on_gone.append(gone.append)
+    assert a.send(inbox, "s", [b"x"])
+    asyncio.get_running_loop().remove_reader(b._socket)  # type: ignore[arg-type]
+    while a.send(inbox, "s", [b"x" * LARGEST]):
+        pass
+    assert gone == [], "it is busy only"
+    b.close()
+    assert not a.send(inbox, "s", [b"x"])
+    assert gone == [inbox]
+    b.open()
+    assert a.send(inbox, "s", [b"x"])
+
+
+async def test_any_number_of_processes_is_reached_with_a_bounded_number_of_files(
+    make: Make,
+) -> None:
+    a = make()
+    a.open()
+    others = [make() for _ in range(MOST + 10)]
+    inboxes = [other.open() for other in others]
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(2):
+        assert all(a.send(inbox, "s", [b"x"]) for inbox in inboxes)
+    assert len(os.listdir("/proc/self/fd")) - before <= MOST
+    a.close()
+    assert len(os.listdir("/proc/self/fd")) < before
 
 
 @settings(
@@ -311,7 +452,7 @@ async def test_garbage_in_the_socket_costs_nobody_a_message(
     inbox = b.open()
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as attacker:
         for data in garbage:
-            attacker.sendto(data, b._address(inbox))
+            attacker.sendto(data, b._path(inbox))
     assert a.send(inbox, "lane", [b"good"])
     while True:
         data, _ = await asyncio.wait_for(got.get(), LIMIT)

@@ -283,3 +283,26 @@ async def test_credit_grows_with_what_is_there_at_once_and_not_with_the_rate_alo
         most = max(most, lane.credit)
     assert sent / elapsed * AHEAD > 5, "by the rate alone it would have grown"
     assert (most > 4) == grows
+
+
+async def test_what_waits_for_another_nodes_word_takes_none_of_the_credit(bench: Bench) -> None:
+    lane, got = await bench.lane(credit=2)
+    sender = await bench.sender()
+    for number in range(12):
+        sender.send(str(number))
+    done = 0
+    async with asyncio.timeout(5):
+        while done < 12:
+            while len(got) == done:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+            got[done].worked()
+            got[done].worked()  # once is enough
+            done += 1
+    assert len(lane.held) == 12
+    for delivery in got:
+        assert delivery.ack()
+    for number in range(12, 24):  # and none is counted twice
+        sender.send(str(number))
+    await asyncio.sleep(0.2)
+    assert len(got) == 14
+    assert len(lane.held) == 2

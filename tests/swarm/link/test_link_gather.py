@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 from collections.abc import Iterator
@@ -54,14 +55,32 @@ def test_what_is_written_is_sent_at_once_and_a_burst_together(pair: Pair) -> Non
     gather = over(transport)
     gather.write(b"now")
     assert pair[1].recv(100) == b"now"
-    gather.cork()
+    gather.begin()
     gather.write(b"one ")
     gather.write(b"burst")
     with pytest.raises(BlockingIOError):
         pair[1].recv(100)
-    gather.uncork()
+    gather.end()
     assert pair[1].recv(100) == b"one burst"
     assert transport.buffer == b""
+    gather.reset(None)
+
+
+async def test_what_the_tasks_of_a_burst_write_goes_together_too(pair: Pair) -> None:
+    gather = over(Transport(pair[0]))
+    before: list[bytes] = [b"first ", b"second "]
+    gather.before.append(lambda: gather.write(before.pop(0)) if before else None)
+    gather.begin(2)
+    gather.write(b"read ")
+    gather.end()
+    assert pair[1].recv(100) == b"read first ", "what is gathered elsewhere is written before"
+    for text in (b"one ", b"two "):
+        gather.write(text)
+    with pytest.raises(BlockingIOError):
+        pair[1].recv(100)
+    await asyncio.sleep(0)
+    assert pair[1].recv(100) == b"one two second "
+    assert not gather.corked
     gather.reset(None)
 
 
@@ -108,10 +127,10 @@ def test_a_broken_connection_is_the_transports_to_report(pair: Pair) -> None:
 def test_with_the_connection_its_descriptor_goes(pair: Pair) -> None:
     before = len(os.listdir("/proc/self/fd"))
     gather = over(Transport(pair[0]))
-    gather.cork()
+    gather.begin()
     gather.write(b"void")
     gather.reset(None)
-    gather.uncork()
+    gather.end()
     gather.write(b"nowhere to go")
     assert len(os.listdir("/proc/self/fd")) == before
     pair[0].close()
