@@ -21,7 +21,7 @@ log = logging.getLogger("swarm.up")
 BACKOFF = (0.2, 10.0)  # seconds: first and longest pause before a restart
 STABLE_AFTER = 10.0  # seconds of life after which the backoff starts anew
 STOP_TIMEOUT = 10.0  # seconds to drain before SIGKILL
-POLL = 0.05  # seconds
+POLL = 0.1  # seconds
 
 
 @dataclass

@@ -52,9 +52,8 @@ def frames(datagram: memoryview) -> list[tuple[int, str, str, bytes]]:
 
 @dataclass(slots=True)
 class _Bundle:
-    frames: list[bytes] = field(default_factory=list)
+    data: bytearray = field(default_factory=bytearray)
     then: list[Then] = field(default_factory=list)
-    size: int = 0
 
 
 class Bundles:
@@ -68,16 +67,15 @@ class Bundles:
 
     def add(self, inbox: str, head: bytes, parts: Sequence[Part], then: Then) -> None:
         """Keep one message until `flush`, or until its datagram is full."""
-        frame = b"".join((head, *parts))
-        bundle = self._open.get(inbox)
-        if bundle is not None and bundle.size + len(frame) > self.largest:
+        room = self.largest - len(head) - sum(map(len, parts))
+        while (bundle := self._open.get(inbox)) is not None and len(bundle.data) > room:
             self._dispatch(inbox, self._open.pop(inbox))
-            bundle = self._open.get(inbox)
         if bundle is None:
             bundle = self._open[inbox] = _Bundle()
-        bundle.frames.append(frame)
+        bundle.data += head
+        for part in parts:
+            bundle.data += part
         bundle.then.append(then)
-        bundle.size += len(frame)
 
     def flush(self) -> None:
         """Send all; and what their callbacks add, behind it."""
@@ -86,6 +84,6 @@ class Bundles:
             self._dispatch(inbox, self._open.pop(inbox))
 
     def _dispatch(self, inbox: str, bundle: _Bundle) -> None:
-        sent = self._send(inbox, [b"".join(bundle.frames)])
+        sent = self._send(inbox, [memoryview(bundle.data)])
         for then in bundle.then:
             then(sent)

@@ -37,7 +37,7 @@ SWEEP_EVERY = 30.0  # seconds
 FEW = 32  # sockets that whoever leaves looks through; 10 us each
 # Of the messages, in the directory's name: processes of another version are not reached this way.
 VERSION = 3
-_INBOX = re.compile(r"_INBOX(?:\.[A-Za-z0-9_-]+){1,8}")
+_INBOX = re.compile(r"_INBOX(?:\.[A-Za-z0-9_-]{1,128}){1,8}")
 _LONGEST_PATH = 107  # sockaddr_un
 
 # (message, when it was sent: time.monotonic_ns(), where its sender waits for `answer`, or "")
@@ -58,14 +58,12 @@ class Direct:
         # What nobody listens for here (any more): the sender thinks that it was delivered.
         self.on_unheard: Callable[[str, bytes, str], None] = lambda subject, data, reply: None
         self._socket: socket.socket | None = None
-        self._buffer = bytearray(BUNDLE + LARGEST)
-        self._view = memoryview(self._buffer)
+        self._buffer = memoryview(b"")
         self._swept = 0.0
-        # A process that something was sent to is not there (any more); must not raise.
+        # A process that something was sent to is not there (any more).
         self.on_gone: list[Callable[[str], None]] = []
         self._senders = Senders(self._path, self._gone)
         self._bundles = Bundles(self._senders.send)
-        link.gather.before.append(self._bundles.flush)
         self.sent = 0
         self.received = 0
 
@@ -88,22 +86,25 @@ class Direct:
     ) -> None:
         """The same with the rest of a burst (`Link.bursting`), or at once; then(sent) is told, at
         once or soon, what `send` returns. It should not raise; the parts are copied."""
-        if not self._link.bursting:
+        size = sum(map(len, parts))
+        if not self._link.bursting or self._socket is None or size > LARGEST:
             then(self.send(inbox, subject, parts, reply))
             return
-        size = sum(map(len, parts))
-        if self._socket is None or size > LARGEST:
-            then(False)
-            return
         self._bundles.add(inbox, frame_head(size, subject, reply), parts, partial(self._tell, then))
+        self._link.gather.gathered()
 
     def answer(self, reply: str, parts: Sequence[Part], then: Then) -> None:
         """`post` to a reply subject that a process of this host is waiting on."""
         self.post(reply.rpartition(".")[0], reply, parts, then)
 
     def _gone(self, inbox: str) -> None:
+        """Never raises: the messages to others of the same burst must go."""
         for callback in self.on_gone:
-            callback(inbox)
+            try:
+                callback(inbox)
+            except Exception:
+                self._link.callback_errors += 1
+                log.exception("what follows the end of a process of this host failed")
 
     def _tell(self, then: Then, sent: bool) -> None:
         self.sent += sent
@@ -138,7 +139,7 @@ class Direct:
         except OSError:
             return
         try:
-            messages = frames(self._view[:size])
+            messages = frames(self._buffer[:size])
         except ValueError:
             self._link.callback_errors += 1
             log.exception("a datagram from this host is damaged")
@@ -199,6 +200,8 @@ class Direct:
             asyncio.get_running_loop().add_reader(mine, self._readable)
             undo.pop_all()
         self._identity = found.st_dev, found.st_ino
+        self._buffer = memoryview(bytearray(BUNDLE + LARGEST))
+        self._link.gather.before.append(self._bundles.flush)
         self._socket = mine
 
     def _enter(self) -> None:
@@ -251,6 +254,7 @@ class Direct:
         self._senders.close()
         mine, self._socket = self._socket, None
         if mine is not None:
+            self._link.gather.before.remove(self._bundles.flush)
             asyncio.get_running_loop().remove_reader(mine)
             with contextlib.suppress(OSError):
                 os.unlink(self._path(self._link.options.inbox))

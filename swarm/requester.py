@@ -266,6 +266,12 @@ class Requester:
     def _posted(
         self, ask: Ask, subject: str, parts: list[Part], reply: str, lent: Lent, sent: bool
     ) -> None:
+        if self._asks.get(reply) is not ask:  # given up within the burst
+            if sent:
+                self._cancel(ask)
+            else:
+                lent.take_back()
+            return
         if sent:
             self._went(ask, lent)
             return

@@ -13,8 +13,9 @@ from swarm.tensors import Part
 
 SEND_BUFFER = 208 * 1024  # bytes as asked for; Linux doubles it, and grants no more by default
 MOST = 64  # sockets; the oldest makes room
-# The process is there: it has no room at the moment, or never for so much.
-_ALIVE = {errno.EAGAIN, errno.EWOULDBLOCK, errno.EMSGSIZE, errno.ENOBUFS, errno.ENOMEM}
+# No room at the moment, or never for so much; nobody there.
+_FULL = {errno.EAGAIN, errno.EMSGSIZE, errno.ENOBUFS, errno.ENOMEM}
+_GONE = {errno.ECONNREFUSED, errno.ENOENT, errno.ENOTCONN, errno.EPIPE}
 
 
 class Senders:
@@ -28,14 +29,19 @@ class Senders:
 
     def send(self, inbox: str, pieces: Sequence[Part]) -> bool:
         """Whether they lie, as one datagram, in the socket of the process with that inbox."""
-        sender = self._open.get(inbox)
+        if (sender := self._open.get(inbox)) is not None:
+            try:
+                sender.sendmsg(pieces)
+                return True
+            except OSError as error:
+                if error.errno in _FULL:
+                    return False
+            self._forget(inbox)  # it may have made another one, of the same name
         try:
-            if sender is None:
-                sender = self._connect(inbox)
-            sender.sendmsg(pieces)
+            self._connect(inbox).sendmsg(pieces)
         except OSError as error:
-            if error.errno not in _ALIVE:
-                self._forget(inbox)  # it may come back as another one
+            if error.errno in _GONE:
+                self._forget(inbox)
                 self._gone(inbox)
             return False
         return True

@@ -35,7 +35,7 @@ TUNE_EVERY = 0.1  # seconds
 # Seconds of traffic to ask for in advance. A round trip takes a few milliseconds; asking for
 # more than that lets messages come in bursts (a quarter less CPU a request at 2000 a second).
 AHEAD = 0.03
-REST = 0.25  # seconds between looks at a lane of which nothing is in hand
+REST = 0.5  # seconds between looks at a lane of which nothing is in hand
 SINGLE = 4  # credit up to which each ack asks for the next message itself
 MOST_ACK_WAIT = 5.0  # seconds: longer runs are kept alive, not waited for
 GRACE = 1.0  # seconds; a pull that is unanswered so long past its expiry was lost
@@ -298,7 +298,8 @@ class Lane:
         if status == b"408":
             for _ in range(min(_pending_messages(headers), len(self._asked))):
                 self._asked.popleft()
-            self._replenish()
+            # Single ones become pulls of many again, so an idle lane asks once or twice a second.
+            self._replenish_half()
             return
         self._asked.clear()
         if status in (b"503", b"404") or b"Deleted" in headers or b"Leadership" in headers:

@@ -13,17 +13,30 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import time
 from collections.abc import Callable
+
+# Seconds of a burst after which what it caused so far is sent: its tasks may compute something.
+LONGEST = 0.01
 
 
 class Gather:
     """The small writes of a connection. `transport` is None while there is none.
 
-    messages: those of the present burst. before: called before what was gathered is sent; may
-    write, must not raise.
+    messages: those of the present burst; bursts that overlap are one. before: called before what
+    was gathered is sent; may write, must not raise.
     """
 
-    __slots__ = ("_pieces", "_socket", "before", "corked", "messages", "transport")
+    __slots__ = (
+        "_ends",
+        "_pieces",
+        "_since",
+        "_socket",
+        "before",
+        "corked",
+        "messages",
+        "transport",
+    )
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
@@ -32,6 +45,8 @@ class Gather:
         self.messages = 0
         self.before: list[Callable[[], None]] = []
         self._pieces: list[bytes] = []
+        self._ends = 0  # of reads, whose tasks have not all run
+        self._since = 0.0  # time.monotonic()
 
     def reset(self, transport: asyncio.Transport | None) -> None:
         """Another connection: what was gathered for the last one is void."""
@@ -46,13 +61,24 @@ class Gather:
         """Write now, or with the rest of the burst."""
         if self.corked:
             self._pieces.append(data)
+            self.gathered()
         else:
             self._send(data)
 
     def begin(self, messages: int = 0) -> None:
         """A read begins: gather. messages: as far as their number is known."""
         self.corked = True
-        self.messages = messages
+        if not self._ends:
+            self.messages = 0
+            self._since = time.monotonic()
+        self.messages += messages
+
+    def gathered(self) -> None:
+        """Something was gathered, here or elsewhere."""
+        now = time.monotonic()
+        if now - self._since > LONGEST:
+            self._since = now
+            self._send_all()
 
     def flush(self) -> None:
         """Send what was gathered."""
@@ -68,11 +94,14 @@ class Gather:
         if self.messages < 2:
             self.corked = False
         else:
+            self._ends += 1
             asyncio.get_running_loop().call_soon(self._end)
 
     def _end(self) -> None:
+        self._ends -= 1
         self._send_all()
-        self.corked = False
+        if not self._ends:
+            self.corked = False
 
     def _send_all(self) -> None:
         for callback in self.before:

@@ -377,7 +377,8 @@ class Link(asyncio.BufferedProtocol):
         except ProtocolError as error:
             self.last_error = str(error)
             self._abort()
-        self.gather.end()
+        finally:
+            self.gather.end()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # Only from here on is a loss this connection's: the one before reports its own late.

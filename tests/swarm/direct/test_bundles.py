@@ -105,6 +105,26 @@ def test_a_datagram_that_is_full_goes_and_another_begins() -> None:
     assert got == [b"%d" % number for number in range(10)]
 
 
+def test_what_follows_a_message_may_fill_the_next_datagram_for_the_same_process() -> None:
+    wire = Wire()
+    bundles = Bundles(wire.send)
+    bundles.largest = 1000
+    follows, told = [b"2" * 700, b"3" * 700], []
+
+    def then(sent: bool) -> None:
+        put(bundles, "a", follows.pop(0), told)
+        if follows:
+            put(bundles, "a", follows.pop(0), told)
+
+    bundles.add("a", frame_head(700, "s", ""), [b"1" * 700], then)
+    put(bundles, "a", b"4" * 700, told)
+    bundles.flush()
+    assert told == [True] * 3
+    assert max(len(datagram) for _, datagram in wire.datagrams) <= 1000
+    got = [data[:1] for _, datagram in wire.datagrams for data in read(datagram)]
+    assert got == [b"1", b"2", b"3", b"4"]
+
+
 @pytest.mark.parametrize("largest", [1000, 10])
 def test_what_follows_a_message_goes_behind_it_in_the_same_flush(largest: int) -> None:
     wire = Wire()

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import math
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -239,8 +242,14 @@ async def test_a_socket_that_was_taken_away_is_made_again_and_one_that_was_not_i
     a.open()
     inbox = b.open()
     (directory(tmp_path) / inbox).unlink()
+    gone: list[str] = []
+    a.on_gone.append(gone.append)
     b.tend()
     assert a.send(inbox, "s", [b"x"])
+    (directory(tmp_path) / inbox).unlink()
+    b.tend()
+    assert a.send(inbox, "s", [b"x"]), "though what it was connected to is no more"
+    assert gone == []
     kept = b._socket
     b.tend()
     assert b._socket is kept
@@ -297,9 +306,10 @@ async def test_what_nobody_listens_for_any_more_is_told(make: Make) -> None:
 
 
 def burst(direct: Direct) -> Gather:
-    """Several messages come at once, until `end()`."""
+    """Several messages come at once, until `end()`, however long that takes."""
     gather = direct._link.gather
     gather.begin(2)
+    gather._since = math.inf
     return gather
 
 
@@ -352,6 +362,82 @@ async def test_what_a_burst_causes_goes_in_one_datagram_and_is_read_as_a_burst(
     assert b.received == 41
     await asyncio.sleep(0)
     assert not b._link.bursting
+
+
+async def test_a_burst_of_large_messages_arrives_whole(make: Make) -> None:
+    a, b = make(), make()
+    a.open()
+    inbox = b.open()
+    got = await next_of(b, "s")
+    told: list[bool] = []
+    gather = burst(a)
+    messages = [bytes([number]) * (LARGEST - number) for number in range(24)]
+    for message in messages:
+        a.post(inbox, "s", [message], told.append)
+    gather.end()
+    arrived = sum(told)
+    assert arrived >= 8, "as much as one datagram holds"
+    for message in [m for m, sent in zip(messages, told, strict=True) if sent]:
+        assert (await asyncio.wait_for(got.get(), LIMIT))[0] == message
+
+
+@pytest.mark.parametrize("number", [errno.EAGAIN, errno.EMSGSIZE, errno.ENOBUFS, errno.ENOMEM])
+async def test_what_a_kernel_has_no_room_for_says_nothing_of_the_other_process(
+    make: Make, number: int
+) -> None:
+    a, b = make(), make()
+    a.open()
+    inbox = b.open()
+    gone: list[str] = []
+    a.on_gone.append(gone.append)
+    assert a.send(inbox, "s", [b"x"])
+    real = a._senders._open[inbox]
+
+    class Full:
+        def sendmsg(self, pieces: object) -> None:
+            raise OSError(number, "no room")
+
+    a._senders._open[inbox] = Full()  # type: ignore[assignment]
+    assert not a.send(inbox, "s", [b"x"])
+    a._senders._open[inbox] = real
+    assert a.send(inbox, "s", [b"x"])
+    assert gone == []
+
+
+async def test_a_process_without_a_file_to_spare_takes_nobody_for_gone(make: Make) -> None:
+    a, b = make(), make()
+    a.open()
+    inbox = b.open()
+    gone: list[str] = []
+    a.on_gone.append(gone.append)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) // 2, hard))
+    try:
+        assert not a.send(inbox, "s", [b"x"])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert a.send(inbox, "s", [b"x"])
+    assert gone == []
+
+
+async def test_a_defect_in_what_follows_an_end_spares_the_others(make: Make) -> None:
+    a, b = make(), make()
+    a.open()
+    inbox = b.open()
+    got = await next_of(b, "s")
+
+    def fails(inbox: str) -> None:
+        raise ValueError("a defect")
+
+    a.on_gone.append(fails)
+    told: list[bool] = []
+    gather = burst(a)
+    a.post("_INBOX.nobody", "s", [b"x"], told.append)
+    a.post(inbox, "s", [b"x"], told.append)
+    gather.end()
+    assert told == [False, True]
+    assert (await asyncio.wait_for(got.get(), LIMIT))[0] == b"x"
+    assert a._link.callback_errors == 1
 
 
 async def test_a_defect_in_what_follows_a_message_spares_the_others(make: Make) -> None:
@@ -450,14 +536,18 @@ async def test_garbage_in_the_socket_costs_nobody_a_message(
     a.open()
     got = await next_of(b, "lane")
     inbox = b.open()
+    raised: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(context))
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as attacker:
-        for data in garbage:
+        for data in [*garbage, b"damaged"]:
             attacker.sendto(data, b._path(inbox))
     assert a.send(inbox, "lane", [b"good"])
     while True:
         data, _ = await asyncio.wait_for(got.get(), LIMIT)
         if data == b"good":
             break
+    assert raised == []
+    assert b._link.callback_errors >= 1
     a.close(), b.close()
 
 

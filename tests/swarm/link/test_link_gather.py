@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import socket
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from swarm.link.gather import Gather
+from swarm.link import Link, LinkOptions
+from swarm.link.gather import LONGEST, Gather
 
 
 class Transport:
@@ -56,6 +59,7 @@ def test_what_is_written_is_sent_at_once_and_a_burst_together(pair: Pair) -> Non
     gather.write(b"now")
     assert pair[1].recv(100) == b"now"
     gather.begin()
+    gather._since = math.inf  # however long this takes
     gather.write(b"one ")
     gather.write(b"burst")
     with pytest.raises(BlockingIOError):
@@ -71,6 +75,7 @@ async def test_what_the_tasks_of_a_burst_write_goes_together_too(pair: Pair) -> 
     before: list[bytes] = [b"first ", b"second "]
     gather.before.append(lambda: gather.write(before.pop(0)) if before else None)
     gather.begin(2)
+    gather._since = math.inf  # however long this takes
     gather.write(b"read ")
     gather.end()
     assert pair[1].recv(100) == b"read first ", "what is gathered elsewhere is written before"
@@ -82,6 +87,60 @@ async def test_what_the_tasks_of_a_burst_write_goes_together_too(pair: Pair) -> 
     assert pair[1].recv(100) == b"one two second "
     assert not gather.corked
     gather.reset(None)
+
+
+@pytest.mark.parametrize("second", [0, 1, 2])
+async def test_bursts_that_overlap_go_together(pair: Pair, second: int) -> None:
+    """Two sockets are read before the tasks of either have run."""
+    gather = over(Transport(pair[0]))
+    loop = asyncio.get_running_loop()
+    together: list[bool] = []
+    for messages in (2, second):
+        gather.begin(messages)
+        for _ in range(2):
+            loop.call_soon(lambda: together.append(gather.corked and gather.messages > 1))
+        gather.end()
+    loop.call_soon(lambda: together.append(gather.corked))
+    await asyncio.sleep(0)
+    assert together == [True] * 4 + [False]
+    gather.begin(1)
+    assert gather.messages == 1
+    gather.end()
+    assert not gather.corked
+    gather.reset(None)
+
+
+async def test_nothing_waits_for_what_the_tasks_of_a_burst_compute(pair: Pair) -> None:
+    gather = over(Transport(pair[0]))
+    elsewhere: list[str] = []
+    gather.before.append(lambda: elsewhere.append("sent"))
+    gather.begin(2)
+    gather.end()
+    assert elsewhere == ["sent"]
+    gather._since = math.inf
+    gather.write(b"first")
+    gather._since = time.monotonic() - LONGEST
+    with pytest.raises(BlockingIOError):
+        pair[1].recv(100)
+    gather.write(b" second")
+    assert pair[1].recv(100) == b"first second"
+    assert elsewhere == ["sent"] * 2
+    gather._since = time.monotonic() - 2 * LONGEST
+    gather.gathered()
+    assert elsewhere == ["sent"] * 3
+    await asyncio.sleep(0)
+    assert not gather.corked
+    gather.reset(None)
+
+
+async def test_a_server_that_sends_nonsense_leaves_nothing_gathered(pair: Pair) -> None:
+    link = Link(LinkOptions())
+    buffer = link.get_buffer(-1)
+    nonsense = b'INFO {"max_payload": null}\r\n'
+    buffer[: len(nonsense)] = nonsense
+    with pytest.raises(TypeError):
+        link.buffer_updated(len(nonsense))
+    assert not link.gather.corked
 
 
 def test_nothing_overtakes_what_the_transport_still_holds(pair: Pair) -> None:

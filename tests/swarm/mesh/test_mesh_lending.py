@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -43,6 +44,7 @@ class Wire(Link):
         super().__init__(LinkOptions(servers=("nats://127.0.0.1:1",)))
         self.error: SwarmError | None = None
         self.sent: list[str] = []
+        self.subjects: list[str] = []
 
     def publish(
         self,
@@ -53,6 +55,7 @@ class Wire(Link):
     ) -> None:
         if self.error is not None:
             raise self.error
+        self.subjects.append(subject)
         if reply:
             self.sent.append(reply)
 
@@ -75,6 +78,11 @@ class Lender:
         deadline = asyncio.get_running_loop().time() + budget
         inputs = options.pop("inputs", {"x": BIG})
         return await self.requester.infer(Ask(INFO, inputs, deadline, **options))  # type: ignore[arg-type]
+
+    def burst(self) -> None:
+        """Several messages come at once, until the `end()`, however long that takes."""
+        self.wire.gather.begin(2)
+        self.wire.gather._since = math.inf
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -194,6 +202,52 @@ async def test_what_nobody_heard_in_fast_mode_is_taken_back_at_each_try(lender: 
     put, outstanding = lender.counts
     assert put > 1
     assert outstanding == 0
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+async def test_what_finds_no_room_on_this_host_in_fast_mode_goes_by_the_server(
+    lender: Lender, refuses: bool
+) -> None:
+    """Also when that is known only at the end of a burst."""
+    requester, loop = lender.requester, asyncio.get_running_loop()
+    requester._near = lambda *_: Near(shared=True, inboxes={"any": "_INBOX.nobody"})
+    lender.wire.connected = True
+    requester._direct.open()
+    ask = Ask(INFO, {"x": BIG}, loop.time() + 5, CORE, attempt=1)
+    ask.outcome = loop.create_future()
+    requester._asks["reply"] = ask
+    lender.burst()
+    requester._send(ask, "reply", loop.time())
+    assert (lender.wire.sent, ask.stored) == ([], False)
+    lender.wire.error = NotConnected("lost") if refuses else None
+    lender.wire.gather.end()
+    requester._direct.close()
+    assert lender.counts == (1, 0 if refuses else 1)
+    assert (lender.wire.sent, ask.stored) == ([] if refuses else ["reply"], not refuses)
+    assert ask.outcome.done() == refuses
+
+
+@pytest.mark.parametrize("heard", [False, True])
+async def test_what_is_given_up_within_a_burst_is_cancelled_or_not_sent(
+    lender: Lender, heard: bool
+) -> None:
+    requester, loop = lender.requester, asyncio.get_running_loop()
+    inbox = requester._direct._link.options.inbox if heard else "_INBOX.nobody"
+    requester._near = lambda *_: Near(shared=True, inboxes={"any": inbox})
+    lender.wire.connected = True
+    requester._direct.open()
+    lender.burst()
+    ask = Ask(INFO, {"x": BIG}, loop.time() + 5, CORE)
+    asking = asyncio.create_task(requester.infer(ask))
+    await asyncio.sleep(0)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    assert lender.wire.subjects == []
+    lender.wire.gather.end()
+    requester._direct.close()
+    assert lender.wire.subjects == ([f"swarm.test.cancel.m.{INFO.version}"] if heard else [])
+    assert lender.counts == ((1, 1) if heard else (1, 0))
 
 
 @pytest.mark.parametrize("delivery", [DURABLE, CORE])
