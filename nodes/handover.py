@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from nodes.job import Job
 from swarm.claims import Lent
-from swarm.direct import Direct
+from swarm.direct import LARGEST, Direct
 from swarm.lanes import DONE
 from swarm.link import Link, LinkMessage
 from swarm.tensors import Part
@@ -28,15 +28,17 @@ log = logging.getLogger("swarm.stage")
 # deviation, at least LEAST (RFC 6298, 2). It adds to the time of a failover, so MOST at most.
 LEAST, MOST = 0.001, 0.020
 # While more than FEW are under way, and for BUSY_FOR seconds after, the time that a lone one takes
-# means nothing: MANY seconds, which is still less than a lane would wait (ack_wait).
-FEW, MANY = 3, 0.050
+# means nothing: MANY seconds for all stages' runs, which is what a lane would wait (ack_wait).
+FEW, MANY = 3, 0.060
 BUSY_FOR = 0.1
 LATE = 3  # times in a row that something had to be stored: it takes too long, for REST seconds ...
 REST = 1.0  # ... all is stored at once
 REFUSED_FOR = 0.005  # seconds for which nothing more is handed over after a refusal
-# Messages at a time. Behind runs of more than SHORT seconds the lanes' credit keeps stages busy
-# better (large features, 4 in flight: 4 %): FEW, and for BUSY_FOR seconds none.
-HELD, SHORT = 256, 0.001
+# Messages at a time, and no more than are computed within AHEAD seconds: their words come in time.
+# Behind runs of more than SHORT seconds the lanes' credit keeps stages busy better (large features,
+# 4 in flight: 4 %): FEW, and for BUSY_FOR seconds none.
+HELD, AHEAD, SHORT = 256, 0.025, 0.001
+PAUSES = 64  # processes of which it is known that they refused; forgotten, it costs one refusal
 # Seconds by which a look comes late when the loop was blocked: the words may be in the socket then,
 # which is read after the timers. Once: a loop may be blocked again and again.
 BLOCKED = 0.002
@@ -57,7 +59,8 @@ class Handed(NamedTuple):
 class Handovers:
     """One stage's. store(job, lent, subject) puts a result into its lane; finish(job): it is safe.
 
-    patience: seconds after which what was handed over is stored.
+    many: seconds after which what is handed over beside many others is stored. patience: the same
+    for a lone one.
     """
 
     def __init__(
@@ -66,11 +69,13 @@ class Handovers:
         direct: Direct,
         store: Callable[[Job, Lent, str], None],
         finish: Callable[[Job], None],
+        many: float = MANY,
     ) -> None:
         self._link = link
         self._direct = direct
         self._store = store
         self._finish = finish
+        self.many = many
         self._held: dict[str, Handed] = {}  # by reply subject
         self._timer: asyncio.TimerHandle | None = None
         self._planned = 0.0  # the timer's time.monotonic()
@@ -80,7 +85,8 @@ class Handovers:
         self._late = 0
         self._late_at = 0.0
         self._busy_until = 0.0  # time.monotonic()
-        self._not_before = 0.0  # time.monotonic()
+        self._lanes_until = 0.0  # time.monotonic()
+        self._pauses: dict[str, float] = {}  # time.monotonic() until which it is given nothing
         direct.on_gone.append(self._gone)
 
     @property
@@ -93,17 +99,20 @@ class Handovers:
         """Hand a message over. False: store it. usual: seconds of a run of this stage; stages are
         cut to take about as long."""
         now = time.monotonic()
-        if now < self._not_before:
+        if now < self._lanes_until or now < self._pauses.get(inbox, 0.0):
             return False
-        if len(self._held) >= (HELD if usual < SHORT else FEW):
-            self._pause(now + BUSY_FOR)
+        if sum(map(len, parts)) > LARGEST:
+            return False
+        if len(self._held) >= _most(usual):
+            if usual >= SHORT:
+                self._lanes_until = now + BUSY_FOR
             return False
         reply = self._link.expect(self._told)
         lent.keep()
         job.delivery.worked()
         if usual < SHORT and (len(self._held) >= FEW or self._link.bursting):
             self._busy_until = now + BUSY_FOR
-        until = now + (MANY if now < self._busy_until else self.patience)
+        until = now + (self.many if now < self._busy_until else self.patience)
         self._held[reply] = Handed(inbox, now, until, job, lent, subject)
         if self._timer is None or until < self._planned:
             self._wait(until)
@@ -114,8 +123,10 @@ class Handovers:
         if not sent:
             self._refused(reply)
 
-    def _pause(self, until: float) -> None:
-        self._not_before = max(self._not_before, until)
+    def _pause(self, inbox: str, until: float) -> None:
+        if len(self._pauses) >= PAUSES:
+            self._pauses.clear()
+        self._pauses[inbox] = max(self._pauses.get(inbox, 0.0), until)
 
     def _told(self, message: LinkMessage) -> None:
         if message.data != DONE:
@@ -134,7 +145,7 @@ class Handovers:
     def _refused(self, reply: str) -> None:
         if (handed := self._take(reply)) is not None:
             handed.lent.unread()
-            self._pause(time.monotonic() + REFUSED_FOR)
+            self._pause(handed.inbox, time.monotonic() + REFUSED_FOR)
             self._end(handed, done=False)
 
     def _gone(self, inbox: str) -> None:
@@ -152,6 +163,7 @@ class Handovers:
             if done:
                 self._finish(handed.job)
             else:
+                handed.job.delivery.unworked()
                 self._store(handed.job, handed.lent, handed.subject)
         except Exception:
             self._link.callback_errors += 1
@@ -184,7 +196,8 @@ class Handovers:
         if self._late == LATE:
             self._late = 0
             self._usual = min(MOST, 2 * self._usual)  # it may take longer now
-            self._pause(now + REST)
+            for reply in due:
+                self._pause(self._held[reply].inbox, now + REST)
         for reply in due:
             self._give_up(reply)
         if self._held:
@@ -198,3 +211,8 @@ class Handovers:
             self._timer = None
         for reply in list(self._held):
             self._give_up(reply)
+
+
+def _most(usual: float) -> int:
+    """How many runs of `usual` seconds are handed over at a time."""
+    return FEW if usual >= SHORT else int(min(HELD, AHEAD / max(usual, 1e-6)))

@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 
 from nodes.counters import StageStats
-from nodes.handover import Handovers
+from nodes.handover import MANY, Handovers
 from nodes.job import Job
 from swarm.claims import UNLENT, Claims, Lent
 from swarm.direct import Direct
@@ -30,7 +30,8 @@ log = logging.getLogger("swarm.stage")
 NextLane = Callable[[ModelInfo, int, Features], str]
 KEPT_FRESH = 256  # requests in fast mode; the server tells within a round trip
 LONG_RUN = 0.001  # seconds; behind it caches are cold, and an ack takes 0.06 ms: answer first
-RETRY_FULL_LANE = 0.004  # seconds between attempts while the next lane is full
+RETRY_FULL_LANE = 0.004  # seconds between attempts while the next lane is full ...
+BLOCKED = 8  # ... and few are held for it; more of them wait longer
 
 
 class Outbox:
@@ -62,7 +63,9 @@ class Outbox:
         self._claims = claims
         self._next_near = next_near
         self._direct = direct or Direct(link)
-        self._handovers = Handovers(link, self._direct, self._store, self._handed_over)
+        # Whoever handed a message to this stage waits longer: for this stage to store it, if so.
+        many = MANY * (1 - stage / (2 * max(1, info.last)))
+        self._handovers = Handovers(link, self._direct, self._store, self._handed_over, many)
         self._loop = asyncio.get_running_loop()
         self._last = stage == info.last
         following = (info.model, info.version, stage + 1)
@@ -75,6 +78,7 @@ class Outbox:
         self._unheard = f"{link.options.inbox}.unheard{stage}"
         self._sent_fresh: dict[str, Features] = {}
         self._count = 0
+        self._blocked = 0  # jobs that wait for room in the next lane
         self._sid = link.subscribe(f"{self._unheard}.*", self._nobody)
 
     def serves(self, features: Features) -> bool:
@@ -181,6 +185,7 @@ class Outbox:
 
     def _again(self, job: Job) -> None:
         """The lane was full."""
+        self._blocked -= 1
         if not job.delivery.settled:
             self._forward(job, hand_over=False)
 
@@ -288,8 +293,10 @@ class Outbox:
         if isinstance(error, ResourceExhausted):
             # Hold it: this lane fills up in turn, up to the requester, who is refused at once.
             self.stats.counters.blocked += 1
-            if job.expires - time.monotonic() > RETRY_FULL_LANE:
-                self._loop.call_later(RETRY_FULL_LANE, self._again, job)
+            pause = RETRY_FULL_LANE * (1 + self._blocked // BLOCKED)
+            if job.expires - time.monotonic() > pause:
+                self._blocked += 1
+                self._loop.call_later(pause, self._again, job)
             else:
                 text = f"the lane of stage {self.stage + 1} is full"
                 self.fail_job(job, Status.RESOURCE_EXHAUSTED, text)

@@ -74,7 +74,7 @@ class Lane:
         self.clock = clock or ServerClock()
         self.epoch = 0
         self.held: dict[int, Delivery] = {}  # by stream sequence, in order of arrival
-        self._worked = 0  # of them, those that wait for another node's word
+        self._worked: set[int] = set()  # of them, those that wait for another node's word
         self.pending = 0  # messages waiting in the lane, as last seen
         self.paused = False
         self.redelivered = 0
@@ -207,7 +207,7 @@ class Lane:
         # that may have been made anew, where the numbers mean other messages.
         self.epoch += 1
         self.held.clear()
-        self._worked = 0
+        self._worked.clear()
         self._asked.clear()
 
     def _keep_alive(self, now: int) -> None:
@@ -236,7 +236,7 @@ class Lane:
         """Messages to ask for now."""
         if self.paused or self._stopping:
             return 0
-        return self.credit - len(self.held) + self._worked - len(self._asked)
+        return self.credit - len(self.held) + len(self._worked) - len(self._asked)
 
     def _replenish(self) -> None:
         wanted = self._wants()
@@ -270,7 +270,8 @@ class Lane:
                 self._again(ours, delivery)
                 return
         self.held[delivery.sequence] = delivery
-        self._most_at_once = max(self._most_at_once, len(self.held) + delivery.pending)
+        at_once = len(self.held) - len(self._worked) + delivery.pending
+        self._most_at_once = max(self._most_at_once, at_once)
         if self._resting:
             self._resting = False
             self._timer.cancel()
@@ -307,17 +308,22 @@ class Lane:
         elif status == b"409":
             log.warning("pull refused: %s", headers.decode(errors="replace").strip())
 
-    def one_worked(self) -> None:
-        """Called by `Delivery`: another one waits for a word only."""
-        self._worked += 1
-        self._replenish_half()
+    def worked(self, delivery: Delivery, yes: bool) -> None:
+        """Called by `Delivery`: it waits for a word only, or no more so."""
+        if self.held.get(delivery.sequence) is not delivery:
+            return
+        if yes:
+            self._worked.add(delivery.sequence)
+            self._replenish_half()
+        else:
+            self._worked.discard(delivery.sequence)
 
     def settle(self, delivery: Delivery, verb: bytes) -> bool:
         """Called by `Delivery`. False when it was not this connection's any more."""
         if self.held.get(delivery.sequence) is not delivery:
             return False
         del self.held[delivery.sequence]
-        self._worked -= delivery.worked_at > 0
+        self._worked.discard(delivery.sequence)
         now = time.monotonic()
         if self.credit <= SINGLE or not self._delivered & 3:  # of many, a quarter will do
             ended = delivery.worked_at / 1e9 or now

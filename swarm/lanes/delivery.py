@@ -59,9 +59,13 @@ class Delivery:
         """The work is done, now or `at` ns; it is settled at another node's word. That takes none
         of the lane's credit, and not how long it takes, but how long the work took, is what
         ack_wait follows."""
-        if not self.worked_at and not self.settled:
-            self.worked_at = at or time.monotonic_ns()
-            self._lane.one_worked()
+        self.worked_at = self.worked_at or at or time.monotonic_ns()
+        self._lane.worked(self, True)
+
+    def unworked(self) -> None:
+        """The word was another, or none: it is this node's again."""
+        self.worked_at = 0
+        self._lane.worked(self, False)
 
     def ack(self) -> bool:
         """Done: remove it, and ask for the next in the same message. False when it is (or will

@@ -70,7 +70,7 @@ class Early:
         """The lane's copy came. True when the work was done by then, and the copy was acked."""
         self._copy = copy
         if self._worked_at:
-            copy.worked(self._worked_at)
+            copy.worked(max(self._worked_at, copy.received))
         return self._over and copy.ack()
 
     def ack(self) -> bool:
@@ -86,6 +86,12 @@ class Early:
             self._copy.worked()
         else:
             self._worked_at = time.monotonic_ns()
+
+    def unworked(self) -> None:
+        """See `Delivery.unworked`."""
+        self._worked_at = 0
+        if self._copy is not None:
+            self._copy.unworked()
 
     def nak(self, delay: float = 0.0) -> None:
         """Not done: the lane's copy is worked on, here or elsewhere."""

@@ -34,6 +34,9 @@ class FreshDelivery:
     def worked(self) -> None:
         """Nothing to settle."""
 
+    def unworked(self) -> None:
+        """Nothing to settle."""
+
     def ack(self) -> bool:
         """Nothing to settle."""
         return True

@@ -279,7 +279,12 @@ class FakeDelivery:
         return False
 
     def worked(self, at: int = 0) -> None:
-        """Settled later."""
+        """Settled later, at another node's word."""
+        self.worked_at = at or 1
+
+    def unworked(self) -> None:
+        """It is ours again."""
+        self.worked_at = 0
 
 
 class Bench:

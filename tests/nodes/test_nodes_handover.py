@@ -5,17 +5,32 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
-from stage_bench import POISON, Bench, FakeDelivery, FakeModel
+from stage_bench import (
+    POISON,
+    SPEC,
+    Bench,
+    FakeDelivery,
+    FakeDirect,
+    FakeLink,
+    FakeModel,
+    FakePublisher,
+)
 
-from nodes.handover import BUSY_FOR, FEW, LATE, MANY, MOST
+from nodes.handover import AHEAD, BUSY_FOR, FEW, LATE, MANY, MOST
 from nodes.headstart import KEPT, STALE
+from nodes.outbox import Outbox
 from nodes.stage import HANDED
+from swarm.direct import LARGEST
 from swarm.errors import NotConnected, ResourceExhausted, Status
 from swarm.lanes import DONE, REFUSED
+from swarm.model import ModelInfo, Stage
 from swarm.near import Near
+from swarm.subjects import Subjects
 
 NEXT = "_INBOX.next"
 BEFORE = "_INBOX.before.7"  # where the stage before waits for a word
@@ -73,6 +88,7 @@ async def test_what_the_next_node_says_to_be_done_is_acked_and_never_stored(
     [(inbox, features, reply)] = b.direct.sent
     assert (inbox, features.stage, features.tensors["x"].tolist()) == (NEXT, 2, [[4.0] * 4])
     assert not copy.settled, "until it is known to be safe"
+    assert copy.worked_at, "which takes no credit"
     b.direct.say(reply, DONE)
     assert copy.ended == "ack"
     await asyncio.sleep(2 * MOST)
@@ -88,10 +104,14 @@ async def test_what_the_next_node_refuses_is_stored_at_once(bench: Callable[...,
     b.direct.say(b.direct.sent[0][2], REFUSED)
     assert [features.stage for _, features in b.publisher.stored] == [2]
     assert not copy.settled
+    assert not copy.worked_at, "a full lane holds up the stages before it"
     b.publisher.release(None)
     assert copy.ended == "ack"
     other = b.send()  # a node that refused is left alone for a moment
     assert len(b.direct.sent) == 1
+    b.near = Near(inboxes={"any": "_INBOX.third"})
+    b.send()
+    assert len(b.direct.sent) == 2, "another one is not"
     b.publisher.release(None)
     assert await ended(other) == ["ack"]
 
@@ -132,6 +152,52 @@ async def test_many_short_runs_are_all_handed_over(bench: Callable[..., Bench]) 
     for _, _, reply in b.direct.sent:
         b.direct.say(reply, DONE)
     assert {copy.ended for copy in copies} == {"ack"}
+
+
+async def test_what_no_datagram_holds_is_stored_and_says_nothing_of_the_next(
+    bench: Callable[..., Bench],
+) -> None:
+    b = bench()
+    large = b.send(tensors={"x": np.zeros((1, LARGEST // 4), np.float32)})
+    assert (b.direct.sent, len(b.publisher.stored)) == ([], 1)
+    assert await ended(large) == ["ack"]
+    assert not large.worked_at
+    b.send()
+    assert len(b.direct.sent) == 1
+
+
+@pytest.mark.parametrize(("usual", "most"), [(AHEAD / 100, 100), (AHEAD / 50, 50)])
+async def test_no_more_is_handed_over_than_is_done_in_time(
+    bench: Callable[..., Bench], usual: float, most: int
+) -> None:
+    b = bench()
+    b.server.stats.compute = SimpleNamespace(ewma=usual, add=lambda *_: None)  # type: ignore[assignment]
+    for _ in range(most + 5):
+        b.send()
+    assert abs(len(b.direct.sent) - most) <= 1
+    b.direct.say(b.direct.sent[0][2], DONE)
+    before = len(b.direct.sent)
+    b.send()
+    assert len(b.direct.sent) == before + 1, "there is room again"
+
+
+async def test_who_handed_over_before_waits_for_those_who_did_behind_it() -> None:
+    """Of one stage that is stopped, the one before it stores what it had, and no other."""
+    assert MANY > MOST
+
+    def many(stage: int, last: int) -> float:
+        info = ModelInfo("m", "1", SPEC, SPEC, (Stage(last, SPEC, SPEC, 1.0),) * last)
+        link = FakeLink()
+        direct = FakeDirect(link)
+        out = Outbox(link, Subjects("t"), FakePublisher(), info, stage, "n", direct=direct)  # type: ignore[arg-type]
+        return out._handovers.many
+
+    for last in (2, 3, 8):
+        waits = [many(stage, last) for stage in range(1, last)]
+        assert waits == sorted(waits, reverse=True)
+        assert len(set(waits)) == len(waits)
+        assert min(waits) > MANY / 2
+        assert max(waits) <= MANY
 
 
 async def test_what_goes_with_a_burst_is_stored_when_its_sending_fails(
@@ -176,7 +242,7 @@ async def test_more_at_once_are_waited_for_longer_and_say_nothing_of_a_lone_one(
     b.link.bursting = True
     copies = [b.send(), b.send()]
     b.direct.flush()
-    assert [h.until - h.since for h in waits._held.values()] == pytest.approx([MANY] * 2)
+    assert [h.until - h.since for h in waits._held.values()] == pytest.approx([waits.many] * 2)
     await asyncio.sleep(lone + 0.005)
     assert waits.patience == lone
     for _, _, reply in b.direct.sent[-2:]:
@@ -303,16 +369,19 @@ async def test_a_defect_in_passing_on_gives_the_message_back_and_spares_the_othe
     b = bench()
     copies = [b.send(), b.send()]
     if word == DONE:
-        b.claims.collect = raise_a_defect  # type: ignore[method-assign]
-        b.direct.say(b.direct.sent[0][2], word)
-        assert copies[0].settled
+        copies[0].ack = raise_a_defect  # type: ignore[method-assign]
     else:
         b.publisher.raises = ValueError("a defect")
-        assert await ended(*copies) == ["nak", "nak"], "both were late"
-    assert b.link.callback_errors > 0
+    b.direct.say(b.direct.sent[0][2], word)
+    assert copies[0].ended == "nak"
+    assert b.link.callback_errors == 1
+    b.publisher.raises = None
+    b.direct.say(b.direct.sent[1][2], word)
+    assert await ended(copies[1]) == ["ack"]
+    assert b.link.callback_errors == 1
 
 
-def raise_a_defect() -> None:
+def raise_a_defect() -> bool:
     raise ValueError("a defect")
 
 

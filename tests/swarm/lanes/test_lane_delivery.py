@@ -306,3 +306,55 @@ async def test_what_waits_for_another_nodes_word_takes_none_of_the_credit(bench:
     await asyncio.sleep(0.2)
     assert len(got) == 14
     assert len(lane.held) == 2
+
+
+@pytest.mark.parametrize("end", ["unworked", "nak", "term", "lost"])
+async def test_what_is_in_hand_again_takes_credit_again(bench: Bench, end: str) -> None:
+    lane, got = await bench.lane(credit=2)
+    sender = await bench.sender()
+    for number in range(20):
+        sender.send(str(number))
+    await eventually(lambda: len(got) == 2)
+    worked = list(got)
+    for delivery in worked:
+        delivery.worked()
+    await eventually(lambda: len(got) == 4)
+    if end == "unworked":
+        for delivery in worked:
+            delivery.unworked()
+            delivery.unworked()
+        got[3].ack()
+        await asyncio.sleep(0.1)
+        assert (len(got), len(lane.held)) == (4, 3), "nothing more before there is room"
+        for delivery in worked:
+            assert delivery.ack()
+    elif end == "lost":
+        lane._down()
+        assert lane._wants() <= lane.credit
+        return
+    else:
+        for delivery in worked:
+            getattr(delivery, end)()
+    await asyncio.sleep(0.1)
+    assert len(lane.held) == 2
+    assert lane._worked == set()
+
+
+async def test_credit_grows_with_what_waits_here_and_not_with_what_waits_for_words(
+    bench: Bench,
+) -> None:
+    lane, got = await bench.lane(credit=4, max_credit=32)
+    sender = await bench.sender()
+    done = 0
+    started = time.monotonic()
+    while time.monotonic() - started < 0.6:
+        sender.send(str(done))
+        async with asyncio.timeout(5):
+            while len(got) == done:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        got[done].worked()
+        done += 1
+        if done > 20:
+            got[done - 20].ack()
+    assert done / 0.6 * AHEAD > 5, "by the rate alone it would have grown"
+    assert lane.credit == 4
