@@ -3,9 +3,9 @@
     python -m nodes.bench.floor_worker <pipeline folder> stages|whole <threads>
 
 `stages` runs the shards in turn, exactly as the nodes load them; `whole` runs the unsplit model.
-Each line on standard input is a number of requests; the answer is a line of JSON: `begun` and
-`ended` (system-wide monotonic seconds), `latencies` (seconds), `cpu` (seconds of this process),
-`wrong` (why an answer was not the expected one, or null).
+Each line on standard input is a number of requests; the answer is a line of JSON: `ends`
+(system-wide monotonic seconds), `latencies` (seconds), `cpu` (seconds of this process), `wrong`
+(why an answer was not the expected one, or null).
 """
 
 from __future__ import annotations
@@ -69,17 +69,18 @@ def measure(
     run: Callable[[Tensors], Tensors], inputs: Tensors, expected: Tensors, requests: int
 ) -> dict[str, Any]:
     """`requests` in turn; what is reported on standard output. Answers are compared afterwards."""
-    latencies, answers = [], []
+    latencies, ends, answers = [], [], []
     cpu = time.process_time()
-    begun = previous = time.monotonic()
+    previous = time.monotonic()
     for _ in range(requests):
         answers.append(run(inputs))
         now = time.monotonic()
         latencies.append(now - previous)
+        ends.append(now)
         previous = now
     cpu = time.process_time() - cpu
     wrong = next((text for a in answers if (text := mismatch(a, expected))), None)
-    return {"begun": begun, "ended": previous, "latencies": latencies, "cpu": cpu, "wrong": wrong}
+    return {"ends": ends, "latencies": latencies, "cpu": cpu, "wrong": wrong}
 
 
 def main(arguments: list[str]) -> int:

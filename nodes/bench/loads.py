@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,23 +19,29 @@ START_TIMEOUT = 60.0  # seconds
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One slice: latencies and elapsed in seconds, cpu in seconds of all processes involved."""
+    """One slice: latencies in seconds, ends (ascending) of the requests on one clock in seconds,
+    in_flight at a time, cpu in seconds of all processes involved."""
 
     latencies: list[float]
-    elapsed: float
+    ends: list[float]
+    in_flight: int
     cpu: float
     refused: int = 0
 
     @property
     def per_s(self) -> float:
-        return len(self.latencies) / self.elapsed
+        """Requests a second while `in_flight` were under way: neither the first ones, which fill
+        the pipeline, nor the last ones, behind which it empties, say what it yields."""
+        steady = self.ends[self.in_flight - 1 : len(self.ends) - self.in_flight]
+        return (len(steady) - 1) / (steady[-1] - steady[0])
 
 
 class Load(Protocol):
     """Something that answers requests."""
 
     def run(self, requests: int, concurrency: int) -> Sample:
-        """`requests` with `concurrency` of them under way. Raises `WrongAnswer`."""
+        """`requests`, three times `concurrency` at least, with that many under way. Raises
+        `WrongAnswer`."""
         ...
 
 
@@ -49,16 +54,16 @@ class MeshLoad:
     def run(self, requests: int, concurrency: int) -> Sample:
         mesh = self._mesh
         mesh.latencies.clear()
+        mesh.ends.clear()
         refused, cpu = mesh.refused, tree_cpu()
-        started = time.perf_counter()
         outputs = mesh.concurrent(mesh.workload.input, concurrency, requests)
-        elapsed = time.perf_counter() - started
         cpu = tree_cpu() - cpu
         if len(outputs) != requests:
             raise WrongAnswer(f"{len(outputs)} answers to {requests} requests")
         for output in outputs:
             check(mesh.workload, output)
-        return Sample(list(mesh.latencies), elapsed, cpu, mesh.refused - refused)
+        refused = mesh.refused - refused
+        return Sample(list(mesh.latencies), list(mesh.ends), concurrency, cpu, refused)
 
 
 class WorkerLoad:
@@ -95,7 +100,8 @@ class WorkerLoad:
             raise WrongAnswer(f"wrong output of a floor: {wrong[0]}")
         return Sample(
             [latency for report in reports for latency in report["latencies"]],
-            max(r["ended"] for r in reports) - min(r["begun"] for r in reports),
+            sorted(end for report in reports for end in report["ends"]),
+            len(active),
             sum(report["cpu"] for report in reports),
         )
 
@@ -137,5 +143,6 @@ def tree_cpu() -> float:
 
 def enough(load: Load, concurrency: int, seconds: float, least: int = 12) -> int:
     """How many requests take about `seconds`: asked of the load itself, by a short try."""
-    sample = load.run(max(least, 2 * concurrency), concurrency)
-    return max(least, 2 * concurrency, int(sample.per_s * seconds))
+    least = max(least, 3 * concurrency)
+    sample = load.run(least, concurrency)
+    return max(least, 2 * concurrency + int(sample.per_s * seconds))

@@ -17,7 +17,13 @@ from nodes.bench.throughput import ThroughputPlan, measure_throughput, summarise
 
 
 def sample(per_s: float, latency: float) -> Sample:
-    return Sample([latency] * 10, 10 / per_s, 0.1)
+    return Sample([latency] * 10, [number / per_s for number in range(10)], 2, 0.1)
+
+
+def test_throughput_is_that_of_a_full_pipeline() -> None:
+    """Three in flight: the first end fills it, the last three requests leave it empty behind."""
+    filling, steady, emptying = [1.0, 2.0], [3.0, 3.5, 4.0, 4.5], [5.5, 6.5, 7.5]
+    assert Sample([0.1] * 9, filling + steady + emptying, 3, 0.1).per_s == pytest.approx(2.0)
 
 
 def test_overlap_is_throughput_times_the_latency_of_a_lone_request() -> None:
@@ -54,7 +60,8 @@ def test_a_floors_processes_share_the_requests_and_notice_a_wrong_answer(tmp_pat
     try:
         found = load.run(7, 2)
         assert len(found.latencies) == 7
-        assert found.elapsed > 0
+        assert found.per_s > 0
+        assert found.ends == sorted(found.ends)
         assert len(load.run(3, 1).latencies) == 3
     finally:
         load.stop()

@@ -100,6 +100,7 @@ class Swarm(AsyncContender):
         self.refused = 0
         """Requests that a full first lane refused; each was sent again."""
         self.latencies: list[float] = []
+        self.ends: list[float] = []  # `time.perf_counter()`
         """Seconds of each request, in order of their ends."""
         self._version: tuple[bytes, dict[str, bytes]] | None = None
         self._thread: threading.Thread | None = None
@@ -191,7 +192,8 @@ class Swarm(AsyncContender):
                 self.refused += 1
                 await asyncio.sleep(LANE_FULL_PAUSE)
                 continue
-            self.latencies.append(time.perf_counter() - started)
+            self.ends.append(time.perf_counter())
+            self.latencies.append(self.ends[-1] - started)
             outputs: Tensors = result.outputs
             return outputs
 
