@@ -108,15 +108,22 @@ class Handovers:
                 self._lanes_until = now + BUSY_FOR
             return False
         reply = self._link.expect(self._told)
+        # A lone one goes first: behind a long run, with cold caches, the rest takes 0.03 ms.
+        together = self._link.bursting
+        if not together and not self._direct.send(inbox, subject, parts, reply):
+            self._link.forget(reply)
+            self._pause(inbox, now + REFUSED_FOR)
+            return False
         lent.keep()
         job.delivery.worked()
-        if usual < SHORT and (len(self._held) >= FEW or self._link.bursting):
+        if usual < SHORT and (len(self._held) >= FEW or together):
             self._busy_until = now + BUSY_FOR
         until = now + (self.many if now < self._busy_until else self.patience)
         self._held[reply] = Handed(inbox, now, until, job, lent, subject)
         if self._timer is None or until < self._planned:
             self._wait(until)
-        self._direct.post(inbox, subject, parts, partial(self._posted, reply), reply)
+        if together:
+            self._direct.post(inbox, subject, parts, partial(self._posted, reply), reply)
         return True
 
     def _posted(self, reply: str, sent: bool) -> None:
