@@ -92,9 +92,13 @@ async def test_what_came_too_late_keeps_no_shared_memory() -> None:
                 await ask(local, 1)
         feed = np.zeros((1, (1 << 20) // 4), np.float32)
         lent = ring.stats.put
-        for _ in range(10):
-            with pytest.raises(DeadlineExceeded):
-                await local.mesh.infer("chain", {"features": feed}, 0.001)
+        late = 0
+        async with asyncio.timeout(20):
+            while late < 10:  # some may be answered in so short a time
+                try:
+                    await local.mesh.infer("chain", {"features": feed}, 0.0005)
+                except DeadlineExceeded:
+                    late += 1
         assert ring.stats.put - lent >= 10
         # By age it would come back after 30 s.
         async with asyncio.timeout(10):
