@@ -71,7 +71,7 @@ class Handovers:
         direct: Direct,
         store: Callable[[Job, Lent, str], None],
         finish: Callable[[Job], None],
-        many: float = MANY,
+        many: float,
     ) -> None:
         self._link = link
         self._direct = direct

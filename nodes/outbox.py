@@ -139,26 +139,31 @@ class Outbox:
         except SwarmError as error:
             self._unsent(job, error)
             return
+        publish = partial(self._publish, job.delivery, features.reply, parts)
         first = job.delivery.fresh or seconds > LONG_RUN
-
-        def answered(sent: bool) -> None:
-            try:
-                with lent:
-                    if not sent:
-                        self._publish(job.delivery, features.reply, parts)
-            except SwarmError as error:
-                self._unsent(job, error)
-                return
-            if first:
-                self._link.push()
-            # Same connection, same order: the server has the answer before it has the ack. (What
-            # went directly is in the requester's socket already.)
-            self._finish(job)
-
+        left = partial(self._left, job, lent, publish, first)
         if here and job.delivery.direct:
-            self._direct.answer(features.reply, parts, answered)
+            self._direct.answer(features.reply, parts, left)
         else:
-            answered(False)
+            left(False)
+
+    def _left(
+        self, job: Job, lent: Lent, publish: Callable[[], None], first: bool, sent: bool
+    ) -> None:
+        """A message went directly, or goes by the server now; with that, this stage's part is done.
+        first: the message is more urgent than the ack."""
+        try:
+            with lent:
+                if not sent:
+                    publish()
+        except SwarmError as error:
+            self._unsent(job, error)
+            return
+        if first:
+            self._link.push()
+        # Same connection, same order: the server has the message before it has the ack. (What went
+        # directly is in the other one's socket already.)
+        self._finish(job)
 
     def _publish(self, delivery: AnyDelivery, reply: str, parts: list[Part]) -> None:
         """Answer by the server. Raises `NotConnected`, `ResourceExhausted`."""
@@ -230,26 +235,18 @@ class Outbox:
 
     def _send_fresh(self, job: Job, near: Near, parts: list[Part], lent: Lent) -> None:
         """To the next stage, in fast mode."""
-        features = job.features
-
-        def posted(sent: bool) -> None:
-            try:
-                with lent:
-                    if not sent:
-                        reply = self._expect_nobody(features)
-                        self._link.publish(self._next_fresh, parts, reply)
-            except SwarmError as error:
-                self._unsent(job, error)
-                return
-            self._link.push()
-            features.tensors = {}  # sent: what may still be told of it needs none
-            self._finish(job)
-
+        left = partial(self._left, job, lent, partial(self._publish_fresh, job, parts), True)
         inbox = near.inboxes.get(ANY, "") if job.delivery.direct else ""
         if inbox:
-            self._direct.post(inbox, self._next_fresh, parts, posted)
+            self._direct.post(inbox, self._next_fresh, parts, left)
         else:
-            posted(False)
+            left(False)
+
+    def _publish_fresh(self, job: Job, parts: list[Part]) -> None:
+        """By the server. Raises `NotConnected`, `ResourceExhausted`."""
+        features = job.features
+        self._link.publish(self._next_fresh, parts, self._expect_nobody(features))
+        features.tensors = {}  # sent: what may still be told of it needs none
 
     def _expect_nobody(self, features: Features) -> str:
         """A reply subject for the case that the next stage has no node."""

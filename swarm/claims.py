@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -22,6 +21,7 @@ import numpy as np
 from swarm.errors import DecodeError, SwarmError
 from swarm.link import Link, LinkMessage
 from swarm.shm import MIN_BYTES, Claim, Reader, Ring, ShmError, ShmGone, host_id, sweep, unavailable
+from swarm.subjects import INBOX
 from swarm.tensors import Claimed, Part, claim_prefix, encode_tensors, plain
 from swarm.wire import unpack_map
 
@@ -29,8 +29,6 @@ log = logging.getLogger("swarm.claims")
 
 FETCH_TIMEOUT = 2.0  # seconds
 CONFIRM_AFTER = 0.05  # seconds for which what is done with is gathered: one PING for all of it
-# It is published to: a space or a line's end in it would be a command to the server.
-_INBOX = re.compile(r"_INBOX(?:\.[A-Za-z0-9_-]{1,128}){1,8}")
 
 _CLAIM = b"\x82\xa5claim\xc4"  # a map of two: the claim, as up to 255 bytes, then its owner
 
@@ -333,6 +331,6 @@ def _parse(name: str, value: Claimed) -> Claim:
 def _owner(name: str, value: Claimed) -> str:
     """Whom to ask for the bytes; needed only when they cannot be mapped."""
     owner = value.claim.get("owner")
-    if type(owner) is not str or _INBOX.fullmatch(owner) is None:
+    if type(owner) is not str or INBOX.fullmatch(owner) is None:
         raise DecodeError(f"tensor {name!r}: a claim's owner is an inbox")
     return owner

@@ -14,7 +14,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import re
 import socket
 import stat
 import time
@@ -26,6 +25,7 @@ from swarm.bundles import Bundles, Then, frame_head, frames
 from swarm.link import Link, LinkMessage
 from swarm.senders import Senders, largest_datagram
 from swarm.shm import SHM_DIRECTORY
+from swarm.subjects import INBOX
 from swarm.tensors import Part
 
 log = logging.getLogger("swarm.direct")
@@ -37,7 +37,6 @@ SWEEP_EVERY = 30.0  # seconds
 FEW = 32  # sockets that whoever leaves looks through; 10 us each
 # Of the messages, in the directory's name: processes of another version are not reached this way.
 VERSION = 3
-_INBOX = re.compile(r"_INBOX(?:\.[A-Za-z0-9_-]{1,128}){1,8}")
 _LONGEST_PATH = 107  # sockaddr_un
 
 # (message, when it was sent: time.monotonic_ns(), where its sender waits for `answer`, or "")
@@ -86,8 +85,8 @@ class Direct:
     ) -> None:
         """The same with the rest of a burst (`Link.bursting`), or at once; then(sent) is told, at
         once or soon, what `send` returns. It should not raise; the parts are copied."""
-        size = sum(map(len, parts))
-        if not self._link.bursting or self._socket is None or size > LARGEST:
+        together = self._link.bursting and self._socket is not None
+        if not together or (size := sum(map(len, parts))) > LARGEST:
             then(self.send(inbox, subject, parts, reply))
             return
         self._bundles.add(inbox, frame_head(size, subject, reply), parts, partial(self._tell, then))
@@ -117,7 +116,7 @@ class Direct:
     def _path(self, inbox: str) -> str:
         """Raises `OSError` for what names no socket: an inbox may come from anywhere."""
         path = f"{self._directory}/{inbox}"
-        if _INBOX.fullmatch(inbox) is None or len(path) > _LONGEST_PATH:
+        if INBOX.fullmatch(inbox) is None or len(path) > _LONGEST_PATH:
             raise FileNotFoundError(inbox)
         return path
 
@@ -160,7 +159,7 @@ class Direct:
             log.exception("a message from this host failed")
 
     def _deliver(self, sent: int, subject: str, reply: str, data: bytes) -> None:
-        if reply and _INBOX.fullmatch(reply) is None:
+        if reply and INBOX.fullmatch(reply) is None:
             return
         self.received += 1
         if subject.startswith(self._replies):

@@ -45,6 +45,13 @@ async def make(tmp_path: Path) -> AsyncIterator[Make]:
         direct.close()
 
 
+def two(make: Make) -> tuple[Direct, Direct, str]:
+    """Two processes that are reachable, and where the second one is."""
+    a, b = make(), make()
+    a.open()
+    return a, b, b.open()
+
+
 async def next_of(direct: Direct, subject: str) -> asyncio.Queue[tuple[bytes, int]]:
     queue: asyncio.Queue[tuple[bytes, int]] = asyncio.Queue()
     direct.listen(subject, lambda data, sent, _reply: queue.put_nowait((data, sent)))
@@ -104,9 +111,7 @@ async def test_what_cannot_be_delivered_is_refused_and_nothing_is_raised(make: M
 
 
 async def test_a_process_that_does_not_read_is_a_refusal_and_no_wait(make: Make) -> None:
-    a, b = make(), make()
-    a.open()
-    inbox = b.open()
+    a, b, inbox = two(make)
     taken = 0
     while a.send(inbox, "s", [b"x" * 1000]):
         taken += 1
@@ -221,9 +226,7 @@ async def test_the_socket_of_a_killed_process_is_swept_and_that_of_a_living_one_
 
 
 async def test_a_directory_that_was_taken_away_is_made_again(make: Make, tmp_path: Path) -> None:
-    a, b = make(), make()
-    a.open()
-    inbox = b.open()
+    a, b, inbox = two(make)
     shutil.rmtree(directory(tmp_path))
     assert not a.send(inbox, "s", [b"x"])
     for each in (a, b):
@@ -238,9 +241,7 @@ async def test_a_directory_that_was_taken_away_is_made_again(make: Make, tmp_pat
 async def test_a_socket_that_was_taken_away_is_made_again_and_one_that_was_not_is_kept(
     make: Make, tmp_path: Path
 ) -> None:
-    a, b = make(), make()
-    a.open()
-    inbox = b.open()
+    a, b, inbox = two(make)
     (directory(tmp_path) / inbox).unlink()
     gone: list[str] = []
     a.on_gone.append(gone.append)
@@ -336,9 +337,7 @@ async def test_one_process_that_hangs_leaves_room_for_the_others(make: Make, bun
 async def test_what_a_burst_causes_goes_in_one_datagram_and_is_read_as_a_burst(
     make: Make,
 ) -> None:
-    a, b = make(), make()
-    a.open()
-    inbox = b.open()
+    a, b, inbox = two(make)
     got: list[tuple[bytes, str, bool]] = []
     b.listen("s", lambda data, sent, reply: got.append((data, reply, b._link.bursting)))
     told: list[bool] = []
@@ -365,9 +364,7 @@ async def test_what_a_burst_causes_goes_in_one_datagram_and_is_read_as_a_burst(
 
 
 async def test_a_burst_of_large_messages_arrives_whole(make: Make) -> None:
-    a, b = make(), make()
-    a.open()
-    inbox = b.open()
+    a, b, inbox = two(make)
     got = await next_of(b, "s")
     told: list[bool] = []
     gather = burst(a)
@@ -385,9 +382,7 @@ async def test_a_burst_of_large_messages_arrives_whole(make: Make) -> None:
 async def test_what_a_kernel_has_no_room_for_says_nothing_of_the_other_process(
     make: Make, number: int
 ) -> None:
-    a, b = make(), make()
-    a.open()
-    inbox = b.open()
+    a, _, inbox = two(make)
     gone: list[str] = []
     a.on_gone.append(gone.append)
     assert a.send(inbox, "s", [b"x"])
@@ -405,9 +400,7 @@ async def test_what_a_kernel_has_no_room_for_says_nothing_of_the_other_process(
 
 
 async def test_a_process_without_a_file_to_spare_takes_nobody_for_gone(make: Make) -> None:
-    a, b = make(), make()
-    a.open()
-    inbox = b.open()
+    a, _, inbox = two(make)
     gone: list[str] = []
     a.on_gone.append(gone.append)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -421,9 +414,7 @@ async def test_a_process_without_a_file_to_spare_takes_nobody_for_gone(make: Mak
 
 
 async def test_a_defect_in_what_follows_an_end_spares_the_others(make: Make) -> None:
-    a, b = make(), make()
-    a.open()
-    inbox = b.open()
+    a, b, inbox = two(make)
     got = await next_of(b, "s")
 
     def fails(inbox: str) -> None:
@@ -441,9 +432,7 @@ async def test_a_defect_in_what_follows_an_end_spares_the_others(make: Make) -> 
 
 
 async def test_a_defect_in_what_follows_a_message_spares_the_others(make: Make) -> None:
-    a, b = make(), make()
-    a.open()
-    inbox = b.open()
+    a, _, inbox = two(make)
     told: list[bool] = []
 
     def fails(sent: bool) -> None:
@@ -458,9 +447,7 @@ async def test_a_defect_in_what_follows_a_message_spares_the_others(make: Make) 
 
 
 async def test_a_defect_in_a_listener_spares_the_rest_of_the_burst(make: Make) -> None:
-    a, b = make(), make()
-    a.open()
-    inbox = b.open()
+    a, b, inbox = two(make)
     got = await next_of(b, "lane")
 
     def fails(data: bytes, sent: int, reply: str) -> None:
@@ -476,9 +463,7 @@ async def test_a_defect_in_a_listener_spares_the_rest_of_the_burst(make: Make) -
 
 
 async def test_who_closes_sends_what_was_gathered(make: Make) -> None:
-    a, b = make(), make()
-    a.open()
-    inbox = b.open()
+    a, b, inbox = two(make)
     got = await next_of(b, "s")
     gather = burst(a)
     a.post(inbox, "s", [b"last"], lambda sent: None)
@@ -493,9 +478,7 @@ async def test_who_closes_sends_what_was_gathered(make: Make) -> None:
 async def test_that_a_process_is_gone_is_told_and_one_that_comes_back_is_reached(
     make: Make,
 ) -> None:
-    a, b = make(), make()
-    a.open()
-    inbox = b.open()
+    a, b, inbox = two(make)
     gone: list[str] = []
     a.on_gone.append(gone.append)
     assert a.send(inbox, "s", [b"x"])

@@ -100,8 +100,9 @@ class Swarm(AsyncContender):
         self.refused = 0
         """Requests that a full first lane refused; each was sent again."""
         self.latencies: list[float] = []
-        self.ends: list[float] = []  # `time.perf_counter()`
         """Seconds of each request, in order of their ends."""
+        self.ends: list[float] = []
+        """`time.perf_counter()` at each."""
         self._version: tuple[bytes, dict[str, bytes]] | None = None
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
