@@ -35,11 +35,15 @@ FEW, MANY = 3, 0.060
 BUSY_FOR = 0.1
 LATE = 3  # times in a row that something had to be stored: it takes too long, for REST seconds ...
 REST = 1.0  # ... all is stored at once
-REFUSED_FOR = 0.005  # seconds for which nothing more is handed over after a refusal
+# Seconds for which nothing more is handed over after a refusal: twice as long each time, until a
+# word comes or nothing was refused for so long. Behind runs of 25 ms all that 5 ms spared was tried
+# in vain again, at two datagrams and two turns of a loop a message.
+REFUSED_FOR, REFUSED_MOST = 0.005, 0.320
 # Messages at a time, and no more than are computed within AHEAD seconds: their words come in time.
-# Behind runs of more than SHORT seconds the lanes' credit keeps stages busy better (large features,
-# 4 in flight: 4 %): FEW, and for BUSY_FOR seconds none.
-HELD, AHEAD, SHORT = 256, 0.025, 0.001
+HELD, AHEAD = 256, 0.025
+# Runs of more than SHORT seconds are waited for twice as long as they take, for what is under way
+# before too, and no more are handed over than this makes LONGEST seconds.
+SHORT, LONGEST = 0.001, 0.5
 PAUSES = 64  # processes of which it is known that they refused; forgotten, it costs one refusal
 # Seconds by which a look comes late when the loop was blocked: the words may be in the socket then,
 # which is read after the timers. Once: a loop may be blocked again and again.
@@ -62,7 +66,7 @@ class Handovers:
     """One stage's. store(job, lent, subject) puts a result into its lane; finish(job): it is safe.
 
     many: seconds after which what is handed over beside many others is stored. patience: the same
-    for a lone one.
+    for a lone one. stages: how many are behind this one, all of which have to be done for a word.
     """
 
     def __init__(
@@ -72,12 +76,14 @@ class Handovers:
         store: Callable[[Job, Lent, str], None],
         finish: Callable[[Job], None],
         many: float,
+        stages: int,
     ) -> None:
         self._link = link
         self._direct = direct
         self._store = store
         self._finish = finish
         self.many = many
+        self._stages = stages
         self._held: dict[str, Handed] = {}  # by reply subject
         self._timer: asyncio.TimerHandle | None = None
         self._planned = 0.0  # the timer's time.monotonic()
@@ -87,8 +93,9 @@ class Handovers:
         self._late = 0
         self._late_at = 0.0
         self._busy_until = 0.0  # time.monotonic()
-        self._lanes_until = 0.0  # time.monotonic()
-        self._pauses: dict[str, float] = {}  # time.monotonic() until which it is given nothing
+        self._long = False  # the runs
+        # By process: until when it is given nothing (`time.monotonic()`), and how long that was.
+        self._pauses: dict[str, tuple[float, float]] = {}
         direct.on_gone.append(self._gone)
 
     @property
@@ -98,29 +105,28 @@ class Handovers:
     def over(
         self, inbox: str, subject: str, parts: list[Part], job: Job, lent: Lent, usual: float
     ) -> bool:
-        """Hand a message over. False: store it. usual: seconds of a run of this stage; stages are
-        cut to take about as long."""
+        """Hand a message over. False: store it. usual: seconds of a run of the stages behind."""
         now = time.monotonic()
-        if now < self._lanes_until or now < self._pauses.get(inbox, 0.0):
+        if inbox in self._pauses and now < self._pauses[inbox][0]:
             return False
-        if sum(map(len, parts)) > LARGEST:
+        if sum(map(len, parts)) > LARGEST or len(self._held) >= _most(usual):
             return False
-        if len(self._held) >= _most(usual):
-            if usual >= SHORT:
-                self._lanes_until = now + BUSY_FOR
-            return False
+        self._long = usual >= SHORT
         reply = self._link.expect(self._told)
         # A lone one goes first: behind a long run, with cold caches, the rest takes 0.03 ms.
         together = self._link.bursting
         if not together and not self._direct.send(inbox, subject, parts, reply):
             self._link.forget(reply)
-            self._pause(inbox, now + REFUSED_FOR)
+            self._pause(inbox, now)
             return False
         lent.keep()
         job.delivery.worked()
-        if usual < SHORT and (len(self._held) >= FEW or together):
-            self._busy_until = now + BUSY_FOR
-        until = now + (self.many if now < self._busy_until else self.patience)
+        if self._long:
+            until = now + LEAST + 2 * usual * (len(self._held) + self._stages)
+        else:
+            if len(self._held) >= FEW or together:
+                self._busy_until = now + BUSY_FOR
+            until = now + (self.many if now < self._busy_until else self.patience)
         self._held[reply] = Handed(inbox, now, until, job, lent, subject)
         if self._timer is None or until < self._planned:
             self._wait(until)
@@ -132,10 +138,17 @@ class Handovers:
         if not sent:
             self._refused(reply)
 
-    def _pause(self, inbox: str, until: float) -> None:
+    def _pause(self, inbox: str, now: float, seconds: float = 0.0) -> None:
+        """Hand nothing more to that process for some time; without `seconds`, for it refused."""
         if len(self._pauses) >= PAUSES:
             self._pauses.clear()
-        self._pauses[inbox] = max(self._pauses.get(inbox, 0.0), until)
+        until, before = self._pauses.get(inbox, (0.0, 0.0))
+        if not seconds:
+            if now < until:  # refused with the one before
+                return
+            again = now - until < REFUSED_MOST
+            seconds = min(REFUSED_MOST, 2 * before) if again else REFUSED_FOR
+        self._pauses[inbox] = (max(until, now + seconds), seconds)
 
     def _told(self, message: LinkMessage) -> None:
         if message.data != DONE:
@@ -143,6 +156,8 @@ class Handovers:
         elif (handed := self._take(message.subject)) is not None:
             self._late = 0
             now = time.monotonic()
+            if handed.inbox in self._pauses and now >= self._pauses[handed.inbox][0]:
+                del self._pauses[handed.inbox]
             if now >= self._busy_until:
                 off = now - handed.since - self._usual
                 self._deviation += (abs(off) - self._deviation) / 4
@@ -154,7 +169,7 @@ class Handovers:
     def _refused(self, reply: str) -> None:
         if (handed := self._take(reply)) is not None:
             handed.lent.unread()
-            self._pause(handed.inbox, time.monotonic() + REFUSED_FOR)
+            self._pause(handed.inbox, time.monotonic())
             self._end(handed, done=False)
 
     def _gone(self, inbox: str) -> None:
@@ -164,7 +179,12 @@ class Handovers:
 
     def _take(self, reply: str) -> Handed | None:
         self._link.forget(reply)
-        return self._held.pop(reply, None)
+        handed = self._held.pop(reply, None)
+        if self._long and not self._held and self._timer is not None:
+            # A look for nothing would be a turn of the loop beside somebody's run.
+            self._timer.cancel()
+            self._timer = None
+        return handed
 
     def _end(self, handed: Handed, done: bool) -> None:
         """Never raises: nobody else would settle the job, or the others."""
@@ -206,7 +226,7 @@ class Handovers:
             self._late = 0
             self._usual = min(MOST, 2 * self._usual)  # it may take longer now
             for reply in due:
-                self._pause(self._held[reply].inbox, now + REST)
+                self._pause(self._held[reply].inbox, now, REST)
         for reply in due:
             self._give_up(reply)
         if self._held:
@@ -224,4 +244,5 @@ class Handovers:
 
 def _most(usual: float) -> int:
     """How many runs of `usual` seconds are handed over at a time."""
-    return FEW if usual >= SHORT else int(min(HELD, AHEAD / max(usual, 1e-6)))
+    worth = AHEAD if usual < SHORT else LONGEST / 2
+    return int(min(HELD, worth / max(usual, 1e-6)))

@@ -65,7 +65,10 @@ class Outbox:
         self._direct = direct or Direct(link)
         # Whoever handed a message to this stage waits longer: for this stage to store it, if so.
         many = MANY * (1 - stage / (2 * max(1, info.last)))
-        self._handovers = Handovers(link, self._direct, self._store, self._handed_over, many)
+        self._handovers = Handovers(
+            link, self._direct, self._store, self._handed_over, many, info.last - stage
+        )
+        self._longest = max((s.compute_ms / 1e3 for s in info.stages[stage:]), default=0.0)
         self._loop = asyncio.get_running_loop()
         self._last = stage == info.last
         following = (info.model, info.version, stage + 1)
@@ -218,7 +221,7 @@ class Outbox:
         # Whatever was in the way of the first attempt: the second one goes by the lanes.
         if hand_over and features.attempt == 1 and self._link.connected:
             inbox = near.inboxes.get(lane, "")
-            usual = self.stats.compute.ewma
+            usual = max(self.stats.compute.ewma, self._longest)
             if inbox and self._handovers.over(inbox, subject, parts, job, lent, usual):
                 return
         self._put(job, lent, subject, parts)

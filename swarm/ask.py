@@ -45,7 +45,7 @@ class Ask:
     stored: bool = False
     refusal: str = ""  # what the last attempt failed with, if it was told
     hops: list[dict[str, object]] = field(default_factory=list)
-    lent: Lent = UNLENT  # for the last attempt in fast mode
+    lent: Lent = UNLENT  # for the last attempt
     outcome: asyncio.Future[Outcome] | None = None
 
     def settle(self, outcome: Outcome) -> None:

@@ -28,7 +28,8 @@ from swarm.wire import unpack_map
 log = logging.getLogger("swarm.claims")
 
 FETCH_TIMEOUT = 2.0  # seconds
-CONFIRM_AFTER = 0.05  # seconds for which what is done with is gathered: one PING for all of it
+# What is done with is gathered: one PING, and its answer's turn of the loop, for all of it.
+CONFIRM_AFTER, CONFIRM_BYTES = 0.25, 8 << 20  # seconds, bytes
 
 _CLAIM = b"\x82\xa5claim\xc4"  # a map of two: the claim, as up to 255 bytes, then its owner
 
@@ -107,7 +108,9 @@ class Claims:
         self._owner: bytes = msgpack.packb("owner") + msgpack.packb(self._inbox)
         self._sid = link.subscribe(self._inbox, self._fetched_from)
         self._finished: list[Claim] = []
-        link.on_down.append(self._finished.clear)
+        self._finished_bytes = 0
+        self._confirming: asyncio.TimerHandle | None = None
+        link.on_down.append(self._forget_finished)
         self.lent = 0
         self.fetched = 0
 
@@ -218,9 +221,15 @@ class Claims:
         view of them (a carried tensor) that still waits in the socket. When the connection is lost
         first, they are freed by age, or by whoever gets the message next.
         """
-        if opened and not self._finished:
-            asyncio.get_running_loop().call_later(CONFIRM_AFTER, self._confirm)
+        if not opened:
+            return
         self._finished += opened
+        self._finished_bytes += sum(claim.length for claim in opened)
+        if self._finished_bytes >= CONFIRM_BYTES:
+            self._confirm()
+        elif self._confirming is None:
+            loop = asyncio.get_running_loop()
+            self._confirming = loop.call_later(CONFIRM_AFTER, self._confirm)
 
     def give_back(self, tensors: Mapping[str, Any], but: Sequence[Claim] = ()) -> None:
         """The same for claims that were never opened, except for those in `but`."""
@@ -231,8 +240,6 @@ class Claims:
                     self.done([] if claim in but else [claim])
 
     def _confirm(self) -> None:
-        if not self._finished:
-            return
         finished = self._take_finished()
         try:
             read = self._link.sync()
@@ -246,9 +253,14 @@ class Claims:
         read.add_done_callback(confirmed)
 
     def _take_finished(self) -> Opened:
-        finished = self._finished.copy()
-        self._finished.clear()
+        if self._confirming is not None:
+            self._confirming.cancel()
+            self._confirming = None
+        finished, self._finished, self._finished_bytes = self._finished, [], 0
         return finished
+
+    def _forget_finished(self) -> None:
+        self._take_finished()
 
     def _tell_owners(self, opened: Opened) -> None:
         for claim in opened:

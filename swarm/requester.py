@@ -261,6 +261,7 @@ class Requester:
             inbox = self._short_cut(near, lane, FEW, ask)
             if inbox and self._direct.send(inbox, subject, parts):
                 lent.keep()  # a head start
+            ask.lent = lent
             self._store(ask, subject, parts, features.message_id, lent)
 
     def _posted(
@@ -356,6 +357,11 @@ class Requester:
             # An answer that cannot be read is as good as lost: ask again.
             result = ask.failed(Unavailable(f"the answer cannot be read: {error}"))
         if result.id == ask.id:
+            if result.status is Status.OK and ask.attempt == 1:
+                # Whoever still gets the message computes in vain, and may as well fail: the next
+                # request is written where this one was, into memory that the caches hold.
+                ask.lent.unread()
+                ask.lent.take_back()
             ask.settle(result)
 
     def _reconnected(self) -> None:

@@ -27,7 +27,7 @@ from swarm.subjects import Subjects
 LIMIT = 20.0  # seconds; only a hang gets there
 SPEC = (Spec("x", "FP32", (-1, 4)),)
 INFO = ModelInfo(
-    "m", "1", SPEC, SPEC, (Stage(1, SPEC, SPEC, 1.0), Stage(2, SPEC, SPEC, 1.0)), batchable=True
+    "m", "1", SPEC, SPEC, (Stage(1, SPEC, SPEC, 0.01), Stage(2, SPEC, SPEC, 0.01)), batchable=True
 )
 POISON = 666.0
 

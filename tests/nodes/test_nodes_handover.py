@@ -21,7 +21,17 @@ from stage_bench import (
     FakePublisher,
 )
 
-from nodes.handover import AHEAD, BUSY_FOR, FEW, LATE, LEAST, MANY, MOST
+from nodes.handover import (
+    AHEAD,
+    LATE,
+    LEAST,
+    LONGEST,
+    MANY,
+    MOST,
+    REFUSED_FOR,
+    REFUSED_MOST,
+    SHORT,
+)
 from nodes.headstart import KEPT, STALE
 from nodes.outbox import Outbox
 from nodes.stage import HANDED
@@ -260,20 +270,68 @@ async def test_a_burst_that_is_late_is_late_once(bench: Callable[..., Bench]) ->
     assert len(b.direct.sent) == 4 * LATE + 1, "handed over still"
 
 
-async def test_behind_long_runs_many_at_a_time_are_left_to_the_lane(
-    bench: Callable[..., Bench],
+@pytest.mark.parametrize("seconds", [2 * SHORT, 0.020, 0.060])
+async def test_of_long_runs_a_half_second_is_handed_over_and_waited_for_as_long_as_all_take(
+    bench: Callable[..., Bench], seconds: float
 ) -> None:
     b = bench()
-    b.server.stats.compute.add(5.0, time.monotonic())
-    copies = [b.send() for _ in range(FEW + 4)]
-    assert len(b.direct.sent) == FEW
+    waits = b.server.out._handovers
+    b.server.stats.compute = SimpleNamespace(ewma=seconds, add=lambda *_: None)  # type: ignore[assignment]
+    most = int(LONGEST / 2 / seconds)
+    copies = [b.send() for _ in range(most + 4)]
+    assert len(b.direct.sent) == most
     assert len(b.publisher.stored) == 4
+    runs = [(h.until - h.since - LEAST) / seconds for h in waits._held.values()]
+    assert runs == pytest.approx([2 * (number + 1) for number in range(most)])
     for _, _, reply in b.direct.sent:
         b.direct.say(reply, DONE)
     assert await ended(*copies) == ["ack"] * len(copies)
-    await asyncio.sleep(BUSY_FOR + 0.02)
+    assert waits._timer is None, "nothing is held: nothing is looked for"
     b.send()
-    assert len(b.direct.sent) == FEW + 1, "and handed over when there are few again"
+    assert len(b.direct.sent) == most + 1
+
+
+async def test_the_longest_run_behind_counts_where_this_stage_is_short(
+    bench: Callable[..., Bench],
+) -> None:
+    b = bench()
+    b.server.out._longest = 2 * LONGEST
+    b.send()
+    assert b.direct.sent == [], "one run of it is more than is waited for"
+
+
+async def test_a_node_that_goes_on_refusing_is_asked_less_and_less_until_it_takes_something(
+    bench: Callable[..., Bench],
+) -> None:
+    b = bench()
+    waits = b.server.out._handovers
+
+    def refuse() -> float:
+        asked = len(b.direct.sent)
+        b.send()
+        assert len(b.direct.sent) == asked + 1
+        b.direct.say(b.direct.sent[-1][2], REFUSED)
+        until, seconds = waits._pauses[NEXT]
+        assert 0 < until - time.monotonic() <= seconds
+        waits._pauses[NEXT] = (time.monotonic() - 1e-6, seconds)  # it is over
+        return seconds
+
+    assert [refuse() for _ in range(8)] == [min(REFUSED_MOST, REFUSED_FOR * 2**n) for n in range(8)]
+    b.send()
+    b.direct.say(b.direct.sent[-1][2], DONE)
+    assert refuse() == REFUSED_FOR
+    assert refuse() == 2 * REFUSED_FOR
+    waits._pauses[NEXT] = (time.monotonic() - REFUSED_MOST, REFUSED_MOST)
+    assert refuse() == REFUSED_FOR, "after so long it is asked as at first"
+
+
+async def test_what_one_burst_is_refused_of_is_one_refusal(bench: Callable[..., Bench]) -> None:
+    b = bench()
+    b.send()
+    b.send()
+    for _, _, reply in list(b.direct.sent):
+        b.direct.say(reply, REFUSED)
+    assert b.server.out._handovers._pauses[NEXT][1] == REFUSED_FOR
 
 
 async def test_a_next_stage_that_takes_long_is_soon_given_all_by_its_lane(
@@ -426,10 +484,10 @@ async def test_a_stage_that_ends_stores_what_it_has_handed_over(
     bench: Callable[..., Bench],
 ) -> None:
     b = bench()
-    copies = [b.send() for _ in range(FEW)]
+    copies = [b.send() for _ in range(3)]
     b.server.out.close()
-    assert len(b.publisher.stored) == FEW
-    assert await ended(*copies) == ["ack"] * FEW
+    assert len(b.publisher.stored) == 3
+    assert await ended(*copies) == ["ack"] * 3
 
 
 async def test_a_full_lane_is_tried_again_with_what_was_handed_over_in_vain(

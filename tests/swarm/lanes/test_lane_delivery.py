@@ -11,7 +11,7 @@ from real_server import eventually
 
 from swarm import jetstream
 from swarm.lanes import FALLBACK, PRIMARY, STANDBY, LaneOptions
-from swarm.lanes.consumer import AHEAD
+from swarm.lanes.consumer import AHEAD, SLOW
 from swarm.subjects import api
 
 pytestmark = pytest.mark.integration
@@ -156,6 +156,28 @@ async def test_a_message_held_long_is_kept_alive_and_stays_with_its_node(bench: 
     (got + other)[0].ack()
     await asyncio.sleep(2 * bench.options.ack_wait)
     assert len(got) + len(other) == 1
+
+
+async def test_a_lane_is_looked_at_seldom_as_soon_as_nothing_is_in_hand(bench: Bench) -> None:
+    """A look is a turn of the loop, beside the run of another stage."""
+    lane, got = await bench.lane()
+    sender = await bench.sender()
+    loop = asyncio.get_running_loop()
+
+    def next_look() -> float:
+        return lane._timer.when() - loop.time()
+
+    for number in range(3):
+        sender.send(f"m{number}")
+        await eventually(lambda number=number: len(got) == number + 1)
+        assert next_look() <= lane.ack_wait / 3, "what is in hand is kept alive"
+        await asyncio.sleep(2 * SLOW)
+        got[-1].ack()
+        assert next_look() > lane.ack_wait, "nothing is in hand"
+    sender.send("held")
+    await eventually(lambda: len(got) == 4)
+    await asyncio.sleep(3 * lane.ack_wait)
+    assert [delivery.delivered for delivery in got] == [1] * 4
 
 
 async def test_a_fallback_gets_nothing_while_a_primary_has_a_parked_pull(bench: Bench) -> None:

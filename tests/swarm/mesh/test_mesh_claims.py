@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from real_server import Links, eventually
 
+import swarm.claims
 from swarm.claims import CONFIRM_AFTER, UNLENT, Claims
 from swarm.errors import DecodeError, SwarmError
 from swarm.link import Link, LinkOptions
@@ -152,6 +153,34 @@ async def test_memory_is_kept_until_the_server_has_read_what_was_sent(
     finally:
         os.kill(server.pid, signal.SIGCONT)
     await eventually(lambda: pair.outstanding == 0, what="the release")
+
+
+async def test_what_was_used_is_told_together_after_a_while_or_when_it_is_much(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link, asked = pair.links[1], 0
+    sync = link.sync
+
+    def counted() -> asyncio.Future[None]:
+        nonlocal asked
+        asked += 1
+        return sync()
+
+    monkeypatch.setattr(link, "sync", counted)
+    for _ in range(5):
+        opened = pair.borrower.open(pair.lend(**arrays()))
+        pair.borrower.done(opened)
+    assert asked == 0
+    await eventually(lambda: pair.outstanding == 0, what="the release")
+    assert asked == 1
+    monkeypatch.setattr(swarm.claims, "CONFIRM_BYTES", 2 * sum(claim.length for claim in opened))
+    for number in range(4):
+        pair.borrower.done(pair.borrower.open(pair.lend(**arrays())))
+        assert asked == 1 + (number + 1) // 2
+    await link.flush()
+    assert pair.outstanding == 0
+    await asyncio.sleep(2 * CONFIRM_AFTER)
+    assert asked == 4, "with the flush; and nothing was left to be told later"
 
 
 async def test_memory_is_kept_when_the_connection_is_lost_before(pair: Pair, links: Links) -> None:

@@ -25,7 +25,7 @@ from swarm.errors import (
 from swarm.flow.hedge import Hedger
 from swarm.lanes import Publisher
 from swarm.link import Link, LinkMessage, LinkOptions
-from swarm.messages import Result
+from swarm.messages import Result, result_parts
 from swarm.near import Near
 from swarm.requester import Requester
 from swarm.shm import MIN_BYTES, Claim, Reader, Ring, sweep, unavailable
@@ -178,6 +178,21 @@ async def test_what_was_published_stays_lent_until_somebody_is_done_with_it(
     await lender.infer(delivery=delivery, budget=0.05)
     assert lender.wire.sent
     assert lender.counts == (len(lender.wire.sent), len(lender.wire.sent))
+
+
+@pytest.mark.parametrize("delivery", [DURABLE, CORE])
+async def test_what_was_answered_is_taken_back_at_once(lender: Lender, delivery: str) -> None:
+    loop = asyncio.get_running_loop()
+    for status, attempts, left in ((Status.OK, 1, 0), (Status.OK, 2, 2), (Status.INTERNAL, 1, 3)):
+        ask = Ask(INFO, {"x": BIG}, loop.time() + 5, delivery)
+        for attempt in range(1, attempts + 1):
+            ask.attempt = attempt
+            lender.requester._send(ask, "reply", loop.time())
+        lender.requester._asks["reply"] = ask
+        answer = Result(ask.id, INFO.model, INFO.version, status=status)
+        lender.requester._answer(LinkMessage("reply", "", None, b"".join(result_parts(answer, []))))
+        # Of a second attempt the first may still be read; a failure may be one node's only.
+        assert lender.counts[1] == left
 
 
 async def test_what_a_lane_refused_is_taken_back(lender: Lender) -> None:
