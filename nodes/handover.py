@@ -43,7 +43,7 @@ REFUSED_FOR, REFUSED_MOST = 0.005, 0.320
 HELD, AHEAD = 256, 0.025
 # Runs of more than SHORT seconds are waited for twice as long as they take, for what is under way
 # before too, and no more are handed over than this makes LONGEST seconds.
-SHORT, LONGEST = 0.001, 0.5
+SHORT, LONGEST = 0.001, 1.0
 PAUSES = 64  # processes of which it is known that they refused; forgotten, it costs one refusal
 # Seconds by which a look comes late when the loop was blocked: the words may be in the socket then,
 # which is read after the timers. Once: a loop may be blocked again and again.
