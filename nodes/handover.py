@@ -13,6 +13,7 @@ import logging
 import time
 from collections.abc import Callable
 from functools import partial
+from math import inf
 from typing import NamedTuple
 
 from nodes.job import Job
@@ -33,8 +34,9 @@ LEAST, MOST = 0.010, 0.020
 # means nothing: MANY seconds for all stages' runs, which is what a lane would wait (ack_wait).
 FEW, MANY = 3, 0.060
 BUSY_FOR = 0.1
-LATE = 3  # times in a row that something had to be stored: it takes too long, for REST seconds ...
-REST = 1.0  # ... all is stored at once
+# Times in a row that something had to be stored: it takes too long, for REST seconds all is stored
+# at once. Of long runs, the first time.
+LATE, REST = 3, 1.0
 # Seconds for which nothing more is handed over after a refusal: twice as long each time, until a
 # word comes or nothing was refused for so long. Behind runs of 25 ms all that 5 ms spared was tried
 # in vain again, at two datagrams and two turns of a loop a message.
@@ -42,8 +44,9 @@ REFUSED_FOR, REFUSED_MOST = 0.005, 0.320
 # Messages at a time, and no more than are computed within AHEAD seconds: their words come in time.
 HELD, AHEAD = 256, 0.025
 # Runs of more than SHORT seconds are waited for twice as long as they take, for what is under way
-# before too, and no more are handed over than this makes LONGEST seconds.
-SHORT, LONGEST = 0.001, 1.0
+# before too, and no more are handed over than this makes LONGEST seconds; for words of any, QUIET
+# times as long as the stages behind take for one: who hangs keeps a queue no longer than that.
+SHORT, LONGEST, QUIET = 0.001, 1.0, 3
 PAUSES = 64  # processes of which it is known that they refused; forgotten, it costs one refusal
 # Seconds by which a look comes late when the loop was blocked: the words may be in the socket then,
 # which is read after the timers. Once: a loop may be blocked again and again.
@@ -52,11 +55,13 @@ BLOCKED = 0.002
 
 class Handed(NamedTuple):
     """A result on its way to a process, since when, until when a word is waited for
-    (`time.monotonic()`), and the lane where it would be."""
+    (`time.monotonic()`), for how many seconds without a word of any, and the lane where it would
+    be."""
 
     inbox: str
     since: float
     until: float
+    quiet: float
     job: Job
     lent: Lent
     subject: str
@@ -94,6 +99,7 @@ class Handovers:
         self._late_at = 0.0
         self._busy_until = 0.0  # time.monotonic()
         self._long = False  # the runs
+        self._heard = 0.0  # the last word, time.monotonic()
         # By process: until when it is given nothing (`time.monotonic()`), and how long that was.
         self._pauses: dict[str, tuple[float, float]] = {}
         direct.on_gone.append(self._gone)
@@ -121,15 +127,18 @@ class Handovers:
             return False
         lent.keep()
         job.delivery.worked()
+        quiet = inf
         if self._long:
             until = now + LEAST + 2 * usual * (len(self._held) + self._stages)
+            quiet = LEAST + QUIET * usual * self._stages
         else:
             if len(self._held) >= FEW or together:
                 self._busy_until = now + BUSY_FOR
             until = now + (self.many if now < self._busy_until else self.patience)
-        self._held[reply] = Handed(inbox, now, until, job, lent, subject)
-        if self._timer is None or until < self._planned:
-            self._wait(until)
+        handed = self._held[reply] = Handed(inbox, now, until, quiet, job, lent, subject)
+        due = self._due(handed)
+        if self._timer is None or due < self._planned:
+            self._wait(due)
         if together:
             self._direct.post(inbox, subject, parts, partial(self._posted, reply), reply)
         return True
@@ -155,7 +164,7 @@ class Handovers:
             self._refused(message.subject)
         elif (handed := self._take(message.subject)) is not None:
             self._late = 0
-            now = time.monotonic()
+            self._heard = now = time.monotonic()
             if handed.inbox in self._pauses and now >= self._pauses[handed.inbox][0]:
                 del self._pauses[handed.inbox]
             if now >= self._busy_until:
@@ -203,6 +212,10 @@ class Handovers:
         if (handed := self._take(reply)) is not None:
             self._end(handed, done=False)
 
+    def _due(self, handed: Handed) -> float:
+        """When it is stored."""
+        return min(handed.until, max(handed.since, self._heard) + handed.quiet)
+
     def _wait(self, until: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
@@ -218,11 +231,11 @@ class Handovers:
         if self._put_off:
             self._wait(now)
             return
-        due = [reply for reply, handed in self._held.items() if handed.until <= now]
+        due = [reply for reply, handed in self._held.items() if self._due(handed) <= now]
         if any(self._held[reply].since > self._late_at for reply in due):
             self._late += 1  # as one, what was under way at once
             self._late_at = now
-        if self._late == LATE:
+        if self._late >= (1 if self._long else LATE):
             self._late = 0
             self._usual = min(MOST, 2 * self._usual)  # it may take longer now
             for reply in due:
@@ -230,7 +243,7 @@ class Handovers:
         for reply in due:
             self._give_up(reply)
         if self._held:
-            self._wait(min(handed.until for handed in self._held.values()))
+            self._wait(min(map(self._due, self._held.values())))
 
     def close(self) -> None:
         """Store what is left."""

@@ -28,6 +28,7 @@ from nodes.handover import (
     LONGEST,
     MANY,
     MOST,
+    QUIET,
     REFUSED_FOR,
     REFUSED_MOST,
     SHORT,
@@ -289,6 +290,30 @@ async def test_of_long_runs_a_second_is_handed_over_and_waited_for_as_long_as_al
     assert waits._timer is None, "nothing is held: nothing is looked for"
     b.send()
     assert len(b.direct.sent) == most + 1
+
+
+async def test_of_long_runs_who_hangs_keeps_no_queue_and_who_goes_on_does(
+    bench: Callable[..., Bench],
+) -> None:
+    b = bench()
+    seconds = 0.010
+    b.server.stats.compute = SimpleNamespace(ewma=seconds, add=lambda *_: None)  # type: ignore[assignment]
+    quiet = LEAST + QUIET * seconds
+    began = time.monotonic()
+    copies = [b.send() for _ in range(10)]
+    assert min(h.until for h in list(b.server.out._handovers._held.values())[-1:]) > began + 0.2
+    for number in range(5):
+        await asyncio.sleep(quiet / 2)
+        b.direct.say(b.direct.sent[number][2], DONE)
+    done = number + 1
+    if time.monotonic() - began < 6 * quiet / 2:  # else this machine stood still
+        assert b.publisher.tries == 0, "a word of any of them is a sign of life"
+    await stored(b, 10 - done)
+    assert time.monotonic() - began >= done * quiet / 2 + quiet - 0.002
+    assert await ended(*copies) == ["ack"] * 10
+    handed_over = len(b.direct.sent)
+    b.send()
+    assert len(b.direct.sent) == handed_over, "nothing more, for a while"
 
 
 async def test_the_longest_run_behind_counts_where_this_stage_is_short(
