@@ -46,7 +46,9 @@ HELD, AHEAD = 256, 0.025
 # Runs of more than SHORT seconds are waited for twice as long as they take, for what is under way
 # before too, and no more are handed over than this makes LONGEST seconds; for words of any, QUIET
 # times as long as the stages behind take for one: who hangs keeps a queue no longer than that.
-SHORT, LONGEST, QUIET = 0.001, 1.0, 3
+# From TOO_LONG on lanes do it all: handing over is no gain beside such a run (ResNet-50 with 8 in
+# flight 0.91x of two processes without a mesh, by lanes 0.92x), and who hangs costs more by it.
+SHORT, LONGEST, QUIET, TOO_LONG = 0.001, 1.0, 4, 0.015
 PAUSES = 64  # processes of which it is known that they refused; forgotten, it costs one refusal
 # Seconds by which a look comes late when the loop was blocked: the words may be in the socket then,
 # which is read after the timers. Once: a loop may be blocked again and again.
@@ -257,5 +259,7 @@ class Handovers:
 
 def _most(usual: float) -> int:
     """How many runs of `usual` seconds are handed over at a time."""
+    if usual >= TOO_LONG:
+        return 0
     worth = AHEAD if usual < SHORT else LONGEST / 2
     return int(min(HELD, worth / max(usual, 1e-6)))
