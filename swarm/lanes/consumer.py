@@ -96,7 +96,8 @@ class Lane:
         self._too_short = False  # ack_wait
         self._resting = False  # nothing in hand: no need to look often
         self._looked = 0.0
-        self._timer: asyncio.TimerHandle
+        self._timer: asyncio.TimerHandle | None = None  # while the lane is attended to
+        self._attended = False
         self._renew = asyncio.Event()
         self._ready = asyncio.Event()
 
@@ -138,17 +139,18 @@ class Lane:
         """Until the lane must be provisioned anew. The looks are a timer and not a task that it
         wakes: every few milliseconds, that was a quarter of what an idle node does."""
         self._looked = time.monotonic()
-        self._look()
+        self._attended = True
         try:
+            self._look()
             await self._renew.wait()
         finally:
-            self._timer.cancel()
+            self._attended = False
+            self._plan_look()
 
     def _look(self) -> None:
         """Keep long runs alive, follow the rate, replace lost pulls."""
         now = time.monotonic_ns()
-        self._resting = not self.held
-        self._look_after(REST if self._resting else self.ack_wait / 3)
+        self._plan_look()
         if self.held:
             self._keep_alive(now)
         self._tune(now / 1e9)
@@ -159,8 +161,16 @@ class Lane:
             self._asked.popleft()
         self._replenish()
 
-    def _look_after(self, seconds: float) -> None:
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._look)
+    def _plan_look(self) -> None:
+        """The next look, instead of the one that was to come; none for a lane that is being renewed
+        or has ended, whose last messages may still be settled."""
+        self._resting = not self.held
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._attended:
+            seconds = REST if self._resting else self.ack_wait / 3
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._look)
 
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
@@ -276,9 +286,7 @@ class Lane:
         at_once = len(self.held) - len(self._worked) + delivery.pending
         self._most_at_once = max(self._most_at_once, at_once)
         if self._resting:
-            self._resting = False
-            self._timer.cancel()
-            self._look_after(self.ack_wait / 3)
+            self._plan_look()
         try:
             self._on_delivery(delivery)
         except Exception:
@@ -329,9 +337,7 @@ class Lane:
         self._worked.discard(delivery.sequence)
         now = time.monotonic()
         if not self.held and not self._resting and now - delivery.received / 1e9 > SLOW:
-            self._resting = True
-            self._timer.cancel()
-            self._look_after(REST)
+            self._plan_look()
         if self.credit <= SINGLE or not self._delivered & 3:  # of many, a quarter will do
             ended = delivery.worked_at / 1e9 or now
             self.holding.add(ended - delivery.received / 1e9, now)

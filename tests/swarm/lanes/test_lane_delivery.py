@@ -165,6 +165,7 @@ async def test_a_lane_is_looked_at_seldom_as_soon_as_nothing_is_in_hand(bench: B
     loop = asyncio.get_running_loop()
 
     def next_look() -> float:
+        assert lane._timer is not None
         return lane._timer.when() - loop.time()
 
     for number in range(3):
@@ -178,6 +179,10 @@ async def test_a_lane_is_looked_at_seldom_as_soon_as_nothing_is_in_hand(bench: B
     await eventually(lambda: len(got) == 4)
     await asyncio.sleep(3 * lane.ack_wait)
     assert [delivery.delivered for delivery in got] == [1] * 4
+    await lane.drain()
+    await eventually(lambda: not lane._attended)
+    got[-1].ack()
+    assert lane._timer is None, "a lane that has ended is not looked at"
 
 
 async def test_a_fallback_gets_nothing_while_a_primary_has_a_parked_pull(bench: Bench) -> None:
