@@ -13,6 +13,7 @@ from nodes.config import NodeConfig
 from nodes.router import Router
 from nodes.serving import Serving
 from nodes.stage import StageServer
+from swarm.beat import BEAT, next_beat
 from swarm.errors import SwarmError
 from swarm.flow.ack_wait import ack_wait_for
 from swarm.gossip import Event
@@ -25,7 +26,7 @@ from swarm.routing.rendezvous import rendezvous
 
 log = logging.getLogger("swarm.node")
 
-LOAD_EVERY = 0.5  # seconds; a load that moved by less than a quarter is not worth telling
+LOAD_EVERY = 3 * BEAT  # seconds; a load that moved by less than a quarter is not worth telling
 ADAPT_EVERY = 5.0  # seconds between looks at ack_wait and at the server's clock
 TOLD = {"joined", "left", "suspected", "died", "refuted", "returned", "duplicate"}
 
@@ -60,7 +61,7 @@ class Announcer:
         self.announce()
         adapted = time.monotonic()
         while True:
-            await self._cover_until(asyncio.get_running_loop().time() + LOAD_EVERY)
+            await self._cover_until(next_beat(LOAD_EVERY))
             self._announce_load()
             await self._cover()
             try:

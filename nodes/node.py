@@ -24,6 +24,7 @@ from nodes.stage import StageServer
 from nodes.status import status_document, timestamp
 from nodes.versions import Versions
 from nodes.watch import Watch
+from swarm.beat import BEAT, next_beat
 from swarm.control import Control
 from swarm.errors import NotFound, SwarmError, Unavailable
 from swarm.ids import node_id
@@ -35,8 +36,8 @@ from swarm.service import InferService
 
 log = logging.getLogger("swarm.node")
 
-STATUS_EVERY = 0.98  # seconds, and
-STATUS_LEAST = 0.02  # seconds between two
+STATUS_EVERY = 5 * BEAT  # seconds
+STATUS_LEAST = 0.02  # seconds between two, however often it is asked for
 DRAIN_TIMEOUT = 8.0  # seconds
 SAVE_EVERY = 10.0  # seconds between checkpoints
 # Seconds between looks at the desired state. A change is announced too: while serving, this is
@@ -311,10 +312,9 @@ class Node:
             self._asked_status.clear()
             self._publish(self.mesh.subjects.status(self.id), self.document())
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(STATUS_EVERY):
+                async with asyncio.timeout_at(next_beat(STATUS_EVERY)):
                     await self._asked_status.wait()
-            # However often it is asked for, not more often than this.
-            await asyncio.sleep(STATUS_LEAST)
+                    await asyncio.sleep(STATUS_LEAST)
 
 
 async def _end(tasks: Iterable[asyncio.Task[None]]) -> None:

@@ -19,15 +19,16 @@ from weakref import WeakKeyDictionary
 
 from nodes.stage import StageServer
 from shards.errors import ShardsError
+from swarm.beat import BEAT, beat, next_beat
 from swarm.errors import SwarmError
 from swarm.flow.watchdog import Action, Verdict, Watchdog
 
 log = logging.getLogger("swarm.watchdog")
 
-LOOK_EVERY = 0.25  # seconds
+LOOK_EVERY = BEAT  # seconds
 SELF_TEST_EVERY = 30.0  # seconds
 RELOAD_EVERY = 1.0  # seconds
-GUARD_EVERY = 0.25  # seconds
+GUARD_EVERY = 0.5  # seconds
 BLOCKED_FOR_GOOD = 15.0  # seconds without a turn of the event loop
 EXIT_CODE = 70  # EX_SOFTWARE
 
@@ -64,8 +65,8 @@ class Watch:
         tested = time.monotonic()
         try:
             while True:
-                expected, ticks = time.monotonic() + LOOK_EVERY, self._ticks
-                await asyncio.sleep(LOOK_EVERY)
+                expected, ticks = next_beat(LOOK_EVERY), self._ticks
+                await beat(LOOK_EVERY)
                 now = time.monotonic()
                 late = now - expected
                 if (self._ticks - ticks) * GUARD_EVERY < late / 2:
@@ -85,7 +86,7 @@ class Watch:
     def _turn(self) -> None:
         """The loop's pulse: apart from the looks, since a look may wait for a long reload."""
         self._beat = time.monotonic()
-        self._pulse = asyncio.get_running_loop().call_later(LOOK_EVERY, self._turn)
+        self._pulse = asyncio.get_running_loop().call_at(next_beat(LOOK_EVERY), self._turn)
 
     async def _look(self, server: StageServer, now: float, late: float, due: bool) -> None:
         dog = self._dogs.setdefault(server, Watchdog())

@@ -17,13 +17,14 @@ import nats
 import nats.errors
 from nats.aio.client import Client
 
+from swarm.beat import BEAT, beat
 from swarm.errors import Unavailable
 from swarm.link import LinkOptions
 from swarm.link.session import without_credentials
 
 log = logging.getLogger("swarm.control")
 
-WATCH_EVERY = 0.5  # seconds
+WATCH_EVERY = 5 * BEAT  # seconds
 RECONNECT_LIMIT = 5.0  # seconds of reconnecting after which a fresh client is tried
 
 
@@ -102,7 +103,7 @@ class Control:
         """Returns when the client is beyond repair."""
         reconnecting = 0.0
         while not client.is_closed:
-            await asyncio.sleep(WATCH_EVERY)
+            await beat(WATCH_EVERY)
             reading = client._reading_task
             if client.is_connected and reading is not None and reading.done():
                 log.warning("the client's read loop has ended; building a new client")

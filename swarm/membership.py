@@ -14,6 +14,7 @@ import random
 import time
 from collections.abc import Callable, Mapping
 
+from swarm.beat import beat
 from swarm.errors import NotConnected, SwarmError
 from swarm.gossip import LAN, Event, Gossip, GossipConfig, PeerView, Request, Send
 from swarm.gossip.effects import Effect
@@ -106,7 +107,7 @@ class Membership:
         try:
             self._discover()
             while True:
-                await asyncio.sleep(self._config.interval)
+                await beat(self._config.interval)
                 if not self._link.connected:
                     continue  # our own silence must not look like everyone else's
                 now = time.monotonic()

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from swarm.ask import CORE, DURABLE, Ask
+from swarm.beat import BEAT, beat
 from swarm.claims import Claims
 from swarm.direct import Direct
 from swarm.errors import (
@@ -39,6 +40,7 @@ DEFAULT_BUDGET = 5.0  # seconds
 MAX_BUDGET = 600.0  # seconds
 CONNECT_TIMEOUT = 5.0  # seconds
 NEAR_FOR = 0.2  # seconds; a round of gossip
+TEND_EVERY = 5 * BEAT  # seconds
 
 
 class Mesh:
@@ -142,7 +144,7 @@ class Mesh:
     async def tend(self) -> None:
         """Once a second: give back shared memory that nobody needs. Until cancelled."""
         while True:
-            await asyncio.sleep(1.0)
+            await beat(TEND_EVERY)
             self.claims.tend()
             self.direct.tend()
             self.hosts.tend()

@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from swarm import jetstream
+from swarm.beat import BEAT, next_beat
 from swarm.clock import ServerClock
 from swarm.errors import ApiError, NotConnected, SwarmError
 from swarm.flow.latency import LatencyWindow
@@ -35,7 +36,7 @@ TUNE_EVERY = 0.1  # seconds
 # Seconds of traffic to ask for in advance. A round trip takes a few milliseconds; asking for
 # more than that lets messages come in bursts (a quarter less CPU a request at 2000 a second).
 AHEAD = 0.03
-REST = 0.5  # seconds between looks at a lane of which nothing is in hand
+REST = 3 * BEAT  # seconds between looks at a lane of which nothing is in hand
 # Seconds in hand from which it pays to put off the next look at once: setting a timer again takes
 # 3 us, a turn of the loop for nothing, beside the next stage's run, 0.1 ms.
 SLOW = 0.002
@@ -169,8 +170,9 @@ class Lane:
             self._timer.cancel()
             self._timer = None
         if self._attended:
-            seconds = REST if self._resting else self.ack_wait / 3
-            self._timer = asyncio.get_running_loop().call_later(seconds, self._look)
+            loop = asyncio.get_running_loop()
+            due = next_beat(REST) if self._resting else loop.time() + self.ack_wait / 3
+            self._timer = loop.call_at(due, self._look)
 
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):

@@ -1,0 +1,62 @@
+"""What comes round in a process comes round together."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swarm import beat as beats
+from swarm.beat import BEAT, beat, next_beat
+
+PERIODS = [BEAT, 3 * BEAT, 5 * BEAT]
+
+
+@given(
+    now=st.floats(0, 1e7),
+    phase=st.integers(0, 999),
+    period=st.integers(1, 20).map(lambda n: n * BEAT),
+)
+def test_a_beat_is_ahead_by_a_period_at_most_and_a_multiple_of_it_in_whole_milliseconds(
+    now: float, phase: int, period: float
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(beats, "_phase", phase)
+        loop = SimpleNamespace(time=lambda: now)
+        patch.setattr(asyncio, "get_running_loop", lambda: loop)
+        due = next_beat(period)
+        shorter = next_beat(BEAT)
+        loop.time = lambda: due
+        after = next_beat(period)
+    assert 0 < due - now <= period + 0.0006
+    whole = round(due * 1000)
+    assert due * 1000 == pytest.approx(whole, abs=1e-4)
+    assert (whole - phase) % round(period * 1000) == 0
+    assert shorter <= due, "nothing longer comes between two of the shortest"
+    assert after - due == pytest.approx(period), "a beat is not followed by itself"
+
+
+async def test_tasks_that_come_round_at_multiples_of_a_beat_share_their_turns_of_the_loop() -> None:
+    loop = asyncio.get_running_loop()
+    moments: list[float] = []  # the loop's time stands still within a turn of uvloop
+
+    async def come_round(period: float) -> None:
+        while True:
+            await beat(period)
+            moments.append(loop.time())
+
+    tasks = []
+    for period in PERIODS * 3:
+        tasks.append(asyncio.create_task(come_round(period)))
+        await asyncio.sleep(0.007)  # begun at any time
+    started = loop.time()
+    await asyncio.sleep(6 * BEAT)
+    for task in tasks:
+        task.cancel()
+    seen = [moment for moment in moments if moment >= started]
+    assert len(seen) >= 3 * (6 + 2 + 1) - 3
+    turns = 1 + sum(b - a > 0.005 for a, b in zip(sorted(seen), sorted(seen)[1:], strict=False))
+    assert turns <= 7, "one in each beat"
