@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from nodes.job import Job
 from swarm.claims import Lent
-from swarm.direct import LARGEST, Direct
+from swarm.direct import LARGEST, LIVING, Direct
 from swarm.lanes import DONE
 from swarm.link import Link, LinkMessage
 from swarm.tensors import Part
@@ -44,11 +44,13 @@ REFUSED_FOR, REFUSED_MOST = 0.005, 0.320
 # Messages at a time, and no more than are computed within AHEAD seconds: their words come in time.
 HELD, AHEAD = 256, 0.025
 # Runs of more than SHORT seconds are waited for twice as long as they take, for what is under way
-# before too, and no more are handed over than this makes LONGEST seconds; for words of any, QUIET
-# times as long as the stages behind take for one: who hangs keeps a queue no longer than that.
-# From TOO_LONG on lanes do it all: handing over is no gain beside such a run (ResNet-50 with 8 in
-# flight 0.91x of two processes without a mesh, by lanes 0.92x), and who hangs costs more by it.
-SHORT, LONGEST, QUIET, TOO_LONG = 0.001, 1.0, 4, 0.015
+# before too, and no more are handed over than this makes LONGEST seconds.
+SHORT, LONGEST = 0.001, 1.0
+# Meanwhile a process that hangs would keep a queue. One that says nothing for as long as QUIET such
+# runs, or SILENT seconds, is asked whether it lives: its loop answers, beside the longest run. If
+# it does not in ANSWER seconds, all is stored. (Waiting for words alone, four runs for each stage
+# behind, the longest gap around a stopped ResNet-50 stage was 0.12-0.27 s.)
+QUIET, SILENT, ANSWER = 1.5, 0.020, 0.025
 PAUSES = 64  # processes of which it is known that they refused; forgotten, it costs one refusal
 # Seconds by which a look comes late when the loop was blocked: the words may be in the socket then,
 # which is read after the timers. Once: a loop may be blocked again and again.
@@ -57,8 +59,8 @@ BLOCKED = 0.002
 
 class Handed(NamedTuple):
     """A result on its way to a process, since when, until when a word is waited for
-    (`time.monotonic()`), for how many seconds without a word of any, and the lane where it would
-    be."""
+    (`time.monotonic()`), after how many seconds of silence that process is asked whether it lives,
+    and the lane where it would be."""
 
     inbox: str
     since: float
@@ -101,7 +103,10 @@ class Handovers:
         self._late_at = 0.0
         self._busy_until = 0.0  # time.monotonic()
         self._long = False  # the runs
-        self._heard = 0.0  # the last word, time.monotonic()
+        # While something is held, by process: its last word, and when it was asked whether it
+        # lives (`time.monotonic()`, and where it answers).
+        self._heard: dict[str, float] = {}
+        self._asked: dict[str, tuple[float, str]] = {}
         # By process: until when it is given nothing (`time.monotonic()`), and how long that was.
         self._pauses: dict[str, tuple[float, float]] = {}
         direct.on_gone.append(self._gone)
@@ -132,7 +137,7 @@ class Handovers:
         quiet = inf
         if self._long:
             until = now + LEAST + 2 * usual * (len(self._held) + self._stages)
-            quiet = LEAST + QUIET * usual * self._stages
+            quiet = max(SILENT, QUIET * usual)
         else:
             if len(self._held) >= FEW or together:
                 self._busy_until = now + BUSY_FOR
@@ -166,7 +171,9 @@ class Handovers:
             self._refused(message.subject)
         elif (handed := self._take(message.subject)) is not None:
             self._late = 0
-            self._heard = now = time.monotonic()
+            now = time.monotonic()
+            if self._long and self._held:
+                self._lives(handed.inbox, now)
             if handed.inbox in self._pauses and now >= self._pauses[handed.inbox][0]:
                 del self._pauses[handed.inbox]
             if now >= self._busy_until:
@@ -191,11 +198,29 @@ class Handovers:
     def _take(self, reply: str) -> Handed | None:
         self._link.forget(reply)
         handed = self._held.pop(reply, None)
-        if self._long and not self._held and self._timer is not None:
-            # A look for nothing would be a turn of the loop beside somebody's run.
-            self._timer.cancel()
-            self._timer = None
+        if self._long and not self._held:
+            if self._timer is not None:
+                # A look for nothing would be a turn of the loop beside somebody's run.
+                self._timer.cancel()
+                self._timer = None
+            for inbox in list(self._asked):
+                self._forget_asked(inbox)
+            self._heard.clear()
         return handed
+
+    def _lives(self, inbox: str, now: float) -> None:
+        self._heard[inbox] = now
+        self._forget_asked(inbox)
+
+    def _forget_asked(self, inbox: str) -> None:
+        if (asked := self._asked.pop(inbox, None)) is not None:
+            self._link.forget(asked[1])
+
+    def _ask(self, inbox: str, now: float) -> None:
+        """Whether it lives: any answer says so."""
+        reply = self._link.expect(lambda _: self._lives(inbox, time.monotonic()))
+        self._asked[inbox] = now, reply
+        self._direct.send(inbox, LIVING, [], reply)  # one that is gone, or full, does not answer
 
     def _end(self, handed: Handed, done: bool) -> None:
         """Never raises: nobody else would settle the job, or the others."""
@@ -215,8 +240,14 @@ class Handovers:
             self._end(handed, done=False)
 
     def _due(self, handed: Handed) -> float:
-        """When it is stored."""
-        return min(handed.until, max(handed.since, self._heard) + handed.quiet)
+        """When it is stored, or its process is asked."""
+        if asked := self._asked.get(handed.inbox):
+            return min(handed.until, asked[0] + ANSWER)
+        return min(handed.until, self._silent(handed))
+
+    def _silent(self, handed: Handed) -> float:
+        """Since when its process has said nothing for too long."""
+        return max(handed.since, self._heard.get(handed.inbox, 0.0)) + handed.quiet
 
     def _wait(self, until: float) -> None:
         if self._timer is not None:
@@ -233,6 +264,9 @@ class Handovers:
         if self._put_off:
             self._wait(now)
             return
+        silent = {handed.inbox for handed in self._held.values() if self._silent(handed) <= now}
+        for inbox in silent - self._asked.keys():
+            self._ask(inbox, now)
         due = [reply for reply, handed in self._held.items() if self._due(handed) <= now]
         if any(self._held[reply].since > self._late_at for reply in due):
             self._late += 1  # as one, what was under way at once
@@ -242,6 +276,8 @@ class Handovers:
             self._usual = min(MOST, 2 * self._usual)  # it may take longer now
             for reply in due:
                 self._pause(self._held[reply].inbox, now, REST)
+        for inbox in [inbox for inbox, (at, _) in self._asked.items() if at + ANSWER <= now]:
+            self._forget_asked(inbox)
         for reply in due:
             self._give_up(reply)
         if self._held:
@@ -259,7 +295,5 @@ class Handovers:
 
 def _most(usual: float) -> int:
     """How many runs of `usual` seconds are handed over at a time."""
-    if usual >= TOO_LONG:
-        return 0
     worth = AHEAD if usual < SHORT else LONGEST / 2
     return int(min(HELD, worth / max(usual, 1e-6)))

@@ -38,6 +38,7 @@ FEW = 32  # sockets that whoever leaves looks through; 10 us each
 # Of the messages, in the directory's name: processes of another version are not reached this way.
 VERSION = 3
 _LONGEST_PATH = 107  # sockaddr_un
+LIVING = "living"  # the subject of the question whether a process's loop turns
 
 # (message, when it was sent: time.monotonic_ns(), where its sender waits for `answer`, or "")
 OnDirect = Callable[[bytes, int, str], None]
@@ -166,6 +167,9 @@ class Direct:
             self._link.deliver(LinkMessage(subject, "", None, data))
         elif (callback := self._listeners.get(subject)) is not None:
             callback(data, sent, reply)
+        elif subject == LIVING:
+            if reply:
+                self.send(reply.rpartition(".")[0], reply, [])
         else:
             self.on_unheard(subject, data, reply)
 

@@ -16,6 +16,7 @@ from nodes.stage import StageServer
 from shards.errors import InputError, RunError
 from shards.runtime import CancelToken
 from swarm.claims import UNLENT, Lent
+from swarm.direct import LIVING
 from swarm.errors import SwarmError
 from swarm.link import LinkMessage
 from swarm.messages import Features, Result
@@ -124,8 +125,15 @@ class FakeDirect:
         self.told: list[tuple[str, bytes]] = []  # answers too
         self.posted: list[tuple[Any, bool]] = []
         self.on_gone: list[Any] = []
+        self.asked: list[tuple[str, str]] = []  # inbox, reply: whether it lives
+        self.gone: set[str] = set()
 
     def send(self, inbox: str, subject: str, parts: Any, reply: str = "") -> bool:
+        if subject == LIVING:
+            self.asked.append((inbox, reply))
+            for callback in self.on_gone if inbox in self.gone else ():
+                callback(inbox)
+            return inbox not in self.gone
         if not self.full:
             self.sent.append((inbox, Features.decode(b"".join(parts)), reply))
         return not self.full

@@ -23,6 +23,7 @@ from stage_bench import (
 
 from nodes.handover import (
     AHEAD,
+    ANSWER,
     LATE,
     LEAST,
     LONGEST,
@@ -32,7 +33,7 @@ from nodes.handover import (
     REFUSED_FOR,
     REFUSED_MOST,
     SHORT,
-    TOO_LONG,
+    SILENT,
 )
 from nodes.headstart import KEPT, STALE
 from nodes.outbox import Outbox
@@ -272,7 +273,7 @@ async def test_a_burst_that_is_late_is_late_once(bench: Callable[..., Bench]) ->
     assert len(b.direct.sent) == 4 * LATE + 1, "handed over still"
 
 
-@pytest.mark.parametrize("seconds", [3 * SHORT, 0.9 * TOO_LONG])
+@pytest.mark.parametrize("seconds", [3 * SHORT, 0.026, 0.2])
 async def test_of_long_runs_a_second_is_handed_over_and_waited_for_as_long_as_all_take(
     bench: Callable[..., Bench], seconds: float
 ) -> None:
@@ -293,40 +294,118 @@ async def test_of_long_runs_a_second_is_handed_over_and_waited_for_as_long_as_al
     assert len(b.direct.sent) == most + 1
 
 
-async def test_of_long_runs_who_hangs_keeps_no_queue_and_who_goes_on_does(
+def long_runs(b: Bench, seconds: float) -> None:
+    b.server.stats.compute = SimpleNamespace(ewma=seconds, add=lambda *_: None)  # type: ignore[assignment]
+
+
+async def asked(b: Bench, times: int) -> str:
+    """Where the answer to the question whether the next node lives is waited for."""
+    async with asyncio.timeout(STORED_BY):
+        while len(b.direct.asked) < times:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    assert len(b.direct.asked) == times
+    return b.direct.asked[-1][1]
+
+
+async def test_of_long_runs_who_says_nothing_is_asked_and_who_does_not_answer_keeps_no_queue(
     bench: Callable[..., Bench],
 ) -> None:
     b = bench()
-    waits = b.server.out._handovers
-    seconds = 0.010
-    b.server.stats.compute = SimpleNamespace(ewma=seconds, add=lambda *_: None)  # type: ignore[assignment]
-    quiet = LEAST + QUIET * seconds
+    long_runs(b, 0.020)
     copies = [b.send() for _ in range(20)]
-    *_, last = waits._held.values()
-    assert waits._due(last) == pytest.approx(last.since + quiet)
-    await asyncio.sleep(quiet / 4)
-    before = time.monotonic()
-    b.direct.say(b.direct.sent[0][2], DONE)
-    assert before + quiet <= waits._due(last) <= time.monotonic() + quiet, "a sign of life"
-    assert last.until > waits._due(last)
-    waits._heard = last.until
-    assert waits._due(last) == last.until, "but each is done some time"
-    waits._heard = before
-    await stored(b, 19)
-    assert time.monotonic() < last.until or time.monotonic() - before > 2 * quiet  # it stood still
+    await asked(b, 1)
+    waits = b.server.out._handovers
+    first, *_, last = waits._held.values()
+    silence = time.monotonic() - first.since
+    assert silence >= QUIET * 0.020
+    assert b.publisher.stored == [], "it may have much to do"
+    assert waits._due(last) == waits._asked[NEXT][0] + ANSWER
+    await stored(b, 20)
+    assert time.monotonic() < last.until or time.monotonic() - first.since > 2 * silence + ANSWER
     assert await ended(*copies) == ["ack"] * 20
+    assert b.direct.asked == [(NEXT, b.direct.asked[0][1])]
+    assert b.link.expected == {}
+    assert waits._asked == waits._heard == {}
     b.send()
     assert len(b.direct.sent) == 20, "nothing more, for a while"
+    waits._pauses.clear()
+    b.send()
+    [again] = waits._held.values()
+    assert waits._due(again) == again.since + again.quiet, "later it is asked anew"
+
+
+async def test_of_long_runs_who_lives_is_left_to_them_for_as_long_as_they_take(
+    bench: Callable[..., Bench],
+) -> None:
+    b = bench()
+    seconds = SILENT / 4
+    long_runs(b, seconds)
+    copies = [b.send() for _ in range(40)]
+    waits = b.server.out._handovers
+    *_, last = waits._held.values()
+    assert last.quiet == SILENT
+    assert last.until - last.since > 10 * SILENT
+    for times in (1, 2, 3):
+        reply = await asked(b, times)
+        before = time.monotonic()
+        b.direct.say(reply, b"")
+        assert waits._due(last) >= min(last.until, before + SILENT)
+        assert last in waits._held.values()
+    before = time.monotonic()
+    b.direct.say(b.direct.sent[-2][2], DONE)
+    assert waits._due(last) >= min(last.until, before + SILENT), "a word is a sign of life too"
+    waits._lives(NEXT, last.until)
+    assert waits._due(last) == last.until, "but each is done some time"
+    for _, _, reply in b.direct.sent:
+        b.direct.say(reply, DONE)
+    assert await ended(*copies) == ["ack"] * 40
+    assert b.link.expected == {}
+
+
+async def test_of_long_runs_a_node_that_has_ended_is_found_out_by_the_question(
+    bench: Callable[..., Bench],
+) -> None:
+    b = bench()
+    long_runs(b, 0.1)
+    copies = [b.send() for _ in range(3)]
+    b.direct.gone.add(NEXT)
+    before = time.monotonic()
+    await asked(b, 1)
+    assert len(b.publisher.stored) == 3, "at once"
+    assert time.monotonic() - before >= QUIET * 0.1 - 0.01
+    assert await ended(*copies) == ["ack"] * 3
+    assert b.link.expected == {}
+
+
+async def test_of_long_runs_one_node_does_not_answer_for_another(
+    bench: Callable[..., Bench],
+) -> None:
+    b = bench()
+    long_runs(b, SILENT)
+    hung = b.send()
+    b.near = Near(inboxes={"any": "_INBOX.third"})
+    copies = [b.send() for _ in range(9)]
+    async with asyncio.timeout(STORED_BY):
+        while not hung.settled:
+            for inbox, reply in b.direct.asked:
+                if inbox != NEXT:
+                    b.direct.say(reply, b"")
+            await asyncio.sleep(0.001)
+    assert {inbox for inbox, _ in b.direct.asked} == {NEXT, "_INBOX.third"}
+    assert len(b.publisher.stored) == 1
+    for _, _, reply in b.direct.sent:
+        b.direct.say(reply, DONE)
+    assert await ended(*copies) == ["ack"] * 9
 
 
 async def test_the_longest_run_behind_counts_where_this_stage_is_short(
     bench: Callable[..., Bench],
 ) -> None:
     b = bench()
-    b.server.out._longest = TOO_LONG
-    copy = b.send()
-    assert b.direct.sent == [], "the lane does it as well"
-    assert await ended(copy) == ["ack"]
+    b.server.out._longest = 0.2
+    copies = [b.send() for _ in range(4)]
+    assert len(b.direct.sent) == int(LONGEST / 2 / 0.2), "the lane does the others as well"
+    assert await ended(*copies[2:]) == ["ack"] * 2
 
 
 async def test_a_node_that_goes_on_refusing_is_asked_less_and_less_until_it_takes_something(

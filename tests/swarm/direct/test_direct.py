@@ -20,7 +20,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from swarm.direct import LARGEST, VERSION, Direct
+from swarm.direct import LARGEST, LIVING, VERSION, Direct
 from swarm.link import Link, LinkMessage, LinkOptions
 from swarm.link.gather import Gather
 from swarm.senders import MOST
@@ -295,6 +295,21 @@ async def test_sweeping_never_raises(make: Make, tmp_path: Path) -> None:
     (directory(tmp_path) / "a link").symlink_to("nowhere")
     a.tend()
     assert len(list(directory(tmp_path).iterdir())) == 4
+
+
+async def test_who_asks_whether_a_process_lives_is_answered_by_its_loop(make: Make) -> None:
+    a, b, inbox = two(make)
+    b.on_unheard = lambda subject, data, reply: pytest.fail(f"{subject} is for nobody here")
+    answers: asyncio.Queue[LinkMessage] = asyncio.Queue()
+    reply = a._link.expect(answers.put_nowait)
+    assert a.send(inbox, LIVING, [])  # nobody waits
+    assert a.send(inbox, LIVING, [], reply)
+    assert a.send(inbox, LIVING, [], "_INBOX.nobody.1")  # who asked has ended
+    message = await asyncio.wait_for(answers.get(), LIMIT)
+    assert (message.subject, bytes(message.data)) == (reply, b"")
+    await asyncio.sleep(0.02)
+    assert answers.empty()
+    assert (a._link.callback_errors, b._link.callback_errors) == (0, 0)
 
 
 async def test_what_nobody_listens_for_any_more_is_told(make: Make) -> None:
