@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from swarm.claims import UNLENT, Lent
-from swarm.errors import NoResponders, Status, SwarmError
+from swarm.errors import NoResponders, ResourceExhausted, Status, SwarmError
 from swarm.ids import ulid
 from swarm.messages import Result
 from swarm.model import ModelInfo
@@ -62,6 +62,7 @@ class Ask:
             status=error.status,
             message=str(error),
             attempt=self.attempt,
+            retry_after=error.retry_after if isinstance(error, ResourceExhausted) else 0.0,
         )
 
     def expired(self) -> Result:

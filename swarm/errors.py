@@ -67,7 +67,13 @@ class DeadlineExceeded(SwarmError):
 
 
 class ResourceExhausted(SwarmError):
+    """retry_after: seconds after which it may be tried again; 0.0 where nobody knows."""
+
     status = Status.RESOURCE_EXHAUSTED
+
+    def __init__(self, message: str, retry_after: float = 0.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class Unavailable(SwarmError):
@@ -106,13 +112,14 @@ _BY_STATUS: dict[str, type[SwarmError]] = {
     Status.INVALID_ARGUMENT: InvalidArgument,
     Status.NOT_FOUND: NotFound,
     Status.DEADLINE_EXCEEDED: DeadlineExceeded,
-    Status.RESOURCE_EXHAUSTED: ResourceExhausted,
     Status.UNAVAILABLE: Unavailable,
     Status.UNAUTHENTICATED: Unauthenticated,
     Status.PERMISSION_DENIED: Unauthenticated,
 }
 
 
-def error_for(status: str, message: str) -> SwarmError:
+def error_for(status: str, message: str, retry_after: float = 0.0) -> SwarmError:
     """The error a status word stands for; `Internal` for a word nobody knows."""
+    if status == Status.RESOURCE_EXHAUSTED:
+        return ResourceExhausted(message, retry_after)
     return _BY_STATUS.get(status, Internal)(message)

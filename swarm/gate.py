@@ -25,6 +25,7 @@ MARGIN = 0.6  # of a budget that the predicted time may take: the rest is for ji
 PACE_WEIGHT = 0.02  # of the newest gap
 # A control loop cannot wait half a minute for a stage that came back: one probe a second.
 OPEN, PROBE = 1.0, 1.0  # seconds
+MOST_RETRY_AFTER = 60.0  # seconds
 
 
 class Pass(NamedTuple):
@@ -59,6 +60,11 @@ class Gate:
         """Requests that were let in and have not ended."""
         return self._admission.inside
 
+    @property
+    def pace(self) -> float:
+        """Seconds from one answer to the next while requests wait; 0.0 before that was seen."""
+        return self._pace
+
     def enter(self, budget: float, now: float) -> Pass:
         """Raises `ResourceExhausted` or `Unavailable`, at once."""
         admission = self._admission
@@ -67,9 +73,9 @@ class Gate:
         decision = admission.decide(pace, budget, now)
         if not decision.admitted:
             self.shed += 1
-            raise ResourceExhausted(
-                f"overload: {decision.reason}; try again in {min(decision.retry_after_s, 60):.3f} s"
-            )
+            after = min(decision.retry_after_s, MOST_RETRY_AFTER)
+            text = f"overload: {decision.reason}; try again in {after:.3f} s"
+            raise ResourceExhausted(text, after)
         if self._breakers:
             self._pass_breakers(now)
         return Pass(decision, pace, now, budget)

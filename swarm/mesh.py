@@ -226,12 +226,13 @@ class Mesh:
         usual latency after which a second copy is sent; at most 5 % of requests are.
 
         Raises the error of the result's status: `InvalidArgument`, `NotFound`,
-        `DeadlineExceeded`, `ResourceExhausted`, `Unavailable`, `Internal`.
+        `DeadlineExceeded`, `ResourceExhausted` (whose `retry_after` says when to come back, in
+        seconds), `Unavailable`, `Internal`.
         """
         result = await self.ask(model, inputs, budget, session, delivery=delivery, hedge=hedge)
         if result.status is not Status.OK:
             where = f" (stage {result.stage}, node {result.node})" if result.node else ""
-            raise error_for(result.status, result.message + where)
+            raise error_for(result.status, result.message + where, result.retry_after)
         return result
 
     async def ask(

@@ -159,7 +159,9 @@ class Result:
 
     outputs: the model's outputs by name, empty unless `status` is OK. degraded: answered
     by a lighter model. On failure `message`, `stage` and `node` say what went wrong where.
-    latency: seconds from sending to this answer, measured by the requester.
+    latency: seconds from sending to this answer, measured by the requester. retry_after: seconds
+    after which a request that was refused for there are too many may be sent again, as far as the
+    requester knows, else 0.0.
     """
 
     id: str
@@ -174,6 +176,7 @@ class Result:
     attempt: int = 1
     hops: tuple[Hop, ...] = ()
     latency: float = 0.0
+    retry_after: float = 0.0
 
     @property
     def compute(self) -> float:

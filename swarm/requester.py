@@ -106,6 +106,8 @@ class Requester:
             if self.picker is not None:
                 self.picker.ended(ask, result is not None and result.status is Status.OK)
         result.latency = time.monotonic() - started
+        if result.status is Status.RESOURCE_EXHAUSTED:
+            result.retry_after = gate.pace  # a full lane has room when the next one is answered
         return result
 
     def gate(self, info: ModelInfo) -> Gate:

@@ -8,7 +8,7 @@ correction closes the loop where the prediction is wrong (DAGOR, SoCC 2018, meas
 the same reason: response times of later stages mislead).
 """
 
-from math import inf
+from math import ceil, inf
 from typing import NamedTuple
 
 
@@ -81,16 +81,23 @@ class Admission:
         if over > 0:
             if pace_s > remaining_s * self._margin:
                 return Decision(False, predicted, inf, "the budget is under the service time")
-            return Decision(False, predicted, over, "the budget would end in the queue")
+            after = self._left_by(over, pace_s)
+            return Decision(False, predicted, after, "the budget would end in the queue")
         if self.standing and now - self._seen_at > self._interval_s:
             self.standing, self._above_since = False, None  # no answers: no evidence of a queue
         if self.standing:
             over = queueing - self._target(pace_s)
             if over > 0:
                 self._refused_at = now
-                return Decision(False, predicted, over, "the queue is standing")
+                return Decision(
+                    False, predicted, self._left_by(over, pace_s), "the queue is standing"
+                )
         self.inside += 1
         return Decision(True, predicted)
+
+    def _left_by(self, over: float, pace_s: float) -> float:
+        """Seconds until so many have left that queueing is shorter by `over` seconds."""
+        return ceil(over / (pace_s * self.correction)) * pace_s
 
     def lost(self) -> None:
         """An admitted request ended without an answer."""

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import swarm
 from swarm import errors
-from swarm.errors import Internal, Status, SubjectError, SwarmError, error_for
+from swarm.errors import Internal, ResourceExhausted, Status, SubjectError, SwarmError, error_for
 from swarm.ids import node_id, ulid
 from swarm.subjects import Subjects, api, token
 
@@ -158,6 +158,9 @@ def test_every_status_word_but_ok_has_an_error_that_carries_it() -> None:
         if status not in (Status.OK, Status.PERMISSION_DENIED):
             assert error.status is status
     assert type(error_for("NONSENSE", "x")) is Internal
+    full = error_for(Status.RESOURCE_EXHAUSTED, "full", 0.25)
+    assert isinstance(full, ResourceExhausted)
+    assert (str(full), full.retry_after) == ("full", 0.25)
 
 
 def test_every_error_is_a_swarm_error_with_a_status() -> None:

@@ -98,9 +98,12 @@ def test_what_is_shed_is_told_when_to_come_back() -> None:
     while not pipeline.refused:
         now += 0.001
         pipeline.send(0.2, now)
-    with pytest.raises(ResourceExhausted, match=r"try again in \d+\.\d{3} s"):
+    with pytest.raises(ResourceExhausted, match=r"try again in \d+\.\d{3} s") as refused:
         pipeline.gate.enter(0.2, now)
     assert pipeline.gate.shed == 2
+    assert 0 < refused.value.retry_after < 0.2
+    pipeline.until(now + refused.value.retry_after)
+    pipeline.gate.enter(0.2, now + refused.value.retry_after)
 
 
 def test_after_an_overload_the_gate_opens_again() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_stage import Desk, FakeStage, answer_at_once, outcome, silent
+from fake_stage import INFO, Desk, FakeStage, answer_at_once, outcome, silent
 from real_server import eventually
 
 from swarm.ask import CORE
@@ -268,10 +268,12 @@ async def test_a_full_lane_is_a_fast_refusal(desk: Desk) -> None:
     waiting = [asyncio.ensure_future(desk.infer(8.0)) for _ in range(8)]
     publisher = desk.requester._publisher
     await eventually(lambda: not publisher._waiting and len(desk.requester._asks) == 8)
+    desk.requester.gate(INFO)._pace = 0.125  # seconds from one answer to the next
     began = time.monotonic()
     result = await desk.infer(8.0)
     assert result.status is Status.RESOURCE_EXHAUSTED
     assert "full" in result.message
+    assert result.retry_after == 0.125, "there is room when the next one is answered"
     assert time.monotonic() - began < 2.0
     for task in waiting:
         task.cancel()

@@ -29,7 +29,7 @@ DURABLE, CORE = "durable", "core"
 SETTLE = 3.0
 """Seconds of requests before the measuring, at most."""
 LANE_FULL_PAUSE = 0.001
-"""Seconds that the client waits after a full lane refused a request, as a fair user would."""
+"""Seconds that the client waits at least after its request was refused; as a rule, it is told."""
 
 
 def manifest_of(workload: Workload) -> tuple[bytes, dict[str, bytes]]:
@@ -189,9 +189,9 @@ class Swarm(AsyncContender):
                 result = await self._mesh.infer(
                     self._model, inputs, budget=REQUEST_TIMEOUT, **self._options
                 )
-            except ResourceExhausted:
+            except ResourceExhausted as error:
                 self.refused += 1
-                await asyncio.sleep(LANE_FULL_PAUSE)
+                await asyncio.sleep(max(LANE_FULL_PAUSE, error.retry_after))
                 continue
             self.ends.append(time.perf_counter())
             self.latencies.append(self.ends[-1] - started)
