@@ -16,14 +16,16 @@ BEAT = 0.2  # seconds; the gossip's usual interval
 _phase = random.randrange(1000)  # ms
 
 
-def next_beat(period: float) -> float:
+def next_beat(period: float, apart: int = 0) -> float:
     """The next moment, in the loop's time, at which what comes round each `period` seconds is due:
-    in whole milliseconds, as uvloop's timers are, or near ones would be two turns."""
+    in whole milliseconds, as uvloop's timers are, or near ones would be two turns.
+
+    apart: milliseconds after everything else, for what must not come at once with its like."""
     every = max(1, round(period * 1000))
     now = round(asyncio.get_running_loop().time() * 1000)
-    return (now + every - (now - _phase) % every) / 1000
+    return (now + every - (now - _phase - apart) % every) / 1000
 
 
-async def beat(period: float) -> None:
+async def beat(period: float, apart: int = 0) -> None:
     """Wait until then."""
-    await asyncio.sleep(next_beat(period) - asyncio.get_running_loop().time())
+    await asyncio.sleep(next_beat(period, apart) - asyncio.get_running_loop().time())

@@ -67,7 +67,8 @@ class DeadlineExceeded(SwarmError):
 
 
 class ResourceExhausted(SwarmError):
-    """retry_after: seconds after which it may be tried again; 0.0 where nobody knows."""
+    """retry_after: seconds after which it may be tried again; 0.0 where nobody knows, `math.inf`
+    where it is of no use."""
 
     status = Status.RESOURCE_EXHAUSTED
 

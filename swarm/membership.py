@@ -8,6 +8,7 @@ there is no seed list.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import logging
 import random
@@ -27,6 +28,8 @@ log = logging.getLogger("swarm.gossip")
 DISCOVER_EVERY = 10.0  # seconds between looks for nodes that nobody has told us of
 LONELY_EVERY = 1.0  # seconds, as long as no peer is known
 SETTLE = 3.0  # seconds after a reconnect in which a missing subscription is no proof of death
+
+_members = itertools.count()  # of this process
 
 
 class Membership:
@@ -57,6 +60,8 @@ class Membership:
         self._waiting: dict[str, tuple[int, asyncio.TimerHandle]] = {}
         self._discovered = 0.0
         self._connected = 0.0
+        # Nodes that share a process do not all speak at once.
+        self._apart = random.randrange(1000) if next(_members) else 0
 
     @property
     def node(self) -> str:
@@ -107,7 +112,7 @@ class Membership:
         try:
             self._discover()
             while True:
-                await beat(self._config.interval)
+                await beat(self._config.interval, self._apart)
                 if not self._link.connected:
                     continue  # our own silence must not look like everyone else's
                 now = time.monotonic()

@@ -161,7 +161,7 @@ class Result:
     by a lighter model. On failure `message`, `stage` and `node` say what went wrong where.
     latency: seconds from sending to this answer, measured by the requester. retry_after: seconds
     after which a request that was refused for there are too many may be sent again, as far as the
-    requester knows, else 0.0.
+    requester knows, else 0.0; `math.inf` for what is too large.
     """
 
     id: str

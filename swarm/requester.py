@@ -107,7 +107,8 @@ class Requester:
                 self.picker.ended(ask, result is not None and result.status is Status.OK)
         result.latency = time.monotonic() - started
         if result.status is Status.RESOURCE_EXHAUSTED:
-            result.retry_after = gate.pace  # a full lane has room when the next one is answered
+            # A full lane has room when the next one is answered.
+            result.retry_after = result.retry_after or gate.pace
         return result
 
     def gate(self, info: ModelInfo) -> Gate:

@@ -17,6 +17,7 @@ import contextlib
 import logging
 import random
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Any, cast
 from urllib.parse import SplitResult, urlsplit
 
@@ -211,7 +212,8 @@ class Link(asyncio.BufferedProtocol):
             # Sent all the same, it would end the connection.
             raise ResourceExhausted(
                 f"message of {total} bytes; the server accepts {self.max_payload}: raise "
-                "max_payload in its configuration, or choose a smaller cut"
+                "max_payload in its configuration, or choose a smaller cut",
+                retry_after=inf,
             )
         if headers:
             line = f"HPUB {subject} {reply} {len(headers)} {total}\r\n".encode() + headers

@@ -18,23 +18,24 @@ PERIODS = [BEAT, 3 * BEAT, 5 * BEAT]
 @given(
     now=st.floats(0, 1e7),
     phase=st.integers(0, 999),
+    apart=st.integers(0, 999),
     period=st.integers(1, 20).map(lambda n: n * BEAT),
 )
 def test_a_beat_is_ahead_by_a_period_at_most_and_a_multiple_of_it_in_whole_milliseconds(
-    now: float, phase: int, period: float
+    now: float, phase: int, apart: int, period: float
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(beats, "_phase", phase)
         loop = SimpleNamespace(time=lambda: now)
         patch.setattr(asyncio, "get_running_loop", lambda: loop)
-        due = next_beat(period)
-        shorter = next_beat(BEAT)
+        due = next_beat(period, apart)
+        shorter = next_beat(BEAT, apart)
         loop.time = lambda: due
-        after = next_beat(period)
+        after = next_beat(period, apart)
     assert 0 < due - now <= period + 0.0006
     whole = round(due * 1000)
     assert due * 1000 == pytest.approx(whole, abs=1e-4)
-    assert (whole - phase) % round(period * 1000) == 0
+    assert (whole - phase - apart) % round(period * 1000) == 0
     assert shorter <= due, "nothing longer comes between two of the shortest"
     assert after - due == pytest.approx(period), "a beat is not followed by itself"
 

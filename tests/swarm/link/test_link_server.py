@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 
 import pytest
@@ -111,8 +112,9 @@ async def test_a_message_above_the_servers_limit_is_refused_here_and_the_link_su
         inbox = Inbox()
         link.subscribe("a", inbox)
         fits = 100_000 - len(headers)
-        with pytest.raises(ResourceExhausted, match="accepts 100000"):
+        with pytest.raises(ResourceExhausted, match="accepts 100000") as refused:
             link.publish("a", b"x" * (fits + 1), headers=headers)
+        assert refused.value.retry_after == math.inf, "it is of no use"
         link.publish("a", b"x" * fits, headers=headers)
         await eventually(lambda: len(inbox) == 1)
         assert link.reconnects == 0
