@@ -167,13 +167,15 @@ class Handovers:
         self._pauses[inbox] = (max(until, now + seconds), seconds)
 
     def _told(self, message: LinkMessage) -> None:
+        if (handed := self._take(message.subject)) is None:
+            return
+        now = time.monotonic()
+        if self._held and (self._long or self._asked):
+            self._lives(handed.inbox, now)
         if message.data != DONE:
-            self._refused(message.subject)
-        elif (handed := self._take(message.subject)) is not None:
+            self._turned_down(handed, now)
+        else:
             self._late = 0
-            now = time.monotonic()
-            if self._long and self._held:
-                self._lives(handed.inbox, now)
             if handed.inbox in self._pauses and now >= self._pauses[handed.inbox][0]:
                 del self._pauses[handed.inbox]
             if now >= self._busy_until:
@@ -186,9 +188,12 @@ class Handovers:
 
     def _refused(self, reply: str) -> None:
         if (handed := self._take(reply)) is not None:
-            handed.lent.unread()
-            self._pause(handed.inbox, time.monotonic())
-            self._end(handed, done=False)
+            self._turned_down(handed, time.monotonic())
+
+    def _turned_down(self, handed: Handed, now: float) -> None:
+        handed.lent.unread()
+        self._pause(handed.inbox, now)
+        self._end(handed, done=False)
 
     def _gone(self, inbox: str) -> None:
         """That process has ended: what it was handed goes elsewhere at once."""
@@ -198,14 +203,15 @@ class Handovers:
     def _take(self, reply: str) -> Handed | None:
         self._link.forget(reply)
         handed = self._held.pop(reply, None)
-        if self._long and not self._held:
-            if self._timer is not None:
+        if not self._held:
+            if self._long and self._timer is not None:
                 # A look for nothing would be a turn of the loop beside somebody's run.
                 self._timer.cancel()
-                self._timer = None
-            for inbox in list(self._asked):
-                self._forget_asked(inbox)
-            self._heard.clear()
+                self._timer, self._put_off = None, False
+            if self._heard or self._asked:
+                self._heard.clear()
+                for inbox in list(self._asked):
+                    self._forget_asked(inbox)
         return handed
 
     def _lives(self, inbox: str, now: float) -> None:
@@ -278,6 +284,7 @@ class Handovers:
                 self._pause(self._held[reply].inbox, now, REST)
         for inbox in [inbox for inbox, (at, _) in self._asked.items() if at + ANSWER <= now]:
             self._forget_asked(inbox)
+            self._pause(inbox, now, REST)
         for reply in due:
             self._give_up(reply)
         if self._held:

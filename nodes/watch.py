@@ -68,7 +68,7 @@ class Watch:
                 expected, ticks = next_beat(LOOK_EVERY), self._ticks
                 await beat(LOOK_EVERY)
                 now = time.monotonic()
-                late = now - expected
+                late = asyncio.get_running_loop().time() - expected
                 if (self._ticks - ticks) * GUARD_EVERY < late / 2:
                     # The thread stood still as well: the process was stopped, or the machine
                     # slept. That is nobody's fault, and the lanes have recovered from it.

@@ -22,6 +22,7 @@ from functools import partial
 
 from swarm.bundles import LARGEST as BUNDLE
 from swarm.bundles import Bundles, Then, frame_head, frames
+from swarm.errors import SwarmError
 from swarm.link import Link, LinkMessage
 from swarm.senders import Senders, largest_datagram
 from swarm.shm import SHM_DIRECTORY
@@ -168,8 +169,9 @@ class Direct:
         elif (callback := self._listeners.get(subject)) is not None:
             callback(data, sent, reply)
         elif subject == LIVING:
-            if reply:
-                self.send(reply.rpartition(".")[0], reply, [])
+            if reply and not self.send(reply.rpartition(".")[0], reply, []):
+                with contextlib.suppress(SwarmError):
+                    self._link.publish(reply, b"")
         else:
             self.on_unheard(subject, data, reply)
 

@@ -160,8 +160,8 @@ class Result:
     outputs: the model's outputs by name, empty unless `status` is OK. degraded: answered
     by a lighter model. On failure `message`, `stage` and `node` say what went wrong where.
     latency: seconds from sending to this answer, measured by the requester. retry_after: seconds
-    after which a request that was refused for there are too many may be sent again, as far as the
-    requester knows, else 0.0; `math.inf` for what is too large.
+    after which a request that the requester itself or the first lane refused may be sent again,
+    `math.inf` for what is too large, else 0.0.
     """
 
     id: str

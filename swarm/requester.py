@@ -106,8 +106,8 @@ class Requester:
             if self.picker is not None:
                 self.picker.ended(ask, result is not None and result.status is Status.OK)
         result.latency = time.monotonic() - started
-        if result.status is Status.RESOURCE_EXHAUSTED:
-            # A full lane has room when the next one is answered.
+        if result.status is Status.RESOURCE_EXHAUSTED and not result.stage:
+            # The first lane, if it was full, has room when the next one is answered.
             result.retry_after = result.retry_after or gate.pace
         return result
 

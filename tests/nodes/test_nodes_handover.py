@@ -398,6 +398,52 @@ async def test_of_long_runs_one_node_does_not_answer_for_another(
     assert await ended(*copies) == ["ack"] * 9
 
 
+async def test_of_long_runs_all_nodes_that_do_not_answer_are_given_nothing_for_a_while(
+    bench: Callable[..., Bench],
+) -> None:
+    b = bench()
+    long_runs(b, 0.1)
+    copies = [b.send()]
+    await asyncio.sleep(0.010)
+    b.near = Near(inboxes={"any": "_INBOX.third"})
+    copies.append(b.send())
+    await stored(b, 2)
+    assert await ended(*copies) == ["ack"] * 2
+    assert b.server.out._handovers._pauses.keys() == {NEXT, "_INBOX.third"}
+    assert b.link.expected == {}
+
+
+async def test_nothing_of_a_question_is_left_where_runs_are_short_again(
+    bench: Callable[..., Bench],
+) -> None:
+    b = bench()
+    long_runs(b, 1.05 * SHORT)
+    copies = [b.send() for _ in range(12)]
+    await asyncio.sleep(0.005)
+    long_runs(b, 0.95 * SHORT)
+    copies.append(b.send())
+    await stored(b, 13)
+    waits = b.server.out._handovers
+    assert await ended(*copies) == ["ack"] * 13
+    assert b.link.expected == {}
+    assert waits._asked == waits._heard == {}
+
+
+async def test_a_refusal_is_a_sign_of_life_too(bench: Callable[..., Bench]) -> None:
+    b = bench()
+    long_runs(b, SILENT)
+    b.send()
+    last = b.send()
+    waits = b.server.out._handovers
+    await asked(b, 1)
+    b.direct.say(b.direct.sent[0][2], REFUSED)
+    assert waits._asked == {}
+    assert len(b.publisher.stored) == 1
+    b.direct.say(b.direct.sent[1][2], DONE)
+    assert await ended(last) == ["ack"]
+    assert b.link.expected == {}
+
+
 async def test_the_longest_run_behind_counts_where_this_stage_is_short(
     bench: Callable[..., Bench],
 ) -> None:
