@@ -48,7 +48,7 @@ HELD, AHEAD = 256, 0.025
 SHORT, LONGEST = 0.001, 1.0
 # Meanwhile a process that hangs would keep a queue. One that says nothing for as long as QUIET such
 # runs, or SILENT seconds, is asked whether it lives: its loop answers, beside the longest run. If
-# it does not in ANSWER seconds, all is stored. (Waiting for words alone, four runs for each stage
+# it does not in ANSWER seconds, all is stored. (Waiting for words alone, three runs for each stage
 # behind, the longest gap around a stopped ResNet-50 stage was 0.12-0.27 s.)
 QUIET, SILENT, ANSWER = 1.5, 0.020, 0.025
 PAUSES = 64  # processes of which it is known that they refused; forgotten, it costs one refusal

@@ -65,10 +65,10 @@ class Watch:
         tested = time.monotonic()
         try:
             while True:
-                expected, ticks = next_beat(LOOK_EVERY), self._ticks
-                await beat(LOOK_EVERY)
+                ticks = self._ticks
+                due_at = await beat(LOOK_EVERY)
                 now = time.monotonic()
-                late = asyncio.get_running_loop().time() - expected
+                late = asyncio.get_running_loop().time() - due_at
                 if (self._ticks - ticks) * GUARD_EVERY < late / 2:
                     # The thread stood still as well: the process was stopped, or the machine
                     # slept. That is nobody's fault, and the lanes have recovered from it.

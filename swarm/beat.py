@@ -26,6 +26,8 @@ def next_beat(period: float, apart: int = 0) -> float:
     return (now + every - (now - _phase - apart) % every) / 1000
 
 
-async def beat(period: float, apart: int = 0) -> None:
-    """Wait until then."""
-    await asyncio.sleep(next_beat(period, apart) - asyncio.get_running_loop().time())
+async def beat(period: float, apart: int = 0) -> float:
+    """Wait until then; the moment that was waited for."""
+    due = next_beat(period, apart)
+    await asyncio.sleep(due - asyncio.get_running_loop().time())
+    return due

@@ -89,9 +89,8 @@ class Admission:
             over = queueing - self._target(pace_s)
             if over > 0:
                 self._refused_at = now
-                return Decision(
-                    False, predicted, self._left_by(over, pace_s), "the queue is standing"
-                )
+                after = self._left_by(over, pace_s)
+                return Decision(False, predicted, after, "the queue is standing")
         self.inside += 1
         return Decision(True, predicted)
 

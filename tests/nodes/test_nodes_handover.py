@@ -90,6 +90,10 @@ async def ended(*copies: FakeDelivery) -> list[str]:
     return [copy.ended for copy in copies]
 
 
+def runs_take(b: Bench, seconds: float) -> None:
+    b.server.stats.compute = SimpleNamespace(ewma=seconds, add=lambda *_: None)  # type: ignore[assignment]
+
+
 # --- who hands over -------------------------------------------------------------------
 
 
@@ -184,7 +188,7 @@ async def test_no_more_is_handed_over_than_is_done_in_time(
     bench: Callable[..., Bench], usual: float, most: int
 ) -> None:
     b = bench()
-    b.server.stats.compute = SimpleNamespace(ewma=usual, add=lambda *_: None)  # type: ignore[assignment]
+    runs_take(b, usual)
     for _ in range(most + 5):
         b.send()
     assert abs(len(b.direct.sent) - most) <= 1
@@ -279,7 +283,7 @@ async def test_of_long_runs_a_second_is_handed_over_and_waited_for_as_long_as_al
 ) -> None:
     b = bench()
     waits = b.server.out._handovers
-    b.server.stats.compute = SimpleNamespace(ewma=seconds, add=lambda *_: None)  # type: ignore[assignment]
+    runs_take(b, seconds)
     most = int(LONGEST / 2 / seconds)
     copies = [b.send() for _ in range(most + 4)]
     assert len(b.direct.sent) == most
@@ -292,10 +296,6 @@ async def test_of_long_runs_a_second_is_handed_over_and_waited_for_as_long_as_al
     assert waits._timer is None, "nothing is held: nothing is looked for"
     b.send()
     assert len(b.direct.sent) == most + 1
-
-
-def long_runs(b: Bench, seconds: float) -> None:
-    b.server.stats.compute = SimpleNamespace(ewma=seconds, add=lambda *_: None)  # type: ignore[assignment]
 
 
 async def asked(b: Bench, times: int) -> str:
@@ -311,7 +311,7 @@ async def test_of_long_runs_who_says_nothing_is_asked_and_who_does_not_answer_ke
     bench: Callable[..., Bench],
 ) -> None:
     b = bench()
-    long_runs(b, 0.020)
+    runs_take(b, 0.020)
     copies = [b.send() for _ in range(20)]
     await asked(b, 1)
     waits = b.server.out._handovers
@@ -339,7 +339,7 @@ async def test_of_long_runs_who_lives_is_left_to_them_for_as_long_as_they_take(
 ) -> None:
     b = bench()
     seconds = SILENT / 4
-    long_runs(b, seconds)
+    runs_take(b, seconds)
     copies = [b.send() for _ in range(40)]
     waits = b.server.out._handovers
     *_, last = waits._held.values()
@@ -366,7 +366,7 @@ async def test_of_long_runs_a_node_that_has_ended_is_found_out_by_the_question(
     bench: Callable[..., Bench],
 ) -> None:
     b = bench()
-    long_runs(b, 0.1)
+    runs_take(b, 0.1)
     copies = [b.send() for _ in range(3)]
     b.direct.gone.add(NEXT)
     before = time.monotonic()
@@ -381,7 +381,7 @@ async def test_of_long_runs_one_node_does_not_answer_for_another(
     bench: Callable[..., Bench],
 ) -> None:
     b = bench()
-    long_runs(b, SILENT)
+    runs_take(b, SILENT)
     hung = b.send()
     b.near = Near(inboxes={"any": "_INBOX.third"})
     copies = [b.send() for _ in range(9)]
@@ -402,7 +402,7 @@ async def test_of_long_runs_all_nodes_that_do_not_answer_are_given_nothing_for_a
     bench: Callable[..., Bench],
 ) -> None:
     b = bench()
-    long_runs(b, 0.1)
+    runs_take(b, 0.1)
     copies = [b.send()]
     await asyncio.sleep(0.010)
     b.near = Near(inboxes={"any": "_INBOX.third"})
@@ -417,10 +417,10 @@ async def test_nothing_of_a_question_is_left_where_runs_are_short_again(
     bench: Callable[..., Bench],
 ) -> None:
     b = bench()
-    long_runs(b, 1.05 * SHORT)
+    runs_take(b, 1.05 * SHORT)
     copies = [b.send() for _ in range(12)]
     await asyncio.sleep(0.005)
-    long_runs(b, 0.95 * SHORT)
+    runs_take(b, 0.95 * SHORT)
     copies.append(b.send())
     await stored(b, 13)
     waits = b.server.out._handovers
@@ -431,7 +431,7 @@ async def test_nothing_of_a_question_is_left_where_runs_are_short_again(
 
 async def test_a_refusal_is_a_sign_of_life_too(bench: Callable[..., Bench]) -> None:
     b = bench()
-    long_runs(b, SILENT)
+    runs_take(b, SILENT)
     b.send()
     last = b.send()
     waits = b.server.out._handovers
