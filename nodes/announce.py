@@ -52,6 +52,7 @@ class Announcer:
         self._told_load: dict[Where, list[int]] = {}
         self._announced: Set[Where] = set()  # a version that still loads is not
         self._keys: Set[str] = set()  # of gossip: what is served, and its loads
+        self._written = False  # all of it
         self._covering: set[tuple[str, int]] = set()
         self._adopted: set[tuple[str, int, str]] = set()  # version, stage, node
         self._changed = asyncio.Event()
@@ -105,6 +106,8 @@ class Announcer:
         if loads != self._told_load:
             self._told_load = loads
             self._members.set("memory", memory_free())
+        elif self._written:
+            return  # as it was told
         self._write()
 
     def _served(self) -> dict[Where, StageServer]:
@@ -122,9 +125,10 @@ class Announcer:
             self._members.delete(key)
         self._keys = serves.keys() | loads.keys()
         if self._set(serves):
-            self._set(loads)
+            self._written = self._set(loads)
             return
         # What is served comes before how busy it is: perhaps there is room without the loads.
+        self._written = False
         for key in loads:
             self._members.delete(key)
         self._set(serves)
@@ -135,7 +139,8 @@ class Announcer:
 
     def on_event(self, event: Event) -> None:
         """A change in the mesh: one of the living tells the dashboards."""
-        self._mesh.forget_near()
+        if event.kind != "updated" or not all(map(_of_load, event.detail.split(","))):
+            self._mesh.forget_near()
         if event.kind == "duplicate":
             log.error("two processes use the node id %s: %s", event.node, event.detail)
         if event.kind not in TOLD:
@@ -232,6 +237,11 @@ def load_of(server: StageServer, now: float) -> list[int]:
             int(window.percentile(0.99, now) * 1e6),
         ]
     return numbers
+
+
+def _of_load(key: str) -> bool:
+    """Whether a gossiped key says how busy a node is, and not what it serves or where."""
+    return key == "memory" or key.startswith("load/")
 
 
 def _moved(told: list[int], now: list[int]) -> bool:

@@ -172,6 +172,9 @@ class Handovers:
         now = time.monotonic()
         if self._held and (self._long or self._asked):
             self._lives(handed.inbox, now)
+            if self._timer is not None:
+                # Not to look in vain: a look of its own is a turn of the loop beside a run.
+                self._wait(min(map(self._due, self._held.values())))
         if message.data != DONE:
             self._turned_down(handed, now)
         else:

@@ -180,7 +180,7 @@ class Outbox:
         try:
             near = self._next_near()
             lent = UNLENT
-            if near.shared and claims is not None and claims.wants(job.features.tensors):
+            if near.shared and claims is not None:
                 lent = claims.lend(job.features.tensors)
             with lent:
                 parts = self._encode(job, lent)

@@ -19,10 +19,11 @@ import numpy as np
 from nodes.cancelled import Cancelled
 from nodes.headstart import HeadStarts
 from nodes.job import IDLE_RUNS, Job, StageModel, StageOptions
+from nodes.known import KnownAnswer
 from nodes.outbox import Outbox
 from nodes.waiting import Waiting
 from nodes.worker import Worker
-from shards.errors import InputError, RunTerminated, ShardsError
+from shards.errors import InputError, RunTerminated
 from shards.runtime import CancelToken
 from swarm.claims import Claims
 from swarm.errors import DecodeError, Status
@@ -69,7 +70,7 @@ class StageServer:
         self._claims = claims
         self._loop = asyncio.get_running_loop()
         self._waiting = Waiting(self._options, model.batchable, self._dispatch)
-        self._known: tuple[dict[str, np.ndarray], dict[str, np.ndarray]] | None = None
+        self.known = KnownAnswer(model, self.stage)
         rate = self._options.quota if self.stage == 1 else 0.0
         self._quotas = Quotas(rate, max(1.0, rate / 4)) if rate > 0 else None
         self._suspended = False
@@ -87,12 +88,18 @@ class StageServer:
     @property
     def queued(self) -> int:
         """Requests in hand on this node."""
-        return sum(len(lane.held) for lane in self.lanes) + len(self.head_starts)
+        queued = len(self.head_starts)
+        for lane in self.lanes:
+            queued += len(lane.held)
+        return queued
 
     @property
     def waiting(self) -> int:
         """Messages waiting in the stage's lanes, as last seen."""
-        return sum(lane.pending for lane in self.lanes)
+        waiting = 0
+        for lane in self.lanes:
+            waiting += lane.pending
+        return waiting
 
     # --- in -------------------------------------------------------------------------
 
@@ -193,10 +200,11 @@ class StageServer:
         usual = self.stats.compute.ewma or self.model.compute_ms / 1e3
         if usual >= self._options.inline_alone_below or self._waiting:
             return False
-        busy = self.worker is not None and self.worker.queued > 0
-        pause = job.arrived - self._ended
-        lone = self.queued <= 1 and type(job.delivery) is Early and not job.delivery.reply
-        return not busy and (pause > IDLE_RUNS * usual or lone)
+        if self.worker is not None and self.worker.queued:
+            return False
+        if job.arrived - self._ended > IDLE_RUNS * usual:
+            return True
+        return type(job.delivery) is Early and not job.delivery.reply and self.queued <= 1
 
     def _busy(self, handed: bool) -> bool:
         """Whether a head start would not start at once, or must not. What is handed over may wait
@@ -360,26 +368,6 @@ class StageServer:
             self.worker = Worker(self._loop, f"stage-{self.stage}")
         for lane in self.lanes:
             lane.resume()
-
-    def self_test(self) -> bool:
-        """Whether a run on known input still gives what it gave at the start."""
-        if self._known is None:
-            return True
-        inputs, expected = self._known
-        try:
-            outputs = self.model.run(inputs)
-        except ShardsError as error:
-            log.error("stage %d: the self-test failed: %s", self.stage, error)
-            return False
-        return all(np.array_equal(outputs[name], value) for name, value in expected.items())
-
-    def learn_known(self, inputs: dict[str, np.ndarray]) -> None:
-        """Take the present answer to `inputs` as what later self-tests compare with."""
-        try:
-            self._known = (inputs, self.model.run(inputs))
-        except ShardsError as error:
-            # Some models take no synthetic input (an index out of range): no later self-test.
-            log.info("stage %d: no self-tests while serving: %s", self.stage, error)
 
     # --- end ------------------------------------------------------------------------
 

@@ -29,7 +29,8 @@ class Waiting:
 
     def arrived(self, now: float) -> None:
         """A request came, whether it will wait here or not."""
-        self._arrivals.add(now)
+        if self._together:
+            self._arrivals.add(now)
 
     def add(self, job: Job) -> None:
         self._queue.append(job)

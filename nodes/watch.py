@@ -26,6 +26,7 @@ from swarm.flow.watchdog import Action, Verdict, Watchdog
 log = logging.getLogger("swarm.watchdog")
 
 LOOK_EVERY = BEAT  # seconds
+PULSE_EVERY = 5 * BEAT  # seconds
 SELF_TEST_EVERY = 30.0  # seconds
 RELOAD_EVERY = 1.0  # seconds
 GUARD_EVERY = 0.5  # seconds
@@ -86,7 +87,7 @@ class Watch:
     def _turn(self) -> None:
         """The loop's pulse: apart from the looks, since a look may wait for a long reload."""
         self._beat = time.monotonic()
-        self._pulse = asyncio.get_running_loop().call_at(next_beat(LOOK_EVERY), self._turn)
+        self._pulse = asyncio.get_running_loop().call_at(next_beat(PULSE_EVERY), self._turn)
 
     async def _look(self, server: StageServer, now: float, late: float, due: bool) -> None:
         dog = self._dogs.setdefault(server, Watchdog())
@@ -104,7 +105,7 @@ class Watch:
             verdict = dog.running(f"{worker.busy_since:.6f}", elapsed, p99, now)
         if not verdict and due and not server.queued:
             # In a thread: a long run on the loop would stall every other stage of this node.
-            verdict = dog.self_test(await asyncio.to_thread(server.self_test), now)
+            verdict = dog.self_test(await asyncio.to_thread(server.known.holds), now)
         if verdict:
             await self._act(server, verdict)
 

@@ -227,13 +227,18 @@ class Lane:
 
     def _keep_alive(self, now: int) -> None:
         threshold = now - int(self.ack_wait / 3 * 1e9)
+        due = [delivery for delivery in self.held.values() if delivery.touched <= threshold]
+        if not due:
+            return
+        self.link.gather.begin(len(due))  # in one write
         try:
-            for delivery in self.held.values():
-                if delivery.touched <= threshold:
-                    delivery.touched = now
-                    self.link.publish(delivery.reply, b"+WPI")
+            for delivery in due:
+                delivery.touched = now
+                self.link.publish(delivery.reply, b"+WPI")
         except NotConnected:
             return  # the lane is renewed on reconnect
+        finally:
+            self.link.gather.end()
 
     def _tune(self, now: float) -> None:
         """Let the credit follow the rate: what comes within AHEAD seconds, but not much more than

@@ -13,7 +13,7 @@ from nodes.config import NodeConfig
 from nodes.serving import Serving
 from swarm.gossip import Event, PeerView
 from swarm.link import LinkOptions
-from swarm.mesh import NEAR_FOR, Mesh
+from swarm.mesh import NEAR_KNOWN_FOR, Mesh
 from swarm.model import ModelInfo, Spec, Stage
 from swarm.near import NOWHERE
 from swarm.peerstate import serves_entries
@@ -169,7 +169,7 @@ async def test_who_joins_on_another_host_ends_the_use_of_shared_memory_at_once()
     scene.announcer.on_event(Event("joined", "far"))
     assert not mesh.near(INFO, 1).shared
     scene.peers.pop("far")
-    await asyncio.sleep(1.1 * NEAR_FOR)
+    await asyncio.sleep(1.1 * NEAR_KNOWN_FOR)
     assert mesh.near(INFO, 1).shared
 
 
