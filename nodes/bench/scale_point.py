@@ -144,9 +144,9 @@ async def _ask(
                 try:
                     result = await mesh.infer(model, {"x": x}, budget=BUDGET)
                     break
-                except ResourceExhausted:
+                except ResourceExhausted as error:
                     refused += 1
-                    await asyncio.sleep(random.uniform(0.001, 0.01))
+                    await asyncio.sleep(max(error.retry_after, random.uniform(0.001, 0.01)))
                 except SwarmError as error:
                     failures.append(error)
                     result = None

@@ -10,6 +10,7 @@ import pytest
 
 from nodes.announce import Announcer
 from nodes.config import NodeConfig
+from nodes.counters import StageStats
 from nodes.serving import Serving
 from swarm.gossip import Event, PeerView
 from swarm.link import LinkOptions
@@ -82,6 +83,9 @@ class Scene:
 
     def set(self, key: str, value: object) -> bool:
         return True
+
+    def delete(self, key: str) -> None:
+        """It is told no more."""
 
     async def tend(self, times: int = 1) -> list[str]:
         """The lanes of others that were opened meanwhile."""
@@ -195,6 +199,64 @@ async def test_a_fallback_covers_fast_mode_as_soon_as_the_last_primary_died() ->
             await asyncio.sleep(0.005)
     assert scene.told.count("gave-back") == 1
     task.cancel()
+
+
+@pytest.mark.parametrize(
+    ("event", "kept"),
+    [
+        (Event("updated", "other", "load/0123456789ab/0,memory"), True),
+        (Event("updated", "other", "load/0123456789ab/0,draining"), False),
+        (Event("updated", "other", "serves/0123456789ab"), False),
+        (Event("suspected", "other"), False),
+        (Event("died", "other"), False),
+    ],
+)
+async def test_where_nodes_are_is_asked_again_at_any_news_but_of_how_busy_they_are(
+    event: Event, kept: bool
+) -> None:
+    mesh = Mesh(LinkOptions())
+    mesh.claims.host = "a" * 16
+    scene = Scene(mesh=mesh)
+    mesh.peers = scene.announcer.peers
+    scene.add("me", host="a" * 16)
+    assert mesh.near(INFO, 1).shared
+    scene.peers.clear()
+    scene.announcer.on_event(event)
+    assert mesh.near(INFO, 1).shared is kept
+
+
+async def test_a_load_is_told_when_it_moves_or_could_not_be_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scene = Scene()
+    server = scene.serving.servers[0]
+    server.waiting, server.queued, server.stats = 0, 1, StageStats()
+    written: list[str] = []
+    room = True
+
+    def write(key: str, value: object) -> bool:
+        written.append(key.partition("/")[0])
+        return room
+
+    monkeypatch.setattr(scene, "set", write)
+    scene.announcer.announce()
+
+    def told() -> list[str]:
+        written.clear()
+        scene.announcer._announce_load()
+        return sorted(written)
+
+    assert told() == ["load", "memory", "serves"]
+    assert told() == []
+    server.queued = 2
+    assert told() == [], "by too little"
+    server.queued = 40
+    room = False
+    assert "serves" in told()
+    assert "serves" in told(), "there was no room"
+    room = True
+    assert told() == ["load", "serves"]
+    assert told() == []
 
 
 async def test_a_small_message_does_not_keep_large_ones_from_shared_memory() -> None:

@@ -362,6 +362,26 @@ async def test_of_long_runs_who_lives_is_left_to_them_for_as_long_as_they_take(
     assert b.link.expected == {}
 
 
+async def test_of_long_runs_each_word_puts_off_the_look_for_silence(
+    bench: Callable[..., Bench],
+) -> None:
+    """A look in vain would be a turn of the loop, and nothing but that."""
+    b = bench()
+    runs_take(b, 0.1)
+    for _ in range(4):
+        b.send()
+    waits = b.server.out._handovers
+    for _, _, reply in b.direct.sent[:-1]:
+        await asyncio.sleep(0.01)
+        before = time.monotonic()
+        b.direct.say(reply, DONE)
+        assert waits._planned >= before + QUIET * 0.1
+        assert waits._planned == min(map(waits._due, waits._held.values()))
+    b.direct.say(b.direct.sent[-1][2], DONE)
+    assert waits._timer is None
+    assert b.direct.asked == []
+
+
 async def test_of_long_runs_a_node_that_has_ended_is_found_out_by_the_question(
     bench: Callable[..., Bench],
 ) -> None:

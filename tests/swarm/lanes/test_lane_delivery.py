@@ -13,6 +13,7 @@ from swarm import jetstream
 from swarm.beat import next_beat
 from swarm.lanes import FALLBACK, PRIMARY, STANDBY, LaneOptions
 from swarm.lanes.consumer import AHEAD, REST, SLOW
+from swarm.link.gather import Gather
 from swarm.subjects import api
 
 pytestmark = pytest.mark.integration
@@ -157,6 +158,31 @@ async def test_a_message_held_long_is_kept_alive_and_stays_with_its_node(bench: 
     (got + other)[0].ack()
     await asyncio.sleep(2 * bench.options.ack_wait)
     assert len(got) + len(other) == 1
+
+
+async def test_what_is_held_long_is_kept_alive_in_one_write(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lane, got = await bench.lane(credit=4)
+    sender = await bench.sender()
+    for name in ("a", "b", "c"):
+        sender.send(name)
+    await eventually(lambda: len(got) == 3)
+    writes: list[bytes] = []
+    send = Gather._send
+
+    def noted(gather: Gather, data: bytes) -> None:
+        if gather is lane.link.gather and b"+WPI" in data:
+            writes.append(data)
+        send(gather, data)
+
+    monkeypatch.setattr(Gather, "_send", noted)
+    await asyncio.sleep(2 * lane.ack_wait)
+    assert writes
+    assert sum(data.count(b"+WPI") for data in writes[-2:]) >= 4, "of three, each time"
+    assert all(data.count(b"+WPI") <= 3 for data in writes)
+    await eventually(lambda: not lane.link.gather.corked)
+    assert [delivery.delivered for delivery in got] == [1] * 3
 
 
 async def test_a_lane_is_looked_at_seldom_as_soon_as_nothing_is_in_hand(bench: Bench) -> None:
