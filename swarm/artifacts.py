@@ -6,7 +6,6 @@ import asyncio
 import io
 from collections.abc import Callable, Mapping, Sequence
 
-import nats.errors
 import nats.js.errors
 from nats.aio.client import Client
 from nats.js.object_store import ObjectStore
@@ -32,10 +31,10 @@ async def put(
         for name, data in files.items():
             progress(name, len(data))
             await asyncio.wait_for(store.put(prefix + name, data), TRANSFER_TIMEOUT)
-    except (nats.errors.Error, TimeoutError) as error:
+    except control.TROUBLE as error:
         raise Unavailable(f"the object store did not take the model: {error!r}") from error
     finally:
-        await client.close()
+        await control.close(client)
 
 
 async def get(
@@ -55,10 +54,10 @@ async def get(
     except (nats.js.errors.ObjectNotFoundError, nats.js.errors.NotFoundError):
         model, version, _ = prefix.split("/")
         raise NotFound(f"{model}@{version} lacks the file {name!r} in this mesh") from None
-    except (nats.errors.Error, TimeoutError) as error:
+    except control.TROUBLE as error:
         raise Unavailable(f"the object store did not answer: {error!r}") from error
     finally:
-        await client.close()
+        await control.close(client)
     return files
 
 

@@ -6,13 +6,13 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-import nats.errors
 from nats.aio.client import Client
 from nats.micro import add_service
 from nats.micro.request import Request as MicroRequest
 from nats.micro.service import EndpointConfig, Service, ServiceConfig
 
 from swarm import oip
+from swarm.control import TROUBLE
 from swarm.errors import ResourceExhausted, Status, SwarmError
 from swarm.ids import ulid
 from swarm.messages import Request, Result
@@ -87,7 +87,7 @@ class InferService:
             except SwarmError as error:
                 result = _failure("", model, error)
             await _respond(request, result)
-        except (nats.errors.Error, OSError) as error:
+        except TROUBLE as error:
             log.info("an answer could not be sent: %s", error)
         except Exception:
             log.exception("a request to %s failed", request.subject)
@@ -97,7 +97,7 @@ class InferService:
         if self._service is not None:
             try:
                 await asyncio.wait_for(self._service.stop(), 1.0)
-            except (nats.errors.Error, OSError, TimeoutError) as error:
+            except TROUBLE as error:
                 log.debug("stopping the service: %r", error)
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=5.0)

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+from nats.aio.client import Client
+from real_server import eventually
+
+from swarm import control
+from swarm.beat import BEAT
+from swarm.control import Control
+from swarm.errors import Unavailable
+from swarm.link import LinkOptions
+from swarm.server import EmbeddedServer
+
+
+async def _closed_below(client: Client) -> None:
+    """As uvloop has it when the connection ended under a flush."""
+    raise RuntimeError("unable to perform operation on <TCPTransport closed=True>")
+
+
+async def test_a_client_that_cannot_even_be_closed_is_replaced(
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "WATCH_EVERY", BEAT)
+    clients: list[Client] = []
+
+    async def on_client(client: Client) -> None:
+        clients.append(client)
+
+    kept = Control(LinkOptions(servers=(server.url,)), "test", on_client)
+    running = asyncio.create_task(kept.run())
+    try:
+        await eventually(lambda: len(clients) == 1)
+        really_close = clients[0].close
+        monkeypatch.setattr(clients[0], "close", lambda: _closed_below(clients[0]))
+        reading = clients[0]._reading_task
+        assert reading is not None
+        reading.cancel()
+        await eventually(lambda: len(clients) == 2)
+        assert not running.done()
+        assert kept.rebuilt == 1
+        assert clients[1].is_connected
+        await really_close()
+    finally:
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+    assert clients[1].is_closed
+
+
+async def test_one_that_cannot_be_set_up_is_tried_anew(server: EmbeddedServer) -> None:
+    tries = 0
+
+    async def on_client(client: Client) -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            await _closed_below(client)
+
+    kept = Control(LinkOptions(servers=(server.url,)), "test", on_client)
+    running = asyncio.create_task(kept.run())
+    try:
+        await eventually(lambda: tries == 2)
+        assert not running.done()
+    finally:
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+
+
+async def test_a_connection_that_ends_under_a_transfer_is_unavailable(
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from swarm import artifacts
+
+    async def broken(client: Client, bucket: str, create: bool) -> object:
+        return await _closed_below(client)
+
+    monkeypatch.setattr(artifacts, "_store", broken)
+    options = LinkOptions(servers=(server.url,))
+    with pytest.raises(Unavailable, match="object store"):
+        await artifacts.get(options, "bucket", "m/1/", ["x"])
+    with pytest.raises(Unavailable, match="object store"):
+        await artifacts.put(options, "bucket", "m/1/", {"x": b""}, lambda name, size: None)
