@@ -50,8 +50,7 @@ class HeadStarts:
         self._early: dict[str, Early] = {}  # by message id
         self._by_bytes: dict[bytes, Early] = {}
         self._in_hand: set[Early] = set()  # worked on; no copy has come
-        self._handed_out: deque[str] = deque(maxlen=RECENT)  # message ids ...
-        self._handed_at: deque[int] = deque(maxlen=RECENT)  # ... and when, ns
+        self._handed_out: deque[tuple[int, str]] = deque(maxlen=RECENT)  # ns, message id
 
     def __len__(self) -> int:
         """Messages that are worked on and of which no lane has handed out a copy."""
@@ -97,21 +96,17 @@ class HeadStarts:
             if copy.settled and self._claims is not None:
                 self._claims.give_back(features.tensors, but=early.opened)
             return True
-        self._remember(copy, features.message_id)
+        self._handed_out.append((copy.received, features.message_id))
         return False
 
     def _join(self, early: Early, copy: Delivery) -> bool:
         self._forget(early)
         if copy.received - early.received > FORGOTTEN:
             return False
-        self._remember(copy, early.id)
+        self._handed_out.append((copy.received, early.id))
         if early.join(copy) and self._claims is not None:
             self._claims.done(list(early.opened))
         return True
-
-    def _remember(self, copy: Delivery, message_id: str) -> None:
-        self._handed_out.append(message_id)
-        self._handed_at.append(copy.received)
 
     def clear(self) -> None:
         """The lanes' copies will be handed out anew, or to others."""
@@ -135,7 +130,7 @@ class HeadStarts:
         # What is stored later has another budget, and so other bytes.
         early = Early(message_id, b"" if reply else data, sent, now, self._ended, reply)
         job = Job.of(early, features)
-        if Claimed in map(type, features.tensors.values()):
+        if any(type(value) is Claimed for value in features.tensors.values()):
             if self._claims is None:
                 raise DecodeError("this node has no shared memory")
             job.opened = early.opened = self._claims.open(features.tensors)
@@ -147,9 +142,9 @@ class HeadStarts:
 
     def _overtaken(self, message_id: str, sent: int, reply: str) -> bool:
         """Whether the copy came first (it may even be done), as far as that is known."""
-        at = self._handed_at
-        unknown = not reply and len(at) == RECENT and at[0] >= sent
-        return unknown or message_id in self._handed_out
+        recent = self._handed_out
+        unknown = not reply and len(recent) == RECENT and recent[0][0] >= sent
+        return unknown or any(known == message_id for _, known in recent)
 
     def _room(self) -> bool:
         """The oldest makes it when it is done: its copy went elsewhere, or there was none."""

@@ -88,18 +88,12 @@ class StageServer:
     @property
     def queued(self) -> int:
         """Requests in hand on this node."""
-        queued = len(self.head_starts)
-        for lane in self.lanes:
-            queued += len(lane.held)
-        return queued
+        return sum(len(lane.held) for lane in self.lanes) + len(self.head_starts)
 
     @property
     def waiting(self) -> int:
         """Messages waiting in the stage's lanes, as last seen."""
-        waiting = 0
-        for lane in self.lanes:
-            waiting += lane.pending
-        return waiting
+        return sum(lane.pending for lane in self.lanes)
 
     # --- in -------------------------------------------------------------------------
 

@@ -29,8 +29,7 @@ class Waiting:
 
     def arrived(self, now: float) -> None:
         """A request came, whether it will wait here or not."""
-        if self._together:
-            self._arrivals.add(now)
+        self._arrivals.add(now)
 
     def add(self, job: Job) -> None:
         self._queue.append(job)

@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import msgpack
 import numpy as np
 
 from swarm.errors import DecodeError, SwarmError
@@ -22,7 +23,7 @@ from swarm.link import Link, LinkMessage
 from swarm.shm import MIN_BYTES, Claim, Reader, Ring, ShmError, ShmGone, host_id, sweep, unavailable
 from swarm.subjects import INBOX
 from swarm.tensors import Claimed, Part, claim_prefix, encode_tensors, plain
-from swarm.wire import pack, unpack_map
+from swarm.wire import unpack_map
 
 log = logging.getLogger("swarm.claims")
 
@@ -104,7 +105,7 @@ class Claims:
         self._ring = Ring(mesh)
         self._reader = Reader(mesh)
         self._inbox = f"{link.options.inbox}.claims.x"
-        self._owner: bytes = pack("owner") + pack(self._inbox)
+        self._owner: bytes = msgpack.packb("owner") + msgpack.packb(self._inbox)
         self._sid = link.subscribe(self._inbox, self._fetched_from)
         self._finished: list[Claim] = []
         self._finished_bytes = 0
@@ -133,7 +134,7 @@ class Claims:
         parts: list[Part] = [b"\xde" + len(tensors).to_bytes(2, "big")]
         claims: list[Claim] = []
         lent = Lent(None, self._ring, claims)
-        try:
+        with lent:  # an error half-way leaves nothing lent
             for name, array in tensors.items():
                 if array.nbytes < MIN_BYTES:
                     parts += encode_tensors({name: array})[1:]
@@ -147,9 +148,6 @@ class Claims:
                 wire = claim.to_wire()
                 prefix = claim_prefix(name, array.dtype, array.shape)
                 parts += (prefix, _CLAIM, len(wire).to_bytes(1, "big"), wire, self._owner)
-        except BaseException:
-            lent.take_back()  # an error half-way leaves nothing lent
-            raise
         self.lent += len(claims)
         lent.packed = b"".join(parts)
         return lent
@@ -304,7 +302,7 @@ class Claims:
                     claim, owner = _parse(name, value), _owner(name, value)
                     reply = self._link.expect(arrived)
                     waiting[reply] = name
-                    self._link.publish(owner, pack({"claim": claim.to_wire()}), reply)
+                    self._link.publish(owner, msgpack.packb({"claim": claim.to_wire()}), reply)
         except (SwarmError, ShmError) as error:
             give_up(error)
             return

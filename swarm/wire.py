@@ -22,19 +22,17 @@ MAX_ITEMS = 4096  # of one map or array
 MAX_ITEMS_WALKED = 64 * 1024  # of a large message in all: a node must not walk for seconds
 
 _TEXT = frozenset({str})
-# One for all messages: `packb` makes one, with a buffer of 256 KB, for each.
-_pack = msgpack.Packer().pack
 
 
 def pack(doc: Any) -> bytes:
     """`doc` as MessagePack."""
-    packed: bytes = _pack(doc)
+    packed: bytes = msgpack.packb(doc)
     return packed
 
 
 def pack_open_map(doc: dict[str, Any], extra: int = 1) -> bytes:
     """`doc` as a MessagePack map that announces `extra` more entries, to be appended."""
-    packed: bytes = _pack(doc)
+    packed: bytes = msgpack.packb(doc)
     head = 1 if packed[0] & 0xF0 == 0x80 else 3
     return b"\xde" + (len(doc) + extra).to_bytes(2, "big") + packed[head:]
 

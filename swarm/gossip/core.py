@@ -30,12 +30,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from random import Random
 
+import msgpack
+
 from swarm.gossip.config import LAN, GossipConfig
 from swarm.gossip.detector import Detector, Pending
 from swarm.gossip.effects import Effect, Event, PeerView, Send, State
 from swarm.gossip.exchange import Exchange, Validator, plain
 from swarm.gossip.rumours import Rumours
-from swarm.gossip.state import ALIVE, DEAD, LEFT, SUSPECT, NodeState, pack
+from swarm.gossip.state import ALIVE, DEAD, LEFT, SUSPECT, NodeState
 from swarm.gossip.table import Table
 from swarm.gossip.wire import Message, Refused, check_key, decode, read_value, valid_id
 
@@ -110,7 +112,7 @@ class Gossip:
         if not plain(value):
             raise ValueError(f"{key}: only scalars, and lists and maps of them, can be gossiped")
         try:
-            packed: bytes = pack(value)
+            packed: bytes = msgpack.packb(value)
         except (OverflowError, ValueError) as error:
             raise ValueError(f"{key}: {error}") from None
         own, config = self._table.own, self.config

@@ -18,12 +18,14 @@ from dataclasses import dataclass
 from math import inf
 from random import Random
 
+import msgpack
+
 from swarm.gossip.config import GossipConfig
 from swarm.gossip.effects import Effect, Event, Request, Send
 from swarm.gossip.exchange import Exchange
 from swarm.gossip.health import Doubt, LocalHealth, suspicion_seconds
 from swarm.gossip.phi import PhiDetector, deviations
-from swarm.gossip.state import ALIVE, DEAD, LEFT, SUSPECT, Entry, pack
+from swarm.gossip.state import ALIVE, DEAD, LEFT, SUSPECT, Entry
 from swarm.gossip.table import Table
 
 _MOST_PENDING = 4096  # requests whose outcome the driver may still owe
@@ -82,7 +84,7 @@ class Detector:
     ) -> Request:
         """A SYN to `node`, with its deadline: `hops` round trips."""
         config = self._config
-        about = pack(claim) if claim else None
+        about = msgpack.packb(claim) if claim else None
         payload = self._exchange.syn(node, about, news, window)
         self._token += 1
         known = self._table.nodes.get(node)
@@ -114,7 +116,7 @@ class Detector:
         self.health.better()
         if pending.client is not None:
             frame = self._exchange.frame("probed")
-            frame.extra("p", pack(pending.node))
+            frame.extra("p", msgpack.packb(pending.node))
             return [Send(pending.client, frame.encode())]
         state = self._table.nodes.get(pending.node)
         if pending.claim and state and pending.claim[4] >= DEAD and not state.final:
@@ -145,7 +147,7 @@ class Detector:
             if doubt is not None:
                 fresh.accusers = doubt.accusers
             probe = self._exchange.frame("probe")
-            probe.extra("p", pack(node))
+            probe.extra("p", msgpack.packb(node))
             payload = probe.encode()
             helpers = self._table.random_peers(self._config.helpers, without=node)
             effects: list[Effect] = [Send(helper, payload) for helper in helpers]

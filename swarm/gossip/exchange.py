@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import cast
 
+import msgpack
+
 from swarm.gossip.config import GossipConfig
 from swarm.gossip.effects import Event
 from swarm.gossip.rumours import Rumours
@@ -33,7 +35,6 @@ from swarm.gossip.state import (
     NodeState,
     apply,
     array_header,
-    pack,
 )
 from swarm.gossip.table import Table
 from swarm.gossip.wire import Frame, Message, Refused, Window, read_value
@@ -74,7 +75,7 @@ class Exchange:
         self._table = table
         self._rumours = rumours
         self._counters = counters
-        self._instance: bytes = pack(instance)
+        self._instance: bytes = msgpack.packb(instance)
         self._key = key
         self._validator = validator
         self._window_size = config.window_min
@@ -121,7 +122,7 @@ class Exchange:
             if not self._pass_repaired:
                 self._window_size = max(self._config.window_min, self._window_size // 2)
             self._pass_repaired = False
-        head = b"\x93" + pack(low) + pack(high)
+        head = b"\x93" + msgpack.packb(low) + msgpack.packb(high)
         frame.extra("w", b"".join((head, array_header(len(entries)), *entries)))
 
     def answer(self, kind: str, heard: Heard, known: set[str], news: bool) -> bytes | None:
@@ -206,7 +207,7 @@ class Exchange:
         state = table.nodes.get(node)
         if state is None:
             if status < DEAD and reply:
-                heard.need[node] = pack((node, generation, 0))
+                heard.need[node] = msgpack.packb((node, generation, 0))
             return
         if generation != state.generation:
             if node == strong:
@@ -237,7 +238,7 @@ class Exchange:
         if version < state.version:
             heard.give[node] = version
         else:
-            heard.need[node] = pack((node, generation, state.version))
+            heard.need[node] = msgpack.packb((node, generation, state.version))
 
     def _about_me(self, entry: Entry, heard: Heard, now: float, reply: bool) -> None:
         """What others hold against us: refute it, at most once per `rebirth` for the graver."""

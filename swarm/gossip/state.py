@@ -10,12 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgpack
-
-# One for all values: `msgpack.packb` makes one, with a buffer of 256 KB, for each.
-pack: Callable[[Any], bytes] = msgpack.Packer().pack
 
 ALIVE, SUSPECT, DEAD, LEFT = range(4)  # as on the wire; DEAD and LEFT are final for a generation
 
@@ -74,7 +71,7 @@ class NodeState:
         self.floor = floor
         self.items = items
         # Entries are sent far more often than they change.
-        self.entry: bytes = pack((node, generation, heartbeat, version, status))
+        self.entry: bytes = msgpack.packb((node, generation, heartbeat, version, status))
 
     @property
     def final(self) -> bool:
@@ -122,8 +119,8 @@ class NodeState:
             (
                 b"\x98",
                 self.entry[1:],
-                pack(base),
-                pack(self.floor),
+                msgpack.packb(base),
+                msgpack.packb(self.floor),
                 array_header(len(wires)),
                 *wires,
             )
@@ -140,7 +137,7 @@ class NodeState:
 
 def make_item(key: str, version: int, packed: bytes | None, value: object, now: float) -> Item:
     """An item with its encoding, which is what deltas are made of."""
-    return Item(version, packed, value, now, pack((key, version, packed)))
+    return Item(version, packed, value, now, msgpack.packb((key, version, packed)))
 
 
 def array_header(length: int) -> bytes:

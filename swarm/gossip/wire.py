@@ -27,7 +27,7 @@ from typing import Any
 
 import msgpack
 
-from swarm.gossip.state import LEFT, Delta, Entry, array_header, pack
+from swarm.gossip.state import LEFT, Delta, Entry, array_header
 
 VERSION = 1
 MAC_BYTES = 16
@@ -90,7 +90,7 @@ class Frame:
     """
 
     def __init__(self, kind: str, sender: bytes, budget: int, key: bytes | None) -> None:
-        self._head = b"".join((b"\xa1v\x01\xa1t", pack(kind), b"\xa1s", sender))
+        self._head = b"".join((b"\xa1v\x01\xa1t", msgpack.packb(kind), b"\xa1s", sender))
         self._lists: dict[str, list[bytes]] = {}
         self._extra: list[bytes] = []
         self._key = key
@@ -116,7 +116,7 @@ class Frame:
 
     def extra(self, field: str, packed: bytes) -> None:
         """Set a one-off field (w or p). The caller has checked that it fits in `left`."""
-        self._extra.append(pack(field) + packed)
+        self._extra.append(msgpack.packb(field) + packed)
         self._left -= len(packed) + 2
 
     def encode(self) -> bytes:
@@ -125,7 +125,7 @@ class Frame:
         for section in _SECTIONS:
             elements = self._lists.get(section)
             if elements:
-                parts += (pack(section), array_header(len(elements)), *elements)
+                parts += (msgpack.packb(section), array_header(len(elements)), *elements)
         parts += self._extra
         body = b"".join(parts)
         return body + _mac(body, self._key) if self._key else body
