@@ -172,9 +172,12 @@ class Handovers:
         now = time.monotonic()
         if self._held and (self._long or self._asked):
             self._lives(handed.inbox, now)
-            if self._timer is not None:
+            if self._planned - now < handed.quiet / 2:
                 # Not to look in vain: a look of its own is a turn of the loop beside a run.
-                self._wait(min(map(self._due, self._held.values())))
+                due = min(map(self._due, self._held.values()))
+                if due > self._planned:
+                    self._put_off = False
+                    self._wait(due)
         if message.data != DONE:
             self._turned_down(handed, now)
         else:

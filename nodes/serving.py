@@ -142,7 +142,7 @@ class Serving:
         )
         server = StageServer(mesh.link, runtime, out, options, mesh.claims)
         if runtime.runtime is not None:
-            server.known.learn(random_feeds(runtime.shard.receives, seed=1))
+            server.learn_known(random_feeds(runtime.shard.receives, seed=1))
         self.servers.append(server)
         self._add_lane(server, ANY)
         fresh = FreshLane(

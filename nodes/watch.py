@@ -105,7 +105,7 @@ class Watch:
             verdict = dog.running(f"{worker.busy_since:.6f}", elapsed, p99, now)
         if not verdict and due and not server.queued:
             # In a thread: a long run on the loop would stall every other stage of this node.
-            verdict = dog.self_test(await asyncio.to_thread(server.known.holds), now)
+            verdict = dog.self_test(await asyncio.to_thread(server.self_test), now)
         if verdict:
             await self._act(server, verdict)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeVar
 
 import nats.js.errors
 from nats.aio.client import Client
@@ -13,6 +14,8 @@ from nats.js.object_store import ObjectStore
 from swarm import control
 from swarm.errors import NotFound, Unavailable
 from swarm.link import LinkOptions
+
+T = TypeVar("T")
 
 TRANSFER_TIMEOUT = 120.0  # seconds for one artifact
 
@@ -27,14 +30,19 @@ async def put(
     """Store `files` under `prefix`; `progress(name, bytes)` before each. Raises `Unavailable`."""
     client = await control.connect(options, "swarm-registry")
     try:
-        store = await _store(client, bucket, create=True)
+        store = await _taken(_store(client, bucket, create=True))
         for name, data in files.items():
             progress(name, len(data))
-            await asyncio.wait_for(store.put(prefix + name, data), TRANSFER_TIMEOUT)
-    except control.TROUBLE as error:
-        raise Unavailable(f"the object store did not take the model: {error!r}") from error
+            await _taken(store.put(prefix + name, data))
     finally:
         await control.close(client)
+
+
+async def _taken(call: Awaitable[T]) -> T:
+    try:
+        return await asyncio.wait_for(call, TRANSFER_TIMEOUT)
+    except control.TROUBLE as error:
+        raise Unavailable(f"the object store did not take the model: {error!r}") from error
 
 
 async def get(

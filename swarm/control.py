@@ -59,8 +59,7 @@ async def connect(options: LinkOptions, name: str) -> Client:
             allow_reconnect=True,
             max_reconnect_attempts=-1,
             reconnect_time_wait=0.1,
-            # The link beside it looks more often; each of these wakes both processes.
-            ping_interval=5 * options.ping_interval,
+            ping_interval=options.ping_interval,
             max_outstanding_pings=2,
             drain_timeout=2,
             **kwargs,
@@ -102,7 +101,7 @@ class Control:
                     self.client = await connect(self._options, self._name)
                     await self._on_client(self.client)
                 except (Unavailable, *TROUBLE) as error:
-                    log.info("control connection: %s", error)
+                    log.info("control connection: %r", error)
                     await self._discard()
                     await asyncio.sleep(0.5)
                     continue

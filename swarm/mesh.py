@@ -42,7 +42,7 @@ CONNECT_TIMEOUT = 5.0  # seconds
 # Seconds; a client's hosts say it in their statuses, a node's peers in gossip, which says at once
 # what changes (`forget_near`). Behind a long run the answer costs 0.1 ms, before the message goes.
 NEAR_FOR, NEAR_KNOWN_FOR = 0.2, 1.0
-TEND_EVERY = 10 * BEAT  # seconds
+TEND_EVERY = 5 * BEAT  # seconds
 
 
 class Mesh:
@@ -144,7 +144,7 @@ class Mesh:
                 self.link.publish(subject, data)
 
     async def tend(self) -> None:
-        """Now and then: give back shared memory that nobody needs. Until cancelled."""
+        """Once a second: give back shared memory that nobody needs. Until cancelled."""
         while True:
             await beat(TEND_EVERY)
             self.claims.tend()

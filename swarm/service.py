@@ -86,9 +86,10 @@ class InferService:
                 result = await self._answer(model, ask)
             except SwarmError as error:
                 result = _failure("", model, error)
-            await _respond(request, result)
-        except TROUBLE as error:
-            log.info("an answer could not be sent: %s", error)
+            try:
+                await _respond(request, result)
+            except TROUBLE as error:
+                log.info("an answer could not be sent: %r", error)
         except Exception:
             log.exception("a request to %s failed", request.subject)
 

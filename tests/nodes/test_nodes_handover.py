@@ -362,24 +362,44 @@ async def test_of_long_runs_who_lives_is_left_to_them_for_as_long_as_they_take(
     assert b.link.expected == {}
 
 
-async def test_of_long_runs_each_word_puts_off_the_look_for_silence(
+async def test_of_long_runs_a_word_puts_off_the_look_for_silence(
     bench: Callable[..., Bench],
 ) -> None:
     """A look in vain would be a turn of the loop, and nothing but that."""
     b = bench()
-    runs_take(b, 0.1)
-    for _ in range(4):
-        b.send()
+    runs_take(b, 0.2)
+    copies = [b.send() for _ in range(4)]
     waits = b.server.out._handovers
     for _, _, reply in b.direct.sent[:-1]:
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.2)
+        waits._put_off = True  # the last look came late
         before = time.monotonic()
         b.direct.say(reply, DONE)
-        assert waits._planned >= before + QUIET * 0.1
+        assert waits._planned >= before + QUIET * 0.2
         assert waits._planned == min(map(waits._due, waits._held.values()))
+        assert not waits._put_off, "the next look may come late too"
     b.direct.say(b.direct.sent[-1][2], DONE)
     assert waits._timer is None
     assert b.direct.asked == []
+    assert await ended(*copies) == ["ack"] * 4
+
+
+async def test_of_long_runs_words_do_not_put_off_the_look_at_another_node(
+    bench: Callable[..., Bench],
+) -> None:
+    b = bench()
+    runs_take(b, 0.2)
+    b.send()
+    b.near = Near(inboxes={"any": "_INBOX.third"})
+    b.send()
+    b.send()
+    waits = b.server.out._handovers
+    await asyncio.sleep(0.2)
+    planned = waits._planned
+    b.direct.say(b.direct.sent[1][2], DONE)
+    assert waits._planned == planned == min(map(waits._due, waits._held.values()))
+    await asked(b, 1)
+    assert b.direct.asked[0][0] == NEXT
 
 
 async def test_of_long_runs_a_node_that_has_ended_is_found_out_by_the_question(

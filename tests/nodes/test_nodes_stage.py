@@ -349,11 +349,11 @@ async def test_the_self_test_notices_a_model_that_computes_otherwise(
 ) -> None:
     b = bench()
     known = {"x": np.arange(4, dtype=np.float32).reshape(1, 4)}
-    assert b.server.known.holds()  # nothing is known yet
-    b.server.known.learn(known)
-    assert b.server.known.holds()
+    assert b.server.self_test()  # nothing is known yet
+    b.server.learn_known(known)
+    assert b.server.self_test()
     b.model.run = lambda tensors, cancel=None: {"x": tensors["x"] + 2}  # type: ignore[method-assign]
-    assert not b.server.known.holds()
+    assert not b.server.self_test()
 
 
 async def test_a_cancelled_request_that_waits_is_dropped_and_the_others_are_served(

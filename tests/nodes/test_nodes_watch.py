@@ -44,7 +44,6 @@ class FakeServer:
         self.tests = 0
         self.acts: list[str] = []
         self.stats = SimpleNamespace(compute=FakeWindow())
-        self.known = SimpleNamespace(holds=self.self_test)
 
     def end_overdue(self, now: float) -> None:
         """It never blocks the loop."""
