@@ -110,7 +110,7 @@ class Mesh:
         key = (info.model, info.version, stage, large)
         now = time.monotonic()
         self.hosts.asked += not large
-        at, answer = self._near.get(key, (-NEAR_FOR, NOWHERE))
+        at, answer = self._near.get(key, (-NEAR_KNOWN_FOR, NOWHERE))
         known = self.peers
         if now - at > (NEAR_FOR if known is None else NEAR_KNOWN_FOR):
             peers = self.hosts.serving(*key) if known is None else known(info, stage)
