@@ -21,7 +21,7 @@ from swarm.lanes import FALLBACK, MOST_ACK_WAIT, PRIMARY, Lane
 from swarm.membership import Membership
 from swarm.mesh import Mesh
 from swarm.model import ModelInfo
-from swarm.peerstate import StagePeer, Where, load_entries, serves_entries, serving
+from swarm.peerstate import StagePeer, Where, load_entries, of_load, serves_entries, serving
 from swarm.routing.rendezvous import rendezvous
 
 log = logging.getLogger("swarm.node")
@@ -139,7 +139,7 @@ class Announcer:
 
     def on_event(self, event: Event) -> None:
         """A change in the mesh: one of the living tells the dashboards."""
-        if event.kind != "updated" or not all(map(_of_load, event.detail.split(","))):
+        if event.kind != "updated" or not all(map(of_load, event.detail.split(","))):
             self._mesh.forget_near()
         if event.kind == "duplicate":
             log.error("two processes use the node id %s: %s", event.node, event.detail)
@@ -237,11 +237,6 @@ def load_of(server: StageServer, now: float) -> list[int]:
             int(window.percentile(0.99, now) * 1e6),
         ]
     return numbers
-
-
-def _of_load(key: str) -> bool:
-    """Whether a gossiped key says how busy a node is, and not what it serves or where."""
-    return key == "memory" or key.startswith("load/")
 
 
 def _moved(told: list[int], now: list[int]) -> bool:

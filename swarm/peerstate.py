@@ -71,6 +71,11 @@ def load_entries(loads: Mapping[Where, Sequence[int]]) -> dict[str, list[list[in
     return entries
 
 
+def of_load(key: str) -> bool:
+    """Whether a gossiped key says how busy a node is, and not what it serves or where."""
+    return key == "memory" or key.startswith("load/")
+
+
 # --- judged -------------------------------------------------------------------------------
 
 

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 from nats.aio.client import Client
@@ -20,6 +21,21 @@ async def _closed_below(client: Client) -> None:
     raise RuntimeError("unable to perform operation on <TCPTransport closed=True>")
 
 
+@asynccontextmanager
+async def kept(
+    server: EmbeddedServer, on_client: Callable[[Client], Awaitable[None]]
+) -> AsyncIterator[tuple[Control, asyncio.Task[None]]]:
+    """A control connection that runs, and its task."""
+    control = Control(LinkOptions(servers=(server.url,)), "test", on_client)
+    running = asyncio.create_task(control.run())
+    try:
+        yield control, running
+    finally:
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+
+
 async def test_a_client_that_cannot_even_be_closed_is_replaced(
     server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -29,9 +45,7 @@ async def test_a_client_that_cannot_even_be_closed_is_replaced(
     async def on_client(client: Client) -> None:
         clients.append(client)
 
-    kept = Control(LinkOptions(servers=(server.url,)), "test", on_client)
-    running = asyncio.create_task(kept.run())
-    try:
+    async with kept(server, on_client) as (connection, running):
         await eventually(lambda: len(clients) == 1)
         really_close = clients[0].close
         monkeypatch.setattr(clients[0], "close", lambda: _closed_below(clients[0]))
@@ -40,13 +54,9 @@ async def test_a_client_that_cannot_even_be_closed_is_replaced(
         reading.cancel()
         await eventually(lambda: len(clients) == 2)
         assert not running.done()
-        assert kept.rebuilt == 1
+        assert connection.rebuilt == 1
         assert clients[1].is_connected
         await really_close()
-    finally:
-        running.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await running
     assert clients[1].is_closed
 
 
@@ -59,15 +69,9 @@ async def test_one_that_cannot_be_set_up_is_tried_anew(server: EmbeddedServer) -
         if tries == 1:
             await _closed_below(client)
 
-    kept = Control(LinkOptions(servers=(server.url,)), "test", on_client)
-    running = asyncio.create_task(kept.run())
-    try:
+    async with kept(server, on_client) as (_, running):
         await eventually(lambda: tries == 2)
         assert not running.done()
-    finally:
-        running.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await running
 
 
 async def test_a_connection_that_ends_under_a_transfer_is_unavailable(
