@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -24,8 +29,9 @@ class World:
     def monotonic(self) -> float:
         return self.now
 
-    async def sleep(self, seconds: float) -> None:
-        self.now += seconds
+    async def one_ends(self, pids: list[int], seconds: float) -> None:
+        """As on a kernel that does not tell."""
+        self.now += min(seconds, module.POLL)
         if self.now >= self.until:
             raise asyncio.CancelledError
 
@@ -42,7 +48,7 @@ class FakeNode(NodeProcess):
         return bool(self.starts) and self.world.now < self.starts[-1] + self.lifetime
 
     def start(self) -> None:
-        self.process = SimpleNamespace(returncode=1)  # type: ignore[assignment]
+        self.process = SimpleNamespace(returncode=1, pid=0)  # type: ignore[assignment]
         self.started = self.world.now
         self.starts.append(self.world.now)
 
@@ -57,7 +63,7 @@ def node(world: World, lifetime: float) -> FakeNode:
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     made = World()
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=made.monotonic))
-    monkeypatch.setattr(module, "asyncio", SimpleNamespace(sleep=made.sleep))
+    monkeypatch.setattr(module, "one_ends", made.one_ends)
     return made
 
 
@@ -121,3 +127,37 @@ async def test_one_nodes_backoff_does_not_hold_up_another(world: World) -> None:
         [BACKOFF[0]] * (len(fine.starts) - 1), abs=3 * module.POLL
     )
     assert len(fine.starts) == 6
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    """A child process that does nothing."""
+    process = subprocess.Popen(["sleep", "60"])
+    yield process
+    process.kill()
+    process.wait(5.0)
+
+
+async def test_a_death_is_noticed_at_once_and_a_node_that_lives_is_not_asked_after(
+    sleeper: subprocess.Popen[bytes],
+) -> None:
+    """By the kernel's word: a supervisor's own looks are a second apart."""
+    started = time.monotonic()
+    await module.one_ends([sleeper.pid], 0.3)
+    assert time.monotonic() - started >= 0.29
+    asyncio.get_running_loop().call_later(0.1, sleeper.kill)
+    async with asyncio.timeout(10.0):
+        await module.one_ends([sleeper.pid], 60.0)
+    assert sleeper.poll() == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("failure", [AttributeError, ProcessLookupError])
+async def test_where_the_kernel_does_not_tell_it_is_asked_often(
+    monkeypatch: pytest.MonkeyPatch, failure: type[Exception]
+) -> None:
+    def refuse(pid: int) -> int:
+        raise failure
+
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    async with asyncio.timeout(10.0):
+        await module.one_ends([os.getpid()], 60.0)
