@@ -21,6 +21,7 @@ from math import inf
 from typing import Any, cast
 from urllib.parse import SplitResult, urlsplit
 
+from swarm.beat import next_beat
 from swarm.errors import NoResponders, NotConnected, ResourceExhausted, SwarmError
 from swarm.link.gather import Gather
 from swarm.link.parser import Parser, ProtocolError
@@ -150,7 +151,7 @@ class Link(asyncio.BufferedProtocol):
         self._notify(self.on_up)
         while not self._lost.is_set() and not self._closing:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self.options.ping_interval):
+                async with asyncio.timeout_at(next_beat(self.options.ping_interval)):
                     await self._lost.wait()
             if self._lost.is_set():
                 break

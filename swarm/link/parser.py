@@ -13,6 +13,8 @@ from collections.abc import Callable
 CHUNK = 256 * 1024  # bytes; one read
 # A payload that is not complete yet and larger than this gets memory of its own.
 OWN_MEMORY_FROM = 32 * 1024
+LONGEST_LINE = 64 * 1024  # bytes of a control line
+_TOO_LONG = f"a control line longer than {LONGEST_LINE} bytes"
 
 OnMessage = Callable[[int, bytes, bytes, bytes | None, "bytes | memoryview"], None]
 OnControl = Callable[[bytes, bytes], None]
@@ -65,8 +67,8 @@ class Parser:
         while start < end:
             line_end = buffer.find(b"\r\n", start, end)
             if line_end < 0:
-                if end - start > 64 * 1024:
-                    raise ProtocolError("a control line longer than 64 KB")
+                if end - start > LONGEST_LINE:
+                    raise ProtocolError(_TOO_LONG)
                 break
             first = buffer[start]
             if first == 77 or first == 72:  # M(SG), H(MSG)
@@ -75,6 +77,8 @@ class Parser:
                     break
                 start = after
             else:
+                if line_end - start > LONGEST_LINE:
+                    raise ProtocolError(_TOO_LONG)
                 verb, _, argument = bytes(buffer[start:line_end]).partition(b" ")
                 start = line_end + 2
                 self._on_control(verb.upper(), argument)

@@ -154,6 +154,7 @@ def test_a_large_payload_is_handed_over_in_memory_of_its_own() -> None:
         b"HMSG a 1 b x 5\r\n",
         b"MSG a 1 \xff\r\n",
         b"x" * (70 * 1024),
+        b"x" * (70 * 1024) + b"\r\n",
     ],
 )
 def test_a_malformed_line_is_a_protocol_error(line: bytes) -> None:
