@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -28,6 +29,7 @@ from swarm.wire import unpack_map
 log = logging.getLogger("swarm.claims")
 
 FETCH_TIMEOUT = 2.0  # seconds
+SWEEP_EVERY = 5.0  # seconds; each opens the segments of all of a host's processes
 # What is done with is gathered: one PING, and its answer's turn of the loop, for all of it.
 CONFIRM_AFTER, CONFIRM_BYTES = 0.25, 8 << 20  # seconds, bytes
 
@@ -111,6 +113,7 @@ class Claims:
         self._finished_bytes = 0
         self._confirming: asyncio.TimerHandle | None = None
         link.on_down.append(self._forget_finished)
+        self._swept = 0.0
         self.lent = 0
         self.fetched = 0
 
@@ -316,7 +319,9 @@ class Claims:
         """Call about every second: expire what nobody released, sweep what the dead left."""
         self._ring.reclaim()
         self._reader.prune()
-        sweep(self._mesh)
+        if (now := time.monotonic()) - self._swept > SWEEP_EVERY:
+            self._swept = now
+            sweep(self._mesh)
 
     async def close(self, linger: float = 1.0) -> None:
         """Give borrowers a moment, then free everything."""

@@ -160,7 +160,12 @@ class Lane:
         lost, self._looked = self._looked - EXPIRES - GRACE, now / 1e9
         while self._asked and self._asked[0] < lost:
             self._asked.popleft()
-        self._replenish()
+        if self._resting:
+            # With the rest of the credit, when that expires: one pull a second instead of two,
+            # each of which wakes the node and the server.
+            self._replenish_half()
+        else:
+            self._replenish()
 
     def _plan_look(self) -> None:
         """The next look, instead of the one that was to come; none for a lane that is being renewed
@@ -317,8 +322,9 @@ class Lane:
         if status == b"408":
             for _ in range(min(_pending_messages(headers), len(self._asked))):
                 self._asked.popleft()
-            # Single ones become pulls of many again, so an idle lane asks once or twice a second.
-            self._replenish_half()
+            # Single ones become pulls of many again, and those of an idle lane one.
+            if not (self._resting and self._asked):
+                self._replenish_half()
             return
         self._asked.clear()
         if status in (b"503", b"404") or b"Deleted" in headers or b"Leadership" in headers:

@@ -153,3 +153,21 @@ async def test_two_lanes_share_the_work_and_every_message_is_done_once(bench: Be
     assert sorted(map(int, bodies(first + second))) == list(range(200))
     assert first
     assert second
+
+
+async def test_an_idle_lane_asks_once_for_all_that_it_may_hold(bench: Bench) -> None:
+    """Pulls that came about at different times are one as soon as they have run out."""
+    lane, got = await bench.lane(credit=4)
+    sender = await bench.sender()
+    for number in range(2):
+        sender.send(str(number))
+    await eventually(lambda: len(got) == 2)
+    for delivery in got:
+        delivery.ack()
+    pulls: list[bytes] = []
+    lane.link.subscribe(api("CONSUMER.MSG.NEXT", STREAM, CONSUMER), lambda m: pulls.append(m.data))
+    await eventually(lambda: bool(pulls) and b'"batch": 4' in pulls[-1], within=10.0)
+    pulls.clear()
+    await eventually(lambda: len(pulls) == 2, within=10.0)
+    assert all(b'"batch": 4' in pull for pull in pulls)
+    assert len(lane._asked) == 4
