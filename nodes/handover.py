@@ -170,6 +170,7 @@ class Handovers:
         if (handed := self._take(message.subject)) is None:
             return
         now = time.monotonic()
+        self._direct.heard(handed.inbox, now)
         if self._held and (self._long or self._asked):
             self._lives(handed.inbox, now)
             if self._planned - now < handed.quiet / 2:

@@ -66,6 +66,7 @@ class Node:
             lambda event: self.announcer.on_event(event),
             config.gossip,
             config.mesh_key,
+            self.mesh.direct,
         )
         self.router = Router(self.membership.view, self.tell)
         self.versions = Versions(

@@ -35,6 +35,7 @@ log = logging.getLogger("swarm.direct")
 # default (net.unix.max_dgram_qlen), and a sender 416 KB that are not read: both, of the largest.
 LARGEST = 20_000
 SWEEP_EVERY = 30.0  # seconds
+MOST_HEARD = 256  # processes
 FEW = 32  # sockets that whoever leaves looks through; 10 us each
 # Of the messages, in the directory's name: processes of another version are not reached this way.
 VERSION = 3
@@ -63,6 +64,8 @@ class Direct:
         self._swept = 0.0
         # A process that something was sent to is not there (any more).
         self.on_gone: list[Callable[[str], None]] = []
+        # Since `take_heard`: when processes last sent what they wait for a word about, or a word.
+        self._heard: dict[str, float] = {}
         self._senders = Senders(self._path, self._gone)
         self._bundles = Bundles(self._senders.send)
         self.sent = 0
@@ -122,6 +125,17 @@ class Direct:
             raise FileNotFoundError(inbox)
         return path
 
+    def heard(self, inbox: str, at: float) -> None:
+        """The process with that inbox lived at `at`, in seconds of `time.monotonic()`."""
+        if len(self._heard) >= MOST_HEARD:
+            self._heard.clear()
+        self._heard[inbox] = at
+
+    def take_heard(self) -> dict[str, float]:
+        """When processes of this host were heard, since the last call."""
+        heard, self._heard = self._heard, {}
+        return heard
+
     # --- receiving --------------------------------------------------------------------
 
     def listen(self, subject: str, callback: OnDirect) -> None:
@@ -161,8 +175,10 @@ class Direct:
             log.exception("a message from this host failed")
 
     def _deliver(self, sent: int, subject: str, reply: str, data: bytes) -> None:
-        if reply and INBOX.fullmatch(reply) is None:
-            return
+        if reply:
+            if INBOX.fullmatch(reply) is None:
+                return
+            self.heard(reply.rpartition(".")[0], sent / 1e9)
         self.received += 1
         if subject.startswith(self._replies):
             self._link.deliver(LinkMessage(subject, "", None, data))

@@ -16,11 +16,12 @@ import time
 from collections.abc import Callable, Mapping
 
 from swarm.beat import beat
+from swarm.direct import Direct
 from swarm.errors import NotConnected, SwarmError
 from swarm.gossip import LAN, Event, Gossip, GossipConfig, PeerView, Request, Send
 from swarm.gossip.effects import Effect
 from swarm.link import Link, LinkMessage
-from swarm.peerstate import valid
+from swarm.peerstate import of_load, valid
 from swarm.subjects import Subjects
 
 log = logging.getLogger("swarm.gossip")
@@ -36,7 +37,8 @@ class Membership:
     """Who is in the mesh, as this node sees it. `run()` gossips until cancelled.
 
     on_event(event) is called for each change. mesh_key: 16 to 64 bytes shared by all nodes;
-    with it, messages that are not signed by it are refused and counted.
+    with it, messages that are not signed by it are refused and counted. direct: what processes of
+    this host send one another says of them that they live, or have ended.
     """
 
     def __init__(
@@ -47,8 +49,10 @@ class Membership:
         on_event: Callable[[Event], None],
         config: GossipConfig = LAN,
         mesh_key: bytes | None = None,
+        direct: Direct | None = None,
     ) -> None:
         self._link = link
+        self._direct = direct
         self._subjects = subjects
         self._on_event = on_event
         self._config = config
@@ -85,13 +89,15 @@ class Membership:
         """
         self._view = None
         try:
-            self.gossip.set(key, value, time.monotonic())
+            changed = self.gossip.set(key, value, time.monotonic())
         except ValueError as error:
             self.gossip.counters["own_value_refused"] += 1
             if key not in self._refused:
                 self._refused.add(key)
                 log.warning("not gossiped: %s", error)
             return False
+        if changed and not of_load(key):
+            self.gossip.detector.hurry()
         if key in self._refused:
             self._refused.discard(key)
             log.info("%s is gossiped again", key)
@@ -102,6 +108,8 @@ class Membership:
         self._view = None
         self._refused.discard(key)
         self.gossip.delete(key, time.monotonic())
+        if not of_load(key):
+            self.gossip.detector.hurry()
 
     async def run(self) -> None:
         """One round each `config.interval` seconds, until cancelled."""
@@ -109,6 +117,8 @@ class Membership:
         found = self._link.subscribe(f"{self._link.options.inbox}.found.x", self._found)
         self._link.on_up.append(self._reconnected)
         self._link.on_down.append(self._forget_waiting)
+        if self._direct is not None:
+            self._direct.on_gone.append(self._gone)
         try:
             self._discover()
             while True:
@@ -116,11 +126,14 @@ class Membership:
                 if not self._link.connected:
                     continue  # our own silence must not look like everyone else's
                 now = time.monotonic()
-                pause = DISCOVER_EVERY if len(self.view()) > 1 else LONELY_EVERY
+                pause = LONELY_EVERY if self.gossip.detector.alone else DISCOVER_EVERY
                 if now - self._discovered > pause:
                     self._discover()
+                self._see(now)
                 self._apply(self.gossip.tick(now))
         finally:
+            if self._direct is not None:
+                self._direct.on_gone.remove(self._gone)
             self._link.on_up.remove(self._reconnected)
             self._link.on_down.remove(self._forget_waiting)
             self._forget_waiting()
@@ -130,6 +143,25 @@ class Membership:
     def leave(self) -> None:
         """Tell some peers that this node leaves; they tell the others."""
         self._apply(self.gossip.leave(time.monotonic()))
+
+    # --- this host ---------------------------------------------------------------------------
+
+    def _see(self, now: float) -> None:
+        """Who did work for us, or sent us some, since the last round."""
+        if self._direct is None:
+            return
+        for inbox, at in self._direct.take_heard().items():
+            if (node := self._at(inbox)) is not None:
+                self.gossip.detector.seen(node, at)
+
+    def _gone(self, inbox: str) -> None:
+        """That process has ended, as the kernel says: so it is with its node, if nobody listens."""
+        if (node := self._at(inbox)) is not None:
+            self._apply(self.gossip.detector.look(node, time.monotonic()))
+
+    def _at(self, inbox: str) -> str | None:
+        peers = self.view().values()
+        return next((peer.node for peer in peers if peer.values.get("inbox") == inbox), None)
 
     # --- the wire -----------------------------------------------------------------------
 
@@ -142,6 +174,8 @@ class Membership:
                 elif isinstance(effect, Send):
                     self._link.publish(self._subjects.gossip(effect.peer), effect.payload)
                 else:
+                    if effect.kind != "updated":
+                        self.gossip.detector.hurry()
                     self._on_event(effect)
             except NotConnected:
                 log.debug("gossip waits for the connection")

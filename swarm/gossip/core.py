@@ -92,7 +92,7 @@ class Gossip:
             self._key,
             validator,
         )
-        self._detector = Detector(config, self._table, self._exchange, self.counters, rng)
+        self.detector = Detector(config, self._table, self._exchange, self.counters, rng)
         self._seeds: dict[str, int] = {}
         self._instances: dict[str, int] = {}
         self._reported: dict[str, float] = {}
@@ -101,8 +101,8 @@ class Gossip:
 
     # -- our own state -------------------------------------------------------------------------
 
-    def set(self, key: str, value: object, now: float) -> None:
-        """Write one of our keys. Does nothing when it has this value already.
+    def set(self, key: str, value: object, now: float) -> bool:
+        """Write one of our keys. False, and nothing is done, when it has this value already.
 
         Raises `ValueError` when the value is no scalar, list or map of them (3 deep), is larger
         than `value_bytes`, or when it would be one key, or one byte, too many.
@@ -118,7 +118,7 @@ class Gossip:
         own, config = self._table.own, self.config
         known = own.items.get(key)
         if known is not None and known.packed == packed:
-            return
+            return False
         if len(packed) > config.value_bytes:
             raise ValueError(f"{key}: {len(packed)} bytes, at most {config.value_bytes}")
         if known is None and len(own.items) >= config.max_keys:
@@ -134,6 +134,7 @@ class Gossip:
         if new.weight() > config.state_bytes:
             raise ValueError(f"{key}: a node's keys have at most {config.state_bytes} bytes")
         self._table.put(new)
+        return True
 
     def delete(self, key: str, now: float) -> None:
         """Delete one of our keys; nothing happens when it does not exist."""
@@ -183,14 +184,14 @@ class Gossip:
 
     def _peer(self, state: NodeState, now: float) -> PeerView:
         node = state.node
-        suspected = state.status == ALIVE and self._detector.suspects(node)
+        suspected = state.status == ALIVE and self.detector.suspects(node)
         return PeerView(
             node,
             _STATES[SUSPECT if suspected else state.status],
             state.generation,
             state.version,
             state.values(),
-            self._detector.phi(node, now),
+            self.detector.phi(node, now),
         )
 
     # -- rounds --------------------------------------------------------------------------------
@@ -201,25 +202,25 @@ class Gossip:
             return []
         if self._was_paused(now):
             self.counters["paused"] += 1
-            self._detector.paused()
+            self.detector.paused()
             if self._last_tick is not None and now - self._last_tick > self.config.tombstone / 2:
                 self._start_over(now)
         self._last_tick = now
         self._expire(now)
-        effects: list[Effect] = list(self._detector.tick(now))
+        effects: list[Effect] = list(self.detector.tick(now))
         window = True  # with one peer; with all of them while there is much to repair
         for peer in self._table.next_peers(self.config.fanout):
-            if self._detector.due(peer, now):
-                effects.append(self._detector.request(peer, now, news=True, window=window))
+            if self.detector.due(peer, now):
+                effects.append(self.detector.request(peer, now, news=True, window=window))
                 window = self._exchange.repairing
         for seed in list(self._seeds)[:1]:
-            effects.append(self._detector.request(seed, now, news=True, window=window))
+            effects.append(self.detector.request(seed, now, news=True, window=window))
         lost = self._table.random_final()
         # The fleet as a whole tries each dead node about once a round: splits heal by it.
         if lost is not None and lost.status == DEAD:
             share = len(self._table.grave) / self._table.alive
             if share >= 1 or self._rng.random() < share:
-                effects.append(self._detector.request(lost.node, now))
+                effects.append(self.detector.request(lost.node, now))
         return effects
 
     def _was_paused(self, now: float) -> bool:
@@ -234,7 +235,7 @@ class Gossip:
                 self.add_peer(node)
             self._rumours.drop(node)
         self._instances.clear()
-        self._detector.doubts.clear()
+        self.detector.doubts.clear()
         self._exchange.reborn(now)
 
     def _expire(self, now: float) -> None:
@@ -265,11 +266,11 @@ class Gossip:
             return None, []
         effects = self._identify(message, now)
         if message.kind == "syn":
-            self._detector.heard(sender, now)
+            self.detector.met(sender, now)
         if message.kind == "probe":
-            return None, effects + self._detector.probe(message.target, sender, now)
+            return None, effects + self.detector.probe(message.target, sender, now)
         if message.kind == "probed":
-            return None, effects + self._detector.contact(message.target or "")
+            return None, effects + self.detector.contact(message.target or "")
         answer, more = self._absorb(message, None, now)
         if message.kind == "ack" and answer is not None:
             return None, [*effects, *more, Send(sender, answer)]
@@ -277,7 +278,7 @@ class Gossip:
 
     def on_reply(self, token: int, payload: bytes, now: float) -> list[Effect]:
         """A request was answered."""
-        pending = self._detector.pending(token)
+        pending = self.detector.pending(token)
         if pending is None:
             self.counters["late"] += 1
             return []
@@ -287,11 +288,11 @@ class Gossip:
             message = None
         if message is None:
             return self.on_timeout(token, now)  # who answers nonsense does not answer
-        self._detector.settle(token)
+        self.detector.settle(token)
         self._seeds.pop(pending.node, None)
         effects = self._identify(message, now)
         answer, more = self._absorb(message, pending, now)
-        effects += more + self._detector.answered(pending, now)
+        effects += more + self.detector.answered(pending, now)
         if answer is not None:
             effects.append(Send(pending.node, answer))
         return effects
@@ -302,7 +303,7 @@ class Gossip:
         # A process that was stopped missed the answers itself.
         if pending is None or self._was_paused(now):
             return []
-        return self._detector.timed_out(pending, now)
+        return self.detector.timed_out(pending, now)
 
     def on_no_responders(self, token: int, now: float) -> list[Effect]:
         """A request found nobody subscribed to the peer's subject: its process is gone.
@@ -311,10 +312,10 @@ class Gossip:
         when the broker restarts, peers that live have not subscribed again yet.
         """
         pending = self._settle(token)
-        return [] if pending is None else self._detector.no_responders(pending, now)
+        return [] if pending is None else self.detector.no_responders(pending, now)
 
     def _settle(self, token: int) -> Pending | None:
-        pending = self._detector.settle(token)
+        pending = self.detector.settle(token)
         if pending is None:
             self.counters["late"] += 1
             return None
@@ -351,10 +352,10 @@ class Gossip:
         heard = self._exchange.absorb(message, strong, now)
         if pending is not None and pending.window and heard.repaired:
             self._exchange.repaired()
-        self._detector.note(heard.events, sender)
+        self.detector.note(heard.events, sender)
         effects: list[Effect] = self._rare(heard.events, now)
         if not self._exchange.leaving:
-            effects += self._detector.check(heard.claims, sender, now)
+            effects += self.detector.check(heard.claims, sender, now)
         if message.kind == "syn":
             known = {sender, *(entry[0] for entry in message.digest)}
             return self._exchange.answer("synack", heard, known, news=True), effects
@@ -365,7 +366,7 @@ class Gossip:
     def _identify(self, message: Message, now: float) -> list[Effect]:
         """A sign of life of the sender; notices when two processes use its id."""
         sender = message.sender[0]
-        effects = self._detector.contact(sender)
+        effects = self.detector.contact(sender)
         if sender in self._table.nodes:
             known = self._instances.setdefault(sender, message.instance)
             if len(self._instances) > self.config.max_nodes:

@@ -127,6 +127,10 @@ class FakeDirect:
         self.on_gone: list[Any] = []
         self.asked: list[tuple[str, str]] = []  # inbox, reply: whether it lives
         self.gone: set[str] = set()
+        self.lived: list[str] = []  # inboxes
+
+    def heard(self, inbox: str, at: float) -> None:
+        self.lived.append(inbox)
 
     def send(self, inbox: str, subject: str, parts: Any, reply: str = "") -> bool:
         if subject == LIVING:

@@ -766,8 +766,10 @@ async def test_a_stage_in_the_middle_is_done_when_the_next_one_is(
     b = bench()
     handed(b, b.message())
     assert (b.direct.told, b.server.queued) == ([], 1)
+    assert b.direct.lived == []
     b.direct.say(b.direct.sent[0][2], DONE)
     assert (b.direct.told, b.server.queued) == ([(BEFORE, DONE)], 0)
+    assert b.direct.lived == [b.direct.sent[0][0]], "gossip need not ask whether it does"
 
 
 async def test_a_stage_in_the_middle_is_done_when_the_next_lane_has_it(

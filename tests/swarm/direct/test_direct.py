@@ -20,7 +20,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from swarm.direct import LARGEST, LIVING, VERSION, Direct
+from swarm.direct import LARGEST, LIVING, MOST_HEARD, VERSION, Direct
 from swarm.link import Link, LinkMessage, LinkOptions
 from swarm.link.gather import Gather
 from swarm.senders import MOST
@@ -563,3 +563,19 @@ async def test_a_message_whose_reply_subject_is_none_is_dropped(make: Make, repl
         while not got:  # noqa: ASYNC110
             await asyncio.sleep(0.002)
     assert got == ["_INBOX.a.1"]
+
+
+async def test_who_waits_for_a_word_or_tells_one_is_known_to_have_lived_then(make: Make) -> None:
+    """What gossip need not ask."""
+    a, b, inbox = two(make)
+    mine = a._link.options.inbox
+    got = await next_of(b, "lane")
+    assert a.send(inbox, "lane", [b"no word is waited for"])
+    assert a.send(inbox, "lane", [b"x"], f"{mine}.1f")
+    for _ in range(2):
+        _, sent = await asyncio.wait_for(got.get(), LIMIT)
+    assert b.take_heard() == {mine: sent / 1e9}
+    assert b.take_heard() == {}
+    for number in range(MOST_HEARD + 10):
+        b.heard(f"process{number}", 1.0)
+    assert 0 < len(b.take_heard()) <= MOST_HEARD

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from real_server import Links, eventually
 
+from swarm.direct import Direct
 from swarm.errors import NotConnected
 from swarm.gossip import LAN, Event, GossipConfig
 from swarm.link import Link, LinkMessage
@@ -53,10 +54,11 @@ class Fleet:
         key: bytes | None = None,
         config: GossipConfig = LAN,
         discoverable: bool = True,
+        direct: Direct | None = None,
     ) -> Member:
         link = await self.links.connect(self.url)
         events: list[Event] = []
-        gossip = Membership(link, SUBJECTS, node, events.append, config, key)
+        gossip = Membership(link, SUBJECTS, node, events.append, config, key, direct)
         if discoverable:
             announce(link, node)
         task = asyncio.get_running_loop().create_task(gossip.run())

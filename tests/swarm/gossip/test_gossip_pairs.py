@@ -1,0 +1,114 @@
+"""A mesh so small that a round reaches everybody: who speaks to whom, and how often."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from swarm.gossip import LAN, Request
+from swarm.gossip.simulation import World
+from swarm.gossip.state import DEAD
+
+ROUND = LAN.interval
+SPOKEN = 100  # rounds
+
+
+def spoken(nodes: int) -> float:
+    """Exchanges a round, of two messages each, while nothing happens."""
+    world = World(nodes, seed=3)
+    world.run(10)
+    before = messages(world)
+    world.run(SPOKEN)
+    return (messages(world) - before) / 2 / SPOKEN
+
+
+def messages(world: World) -> int:
+    return sum(node.messages for node in world.nodes.values())
+
+
+@pytest.mark.parametrize(
+    ("nodes", "exchanges"),
+    [
+        pytest.param(2, 1.0, id="the-only-pair-each-round"),
+        pytest.param(3, 1.5, id="three-pairs-every-other-round"),
+        pytest.param(4, 3.0, id="six-pairs-every-other-round"),
+    ],
+)
+def test_a_pair_of_a_small_mesh_has_one_exchange_every_other_round(
+    nodes: int, exchanges: float
+) -> None:
+    assert spoken(nodes) == pytest.approx(exchanges, rel=0.15)
+
+
+def asked(effects: list[Any]) -> set[str]:
+    return {effect.peer for effect in effects if isinstance(effect, Request)}
+
+
+def settled(mesh: Any) -> tuple[dict[str, Any], float]:
+    """Nodes that have met, and a moment at which all are due."""
+    return mesh("a", "b", "c"), 1.4
+
+
+def test_who_is_seen_to_live_by_other_signs_is_asked_every_fifth_round(
+    mesh: Any, deliver: Any
+) -> None:
+    nodes, now = settled(mesh)
+    rounds: list[set[str]] = []
+    for number in range(11):
+        at = now + number * ROUND
+        nodes["a"].detector.seen("b", at - ROUND / 2)
+        effects = nodes["a"].tick(at)
+        rounds.append(asked(effects))
+        deliver(nodes, "a", effects, at)
+    assert [n for n, peers in enumerate(rounds) if "b" in peers] == [0, 5, 10]
+    assert [n for n, peers in enumerate(rounds) if "c" in peers] == [0, 2, 4, 6, 8, 10]
+
+
+def test_when_the_signs_end_it_is_asked_at_once(mesh: Any, deliver: Any) -> None:
+    nodes, now = settled(mesh)
+    deliver(nodes, "a", nodes["a"].tick(now), now)
+    nodes["a"].detector.seen("b", now + 2 * ROUND)
+    assert asked(nodes["a"].tick(now + 2.5 * ROUND)) == {"c"}
+    assert "b" in asked(nodes["a"].tick(now + 3.5 * ROUND))
+
+
+def test_news_are_told_to_everybody_in_the_next_round(mesh: Any, deliver: Any) -> None:
+    nodes, now = settled(mesh)
+    deliver(nodes, "a", nodes["a"].tick(now), now)
+    assert asked(nodes["a"].tick(now + ROUND)) == set()
+    nodes["a"].detector.hurry()
+    assert asked(nodes["a"].tick(now + 2 * ROUND - 0.01)) == {"b", "c"}
+
+
+def test_whose_process_is_said_to_have_ended_is_asked_at_once_and_dead_if_nobody_listens(
+    mesh: Any, deliver: Any
+) -> None:
+    nodes, now = settled(mesh)
+    a = nodes["a"]
+    effects = a.detector.look("b", now)
+    assert asked(effects) == {"b"}
+    assert a.detector.look("b", now) == [], "once"
+    assert deliver(nodes, "a", effects, now) == [], "it answers: it was a rumour"
+    assert a.peer("b", now).state == "alive"
+    gone = {name: node for name, node in nodes.items() if name != "b"}
+    [(_, event)] = deliver(gone, "a", a.detector.look("b", now), now)
+    assert (event.kind, event.node) == ("died", "b")
+    assert a._table.nodes["b"].status == DEAD
+    assert a.detector.look("b", now) == [], "nothing is asked of the dead"
+    assert a.detector.look("nobody", now) == []
+
+
+def test_in_a_larger_mesh_signs_of_life_spare_nobody_a_question(mesh: Any, deliver: Any) -> None:
+    """There a round reaches a few only, and a crash is met by whoever comes next."""
+    nodes = mesh("a", "b", "c", "d", "e", "f")
+    contacts = 0
+    for number in range(10):
+        now = 1.4 + number * ROUND
+        for peer in "bcdef":
+            nodes["a"].detector.seen(peer, now)
+        effects = nodes["a"].tick(now)
+        contacts += len(asked(effects))
+        deliver(nodes, "a", effects, now)
+    assert contacts >= 10 * LAN.fanout - 5  # fewer where one order of peers ends
+    assert not nodes["a"].detector._seen
