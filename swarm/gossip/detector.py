@@ -75,6 +75,7 @@ class Detector:
         # Where a round reaches everybody: the last exchange with each, and its last sign of life.
         self._met: dict[str, float] = {}
         self._seen: dict[str, float] = {}
+        self._spread_at = -inf
         self.doubts: dict[str, Doubt] = {}
 
     # -- requests ----------------------------------------------------------------------------------
@@ -188,7 +189,16 @@ class Detector:
         events: list[Event] = []
         self.doubts.pop(node, None)
         self._exchange.bury(self._table.nodes[node], status, events, now)
-        return list(events)
+        return [*events, *self._spread(now)]
+
+    def _spread(self, now: float) -> list[Request]:
+        """Tell of a death at once: a round later, who takes over would be as much later. Of many at
+        once the first is told so, and the others by rounds."""
+        if now - self._spread_at < self._config.interval / 4:
+            return []
+        self._spread_at = now
+        peers = self._table.next_peers(self._config.fanout)
+        return [self.request(peer, now, news=True) for peer in peers if not self.doubted(peer)]
 
     # -- what others say ---------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from swarm.gossip import LAN, Request
+from swarm.gossip import LAN, Event, Request
 from swarm.gossip.simulation import World
 from swarm.gossip.state import DEAD
 
@@ -92,11 +92,23 @@ def test_whose_process_is_said_to_have_ended_is_asked_at_once_and_dead_if_nobody
     assert deliver(nodes, "a", effects, now) == [], "it answers: it was a rumour"
     assert a.peer("b", now).state == "alive"
     gone = {name: node for name, node in nodes.items() if name != "b"}
-    [(_, event)] = deliver(gone, "a", a.detector.look("b", now), now)
-    assert (event.kind, event.node) == ("died", "b")
+    told = deliver(gone, "a", a.detector.look("b", now), now)
+    assert [(by, event.kind, event.node) for by, event in told] == [
+        ("a", "died", "b"),
+        ("c", "died", "b"),
+    ], "all know at once, and each has asked itself"
     assert a._table.nodes["b"].status == DEAD
     assert a.detector.look("b", now) == [], "nothing is asked of the dead"
     assert a.detector.look("nobody", now) == []
+
+
+def test_a_death_is_told_at_once_and_many_deaths_in_one_go(mesh: Any, deliver: Any) -> None:
+    names = ["a", "b", "c", "d"]
+    nodes = mesh(*names)
+    effects = [e for name in "bcd" for e in nodes["a"].detector.look(name, 1.4)]
+    told = [e for r in effects for e in nodes["a"].on_no_responders(r.token, 1.4)]
+    assert [e.kind for e in told if isinstance(e, Event)] == ["died"] * 3
+    assert asked(told) == {"c", "d"}, "of b, when they still seemed to live"
 
 
 def test_in_a_larger_mesh_signs_of_life_spare_nobody_a_question(mesh: Any, deliver: Any) -> None:
