@@ -21,7 +21,7 @@ from shards.synthetic import random_feeds
 from swarm import jetstream
 from swarm.clock import ServerClock
 from swarm.errors import NotFound, SwarmError
-from swarm.lanes import PRIMARY, FreshLane, Lane, consumer_config, ensure_lanes
+from swarm.lanes import COVER, PRIMARY, QUEUE, FreshLane, Lane, consumer_config, ensure_lanes
 from swarm.link import LinkMessage
 from swarm.mesh import Mesh
 from swarm.model import ModelInfo
@@ -150,6 +150,7 @@ class Serving:
             mesh.subjects.fresh(info.model, info.version, stage),
             server.delivered,
             mesh.direct,
+            QUEUE if config.priority == PRIMARY else COVER,
         )
         # Queue groups know no priorities: a fallback listens only when it must.
         if config.priority == PRIMARY:

@@ -8,6 +8,7 @@ connection), one that a restarted server lost from memory, and an answer that wa
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import time
 from collections.abc import Callable
@@ -27,6 +28,7 @@ from swarm.errors import (
 from swarm.flow.backoff import full_jitter
 from swarm.flow.hedge import Hedger
 from swarm.flow.retry import RetryBudget
+from swarm.flow.silence import Silences
 from swarm.gate import Gate
 from swarm.lanes import Publisher
 from swarm.link import Link, LinkMessage
@@ -41,8 +43,10 @@ from swarm.tensors import Part
 # probably lost: lanes recover from a dead node within an ack_wait, well before it.
 RETRY_AFTER_SHARE = 0.4
 RETRY_AFTER_LEAST = 0.25
-# In fast mode nothing else recovers a request: ask again after three times the usual p99.
-FRESH_RETRY_AFTER = (3.0, 0.010)  # times the p99, at least seconds
+# In fast mode nothing else recovers a request: ask again after three times the usual p99, and ever
+# later (`swarm.flow.silence`).
+FRESH_RETRY_AFTER = (3.0, 0.010, 4.0)  # times the p99, at least seconds, times the one before
+FRESH_WAIT = 0.05  # seconds after which one that may not ask again wants to know once more
 # Seconds for which a stage that nobody serves is asked again at no cost to the retry budget:
 # within them gossip knows of a death, and a fallback listens.
 NOBODY_FOR = 1.0
@@ -80,6 +84,7 @@ class Requester:
         self._asks: dict[str, Ask] = {}  # by reply subject
         self._gates: dict[tuple[str, str], Gate] = {}
         self._hedger = Hedger()
+        self._silences = Silences()
         self.retries = 0
         self.hedges = 0
         link.on_up.append(self._reconnected)
@@ -158,7 +163,12 @@ class Requester:
             now = time.monotonic()
             # Asking again what nobody could take multiplies no overload.
             free = unheard(outcome) and now - ask.begun < NOBODY_FOR
-            if ask.stored and not free and not self._budget.try_retry(now):
+            unstored = outcome is None and ask.delivery == CORE  # no lane will bring an answer
+            allowed = not unstored or self._silences.may_ask(now)
+            if not allowed or (ask.stored and not free and not self._budget.try_retry(now)):
+                if unstored:
+                    outcome = await self._longer(ask)
+                    continue
                 return await self._last_chance(ask, failed)
             self.retries += 1
             pause = full_jitter(ask.attempt, self._rng, base_s=0.005, cap_s=0.1)
@@ -170,6 +180,14 @@ class Requester:
                 await asyncio.sleep(pause)
             outcome = await self._attempt(ask, reply, loop)
 
+    async def _longer(self, ask: Ask) -> Outcome:
+        """No retry is allowed at present; an earlier attempt may still be answered meanwhile."""
+        ask.outcome = asyncio.get_running_loop().create_future()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FRESH_WAIT):
+                return await ask.outcome
+        return None
+
     async def _attempt(self, ask: Ask, reply: str, loop: asyncio.AbstractEventLoop) -> Outcome:
         """A result, the reason why it could not be sent, or None: no answer in good time."""
         ask.attempt += 1
@@ -180,10 +198,13 @@ class Requester:
             return error
         timers = self._timers(ask, reply, loop)
         try:
-            return await ask.outcome
+            outcome = await ask.outcome
         finally:
             for timer in timers:
                 timer.cancel()
+        if outcome is None:
+            self._silences.silent(time.monotonic())
+        return outcome
 
     def _timers(
         self, ask: Ask, reply: str, loop: asyncio.AbstractEventLoop
@@ -193,8 +214,9 @@ class Requester:
         remaining, now = ask.deadline - loop.time(), time.monotonic()
         latency = self.gate(ask.info).latency
         if ask.delivery == CORE:
-            factor, least = FRESH_RETRY_AFTER
+            factor, least, growth = FRESH_RETRY_AFTER
             after = max(least, factor * self.gate(ask.info).usual(now))
+            after *= growth ** min(ask.attempt - 1, 10)
         else:
             after = max(RETRY_AFTER_LEAST, remaining * RETRY_AFTER_SHARE)
         timers.append(loop.call_later(min(after, remaining), ask.settle, None))
@@ -302,7 +324,8 @@ class Requester:
     def _short_cut(self, near: Near, lane: str, few: int, ask: Ask) -> str:
         """The inbox of the node of this host that takes the message; "" for the server's way, which
         every attempt but the first goes."""
-        if ask.attempt > 1 or len(self._asks) > few or not self._link.connected:
+        doubtful = self._silences.doubtful(time.monotonic())
+        if ask.attempt > 1 or doubtful or len(self._asks) > few or not self._link.connected:
             return ""
         return near.inboxes.get(lane, "")
 
@@ -329,11 +352,9 @@ class Requester:
 
     def _cancel(self, ask: Ask) -> None:
         """Nobody waits any more: an attempt that is still on its way need not be computed."""
-        try:
+        with contextlib.suppress(SwarmError):  # it only saves work
             subject = self._subjects.cancel(ask.info.model, ask.info.version)
             self._link.publish(subject, ask.id.encode())
-        except SwarmError:
-            return  # it only saves work
 
     async def _last_chance(self, ask: Ask, failed: Result) -> Result:
         """No retry is left; an earlier attempt may still be answered inside the budget."""
@@ -360,6 +381,7 @@ class Requester:
             # An answer that cannot be read is as good as lost: ask again.
             result = ask.failed(Unavailable(f"the answer cannot be read: {error}"))
         if result.id == ask.id:
+            self._silences.heard()
             if result.status is Status.OK and ask.attempt == 1:
                 # Whoever still gets the message computes in vain, and may as well fail: the next
                 # request is written where this one was, into memory that the caches hold.

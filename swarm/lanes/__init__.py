@@ -3,17 +3,19 @@
 from swarm.lanes.consumer import FALLBACK, MOST_ACK_WAIT, PRIMARY, STANDBY, Lane
 from swarm.lanes.delivery import Delivery
 from swarm.lanes.early import DONE, REFUSED, Early
-from swarm.lanes.fresh import FreshDelivery, FreshLane
+from swarm.lanes.fresh import COVER, QUEUE, FreshDelivery, FreshLane
 from swarm.lanes.publisher import Publisher
 from swarm.lanes.streams import LaneOptions, consumer_config, ensure_lanes, stream_config
 
 AnyDelivery = Delivery | Early | FreshDelivery  # what a stage works on
 
 __all__ = [
+    "COVER",
     "DONE",
     "FALLBACK",
     "MOST_ACK_WAIT",
     "PRIMARY",
+    "QUEUE",
     "REFUSED",
     "STANDBY",
     "AnyDelivery",

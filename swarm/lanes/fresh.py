@@ -8,7 +8,10 @@ from collections.abc import Callable
 from swarm.direct import Direct
 from swarm.link import Link, LinkMessage
 
-QUEUE = "stage"
+# Of the primaries, and of who covers for them: a process that hangs keeps its subscription, and a
+# group of both would give it every second message. So each group gets all; what both answer counts
+# once.
+QUEUE, COVER = "stage", "cover"
 
 
 class FreshDelivery:
@@ -54,7 +57,7 @@ class FreshDelivery:
 
 class FreshLane:
     """One stage's queue group, and what comes for it from this host without the server; `open` and
-    `close` at will (a fallback opens when it must)."""
+    `close` at will (a fallback opens when it must). queue: `QUEUE`, or `COVER`."""
 
     def __init__(
         self,
@@ -62,8 +65,10 @@ class FreshLane:
         subject: str,
         on_delivery: Callable[[FreshDelivery], None],
         direct: Direct | None = None,
+        queue: str = QUEUE,
     ) -> None:
         self._link = link
+        self._queue = queue
         self._subject = subject
         self._on_delivery = on_delivery
         self._direct = direct
@@ -76,7 +81,7 @@ class FreshLane:
     def open(self) -> None:
         if not self._sid:
             self._sid = self._link.subscribe(
-                self._subject, lambda m: self._on_delivery(FreshDelivery(m)), QUEUE
+                self._subject, lambda m: self._on_delivery(FreshDelivery(m)), self._queue
             )
             if self._direct is not None:
                 self._direct.listen(self._subject, self._came_direct)

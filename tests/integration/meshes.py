@@ -104,6 +104,7 @@ class Load:
     rate: float
     budget: float = 5.0
     model: str = "digits"
+    delivery: str = "durable"
     results: list[swarm.Result] = field(default_factory=list)
     sent_at: list[float] = field(default_factory=list)
     wrong: int = 0
@@ -120,7 +121,8 @@ class Load:
         images, logits = digits()
         at = number % len(images)
         self.sent_at.append(time.monotonic())
-        result = await self.mesh.ask(self.model, {"image": images[at : at + 1]}, self.budget)
+        image = {"image": images[at : at + 1]}
+        result = await self.mesh.ask(self.model, image, self.budget, delivery=self.delivery)
         self.results.append(result)
         if result.status is swarm.Status.OK and not close(
             result.outputs["logits"], logits[at : at + 1]

@@ -105,6 +105,23 @@ async def test_a_hung_shard_costs_no_request(digits_mesh: LocalMesh) -> None:
     await good_request(digits_mesh.mesh)
 
 
+@pytest.mark.parametrize("role", ["shard-1", "shard-2"])
+async def test_a_hung_shard_costs_fast_mode_no_request(digits_mesh: LocalMesh, role: str) -> None:
+    """Its subscription stays, in the queue group too; nothing is stored but with the requester."""
+    victim = next(n for n in digits_mesh.supervisor.nodes if n.role == role)
+    load = Load(digits_mesh.mesh, rate=50, budget=10.0, delivery="core")
+    stream = asyncio.create_task(load.run(200))
+    await asyncio.sleep(0.7)
+    victim.signal(signal.SIGSTOP)
+    try:
+        await stream
+    finally:
+        victim.signal(signal.SIGCONT)
+    load.check(200)
+    await digits_mesh.ready(READY)
+    await good_request(digits_mesh.mesh)
+
+
 async def test_a_replica_leaves_under_load_without_an_error(digits_mesh: LocalMesh) -> None:
     """SIGTERM: it finishes what it has begun, gives the rest back and ends with code 0."""
     replica = digits_mesh.start("shard-2", "digits")

@@ -73,7 +73,8 @@ class Pair:
 @pytest.fixture
 async def pair(server: EmbeddedServer, links: Links) -> AsyncIterator[Pair]:
     mesh = f"test-{secrets.token_hex(6)}"
-    one, two = await links.connect(server.url), await links.connect(server.url)
+    # No pings but those of claims, which are counted.
+    one, two = [await links.connect(server.url, ping_interval=60.0) for _ in range(2)]
     made = Pair(mesh, Claims(one, mesh), Claims(two, mesh), [one, two])
     await made.settle()
     yield made

@@ -340,6 +340,25 @@ async def test_fast_mode_asks_again_what_a_dead_stage_took_with_it(desk: Desk) -
     assert result.attempt >= 2
 
 
+async def test_fast_mode_outlasts_a_stage_that_hangs_and_asks_little_meanwhile(desk: Desk) -> None:
+    """All that is sent meanwhile is lost, and answered as soon as anything is; the budget for
+    retries alone would be spent by then."""
+    await desk.open(lane=False, fresh=True)
+    for _ in range(30):
+        await desk.infer(10.0, delivery=CORE)
+    swallowed: list[int] = []
+    desk.stage.behave = lambda stage, delivery, features: swallowed.append(features.attempt)
+    asking = [asyncio.create_task(desk.infer(30.0, delivery=CORE)) for _ in range(40)]
+    await asyncio.sleep(1.0)
+    assert not any(task.done() for task in asking)
+    retries = sum(attempt > 1 for attempt in swallowed)
+    assert 1 <= retries < 40, "a few ask for all"
+    desk.stage.behave = answer_at_once
+    results = await asyncio.wait_for(asyncio.gather(*asking), 20.0)
+    assert {result.status for result in results} == {Status.OK}
+    assert desk.idle()
+
+
 async def test_hedges_are_few_even_when_everything_is_slow(desk: Desk) -> None:
     """At most about a twentieth more, though each request is slower than the usual."""
     await desk.open()
