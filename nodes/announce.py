@@ -76,12 +76,12 @@ class Announcer:
     async def _cover_until(self, moment: float) -> None:
         """Wait until loop time `moment`; a death or a return meanwhile is acted on at once."""
         while True:
-            self._changed.clear()
             try:
                 async with asyncio.timeout_at(moment):
                     await self._changed.wait()
             except TimeoutError:
                 return
+            self._changed.clear()  # not later: what changes meanwhile is acted on next
             await self._cover()
 
     # --- telling ------------------------------------------------------------------------

@@ -25,6 +25,13 @@ class Cancelled:
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._until
 
+    def first(self, request_id: str) -> bool:
+        """Whether it is new; it is remembered from now on."""
+        if request_id in self._until:
+            return False
+        self.add(request_id)
+        return True
+
     def add(self, request_id: str, now: float | None = None) -> None:
         """Remember an id, and forget those of long ago."""
         now = time.monotonic() if now is None else now

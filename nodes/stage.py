@@ -57,10 +57,8 @@ class StageServer:
         options: StageOptions | None = None,
         claims: Claims | None = None,
     ) -> None:
-        self.info = out.info
-        self.stage = out.stage
+        self.info, self.stage, self.stats = out.info, out.stage, out.stats
         self.model = model
-        self.stats = out.stats
         self.out = out
         self.lanes: list[Lane] = []
         self.worker: Worker | None = None
@@ -72,11 +70,13 @@ class StageServer:
         self._known: tuple[dict[str, np.ndarray], dict[str, np.ndarray]] | None = None
         rate = self._options.quota if self.stage == 1 else 0.0
         self._quotas = Quotas(rate, max(1.0, rate / 4)) if rate > 0 else None
-        self._suspended = False
-        self._stopping = False
+        self._suspended = self._stopping = False
         self.head_starts = HeadStarts(out, claims, self._busy, self._accept)
         link.on_down.append(self.head_starts.clear)
         self._cancelled = Cancelled()
+        self._came_fresh = (
+            Cancelled()
+        )  # messages: of two groups that cover a stage, both pass it on
         self._running: dict[CancelToken, list[Job]] = {}
         self._ended = 0.0  # the last run
         self._blocking: tuple[float, CancelToken] | None = None  # a run on the loop: its end
@@ -122,6 +122,8 @@ class StageServer:
             text = f"sent for {features.model}@{features.version} stage {features.stage}"
             self.out.fail(delivery, features, Status.INVALID_ARGUMENT, text)
             return
+        if delivery.fresh and not self._came_fresh.first(features.message_id):
+            return
         if delivery.fresh and len(self._waiting) >= FRESH_QUEUE:
             # No lane bounds fast mode: this does.
             counters.refused += 1
@@ -144,8 +146,7 @@ class StageServer:
         """Map the tensors that came as claims, or fetch them when that is not possible."""
         claims = self._claims
         if claims is None:
-            text = "this node has no shared memory"
-            self.out.fail_job(job, Status.UNAVAILABLE, text)
+            self.out.fail_job(job, Status.UNAVAILABLE, "this node has no shared memory")
             return
 
         def fetched(error: Exception | None) -> None:
@@ -346,8 +347,7 @@ class StageServer:
     def _give_back(self, delivery: Delivery | FreshDelivery, features: Features) -> None:
         """Suspended: pulls that were parked before still bring messages for a moment."""
         if delivery.fresh:
-            text = "this stage is being restarted"
-            self.out.fail(delivery, features, Status.UNAVAILABLE, text)
+            self.out.fail(delivery, features, Status.UNAVAILABLE, "this stage is being restarted")
             return
         for lane in self.lanes:
             lane.pause()  # one that was opened since would pull it again at once

@@ -43,6 +43,7 @@ class Ask:
     attempt: int = 0
     sent: int = 0  # copies that were published
     stored: bool = False
+    silences: int = 0  # attempts in a row without an answer in good time
     refusal: str = ""  # what the last attempt failed with, if it was told
     hops: list[dict[str, object]] = field(default_factory=list)
     lent: Lent = UNLENT  # for the last attempt

@@ -13,6 +13,7 @@ from swarm.errors import ResourceExhausted, Status, Unavailable
 from swarm.flow.admission import Admission, Decision
 from swarm.flow.breaker import Breaker
 from swarm.flow.latency import LatencyWindow
+from swarm.flow.silence import Silences
 from swarm.messages import Result
 
 BUSY = 4  # requests inside from which the pace of answers tells the capacity
@@ -42,6 +43,7 @@ class Gate:
 
     def __init__(self) -> None:
         self.latency = LatencyWindow(window_s=10.0)
+        self.silences = Silences()
         self.refused = 0
         self.shed = 0
         self._pace = 0.0  # mean seconds between answers while busy

@@ -150,7 +150,10 @@ class Membership:
         """Who did work for us, or sent us some, since the last round."""
         if self._direct is None:
             return
-        for inbox, at in self._direct.take_heard().items():
+        heard = self._direct.take_heard()
+        if not self.gossip.detector.everybody:
+            return  # a round reaches only a few, whatever is known of them
+        for inbox, at in heard.items():
             if (node := self._at(inbox)) is not None:
                 self.gossip.detector.seen(node, at)
 
@@ -212,9 +215,10 @@ class Membership:
 
     def _forget_waiting(self) -> None:
         """The connection is lost: silence means nothing now."""
-        for reply, (_token, timer) in self._waiting.items():
+        for reply, (token, timer) in self._waiting.items():
             timer.cancel()
             self._link.forget(reply)
+            self.gossip.detector.settle(token)  # or its node would count as asked for ever
         self._waiting.clear()
 
     def _receive(self, message: LinkMessage) -> None:

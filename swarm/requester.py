@@ -28,7 +28,6 @@ from swarm.errors import (
 from swarm.flow.backoff import full_jitter
 from swarm.flow.hedge import Hedger
 from swarm.flow.retry import RetryBudget
-from swarm.flow.silence import Silences
 from swarm.gate import Gate
 from swarm.lanes import Publisher
 from swarm.link import Link, LinkMessage
@@ -84,7 +83,6 @@ class Requester:
         self._asks: dict[str, Ask] = {}  # by reply subject
         self._gates: dict[tuple[str, str], Gate] = {}
         self._hedger = Hedger()
-        self._silences = Silences()
         self.retries = 0
         self.hedges = 0
         link.on_up.append(self._reconnected)
@@ -164,10 +162,10 @@ class Requester:
             # Asking again what nobody could take multiplies no overload.
             free = unheard(outcome) and now - ask.begun < NOBODY_FOR
             unstored = outcome is None and ask.delivery == CORE  # no lane will bring an answer
-            allowed = not unstored or self._silences.may_ask(now)
+            allowed = not unstored or self.gate(ask.info).silences.may_ask(now)
             if not allowed or (ask.stored and not free and not self._budget.try_retry(now)):
                 if unstored:
-                    outcome = await self._longer(ask)
+                    outcome = await self._longer(ask, loop)
                     continue
                 return await self._last_chance(ask, failed)
             self.retries += 1
@@ -180,13 +178,15 @@ class Requester:
                 await asyncio.sleep(pause)
             outcome = await self._attempt(ask, reply, loop)
 
-    async def _longer(self, ask: Ask) -> Outcome:
+    async def _longer(self, ask: Ask, loop: asyncio.AbstractEventLoop) -> Outcome:
         """No retry is allowed at present; an earlier attempt may still be answered meanwhile."""
-        ask.outcome = asyncio.get_running_loop().create_future()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(FRESH_WAIT):
-                return await ask.outcome
-        return None
+        ask.outcome = loop.create_future()
+        # Not a timeout: it could come between an answer and who waits for it.
+        timer = loop.call_later(FRESH_WAIT, ask.settle, None)
+        try:
+            return await ask.outcome
+        finally:
+            timer.cancel()
 
     async def _attempt(self, ask: Ask, reply: str, loop: asyncio.AbstractEventLoop) -> Outcome:
         """A result, the reason why it could not be sent, or None: no answer in good time."""
@@ -203,7 +203,8 @@ class Requester:
             for timer in timers:
                 timer.cancel()
         if outcome is None:
-            self._silences.silent(time.monotonic())
+            self.gate(ask.info).silences.silent(time.monotonic())
+        ask.silences = ask.silences + 1 if outcome is None else 0
         return outcome
 
     def _timers(
@@ -212,21 +213,21 @@ class Requester:
         """When to ask again, and when to send a second copy."""
         timers = []
         remaining, now = ask.deadline - loop.time(), time.monotonic()
-        latency = self.gate(ask.info).latency
+        gate = self.gate(ask.info)
         if ask.delivery == CORE:
             factor, least, growth = FRESH_RETRY_AFTER
-            after = max(least, factor * self.gate(ask.info).usual(now))
-            after *= growth ** min(ask.attempt - 1, 10)
+            after = max(least, factor * gate.usual(now))
+            after *= growth ** (min(ask.silences, 10) if gate.silences.lasting else 0)
         else:
             after = max(RETRY_AFTER_LEAST, remaining * RETRY_AFTER_SHARE)
         timers.append(loop.call_later(min(after, remaining), ask.settle, None))
         if ask.hedge is not None and ask.attempt == 1:
             self._hedger.on_request(now)
             delay = self._hedger.delay_s(
-                latency.percentile(ask.hedge, now),
-                latency.count,
+                gate.latency.percentile(ask.hedge, now),
+                gate.latency.count,
                 remaining,
-                latency.percentile(0.5, now),
+                gate.latency.percentile(0.5, now),
             )
             if delay is not None:
                 timers.append(loop.call_later(delay, self._hedge, ask, reply, loop))
@@ -279,9 +280,8 @@ class Requester:
                 else:
                     self._publish_fresh(ask, subject, parts, reply, lent)
                 return
-            lane = ANY
-            if self.picker is not None:
-                lane = self.picker.pick_lane(ask, ask.deadline - now)
+            picker = self.picker
+            lane = ANY if picker is None else picker.pick_lane(ask, ask.deadline - now)
             subject = self._subjects.features(info.model, info.version, 1, lane)
             inbox = self._short_cut(near, lane, FEW, ask)
             if inbox and self._direct.send(inbox, subject, parts):
@@ -324,7 +324,7 @@ class Requester:
     def _short_cut(self, near: Near, lane: str, few: int, ask: Ask) -> str:
         """The inbox of the node of this host that takes the message; "" for the server's way, which
         every attempt but the first goes."""
-        doubtful = self._silences.doubtful(time.monotonic())
+        doubtful = self.gate(ask.info).silences.doubtful(time.monotonic())
         if ask.attempt > 1 or doubtful or len(self._asks) > few or not self._link.connected:
             return ""
         return near.inboxes.get(lane, "")
@@ -381,7 +381,7 @@ class Requester:
             # An answer that cannot be read is as good as lost: ask again.
             result = ask.failed(Unavailable(f"the answer cannot be read: {error}"))
         if result.id == ask.id:
-            self._silences.heard()
+            self.gate(ask.info).silences.heard()
             if result.status is Status.OK and ask.attempt == 1:
                 # Whoever still gets the message computes in vain, and may as well fail: the next
                 # request is written where this one was, into memory that the caches hold.

@@ -13,7 +13,7 @@ PROBE_EVERY = 0.05  # seconds
 
 
 class Silences:
-    """Of one requester. All times: seconds of `time.monotonic()`."""
+    """Of one model version. All times: seconds of `time.monotonic()`."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -29,6 +29,11 @@ class Silences:
         self._count += 1
         if self._count >= FEW:
             self._doubted = now + DOUBT_FOR
+
+    @property
+    def lasting(self) -> bool:
+        """Whether it is more than a message that was lost."""
+        return self._count >= FEW
 
     def doubtful(self, now: float) -> bool:
         """Whether to go by the server, which knows of others than the node that may hang."""

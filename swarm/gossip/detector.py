@@ -75,6 +75,7 @@ class Detector:
         # Where a round reaches everybody: the last exchange with each, and its last sign of life.
         self._met: dict[str, float] = {}
         self._seen: dict[str, float] = {}
+        self._looked: dict[str, float] = {}
         self._spread_at = -inf
         self.doubts: dict[str, Doubt] = {}
 
@@ -288,17 +289,17 @@ class Detector:
         return self._table.alive == 1
 
     @property
-    def _everybody(self) -> bool:
+    def everybody(self) -> bool:
         """Whether a round reaches every peer."""
         return self._table.alive <= self._config.fanout + 1
 
     def met(self, node: str, now: float) -> None:
         """There was an exchange, whoever began it."""
-        _note(self._met, node, now, self._everybody)
+        _note(self._met, node, now, self.everybody)
 
     def seen(self, node: str, now: float) -> None:
         """A sign of life that did not come by gossip: work that it did for us, say."""
-        _note(self._seen, node, now, self._everybody)
+        _note(self._seen, node, now, self.everybody)
 
     def due(self, node: str, now: float) -> bool:
         """Whether this round should contact `node`: it is in no doubt (which has a schedule of its
@@ -306,7 +307,7 @@ class Detector:
         that is seen to live all the while every fifth: a crash is still met within three."""
         if self.doubted(node):
             return False
-        if not self._everybody:
+        if not self.everybody:
             return True
         rounds = (now - self._met.get(node, -inf)) / self._config.interval + _EARLY
         quiet = now - self._seen.get(node, -inf) < self._config.interval
@@ -322,6 +323,9 @@ class Detector:
         known = self._table.nodes.get(node)
         if known is None or known.final or self._asked[node]:
             return []
+        if now - self._looked.get(node, -inf) < self._config.interval:
+            return []  # it answered, and has no socket all the same
+        _note(self._looked, node, now, True)
         return [self.request(node, now)]
 
     def doubted(self, node: str) -> bool:

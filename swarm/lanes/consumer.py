@@ -322,8 +322,9 @@ class Lane:
         if status == b"408":
             for _ in range(min(_pending_messages(headers), len(self._asked))):
                 self._asked.popleft()
-            # Single ones become pulls of many again, and those of an idle lane one.
-            if not (self._resting and self._asked):
+            # Single ones become pulls of many again, and those of an idle lane one: as long as half
+            # of the credit is parked, the rest waits for that to run out too.
+            if not self._resting or 2 * len(self._asked) < self.credit:
                 self._replenish_half()
             return
         self._asked.clear()

@@ -17,6 +17,7 @@ from shards.errors import RunError
 from swarm.errors import NotConnected, ResourceExhausted, Status, SwarmError, Unavailable
 from swarm.flow.batching import BatchLimit
 from swarm.link import LinkMessage
+from swarm.messages import Features
 
 
 @pytest.fixture
@@ -460,6 +461,22 @@ async def test_a_run_on_the_loop_that_fails_is_answered(bench: Callable[..., Ben
 
 
 # --- fast mode -------------------------------------------------------------------------
+
+
+async def test_a_message_of_fast_mode_that_comes_twice_is_passed_on_once(
+    bench: Callable[..., Bench],
+) -> None:
+    """Two nodes may cover the stage before, for a moment; another attempt is another message."""
+    it = bench(FakeModel(compute_ms=0.01), stage=1)
+    made = it.send(fresh=True)
+    passed = len(it.link.sent)
+    it.server.delivered(made)
+    assert len(it.link.sent) == passed > 0
+    features = Features.decode(made.data)
+    features.attempt += 1
+    made.data = b"".join(features.parts())
+    it.server.delivered(made)
+    assert len(it.link.sent) == passed + 1
 
 
 async def test_in_fast_mode_a_next_stage_without_a_node_is_told_to_the_requester_at_once(

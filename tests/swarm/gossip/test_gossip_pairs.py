@@ -92,6 +92,7 @@ def test_whose_process_is_said_to_have_ended_is_asked_at_once_and_dead_if_nobody
     assert deliver(nodes, "a", effects, now) == [], "it answers: it was a rumour"
     assert a.peer("b", now).state == "alive"
     gone = {name: node for name, node in nodes.items() if name != "b"}
+    now += 1.01 * ROUND
     told = deliver(gone, "a", a.detector.look("b", now), now)
     assert [(by, event.kind, event.node) for by, event in told] == [
         ("a", "died", "b"),
@@ -124,3 +125,12 @@ def test_in_a_larger_mesh_signs_of_life_spare_nobody_a_question(mesh: Any, deliv
         deliver(nodes, "a", effects, now)
     assert contacts >= 10 * LAN.fanout - 5  # fewer where one order of peers ends
     assert not nodes["a"].detector._seen
+
+
+def test_a_process_without_a_socket_that_answers_is_not_asked_more_than_once_a_round(
+    mesh: Any, deliver: Any
+) -> None:
+    nodes, now = settled(mesh)
+    deliver(nodes, "a", nodes["a"].detector.look("b", now), now)
+    assert nodes["a"].detector.look("b", now + ROUND / 2) == []
+    assert asked(nodes["a"].detector.look("b", now + 1.01 * ROUND)) == {"b"}

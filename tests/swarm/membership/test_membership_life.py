@@ -92,9 +92,6 @@ async def test_whose_process_has_ended_is_dead_at_once_where_the_kernel_says_so(
     b.gossip.set("inbox", "_INBOX.b")
     await eventually(lambda: a.value_of("b", "inbox") == "_INBOX.b", 5 * WAIT, "the spread")
     direct._gone("_INBOX.nobody")
-    direct._gone("_INBOX.b")
-    await asyncio.sleep(0.5)
-    assert a.state_of("b") == "alive", "it answers, whatever became of its socket"
     await links.crash(b.link)
     began = time.monotonic()
     direct._gone("_INBOX.b")
@@ -103,6 +100,18 @@ async def test_whose_process_has_ended_is_dead_at_once_where_the_kernel_says_so(
     a.task.cancel()
     await asyncio.wait([a.task])
     assert direct.on_gone == []
+
+
+async def test_what_a_lost_connection_left_unanswered_does_not_count_as_asked_for_ever(
+    fleet: Fleet,
+) -> None:
+    """Or a node that hangs after it would be doubted, and never dead."""
+    a, b = await fleet.start("a", "b")
+    await fleet.hang(b)
+    await eventually(lambda: bool(a.gossip._waiting), WAIT, "a question without an answer")
+    a.link._abort()
+    await eventually(lambda: a.link.connected and a.link.reconnects == 1, WAIT, "reconnected")
+    await eventually(lambda: a.heard("died") == ["b"], 2 * WAIT, "the news of the death")
 
 
 async def test_who_works_for_each_other_has_to_ask_less_often(

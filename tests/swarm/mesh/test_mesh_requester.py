@@ -11,11 +11,11 @@ import pytest
 from fake_stage import INFO, Desk, FakeStage, answer_at_once, outcome, silent
 from real_server import eventually
 
-from swarm.ask import CORE
+from swarm.ask import CORE, Ask
 from swarm.errors import Status
 from swarm.flow.hedge import Hedger
 from swarm.flow.retry import RetryBudget
-from swarm.messages import Features
+from swarm.messages import Features, Result
 from swarm.server import EmbeddedServer
 
 pytestmark = pytest.mark.integration
@@ -357,6 +357,29 @@ async def test_fast_mode_outlasts_a_stage_that_hangs_and_asks_little_meanwhile(d
     results = await asyncio.wait_for(asyncio.gather(*asking), 20.0)
     assert {result.status for result in results} == {Status.OK}
     assert desk.idle()
+
+
+async def test_an_answer_that_comes_as_the_patience_ends_is_not_lost(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop was busy: both are due in the same turn."""
+    await desk.open(lane=False, fresh=True)
+    monkeypatch.setattr("swarm.requester.FRESH_WAIT", 0.02)
+    loop = asyncio.get_running_loop()
+    for early in (0.0, 0.0005, 0.001, 0.002):
+        ask = Ask(INFO, {}, loop.time() + 5.0, CORE)
+        waiting = asyncio.create_task(desk.requester._longer(ask, loop))
+        await asyncio.sleep(0)
+        answer = Result(ask.id, INFO.model, INFO.version)
+
+        def come(ask: Ask = ask, answer: Result = answer) -> None:
+            ask.settle(answer)
+            time.sleep(0.005)  # a long turn
+
+        loop.call_later(0.02 - early, come)
+        assert await waiting in (answer, None)
+        if ask.outcome is not None and ask.outcome.result() is answer:
+            assert waiting.result() is answer
 
 
 async def test_hedges_are_few_even_when_everything_is_slow(desk: Desk) -> None:
