@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from nodes.cancelled import Cancelled
 from nodes.headstart import HeadStarts
 from nodes.job import IDLE_RUNS, Job, StageModel, StageOptions
 from nodes.outbox import Outbox
+from nodes.recent import Recent
 from nodes.waiting import Waiting
 from nodes.worker import Worker
 from shards.errors import InputError, RunTerminated, ShardsError
@@ -73,10 +73,9 @@ class StageServer:
         self._suspended = self._stopping = False
         self.head_starts = HeadStarts(out, claims, self._busy, self._accept)
         link.on_down.append(self.head_starts.clear)
-        self._cancelled = Cancelled()
-        self._came_fresh = (
-            Cancelled()
-        )  # messages: of two groups that cover a stage, both pass it on
+        self._cancelled = Recent()  # requests
+        # Messages of fast mode: two groups may cover the stage before, and both pass one on.
+        self._came_fresh = Recent()
         self._running: dict[CancelToken, list[Job]] = {}
         self._ended = 0.0  # the last run
         self._blocking: tuple[float, CancelToken] | None = None  # a run on the loop: its end

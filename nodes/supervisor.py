@@ -119,8 +119,10 @@ class Supervisor:
             # A stopped process (SIGSTOP) takes no SIGTERM until it goes on.
             node.signal(signal.SIGCONT)
         deadline = time.monotonic() + timeout
-        while any(n.alive for n in self.nodes) and time.monotonic() < deadline:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+        while living := [node.pid for node in self.nodes if node.alive]:
+            if (left := deadline - time.monotonic()) <= 0:
+                break
+            await one_ends(living, left)
         killed = []
         for node in self.nodes:
             if node.alive:

@@ -137,11 +137,7 @@ class Requester:
             return ask.expired()
 
     async def _again(
-        self,
-        ask: Ask,
-        reply: str,
-        outcome: Outcome,
-        loop: asyncio.AbstractEventLoop,
+        self, ask: Ask, reply: str, outcome: Outcome, loop: asyncio.AbstractEventLoop
     ) -> Result:
         """The first attempt came to `outcome`: ask again, as often as it makes sense."""
         while True:
@@ -280,8 +276,9 @@ class Requester:
                 else:
                     self._publish_fresh(ask, subject, parts, reply, lent)
                 return
-            picker = self.picker
-            lane = ANY if picker is None else picker.pick_lane(ask, ask.deadline - now)
+            lane = ANY
+            if self.picker is not None:
+                lane = self.picker.pick_lane(ask, ask.deadline - now)
             subject = self._subjects.features(info.model, info.version, 1, lane)
             inbox = self._short_cut(near, lane, FEW, ask)
             if inbox and self._direct.send(inbox, subject, parts):
@@ -324,10 +321,12 @@ class Requester:
     def _short_cut(self, near: Near, lane: str, few: int, ask: Ask) -> str:
         """The inbox of the node of this host that takes the message; "" for the server's way, which
         every attempt but the first goes."""
-        doubtful = self.gate(ask.info).silences.doubtful(time.monotonic())
-        if ask.attempt > 1 or doubtful or len(self._asks) > few or not self._link.connected:
+        if ask.attempt > 1 or len(self._asks) > few or not self._link.connected:
             return ""
-        return near.inboxes.get(lane, "")
+        inbox = near.inboxes.get(lane, "")
+        if inbox and self.gate(ask.info).silences.doubtful(time.monotonic()):
+            return ""
+        return inbox
 
     def _store(
         self, ask: Ask, subject: str, parts: list[Part], message_id: str, lent: Lent

@@ -17,6 +17,7 @@ from nats.aio.msg import Msg
 
 import swarm
 from nodes.local import LocalMesh, local_mesh
+from nodes.supervisor import NodeProcess
 from swarm.link import LinkMessage
 from swarm.messages import Result
 
@@ -89,18 +90,23 @@ async def test_500_requests_survive_the_kill_and_the_return_of_a_shard(
     await digits_mesh.ready(READY)
 
 
-async def test_a_hung_shard_costs_no_request(digits_mesh: LocalMesh) -> None:
-    """SIGSTOP: its connection stays, and so do the messages that it holds, for one ack_wait."""
-    victim = next(n for n in digits_mesh.supervisor.nodes if n.role == "shard-2")
-    load = Load(digits_mesh.mesh, rate=50)
-    stream = asyncio.create_task(load.run(150))
+async def hung_under(load: Load, count: int, victim: NodeProcess) -> None:
+    """All of `count` requests are served, rightly, though a node hangs from 0.7 s on."""
+    stream = asyncio.create_task(load.run(count))
     await asyncio.sleep(0.7)
     victim.signal(signal.SIGSTOP)
     try:
         await stream
     finally:
         victim.signal(signal.SIGCONT)
-    load.check(150)
+    load.check(count)
+
+
+async def test_a_hung_shard_costs_no_request(digits_mesh: LocalMesh) -> None:
+    """SIGSTOP: its connection stays, and so do the messages that it holds, for one ack_wait."""
+    victim = next(n for n in digits_mesh.supervisor.nodes if n.role == "shard-2")
+    load = Load(digits_mesh.mesh, rate=50)
+    await hung_under(load, 150, victim)
     assert load.slowest < 2.0
     await good_request(digits_mesh.mesh)
 
@@ -110,14 +116,7 @@ async def test_a_hung_shard_costs_fast_mode_no_request(digits_mesh: LocalMesh, r
     """Its subscription stays, in the queue group too; nothing is stored but with the requester."""
     victim = next(n for n in digits_mesh.supervisor.nodes if n.role == role)
     load = Load(digits_mesh.mesh, rate=50, budget=10.0, delivery="core")
-    stream = asyncio.create_task(load.run(200))
-    await asyncio.sleep(0.7)
-    victim.signal(signal.SIGSTOP)
-    try:
-        await stream
-    finally:
-        victim.signal(signal.SIGCONT)
-    load.check(200)
+    await hung_under(load, 200, victim)
     await digits_mesh.ready(READY)
     await good_request(digits_mesh.mesh)
 

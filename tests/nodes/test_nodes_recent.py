@@ -1,15 +1,15 @@
-"""What nobody waits for any more is not computed."""
+"""Ids are remembered for a while: what nobody waits for any more is not computed."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodes.cancelled import MOST, REMEMBERED, Cancelled
+from nodes.recent import MOST, REMEMBERED, Recent
 
 
 def test_an_id_is_remembered_for_a_while_and_then_forgotten() -> None:
-    cancelled = Cancelled()
+    cancelled = Recent()
     assert not cancelled
     cancelled.add("a", 100.0)
     cancelled.add("b", 100.0 + REMEMBERED / 2)
@@ -22,7 +22,7 @@ def test_an_id_is_remembered_for_a_while_and_then_forgotten() -> None:
 def test_what_was_named_within_the_time_is_known_and_what_was_not_is_not(
     named: list[tuple[int, float]],
 ) -> None:
-    cancelled, now, last = Cancelled(), 0.0, dict[str, float]()
+    cancelled, now, last = Recent(), 0.0, dict[str, float]()
     for number, pause in named:
         now += pause
         cancelled.add(str(number), now)
@@ -32,7 +32,7 @@ def test_what_was_named_within_the_time_is_known_and_what_was_not_is_not(
 
 
 def test_a_flood_of_ids_is_bounded_and_the_newest_are_kept() -> None:
-    cancelled = Cancelled()
+    cancelled = Recent()
     for number in range(3 * MOST):
         cancelled.add(str(number), 1.0)
     assert [str(n) in cancelled for n in (0, 2 * MOST - 1, 2 * MOST, 3 * MOST - 1)] == [
