@@ -391,6 +391,7 @@ class Link(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None  # uvloop raises RuntimeError on a write to it
+        self._up.clear()  # who finds it set, and asks again, would not let the next one be made
         self.gather.reset(None)
         if exc is not None:
             self.last_error = str(exc)

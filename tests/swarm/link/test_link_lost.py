@@ -91,6 +91,31 @@ async def test_publishing_when_the_transport_is_just_gone_raises_not_connected(
     assert outcome[0] is None or isinstance(outcome[0], NotConnected), repr(outcome[0])
 
 
+async def test_who_waits_for_a_connection_does_not_find_the_one_that_was_just_lost(
+    server: EmbeddedServer, links: Links
+) -> None:
+    """A requester that asks again at once would keep the loop from making the next one."""
+    link = await links.connect(server.url)
+    found: list[bool] = []
+    original = link.connection_lost
+
+    def lost(exc: Exception | None) -> None:
+        # First in line of what runs next, before the task that notices the loss.
+        ready = asyncio.get_running_loop().create_task(link.ready())
+        asyncio.get_running_loop().call_soon(lambda: found.append(ready.done()))
+        waiting.append(ready)
+        original(exc)
+
+    waiting: list[asyncio.Task[None]] = []
+    link.connection_lost = lost  # type: ignore[method-assign]
+    await server.kill()
+    await eventually(lambda: bool(found))
+    assert found == [False]
+    await server.start()
+    await asyncio.wait_for(waiting[0], 5.0)
+    assert link.connected
+
+
 async def test_a_flush_under_way_fails_when_the_connection_is_lost(
     server: EmbeddedServer, links: Links
 ) -> None:
