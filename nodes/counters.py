@@ -20,7 +20,7 @@ class Counters:
     dead_lettered: int = 0
     cancelled: int = 0  # not computed, since nobody waits for them any more
     batches: int = 0
-    head_starts: int = 0  # begun before the lane's copy came, or without one
+    taken: int = 0  # from a process of this host, and not from a lane
     handed_over: int = 0  # given to the next stage's node, and not to its lane
     blocked: int = 0  # times that the next lane was full
 

@@ -12,12 +12,12 @@ from functools import partial
 import numpy as np
 
 from nodes.counters import StageStats
-from nodes.handover import MANY, Handovers
 from nodes.job import Job
 from swarm.claims import UNLENT, Claims, Lent
 from swarm.direct import Direct
 from swarm.errors import NotConnected, ResourceExhausted, Status, SwarmError
-from swarm.lanes import DONE, REFUSED, AnyDelivery, Early, Publisher
+from swarm.handover import Handovers
+from swarm.lanes import AnyDelivery, Early, Publisher
 from swarm.link import Link, LinkMessage
 from swarm.messages import Features, Result, failure, result_parts
 from swarm.model import ModelInfo
@@ -63,11 +63,7 @@ class Outbox:
         self._claims = claims
         self._next_near = next_near
         self._direct = direct or Direct(link)
-        # Whoever handed a message to this stage waits longer: for this stage to store it, if so.
-        many = MANY * (1 - stage / (2 * max(1, info.last)))
-        self._handovers = Handovers(
-            link, self._direct, self._store, self._handed_over, many, info.last - stage
-        )
+        self._handovers = Handovers(link, self._direct, self, info, stage)
         self._longest = max((s.compute_ms / 1e3 for s in info.stages[stage:]), default=0.0)
         self._loop = asyncio.get_running_loop()
         self._last = stage == info.last
@@ -197,8 +193,17 @@ class Outbox:
         if not job.delivery.settled:
             self._forward(job, hand_over=False)
 
-    def _store(self, job: Job, lent: Lent, subject: str) -> None:
-        """What was handed over in vain goes to its lane."""
+    def handed(self, job: Job) -> None:
+        """It is on its way to a node of this host (see `Keeper`)."""
+        job.delivery.worked()
+
+    def lost(self, job: Job) -> None:
+        """It could not be passed on (see `Keeper`): it goes back."""
+        job.delivery.nak()
+
+    def store(self, job: Job, lent: Lent, subject: str, late: bool) -> None:
+        """What was handed over in vain goes to its lane (see `Keeper`)."""
+        job.delivery.unworked()
         if job.delivery.settled:
             lent.take_back()
             return
@@ -269,12 +274,15 @@ class Outbox:
         with contextlib.suppress(SwarmError):  # the requester asks again
             self._link.publish(features.reply, parts)
 
-    def _handed_over(self, job: Job) -> None:
+    def done(self, job: Job, passed_on: bool) -> None:
+        """What was handed over is safe (see `Keeper`)."""
         self.stats.counters.handed_over += 1
-        self._finish(job)
+        self._finish(job, passed_on)
 
-    def _finish(self, job: Job) -> None:
-        """This stage's part is done and known to be safe."""
+    def _finish(self, job: Job, passed_on: bool = False) -> None:
+        """This stage's part is done and known to be safe: answered, or passed on to a lane."""
+        if passed_on and type(job.delivery) is Early:
+            job.delivery.passed_on = True
         self.stats.counters.served += 1
         self._settle(job)
         if self._claims is not None:
@@ -287,7 +295,7 @@ class Outbox:
     def _stored(self, job: Job, lent: Lent, error: SwarmError | None, _sequence: int) -> None:
         """The next lane's answer: only now is this stage's work done."""
         if error is None:
-            self._finish(job)
+            self._finish(job, passed_on=True)
             return
         lent.take_back()
         if isinstance(error, ResourceExhausted):
@@ -306,12 +314,11 @@ class Outbox:
             log.info("stage %d: %s; the message goes back to its lane", self.stage, error)
             job.delivery.nak(0.05)
 
-    def tell(self, reply: str, done: bool, published: bool = False) -> None:
+    def tell(self, reply: str, word: bytes, published: bool = False) -> None:
         """Who handed a message over hears what came of it; of what it does not hear, it thinks the
         worst. published: an answer went to the server, and has to be there before the word."""
         if not reply:
             return
-        word: list[Part] = [DONE if done else REFUSED]
 
         def told(sent: bool) -> None:
             if not sent:
@@ -321,7 +328,7 @@ class Outbox:
         if published:
             told(False)
         else:
-            self._direct.answer(reply, word, told)
+            self._direct.answer(reply, [word], told)
 
     def fail(
         self,

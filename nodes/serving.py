@@ -181,7 +181,7 @@ class Serving:
             clock=self._clock,
         )
         server.lanes.append(lane)
-        mesh.direct.listen(self._subject(server.stage, name), server.head_starts.came)
+        mesh.direct.listen(self._subject(server.stage, name), server.intake.came)
         self._lanes[(server.stage, name)] = lane
         return lane
 

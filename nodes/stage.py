@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from nodes.headstart import HeadStarts
+from nodes.intake import Intake
 from nodes.job import IDLE_RUNS, Job, StageModel, StageOptions
 from nodes.outbox import Outbox
 from nodes.recent import Recent
@@ -29,7 +29,7 @@ from swarm.errors import DecodeError, Status
 from swarm.flow.batching import split_on_failure
 from swarm.flow.bucket import Quotas
 from swarm.flow.budget import should_start
-from swarm.lanes import Delivery, Early, FreshDelivery, Lane
+from swarm.lanes import Delivery, FreshDelivery, Lane
 from swarm.link import Link
 from swarm.messages import Features
 from swarm.shm import ShmError
@@ -41,8 +41,10 @@ log = logging.getLogger("swarm.stage")
 # may get it once an ack_wait (0.06 s) for as long as what it had asked for stands (1 s); on starved
 # devices a healthy one is handed out several times; and its budget ends a deadly one too.
 DEADLY_DELIVERIES = 32
-# Requests in hand, and seconds of work in the lane, up to which more is taken from this host.
-HANDED, OVERTAKEN = 256, 0.002
+# Requests in hand, seconds of work that waits here, and seconds of work in the lane, up to which
+# more is taken from this host. (Each sender hands over half a second of work at most, but there may
+# be many.)
+HANDED, AT_HAND, OVERTAKEN = 256, 0.5, 0.002
 FRESH_QUEUE = 64  # requests that may wait on a node in fast mode
 
 
@@ -71,8 +73,8 @@ class StageServer:
         rate = self._options.quota if self.stage == 1 else 0.0
         self._quotas = Quotas(rate, max(1.0, rate / 4)) if rate > 0 else None
         self._suspended = self._stopping = False
-        self.head_starts = HeadStarts(out, claims, self._busy, self._accept)
-        link.on_down.append(self.head_starts.clear)
+        self.intake = Intake(out, claims, self._busy, self._accept)
+        link.on_down.append(self.intake.clear)
         self._cancelled = Recent()  # requests
         # Messages of fast mode: two groups may cover the stage before, and both pass one on.
         self._came_fresh = Recent()
@@ -86,7 +88,7 @@ class StageServer:
     @property
     def queued(self) -> int:
         """Requests in hand on this node."""
-        return sum(len(lane.held) for lane in self.lanes) + len(self.head_starts)
+        return sum(len(lane.held) for lane in self.lanes) + len(self.intake)
 
     @property
     def waiting(self) -> int:
@@ -100,8 +102,6 @@ class StageServer:
         counters = self.stats.counters
         if delivery.delivered > 1:
             counters.redelivered += 1
-        if not isinstance(delivery, FreshDelivery) and self.head_starts.same(delivery):
-            return
         try:
             features = Features.decode(delivery.data)
         except DecodeError as error:
@@ -110,7 +110,7 @@ class StageServer:
         if self._suspended:
             self._give_back(delivery, features)
             return
-        if not isinstance(delivery, FreshDelivery) and self.head_starts.joined(delivery, features):
+        if not isinstance(delivery, FreshDelivery) and self.intake.joined(delivery, features):
             return
         if delivery.delivered >= DEADLY_DELIVERIES:
             text = f"handed out {delivery.delivered} times without an end"
@@ -194,19 +194,19 @@ class StageServer:
         if usual >= self._options.inline_alone_below or self._waiting:
             return False
         busy = self.worker is not None and self.worker.queued > 0
-        pause = job.arrived - self._ended
-        lone = self.queued <= 1 and type(job.delivery) is Early and not job.delivery.reply
-        return not busy and (pause > IDLE_RUNS * usual or lone)
+        return not busy and job.arrived - self._ended > IDLE_RUNS * usual
 
-    def _busy(self, handed: bool) -> bool:
-        """Whether a head start would not start at once, or must not. What is handed over may wait
-        here, but not overtake what waits in a lane."""
+    def _busy(self) -> bool:
+        """Whether nothing is taken from this host's processes. It may wait here, but not overtake
+        what waits in a lane; and it is lanes that are counted against quotas."""
         if self._suspended or self._stopping or not self._link.connected:
             return True
-        if handed:
-            waits = self.waiting
-            return self.queued + waits >= HANDED or waits * self.stats.compute.ewma > OVERTAKEN
-        return bool(self._waiting or self._running) or self.queued > 1 or self._quotas is not None
+        if self._quotas is not None:
+            return True
+        waits, run = self.waiting, self.stats.compute.ewma
+        if self.queued + waits >= HANDED or len(self._waiting) * run > AT_HAND:
+            return True
+        return waits * run > OVERTAKEN
 
     def _expired(self, job: Job, now: float) -> bool:
         """Answer what cannot be answered in time any more; True when it was so."""
@@ -333,7 +333,7 @@ class StageServer:
     def suspend(self) -> None:
         """Give back all that is in hand, and give up on a run that hangs."""
         self._suspended = True
-        self.head_starts.give_back()
+        self.intake.give_back()
         for lane in self.lanes:
             lane.pause()
             for delivery in list(lane.held.values()):
@@ -392,7 +392,7 @@ class StageServer:
         while self.queued and self._link.connected and time.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.002)  # once, at the end of a life
         self.out.close()
-        self._link.on_down.remove(self.head_starts.clear)
+        self._link.on_down.remove(self.intake.clear)
 
     def close(self) -> None:
         if self.worker is not None:

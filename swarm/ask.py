@@ -12,8 +12,9 @@ import numpy as np
 from swarm.claims import UNLENT, Lent
 from swarm.errors import NoResponders, ResourceExhausted, Status, SwarmError
 from swarm.ids import ulid
-from swarm.messages import Result
+from swarm.messages import Hop, Result
 from swarm.model import ModelInfo
+from swarm.tensors import Part
 
 CORE = "core"
 DURABLE = "durable"
@@ -47,12 +48,21 @@ class Ask:
     refusal: str = ""  # what the last attempt failed with, if it was told
     hops: list[dict[str, object]] = field(default_factory=list)
     lent: Lent = UNLENT  # for the last attempt
+    handed: Handing | None = None  # the first attempt, to a node of this host
     outcome: asyncio.Future[Outcome] | None = None
+    answer: Result | None = None  # that came when nobody waited for one
 
     def settle(self, outcome: Outcome) -> None:
-        """The present attempt came to this; the first word counts."""
-        if self.outcome is not None and not self.outcome.done():
+        """The present attempt came to this. The first word counts; where that does not end the
+        request, an answer behind it does."""
+        if self.outcome is None or self.outcome.cancelled():
+            return
+        if not self.outcome.done():
             self.outcome.set_result(outcome)
+        elif isinstance(outcome, Result) and outcome.status is Status.OK:
+            before = self.outcome.result()
+            if not isinstance(before, Result) or before.status is Status.UNAVAILABLE:
+                self.answer = outcome
 
     def failed(self, error: SwarmError) -> Result:
         """The result of a request that this error ends."""
@@ -68,7 +78,7 @@ class Ask:
 
     def expired(self) -> Result:
         """The result of a request whose budget is over."""
-        where = "it was stored in the first lane" if self.stored else "it could not be stored"
+        where = "the first stage, or its lane, had it" if self.stored else "it could not be stored"
         return Result(
             id=self.id,
             model=self.info.model,
@@ -79,6 +89,22 @@ class Ask:
             + "`swarm status` shows which stages have a ready node",
             attempt=self.attempt,
         )
+
+
+class Handing(Protocol):
+    """What keeps a request that a node of this host has (`swarm.outgoing.FirstLeg`)."""
+
+    def told(self, reply: str, word: Part) -> None:
+        """What the node says that has it."""
+        ...
+
+    def ran(self, reply: str, hops: tuple[Hop, ...]) -> None:
+        """It was answered, over these hops."""
+        ...
+
+    def drop(self, reply: str) -> None:
+        """Nobody waits for it any more."""
+        ...
 
 
 class Picker(Protocol):

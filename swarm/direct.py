@@ -2,7 +2,7 @@
 
 A leg through the server wakes two processes, a datagram one (0.01-0.03 ms here, measured). Nothing
 is kept here: what must not be lost is stored beside it, or by its sender, who is told when it is
-done (`nodes.handover`); and what a full or missing socket refuses goes through the server.
+done (`swarm.handover`); and what a full or missing socket refuses goes through the server.
 
 Each process has one socket, named by its inbox, in a directory that only its user may enter: who
 can send here can map its shared memory too. Nothing is read from, or sent to, another user's.
@@ -38,7 +38,7 @@ SWEEP_EVERY = 30.0  # seconds
 MOST_HEARD = 256  # processes
 FEW = 32  # sockets that whoever leaves looks through; 10 us each
 # Of the messages, in the directory's name: processes of another version are not reached this way.
-VERSION = 3
+VERSION = 4
 _LONGEST_PATH = 107  # sockaddr_un
 LIVING = "living"  # the subject of the question whether a process's loop turns
 

@@ -8,14 +8,12 @@ connection), one that a restarted server lost from memory, and an answer that wa
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 import time
 from collections.abc import Callable
-from functools import partial
 
 from swarm.ask import CORE, Ask, Outcome, Picker, unheard
-from swarm.claims import UNLENT, Claims, Lent
+from swarm.claims import Claims
 from swarm.direct import Direct
 from swarm.errors import (
     DecodeError,
@@ -29,19 +27,20 @@ from swarm.flow.backoff import full_jitter
 from swarm.flow.hedge import Hedger
 from swarm.flow.retry import RetryBudget
 from swarm.gate import Gate
-from swarm.lanes import Publisher
+from swarm.lanes import DONE, PASSED_ON, REFUSED, Publisher
 from swarm.link import Link, LinkMessage
-from swarm.messages import Features, Result
+from swarm.messages import Result
 from swarm.model import ModelInfo
 from swarm.near import NOWHERE, Near
+from swarm.outgoing import Outgoing
 from swarm.shm import ShmError
 from swarm.subjects import ANY, Subjects
-from swarm.tensors import Part
 
 # An answer that is missing after this part of the budget, and at least so many seconds, was
 # probably lost: lanes recover from a dead node within an ack_wait, well before it.
 RETRY_AFTER_SHARE = 0.4
 RETRY_AFTER_LEAST = 0.25
+WORDS = (DONE, PASSED_ON, REFUSED)  # of what was handed over, where its answer is awaited too
 # In fast mode nothing else recovers a request: ask again after three times the usual p99, and ever
 # later (`swarm.flow.silence`).
 FRESH_RETRY_AFTER = (3.0, 0.010, 4.0)  # times the p99, at least seconds, times the one before
@@ -49,11 +48,6 @@ FRESH_WAIT = 0.05  # seconds after which one that may not ask again wants to kno
 # Seconds for which a stage that nobody serves is asked again at no cost to the retry budget:
 # within them gossip knows of a death, and a fallback listens.
 NOBODY_FOR = 1.0
-# Requests of this process under way up to which one goes to a node of this host without the
-# server (fast mode) or beside it (a head start). With 4 and 16 in flight head starts cost tiny
-# stages 5 and 6 % of their requests a second; in fast mode, 16 and 64 that go together where they
-# can have 24 and 9 % more than by the server.
-FEW, FEW_FRESH = 1, 64
 
 
 class Requester:
@@ -72,16 +66,23 @@ class Requester:
         direct: Direct | None = None,
     ) -> None:
         self._link = link
-        self._subjects = subjects
-        self._publisher = publisher
         self.picker: Picker | None = None
         self._claims = claims
-        self._near = near
-        self._direct = direct or Direct(link)
         self._budget = RetryBudget(ratio=0.1, min_per_s=5.0)
         self._rng = random.Random()
         self._asks: dict[str, Ask] = {}  # by reply subject
         self._gates: dict[tuple[str, str], Gate] = {}
+        self._outgoing = Outgoing(
+            link,
+            subjects,
+            publisher,
+            claims,
+            near,
+            direct or Direct(link),
+            self._asks,
+            self.gate,
+            self._pick_lane,
+        )
         self._hedger = Hedger()
         self.retries = 0
         self.hedges = 0
@@ -104,8 +105,12 @@ class Requester:
             self._link.forget(reply)
             del self._asks[reply]
             gate.leave(taken, result, time.monotonic())
+            if ask.handed is not None:
+                ask.handed.drop(reply)
+                if ask.attempt == 1:
+                    self._free(ask)
             if ask.sent > (result is not None):
-                self._cancel(ask)
+                self._outgoing.cancel(ask)
             if self.picker is not None:
                 self.picker.ended(ask, result is not None and result.status is Status.OK)
         result.latency = time.monotonic() - started
@@ -113,6 +118,9 @@ class Requester:
             # The first lane, if it was full, has room when the next one is answered.
             result.retry_after = result.retry_after or gate.pace
         return result
+
+    def _pick_lane(self, ask: Ask, remaining: float) -> str:
+        return ANY if self.picker is None else self.picker.pick_lane(ask, remaining)
 
     def gate(self, info: ModelInfo) -> Gate:
         """The gate of a model version, with its latencies."""
@@ -134,7 +142,7 @@ class Requester:
             async with asyncio.timeout_at(ask.deadline):
                 return await self._again(ask, reply, outcome, loop)
         except TimeoutError:
-            return ask.expired()
+            return ask.answer or ask.expired()
 
     async def _again(
         self, ask: Ask, reply: str, outcome: Outcome, loop: asyncio.AbstractEventLoop
@@ -168,28 +176,54 @@ class Requester:
             pause = full_jitter(ask.attempt, self._rng, base_s=0.005, cap_s=0.1)
             if loop.time() + pause >= ask.deadline:
                 return await self._last_chance(ask, failed)
+            meanwhile: Outcome = None
             if isinstance(outcome, NotConnected):
-                await self._link.ready()
+                meanwhile = await self._connected(ask, loop)
             elif outcome is not None:
-                await asyncio.sleep(pause)
+                meanwhile = await self._longer(ask, loop, pause)
+            if isinstance(meanwhile, Result):
+                outcome = meanwhile
+                continue
             outcome = await self._attempt(ask, reply, loop)
 
-    async def _longer(self, ask: Ask, loop: asyncio.AbstractEventLoop) -> Outcome:
-        """No retry is allowed at present; an earlier attempt may still be answered meanwhile."""
+    async def _longer(
+        self, ask: Ask, loop: asyncio.AbstractEventLoop, seconds: float = FRESH_WAIT
+    ) -> Outcome:
+        """Not to ask again yet; an earlier attempt may still be answered meanwhile."""
         ask.outcome = loop.create_future()
         # Not a timeout: it could come between an answer and who waits for it.
-        timer = loop.call_later(FRESH_WAIT, ask.settle, None)
+        timer = loop.call_later(seconds, ask.settle, None)
         try:
             return await ask.outcome
         finally:
             timer.cancel()
 
+    async def _connected(self, ask: Ask, loop: asyncio.AbstractEventLoop) -> Outcome:
+        """The same until there is a connection."""
+        outcome: asyncio.Future[Outcome] = loop.create_future()
+        ask.outcome = outcome
+
+        def connected(_: object) -> None:
+            if not outcome.done():  # behind this wait the next attempt has begun
+                outcome.set_result(None)
+
+        ready = loop.create_task(self._link.ready())
+        ready.add_done_callback(connected)
+        try:
+            return await outcome
+        finally:
+            ready.cancel()
+
     async def _attempt(self, ask: Ask, reply: str, loop: asyncio.AbstractEventLoop) -> Outcome:
         """A result, the reason why it could not be sent, or None: no answer in good time."""
+        if ask.answer is not None:
+            return ask.answer
         ask.attempt += 1
+        if ask.handed is not None:
+            ask.handed.drop(reply)
         ask.outcome = loop.create_future()
         try:
-            self._send(ask, reply, loop.time())
+            self._outgoing.send(ask, reply, loop.time())
         except SwarmError as error:
             return error
         timers = self._timers(ask, reply, loop)
@@ -198,6 +232,8 @@ class Requester:
         finally:
             for timer in timers:
                 timer.cancel()
+        if ask.answer is not None:
+            return ask.answer
         if outcome is None:
             self.gate(ask.info).silences.silent(time.monotonic())
         ask.silences = ask.silences + 1 if outcome is None else 0
@@ -235,128 +271,15 @@ class Requester:
             return
         ask.attempt += 1
         try:
-            self._send(ask, reply, loop.time())
+            self._outgoing.send(ask, reply, loop.time(), spare=True)
             self.hedges += 1
         except SwarmError:
             ask.attempt -= 1  # the first copy is still on its way
 
-    def _send(self, ask: Ask, reply: str, now: float) -> None:
-        info = ask.info
-        features = Features(
-            id=ask.id,
-            model=info.model,
-            version=info.version,
-            stage=1,
-            reply=reply,
-            budget_us=int((ask.deadline - now) * 1e6),
-            tensors=dict(ask.tensors),
-            attempt=ask.attempt,
-            agent=ask.agent,
-            sequence=ask.sequence,
-            session=ask.session,
-            traceparent=ask.traceparent,
-            hops=list(ask.hops),
-        )
-        lent, near = UNLENT, NOWHERE
-        if self._claims is not None and self._claims.host:
-            features.host = self._claims.host
-            large = self._claims.wants(features.tensors)
-            if large or len(self._asks) <= FEW_FRESH:
-                near = self._near(info, 1, large)
-            if near.shared and large:
-                lent = self._claims.lend(features.tensors)
-        with lent:
-            parts = features.parts(lent.packed)
-            if ask.delivery == CORE:
-                subject = self._subjects.fresh(info.model, info.version, 1)
-                ask.stored = False
-                if inbox := self._short_cut(near, ANY, FEW_FRESH, ask):
-                    posted = partial(self._posted, ask, subject, parts, reply, lent)
-                    self._direct.post(inbox, subject, parts, posted)
-                else:
-                    self._publish_fresh(ask, subject, parts, reply, lent)
-                return
-            lane = ANY
-            if self.picker is not None:
-                lane = self.picker.pick_lane(ask, ask.deadline - now)
-            subject = self._subjects.features(info.model, info.version, 1, lane)
-            inbox = self._short_cut(near, lane, FEW, ask)
-            if inbox and self._direct.send(inbox, subject, parts):
-                lent.keep()  # a head start
-            ask.lent = lent
-            self._store(ask, subject, parts, features.message_id, lent)
-
-    def _posted(
-        self, ask: Ask, subject: str, parts: list[Part], reply: str, lent: Lent, sent: bool
-    ) -> None:
-        if self._asks.get(reply) is not ask:  # given up within the burst
-            if sent:
-                self._cancel(ask)
-            else:
-                lent.take_back()
-            return
-        if sent:
-            self._went(ask, lent)
-            return
-        try:
-            with lent:
-                self._publish_fresh(ask, subject, parts, reply, lent)
-        except SwarmError as error:
-            ask.settle(error)
-
-    def _publish_fresh(
-        self, ask: Ask, subject: str, parts: list[Part], reply: str, lent: Lent
-    ) -> None:
-        """By the server. Raises `NotConnected`, `ResourceExhausted`."""
-        self._link.publish(subject, parts, reply)
-        self._went(ask, lent)
-
-    def _went(self, ask: Ask, lent: Lent) -> None:
-        ask.stored = True  # as much as it ever is in fast mode
-        ask.sent += 1
-        ask.lent = lent
-        if self._claims is not None:
-            self._claims.collect()
-
-    def _short_cut(self, near: Near, lane: str, few: int, ask: Ask) -> str:
-        """The inbox of the node of this host that takes the message; "" for the server's way, which
-        every attempt but the first goes."""
-        if ask.attempt > 1 or len(self._asks) > few or not self._link.connected:
-            return ""
-        inbox = near.inboxes.get(lane, "")
-        if inbox and self.gate(ask.info).silences.doubtful(time.monotonic()):
-            return ""
-        return inbox
-
-    def _store(
-        self, ask: Ask, subject: str, parts: list[Part], message_id: str, lent: Lent
-    ) -> None:
-        """Publish into a lane of stage 1."""
-        attempt = ask.attempt
-
-        def stored(error: SwarmError | None, sequence: int) -> None:
-            if error is None:
-                ask.stored = True
-                if self._claims is not None:
-                    self._claims.collect()
-                return
-            lent.take_back()
-            if attempt == ask.attempt:
-                ask.stored = False
-                ask.settle(error)
-
-        ask.stored = False
-        self._publisher.publish(subject, parts, message_id, stored)
-        ask.sent += 1
-
-    def _cancel(self, ask: Ask) -> None:
-        """Nobody waits any more: an attempt that is still on its way need not be computed."""
-        with contextlib.suppress(SwarmError):  # it only saves work
-            subject = self._subjects.cancel(ask.info.model, ask.info.version)
-            self._link.publish(subject, ask.id.encode())
-
     async def _last_chance(self, ask: Ask, failed: Result) -> Result:
         """No retry is left; an earlier attempt may still be answered inside the budget."""
+        if ask.answer is not None:
+            return ask.answer
         if failed.status is Status.DEADLINE_EXCEEDED:
             ask.outcome = asyncio.get_running_loop().create_future()
             outcome = await ask.outcome
@@ -372,6 +295,10 @@ class Requester:
             ask.lent.take_back()  # each try lends anew, and there may be many within a second
             ask.settle(NoResponders("no node serves the next stage at present"))
             return
+        if message.data in WORDS:
+            if ask.handed is not None:
+                ask.handed.told(message.subject, message.data)
+            return
         try:
             result = Result.decode(message.data)
             if self._claims is not None:
@@ -379,14 +306,25 @@ class Requester:
         except (DecodeError, ShmError) as error:
             # An answer that cannot be read is as good as lost: ask again.
             result = ask.failed(Unavailable(f"the answer cannot be read: {error}"))
-        if result.id == ask.id:
-            self.gate(ask.info).silences.heard()
-            if result.status is Status.OK and ask.attempt == 1:
-                # Whoever still gets the message computes in vain, and may as well fail: the next
-                # request is written where this one was, into memory that the caches hold.
-                ask.lent.unread()
-                ask.lent.take_back()
-            ask.settle(result)
+        if result.id != ask.id:
+            return
+        self.gate(ask.info).silences.heard()
+        if result.status is Status.UNAVAILABLE and result.attempt < ask.attempt:
+            return  # the present attempt may do better
+        if ask.handed is not None and result.attempt == 1:
+            if result.status is Status.OK:
+                ask.handed.ran(message.subject, result.hops[len(ask.hops) :])
+            else:
+                ask.handed.drop(message.subject)
+        if result.status is Status.OK and ask.attempt == 1:
+            self._free(ask)
+        ask.settle(result)
+
+    def _free(self, ask: Ask) -> None:
+        """Whoever still gets the message computes in vain, and may as well fail: the next request
+        is written where this one was, into memory that the caches hold."""
+        ask.lent.unread()
+        ask.lent.take_back()
 
     def _reconnected(self) -> None:
         """The server may have lost what it kept in memory: ask again at once, same id."""
@@ -397,3 +335,4 @@ class Requester:
     def close(self) -> None:
         if self._reconnected in self._link.on_up:
             self._link.on_up.remove(self._reconnected)
+        self._outgoing.close()

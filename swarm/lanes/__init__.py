@@ -2,7 +2,7 @@
 
 from swarm.lanes.consumer import FALLBACK, MOST_ACK_WAIT, PRIMARY, STANDBY, Lane
 from swarm.lanes.delivery import Delivery
-from swarm.lanes.early import DONE, REFUSED, Early
+from swarm.lanes.early import DONE, PASSED_ON, REFUSED, Early
 from swarm.lanes.fresh import COVER, QUEUE, FreshDelivery, FreshLane
 from swarm.lanes.publisher import Publisher
 from swarm.lanes.streams import LaneOptions, consumer_config, ensure_lanes, stream_config
@@ -14,6 +14,7 @@ __all__ = [
     "DONE",
     "FALLBACK",
     "MOST_ACK_WAIT",
+    "PASSED_ON",
     "PRIMARY",
     "QUEUE",
     "REFUSED",

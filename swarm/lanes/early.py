@@ -1,5 +1,5 @@
-"""A message that came from its sender, on the same host, and not from its lane: a head start beside
-being stored there, or handed over, to be stored only if it is not soon told to be done."""
+"""A message that its sender, on the same host, has handed over: it is stored in its lane only if it
+is refused, or not done in good time."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 
 from swarm.lanes.delivery import Delivery
 
-# What whoever handed a message over is told of it, once.
-DONE, REFUSED = b"+ACK", b"-NAK"
+# What whoever handed a message over is told of it, once: all is done; it was not taken, or is given
+# up; a later lane has what came of it.
+DONE, REFUSED, PASSED_ON = b"+ACK", b"-NAK", b"+WPI"
 
 
 class Early:
@@ -18,9 +19,10 @@ class Early:
     come (`join`). on_end(early, done): it was settled before: the work is done, or it was given up
     and the lane's copy is to be worked on.
 
-    reply: where its sender, who has not stored it, waits for `DONE` or `REFUSED`; "" if it is
-    stored. opened: what is borrowed for the work, and which the lane's copy needs as long as it can
-    be handed out again. published: something went to the server that `DONE` must not overtake.
+    reply: where its sender waits for a word. opened: what is borrowed for the work,
+    and which the lane's copy needs as long as it can be handed out again. published: something went
+    to the server that a word must not overtake. passed_on: a later lane has what came of it, and no
+    answer tells its requester so.
     """
 
     __slots__ = (
@@ -29,34 +31,33 @@ class Early:
         "_over",
         "_worked_at",
         "age",
-        "data",
         "id",
         "opened",
+        "passed_on",
         "published",
         "received",
         "reply",
     )
 
     delivered = 1
+    data = b""  # not kept: only a lane's message is ever a dead letter
     fresh = False
     direct = True
 
     def __init__(
         self,
         message_id: str,
-        data: bytes,
         sent: int,
         received: int,
         on_end: Callable[[Early, bool], None],
-        reply: str = "",
+        reply: str,
     ) -> None:
         self._on_end = on_end
         self._copy: Delivery | None = None
         self._over = False
         self._worked_at = 0  # as of `Delivery`
-        self.published = False
+        self.published = self.passed_on = False
         self.id = message_id
-        self.data = data
         self.received = received  # ns, as `sent`
         self.age = (received - sent) / 1e9
         self.opened: Sequence[Any] = ()

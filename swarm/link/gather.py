@@ -97,6 +97,11 @@ class Gather:
             self._ends += 1
             asyncio.get_running_loop().call_soon(self._end)
 
+    def together(self) -> None:
+        """Gather what is sent in the rest of this turn of the loop, as if a burst had caused it."""
+        self.begin(2)
+        self.end()
+
     def _end(self) -> None:
         self._ends -= 1
         self._send_all()

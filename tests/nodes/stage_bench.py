@@ -18,6 +18,7 @@ from shards.runtime import CancelToken
 from swarm.claims import UNLENT, Lent
 from swarm.direct import LIVING
 from swarm.errors import SwarmError
+from swarm.lanes import REFUSED
 from swarm.link import LinkMessage
 from swarm.messages import Features, Result
 from swarm.model import ModelInfo, Spec, Stage
@@ -360,11 +361,17 @@ class Bench:
         """By request id; an id that was answered twice fails the test."""
         found: dict[str, Result] = {}
         for subject, data in self.link.sent + self.direct.told:
-            if subject.startswith("_INBOX.r"):
+            if subject.startswith("_INBOX.r") and data != REFUSED:
                 result = Result.decode(data)
                 assert result.id not in found, f"{result.id} was answered twice"
                 found[result.id] = result
         return found
+
+    @property
+    def refused(self) -> list[str]:
+        """The requests whose requesters were told that nobody here works on them."""
+        told = self.link.sent + self.direct.told
+        return [subject[len("_INBOX.") :] for subject, data in told if data == REFUSED]
 
     async def all_ended(self, *deliveries: FakeDelivery) -> None:
         async with asyncio.timeout(LIMIT):

@@ -21,7 +21,12 @@ from stage_bench import (
     FakePublisher,
 )
 
-from nodes.handover import (
+from nodes.intake import KEPT, STALE
+from nodes.outbox import Outbox
+from nodes.stage import HANDED
+from swarm.direct import LARGEST
+from swarm.errors import NotConnected, ResourceExhausted, Status
+from swarm.handover import (
     AHEAD,
     ANSWER,
     LATE,
@@ -35,12 +40,7 @@ from nodes.handover import (
     SHORT,
     SILENT,
 )
-from nodes.headstart import KEPT, STALE
-from nodes.outbox import Outbox
-from nodes.stage import HANDED
-from swarm.direct import LARGEST
-from swarm.errors import NotConnected, ResourceExhausted, Status
-from swarm.lanes import DONE, REFUSED
+from swarm.lanes import DONE, PASSED_ON, REFUSED
 from swarm.model import ModelInfo, Stage
 from swarm.near import Near
 from swarm.subjects import Subjects
@@ -67,7 +67,7 @@ async def bench() -> AsyncIterator[Callable[..., Bench]]:
 
 def handed(b: Bench, data: bytes, ago_ns: int = 0) -> bytes:
     """What the datagram of the stage before does."""
-    b.server.head_starts.came(data, time.monotonic_ns() - ago_ns, BEFORE)
+    b.server.intake.came(data, time.monotonic_ns() - ago_ns, BEFORE)
     return data
 
 
@@ -781,7 +781,7 @@ async def test_a_stage_in_the_middle_is_done_when_the_next_lane_has_it(
     b.direct.say(b.direct.sent[0][2], REFUSED)
     assert b.direct.told == []
     b.publisher.release(None)
-    assert b.direct.told == [(BEFORE, DONE)]
+    assert b.direct.told == [(BEFORE, PASSED_ON)]
 
 
 async def test_a_copy_that_was_stored_meanwhile_is_settled_and_not_computed(
@@ -890,4 +890,4 @@ async def test_what_is_done_makes_room_for_more(bench: Callable[..., Bench]) -> 
     for _ in range(3 * KEPT):
         handed(b, b.message(host="h"))
     assert [word for reply, word in b.direct.told if reply == BEFORE] == [DONE] * 3 * KEPT
-    assert len(b.server.head_starts._early) <= KEPT
+    assert len(b.server.intake._early) <= KEPT

@@ -126,7 +126,7 @@ async def test_a_hedge_that_cannot_be_published_takes_back_its_own_copy_only(
 ) -> None:
     loop = asyncio.get_running_loop()
     ask = Ask(INFO, {"x": BIG}, loop.time() + 5, delivery, hedge=0.5, attempt=1)
-    lender.requester._send(ask, "reply", loop.time())
+    lender.requester._outgoing.send(ask, "reply", loop.time())
     lender.requester._hedger = Hedger(fraction=1.0)
     for _ in range(100):
         lender.requester._hedger.on_request(time.monotonic())
@@ -187,7 +187,7 @@ async def test_what_was_answered_is_taken_back_at_once(lender: Lender, delivery:
         ask = Ask(INFO, {"x": BIG}, loop.time() + 5, delivery)
         for attempt in range(1, attempts + 1):
             ask.attempt = attempt
-            lender.requester._send(ask, "reply", loop.time())
+            lender.requester._outgoing.send(ask, "reply", loop.time())
         lender.requester._asks["reply"] = ask
         answer = Result(ask.id, INFO.model, INFO.version, status=status)
         lender.requester._answer(LinkMessage("reply", "", None, b"".join(result_parts(answer, []))))
@@ -198,7 +198,7 @@ async def test_what_was_answered_is_taken_back_at_once(lender: Lender, delivery:
 async def test_what_a_lane_refused_is_taken_back(lender: Lender) -> None:
     loop = asyncio.get_running_loop()
     ask = Ask(INFO, {"x": BIG}, loop.time() + 5, attempt=1)
-    lender.requester._send(ask, "reply", loop.time())
+    lender.requester._outgoing.send(ask, "reply", loop.time())
     assert lender.counts == (1, 1)
     [reply] = lender.wire.sent
     refusal = b'{"error":{"code":503,"err_code":10077,"description":"maximum messages exceeded"}}'
@@ -225,18 +225,18 @@ async def test_what_finds_no_room_on_this_host_in_fast_mode_goes_by_the_server(
 ) -> None:
     """Also when that is known only at the end of a burst."""
     requester, loop = lender.requester, asyncio.get_running_loop()
-    requester._near = lambda *_: Near(shared=True, inboxes={"any": "_INBOX.nobody"})
+    requester._outgoing._near = lambda *_: Near(shared=True, inboxes={"any": "_INBOX.nobody"})
     lender.wire.connected = True
-    requester._direct.open()
+    requester._outgoing._direct.open()
     ask = Ask(INFO, {"x": BIG}, loop.time() + 5, CORE, attempt=1)
     ask.outcome = loop.create_future()
     requester._asks["reply"] = ask
     lender.burst()
-    requester._send(ask, "reply", loop.time())
+    requester._outgoing.send(ask, "reply", loop.time())
     assert (lender.wire.sent, ask.stored) == ([], False)
     lender.wire.error = NotConnected("lost") if refuses else None
     lender.wire.gather.end()
-    requester._direct.close()
+    requester._outgoing._direct.close()
     assert lender.counts == (1, 0 if refuses else 1)
     assert (lender.wire.sent, ask.stored) == ([] if refuses else ["reply"], not refuses)
     assert ask.outcome.done() == refuses
@@ -247,10 +247,10 @@ async def test_what_is_given_up_within_a_burst_is_cancelled_or_not_sent(
     lender: Lender, heard: bool
 ) -> None:
     requester, loop = lender.requester, asyncio.get_running_loop()
-    inbox = requester._direct._link.options.inbox if heard else "_INBOX.nobody"
-    requester._near = lambda *_: Near(shared=True, inboxes={"any": inbox})
+    inbox = requester._outgoing._direct._link.options.inbox if heard else "_INBOX.nobody"
+    requester._outgoing._near = lambda *_: Near(shared=True, inboxes={"any": inbox})
     lender.wire.connected = True
-    requester._direct.open()
+    requester._outgoing._direct.open()
     lender.burst()
     ask = Ask(INFO, {"x": BIG}, loop.time() + 5, CORE)
     asking = asyncio.create_task(requester.infer(ask))
@@ -260,7 +260,7 @@ async def test_what_is_given_up_within_a_burst_is_cancelled_or_not_sent(
         await asking
     assert lender.wire.subjects == []
     lender.wire.gather.end()
-    requester._direct.close()
+    requester._outgoing._direct.close()
     assert lender.wire.subjects == ([f"swarm.test.cancel.m.{INFO.version}"] if heard else [])
     assert lender.counts == ((1, 1) if heard else (1, 0))
 
@@ -275,7 +275,7 @@ async def test_the_memory_of_a_request_is_used_again_by_the_next(
     loop = asyncio.get_running_loop()
     for _ in range(10):
         ask = Ask(INFO, {"x": BIG}, loop.time() + 5, delivery, attempt=1)
-        lender.requester._send(ask, "reply", loop.time())
+        lender.requester._outgoing.send(ask, "reply", loop.time())
         lender.wire.deliver(LinkMessage(lender.wire.sent[-1], "", None, b'{"stream":"s","seq":1}'))
         offset, slot = list(lender.claims._ring._slots.items())[-1]
         offsets.add(offset)
@@ -285,6 +285,29 @@ async def test_the_memory_of_a_request_is_used_again_by_the_next(
         assert receiver.done(Claim(*place))
     assert len(offsets) <= 2  # what the last one used is seen when the next has been sent
     receiver.close()
+
+
+@pytest.mark.parametrize("ends", ["cancelled", "expired", "failed", "answered"])
+async def test_what_was_handed_over_is_not_lent_for_longer_than_somebody_waits(
+    lender: Lender, ends: str
+) -> None:
+    """Whoever reads it computes in vain, and sees that it was recycled."""
+    requester = lender.requester
+    requester._outgoing._near = lambda *_: Near(shared=True, inboxes={"any": "_INBOX.first"})
+    requester._outgoing._direct.send = lambda *_: True  # type: ignore[method-assign]
+    lender.wire.connected = True
+    asking = asyncio.create_task(lender.infer(budget=0.005 if ends == "expired" else 5.0))
+    await asyncio.sleep(0)
+    assert lender.counts == (1, 1)
+    [(reply, ask)] = requester._asks.items()
+    if ends == "cancelled":
+        asking.cancel()
+    elif ends != "expired":
+        status = Status.OK if ends == "answered" else Status.INTERNAL
+        answer = Result(ask.id, INFO.model, INFO.version, status=status)
+        lender.wire.deliver(LinkMessage(reply, "", None, b"".join(result_parts(answer, []))))
+    await asyncio.wait({asking})
+    assert lender.counts == (1, 0)
 
 
 # --- the helper by itself -----------------------------------------------------------------

@@ -266,7 +266,7 @@ async def test_a_full_lane_is_a_fast_refusal(desk: Desk) -> None:
     desk.stage.lane.pause()
     desk.stage.behave = lambda stage, delivery, features: None  # holds what it has
     waiting = [asyncio.ensure_future(desk.infer(8.0)) for _ in range(8)]
-    publisher = desk.requester._publisher
+    publisher = desk.requester._outgoing._publisher
     await eventually(lambda: not publisher._waiting and len(desk.requester._asks) == 8)
     desk.requester.gate(INFO)._pace = 0.125  # seconds from one answer to the next
     began = time.monotonic()

@@ -1,4 +1,4 @@
-"""A message that came before its lane handed it out: begun at once, settled by the lane's copy."""
+"""What a requester of this host hands over: run without a lane, and at most once with it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 from stage_bench import Bench, FakeDelivery, FakeModel
 
-from nodes.headstart import FORGOTTEN, KEPT, STALE
+from nodes.intake import FORGOTTEN, KEPT, STALE
 from swarm.errors import NotConnected, Status, Unavailable
+from swarm.lanes import DONE, PASSED_ON
 from swarm.messages import Features
+from swarm.near import Near
 
 
 @pytest.fixture
@@ -30,8 +32,8 @@ async def bench() -> AsyncIterator[Callable[..., Bench]]:
 
 
 def came(bench: Bench, data: bytes, ago_ns: int = 0) -> bytes:
-    """What the sender's datagram does."""
-    bench.server.head_starts.came(data, time.monotonic_ns() - ago_ns)
+    """What the requester's datagram does: it waits for the word where it waits for the answer."""
+    bench.server.intake.came(data, time.monotonic_ns() - ago_ns, f"_INBOX.r{bench.number}")
     return data
 
 
@@ -42,16 +44,17 @@ async def ended(*copies: FakeDelivery) -> list[str]:
     return [copy.ended for copy in copies]
 
 
-async def test_the_run_begins_before_the_lanes_copy_and_is_not_repeated_for_it(
+async def test_the_answer_is_the_only_word_and_a_copy_that_was_stored_meanwhile_is_not_run(
     bench: Callable[..., Bench],
 ) -> None:
     b = bench()
     data = came(b, b.message(3.0))
-    assert b.model.batches == [1], "without waiting for the lane"
+    assert b.model.batches == [1], "without a lane"
+    assert len(b.direct.told + b.link.sent) == 1, "the answer, and no word beside it"
     assert b.answers()["r1"].outputs["x"].tolist() == [[4.0] * 4]
     assert await ended(b.deliver(data)) == ["ack"]
     assert b.model.batches == [1]
-    assert b.server.stats.counters.head_starts == 1
+    assert b.server.stats.counters.taken == 1
     assert len(b.answers()) == 1
 
 
@@ -88,6 +91,7 @@ async def test_what_the_next_lane_did_not_store_is_worked_on_when_the_copy_comes
     assert await ended(b.deliver(data)) == ["ack"]
     assert b.model.batches == [1, 1]
     assert len(b.publisher.stored) == 1
+    assert b.refused == ["r1"], "so that its requester stores it"
 
 
 async def test_a_message_whose_copy_came_first_is_not_computed_twice(
@@ -123,23 +127,31 @@ async def test_another_attempt_is_another_message(bench: Callable[..., Bench]) -
     assert b.model.batches == [1, 1]
 
 
-@pytest.mark.parametrize("why", ["stale", "busy", "held", "quota", "suspended", "another stage"])
-async def test_what_speaks_against_a_head_start_leaves_the_message_to_its_lane(
+@pytest.mark.parametrize("why", ["stale", "quota", "suspended", "another stage", "no connection"])
+async def test_what_is_not_taken_is_refused_with_a_word_and_not_run(
     bench: Callable[..., Bench], why: str
 ) -> None:
-    slow = FakeModel(slow=0.05) if why == "busy" else None
-    b = bench(slow, stage=1, quota=1000.0 if why == "quota" else 0.0)
-    b.publisher.hold = why == "held"
-    before = [b.send() for _ in range({"busy": 1, "held": 2}.get(why, 0))]
+    b = bench(stage=1, quota=1000.0 if why == "quota" else 0.0)
     if why == "suspended":
         b.server.suspend()
-    runs = len(b.model.batches)
+    b.link.connected = why != "no connection"
     data = b.message(stage=2 if why == "another stage" else 1)
     came(b, data, ago_ns=2 * STALE if why == "stale" else 0)
-    assert b.server.stats.counters.head_starts == 0
-    assert len(b.model.batches) == runs or why == "busy"
-    if why in ("stale", "busy", "quota"):
-        assert await ended(*before, b.deliver(data)) == ["ack"] * (len(before) + 1)
+    assert (b.server.stats.counters.taken, b.model.batches) == (0, [])
+    assert b.refused == ["r1"]
+    b.link.connected = True
+    if why not in ("suspended", "another stage"):
+        assert await ended(b.deliver(data)) == ["ack"], "stored by its requester"
+
+
+async def test_more_than_one_wait_here_for_the_worker(bench: Callable[..., Bench]) -> None:
+    b = bench(FakeModel(slow=0.02))
+    for _ in range(4):
+        came(b, b.message())
+    assert b.refused == []
+    async with asyncio.timeout(5):
+        while len(b.answers()) < 4:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
 
 
 @pytest.mark.parametrize("data", [b"", b"garbage", b"\x80", b"\x81\xa1v\x01"])
@@ -148,7 +160,7 @@ async def test_what_cannot_be_read_is_left_to_its_lane_which_buries_it_once(
 ) -> None:
     b = bench()
     came(b, data)
-    assert b.link.sent == []
+    assert b.refused == ["r0"]
     assert await ended(b.deliver(data)) == ["term"]
     assert b.server.stats.counters.dead_lettered == 1
 
@@ -170,6 +182,7 @@ async def test_a_suspended_stage_gives_the_copy_back(bench: Callable[..., Bench]
     b = bench(FakeModel(slow=0.1))
     data = came(b, b.message())
     b.server.suspend()
+    assert b.refused == ["r1"]
     assert await ended(b.deliver(data)) == ["nak"]
 
 
@@ -181,14 +194,14 @@ async def test_a_failure_is_told_once(bench: Callable[..., Bench]) -> None:
     assert len(b.answers()) == 1
 
 
-async def test_copies_that_went_elsewhere_do_not_end_head_starts(
+async def test_copies_that_never_come_do_not_end_the_intake(
     bench: Callable[..., Bench],
 ) -> None:
     b = bench()
     for _ in range(3 * KEPT):
         came(b, b.message())
-    assert b.server.stats.counters.head_starts > 1.4 * KEPT
-    assert len(b.server.head_starts._early) <= KEPT
+    assert b.server.stats.counters.taken > 1.4 * KEPT
+    assert len(b.server.intake._early) <= KEPT
 
 
 async def test_a_budget_that_ran_out_on_the_way_is_an_answer(bench: Callable[..., Bench]) -> None:
@@ -198,17 +211,6 @@ async def test_a_budget_that_ran_out_on_the_way_is_an_answer(bench: Callable[...
     assert b.model.batches == []
     assert await ended(b.deliver(data)) == ["ack"]
     assert Features.decode(data).id == "r1"
-
-
-async def test_without_a_connection_nothing_is_begun_that_could_not_be_passed_on(
-    bench: Callable[..., Bench],
-) -> None:
-    b = bench()
-    b.link.connected = False
-    data = came(b, b.message())
-    assert b.model.batches == []
-    b.link.connected = True
-    assert await ended(b.deliver(data)) == ["ack"]
 
 
 @pytest.mark.parametrize("stage", [1, 2])
@@ -225,7 +227,7 @@ async def test_a_connection_that_ends_during_the_run_leaves_the_work_to_the_copy
     assert b.model.batches == [1, 1]
 
 
-async def test_a_defect_under_a_head_start_leaves_the_work_to_the_copy(
+async def test_a_defect_leaves_the_work_to_the_copy(
     bench: Callable[..., Bench],
 ) -> None:
     b = bench()
@@ -242,7 +244,43 @@ async def test_an_id_that_is_used_again_much_later_is_another_request(
 ) -> None:
     b = bench()
     data = came(b, b.message())
-    for early in b.server.head_starts._early.values():
+    for early in b.server.intake._early.values():
         early.received -= FORGOTTEN
     assert await ended(b.deliver(data)) == ["ack"]
     assert b.model.batches == [1, 1]
+
+
+async def test_a_requester_is_told_when_the_next_lane_has_what_came_of_its_request(
+    bench: Callable[..., Bench],
+) -> None:
+    """Stages of other hosts may take longer than it waits; it need not store it then."""
+    b = bench(stage=1)
+    b.publisher.hold = True
+    came(b, b.message())
+    await asyncio.sleep(0.01)
+    assert b.direct.told == []
+    b.publisher.release(None)
+    assert b.direct.told == [("_INBOX.r1", PASSED_ON)]
+
+
+async def test_what_a_later_stage_has_passed_on_its_requester_is_told_too(
+    bench: Callable[..., Bench],
+) -> None:
+    b = bench(stage=1)
+    b.near = Near(inboxes={"any": "_INBOX.next"})
+    for word, told in ((DONE, []), (PASSED_ON, [("_INBOX.r2", PASSED_ON)])):
+        came(b, b.message())
+        b.direct.say(b.direct.sent[-1][2], word)
+        assert b.direct.told == told, "what is answered needs no word"
+    assert b.server.stats.counters.handed_over == 2
+
+
+async def test_requesters_that_are_many_fill_a_stage_up_to_half_a_second_of_work(
+    bench: Callable[..., Bench],
+) -> None:
+    b = bench(FakeModel(slow=0.01))
+    b.server.stats.compute.add(0.1, time.monotonic())
+    for _ in range(8):
+        came(b, b.message())
+    assert b.refused == ["r8"], "one runs, and six of a tenth of a second wait"
+    b.server.suspend()

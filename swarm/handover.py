@@ -1,9 +1,10 @@
 """Handing over: what a node of this host takes directly is stored only if it is not soon done.
 
-A message has to be stored before its stage's own one is acked, so that one of the two is always in
-a lane. A lane costs the server, and the nodes beside their computing, 0.3 ms of CPU a message; and
-most are done within a few milliseconds. So this stage's ack waits for the next one's word instead,
-and only what is refused or not done in good time is stored.
+A message has to be stored before who sends it lets go of it: a stage, which acks its own one then,
+or a requester. A lane costs the server, and the nodes beside their computing, 0.3 ms of CPU a
+message; and most are done within a few milliseconds. So a stage's ack waits for the next one's word
+instead, a requester waits for its answer as it does anyway, and only what is refused or not done in
+good time is stored.
 """
 
 from __future__ import annotations
@@ -14,16 +15,19 @@ import time
 from collections.abc import Callable
 from functools import partial
 from math import inf
-from typing import NamedTuple
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from nodes.job import Job
 from swarm.claims import Lent
 from swarm.direct import LARGEST, LIVING, Direct
-from swarm.lanes import DONE
+from swarm.lanes import DONE, PASSED_ON
 from swarm.link import Link, LinkMessage
+from swarm.model import ModelInfo
 from swarm.tensors import Part
 
-log = logging.getLogger("swarm.stage")
+log = logging.getLogger("swarm.handover")
+
+T = TypeVar("T")
+Given = TypeVar("Given", contravariant=True)
 
 # Seconds after which a message is stored: the usual time to the word and four times its usual
 # deviation, or LEAST (RFC 6298, 2). It adds to the time of a failover, so MOST at most. A process
@@ -57,43 +61,65 @@ PAUSES = 64  # processes of which it is known that they refused; forgotten, it c
 BLOCKED = 0.002
 
 
-class Handed(NamedTuple):
-    """A result on its way to a process, since when, until when a word is waited for
-    (`time.monotonic()`), after how many seconds of silence that process is asked whether it lives,
-    and the lane where it would be."""
+class Handed(NamedTuple, Generic[T]):
+    """A message on its way to a process, whether the word comes to a subject of its own, since
+    when, until when it is waited for (`time.monotonic()`), after how many seconds of silence that
+    process is asked whether it lives, and the lane where it would be."""
 
     inbox: str
+    own: bool
     since: float
     until: float
     quiet: float
-    job: Job
+    item: T
     lent: Lent
     subject: str
 
 
-class Handovers:
-    """One stage's. store(job, lent, subject) puts a result into its lane; finish(job): it is safe.
+class Keeper(Protocol[Given]):
+    """Who hands over, and keeps what it handed over until it is done."""
+
+    def handed(self, item: Given) -> None:
+        """It is on its way."""
+        ...
+
+    def done(self, item: Given, passed_on: bool) -> None:
+        """It is safe: all is done, or it was passed on to a later lane."""
+        ...
+
+    def store(self, item: Given, lent: Lent, subject: str, late: bool) -> None:
+        """It was refused, or is late, and may be done yet: put it into its lane."""
+        ...
+
+    def lost(self, item: Given) -> None:
+        """One of the others raised."""
+        ...
+
+
+class Handovers(Generic[T]):
+    """One stage's, to the next one; stage 0: a requester's.
 
     many: seconds after which what is handed over beside many others is stored. patience: the same
-    for a lone one. stages: how many are behind this one, all of which have to be done for a word.
+    for a lone one.
     """
 
     def __init__(
         self,
         link: Link,
         direct: Direct,
-        store: Callable[[Job, Lent, str], None],
-        finish: Callable[[Job], None],
-        many: float,
-        stages: int,
+        keeper: Keeper[T],
+        info: ModelInfo,
+        stage: int,
     ) -> None:
         self._link = link
         self._direct = direct
-        self._store = store
-        self._finish = finish
-        self.many = many
-        self._stages = stages
-        self._held: dict[str, Handed] = {}  # by reply subject
+        self._keeper = keeper
+        # Whoever handed a message to this stage waits longer: for this stage to store it, if so.
+        self.many = MANY * (1 - stage / (2 * max(1, info.last)))
+        self._stages = info.last - stage  # behind this one: all have to be done for a word
+        # An answer is no word of the first stage: a lone requester has it by then.
+        self._quiet = QUIET if stage else QUIET + info.last - 1
+        self._held: dict[str, Handed[T]] = {}  # by reply subject
         self._timer: asyncio.TimerHandle | None = None
         self._planned = 0.0  # the timer's time.monotonic()
         self._put_off = False
@@ -116,33 +142,44 @@ class Handovers:
         return min(MOST, self._usual + max(LEAST, 4 * self._deviation))
 
     def over(
-        self, inbox: str, subject: str, parts: list[Part], job: Job, lent: Lent, usual: float
+        self,
+        inbox: str,
+        subject: str,
+        parts: list[Part],
+        item: T,
+        lent: Lent,
+        usual: float,
+        reply: str = "",
     ) -> bool:
-        """Hand a message over. False: store it. usual: seconds of a run of the stages behind."""
+        """Hand a message over. False: store it. usual: seconds of a run of the stages behind.
+        reply: where the caller waits for the word, and passes it on to `told`."""
         now = time.monotonic()
         if inbox in self._pauses and now < self._pauses[inbox][0]:
             return False
         if sum(map(len, parts)) > LARGEST or len(self._held) >= _most(usual):
             return False
         self._long = usual >= SHORT
-        reply = self._link.expect(self._told)
+        own = not reply
+        if own:
+            reply = self._link.expect(self._word)
         # A lone one goes first: behind a long run, with cold caches, the rest takes 0.03 ms.
         together = self._link.bursting
         if not together and not self._direct.send(inbox, subject, parts, reply):
-            self._link.forget(reply)
+            if own:
+                self._link.forget(reply)
             self._pause(inbox, now)
             return False
         lent.keep()
-        job.delivery.worked()
+        self._keeper.handed(item)
         quiet = inf
         if self._long:
             until = now + LEAST + 2 * usual * (len(self._held) + self._stages)
-            quiet = max(SILENT, QUIET * usual)
+            quiet = max(SILENT, self._quiet * usual)
         else:
             if len(self._held) >= FEW or together:
                 self._busy_until = now + BUSY_FOR
             until = now + (self.many if now < self._busy_until else self.patience)
-        handed = self._held[reply] = Handed(inbox, now, until, quiet, job, lent, subject)
+        handed = self._held[reply] = Handed(inbox, own, now, until, quiet, item, lent, subject)
         due = self._due(handed)
         if self._timer is None or due < self._planned:
             self._wait(due)
@@ -166,8 +203,12 @@ class Handovers:
             seconds = min(REFUSED_MOST, 2 * before) if again else REFUSED_FOR
         self._pauses[inbox] = (max(until, now + seconds), seconds)
 
-    def _told(self, message: LinkMessage) -> None:
-        if (handed := self._take(message.subject)) is None:
+    def _word(self, message: LinkMessage) -> None:
+        self.told(message.subject, message.data)
+
+    def told(self, reply: str, word: Part) -> None:
+        """What became of a message; of one that is not waited for any more, nothing."""
+        if (handed := self._take(reply)) is None:
             return
         now = time.monotonic()
         self._direct.heard(handed.inbox, now)
@@ -179,37 +220,51 @@ class Handovers:
                 if due > self._planned:
                     self._put_off = False
                     self._wait(due)
-        if message.data != DONE:
+        if word not in (DONE, PASSED_ON):
             self._turned_down(handed, now)
         else:
-            self._late = 0
-            if handed.inbox in self._pauses and now >= self._pauses[handed.inbox][0]:
-                del self._pauses[handed.inbox]
-            if now >= self._busy_until:
-                off = now - handed.since - self._usual
-                self._deviation += (abs(off) - self._deviation) / 4
-                self._usual += off / 8
+            self._in_time(handed, now)
             handed.lent.unread()
             handed.lent.take_back()
-            self._end(handed, done=True)
+            self._end(handed, partial(self._keeper.done, handed.item, word == PASSED_ON))
+
+    def answered(self, reply: str) -> None:
+        """It is done, as the answer of the last stage says: no word of the next one, which may hang
+        since."""
+        if (handed := self._take(reply)) is not None:
+            self._in_time(handed, time.monotonic())
+
+    def _in_time(self, handed: Handed[T], now: float) -> None:
+        self._late = 0
+        if handed.inbox in self._pauses and now >= self._pauses[handed.inbox][0]:
+            del self._pauses[handed.inbox]
+        if now >= self._busy_until:
+            off = now - handed.since - self._usual
+            self._deviation += (abs(off) - self._deviation) / 4
+            self._usual += off / 8
 
     def _refused(self, reply: str) -> None:
         if (handed := self._take(reply)) is not None:
             self._turned_down(handed, time.monotonic())
 
-    def _turned_down(self, handed: Handed, now: float) -> None:
+    def _turned_down(self, handed: Handed[T], now: float) -> None:
         handed.lent.unread()
         self._pause(handed.inbox, now)
-        self._end(handed, done=False)
+        self._store(handed, late=False)
 
     def _gone(self, inbox: str) -> None:
         """That process has ended: what it was handed goes elsewhere at once."""
         for reply in [reply for reply, handed in self._held.items() if handed.inbox == inbox]:
             self._refused(reply)
 
-    def _take(self, reply: str) -> Handed | None:
-        self._link.forget(reply)
+    def drop(self, reply: str) -> None:
+        """Nobody waits for it any more. What was lent for it stays so."""
+        self._take(reply)
+
+    def _take(self, reply: str) -> Handed[T] | None:
         handed = self._held.pop(reply, None)
+        if handed is not None and handed.own:
+            self._link.forget(reply)
         if not self._held:
             if self._long and self._timer is not None:
                 # A look for nothing would be a turn of the loop beside somebody's run.
@@ -235,30 +290,31 @@ class Handovers:
         self._asked[inbox] = now, reply
         self._direct.send(inbox, LIVING, [], reply)  # one that is gone, or full, does not answer
 
-    def _end(self, handed: Handed, done: bool) -> None:
-        """Never raises: nobody else would settle the job, or the others."""
+    def _store(self, handed: Handed[T], late: bool) -> None:
+        self._end(
+            handed, partial(self._keeper.store, handed.item, handed.lent, handed.subject, late)
+        )
+
+    def _end(self, handed: Handed[T], end: Callable[[], None]) -> None:
+        """Never raises: nobody else would settle it, or the others."""
         try:
-            if done:
-                self._finish(handed.job)
-            else:
-                handed.job.delivery.unworked()
-                self._store(handed.job, handed.lent, handed.subject)
+            end()
         except Exception:
             self._link.callback_errors += 1
             log.exception("what was handed over could not be passed on: it goes back")
-            handed.job.delivery.nak()
+            self._keeper.lost(handed.item)
 
     def _give_up(self, reply: str) -> None:
         if (handed := self._take(reply)) is not None:
-            self._end(handed, done=False)
+            self._store(handed, late=True)
 
-    def _due(self, handed: Handed) -> float:
+    def _due(self, handed: Handed[T]) -> float:
         """When it is stored, or its process is asked."""
         if asked := self._asked.get(handed.inbox):
             return min(handed.until, asked[0] + ANSWER)
         return min(handed.until, self._silent(handed))
 
-    def _silent(self, handed: Handed) -> float:
+    def _silent(self, handed: Handed[T]) -> float:
         """Since when its process has said nothing for too long."""
         return max(handed.since, self._heard.get(handed.inbox, 0.0)) + handed.quiet
 
