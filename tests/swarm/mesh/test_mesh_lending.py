@@ -6,11 +6,12 @@ import asyncio
 import math
 import secrets
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 
 import numpy as np
 import pytest
 from fake_stage import INFO, SUBJECTS
+from nowhere import Wire
 
 from swarm.ask import CORE, DURABLE, Ask
 from swarm.claims import UNLENT, Claims, Lent
@@ -24,40 +25,17 @@ from swarm.errors import (
 )
 from swarm.flow.hedge import Hedger
 from swarm.lanes import Publisher
-from swarm.link import Link, LinkMessage, LinkOptions
+from swarm.link import LinkMessage
 from swarm.messages import Result, result_parts
 from swarm.near import Near
 from swarm.requester import Requester
 from swarm.shm import MIN_BYTES, Claim, Reader, Ring, sweep, unavailable
-from swarm.tensors import Part, decode_tensors
+from swarm.tensors import decode_tensors
 from swarm.wire import unpack_map
 
 pytestmark = pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
 
 BIG = np.zeros((1, MIN_BYTES // 4), np.float32)
-
-
-class Wire(Link):
-    """A link to nowhere: it refuses with `error`, or keeps the reply subject of what was sent."""
-
-    def __init__(self) -> None:
-        super().__init__(LinkOptions(servers=("nats://127.0.0.1:1",)))
-        self.error: SwarmError | None = None
-        self.sent: list[str] = []
-        self.subjects: list[str] = []
-
-    def publish(
-        self,
-        subject: str,
-        data: Sequence[Part] | bytes = b"",
-        reply: str = "",
-        headers: bytes = b"",
-    ) -> None:
-        if self.error is not None:
-            raise self.error
-        self.subjects.append(subject)
-        if reply:
-            self.sent.append(reply)
 
 
 class Lender:
@@ -357,7 +335,7 @@ async def test_lent_tensors_are_little_endian_whatever_they_were(lender: Lender)
 
 
 async def test_what_went_ahead_is_not_taken_back_when_it_was_not_stored(lender: Lender) -> None:
-    """Whoever got the head start may be reading it."""
+    """Whoever it was handed to may be reading it."""
     lent = lender.claims.lend({"x": BIG})
     lent.keep()
     lent.take_back()

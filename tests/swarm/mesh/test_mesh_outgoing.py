@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 from fake_stage import INFO, SUBJECTS
+from nowhere import Wire
 
 from swarm.ask import CORE, Ask
 from swarm.direct import LARGEST, LIVING
 from swarm.errors import NotConnected, ResourceExhausted, Status, SwarmError, Unavailable
+from swarm.flow.hedge import Hedger
 from swarm.handover import REFUSED_FOR
 from swarm.lanes import DONE, PASSED_ON, REFUSED
-from swarm.link import Link, LinkMessage, LinkOptions
+from swarm.link import LinkMessage
 from swarm.messages import Features, Hop, Result
 from swarm.near import Near
 from swarm.outgoing import FEW, LONE
@@ -25,24 +27,6 @@ from swarm.tensors import Part
 
 FIRST = "_INBOX.first"
 LONG = 5.0  # seconds; a machine may stand still for a while
-
-
-class Wire(Link):
-    """A link to nowhere, which keeps the subjects of what is published."""
-
-    def __init__(self) -> None:
-        super().__init__(LinkOptions(servers=("nats://127.0.0.1:1",)))
-        self.connected = True
-        self.subjects: list[str] = []
-
-    def publish(
-        self,
-        subject: str,
-        data: Sequence[Part] | bytes = b"",
-        reply: str = "",
-        headers: bytes = b"",
-    ) -> None:
-        self.subjects.append(subject)
 
 
 class Host:
@@ -91,6 +75,7 @@ class Lanes:
 class Shop:
     def __init__(self) -> None:
         self.wire, self.host, self.lanes = Wire(), Host(), Lanes()
+        self.wire.connected = True
         claims: Any = type(
             "", (), {"host": "here", "wants": lambda *_: False, "take": lambda *_: 0}
         )
@@ -124,7 +109,9 @@ class Shop:
 
     def answered(self, features: Features, status: Status = Status.OK, us: int = 2) -> None:
         hops = (Hop(1, "n", 1, us, 1),)
-        result = Result(features.id, "m", "1", status, outputs={}, hops=hops)
+        result = Result(
+            features.id, "m", "1", status, outputs={}, attempt=features.attempt, hops=hops
+        )
         self.wire.deliver(LinkMessage(features.reply, "", None, b"".join(result.parts())))
 
     async def stored(self, count: int = 1) -> list[Features]:
@@ -388,6 +375,38 @@ async def test_a_first_attempt_is_not_stored_behind_the_second(shop: Callable[[]
     s.say(REFUSED)
     await asyncio.sleep(0.05)
     assert len(s.lanes.stored) == 1
+    s.answer()
+    assert (await asked).status is Status.OK
+
+
+async def test_a_failure_of_the_first_attempt_does_not_end_the_second(
+    shop: Callable[[], Shop],
+) -> None:
+    s = shop()
+    asked = await s.ask()
+    s.requester._reconnected()
+    await s.stored()
+    s.answer(0, Status.UNAVAILABLE)
+    await asyncio.sleep(0.02)
+    assert ([features.attempt for features in s.lanes.stored], s.requester.retries) == ([2], 1)
+    s.answered(s.lanes.stored[0])
+    assert (await asked).status is Status.OK
+
+
+async def test_a_second_copy_that_finds_a_full_lane_leaves_the_first_to_its_answer(
+    shop: Callable[[], Shop],
+) -> None:
+    s = shop()
+    s.lanes.error = ResourceExhausted("full")
+    s.requester._hedger = Hedger(fraction=1.0)
+    for _ in range(100):
+        s.requester._hedger.on_request(time.monotonic())
+    asked = await s.ask()
+    [(reply, ask)] = s.requester._asks.items()
+    s.requester._hedge(ask, reply, asyncio.get_running_loop())
+    assert ([features.attempt for features in s.lanes.stored], s.requester.hedges) == ([2], 1)
+    await asyncio.sleep(0.002)
+    assert not asked.done()
     s.answer()
     assert (await asked).status is Status.OK
 
