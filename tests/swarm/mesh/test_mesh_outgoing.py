@@ -171,7 +171,8 @@ async def test_what_is_refused_is_stored_at_once_as_the_same_message_with_the_bu
 
 async def test_what_is_not_answered_in_good_time_is_stored(shop: Callable[[], Shop]) -> None:
     s = shop()
-    asked, start = await s.ask(), time.monotonic()
+    start = time.monotonic()
+    asked = await s.ask()
     await s.stored()
     assert time.monotonic() - start > 0.010, "not before"
     assert not asked.done()
@@ -427,7 +428,10 @@ async def test_more_than_a_few_go_by_the_lane(shop: Callable[[], Shop]) -> None:
     s = shop()
     asked = [await s.ask() for _ in range(FEW + 3)]
     s.wire.gather.end()
-    assert len(s.host.sent) + len(s.lanes.stored) == FEW + 3
+    handed = {features.id for features, _ in s.host.sent}
+    stored = {features.id for features in s.lanes.stored}  # late ones too, on a slow machine
+    assert len(handed | stored) == FEW + 3
+    assert len(stored) >= 3
     assert len(s.host.sent) <= FEW
     for each in asked:
         each.cancel()
