@@ -6,6 +6,7 @@ that splits is `shards.split.split`: a package cannot offer one name for it and 
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,11 @@ if TYPE_CHECKING:
     from .ort import OrtRuntime
     from .runtime import CancelToken, Runtime
     from .split import SplitResult
+
+# From 1.29 on, the official wheels of ONNX Runtime send usage data to their maker, and keep it in a
+# database in the user's cache folder until they can. No device of a fleet does so unasked. It is
+# read when the library is loaded; `disable_telemetry_events` comes too late, and did not stop it.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 _HOME = {
     "ArtifactError": "errors",

@@ -42,6 +42,7 @@ class Ask:
     traceparent: str = ""
     begun: float = 0.0  # time.monotonic()
     attempt: int = 0
+    tried: float = 0.0  # time.monotonic() of the last attempt
     sent: int = 0  # copies that were published
     stored: bool = False
     silences: int = 0  # attempts in a row without an answer in good time

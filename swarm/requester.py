@@ -26,6 +26,7 @@ from swarm.errors import (
 from swarm.flow.backoff import full_jitter
 from swarm.flow.hedge import Hedger
 from swarm.flow.retry import RetryBudget
+from swarm.flow.silence import Silences
 from swarm.gate import Gate
 from swarm.lanes import DONE, PASSED_ON, REFUSED, Publisher
 from swarm.link import Link, LinkMessage
@@ -166,7 +167,11 @@ class Requester:
             # Asking again what nobody could take multiplies no overload.
             free = unheard(outcome) and now - ask.begun < NOBODY_FOR
             unstored = outcome is None and ask.delivery == CORE  # no lane will bring an answer
-            allowed = not unstored or self.gate(ask.info).silences.may_ask(now)
+            silences = self.gate(ask.info).silences
+            if unstored and silences.swallowed(ask.tried):
+                outcome = await self._repeated(ask, reply, silences, loop)
+                continue
+            allowed = not unstored or silences.may_ask(now)
             if not allowed or (ask.stored and not free and not self._budget.try_retry(now)):
                 if unstored:
                     outcome = await self._longer(ask, loop)
@@ -185,6 +190,16 @@ class Requester:
                 outcome = meanwhile
                 continue
             outcome = await self._attempt(ask, reply, loop)
+
+    async def _repeated(
+        self, ask: Ask, reply: str, silences: Silences, loop: asyncio.AbstractEventLoop
+    ) -> Outcome:
+        """Ask again what a silence swallowed, when it is this one's turn."""
+        if not silences.may_repeat():
+            return await self._longer(ask, loop)
+        self.retries += 1
+        with silences.repeating():
+            return await self._attempt(ask, reply, loop)
 
     async def _longer(
         self, ask: Ask, loop: asyncio.AbstractEventLoop, seconds: float = FRESH_WAIT
@@ -245,6 +260,7 @@ class Requester:
         """When to ask again, and when to send a second copy."""
         timers = []
         remaining, now = ask.deadline - loop.time(), time.monotonic()
+        ask.tried = now
         gate = self.gate(ask.info)
         if ask.delivery == CORE:
             factor, least, growth = FRESH_RETRY_AFTER
@@ -308,7 +324,7 @@ class Requester:
             result = ask.failed(Unavailable(f"the answer cannot be read: {error}"))
         if result.id != ask.id:
             return
-        self.gate(ask.info).silences.heard()
+        self.gate(ask.info).silences.heard(time.monotonic())
         if result.status is Status.UNAVAILABLE and result.attempt < ask.attempt:
             return  # the present attempt may do better
         if ask.handed is not None and result.attempt == 1:

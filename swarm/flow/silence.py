@@ -3,13 +3,22 @@
 While a stage hangs, everything that is sent to it is lost until that is known (0.6 s), and all that
 asks again too. So that the retry budget is not spent by then, a few attempts ask for all: the
 half-open state of a circuit breaker (Nygard, "Release It!"), but first attempts always go.
+
+When it is over, what it swallowed is asked again, each once beside the retry budget: nobody has
+computed it, so this multiplies no load. A few at a time, more with each answer (slow start, RFC
+5681), since a stage refuses what finds 64 waiting.
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+from math import inf
+
 FEW, MANY = 3, 8  # silences in a row
 DOUBT_FOR = 1.0  # seconds
 PROBE_EVERY = 0.05  # seconds
+REPEATED = 16  # at a time, of each requester
 
 
 class Silences:
@@ -19,9 +28,16 @@ class Silences:
         self._count = 0
         self._doubted = 0.0
         self._probe_at = 0.0
+        self._ended = -inf  # the last lasting silence
+        self._repeating = 0
+        self._window = 1
 
-    def heard(self) -> None:
+    def heard(self, now: float) -> None:
         """An answer came."""
+        if self.lasting:
+            self._ended, self._window = now, 1
+        elif self._repeating:
+            self._window = min(REPEATED, self._window + 1)
         self._count = 0
 
     def silent(self, now: float) -> None:
@@ -47,3 +63,20 @@ class Silences:
             return False
         self._probe_at = now + PROBE_EVERY
         return True
+
+    def swallowed(self, at: float) -> bool:
+        """Whether an unanswered attempt was made before the last lasting silence ended."""
+        return at < self._ended
+
+    def may_repeat(self) -> bool:
+        """Whether one more attempt that was swallowed may be repeated now."""
+        return self._repeating < (1 if self.lasting else self._window)
+
+    @contextlib.contextmanager
+    def repeating(self) -> Iterator[None]:
+        """Around the attempt that repeats it."""
+        self._repeating += 1
+        try:
+            yield
+        finally:
+            self._repeating -= 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import subprocess
 import sys
 import threading
@@ -53,6 +54,24 @@ def test_importing_the_package_loads_no_runtime_and_no_onnx() -> None:
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
     assert json.loads(out.stdout) == []
+
+
+def test_a_stage_leaves_nothing_in_the_home_of_its_user_and_sends_nothing(tmp_path: Any) -> None:
+    """ONNX Runtime's own telemetry keeps a database there, and sends what is in it."""
+    shards.write_dir(tmp_path / "m", MLP.manifest, MLP.files)
+    code = (
+        "import shards\n"
+        f"manifest, fetch = shards.read_dir({str(tmp_path / 'm')!r})\n"
+        "shards.load_stage(manifest, 1, fetch)"
+    )
+    home = tmp_path / "home"
+    home.mkdir()
+    # Under CI it is silent by itself.
+    quiet = ("CI", "GITHUB_ACTIONS", "TF_BUILD", "XDG_CACHE_HOME", "ORT_DISABLE_TELEMETRY")
+    env = {name: value for name, value in os.environ.items() if name not in quiet}
+    env["HOME"] = str(home)
+    subprocess.run([sys.executable, "-c", code], env=env, check=True, timeout=60)
+    assert list(home.rglob("*")) == []
 
 
 def test_serving_a_stage_needs_no_onnx(tmp_path: Any) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.flow.silence import DOUBT_FOR, FEW, MANY, PROBE_EVERY, Silences
+from swarm.flow.silence import DOUBT_FOR, FEW, MANY, PROBE_EVERY, REPEATED, Silences
 
 
 def silent(times: int, now: float = 0.0) -> Silences:
@@ -25,7 +27,7 @@ def test_after_a_few_in_a_row_everything_goes_by_the_server_for_a_while() -> Non
     some = silent(FEW)
     assert some.doubtful(DOUBT_FOR - 0.01)
     assert not some.doubtful(DOUBT_FOR)
-    some.heard()
+    some.heard(0.0)
     assert not some.doubtful(0.0)
 
 
@@ -41,5 +43,45 @@ def test_while_nothing_is_answered_one_asks_for_all(pauses: list[float]) -> None
 def test_the_first_answer_lets_all_ask_again() -> None:
     some = silent(10 * MANY)
     assert [some.may_ask(0.0) for _ in range(3)] == [True, False, False]
-    some.heard()
+    some.heard(0.0)
     assert all(some.may_ask(0.0) for _ in range(100))
+
+
+def test_only_what_was_sent_before_a_lasting_silence_ended_was_swallowed() -> None:
+    some = silent(FEW - 1)
+    some.heard(1.0)
+    assert not some.swallowed(0.5), "that was no lasting one"
+    some = silent(FEW)
+    assert not some.swallowed(0.5), "it is not over"
+    some.heard(1.0)
+    assert some.swallowed(0.5)
+    assert not some.swallowed(1.0)
+
+
+def test_what_was_swallowed_is_repeated_one_at_a_time_and_more_with_each_answer() -> None:
+    some = silent(FEW)
+    some.heard(1.0)
+    with some.repeating():
+        assert not some.may_repeat()
+        some.heard(1.1)
+        with some.repeating():
+            assert not some.may_repeat()
+    assert some.may_repeat()
+
+
+@given(st.lists(st.sampled_from(["repeat", "answer", "silence"]), max_size=300))
+def test_repeats_are_never_many_and_never_stop(events: list[str]) -> None:
+    some, under_way = silent(FEW), ExitStack()
+    some.heard(1.0)
+    most = 0
+    for event in events:
+        if event == "answer":
+            some.heard(1.0)
+        elif event == "silence":
+            some.silent(1.0)
+        elif some.may_repeat():
+            under_way.enter_context(some.repeating())
+            most += 1
+            assert most <= REPEATED
+    under_way.close()
+    assert some.may_repeat(), "with none under way, one may always go"

@@ -15,6 +15,7 @@ from swarm.ask import CORE, Ask
 from swarm.errors import Status
 from swarm.flow.hedge import Hedger
 from swarm.flow.retry import RetryBudget
+from swarm.flow.silence import REPEATED
 from swarm.messages import Features, Result
 from swarm.server import EmbeddedServer
 
@@ -356,6 +357,40 @@ async def test_fast_mode_outlasts_a_stage_that_hangs_and_asks_little_meanwhile(d
     desk.stage.behave = answer_at_once
     results = await asyncio.wait_for(asyncio.gather(*asking), 20.0)
     assert {result.status for result in results} == {Status.OK}
+    assert desk.idle()
+
+
+async def test_what_a_hanging_stage_swallowed_is_asked_again_beside_the_retry_budget(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than the budget has retries for; and the stage is not flooded when it answers again."""
+    await desk.open(lane=False, fresh=True)
+    for _ in range(30):
+        await desk.infer(10.0, delivery=CORE)
+    desk.stage.behave = lambda stage, delivery, features: None
+    asking = [asyncio.create_task(desk.infer(30.0, delivery=CORE)) for _ in range(60)]
+    silences = desk.requester.gate(INFO).silences
+    await eventually(lambda: silences.lasting, what="a lasting silence")
+    monkeypatch.setattr(RetryBudget, "try_retry", lambda self, now: False)
+    monkeypatch.setattr("swarm.requester.FRESH_RETRY_AFTER", (3.0, 2.0, 4.0))
+    waiting = most = 0
+
+    def slowly(stage: FakeStage, delivery: Any, features: Features) -> None:
+        nonlocal waiting, most
+        waiting += 1
+        most = max(most, waiting)
+        asyncio.get_running_loop().call_later(0.005, done, stage, delivery, features)
+
+    def done(stage: FakeStage, delivery: Any, features: Features) -> None:
+        nonlocal waiting
+        waiting -= 1
+        answer_at_once(stage, delivery, features)
+
+    desk.stage.behave = slowly
+    assert (await desk.infer(30.0, delivery=CORE)).status is Status.OK
+    results = await asyncio.wait_for(asyncio.gather(*asking), 20.0)
+    assert {result.status for result in results} == {Status.OK}
+    assert most <= REPEATED + 1
     assert desk.idle()
 
 
