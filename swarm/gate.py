@@ -95,8 +95,9 @@ class Gate:
             where = f"stage {blocking[0]}" if blocking[0] else "the pipeline"
             raise Unavailable(f"{where} failed repeatedly; its circuit breaker is open")
 
-    def leave(self, taken: Pass, result: Result | None, now: float) -> None:
-        """A request ended; `result` is None when it was abandoned."""
+    def leave(self, taken: Pass, result: Result | None, now: float, unusual: bool = False) -> None:
+        """A request ended; `result` is None when it was abandoned. unusual: what it took says
+        nothing of how long to wait for others."""
         took = now - taken.started
         if result is None:
             self._admission.lost()
@@ -104,7 +105,8 @@ class Gate:
         expired = result.status is Status.DEADLINE_EXCEEDED
         if result.status is Status.OK:
             self._time(now)
-            self.latency.add(took, now)
+            if not unusual:
+                self.latency.add(took, now)
         if result.status is Status.OK or expired:
             # What came too late took at least twice its budget: else only those that were
             # lucky would be learned from.

@@ -43,8 +43,9 @@ RETRY_AFTER_SHARE = 0.4
 RETRY_AFTER_LEAST = 0.25
 WORDS = (DONE, PASSED_ON, REFUSED)  # of what was handed over, where its answer is awaited too
 # In fast mode nothing else recovers a request: ask again after three times the usual p99, and ever
-# later (`swarm.flow.silence`).
+# later (`swarm.flow.silence`), but not so late that the end of a silence goes unseen.
 FRESH_RETRY_AFTER = (3.0, 0.010, 4.0)  # times the p99, at least seconds, times the one before
+FRESH_MOST = 0.25  # seconds, unless the first is more
 FRESH_WAIT = 0.05  # seconds after which one that may not ask again wants to know once more
 # Seconds for which a stage that nobody serves is asked again at no cost to the retry budget:
 # within them gossip knows of a death, and a fallback listens.
@@ -105,7 +106,9 @@ class Requester:
         finally:
             self._link.forget(reply)
             del self._asks[reply]
-            gate.leave(taken, result, time.monotonic())
+            # Of what was lost on its way: for ten seconds all would wait as long as it did.
+            lost = ask.delivery == CORE and result is not None and result.attempt > 1
+            gate.leave(taken, result, time.monotonic(), unusual=lost)
             if ask.handed is not None:
                 ask.handed.drop(reply)
                 if ask.attempt == 1:
@@ -265,7 +268,8 @@ class Requester:
         if ask.delivery == CORE:
             factor, least, growth = FRESH_RETRY_AFTER
             after = max(least, factor * gate.usual(now))
-            after *= growth ** (min(ask.silences, 10) if gate.silences.lasting else 0)
+            if gate.silences.lasting:
+                after = max(after, min(FRESH_MOST, after * growth ** min(ask.silences, 10)))
         else:
             after = max(RETRY_AFTER_LEAST, remaining * RETRY_AFTER_SHARE)
         timers.append(loop.call_later(min(after, remaining), ask.settle, None))

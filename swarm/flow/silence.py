@@ -26,7 +26,7 @@ class Silences:
 
     def __init__(self) -> None:
         self._count = 0
-        self._doubted = 0.0
+        self._doubted = -inf
         self._probe_at = 0.0
         self._ended = -inf  # the last lasting silence
         self._repeating = 0
@@ -52,8 +52,9 @@ class Silences:
         return self._count >= FEW
 
     def doubtful(self, now: float) -> bool:
-        """Whether to go by the server, which knows of others than the node that may hang."""
-        return self._count > 0 and now < self._doubted
+        """Whether to go by the server, which knows of others than the node that may hang: also when
+        they answer, until this host's processes know of it."""
+        return now < self._doubted
 
     def may_ask(self, now: float) -> bool:
         """Whether one more may ask again; while nothing is answered, each `PROBE_EVERY` one."""
