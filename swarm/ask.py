@@ -43,6 +43,8 @@ class Ask:
     begun: float = 0.0  # time.monotonic()
     attempt: int = 0
     tried: float = 0.0  # time.monotonic() of the last attempt
+    fresh: bool = False  # the last attempt went in fast mode
+    laneless: bool = False  # in fast mode: no lane took it, so not by a lane next time
     sent: int = 0  # copies that were published
     stored: bool = False
     silences: int = 0  # attempts in a row without an answer in good time
@@ -64,6 +66,19 @@ class Ask:
             before = self.outcome.result()
             if not isinstance(before, Result) or before.status is Status.UNAVAILABLE:
                 self.answer = outcome
+
+    @property
+    def unkept(self) -> bool:
+        """Whether nobody but the requester has the last attempt."""
+        return self.delivery == CORE and (self.fresh or not self.stored)
+
+    def laneless_by(self, outcome: Outcome) -> bool:
+        """Whether no lane took an attempt that need not go by lanes; the next one does not."""
+        turned_down = isinstance(outcome, NoResponders | ResourceExhausted)
+        if not turned_down or self.delivery != CORE or self.fresh:
+            return False
+        self.laneless = True
+        return True
 
     def failed(self, error: SwarmError) -> Result:
         """The result of a request that this error ends."""

@@ -106,9 +106,10 @@ class Requester:
         finally:
             self._link.forget(reply)
             del self._asks[reply]
-            # Of what was lost on its way: for ten seconds all would wait as long as it did.
-            lost = ask.delivery == CORE and result is not None and result.attempt > 1
-            gate.leave(taken, result, time.monotonic(), unusual=lost)
+            # Of what was lost on its way, or might be: ten seconds long all would wait as it did.
+            late = result is not None and (result.attempt > 1 or not ask.fresh)
+            unusual = ask.delivery == CORE and late
+            gate.leave(taken, result, time.monotonic(), unusual)
             if ask.handed is not None:
                 ask.handed.drop(reply)
                 if ask.attempt == 1:
@@ -153,6 +154,9 @@ class Requester:
     ) -> Result:
         """The first attempt came to `outcome`: ask again, as often as it makes sense."""
         while True:
+            if ask.laneless_by(outcome):
+                outcome = await self._longer(ask, loop)
+                continue
             if isinstance(outcome, Result):
                 if outcome.status is not Status.UNAVAILABLE:
                     return outcome
@@ -169,7 +173,7 @@ class Requester:
             now = time.monotonic()
             # Asking again what nobody could take multiplies no overload.
             free = unheard(outcome) and now - ask.begun < NOBODY_FOR
-            unstored = outcome is None and ask.delivery == CORE  # no lane will bring an answer
+            unstored = outcome is None and ask.unkept  # no lane will bring an answer
             silences = self.gate(ask.info).silences
             if unstored and silences.swallowed(ask.tried):
                 outcome = await self._repeated(ask, reply, silences, loop)
@@ -254,6 +258,8 @@ class Requester:
             return ask.answer
         if outcome is None:
             self.gate(ask.info).silences.silent(time.monotonic())
+        elif unheard(outcome):
+            self.gate(ask.info).silences.unserved(time.monotonic())
         ask.silences = ask.silences + 1 if outcome is None else 0
         return outcome
 
@@ -265,7 +271,7 @@ class Requester:
         remaining, now = ask.deadline - loop.time(), time.monotonic()
         ask.tried = now
         gate = self.gate(ask.info)
-        if ask.delivery == CORE:
+        if ask.fresh:
             factor, least, growth = FRESH_RETRY_AFTER
             after = max(least, factor * gate.usual(now))
             if gate.silences.lasting:

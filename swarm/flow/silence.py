@@ -46,14 +46,18 @@ class Silences:
         if self._count >= FEW:
             self._doubted = now + DOUBT_FOR
 
+    def unserved(self, now: float) -> None:
+        """Nobody listens, as the server says."""
+        self._doubted = now + DOUBT_FOR
+
     @property
     def lasting(self) -> bool:
         """Whether it is more than a message that was lost."""
         return self._count >= FEW
 
     def doubtful(self, now: float) -> bool:
-        """Whether to go by the server, which knows of others than the node that may hang: also when
-        they answer, until this host's processes know of it."""
+        """Whether not to go to a node that may hang, or to have ended: also when others answer,
+        until this host's processes know of it."""
         return now < self._doubted
 
     def may_ask(self, now: float) -> bool:

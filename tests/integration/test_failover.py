@@ -117,6 +117,7 @@ async def test_a_hung_shard_costs_fast_mode_no_request(digits_mesh: LocalMesh, r
     victim = next(n for n in digits_mesh.supervisor.nodes if n.role == role)
     load = Load(digits_mesh.mesh, rate=50, budget=10.0, delivery="core")
     await hung_under(load, 200, victim)
+    assert load.slowest < 2.0
     await digits_mesh.ready(READY)
     await good_request(digits_mesh.mesh)
 

@@ -31,6 +31,13 @@ def test_after_a_few_in_a_row_everything_goes_by_the_server_for_a_while() -> Non
     assert some.doubtful(DOUBT_FOR - 0.01), "another one answered"
 
 
+def test_what_nobody_serves_is_doubted_at_once() -> None:
+    some = Silences()
+    some.unserved(1.0)
+    assert some.doubtful(1.0 + DOUBT_FOR - 0.01)
+    assert not some.doubtful(1.0 + DOUBT_FOR)
+
+
 @given(st.lists(st.floats(0.0, 0.02), min_size=1, max_size=200))
 def test_while_nothing_is_answered_one_asks_for_all(pauses: list[float]) -> None:
     some, now, asked = silent(MANY), 0.0, 0

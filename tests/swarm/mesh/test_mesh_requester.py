@@ -12,7 +12,7 @@ from fake_stage import INFO, Desk, FakeStage, answer_at_once, outcome, silent
 from real_server import eventually
 
 from swarm.ask import CORE, Ask
-from swarm.errors import Status
+from swarm.errors import NoResponders, ResourceExhausted, Status, SwarmError
 from swarm.flow.hedge import Hedger
 from swarm.flow.retry import RetryBudget
 from swarm.flow.silence import REPEATED
@@ -358,6 +358,83 @@ async def test_fast_mode_outlasts_a_stage_that_hangs_and_asks_little_meanwhile(d
     results = await asyncio.wait_for(asyncio.gather(*asking), 20.0)
     assert {result.status for result in results} == {Status.OK}
     assert desk.idle()
+
+
+async def test_fast_mode_goes_by_the_lanes_while_nothing_else_answers(desk: Desk) -> None:
+    """There somebody covers for a stage that hangs long before gossip knows of it."""
+    await desk.open(fresh=True)
+    for _ in range(30):
+        await desk.infer(10.0, delivery=CORE)
+    swallowed = answered = 0
+
+    def hang(stage: FakeStage, delivery: Any, features: Features) -> None:
+        nonlocal swallowed, answered
+        if delivery.fresh:
+            swallowed += 1
+        else:
+            answered += 1
+            answer_at_once(stage, delivery, features)
+
+    desk.stage.behave = hang
+    wave = [desk.infer(30.0, float(n), delivery=CORE) for n in range(40)]
+    results = await asyncio.wait_for(asyncio.gather(*wave), 20.0)
+    assert [float(r.outputs["x"][0, 0]) for r in results] == [2.0 * n for n in range(40)]
+    assert swallowed >= 40
+    assert answered >= 40
+    before = swallowed
+    assert (await desk.infer(30.0, delivery=CORE)).attempt == 1, "and so do first attempts now"
+    assert swallowed == before
+    assert desk.idle()
+
+
+async def test_fast_mode_goes_by_the_lanes_when_nobody_listens(desk: Desk) -> None:
+    await desk.open(fresh=False)
+    began = time.monotonic()
+    results = [await desk.infer(30.0, float(n), delivery=CORE) for n in range(20)]
+    assert {result.status for result in results} == {Status.OK}
+    assert {result.attempt for result in results[1:]} == {1}
+    assert time.monotonic() - began < 10.0
+    assert desk.idle()
+
+
+@pytest.mark.parametrize("error", [ResourceExhausted("full"), NoResponders("none")])
+async def test_a_lane_that_takes_nothing_fails_no_request_of_fast_mode(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, error: SwarmError
+) -> None:
+    await desk.open(lane=False, fresh=True)
+    tried = 0
+
+    def refuse(subject: str, data: Any, message_id: str, on_stored: Any) -> None:
+        nonlocal tried
+        tried += 1
+        asyncio.get_running_loop().call_soon(on_stored, error, 0)
+
+    monkeypatch.setattr(desk.requester._outgoing._publisher, "publish", refuse)
+    desk.requester.gate(INFO).silences.unserved(time.monotonic())
+    result = await desk.infer(30.0, 4.0, delivery=CORE)
+    assert (result.status, float(result.outputs["x"][0, 0])) == (Status.OK, 8.0)
+    assert (tried, result.attempt) == (1, 2)
+    durable = await desk.infer(1.0)
+    assert durable.status is error.status, "durable is what it was"
+    assert desk.idle()
+
+
+async def test_what_fast_mode_lost_does_not_stretch_its_patience(desk: Desk) -> None:
+    await desk.open(lane=False, fresh=True)
+    gate = desk.requester.gate(INFO)
+
+    def lose_first(stage: FakeStage, delivery: Any, features: Features) -> None:
+        if features.attempt > 1:
+            answer_at_once(stage, delivery, features)
+
+    desk.stage.behave = lose_first
+    counted = gate.latency.count
+    assert (await desk.infer(20.0, delivery=CORE)).attempt > 1
+    assert gate.latency.count == counted
+    desk.stage.behave = answer_at_once
+    await asyncio.sleep(0.01)
+    assert (await desk.infer(20.0, delivery=CORE)).attempt == 1
+    assert gate.latency.count == counted + 1
 
 
 async def test_what_a_hanging_stage_swallowed_is_asked_again_beside_the_retry_budget(
