@@ -258,7 +258,7 @@ class Requester:
             return ask.answer
         if outcome is None:
             self.gate(ask.info).silences.silent(time.monotonic())
-        elif unheard(outcome):
+        elif ask.fresh and (unheard(outcome) or _unavailable(outcome)):
             self.gate(ask.info).silences.unserved(time.monotonic())
         ask.silences = ask.silences + 1 if outcome is None else 0
         return outcome
@@ -362,3 +362,7 @@ class Requester:
         if self._reconnected in self._link.on_up:
             self._link.on_up.remove(self._reconnected)
         self._outgoing.close()
+
+
+def _unavailable(outcome: Outcome) -> bool:
+    return isinstance(outcome, Result) and outcome.status is Status.UNAVAILABLE

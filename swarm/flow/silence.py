@@ -47,7 +47,7 @@ class Silences:
             self._doubted = now + DOUBT_FOR
 
     def unserved(self, now: float) -> None:
-        """Nobody listens, as the server says."""
+        """Nobody listens, as the server says; or who does cannot serve, as it says itself."""
         self._doubted = now + DOUBT_FOR
 
     @property

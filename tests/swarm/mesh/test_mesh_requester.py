@@ -397,6 +397,21 @@ async def test_fast_mode_goes_by_the_lanes_when_nobody_listens(desk: Desk) -> No
     assert desk.idle()
 
 
+async def test_fast_mode_goes_by_the_lanes_when_a_stage_cannot_serve(desk: Desk) -> None:
+    await desk.open(fresh=True)
+
+    def restart(stage: FakeStage, delivery: Any, features: Features) -> None:
+        if delivery.fresh:
+            stage.fail(features, Status.UNAVAILABLE, "this stage is being restarted")
+        else:
+            answer_at_once(stage, delivery, features)
+
+    desk.stage.behave = restart
+    results = [await desk.infer(30.0, float(n), delivery=CORE) for n in range(100)]
+    assert {result.status for result in results} == {Status.OK}, "more than there are retries for"
+    assert desk.idle()
+
+
 @pytest.mark.parametrize("error", [ResourceExhausted("full"), NoResponders("none")])
 async def test_a_lane_that_takes_nothing_fails_no_request_of_fast_mode(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, error: SwarmError
