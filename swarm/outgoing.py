@@ -133,11 +133,14 @@ class Outgoing:
                 self._store(ask, subject, parts, features.message_id, lent, spare)
 
     def _goes_fresh(self, ask: Ask) -> bool:
-        """While a stage may hang, lanes find who covers for it ten times as fast as gossip does."""
+        """What was lost once goes by a lane; and all does while a stage may hang: lanes find who
+        covers for it ten times as fast as gossip does."""
         if ask.delivery != CORE:
             return False
-        laneless, ask.laneless = ask.laneless, False
-        return laneless or not self._gate(ask.info).silences.doubtful(time.monotonic())
+        if ask.laneless:
+            ask.laneless = False
+            return True
+        return ask.attempt == 1 and not self._gate(ask.info).silences.doubtful(time.monotonic())
 
     def _short_cut(self, near: Near, lane: str, ask: Ask) -> str:
         """The inbox of the node of this host that takes the message; "" for the server's way, which

@@ -155,7 +155,7 @@ class Requester:
         """The first attempt came to `outcome`: ask again, as often as it makes sense."""
         while True:
             if ask.laneless_by(outcome):
-                outcome = await self._longer(ask, loop)
+                outcome = await self._attempt(ask, reply, loop)
                 continue
             if isinstance(outcome, Result):
                 if outcome.status is not Status.UNAVAILABLE:

@@ -387,6 +387,26 @@ async def test_fast_mode_goes_by_the_lanes_while_nothing_else_answers(desk: Desk
     assert desk.idle()
 
 
+async def test_what_fast_mode_lost_once_goes_by_a_lane(desk: Desk) -> None:
+    """Of two that serve a stage one may hang: each second message is lost, and no silence lasts."""
+    await desk.open(fresh=True)
+    for _ in range(30):
+        await desk.infer(10.0, delivery=CORE)
+    ways: list[tuple[int, bool]] = []
+
+    def every_other(stage: FakeStage, delivery: Any, features: Features) -> None:
+        ways.append((features.attempt, delivery.fresh))
+        if not delivery.fresh or len(ways) % 2:
+            answer_at_once(stage, delivery, features)
+
+    desk.stage.behave = every_other
+    for number in range(20):
+        result = await desk.infer(10.0, float(number), delivery=CORE)
+        assert (result.status, result.attempt <= 2) == (Status.OK, True)
+    assert {fresh for attempt, fresh in ways if attempt == 2} == {False}
+    assert desk.idle()
+
+
 async def test_fast_mode_goes_by_the_lanes_when_nobody_listens(desk: Desk) -> None:
     await desk.open(fresh=False)
     began = time.monotonic()
