@@ -10,7 +10,14 @@ from typing import Protocol
 import numpy as np
 
 from swarm.claims import UNLENT, Lent
-from swarm.errors import NoResponders, ResourceExhausted, Status, SwarmError
+from swarm.errors import (
+    NoResponders,
+    NotConnected,
+    ResourceExhausted,
+    Status,
+    SwarmError,
+    Unavailable,
+)
 from swarm.ids import ulid
 from swarm.messages import Hop, Result
 from swarm.model import ModelInfo
@@ -74,11 +81,11 @@ class Ask:
 
     def laneless_by(self, outcome: Outcome) -> bool:
         """Whether no lane took an attempt that need not go by lanes; the next one does not."""
-        turned_down = isinstance(outcome, NoResponders | ResourceExhausted)
-        if not turned_down or self.delivery != CORE or self.fresh:
+        if self.delivery != CORE or self.fresh or isinstance(outcome, NotConnected):
             return False
-        self.laneless = True
-        return True
+        turned_down = isinstance(outcome, Unavailable | ResourceExhausted)
+        self.laneless |= turned_down
+        return turned_down
 
     def failed(self, error: SwarmError) -> Result:
         """The result of a request that this error ends."""

@@ -44,6 +44,7 @@ class Gate:
     def __init__(self) -> None:
         self.latency = LatencyWindow(window_s=10.0)
         self.silences = Silences()
+        self.fast = Silences()  # of fast mode
         self.refused = 0
         self.shed = 0
         self._pace = 0.0  # mean seconds between answers while busy

@@ -119,7 +119,8 @@ class Outgoing:
                 near = self._near(info, 1, large)
             if near.shared and large:
                 lent = self._claims.lend(features.tensors)
-        ask.fresh = self._goes_fresh(ask)
+        if not spare:
+            ask.fresh = self._goes_fresh(ask)
         with lent:
             parts = features.parts(lent.packed)
             if ask.fresh:
@@ -140,7 +141,7 @@ class Outgoing:
         if ask.laneless:
             ask.laneless = False
             return True
-        return ask.attempt == 1 and not self._gate(ask.info).silences.doubtful(time.monotonic())
+        return ask.attempt == 1 and not self._gate(ask.info).fast.doubtful(time.monotonic())
 
     def _short_cut(self, near: Near, lane: str, ask: Ask) -> str:
         """The inbox of the node of this host that takes the message; "" for the server's way, which
@@ -148,7 +149,9 @@ class Outgoing:
         if ask.attempt > 1 or len(self._asks) > FEW or not self._link.connected:
             return ""
         inbox = near.inboxes.get(lane, "")
-        if inbox and self._gate(ask.info).silences.doubtful(time.monotonic()):
+        gate = self._gate(ask.info)
+        silences = gate.fast if ask.delivery == CORE else gate.silences
+        if inbox and silences.doubtful(time.monotonic()):
             return ""
         return inbox
 

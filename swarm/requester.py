@@ -106,10 +106,8 @@ class Requester:
         finally:
             self._link.forget(reply)
             del self._asks[reply]
-            # Of what was lost on its way, or might be: ten seconds long all would wait as it did.
-            late = result is not None and (result.attempt > 1 or not ask.fresh)
-            unusual = ask.delivery == CORE and late
-            gate.leave(taken, result, time.monotonic(), unusual)
+            now = time.monotonic()
+            gate.leave(taken, result, now, _unusual(ask, result, now - started))
             if ask.handed is not None:
                 ask.handed.drop(reply)
                 if ask.attempt == 1:
@@ -134,6 +132,10 @@ class Requester:
         if gate is None:
             gate = self._gates[key] = Gate()
         return gate
+
+    def _silences(self, ask: Ask) -> Silences:
+        gate = self.gate(ask.info)
+        return gate.fast if ask.delivery == CORE else gate.silences
 
     async def _answered(self, ask: Ask, reply: str) -> Result:
         loop = asyncio.get_running_loop()
@@ -174,7 +176,7 @@ class Requester:
             # Asking again what nobody could take multiplies no overload.
             free = unheard(outcome) and now - ask.begun < NOBODY_FOR
             unstored = outcome is None and ask.unkept  # no lane will bring an answer
-            silences = self.gate(ask.info).silences
+            silences = self._silences(ask)
             if unstored and silences.swallowed(ask.tried):
                 outcome = await self._repeated(ask, reply, silences, loop)
                 continue
@@ -206,7 +208,10 @@ class Requester:
             return await self._longer(ask, loop)
         self.retries += 1
         with silences.repeating():
-            return await self._attempt(ask, reply, loop)
+            outcome = await self._attempt(ask, reply, loop)
+            if ask.laneless_by(outcome):
+                outcome = await self._attempt(ask, reply, loop)
+            return outcome
 
     async def _longer(
         self, ask: Ask, loop: asyncio.AbstractEventLoop, seconds: float = FRESH_WAIT
@@ -256,10 +261,12 @@ class Requester:
                 timer.cancel()
         if ask.answer is not None:
             return ask.answer
-        if outcome is None:
-            self.gate(ask.info).silences.silent(time.monotonic())
+        if outcome is None and ask.delivery == CORE and not ask.fresh:
+            ask.laneless = True  # and it says nothing of fast mode
+        elif outcome is None:
+            self._silences(ask).silent(time.monotonic())
         elif ask.fresh and (unheard(outcome) or _unavailable(outcome)):
-            self.gate(ask.info).silences.unserved(time.monotonic())
+            self._silences(ask).unserved(time.monotonic())
         ask.silences = ask.silences + 1 if outcome is None else 0
         return outcome
 
@@ -274,7 +281,7 @@ class Requester:
         if ask.fresh:
             factor, least, growth = FRESH_RETRY_AFTER
             after = max(least, factor * gate.usual(now))
-            if gate.silences.lasting:
+            if gate.fast.lasting:
                 after = max(after, min(FRESH_MOST, after * growth ** min(ask.silences, 10)))
         else:
             after = max(RETRY_AFTER_LEAST, remaining * RETRY_AFTER_SHARE)
@@ -318,6 +325,8 @@ class Requester:
         if ask is None:
             return
         if message.status == b"503":
+            if not ask.fresh:  # of an attempt before
+                return
             ask.lent.take_back()  # each try lends anew, and there may be many within a second
             ask.settle(NoResponders("no node serves the next stage at present"))
             return
@@ -334,7 +343,11 @@ class Requester:
             result = ask.failed(Unavailable(f"the answer cannot be read: {error}"))
         if result.id != ask.id:
             return
-        self.gate(ask.info).silences.heard(time.monotonic())
+        silences = self._silences(ask)
+        silences.heard(time.monotonic(), result.status is Status.OK)
+        lay_there = result.attempt < ask.attempt or silences.swallowed(ask.tried)
+        if result.status is Status.RESOURCE_EXHAUSTED and ask.delivery == CORE and lay_there:
+            return  # where a stage hung: others will take it
         if result.status is Status.UNAVAILABLE and result.attempt < ask.attempt:
             return  # the present attempt may do better
         if ask.handed is not None and result.attempt == 1:
@@ -362,6 +375,17 @@ class Requester:
         if self._reconnected in self._link.on_up:
             self._link.on_up.remove(self._reconnected)
         self._outgoing.close()
+
+
+def _unusual(ask: Ask, result: Result | None, took: float) -> bool:
+    """Whether an attempt of fast mode was lost, or might have been, as what took so many seconds:
+    for ten more all would wait as long as it did. What was only slow has to be learned from."""
+    if ask.delivery != CORE or ask.hedge is not None or result is None:
+        return False
+    if ask.attempt == 1:
+        return not ask.fresh
+    spent = sum([hop.queue_us + hop.compute_us for hop in result.hops]) / 1e6
+    return result.attempt > 1 or took > 2 * spent
 
 
 def _unavailable(outcome: Outcome) -> bool:

@@ -32,11 +32,11 @@ class Silences:
         self._repeating = 0
         self._window = 1
 
-    def heard(self, now: float) -> None:
-        """An answer came."""
+    def heard(self, now: float, ok: bool = True) -> None:
+        """An answer came; ok: no refusal."""
         if self.lasting:
             self._ended, self._window = now, 1
-        elif self._repeating:
+        elif self._repeating and ok:
             self._window = min(REPEATED, self._window + 1)
         self._count = 0
 

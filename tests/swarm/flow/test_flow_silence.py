@@ -65,6 +65,14 @@ def test_only_what_was_sent_before_a_lasting_silence_ended_was_swallowed() -> No
     assert not some.swallowed(1.0)
 
 
+def test_a_refusal_lets_no_more_be_repeated_at_a_time() -> None:
+    some = silent(FEW)
+    some.heard(1.0)
+    with some.repeating():
+        some.heard(1.1, ok=False)
+        assert not some.may_repeat()
+
+
 def test_what_was_swallowed_is_repeated_one_at_a_time_and_more_with_each_answer() -> None:
     some = silent(FEW)
     some.heard(1.0)

@@ -12,11 +12,11 @@ from fake_stage import INFO, Desk, FakeStage, answer_at_once, outcome, silent
 from real_server import eventually
 
 from swarm.ask import CORE, Ask
-from swarm.errors import NoResponders, ResourceExhausted, Status, SwarmError
+from swarm.errors import NoResponders, ResourceExhausted, Status, SwarmError, Unavailable
 from swarm.flow.hedge import Hedger
 from swarm.flow.retry import RetryBudget
-from swarm.flow.silence import REPEATED
-from swarm.messages import Features, Result
+from swarm.flow.silence import DOUBT_FOR, FEW, REPEATED
+from swarm.messages import Features, Hop, Result
 from swarm.server import EmbeddedServer
 
 pytestmark = pytest.mark.integration
@@ -432,7 +432,9 @@ async def test_fast_mode_goes_by_the_lanes_when_a_stage_cannot_serve(desk: Desk)
     assert desk.idle()
 
 
-@pytest.mark.parametrize("error", [ResourceExhausted("full"), NoResponders("none")])
+@pytest.mark.parametrize(
+    "error", [ResourceExhausted("full"), NoResponders("none"), Unavailable("no PubAck")]
+)
 async def test_a_lane_that_takes_nothing_fails_no_request_of_fast_mode(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, error: SwarmError
 ) -> None:
@@ -445,12 +447,11 @@ async def test_a_lane_that_takes_nothing_fails_no_request_of_fast_mode(
         asyncio.get_running_loop().call_soon(on_stored, error, 0)
 
     monkeypatch.setattr(desk.requester._outgoing._publisher, "publish", refuse)
-    desk.requester.gate(INFO).silences.unserved(time.monotonic())
+    desk.requester.gate(INFO).fast.unserved(time.monotonic())
     result = await desk.infer(30.0, 4.0, delivery=CORE)
     assert (result.status, float(result.outputs["x"][0, 0])) == (Status.OK, 8.0)
     assert (tried, result.attempt) == (1, 2)
-    durable = await desk.infer(1.0)
-    assert durable.status is error.status, "durable is what it was"
+    assert (await desk.infer(1.0)).status is error.status, "durable is what it was"
     assert desk.idle()
 
 
@@ -472,6 +473,94 @@ async def test_what_fast_mode_lost_does_not_stretch_its_patience(desk: Desk) -> 
     assert gate.latency.count == counted + 1
 
 
+async def test_fast_mode_learns_how_long_a_slow_model_takes(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each request would be computed twice, for good."""
+    await desk.open(fresh=True)
+    monkeypatch.setattr("swarm.requester.FRESH_RETRY_AFTER", (3.0, 0.010, 4.0))
+
+    def slow(stage: FakeStage, delivery: Any, features: Features) -> None:
+        done = outcome(features)
+        hops = (Hop(1, "fake", 1, 200_000, 1),)
+        result = Result(done.id, "m", "1", outputs=done.outputs, attempt=done.attempt, hops=hops)
+        asyncio.get_running_loop().call_later(0.2, stage.reply, features, result)
+        delivery.ack()
+
+    desk.stage.behave = slow
+    gate = desk.requester.gate(INFO)
+    first = await desk.infer(20.0, delivery=CORE)
+    assert (first.attempt, gate.latency.count) == (1, 1)
+    assert desk.stage.attempts == [1, 2], "nothing was known yet"
+    await asyncio.sleep(0.25)
+    for number in range(4):
+        assert (await desk.infer(20.0, float(number), delivery=CORE)).status is Status.OK
+    assert desk.stage.attempts[2:] == [1] * 4
+    assert desk.idle()
+
+
+async def test_a_lane_that_is_silent_keeps_nobody_from_fast_mode(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await desk.open(fresh=True)
+    monkeypatch.setattr("swarm.requester.RETRY_AFTER_SHARE", 0.0)
+
+    def only_fresh(stage: FakeStage, delivery: Any, features: Features) -> None:
+        if delivery.fresh:
+            answer_at_once(stage, delivery, features)
+        else:
+            delivery.ack()
+
+    desk.stage.behave = only_fresh
+    desk.requester.gate(INFO).fast.unserved(time.monotonic())
+    wave = [desk.infer(20.0, float(n), delivery=CORE) for n in range(8)]
+    assert {result.status for result in await asyncio.gather(*wave)} == {Status.OK}
+    await asyncio.sleep(DOUBT_FOR)
+    results = [await desk.infer(20.0, float(n), delivery=CORE) for n in range(8)]
+    assert {(result.status, result.attempt) for result in results} == {(Status.OK, 1)}
+    assert desk.idle()
+
+
+async def test_what_fast_mode_loses_is_no_doubt_in_who_serves_durable_requests(desk: Desk) -> None:
+    await desk.open(fresh=True)
+    gate, now = desk.requester.gate(INFO), time.monotonic()
+    for _ in range(FEW):
+        gate.fast.silent(now)
+    assert gate.fast.doubtful(now)
+    assert not gate.silences.doubtful(now)
+    gate.fast.heard(now)
+    for _ in range(FEW):
+        gate.silences.silent(now)
+    assert (await desk.infer(10.0, delivery=CORE)).status is Status.OK
+    assert gate.silences.lasting, "an answer of fast mode says nothing of them"
+
+
+async def test_a_refusal_of_what_lay_with_a_stage_that_hung_ends_no_request(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It wakes up, and refuses what it cannot queue: somebody else takes that."""
+    await desk.open(fresh=True)
+    for _ in range(30):
+        await desk.infer(10.0, delivery=CORE)
+    held: list[Features] = []
+
+    def hang(stage: FakeStage, delivery: Any, features: Features) -> None:
+        if delivery.fresh:
+            held.append(features)
+        else:
+            asyncio.get_running_loop().call_later(0.2, answer_at_once, stage, delivery, features)
+
+    desk.stage.behave = hang
+    asking = [asyncio.create_task(desk.infer(30.0, float(n), delivery=CORE)) for n in range(40)]
+    gate = desk.requester.gate(INFO)
+    await eventually(lambda: gate.fast.lasting, what="a lasting silence")
+    for features in held:
+        desk.stage.fail(features, Status.RESOURCE_EXHAUSTED, "64 wait here")
+    results = await asyncio.wait_for(asyncio.gather(*asking), 25.0)
+    assert {result.status for result in results} == {Status.OK}
+    assert desk.idle()
+
+
 async def test_what_a_hanging_stage_swallowed_is_asked_again_beside_the_retry_budget(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -481,7 +570,7 @@ async def test_what_a_hanging_stage_swallowed_is_asked_again_beside_the_retry_bu
         await desk.infer(10.0, delivery=CORE)
     desk.stage.behave = lambda stage, delivery, features: None
     asking = [asyncio.create_task(desk.infer(30.0, delivery=CORE)) for _ in range(60)]
-    silences = desk.requester.gate(INFO).silences
+    silences = desk.requester.gate(INFO).fast
     await eventually(lambda: silences.lasting, what="a lasting silence")
     monkeypatch.setattr(RetryBudget, "try_retry", lambda self, now: False)
     monkeypatch.setattr("swarm.requester.FRESH_RETRY_AFTER", (3.0, 2.0, 4.0))
