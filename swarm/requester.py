@@ -156,9 +156,6 @@ class Requester:
     ) -> Result:
         """The first attempt came to `outcome`: ask again, as often as it makes sense."""
         while True:
-            if ask.laneless_by(outcome):
-                outcome = await self._attempt(ask, reply, loop)
-                continue
             if isinstance(outcome, Result):
                 if outcome.status is not Status.UNAVAILABLE:
                     return outcome
@@ -208,10 +205,7 @@ class Requester:
             return await self._longer(ask, loop)
         self.retries += 1
         with silences.repeating():
-            outcome = await self._attempt(ask, reply, loop)
-            if ask.laneless_by(outcome):
-                outcome = await self._attempt(ask, reply, loop)
-            return outcome
+            return await self._attempt(ask, reply, loop)
 
     async def _longer(
         self, ask: Ask, loop: asyncio.AbstractEventLoop, seconds: float = FRESH_WAIT
@@ -242,7 +236,8 @@ class Requester:
             ready.cancel()
 
     async def _attempt(self, ask: Ask, reply: str, loop: asyncio.AbstractEventLoop) -> Outcome:
-        """A result, the reason why it could not be sent, or None: no answer in good time."""
+        """A result, the reason why it could not be sent, or None: no answer in good time. In fast
+        mode what no lane takes goes without one, at once."""
         if ask.answer is not None:
             return ask.answer
         ask.attempt += 1
@@ -252,7 +247,9 @@ class Requester:
         try:
             self._outgoing.send(ask, reply, loop.time())
         except SwarmError as error:
-            return error
+            if not ask.laneless_by(error):
+                return error
+            return await self._attempt(ask, reply, loop)
         timers = self._timers(ask, reply, loop)
         try:
             outcome = await ask.outcome
@@ -261,6 +258,8 @@ class Requester:
                 timer.cancel()
         if ask.answer is not None:
             return ask.answer
+        if ask.laneless_by(outcome):
+            return await self._attempt(ask, reply, loop)
         if outcome is None and ask.delivery == CORE and not ask.fresh:
             ask.laneless = True  # and it says nothing of fast mode
         elif outcome is None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from real_server import Links
 
-from swarm.ask import Ask
+from swarm.ask import CORE, Ask
 from swarm.errors import Status
 from swarm.lanes import Delivery, Lane, LaneOptions, Publisher, consumer_config, ensure_lanes
 from swarm.lanes.fresh import FreshDelivery, FreshLane
@@ -109,6 +109,11 @@ class Desk:
 
     async def infer(self, budget: float, value: float = 1.0, **options: Any) -> Result:
         return await self.requester.infer(self.ask(budget, value, **options))
+
+    async def learn(self) -> None:
+        """How long fast mode takes as a rule."""
+        for _ in range(30):
+            await self.infer(10.0, delivery=CORE)
 
     def idle(self) -> bool:
         """Nothing of any request is left behind."""
