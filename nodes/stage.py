@@ -42,9 +42,9 @@ log = logging.getLogger("swarm.stage")
 # devices a healthy one is handed out several times; and its budget ends a deadly one too.
 DEADLY_DELIVERIES = 32
 # Requests in hand, seconds of work that waits here, and seconds of work in the lane, up to which
-# more is taken from this host. (Each sender hands over half a second of work at most, but there may
-# be many.)
-HANDED, AT_HAND, OVERTAKEN = 256, 0.5, 0.002
+# more is taken from this host before what waits there. (Each sender hands over a second of work at
+# most, but there may be many.)
+HANDED, AT_HAND, OVERTAKEN = 256, 1.0, 0.002
 FRESH_QUEUE = 64  # requests that may wait on a node in fast mode
 
 
@@ -198,15 +198,21 @@ class StageServer:
 
     def _busy(self) -> bool:
         """Whether nothing is taken from this host's processes. It may wait here, but not overtake
-        what waits in a lane; and it is lanes that are counted against quotas."""
+        what waits in a lane, which is taken in first; and it is lanes that are counted against
+        quotas."""
         if self._suspended or self._stopping or not self._link.connected:
             return True
         if self._quotas is not None:
             return True
         waits, run = self.waiting, self.stats.compute.ewma
-        if self.queued + waits >= HANDED or len(self._waiting) * run > AT_HAND:
+        if self.queued + waits >= HANDED or (len(self._waiting) + waits) * run > AT_HAND:
             return True
-        return waits * run > OVERTAKEN
+        if waits * run > OVERTAKEN:
+            # Refused, it would be the next that waits there: a lane in which eight requests once
+            # waited for runs of 25 ms kept all that followed for seconds.
+            for lane in self.lanes:
+                lane.ask_for_all()
+        return False
 
     def _expired(self, job: Job, now: float) -> bool:
         """Answer what cannot be answered in time any more; True when it was so."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from math import inf
@@ -49,7 +50,11 @@ REFUSED_FOR, REFUSED_MOST = 0.005, 0.320
 HELD, AHEAD = 256, 0.025
 # Runs of more than SHORT seconds are waited for twice as long as they take, for what is under way
 # before too, and no more are handed over than this makes LONGEST seconds.
-SHORT, LONGEST = 0.001, 1.0
+SHORT, LONGEST = 0.001, 2.0
+# What was stored within the last REST seconds may be before it too, MOST_BEFORE seconds of runs
+# at most. (Not waited for, one that was handed over behind eight in its lane was late, so that what
+# came within REST was stored, and the next one was late again: it went on for seconds.)
+MOST_BEFORE = 0.5
 # Meanwhile a process that hangs would keep a queue. One that says nothing for as long as QUIET such
 # runs, or SILENT seconds, is asked whether it lives: its loop answers, beside the longest run. If
 # it does not in ANSWER seconds, all is stored. (Waiting for words alone, three runs for each stage
@@ -129,6 +134,8 @@ class Handovers(Generic[T]):
         self._late_at = 0.0
         self._busy_until = 0.0  # time.monotonic()
         self._long = False  # the runs
+        # When the last ones were stored: they are before what is handed over now.
+        self._stored: deque[float] = deque(maxlen=HELD)
         # While something is held, by process: its last word, and when it was asked whether it
         # lives (`time.monotonic()`, and where it answers).
         self._heard: dict[str, float] = {}
@@ -154,9 +161,9 @@ class Handovers(Generic[T]):
         """Hand a message over. False: store it. usual: seconds of a run of the stages behind.
         reply: where the caller waits for the word, and passes it on to `told`."""
         now = time.monotonic()
-        if inbox in self._pauses and now < self._pauses[inbox][0]:
-            return False
-        if sum(map(len, parts)) > LARGEST or len(self._held) >= _most(usual):
+        paused = inbox in self._pauses and now < self._pauses[inbox][0]
+        if paused or sum(map(len, parts)) > LARGEST or len(self._held) >= _most(usual):
+            self._stored.append(now)
             return False
         self._long = usual >= SHORT
         own = not reply
@@ -173,7 +180,8 @@ class Handovers(Generic[T]):
         self._keeper.handed(item)
         quiet = inf
         if self._long:
-            until = now + LEAST + 2 * usual * (len(self._held) + self._stages)
+            before = min(MOST_BEFORE, usual * self._before(now))
+            until = now + LEAST + 2 * (usual * (len(self._held) + self._stages) + before)
             quiet = max(SILENT, self._quiet * usual)
         else:
             if len(self._held) >= FEW or together:
@@ -290,7 +298,14 @@ class Handovers(Generic[T]):
         self._asked[inbox] = now, reply
         self._direct.send(inbox, LIVING, [], reply)  # one that is gone, or full, does not answer
 
+    def _before(self, now: float) -> int:
+        """Messages that were stored, and may be before what is handed over."""
+        while self._stored and self._stored[0] < now - REST:
+            self._stored.popleft()
+        return len(self._stored)
+
     def _store(self, handed: Handed[T], late: bool) -> None:
+        self._stored.append(time.monotonic())
         self._end(
             handed, partial(self._keeper.store, handed.item, handed.lent, handed.subject, late)
         )

@@ -47,9 +47,13 @@ class Sent(NamedTuple):
 
 class FirstLeg(Handovers[Sent]):
     """What goes to stage 1 of one model version. longest: seconds of a run of its slowest stage,
-    at first as its manifest says, then as answers do."""
+    at first as its manifest says, then as answers do. asks: what this process waits for."""
 
     longest = 0.0
+    asks: Mapping[str, Ask]
+
+    def _before(self, now: float) -> int:
+        return max(0, len(self.asks) - 1 - len(self._held))
 
     def ran(self, reply: str, hops: tuple[Hop, ...]) -> None:
         """It was answered, over these hops."""
@@ -167,6 +171,7 @@ class Outgoing:
         if leg is None:
             leg = FirstLeg(self._link, self._direct, self, info, 0)
             leg.longest = max([stage.compute_ms / 1e3 for stage in info.stages], default=0.0)
+            leg.asks = self._asks
             self._legs[info.model, info.version] = leg
         return leg.over(inbox, subject, parts, sent, lent, leg.longest, sent.features.reply)
 

@@ -263,10 +263,18 @@ class Lane:
             return 0
         return self.credit - len(self.held) + len(self._worked) - len(self._asked)
 
+    def ask_for_all(self) -> None:
+        """Ask for what was last seen to wait, whatever the credit: what is behind it comes another
+        way."""
+        wanted, self.pending = self.pending - len(self._asked), 0
+        if wanted > 0 and not self.paused and not self._stopping:
+            self._ask(wanted)
+
     def _replenish(self) -> None:
-        wanted = self._wants()
-        if wanted <= 0:
-            return
+        if (wanted := self._wants()) > 0:
+            self._ask(wanted)
+
+    def _ask(self, wanted: int) -> None:
         body = self._one if wanted == 1 else json.dumps({"batch": wanted, **self._pull}).encode()
         try:
             self.link.publish(self._next, body, self._inbox)

@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from meshes import add_model, close, digits, split_digits, until
+from meshes import LOOPBACK, add_model, close, digits, split_digits, until
 
 import swarm
 from nodes.local import LocalMesh, local_mesh
+from shards.split import split
+from shards.zoo.chain import chain, chain_cuts, chain_expected
 from swarm import jetstream
 from swarm.direct import VERSION
 from swarm.shm import unavailable
@@ -61,9 +63,9 @@ async def known_near(local: LocalMesh) -> None:
     await asyncio.sleep(0.5)  # the nodes of each other
 
 
-async def emptied(local: LocalMesh) -> None:
+async def emptied(local: LocalMesh, model: str = "digits") -> None:
     """Until every lane has nothing stored and nothing handed out."""
-    stream = local.mesh.subjects.stream("digits", "1")
+    stream = local.mesh.subjects.stream(model, "1")
     async with asyncio.timeout(10):
         while True:
             info = await jetstream.call(local.mesh.link, api("STREAM.INFO", stream))
@@ -72,9 +74,9 @@ async def emptied(local: LocalMesh) -> None:
             await asyncio.sleep(0.02)
 
 
-async def stored(local: LocalMesh) -> int:
+async def stored(local: LocalMesh, model: str = "digits") -> int:
     """Messages that were ever stored in the lanes."""
-    name = local.mesh.subjects.stream("digits", "1")
+    name = local.mesh.subjects.stream(model, "1")
     info = await jetstream.call(local.mesh.link, api("STREAM.INFO", name))
     return int(info["state"]["last_seq"])
 
@@ -106,6 +108,36 @@ async def test_what_goes_from_hand_to_hand_is_not_stored(together: int) -> None:
         await emptied(local)  # what was stored was acked
         assert await counters(local, "redelivered") == dict.fromkeys(ROLES, 0)
         assert local.mesh.link.callback_errors == 0
+
+
+async def test_what_lanes_had_first_does_not_keep_there_what_follows() -> None:
+    """A client that has rested knows no node at first; its runs take 10 ms, eight at a time."""
+    model = chain(3, 1 << 20, work=90)
+    split_chain = split(model, name="chain", cuts=chain_cuts(3), bandwidth=LOOPBACK)
+    features = np.ones((1, 1 << 18), np.float32)
+    expected = chain_expected(features, 3, work=90)
+
+    async def keep_asking(local: LocalMesh, count: int) -> None:
+        for _ in range(count):
+            result = await local.mesh.infer("chain", {"features": features}, 20.0)
+            assert np.array_equal(result.outputs["result"], expected)
+
+    async with local_mesh() as local:
+        await add_model(local, split_chain, *ROLES)
+        by_lanes = []
+        for _ in range(5):  # a machine that stands still for a moment makes them store for a second
+            local.mesh.hosts._until = 0.0
+            local.mesh.hosts.tend()
+            local.mesh.forget_near()
+            before = await stored(local, "chain")
+            await asyncio.gather(*(keep_asking(local, 12) for _ in range(8)))
+            by_lanes.append(await stored(local, "chain") - before)
+            if 8 <= by_lanes[-1] < 40:
+                break
+        else:
+            pytest.fail(f"of 96 requests, three stages each, {by_lanes} messages were stored")
+        await emptied(local, "chain")
+        assert local.mesh.requester.retries == 0
 
 
 async def test_a_mesh_without_shared_memory_sends_nothing_directly() -> None:

@@ -235,6 +235,10 @@ class FakeLane:
         self.held: dict[int, FakeDelivery] = {}
         self.pending = 0
         self.paused = False
+        self.asked_for_all = 0
+
+    def ask_for_all(self) -> None:
+        self.pending, self.asked_for_all = 0, self.asked_for_all + self.pending
 
     def pause(self) -> None:
         self.paused = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 from typing import Any
@@ -23,20 +24,23 @@ from stage_bench import (
 
 from nodes.intake import KEPT, STALE
 from nodes.outbox import Outbox
-from nodes.stage import HANDED
+from nodes.stage import AT_HAND, HANDED
 from swarm.direct import LARGEST
 from swarm.errors import NotConnected, ResourceExhausted, Status
 from swarm.handover import (
     AHEAD,
     ANSWER,
+    HELD,
     LATE,
     LEAST,
     LONGEST,
     MANY,
     MOST,
+    MOST_BEFORE,
     QUIET,
     REFUSED_FOR,
     REFUSED_MOST,
+    REST,
     SHORT,
     SILENT,
 )
@@ -284,7 +288,7 @@ async def test_of_long_runs_a_second_is_handed_over_and_waited_for_as_long_as_al
     b = bench()
     waits = b.server.out._handovers
     runs_take(b, seconds)
-    most = int(LONGEST / 2 / seconds)
+    most = min(HELD, int(LONGEST / 2 / seconds))
     copies = [b.send() for _ in range(most + 4)]
     assert len(b.direct.sent) == most
     assert len(b.publisher.stored) == 4
@@ -296,6 +300,35 @@ async def test_of_long_runs_a_second_is_handed_over_and_waited_for_as_long_as_al
     assert waits._timer is None, "nothing is held: nothing is looked for"
     b.send()
     assert len(b.direct.sent) == most + 1
+
+
+async def test_of_long_runs_what_was_stored_lately_is_waited_for_too(
+    bench: Callable[..., Bench],
+) -> None:
+    b = bench()
+    waits = b.server.out._handovers
+    runs_take(b, 0.020)
+
+    def waited_for() -> float:
+        b.send()
+        reply, last = list(waits._held.items())[-1]
+        b.direct.say(reply, DONE)
+        return (last.until - last.since - LEAST) / 0.020
+
+    alone = waited_for()
+    for _ in range(3):
+        b.send()
+        b.direct.say(b.direct.sent[-1][2], REFUSED)
+        waits._pauses[NEXT] = (0.0, REFUSED_FOR)
+    assert len(b.publisher.stored) == 3
+    assert waited_for() == pytest.approx(alone + 2 * 3)
+    waits._pauses[NEXT] = (time.monotonic() + 60, 60)
+    copies = [b.send() for _ in range(100)]
+    waits._pauses.clear()
+    assert waited_for() == pytest.approx(alone + 2 * MOST_BEFORE / 0.020)
+    waits._stored = deque(moment - REST for moment in waits._stored)
+    assert waited_for() == pytest.approx(alone), "they are done by now"
+    assert await ended(*copies) == ["ack"] * 100
 
 
 async def asked(b: Bench, times: int) -> str:
@@ -489,9 +522,10 @@ async def test_the_longest_run_behind_counts_where_this_stage_is_short(
 ) -> None:
     b = bench()
     b.server.out._longest = 0.2
-    copies = [b.send() for _ in range(4)]
-    assert len(b.direct.sent) == int(LONGEST / 2 / 0.2), "the lane does the others as well"
-    assert await ended(*copies[2:]) == ["ack"] * 2
+    most = int(LONGEST / 2 / 0.2)
+    copies = [b.send() for _ in range(most + 2)]
+    assert len(b.direct.sent) == most, "the lane does the others as well"
+    assert await ended(*copies[most:]) == ["ack"] * 2
 
 
 async def test_a_node_that_goes_on_refusing_is_asked_less_and_less_until_it_takes_something(
@@ -826,6 +860,26 @@ async def test_what_is_not_taken_is_refused_with_a_word(
     handed(b, b"\x80" if why == "garbage" else data, 2 * STALE if why == "stale" else 0)
     assert b.direct.told == [(BEFORE, REFUSED)]
     assert b.model.batches == []
+
+
+async def test_what_waits_in_the_lane_is_asked_for_before_more_is_taken(
+    bench: Callable[..., Bench],
+) -> None:
+    b = bench(stage=2)
+    runs_take(b, 0.025)
+    b.lane.pending = 8
+    handed(b, b.message(stage=2))
+    assert b.lane.asked_for_all == 8
+    assert b.model.batches == [1]
+    b.lane.pending = int(AT_HAND / 0.025) + 1
+    handed(b, b.message(stage=2))
+    assert b.lane.asked_for_all == 8, "others may have room for it"
+    assert b.direct.told[-1] == (BEFORE, REFUSED)
+    runs_take(b, 0.0001)
+    b.lane.pending = 8
+    handed(b, b.message(stage=2))
+    assert b.lane.asked_for_all == 8, "so little is not worth it"
+    assert b.model.batches == [1, 1]
 
 
 async def test_the_same_message_from_two_nodes_is_taken_once(bench: Callable[..., Bench]) -> None:

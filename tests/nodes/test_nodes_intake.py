@@ -275,12 +275,12 @@ async def test_what_a_later_stage_has_passed_on_its_requester_is_told_too(
     assert b.server.stats.counters.handed_over == 2
 
 
-async def test_requesters_that_are_many_fill_a_stage_up_to_half_a_second_of_work(
+async def test_requesters_that_are_many_fill_a_stage_up_to_a_second_of_work(
     bench: Callable[..., Bench],
 ) -> None:
     b = bench(FakeModel(slow=0.01))
     b.server.stats.compute.add(0.1, time.monotonic())
-    for _ in range(8):
+    for _ in range(13):
         came(b, b.message())
-    assert b.refused == ["r8"], "one runs, and six of a tenth of a second wait"
+    assert b.refused == ["r13"], "one runs, and eleven of a tenth of a second wait"
     b.server.suspend()

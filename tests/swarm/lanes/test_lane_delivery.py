@@ -52,6 +52,32 @@ async def test_a_lane_never_holds_more_than_its_credit(bench: Bench) -> None:
     await eventually(lambda: len(got) == 4)
 
 
+async def test_all_that_waits_can_be_asked_for_whatever_the_credit(bench: Bench) -> None:
+    sender = await bench.sender()
+    first, _ = await bench.lane(credit=1)
+    first.pause()  # its parked pull takes one
+    for number in range(9):
+        sender.send(str(number))
+    await eventually(lambda: sender.settled(9))
+    lane, got = await bench.lane(credit=2)
+    await eventually(lambda: len(got) == 2)
+    assert lane.pending == 6
+    lane.ask_for_all()
+    assert lane.pending == 0
+    lane.ask_for_all()
+    await eventually(lambda: len(got) == 8)
+    assert (lane.pending, len(lane.held), len(lane._asked)) == (0, 8, 0)
+    for delivery in got[:6]:
+        delivery.ack()
+    assert len(lane._asked) == 0, "as many as the credit allows are in hand"
+    got[6].ack()
+    assert len(lane._asked) == 1
+    lane.pending = 5
+    lane.pause()
+    lane.ask_for_all()
+    assert len(lane._asked) == 1
+
+
 async def test_a_message_that_comes_again_while_it_is_in_hand_is_given_to_the_stage_once(
     bench: Bench,
 ) -> None:

@@ -16,7 +16,7 @@ from swarm.ask import CORE, Ask
 from swarm.direct import LARGEST, LIVING
 from swarm.errors import NotConnected, ResourceExhausted, Status, SwarmError, Unavailable
 from swarm.flow.hedge import Hedger
-from swarm.handover import REFUSED_FOR
+from swarm.handover import LEAST, REFUSED_FOR
 from swarm.lanes import DONE, PASSED_ON, REFUSED
 from swarm.link import LinkMessage
 from swarm.messages import Features, Hop, Result
@@ -228,6 +228,25 @@ async def test_the_end_of_the_wait_for_a_connection_is_no_silence_of_the_next_at
     assert [features.attempt for features in s.lanes.stored] == [2]
     s.answer()
     assert (await asked).status is Status.OK
+
+
+async def test_what_lanes_have_is_before_what_is_handed_over_and_waited_for_too(
+    shop: Callable[[], Shop],
+) -> None:
+    s = shop()
+    s.host.full = True
+    asked = [await s.ask(id=f"r{number}") for number in range(5)]
+    s.host.full = False
+    [leg] = s.requester._outgoing._legs.values()
+    leg.longest = 0.020
+    leg._pauses.clear()
+    asked += [await s.ask(id=f"s{number}") for number in range(2)]
+    stages = INFO.last
+    waited = [(h.until - h.since - LEAST) / 0.020 for h in leg._held.values()]
+    assert waited == pytest.approx([2 * (5 + stages), 2 * (5 + 1 + stages)])
+    for features in [*s.lanes.stored, *(features for features, _ in s.host.sent)]:
+        s.answered(features)
+    assert {(await task).status for task in asked} == {Status.OK}
 
 
 async def test_an_answer_is_no_sign_of_life_of_the_first_stage(shop: Callable[[], Shop]) -> None:
