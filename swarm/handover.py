@@ -40,7 +40,9 @@ LEAST, MOST = 0.010, 0.020
 FEW, MANY = 3, 0.060
 BUSY_FOR = 0.1
 # Times in a row that something had to be stored: it takes too long, for REST seconds all is stored
-# at once. Of long runs, the first time.
+# at once. Of long runs, the first time; if its process lives, only for as long as that one was
+# waited for, and twice as long each time that no word comes between. (One run in a hundred that
+# took longer than usual had all of the next second stored.)
 LATE, REST = 3, 1.0
 # Seconds for which nothing more is handed over after a refusal: twice as long each time, until a
 # word comes or nothing was refused for so long. Behind runs of 25 ms all that 5 ms spared was tried
@@ -298,6 +300,16 @@ class Handovers(Generic[T]):
         self._asked[inbox] = now, reply
         self._direct.send(inbox, LIVING, [], reply)  # one that is gone, or full, does not answer
 
+    def _pause_late(self, inbox: str, now: float, waited: float) -> None:
+        """Hand nothing more to a process that was late, at the end of `waited` seconds."""
+        seconds = REST
+        if self._long and inbox not in self._asked:
+            until, before = self._pauses.get(inbox, (0.0, 0.0))
+            if now < until:
+                return
+            seconds = min(REST, max(waited, 2 * before if now - until < REST else 0.0))
+        self._pause(inbox, now, seconds)
+
     def _before(self, now: float) -> int:
         """Messages that were stored, and may be before what is handed over."""
         while self._stored and self._stored[0] < now - REST:
@@ -358,8 +370,9 @@ class Handovers(Generic[T]):
         if self._late >= (1 if self._long else LATE):
             self._late = 0
             self._usual = min(MOST, 2 * self._usual)  # it may take longer now
-            for reply in due:
-                self._pause(self._held[reply].inbox, now, REST)
+            for inbox in {self._held[reply].inbox for reply in due}:
+                late = [self._held[r] for r in due if self._held[r].inbox == inbox]
+                self._pause_late(inbox, now, max(handed.until - handed.since for handed in late))
         for inbox in [inbox for inbox, (at, _) in self._asked.items() if at + ANSWER <= now]:
             self._forget_asked(inbox)
             self._pause(inbox, now, REST)

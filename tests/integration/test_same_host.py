@@ -132,7 +132,7 @@ async def test_what_lanes_had_first_does_not_keep_there_what_follows() -> None:
             before = await stored(local, "chain")
             await asyncio.gather(*(keep_asking(local, 12) for _ in range(8)))
             by_lanes.append(await stored(local, "chain") - before)
-            if 8 <= by_lanes[-1] < 40:
+            if 8 <= by_lanes[-1] < 60:
                 break
         else:
             pytest.fail(f"of 96 requests, three stages each, {by_lanes} messages were stored")

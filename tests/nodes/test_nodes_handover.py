@@ -302,6 +302,34 @@ async def test_of_long_runs_a_second_is_handed_over_and_waited_for_as_long_as_al
     assert len(b.direct.sent) == most + 1
 
 
+async def test_of_long_runs_one_that_lives_and_is_late_rests_for_as_long_as_it_was_waited_for(
+    bench: Callable[..., Bench],
+) -> None:
+    b = bench()
+    waits = b.server.out._handovers
+    runs_take(b, 0.020)
+    rests = []
+    for number in range(1, 5):
+        waits._stored.clear()
+        b.send()
+        [handed] = waits._held.values()
+        answered = len(b.direct.asked)
+        async with asyncio.timeout(STORED_BY):
+            while len(b.publisher.stored) < number:
+                for _, reply in b.direct.asked[answered:]:
+                    answered += 1
+                    b.direct.say(reply, b"")
+                await asyncio.sleep(0.001)
+        until, seconds = waits._pauses[NEXT]
+        assert until > time.monotonic() + seconds / 2
+        rests.append(seconds / (handed.until - handed.since))
+        waits._pauses[NEXT] = (time.monotonic(), seconds)  # it is over
+    assert rests == pytest.approx([1, 2, 4, 8])
+    b.send()
+    b.direct.say(b.direct.sent[-1][2], DONE)
+    assert waits._pauses == {}, "a word in time ends it"
+
+
 async def test_of_long_runs_what_was_stored_lately_is_waited_for_too(
     bench: Callable[..., Bench],
 ) -> None:
