@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from nodes.job import Job
 from nodes.outbox import Outbox
 from swarm.claims import Claims
 from swarm.errors import DecodeError
-from swarm.lanes import DONE, PASSED_ON, REFUSED, Delivery, Early
+from swarm.lanes import DONE, PASSED_ON, REFUSED, Delivery, Early, Lane
 from swarm.messages import Features
 from swarm.shm import ShmError
 from swarm.tensors import Claimed
@@ -25,8 +25,24 @@ RECENT = 32  # messages that lanes handed out last
 # Nanoseconds; one that lay longer in the socket of a process that was stopped, say, may be
 # another node's by now.
 STALE = 50_000_000
+OVERTAKEN = 0.002  # seconds of work in the lanes that may be overtaken
 # Nanoseconds; the server remembers ids for as long (`LaneOptions.duplicates`).
 FORGOTTEN = 30_000_000_000
+
+
+def take_in(lanes: Sequence[Lane], run: float) -> bool:
+    """Ask for all that waits in a stage's lanes, the shared one first, so that what comes now does
+    not overtake it; a run takes `run` seconds. False: that is to wait there too.
+
+    Refused, it would be the next that waits: a lane in which eight requests had once waited for
+    runs of 25 ms kept all that followed for seconds.
+    """
+    shared, *own = lanes
+    if own and shared.pending * run > OVERTAKEN:
+        return False  # messages are routed: another primary may be the next that is free
+    for lane in lanes:
+        lane.ask_for_all()
+    return True
 
 
 class Intake:

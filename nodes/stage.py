@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from nodes.intake import Intake
+from nodes.intake import OVERTAKEN, Intake, take_in
 from nodes.job import IDLE_RUNS, Job, StageModel, StageOptions
 from nodes.outbox import Outbox
 from nodes.recent import Recent
@@ -41,10 +41,9 @@ log = logging.getLogger("swarm.stage")
 # may get it once an ack_wait (0.06 s) for as long as what it had asked for stands (1 s); on starved
 # devices a healthy one is handed out several times; and its budget ends a deadly one too.
 DEADLY_DELIVERIES = 32
-# Requests in hand, seconds of work that waits here, and seconds of work in the lane, up to which
-# more is taken from this host before what waits there. (Each sender hands over a second of work at
-# most, but there may be many.)
-HANDED, AT_HAND, OVERTAKEN = 256, 1.0, 0.002
+# Requests in hand, and seconds of work that waits here or in the lanes, up to which more is taken
+# from this host. (Each sender hands over a second of work at most, but there may be many.)
+HANDED, AT_HAND = 256, 1.0
 FRESH_QUEUE = 64  # requests that may wait on a node in fast mode
 
 
@@ -207,12 +206,7 @@ class StageServer:
         waits, run = self.waiting, self.stats.compute.ewma
         if self.queued + waits >= HANDED or (len(self._waiting) + waits) * run > AT_HAND:
             return True
-        if waits * run > OVERTAKEN:
-            # Refused, it would be the next that waits there: a lane in which eight requests once
-            # waited for runs of 25 ms kept all that followed for seconds.
-            for lane in self.lanes:
-                lane.ask_for_all()
-        return False
+        return waits * run > OVERTAKEN and not take_in(self.lanes, run)
 
     def _expired(self, job: Job, now: float) -> bool:
         """Answer what cannot be answered in time any more; True when it was so."""

@@ -17,6 +17,7 @@ from stage_bench import (
     Bench,
     FakeDelivery,
     FakeDirect,
+    FakeLane,
     FakeLink,
     FakeModel,
     FakePublisher,
@@ -908,6 +909,23 @@ async def test_what_waits_in_the_lane_is_asked_for_before_more_is_taken(
     handed(b, b.message(stage=2))
     assert b.lane.asked_for_all == 8, "so little is not worth it"
     assert b.model.batches == [1, 1]
+
+
+async def test_of_routed_messages_what_waits_in_the_shared_lane_is_for_whoever_is_free(
+    bench: Callable[..., Bench],
+) -> None:
+    b = bench(stage=2)
+    runs_take(b, 0.025)
+    own = FakeLane()
+    b.server.lanes.append(own)  # type: ignore[arg-type]
+    own.pending = 2
+    handed(b, b.message(stage=2))
+    assert own.asked_for_all == 2
+    assert b.model.batches == [1]
+    b.lane.pending = own.pending = 2
+    handed(b, b.message(stage=2))
+    assert (b.lane.asked_for_all, own.asked_for_all) == (0, 2)
+    assert b.direct.told[-1] == (BEFORE, REFUSED)
 
 
 async def test_the_same_message_from_two_nodes_is_taken_once(bench: Callable[..., Bench]) -> None:
