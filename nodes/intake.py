@@ -31,8 +31,8 @@ FORGOTTEN = 30_000_000_000
 
 
 def take_in(lanes: Sequence[Lane], run: float) -> bool:
-    """Ask for all that waits in a stage's lanes, the shared one first, so that what comes now does
-    not overtake it; a run takes `run` seconds. False: that is to wait there too.
+    """Ask for all that waits in a stage's lanes, so that what comes now does not overtake it.
+    False: that is to wait there too. lanes: the shared one is the first. run: seconds of one.
 
     Refused, it would be the next that waits: a lane in which eight requests had once waited for
     runs of 25 ms kept all that followed for seconds.

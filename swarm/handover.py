@@ -176,7 +176,8 @@ class Handovers(Generic[T]):
         if not together and not self._direct.send(inbox, subject, parts, reply):
             if own:
                 self._link.forget(reply)
-            self._pause(inbox, now)
+            self._pause(inbox, now, REFUSED_FOR, REFUSED_MOST)
+            self._stored.append(now)
             return False
         lent.keep()
         self._keeper.handed(item)
@@ -201,17 +202,18 @@ class Handovers(Generic[T]):
         if not sent:
             self._refused(reply)
 
-    def _pause(self, inbox: str, now: float, seconds: float = 0.0) -> None:
-        """Hand nothing more to that process for some time; without `seconds`, for it refused."""
+    def _pause(self, inbox: str, now: float, seconds: float, most: float) -> None:
+        """Hand nothing more to that process for some time: `seconds`, or if the last time was less
+        than `most` ago twice as long as then, up to `most`."""
+        until, before = self._pauses.get(inbox, (0.0, 0.0))
+        if now >= until:  # else together with the one before
+            again = now - until < most
+            self._rest(inbox, now, min(most, max(seconds, 2 * before if again else 0.0)))
+
+    def _rest(self, inbox: str, now: float, seconds: float = REST) -> None:
         if len(self._pauses) >= PAUSES:
             self._pauses.clear()
-        until, before = self._pauses.get(inbox, (0.0, 0.0))
-        if not seconds:
-            if now < until:  # refused with the one before
-                return
-            again = now - until < REFUSED_MOST
-            seconds = min(REFUSED_MOST, 2 * before) if again else REFUSED_FOR
-        self._pauses[inbox] = (max(until, now + seconds), seconds)
+        self._pauses[inbox] = (now + seconds, seconds)
 
     def _word(self, message: LinkMessage) -> None:
         self.told(message.subject, message.data)
@@ -259,7 +261,7 @@ class Handovers(Generic[T]):
 
     def _turned_down(self, handed: Handed[T], now: float) -> None:
         handed.lent.unread()
-        self._pause(handed.inbox, now)
+        self._pause(handed.inbox, now, REFUSED_FOR, REFUSED_MOST)
         self._store(handed, late=False)
 
     def _gone(self, inbox: str) -> None:
@@ -300,15 +302,11 @@ class Handovers(Generic[T]):
         self._asked[inbox] = now, reply
         self._direct.send(inbox, LIVING, [], reply)  # one that is gone, or full, does not answer
 
-    def _pause_late(self, inbox: str, now: float, waited: float) -> None:
-        """Hand nothing more to a process that was late, at the end of `waited` seconds."""
-        seconds = REST
-        if self._long and inbox not in self._asked:
-            until, before = self._pauses.get(inbox, (0.0, 0.0))
-            if now < until:
-                return
-            seconds = min(REST, max(waited, 2 * before if now - until < REST else 0.0))
-        self._pause(inbox, now, seconds)
+    def _pause_late(self, handed: Handed[T], now: float) -> None:
+        if self._long and handed.inbox not in self._asked:
+            self._pause(handed.inbox, now, handed.until - handed.since, REST)
+        else:
+            self._rest(handed.inbox, now)
 
     def _before(self, now: float) -> int:
         """Messages that were stored, and may be before what is handed over."""
@@ -370,12 +368,12 @@ class Handovers(Generic[T]):
         if self._late >= (1 if self._long else LATE):
             self._late = 0
             self._usual = min(MOST, 2 * self._usual)  # it may take longer now
-            for inbox in {self._held[reply].inbox for reply in due}:
-                late = [self._held[r] for r in due if self._held[r].inbox == inbox]
-                self._pause_late(inbox, now, max(handed.until - handed.since for handed in late))
+            late = [self._held[reply] for reply in due]
+            for handed in sorted(late, key=lambda handed: handed.since - handed.until):
+                self._pause_late(handed, now)  # of each process the one that was waited for longest
         for inbox in [inbox for inbox, (at, _) in self._asked.items() if at + ANSWER <= now]:
             self._forget_asked(inbox)
-            self._pause(inbox, now, REST)
+            self._rest(inbox, now)
         for reply in due:
             self._give_up(reply)
         if self._held:
