@@ -62,13 +62,14 @@ class Mesh:
         self.publisher = Publisher(self.link)
         self.registry = Registry(self.link, self.subjects)
         self.claims = Claims(self.link, mesh, shm)
-        self.hosts = Hosts(self.link, self.subjects)
+        self.hosts = Hosts(self.link, self.subjects, self.forget_near)
         # A node knows from gossip; a mere client listens to status documents.
         self.peers: Callable[[ModelInfo, int], list[StagePeer]] | None = None
         self._near: dict[
             tuple[str, str, int, bool], tuple[float, Near]
         ] = {}  # when asked, the answer
         self.direct = Direct(self.link)
+        self.direct.on_gone.append(self.hosts.gone)
         self.requester = Requester(
             self.link,
             self.subjects,

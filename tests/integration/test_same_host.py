@@ -54,6 +54,19 @@ async def ask(local: LocalMesh, number: int, **options: Any) -> swarm.Result:
     return result
 
 
+def rest(local: LocalMesh) -> None:
+    """As after 5 s in which the client asked nothing."""
+    local.mesh.hosts._until = 0.0
+    local.mesh.hosts.tend()
+    local.mesh.forget_near()
+    assert not local.mesh.hosts._sid, "it does not listen"
+
+
+def remembered(local: LocalMesh) -> set[str]:
+    """The inboxes of the nodes that the client knows of."""
+    return {heard.peer.inbox for heard in local.mesh.hosts._nodes.values()}
+
+
 async def known_near(local: LocalMesh) -> None:
     """Until the client knows that the nodes are on its host."""
     async with asyncio.timeout(10):
@@ -111,7 +124,7 @@ async def test_what_goes_from_hand_to_hand_is_not_stored(together: int) -> None:
 
 
 async def test_what_lanes_had_first_does_not_keep_there_what_follows() -> None:
-    """A client that has rested knows no node at first; its runs take 10 ms, eight at a time."""
+    """A new client knows no node at first; its runs take 10 ms, eight at a time."""
     model = chain(3, 1 << 20, work=90)
     split_chain = split(model, name="chain", cuts=chain_cuts(3), bandwidth=LOOPBACK)
     features = np.ones((1, 1 << 18), np.float32)
@@ -126,9 +139,8 @@ async def test_what_lanes_had_first_does_not_keep_there_what_follows() -> None:
         await add_model(local, split_chain, *ROLES)
         by_lanes = []
         for _ in range(5):  # a machine that stands still for a moment makes them store for a second
-            local.mesh.hosts._until = 0.0
-            local.mesh.hosts.tend()
-            local.mesh.forget_near()
+            rest(local)
+            local.mesh.hosts._nodes.clear()
             before = await stored(local, "chain")
             await asyncio.gather(*(keep_asking(local, 12) for _ in range(8)))
             by_lanes.append(await stored(local, "chain") - before)
@@ -138,6 +150,37 @@ async def test_what_lanes_had_first_does_not_keep_there_what_follows() -> None:
             pytest.fail(f"of 96 requests, three stages each, {by_lanes} messages were stored")
         await emptied(local, "chain")
         assert local.mesh.requester.retries == 0
+
+
+async def test_a_client_that_has_rested_remembers_where_nodes_are() -> None:
+    async with local_mesh() as local:
+        await add_model(local, split_digits(), *ROLES)
+        await known_near(local)
+        for _ in range(5):  # one that stands still for 10 ms stores all the same
+            rest(local)
+            before, sent = await stored(local), local.mesh.direct.sent
+            await ask(local, 1)
+            if await stored(local) == before and local.mesh.direct.sent > sent:
+                break
+            await asyncio.sleep(1.0)
+        else:
+            pytest.fail("the first request after a rest was stored five times")
+
+
+async def test_a_node_that_ended_while_its_client_rested_loses_it_nothing() -> None:
+    async with local_mesh() as local:
+        nodes = await add_model(local, split_digits(), *ROLES, "fallback")
+        await known_near(local)
+        rest(local)
+        old = str((local.status_of(nodes[0]) or {})["inbox"])
+        nodes[0].wanted = False
+        nodes[0].signal(signal.SIGKILL)
+        await until(lambda: not nodes[0].alive, 10.0, "the node ends")
+        assert old in remembered(local), "the client has not heard of it"
+        result = await ask(local, 1)
+        assert result.hops[0].node.startswith("fallback")
+        assert remembered(local)
+        assert old not in remembered(local)
 
 
 async def test_a_mesh_without_shared_memory_sends_nothing_directly() -> None:

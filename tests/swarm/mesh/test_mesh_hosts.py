@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from swarm.hosts import IDLE_AFTER, Hosts
+from swarm.hosts import FORGET_AFTER, IDLE_AFTER, REMEMBER, Hosts
 from swarm.link import Link, LinkMessage, LinkOptions
 from swarm.subjects import Subjects
 
@@ -21,7 +21,14 @@ class Listener:
     def __init__(self) -> None:
         self.link = Link(LinkOptions())
         self.before = set(self.link._subscriptions)
-        self.hosts = Hosts(self.link, Subjects("t"))
+        self.news = 0
+        self.hosts = Hosts(self.link, Subjects("t"), self._heard_news)
+
+    def _heard_news(self) -> None:
+        self.news += 1
+
+    def serving(self, large: bool) -> set[str]:
+        return {peer.node for peer in self.hosts.serving(*KEY, large)}
 
     @property
     def listens(self) -> bool:
@@ -83,7 +90,7 @@ def test_large_messages_are_worth_it_from_the_first_on(clock: Callable[[float], 
     assert (found["a"].priority, found["a"].inbox, found["a"].host) == (2, "_INBOX.a", "here")
     assert (found["a"].draining, found["b"].draining) == (False, True)
     client.tell("a", state="left")
-    assert {peer.node for peer in client.hosts.serving(*KEY, True)} == {"b"}
+    assert client.serving(large=True) == {"b"}
     client.hosts.tend()
     assert client.listens
     clock(IDLE_AFTER + 1)
@@ -91,6 +98,68 @@ def test_large_messages_are_worth_it_from_the_first_on(clock: Callable[[float], 
     assert not client.listens
     assert client.hosts.serving(*KEY, True) == []
     assert client.listens, "it begins anew"
+
+
+def rested(clock: Callable[[float], None]) -> Listener:
+    """One that heard of `a`, and has listened no more since."""
+    client = Listener()
+    client.serving(large=True)
+    for _ in range(int(IDLE_AFTER) + 2):
+        client.tell("a")
+        clock(1.0)
+        client.hosts.tend()
+    assert not client.listens
+    return client
+
+
+def test_after_a_rest_what_was_heard_before_it_is_still_known(
+    clock: Callable[[float], None],
+) -> None:
+    client = rested(clock)
+    clock(REMEMBER - 5)
+    assert client.serving(large=False) == {"a"}
+    assert not client.listens, "a small one is not worth it"
+    assert client.serving(large=True) == {"a"}
+    assert client.listens
+
+
+def test_what_was_heard_too_long_ago_is_forgotten(clock: Callable[[float], None]) -> None:
+    client = rested(clock)
+    clock(REMEMBER)
+    assert client.serving(large=True) == set()
+
+
+def test_who_does_not_speak_again_is_forgotten_as_soon_as_anyone_else(
+    clock: Callable[[float], None],
+) -> None:
+    client = rested(clock)
+    clock(20)
+    assert client.serving(large=True) == {"a"}
+    client.tell("b")
+    clock(FORGET_AFTER - 0.5)
+    assert client.serving(large=True) == {"a", "b"}
+    client.tell("b")
+    clock(0.6)
+    assert client.serving(large=True) == {"b"}
+
+
+def test_a_process_that_has_ended_is_forgotten_at_once(clock: Callable[[float], None]) -> None:
+    client = rested(clock)
+    before = client.news
+    client.hosts.gone("_INBOX.other")
+    assert (client.serving(large=False), client.news) == ({"a"}, before)
+    client.hosts.gone("_INBOX.a")
+    assert (client.serving(large=False), client.news) == (set(), before + 1)
+
+
+def test_only_what_is_new_of_a_node_is_news() -> None:
+    client = Listener()
+    client.serving(large=True)
+    told = []
+    for more in ({}, {}, {"state": "draining"}, {"stages": []}, {}, {"state": "left"}):
+        client.tell("a", **more)
+        told.append(client.news)
+    assert told == [1, 1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize(
