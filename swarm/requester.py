@@ -16,6 +16,7 @@ from swarm.ask import CORE, Ask, Outcome, Picker, unheard
 from swarm.claims import Claims
 from swarm.direct import Direct
 from swarm.errors import (
+    DeadlineExceeded,
     DecodeError,
     NoResponders,
     NotConnected,
@@ -94,8 +95,11 @@ class Requester:
         """The result, failed or not. Never raises a `SwarmError`: a failure is a result."""
         started = time.monotonic()  # uvloop's own clock has steps of a millisecond
         gate = self.gate(ask.info)
+        remaining = ask.deadline - asyncio.get_running_loop().time()
+        if remaining <= 0:  # no overload: to come again later would not help
+            return ask.failed(DeadlineExceeded("the budget was over before the request was sent"))
         try:
-            taken = gate.enter(ask.deadline - asyncio.get_running_loop().time(), started)
+            taken = gate.enter(remaining, started)
         except SwarmError as error:
             return ask.failed(error)
         reply = self._link.expect(self._answer)

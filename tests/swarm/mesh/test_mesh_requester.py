@@ -112,6 +112,20 @@ async def test_a_stage_that_never_answers_costs_the_budget_and_no_more(desk: Des
     assert desk.idle()
 
 
+@pytest.mark.parametrize("late", [0.0, 0.001, 5.0])
+async def test_a_budget_that_is_over_before_anything_is_sent_is_no_overload(
+    desk: Desk, late: float
+) -> None:
+    await desk.open()
+    over = asyncio.get_running_loop().time() - late
+    result = await desk.requester.infer(Ask(INFO, {"x": np.zeros((1, 4), np.float32)}, over))
+    assert (result.status, result.retry_after) == (Status.DEADLINE_EXCEEDED, 0.0), result.message
+    assert "before the request was sent" in result.message
+    assert (result.attempt, desk.stage.seen) == (0, [])
+    assert desk.requester.gate(INFO).shed == 0
+    assert desk.idle()
+
+
 async def test_an_unavailable_stage_is_asked_again_until_it_is_there(desk: Desk) -> None:
     await desk.open()
 
