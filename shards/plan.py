@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import logging
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -15,12 +16,18 @@ from .cuts import cut_bytes, nearest, node_costs, sensible, thin
 from .errors import ModelError, SplitError
 from .graph import Graph
 from .infer import TensorType
-from .profile import time_segments
+from .profile import time_segments, time_stages
+from .refine import refine
+from .source import size
 
 log = logging.getLogger(__name__)
 
 # More segments cost more sessions to time, and balance no better.
 MAX_CANDIDATES = 40
+# Stages of less are not timed once more: there is nothing to gain, and noise would choose.
+LEAST_MS = 0.5
+REFINE_S = 10.0  # seconds after which no other cut is tried
+TOGETHER = 1 << 30  # bytes of a model whose stages are timed in turn
 
 
 @dataclass(frozen=True)
@@ -79,10 +86,13 @@ def plan(
     chosen = thin(after, bytes_at, costs, max(MAX_CANDIDATES, 3 * stages))
     bounds = [edge or 0, *chosen, len(graph)]
     segments = _timed(graph, types, bounds, feeds, notes) if request.profile else None
-    if segments is None:
+    sends = [bytes_at[p] / request.bandwidth for p in chosen]
+    if segments is not None and feeds is not None:
+        measure = _stage_times(graph, types, bounds, feeds, sum(segments) / stages)
+        picked = refine(segments, sends, stages, measure)
+    else:
         # Only proportions matter; 1e6 multiply-adds a millisecond is a slow core's figure.
-        segments = [sum(costs[a:b]) / 1e6 for a, b in pairwise(bounds)]
-    picked = balance(segments, [bytes_at[p] / request.bandwidth for p in chosen], stages)
+        picked = balance([sum(costs[a:b]) / 1e6 for a, b in pairwise(bounds)], sends, stages)
     return Plan(edge, [chosen[index] for index in picked], notes)
 
 
@@ -190,6 +200,31 @@ def _timed(
     except ModelError as error:
         _note(notes, f"balanced by estimated work, because timing failed: {error}")
         return None
+
+
+def _stage_times(
+    graph: Graph,
+    types: Mapping[str, TensorType],
+    bounds: Sequence[int],
+    feeds: Mapping[str, np.ndarray],
+    mean_ms: float,
+) -> Callable[[Sequence[int]], list[float] | None]:
+    """How long the stages between chosen ones of `bounds` take, while that is worth knowing."""
+    until = time.monotonic() + REFINE_S
+    # All sessions at once hold the weights once more.
+    timer = time_stages if size(graph.model) < TOGETHER else time_segments
+
+    def measure(picked: Sequence[int]) -> list[float] | None:
+        if mean_ms < LEAST_MS or time.monotonic() > until:
+            return None
+        ends = [bounds[0], *(bounds[at + 1] for at in picked), bounds[-1]]
+        try:
+            return timer(graph, types, ends, feeds, budget_s=1.0)
+        except ModelError as error:  # what was chosen by segments will do
+            log.info("the stages cannot be timed: %s", error)
+            return None
+
+    return measure
 
 
 def _note(notes: list[str], text: str) -> None:

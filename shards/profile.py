@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -98,6 +99,59 @@ def time_segments(
         total.append(trace.times_ms[0])
         current = trace.sent[0][0]
     return total[1:] if boundaries[0] > 0 else total
+
+
+def time_stages(
+    graph: Graph,
+    types: Mapping[str, TensorType],
+    boundaries: Sequence[int],
+    feeds: Tensors,
+    *,
+    budget_s: float = 1.0,
+) -> list[float]:
+    """The same as `time_segments` for few long segments, each several times in turn.
+
+    So each runs with the caches that the others leave, and what slows the machine down for a while
+    slows all of them. All sessions live at once. Raises ModelError.
+    """
+    ends = list(dict.fromkeys((0, *boundaries)))
+    parts = [
+        flow(graph, start, end, first=start == 0, last=end == len(graph))
+        for start, end in pairwise(ends)
+    ]
+    ready: list[tuple[Any, Flow, Tensors]] = []
+    current: dict[str, np.ndarray] = dict(feeds)
+    try:
+        for part in parts:
+            model = extract(graph, part, types)
+            made: Mapping[str, np.ndarray] = {}
+            if model is not None:
+                session = make_session(model)
+                made = _run(session, part, current)
+                ready.append((session, part, current))
+            current = {name: (current if name in current else made)[name] for name in part.sends}
+        rounds = _rounds([partial(_run, *each) for each in ready], budget_s)
+    except ModelError:
+        raise
+    except Exception as error:  # pybind raises a dozen unrelated types here
+        raise ModelError(f"a stage cannot be timed: {error}") from error
+    timed = {part.start: took for (_, part, _), took in zip(ready, rounds, strict=True)}
+    total = [timed.get(part.start, 0.0) for part in parts]
+    return total[1:] if boundaries[0] > 0 else total
+
+
+def _rounds(runs: Sequence[Callable[[], object]], budget_s: float) -> list[float]:
+    """The median of each in milliseconds; one round at least, fifty at most."""
+    times: list[list[float]] = [[] for _ in runs]
+    until = time.perf_counter() + budget_s
+    for number in range(50):
+        if number and time.perf_counter() > until:
+            break
+        for run, taken in zip(runs, times, strict=True):
+            begin = time.perf_counter()
+            run()
+            taken.append((time.perf_counter() - begin) * 1e3)
+    return [statistics.median(taken) for taken in times]
 
 
 def _run(session: Any, part: Flow, tensors: Tensors) -> dict[str, np.ndarray]:
