@@ -4,8 +4,8 @@ A run over megabytes of weights needs the address of each of their pages, and le
 others' in the processor (TLB): in a virtual machine each one is looked up in two sets of tables.
 What a node has loaded, weights, code objects, classes, stays as long as it does, and in pages of
 2 MB it is tens of addresses instead of thousands. ResNet-50, by turns with the same node without:
-2 % more requests/s (median of sixteen fresh sets, 2 % less to 10 % more); a process that runs the
-model by itself gains as much from it. 2-3 MB more memory a node.
+2 % more requests/s (median of nineteen fresh sets, 2 % less to 10 % more); a process that runs the
+model by itself gains about as much from it. 2-3 MB more memory a node.
 
 Where the system's setting is `never`, before Linux 6.1, and elsewhere it does nothing.
 """
