@@ -55,7 +55,7 @@ class Ask:
     sent: int = 0  # copies that were published
     stored: bool = False
     silences: int = 0  # attempts in a row without an answer in good time
-    refusal: str = ""  # what the last attempt failed with, if it was told
+    refusal: str = ""  # what the last attempt that was told why failed with
     hops: list[dict[str, object]] = field(default_factory=list)
     lent: Lent = UNLENT  # for the last attempt
     handed: Handing | None = None  # the first attempt, to a node of this host

@@ -172,7 +172,8 @@ class Requester:
                     # It would fail again; and a full lane is a fast answer: waiting is the
                     # caller's choice.
                     return failed
-            ask.refusal = "" if outcome is None else failed.message
+            if outcome is not None:
+                ask.refusal = failed.message
             now = time.monotonic()
             # Asking again what nobody could take multiplies no overload.
             free = unheard(outcome) and now - ask.begun < NOBODY_FOR

@@ -88,7 +88,7 @@ async def test_a_deleted_consumer_is_made_anew(bench: Bench, idle: bool) -> None
             delivery.ack()
         return b"next" in bodies(got)
 
-    await eventually(served, within=1.0)
+    await eventually(served, within=3.0)
     info = await jetstream.call(lane.link, api("CONSUMER.INFO", STREAM, CONSUMER))
     assert info["config"]["priority_policy"] == "prioritized"
 
