@@ -225,12 +225,13 @@ async def test_a_lane_is_looked_at_seldom_as_soon_as_nothing_is_in_hand(bench: B
         sender.send(f"m{number}")
         await eventually(lambda number=number: len(got) == number + 1)
         # The loop's clock has steps of a millisecond.
-        assert next_look() <= lane.ack_wait / 3 + 0.001, "what is in hand is kept alive"
+        assert next_look() <= lane.ack_wait / 3 + 0.002, "what is in hand is kept alive"
         await asyncio.sleep(2 * SLOW)
         due = next_beat(REST)
         got[-1].ack()
         late = loop.time() + next_look() - due
-        assert min(abs(late), abs(late - REST)) <= 0.001, "with what else comes round"
+        # Two readings of that clock.
+        assert min(abs(late), abs(late - REST)) < 0.003, "with what else comes round"
     sender.send("held")
     await eventually(lambda: len(got) == 4)
     await asyncio.sleep(3 * lane.ack_wait)
