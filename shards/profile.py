@@ -55,14 +55,15 @@ def run_chain(
         if model is not None:
             session = make_session(model, level=level)
             try:
-                made = [_run(session, part, each) for each in current]
+                runs = [_bound(session, part, each) for each in current]
+                made = [dict(zip(part.outputs, run(), strict=True)) for run in runs]
                 if budget_s > 0:
-                    spent = _time(session, part, current[0], budget_s / len(parts))
+                    [spent] = _rounds(runs[:1], budget_s / len(parts))
             except Exception as error:  # pybind raises a dozen unrelated types here
                 raise ModelError(
                     f"layers [{part.start}, {part.end}) do not run: {error}"
                 ) from error
-            del session
+            del session, runs
         current = [
             {name: (each if name in each else new)[name] for name in part.sends}
             for each, new in zip(current, made, strict=True)
@@ -119,29 +120,30 @@ def time_stages(
         flow(graph, start, end, first=start == 0, last=end == len(graph))
         for start, end in pairwise(ends)
     ]
-    ready: list[tuple[Any, Flow, Tensors]] = []
+    runs: dict[int, Callable[[], Any]] = {}  # by where the part starts; one may have no layers
     current: dict[str, np.ndarray] = dict(feeds)
     try:
         for part in parts:
             model = extract(graph, part, types)
             made: Mapping[str, np.ndarray] = {}
             if model is not None:
-                session = make_session(model)
-                made = _run(session, part, current)
-                ready.append((session, part, current))
+                runs[part.start] = run = _bound(make_session(model), part, current)
+                made = dict(zip(part.outputs, run(), strict=True))
             current = {name: (current if name in current else made)[name] for name in part.sends}
-        rounds = _rounds([partial(_run, *each) for each in ready], budget_s)
+        took = dict(zip(runs, _rounds(list(runs.values()), budget_s), strict=True))
     except ModelError:
         raise
     except Exception as error:  # pybind raises a dozen unrelated types here
         raise ModelError(f"a stage cannot be timed: {error}") from error
-    timed = {part.start: took for (_, part, _), took in zip(ready, rounds, strict=True)}
-    total = [timed.get(part.start, 0.0) for part in parts]
+    total = [took.get(part.start, 0.0) for part in parts]
     return total[1:] if boundaries[0] > 0 else total
 
 
 def _rounds(runs: Sequence[Callable[[], object]], budget_s: float) -> list[float]:
-    """The median of each in milliseconds; one round at least, fifty at most."""
+    """The median of each in milliseconds, all in turn.
+
+    One round at least, long runs vary little; fifty at most, for parts of microseconds.
+    """
     times: list[list[float]] = [[] for _ in runs]
     until = time.perf_counter() + budget_s
     for number in range(50):
@@ -154,19 +156,7 @@ def _rounds(runs: Sequence[Callable[[], object]], budget_s: float) -> list[float
     return [statistics.median(taken) for taken in times]
 
 
-def _run(session: Any, part: Flow, tensors: Tensors) -> dict[str, np.ndarray]:
+def _bound(session: Any, part: Flow, tensors: Tensors) -> Callable[[], Any]:
+    """A run of the session on what it needs of `tensors`: `part.outputs`, in order."""
     feeds = {name: tensors[name] for name in part.inputs}
-    return dict(zip(part.outputs, session.run(list(part.outputs), feeds), strict=True))
-
-
-def _time(session: Any, part: Flow, tensors: Tensors, budget_s: float) -> float:
-    feeds = {name: tensors[name] for name in part.inputs}
-    names = list(part.outputs)
-    times: list[float] = []
-    until = time.perf_counter() + budget_s
-    # One at least, long runs vary little; fifty at most, for parts of microseconds.
-    while not times or (len(times) < 50 and time.perf_counter() < until):
-        begin = time.perf_counter()
-        session.run(names, feeds)
-        times.append((time.perf_counter() - begin) * 1e3)
-    return statistics.median(times)
+    return partial(session.run, list(part.outputs), feeds)
