@@ -15,9 +15,10 @@ from nodes.worker import Worker
 from shards.errors import ShardsError
 from swarm.ask import Ask
 from swarm.errors import DeadlineExceeded, Internal, InvalidArgument, Status, SwarmError
+from swarm.hops import Hop
 from swarm.ids import ulid
 from swarm.mesh import MAX_BUDGET, Mesh
-from swarm.messages import Hop, Request, Result
+from swarm.messages import Request, Result
 
 LIGHTER_ROOM = 0.002  # seconds beside the lighter model's own time
 LIGHTER_ANSWERS = {Status.DEADLINE_EXCEEDED, Status.UNAVAILABLE, Status.RESOURCE_EXHAUSTED}

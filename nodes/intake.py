@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from nodes.job import Job
 from nodes.outbox import Outbox
 from swarm.claims import Claims
+from swarm.compact import decode_features
 from swarm.errors import DecodeError
 from swarm.lanes import DONE, PASSED_ON, REFUSED, Delivery, Early, Lane
 from swarm.messages import Features
@@ -123,7 +124,7 @@ class Intake:
 
     def _job(self, data: bytes, sent: int, now: int, reply: str) -> Job | None:
         """None for what is in hand already. Raises `DecodeError`, `ShmError`."""
-        features = Features.decode(data)
+        features = decode_features(data)
         if not self._out.serves(features):
             raise DecodeError("sent for another stage")
         message_id = features.message_id

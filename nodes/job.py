@@ -73,8 +73,7 @@ class Job:
     def most_spent(self, stage: int) -> str:
         """Where most of its time went, as text; it is about to begin `stage`."""
         lane_ms = self.age * 1e3
-        hops = [h for h in self.features.hops if isinstance(h, dict)]
-        slowest = max(hops, key=_hop_us, default={})
+        slowest = max(self.features.all_hops, key=_hop_us, default={})
         if (hop_ms := _hop_us(slowest) / 1e3) > lane_ms:
             return f"{hop_ms:.1f} ms in stage {slowest.get('stage')}"
         return f"{lane_ms:.1f} ms in the lane of stage {stage}"

@@ -14,6 +14,7 @@ import numpy as np
 from nodes.counters import StageStats
 from nodes.job import Job
 from swarm.claims import UNLENT, Claims, Lent
+from swarm.compact import answer_parts, features_parts
 from swarm.direct import Direct
 from swarm.errors import NotConnected, ResourceExhausted, Status, SwarmError
 from swarm.handover import Handovers
@@ -129,19 +130,23 @@ class Outbox:
         )
         claims = self._claims
         here = claims is not None and features.host != "" and features.host == claims.host
+        directly = here and job.delivery.direct
         try:
             lent = UNLENT
             if claims is not None and here:
                 lent = claims.lend(result)
             with lent:
-                parts = result_parts(answer, features.hops, lent.packed)
+                if directly:
+                    parts = answer_parts(answer, features, lent)
+                else:
+                    parts = result_parts(answer, features.all_hops, lent.packed)
         except SwarmError as error:
             self._unsent(job, error)
             return
         publish = partial(self._publish, job.delivery, features.reply, parts)
         first = job.delivery.fresh or seconds > LONG_RUN
         left = partial(self._left, job, lent, publish, first)
-        if here and job.delivery.direct:
+        if directly:
             self._direct.answer(features.reply, parts, left)
         else:
             left(False)
@@ -179,11 +184,10 @@ class Outbox:
             if near.shared and claims is not None:
                 lent = claims.lend(job.features.tensors)
             with lent:
-                parts = self._encode(job, lent)
                 if job.delivery.fresh:
-                    self._send_fresh(job, near, parts, lent)
+                    self._send_fresh(job, near, lent)
                 else:
-                    self._send(job, near, parts, lent, hand_over)
+                    self._send(job, near, lent, hand_over)
         except SwarmError as error:
             self._unsent(job, error)
 
@@ -215,10 +219,10 @@ class Outbox:
 
     def _encode(self, job: Job, lent: Lent) -> list[Part]:
         """Raises `InvalidArgument` for an output that has no datatype on the wire."""
-        job.features.budget_us = int((job.expires - time.monotonic()) * 1e6)
+        _count_down(job)
         return job.features.parts(lent.packed)
 
-    def _send(self, job: Job, near: Near, parts: list[Part], lent: Lent, hand_over: bool) -> None:
+    def _send(self, job: Job, near: Near, lent: Lent, hand_over: bool) -> None:
         """To the next lane, or its node. Raises `NotConnected`, `ResourceExhausted`."""
         features = job.features
         lane = self._next_lane(self.info, self.stage + 1, features)
@@ -226,10 +230,15 @@ class Outbox:
         # Whatever was in the way of the first attempt: the second one goes by the lanes.
         if hand_over and features.attempt == 1 and self._link.connected:
             inbox = near.inboxes.get(lane, "")
-            usual = max(self.stats.compute.ewma, self._longest)
-            if inbox and self._handovers.over(inbox, subject, parts, job, lent, usual):
+            if inbox and self._hand_over(inbox, subject, job, lent):
                 return
-        self._put(job, lent, subject, parts)
+        self._put(job, lent, subject, self._encode(job, lent))
+
+    def _hand_over(self, inbox: str, subject: str, job: Job, lent: Lent) -> bool:
+        _count_down(job)
+        usual = max(self.stats.compute.ewma, self._longest)
+        parts = features_parts(job.features, lent)
+        return self._handovers.over(inbox, subject, parts, job, lent, usual)
 
     def _put(self, job: Job, lent: Lent, subject: str, parts: list[Part]) -> None:
         stored = partial(self._stored, job, lent)
@@ -241,18 +250,20 @@ class Outbox:
         else:
             self.fail_job(job, error.status, str(error))
 
-    def _send_fresh(self, job: Job, near: Near, parts: list[Part], lent: Lent) -> None:
+    def _send_fresh(self, job: Job, near: Near, lent: Lent) -> None:
         """To the next stage, in fast mode."""
-        left = partial(self._left, job, lent, partial(self._publish_fresh, job, parts), True)
+        left = partial(self._left, job, lent, partial(self._publish_fresh, job, lent), True)
         inbox = near.inboxes.get(ANY, "") if job.delivery.direct else ""
         if inbox:
-            self._direct.post(inbox, self._next_fresh, parts, left)
+            _count_down(job)
+            self._direct.post(inbox, self._next_fresh, features_parts(job.features, lent), left)
         else:
             left(False)
 
-    def _publish_fresh(self, job: Job, parts: list[Part]) -> None:
+    def _publish_fresh(self, job: Job, lent: Lent) -> None:
         """By the server. Raises `NotConnected`, `ResourceExhausted`."""
         features = job.features
+        parts = self._encode(job, lent)
         self._link.publish(self._next_fresh, parts, self._expect_nobody(features))
         features.tensors = {}  # sent: what may still be told of it needs none
 
@@ -380,3 +391,8 @@ class Outbox:
         except SwarmError as error:
             log.warning("a dead letter could not be stored: %s", error)
         delivery.term()
+
+
+def _count_down(job: Job) -> None:
+    """What is left of its budget."""
+    job.features.budget_us = int((job.expires - time.monotonic()) * 1e6)

@@ -25,6 +25,7 @@ from nodes.worker import Worker
 from shards.errors import InputError, RunTerminated, ShardsError
 from shards.runtime import CancelToken
 from swarm.claims import Claims
+from swarm.compact import decode_features
 from swarm.errors import DecodeError, Status
 from swarm.flow.batching import split_on_failure
 from swarm.flow.bucket import Quotas
@@ -87,12 +88,12 @@ class StageServer:
     @property
     def queued(self) -> int:
         """Requests in hand on this node."""
-        return sum(len(lane.held) for lane in self.lanes) + len(self.intake)
+        return sum([len(lane.held) for lane in self.lanes]) + len(self.intake)
 
     @property
     def waiting(self) -> int:
         """Messages waiting in the stage's lanes, as last seen."""
-        return sum(lane.pending for lane in self.lanes)
+        return sum([lane.pending for lane in self.lanes])
 
     # --- in -------------------------------------------------------------------------
 
@@ -102,7 +103,7 @@ class StageServer:
         if delivery.delivered > 1:
             counters.redelivered += 1
         try:
-            features = Features.decode(delivery.data)
+            features = decode_features(delivery.data)
         except DecodeError as error:
             self.out.bury(delivery, f"undecodable: {error}")
             return

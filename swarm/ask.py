@@ -18,8 +18,9 @@ from swarm.errors import (
     SwarmError,
     Unavailable,
 )
+from swarm.hops import Hop
 from swarm.ids import ulid
-from swarm.messages import Hop, Result
+from swarm.messages import Result
 from swarm.model import ModelInfo
 from swarm.tensors import Part
 
@@ -147,3 +148,8 @@ def unheard(outcome: Outcome) -> bool:
     if isinstance(outcome, Result):
         return outcome.stage > 0 and not outcome.node
     return isinstance(outcome, NoResponders)
+
+
+def ended(outcome: Outcome, status: Status = Status.OK) -> bool:
+    """Whether there is a result, and it has that status."""
+    return isinstance(outcome, Result) and outcome.status is status

@@ -42,27 +42,47 @@ class Lent:
     """Tensors lent for one message; a context around its publishing, which takes them back at
     once when that raises. Without claims (`UNLENT`) it does nothing.
 
-    packed: their encoding as a MessagePack map, or None: the message carries the bytes.
+    claims: by name of tensor; the other tensors' bytes travel. owner: where they can be fetched.
     """
 
-    __slots__ = ("_claims", "_kept", "_ring", "packed")
+    __slots__ = ("_kept", "_packed", "_ring", "_tensors", "claims", "owner")
 
     def __init__(
         self,
-        packed: bytes | None = None,
+        tensors: Mapping[str, np.ndarray] | None = None,
         ring: Ring | None = None,
-        claims: Sequence[Claim] = (),
+        claims: Mapping[str, Claim] | None = None,
+        owner: str = "",
     ) -> None:
-        self.packed = packed
+        self._tensors = tensors or {}
         self._ring = ring
-        self._claims = claims
+        self.claims = {} if claims is None else claims
+        self.owner = owner
+        self._packed: bytes | None = None
         self._kept = False
+
+    @property
+    def packed(self) -> bytes | None:
+        """The tensors' encoding as a MessagePack map, or None: the message carries the bytes."""
+        if self._packed is None and self.claims:
+            owner = msgpack.packb("owner") + msgpack.packb(self.owner)
+            parts: list[Part] = [b"\xde" + len(self._tensors).to_bytes(2, "big")]
+            for name, array in self._tensors.items():
+                claim = self.claims.get(name)
+                if claim is None:
+                    parts += encode_tensors({name: array})[1:]
+                    continue
+                wire = claim.to_wire()
+                prefix = claim_prefix(name, array.dtype, array.shape)
+                parts += (prefix, _CLAIM, len(wire).to_bytes(1, "big"), wire, owner)
+            self._packed = b"".join(parts)
+        return self._packed
 
     def take_back(self) -> None:
         """The message reached nobody: free the memory now, not by age. Any number of times; not
         what is kept."""
         if self._ring is not None and not self._kept:
-            for claim in self._claims:
+            for claim in self.claims.values():
                 self._ring.release(claim)
 
     def keep(self) -> None:
@@ -107,7 +127,6 @@ class Claims:
         self._ring = Ring(mesh)
         self._reader = Reader(mesh)
         self._inbox = f"{link.options.inbox}.claims.x"
-        self._owner: bytes = msgpack.packb("owner") + msgpack.packb(self._inbox)
         self._sid = link.subscribe(self._inbox, self._fetched_from)
         self._finished: list[Claim] = []
         self._finished_bytes = 0
@@ -134,25 +153,19 @@ class Claims:
         """
         if not self.wants(tensors):
             return UNLENT
-        parts: list[Part] = [b"\xde" + len(tensors).to_bytes(2, "big")]
-        claims: list[Claim] = []
-        lent = Lent(None, self._ring, claims)
+        tensors = {name: plain(array) for name, array in tensors.items()}
+        claims: dict[str, Claim] = {}
+        lent = Lent(tensors, self._ring, claims, self._inbox)
         with lent:  # an error half-way leaves nothing lent
             for name, array in tensors.items():
                 if array.nbytes < MIN_BYTES:
-                    parts += encode_tensors({name: array})[1:]
                     continue
-                array = plain(array)
                 claim = self._ring.put([array.data])
                 if claim is None:
                     lent.take_back()
                     return UNLENT
-                claims.append(claim)
-                wire = claim.to_wire()
-                prefix = claim_prefix(name, array.dtype, array.shape)
-                parts += (prefix, _CLAIM, len(wire).to_bytes(1, "big"), wire, self._owner)
+                claims[name] = claim
         self.lent += len(claims)
-        lent.packed = b"".join(parts)
         return lent
 
     def collect(self) -> None:

@@ -38,7 +38,7 @@ SWEEP_EVERY = 30.0  # seconds
 MOST_HEARD = 256  # processes
 FEW = 32  # sockets that whoever leaves looks through; 10 us each
 # Of the messages, in the directory's name: processes of another version are not reached this way.
-VERSION = 4
+VERSION = 5
 _LONGEST_PATH = 107  # sockaddr_un
 LIVING = "living"  # the subject of the question whether a process's loop turns
 
@@ -176,9 +176,12 @@ class Direct:
 
     def _deliver(self, sent: int, subject: str, reply: str, data: bytes) -> None:
         if reply:
-            if INBOX.fullmatch(reply) is None:
+            inbox, _, token = reply.rpartition(".")
+            # Heard before, it need not be looked at: an expression takes 10 us with cold caches.
+            known = inbox in self._heard and token.isascii() and token.isalnum()
+            if not known and INBOX.fullmatch(reply) is None:
                 return
-            self.heard(reply.rpartition(".")[0], sent / 1e9)
+            self.heard(inbox, sent / 1e9)
         self.received += 1
         if subject.startswith(self._replies):
             self._link.deliver(LinkMessage(subject, "", None, data))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import socket
@@ -10,21 +11,37 @@ import time
 _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _PAIRS = tuple(a + b for a in _CROCKFORD for b in _CROCKFORD)
 
-# Unique, not secret: asking the system for each took as long as all the rest. Nobody else can
-# seed it, and a forked child draws other numbers than its parent.
-_random = random.Random()
+# Of this process, unique, not secret: 60 random bits and where the counter begins. Drawing 80 bits
+# for each id took 20 of the 32 us that one takes with cold caches.
+_tag = ""
+_count = itertools.count()
+
+
+def _draw() -> None:
+    """Anew in a forked child: its ids must not be its parent's."""
+    global _tag, _count
+    drawn = random.SystemRandom().getrandbits(80)
+    _tag = "".join([_PAIRS[drawn >> shift & 1023] for shift in range(20, 80, 10)])
+    _count = itertools.count(drawn & 0xFFFFF)
+
+
+_draw()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_random.seed)
+    os.register_at_fork(after_in_child=_draw)
 
 
 def ulid() -> str:
-    """A new ULID (github.com/ulid/spec): 48 bits of milliseconds, 80 random bits.
+    """A new ULID (github.com/ulid/spec): 48 bits of milliseconds, then 60 bits that this process
+    drew at random, and 20 that count.
 
     26 characters of Crockford base 32; sorts by time; needs no coordination.
     """
-    value = (time.time_ns() // 1_000_000) << 80 | _random.getrandbits(80)
-    # Ten bits a step: half the work of one character a step.
-    return "".join([_PAIRS[value >> shift & 1023] for shift in range(120, -1, -10)])
+    now, count, pairs = time.time_ns() // 1_000_000, next(_count), _PAIRS
+    return (
+        f"{pairs[now >> 40 & 1023]}{pairs[now >> 30 & 1023]}{pairs[now >> 20 & 1023]}"
+        f"{pairs[now >> 10 & 1023]}{pairs[now & 1023]}"
+        f"{_tag}{pairs[count >> 10 & 1023]}{pairs[count & 1023]}"
+    )
 
 
 def node_id(role: str) -> str:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from swarm.errors import DecodeError, Status
+from swarm.hops import Hop, hop_of, is_hop, unpack_hops
 from swarm.tensors import LIMITS, Limits, Part, Tensors, decode_tensors, encode_tensors
 from swarm.wire import pack_open_map, unpack_map
 
@@ -25,32 +26,6 @@ MAX_HOPS = 256
 _STATUS = {str(status): status for status in Status}
 
 
-class Hop(NamedTuple):
-    """One stage's work on one request; times in microseconds on that node's clock."""
-
-    stage: int
-    node: str
-    queue_us: int
-    compute_us: int
-    batch: int = 1
-
-    def as_doc(self) -> dict[str, Any]:
-        return {
-            "stage": self.stage,
-            "node": self.node,
-            "queue_us": self.queue_us,
-            "compute_us": self.compute_us,
-            "batch": self.batch,
-        }
-
-    @classmethod
-    def from_doc(cls, doc: Any) -> Hop:
-        """Raises `DecodeError`."""
-        if _is_hop(doc):
-            return _hop(doc)
-        raise DecodeError("a hop is a map of stage, node, queue_us, compute_us")
-
-
 @dataclass(slots=True)
 class Features:
     """A cut's tensors on their way to `stage`.
@@ -58,7 +33,8 @@ class Features:
     budget_us: time left for the request when this was sent, in microseconds: a duration,
     not a date, since the clocks of devices differ. `host`: where the requester can read shared
     memory, or empty. `hops` are kept as the maps they
-    travel as: a stage only appends its own.
+    travel as: a stage only appends its own. `packed_hops`: those before them, as they came from a
+    process of this host (`swarm.compact`).
     """
 
     id: str
@@ -75,6 +51,14 @@ class Features:
     traceparent: str = ""
     host: str = ""
     hops: list[dict[str, Any]] = field(default_factory=list)
+    packed_hops: bytes = b""
+
+    @property
+    def all_hops(self) -> list[dict[str, Any]]:
+        """Every stage's so far, as maps. Raises `DecodeError`."""
+        if not self.packed_hops:
+            return self.hops
+        return [*(hop.as_doc() for hop in unpack_hops(self.packed_hops)), *self.hops]
 
     @property
     def message_id(self) -> str:
@@ -91,7 +75,7 @@ class Features:
             "attempt": self.attempt,
             "reply": self.reply,
             "budget_us": self.budget_us,
-            "hops": self.hops,
+            "hops": self.all_hops,
         }
         # What is at its default does not travel: a third of the header's cost.
         if self.agent:
@@ -147,7 +131,7 @@ class Features:
                 f"{features.id} {features.model} {features.version} {features.reply}"
             )
             and len(features.hops) <= MAX_HOPS
-            and all(map(_is_hop, features.hops))
+            and all(map(is_hop, features.hops))
         ):
             _explain(doc)
         return features
@@ -213,11 +197,11 @@ class Result:
             and type(result.stage) is type(result.attempt) is int
             and type(result.degraded) is bool
             and type(hops) is list
-            and all(map(_is_hop, hops[:MAX_HOPS]))
+            and all(map(is_hop, hops[:MAX_HOPS]))
         ):
             _explain_result(doc)
         result.id = result.id[:128]  # the client's own: it stands in no subject
-        result.hops = tuple([_hop(hop) for hop in hops[:MAX_HOPS]])
+        result.hops = tuple([hop_of(hop) for hop in hops[:MAX_HOPS]])
         return result
 
 
@@ -259,7 +243,7 @@ def failure(features: Features, status: Status, message: str, stage: int, node: 
             node=node,
             attempt=features.attempt,
         ),
-        features.hops,
+        features.all_hops,
     )
 
 
@@ -344,21 +328,6 @@ def _explain_result(doc: dict[str, Any]) -> None:
     for hop in _get(doc, "hops", list, [])[:MAX_HOPS]:
         Hop.from_doc(hop)
     raise DecodeError("malformed result")
-
-
-def _hop(doc: dict[str, Any]) -> Hop:
-    """Of a map that `_is_hop`."""
-    return Hop(doc["stage"], doc["node"], doc["queue_us"], doc["compute_us"], doc.get("batch", 1))
-
-
-def _is_hop(doc: Any) -> bool:
-    """What `Hop.from_doc` accepts: it travels on as it came, and is added up on the way."""
-    return (
-        type(doc) is dict
-        and type(doc.get("queue_us")) is type(doc.get("compute_us")) is int
-        and type(doc.get("stage")) is type(doc.get("batch", 1)) is int
-        and type(doc.get("node")) is str
-    )
 
 
 def _get(doc: dict[str, Any], key: str, kind: type, *default: Any) -> Any:

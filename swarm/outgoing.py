@@ -16,13 +16,15 @@ from typing import NamedTuple
 
 from swarm.ask import CORE, Ask
 from swarm.claims import UNLENT, Claims, Lent
+from swarm.compact import features_parts
 from swarm.direct import Direct
 from swarm.errors import SwarmError
 from swarm.gate import Gate
 from swarm.handover import Handovers
+from swarm.hops import Hop
 from swarm.lanes import Publisher
 from swarm.link import Link
-from swarm.messages import Features, Hop
+from swarm.messages import Features
 from swarm.model import ModelInfo
 from swarm.near import NOWHERE, Near
 from swarm.subjects import ANY, Subjects
@@ -126,15 +128,15 @@ class Outgoing:
         if not spare:
             ask.fresh = self._goes_fresh(ask)
         with lent:
-            parts = features.parts(lent.packed)
             if ask.fresh:
-                self._fresh(ask, near, parts, reply, lent)
+                self._fresh(ask, near, features, reply, lent)
                 return
             lane = self._pick_lane(ask, ask.deadline - now)
             subject = self._subjects.features(info.model, info.version, 1, lane)
             ask.lent = lent
             inbox = self._short_cut(near, lane, ask)
-            if not inbox or not self._hand_over(inbox, subject, parts, Sent(ask, features), lent):
+            if not inbox or not self._hand_over(inbox, subject, Sent(ask, features), lent):
+                parts = features.parts(lent.packed)
                 self._store(ask, subject, parts, features.message_id, lent, spare)
 
     def _goes_fresh(self, ask: Ask) -> bool:
@@ -161,9 +163,7 @@ class Outgoing:
 
     # --- durable ----------------------------------------------------------------------
 
-    def _hand_over(
-        self, inbox: str, subject: str, parts: list[Part], sent: Sent, lent: Lent
-    ) -> bool:
+    def _hand_over(self, inbox: str, subject: str, sent: Sent, lent: Lent) -> bool:
         if self._closed:
             return False
         info = sent.ask.info
@@ -173,6 +173,7 @@ class Outgoing:
             leg.longest = max([stage.compute_ms / 1e3 for stage in info.stages], default=0.0)
             leg.asks = self._asks
             self._legs[info.model, info.version] = leg
+        parts = features_parts(sent.features, lent)
         return leg.over(inbox, subject, parts, sent, lent, leg.longest, sent.features.reply)
 
     def handed(self, sent: Sent) -> None:
@@ -241,17 +242,17 @@ class Outgoing:
 
     # --- fast mode --------------------------------------------------------------------
 
-    def _fresh(self, ask: Ask, near: Near, parts: list[Part], reply: str, lent: Lent) -> None:
+    def _fresh(self, ask: Ask, near: Near, features: Features, reply: str, lent: Lent) -> None:
         subject = self._subjects.fresh(ask.info.model, ask.info.version, 1)
         ask.stored = False
         if inbox := self._short_cut(near, ANY, ask):
-            posted = partial(self._posted, ask, subject, parts, reply, lent)
-            self._direct.post(inbox, subject, parts, posted)
+            posted = partial(self._posted, ask, subject, features, reply, lent)
+            self._direct.post(inbox, subject, features_parts(features, lent), posted)
         else:
-            self._publish_fresh(ask, subject, parts, reply, lent)
+            self._publish_fresh(ask, subject, features, reply, lent)
 
     def _posted(
-        self, ask: Ask, subject: str, parts: list[Part], reply: str, lent: Lent, sent: bool
+        self, ask: Ask, subject: str, features: Features, reply: str, lent: Lent, sent: bool
     ) -> None:
         if self._asks.get(reply) is not ask:  # given up within the burst
             if sent:
@@ -264,15 +265,15 @@ class Outgoing:
             return
         try:
             with lent:
-                self._publish_fresh(ask, subject, parts, reply, lent)
+                self._publish_fresh(ask, subject, features, reply, lent)
         except SwarmError as error:
             ask.settle(error)
 
     def _publish_fresh(
-        self, ask: Ask, subject: str, parts: list[Part], reply: str, lent: Lent
+        self, ask: Ask, subject: str, features: Features, reply: str, lent: Lent
     ) -> None:
         """By the server. Raises `NotConnected`, `ResourceExhausted`."""
-        self._link.publish(subject, parts, reply)
+        self._link.publish(subject, features.parts(lent.packed), reply)
         self._went(ask, lent)
 
     def _went(self, ask: Ask, lent: Lent) -> None:

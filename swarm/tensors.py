@@ -136,16 +136,12 @@ def decode_tensors(doc: Any, limits: Limits = LIMITS) -> dict[str, Any]:
 
 
 def _decode_tensor(name: Any, value: Any, limits: Limits) -> Any:
-    if type(name) is not str or not 0 < len(name) <= limits.name:
-        raise DecodeError(f"a tensor's name must be a string of 1 to {limits.name} characters")
+    _check_name(name, limits)
     if type(value) is not dict:
         raise DecodeError(f"tensor {name!r} must be a map of datatype, shape, codec and data")
     get: Any = value.get
     datatype, shape, codec, data = get("datatype"), get("shape"), get("codec", RAW), get("data")
-    dtype = DTYPES.get(datatype) if type(datatype) is str else None
-    if dtype is None:
-        raise DecodeError(f"tensor {name!r}: datatype must be one of {', '.join(DTYPES)}")
-    size = _check_shape(name, shape, limits) * dtype.itemsize
+    dtype, size = _dtype_and_size(name, datatype, shape, limits)
     if codec == SHM:
         return Claimed(dtype, tuple(shape), size, data)
     if codec != RAW:
@@ -161,6 +157,28 @@ def _decode_tensor(name: Any, value: Any, limits: Limits) -> Any:
         return np.ndarray(shape, dtype, data)
     except ValueError:  # a dimension of 0 beside ones whose product no array may have
         raise DecodeError(f"tensor {name!r}: shape {shape} is too large") from None
+
+
+def read_spec(
+    name: Any, datatype: Any, shape: Any, limits: Limits = LIMITS
+) -> tuple[np.dtype[Any], int]:
+    """The dtype and the bytes of a tensor of which a message says so. Raises `DecodeError`."""
+    _check_name(name, limits)
+    return _dtype_and_size(name, datatype, shape, limits)
+
+
+def _check_name(name: Any, limits: Limits) -> None:
+    if type(name) is not str or not 0 < len(name) <= limits.name:
+        raise DecodeError(f"a tensor's name must be a string of 1 to {limits.name} characters")
+
+
+def _dtype_and_size(
+    name: str, datatype: Any, shape: Any, limits: Limits
+) -> tuple[np.dtype[Any], int]:
+    dtype = DTYPES.get(datatype) if type(datatype) is str else None
+    if dtype is None:
+        raise DecodeError(f"tensor {name!r}: datatype must be one of {', '.join(DTYPES)}")
+    return dtype, _check_shape(name, shape, limits) * dtype.itemsize
 
 
 def _check_shape(name: str, shape: Any, limits: Limits) -> int:

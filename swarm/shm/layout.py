@@ -22,6 +22,7 @@ of the word cost the server two events for each tensor, and the owner a wake-up.
 
 from __future__ import annotations
 
+import platform
 import struct
 import threading
 import zlib
@@ -95,13 +96,18 @@ def checksum(payload: memoryview | bytes) -> int:
     return crc << 32 | length & 0xFFFFFFFF
 
 
+_IN_ORDER = platform.machine() in ("x86_64", "AMD64")  # the CPU keeps stores in order
+
+
 def fence() -> None:
     """Order the stores before it with those after it, on weakly ordered CPUs too.
 
     Python has no memory barrier. A released lock (store-release) followed by an acquired one
     (load-acquire) orders everything on ARMv8, whose acquire and release are sequentially
-    consistent among themselves; x86 keeps stores in order anyway. 0.3 us measured.
+    consistent among themselves. 0.3 us measured, with cold caches several.
     """
+    if _IN_ORDER:
+        return
     lock = threading.Lock()
     lock.acquire()
     lock.release()

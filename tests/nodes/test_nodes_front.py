@@ -14,7 +14,8 @@ from nodes.serving import Loaded
 from shards.errors import RunError
 from swarm.ask import Ask
 from swarm.errors import NotFound, Status
-from swarm.messages import Hop, Request, Result
+from swarm.hops import Hop
+from swarm.messages import Request, Result
 from swarm.model import ModelInfo, Spec, Stage
 
 SPEC = (Spec("x", "FP32", (-1, 4)),)

@@ -147,7 +147,7 @@ async def test_what_nobody_says_to_be_done_is_stored_with_the_budget_that_is_lef
     await stored(b)
     [(_, late)] = b.publisher.stored
     [(_, first, reply)] = b.direct.sent
-    assert (late.message_id, late.hops) == (first.message_id, first.hops)
+    assert (late.message_id, late.hops) == (first.message_id, first.all_hops)
     assert late.tensors["x"].tolist() == first.tensors["x"].tolist()
     assert first.budget_us - late.budget_us >= 1000
     b.direct.say(reply, DONE)  # too late to spare the lane: its word counts

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from messages_strategies import damaged, same, tensor_maps
 
 from swarm.errors import DecodeError, Status
-from swarm.messages import MAX_HOPS, Features, Hop, Request, Result, failure
+from swarm.hops import Hop
+from swarm.messages import MAX_HOPS, Features, Request, Result, failure
 from swarm.tensors import DTYPES, Claimed, claim_prefix
 from swarm.wire import ZERO_COPY_FROM, pack, unpack_map
 

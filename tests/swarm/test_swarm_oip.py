@@ -16,7 +16,8 @@ from messages_strategies import arrays, damaged, same
 
 from swarm import oip
 from swarm.errors import DecodeError, Status
-from swarm.messages import Hop, Result
+from swarm.hops import Hop
+from swarm.messages import Result
 from swarm.tensors import DTYPES, Limits, datatype_of
 
 HUGE = 1 << 31

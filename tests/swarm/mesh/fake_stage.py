@@ -11,10 +11,11 @@ from real_server import Links
 
 from swarm.ask import CORE, Ask
 from swarm.errors import Status
+from swarm.hops import Hop
 from swarm.lanes import Delivery, Lane, LaneOptions, Publisher, consumer_config, ensure_lanes
 from swarm.lanes.fresh import FreshDelivery, FreshLane
 from swarm.link import Link
-from swarm.messages import Features, Hop, Result, failure
+from swarm.messages import Features, Result, failure
 from swarm.model import ModelInfo, Spec, Stage
 from swarm.requester import Requester
 from swarm.subjects import Subjects

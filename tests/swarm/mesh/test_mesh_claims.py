@@ -267,7 +267,7 @@ async def test_a_claim_that_fails_leaves_none_of_the_others_in_use(pair: Pair) -
     lent = pair.lender.lend(arrays())
     assert lent.packed is not None
     got = decode_tensors(unpack_map(lent.packed, 64 << 20))
-    pair.lender._ring.release(lent._claims[1])  # the second of two
+    pair.lender._ring.release(list(lent.claims.values())[1])  # the second of two
     with pytest.raises(ShmStale):
         pair.borrower.open(got)
     assert all(isinstance(got[name], Claimed) for name in ("big", "half"))

@@ -13,13 +13,15 @@ from fake_stage import INFO, SUBJECTS
 from nowhere import Wire
 
 from swarm.ask import CORE, Ask
+from swarm.compact import decode_features
 from swarm.direct import LARGEST, LIVING
 from swarm.errors import NotConnected, ResourceExhausted, Status, SwarmError, Unavailable
 from swarm.flow.hedge import Hedger
 from swarm.handover import LEAST, REFUSED_FOR
+from swarm.hops import Hop
 from swarm.lanes import DONE, PASSED_ON, REFUSED
 from swarm.link import LinkMessage
-from swarm.messages import Features, Hop, Result
+from swarm.messages import Features, Result
 from swarm.near import Near
 from swarm.outgoing import FEW, LONE
 from swarm.requester import Requester
@@ -48,7 +50,7 @@ class Host:
         if subject == LIVING:
             self.asked.append(reply)
         else:
-            self.sent.append((Features.decode(b"".join(parts)), reply))
+            self.sent.append((decode_features(b"".join(parts)), reply))
         return True
 
     def post(self, inbox: str, subject: str, parts: Any, then: Any, reply: str = "") -> None:

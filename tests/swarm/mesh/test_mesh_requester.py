@@ -16,7 +16,8 @@ from swarm.errors import NoResponders, ResourceExhausted, Status, SwarmError, Un
 from swarm.flow.hedge import Hedger
 from swarm.flow.retry import RetryBudget
 from swarm.flow.silence import DOUBT_FOR, FEW, REPEATED
-from swarm.messages import Features, Hop, Result
+from swarm.hops import Hop
+from swarm.messages import Features, Result
 from swarm.server import EmbeddedServer
 
 pytestmark = pytest.mark.integration
