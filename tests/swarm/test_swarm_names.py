@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import re
 import socket
 import subprocess
@@ -13,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import swarm
-from swarm import errors
+from swarm import errors, ids
 from swarm.errors import Internal, ResourceExhausted, Status, SubjectError, SwarmError, error_for
 from swarm.ids import node_id, ulid
 from swarm.subjects import Subjects, api, token
@@ -136,6 +138,38 @@ def test_a_ulid_tells_its_millisecond(monkeypatch: pytest.MonkeyPatch) -> None:
     earlier = ulid()
     monkeypatch.setattr(time, "time_ns", lambda: 1469922850260 * 1_000_000)
     assert earlier < ulid()
+
+
+def test_ulids_are_well_formed_and_unique_where_their_counter_begins_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(time, "time_ns", lambda: 1469922850259 * 1_000_000)
+    monkeypatch.setattr(ids, "_count", itertools.count((1 << 20) - 2))
+    made = [ulid() for _ in range(4)]
+    assert len(set(made)) == 4
+    assert all(re.fullmatch("[0-7][0-9A-HJKMNP-TV-Z]{25}", value) for value in made)
+
+
+FORKED = """
+import os
+from swarm.ids import ulid
+read, write = os.pipe()
+ulid()
+child = os.fork()
+os.write(write, ulid().encode()) if child == 0 else os.waitpid(child, 0)
+if child == 0:
+    os._exit(0)
+print(os.read(read, 26).decode(), ulid())
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_a_forked_child_makes_other_ulids_than_its_parent() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=30, check=True
+    )
+    child, parent = ran.stdout.split()
+    assert child[10:22] != parent[10:22]
 
 
 @pytest.mark.parametrize(

@@ -549,14 +549,22 @@ async def test_garbage_in_the_socket_costs_nobody_a_message(
     a.close(), b.close()
 
 
-@pytest.mark.parametrize("reply", ["_INBOX.a b", "_INBOX.a\r\nPUB x", "elsewhere", "_INBOX."])
-async def test_a_message_whose_reply_subject_is_none_is_dropped(make: Make, reply: str) -> None:
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize(
+    "reply",
+    ["_INBOX.a b", "_INBOX.a\r\nPUB x", "elsewhere", "_INBOX.", "_INBOX.b.c d", "_INBOX.b."],
+)
+async def test_a_message_whose_reply_subject_is_none_is_dropped(
+    make: Make, reply: str, known: bool
+) -> None:
     """It may become a command to the server."""
     a, b = make(), make()
     a.open()
     got: list[str] = []
     inbox = b.open()
     b.listen("lane", lambda data, sent, reply: got.append(reply))
+    for heard in ("_INBOX.a", "_INBOX.b") if known else ():
+        b.heard(heard, 1.0)
     assert a.send(inbox, "lane", [b"x"], reply)
     assert a.send(inbox, "lane", [b"x"], "_INBOX.a.1")
     async with asyncio.timeout(LIMIT):
