@@ -18,6 +18,7 @@ from nats.aio.msg import Msg
 import swarm
 from nodes.local import LocalMesh, local_mesh
 from nodes.supervisor import NodeProcess
+from swarm.compact import decode_result
 from swarm.link import LinkMessage
 from swarm.messages import Result
 
@@ -34,7 +35,7 @@ async def answers_seen(client: Client, mesh: swarm.Mesh) -> Counter[str]:
 
     def count(data: bytes | memoryview) -> None:
         try:
-            seen[Result.decode(data).id] += 1
+            seen[decode_result(data).id] += 1
         except swarm.DecodeError:
             return  # a PubAck
 
