@@ -26,7 +26,7 @@ from swarm.claims import Lent
 from swarm.errors import DecodeError
 from swarm.hops import pack_hop, unpack_hops
 from swarm.messages import Features, Result, result_parts
-from swarm.tensors import LIMITS, Claimed, Part, datatype_of, plain, read_spec
+from swarm.tensors import DATATYPES, LIMITS, Claimed, Part, memory_of, plain, read_spec
 
 MARK = 0xC1  # a byte that no MessagePack value begins with
 FEATURES, RESULT = 1, 2
@@ -77,7 +77,7 @@ def features_parts(features: Features, lent: Lent) -> list[Part]:
             features.session,
             features.host,
         )
-        hops = features.packed_hops + b"".join(map(pack_hop, features.hops))
+        hops = _hops(features)
         head = _FEATURES.pack(
             MARK,
             FEATURES,
@@ -102,12 +102,16 @@ def answer_parts(result: Result, features: Features, lent: Lent) -> list[Part]:
     try:
         name = result.id.encode("ascii")
         same = _same(result.model, result.version, specs)
-        hops = features.packed_hops + b"".join(map(pack_hop, features.hops))
-        sizes = len(name), len(same), len(hops)
-        head = _RESULT.pack(MARK, RESULT, result.attempt, *sizes)
+        hops = _hops(features)
+        head = _RESULT.pack(MARK, RESULT, result.attempt, len(name), len(same), len(hops))
     except (struct.error, ValueError):
         return result_parts(result, features.all_hops, lent.packed)
     return [b"".join((head, name, same, hops)), *data]
+
+
+def _hops(features: Features) -> bytes:
+    """Raises `ValueError` for one that does not fit."""
+    return features.packed_hops + b"".join(map(pack_hop, features.hops))
 
 
 Spec = tuple[str, np.dtype[Any], tuple[int, ...], str]
@@ -127,7 +131,7 @@ def _tensors(tensors: Mapping[str, np.ndarray], lent: Lent) -> tuple[tuple[Spec,
             continue
         array = plain(array)
         specs.append((name, array.dtype, shape, ""))
-        data.append(array.reshape(-1).view(np.uint8).data if array.size else b"")
+        data.append(memory_of(array))
     return tuple(specs), data
 
 
@@ -141,8 +145,10 @@ def _same(
     session: str = "",
     host: str = "",
 ) -> bytes:
+    # In shared memory too they are little-endian, whatever the array was.
     tensors = [
-        (name, datatype_of(np.empty(0, dtype)), shape, owner) for name, dtype, shape, owner in specs
+        (name, DATATYPES[dtype.newbyteorder("<")], shape, owner)
+        for name, dtype, shape, owner in specs
     ]
     packed: bytes = msgpack.packb((model, version, tensors, stage, agent, session, host))
     return packed

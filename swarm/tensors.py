@@ -106,10 +106,14 @@ def encode_tensors(tensors: Mapping[str, np.ndarray]) -> list[Part]:
     for name, array in tensors.items():
         shape = array.shape
         array = plain(array)
-        parts.append(_prefix(name, array.dtype, shape))
-        # A zero-size array has no memory to cast; a 0-d one has no shape to cast.
-        parts.append(array.reshape(-1).view(np.uint8).data if array.size else b"")
+        parts += (_prefix(name, array.dtype, shape), memory_of(array))
     return parts
+
+
+def memory_of(array: np.ndarray) -> Part:
+    """The bytes of an array that is `plain`."""
+    # A zero-size array has no memory to cast; a 0-d one has no shape to cast.
+    return array.reshape(-1).view(np.uint8).data if array.size else b""
 
 
 class Claimed(NamedTuple):

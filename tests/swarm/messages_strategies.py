@@ -8,7 +8,23 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from swarm.messages import Features
 from swarm.tensors import DTYPES
+
+
+def features(**changes: Any) -> Features:
+    """A valid message, but for the changes."""
+    fields: dict[str, Any] = {
+        "id": "01J",
+        "model": "m",
+        "version": "1",
+        "stage": 2,
+        "reply": "_INBOX.a.b",
+        "budget_us": 50_000,
+        "tensors": {"x": np.arange(6, dtype=np.float32).reshape(2, 3)},
+    }
+    return Features(**fields | changes)
+
 
 shapes = hnp.array_shapes(min_dims=0, max_dims=5, min_side=0, max_side=5)
 names = st.text(min_size=1, max_size=30).filter(lambda s: s.isprintable())

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from messages_strategies import same, tensor_maps
+from messages_strategies import features, same, tensor_maps
 
 from swarm.claims import UNLENT, Lent
 from swarm.compact import answer_parts, decode_features, decode_result, features_parts
@@ -24,19 +24,6 @@ from swarm.tensors import LIMITS, Claimed
 HOP = {"stage": 1, "node": "shard-1-host-ab", "queue_us": 5, "compute_us": 7, "batch": 2}
 CLAIM = Claim("0123456789abcdef", "swarm-m-1-0123456789abcdef", 4096, 24, 2, 9, 3)
 OWNER = "_INBOX.owner.claims.x"
-
-
-def features(**changes: Any) -> Features:
-    fields: dict[str, Any] = {
-        "id": "01J",
-        "model": "m",
-        "version": "1",
-        "stage": 2,
-        "reply": "_INBOX.a.b",
-        "budget_us": 50_000,
-        "tensors": {"x": np.arange(6, dtype=np.float32).reshape(2, 3)},
-    }
-    return Features(**fields | changes)
 
 
 def packed(sent: Features, lent: Lent = UNLENT) -> bytes:

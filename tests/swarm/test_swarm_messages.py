@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from messages_strategies import damaged, same, tensor_maps
+from messages_strategies import damaged, features, same, tensor_maps
 
 from swarm.errors import DecodeError, Status
 from swarm.hops import Hop
@@ -19,19 +19,6 @@ from swarm.wire import ZERO_COPY_FROM, pack, unpack_map
 MIB = 1 << 20
 KINDS = (Features, Result, Request)
 HOP = {"stage": 1, "node": "n", "queue_us": 5, "compute_us": 7, "batch": 2}
-
-
-def features(**changes: Any) -> Features:
-    fields: dict[str, Any] = {
-        "id": "01J",
-        "model": "m",
-        "version": "1",
-        "stage": 2,
-        "reply": "_INBOX.a.b",
-        "budget_us": 50_000,
-        "tensors": {"x": np.arange(6, dtype=np.float32).reshape(2, 3)},
-    }
-    return Features(**fields | changes)
 
 
 def joined(message: Features | Result | Request) -> bytes:
