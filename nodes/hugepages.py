@@ -42,7 +42,8 @@ def collapse_memory() -> int:
         if "[never]" in (SETTING / "enabled").read_text():
             return 0
         size = int((SETTING / "hpage_pmd_size").read_text())
-        return size * sum(_collapse(start, size) for start in _dense(size))
+        libc = ctypes.CDLL(None)
+        return size * sum(_collapse(libc, start, size) for start in _dense(size))
     except (OSError, ValueError) as error:
         log.info("no huge pages: %s", error)
         return 0
@@ -71,8 +72,7 @@ def _regions() -> list[tuple[int, int]]:
     return regions
 
 
-def _collapse(start: int, size: int) -> bool:
-    libc = ctypes.CDLL(None)
+def _collapse(libc: ctypes.CDLL, start: int, size: int) -> bool:
     done = libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), MADV_COLLAPSE)
     # Else none is free, the system knows of no such thing, or the range is not what it was.
     return bool(done == 0)

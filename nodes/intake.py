@@ -134,7 +134,7 @@ class Intake:
         ended = self._answered if reply == features.reply else self._ended
         early = Early(message_id, sent, now, ended, reply)
         job = Job.of(early, features)
-        if any(type(value) is Claimed for value in features.tensors.values()):
+        if Claimed in map(type, features.tensors.values()):
             if self._claims is None:
                 raise DecodeError("this node has no shared memory")
             job.opened = early.opened = self._claims.open(features.tensors)

@@ -64,6 +64,12 @@ def make_session(
     return session
 
 
+def _inner(session: Any) -> Any:
+    """What the wrapper's `run` calls when it has checked what `check_feeds` has: 19 of 84 us that a
+    run of nothing takes behind a convolution. Another version may have no such thing."""
+    return getattr(session, "_sess", session)
+
+
 def trim_memory() -> None:
     """Give freed memory back to the system, where the C library can (glibc).
 
@@ -147,7 +153,7 @@ class OrtRuntime:
                 options = self._run_options()
             cancel.begin(partial(setattr, options, "terminate", True))
         try:
-            values = session.run(self._names, feeds, options)
+            values = _inner(session).run(self._names, feeds, options)
         except Exception as error:  # pybind raises a dozen unrelated types here
             if cancel is not None and cancel.cancelled:
                 raise RunTerminated("the run was cancelled or ran out of its budget") from error

@@ -62,6 +62,7 @@ MOST_BEFORE = 0.5
 # it does not in ANSWER seconds, all is stored. (Waiting for words alone, three runs for each stage
 # behind, the longest gap around a stopped ResNet-50 stage was 0.12-0.27 s.)
 QUIET, SILENT, ANSWER = 1.5, 0.020, 0.025
+_NEVER = 0.0, 0.0
 PAUSES = 64  # processes of which it is known that they refused; forgotten, it costs one refusal
 # Seconds by which a look comes late when the loop was blocked: the words may be in the socket then,
 # which is read after the timers. Once: a loop may be blocked again and again.
@@ -150,6 +151,14 @@ class Handovers(Generic[T]):
     def patience(self) -> float:
         return min(MOST, self._usual + max(LEAST, 4 * self._deviation))
 
+    def takes(self, inbox: str, usual: float) -> bool:
+        """Whether `over` is to be tried, before a message is encoded for it. False: store it."""
+        now = time.monotonic()
+        if now >= self._pauses.get(inbox, _NEVER)[0] and len(self._held) < _most(usual):
+            return True
+        self._stored.append(now)
+        return False
+
     def over(
         self,
         inbox: str,
@@ -163,8 +172,7 @@ class Handovers(Generic[T]):
         """Hand a message over. False: store it. usual: seconds of a run of the stages behind.
         reply: where the caller waits for the word, and passes it on to `told`."""
         now = time.monotonic()
-        paused = inbox in self._pauses and now < self._pauses[inbox][0]
-        if paused or sum(map(len, parts)) > LARGEST or len(self._held) >= _most(usual):
+        if sum(map(len, parts)) > LARGEST:
             self._stored.append(now)
             return False
         self._long = usual >= SHORT
@@ -199,13 +207,13 @@ class Handovers(Generic[T]):
         return True
 
     def _posted(self, reply: str, sent: bool) -> None:
-        if not sent:
-            self._refused(reply)
+        if not sent and (handed := self._take(reply)) is not None:
+            self._turned_down(handed, time.monotonic())
 
     def _pause(self, inbox: str, now: float, seconds: float, most: float) -> None:
         """Hand nothing more to that process for some time: `seconds`, or if the last time was less
         than `most` ago twice as long as then, up to `most`."""
-        until, before = self._pauses.get(inbox, (0.0, 0.0))
+        until, before = self._pauses.get(inbox, _NEVER)
         if now >= until:  # else together with the one before
             again = now - until < most
             self._rest(inbox, now, min(most, max(seconds, 2 * before if again else 0.0)))
@@ -255,10 +263,6 @@ class Handovers(Generic[T]):
             self._deviation += (abs(off) - self._deviation) / 4
             self._usual += off / 8
 
-    def _refused(self, reply: str) -> None:
-        if (handed := self._take(reply)) is not None:
-            self._turned_down(handed, time.monotonic())
-
     def _turned_down(self, handed: Handed[T], now: float) -> None:
         handed.lent.unread()
         self._pause(handed.inbox, now, REFUSED_FOR, REFUSED_MOST)
@@ -267,7 +271,7 @@ class Handovers(Generic[T]):
     def _gone(self, inbox: str) -> None:
         """That process has ended: what it was handed goes elsewhere at once."""
         for reply in [reply for reply, handed in self._held.items() if handed.inbox == inbox]:
-            self._refused(reply)
+            self._posted(reply, False)
 
     def drop(self, reply: str) -> None:
         """Nobody waits for it any more. What was lent for it stays so."""

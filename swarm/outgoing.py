@@ -173,6 +173,8 @@ class Outgoing:
             leg.longest = max([stage.compute_ms / 1e3 for stage in info.stages], default=0.0)
             leg.asks = self._asks
             self._legs[info.model, info.version] = leg
+        if not leg.takes(inbox, leg.longest):
+            return False
         parts = features_parts(sent.features, lent)
         return leg.over(inbox, subject, parts, sent, lent, leg.longest, sent.features.reply)
 

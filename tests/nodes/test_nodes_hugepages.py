@@ -95,7 +95,7 @@ def test_without_huge_pages_nothing_happens(
     enabled: str | None, size: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hugepages, "SETTING", tmp_path)
-    monkeypatch.setattr(hugepages, "_collapse", lambda start, size: pytest.fail("it was asked for"))
+    monkeypatch.setattr(hugepages, "_collapse", lambda *_: pytest.fail("it was asked for"))
     if enabled is not None:
         (tmp_path / "enabled").write_text(enabled)
         (tmp_path / "hpage_pmd_size").write_text(size)

@@ -311,6 +311,7 @@ class Spoiled:
 
     def __init__(self, session: Any) -> None:
         self.session = session
+        self._sess = self
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.session, name)
