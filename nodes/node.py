@@ -19,7 +19,6 @@ from nodes.announce import Announcer
 from nodes.checkpoint import Checkpoint
 from nodes.config import NodeConfig
 from nodes.front import Front
-from nodes.hugepages import collapse_memory
 from nodes.router import Router
 from nodes.stage import StageServer
 from nodes.status import status_document, timestamp
@@ -44,7 +43,6 @@ SAVE_EVERY = 10.0  # seconds between checkpoints
 # Seconds between looks at the desired state. A change is announced too: while serving, this is
 # only for an announcement that was lost.
 CHECK_MODEL_EVERY, CHECK_WHILE_SERVING = 1.0, 10.0
-SETTLED = 0.5  # seconds after which what a version has loaded lies where it stays
 
 
 class Node:
@@ -101,7 +99,6 @@ class Node:
         self._started = time.monotonic() if started is None else started
         self._changed = asyncio.Event()
         self._asked_status = asyncio.Event()
-        self._loaded = asyncio.Event()
 
     @property
     def answers_requests(self) -> bool:
@@ -175,7 +172,6 @@ class Node:
             if self.became_ready.is_set() and announced != set(self.versions.serving):
                 announced = set(self.versions.serving)
                 self.announcer.announce()
-                self._loaded.set()
             await self._until_changed(stop, pause)
 
     def _loading(self, version: str) -> None:
@@ -192,7 +188,6 @@ class Node:
         )
         own(watch.run(), "watchdog")
         own(self._save_regularly(), "checkpoint")
-        own(self._compact(), "memory")
         self._become("ready", "serving")
         self.tell("joined", {})
         self.became_ready.set()
@@ -247,15 +242,6 @@ class Node:
 
     def _servers(self) -> list[StageServer]:
         return [server for serving in self.versions.all() for server in serving.servers]
-
-    async def _compact(self) -> None:
-        """Once a version is loaded, and what serves it has settled, it lies there for long."""
-        while True:
-            await self._loaded.wait()
-            self._loaded.clear()
-            await asyncio.sleep(SETTLED)
-            size = await asyncio.to_thread(collapse_memory)
-            log.info("%d MB are in huge pages", size >> 20)
 
     async def _save_regularly(self) -> None:
         while True:
