@@ -1,4 +1,4 @@
-"""Huge pages for what a node has loaded: Linux's `MADV_COLLAPSE`, at the end of loading.
+"""Huge pages for what a node has loaded: Linux's `MADV_COLLAPSE`, before it is ready.
 
 A run over megabytes of weights needs the address of each of their pages, and leaves none of the
 others' in the processor (TLB): in a virtual machine each one is looked up in two sets of tables.

@@ -11,7 +11,6 @@ from functools import partial
 
 from nodes.config import NodeConfig, check_payload, credit_of, lane_options
 from nodes.gently import gently_off_loop
-from nodes.hugepages import collapse_memory
 from nodes.job import INLINE_ALONE_BELOW, StageOptions
 from nodes.outbox import NextLane, Outbox
 from nodes.stage import StageServer
@@ -53,7 +52,7 @@ class Loaded:
 async def load(
     mesh: Mesh, config: NodeConfig, info: ModelInfo, *, edge: bool, lighter: bool
 ) -> Loaded:
-    """Fetch, verify, load, self-test, warm, and move to huge pages, in a thread.
+    """Fetch, verify, load, self-test and warm, in a thread.
 
     Raises `SwarmError` (`NotFound`, `Unavailable` …) and `shards.errors.ShardsError`.
     """
@@ -79,7 +78,6 @@ async def load(
         first = load_stage(manifest, 0, fetch, threads=config.threads) if with_edge else None
         light = load_lighter(manifest, fetch, threads=config.threads) if lighter else None
         light_ms = light.warm() if light is not None else 0.0
-        log.info("%d MB are in huge pages", collapse_memory() >> 20)
         return Loaded(info, stages, first, light, time.monotonic() - started, light_ms / 1e3)
 
     if config.threads > 1:

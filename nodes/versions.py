@@ -9,6 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from nodes.config import NodeConfig
+from nodes.gently import gently_off_loop
+from nodes.hugepages import collapse_memory
 from nodes.serving import Loaded, Serving, load
 from nodes.stage import StageServer
 from swarm.clock import ServerClock
@@ -107,7 +109,9 @@ class Versions:
         self._runs[version] = asyncio.create_task(serving.run(), name=f"serve {version}")
         self.serving[version] = serving
         await serving.ready()
-        log.info("%s@%s loaded in %.2f s", info.model, version, loaded.seconds)
+        size = await gently_off_loop(collapse_memory)  # all that a request touches is there by now
+        text = "%s@%s loaded in %.2f s, %d MB are in huge pages"
+        log.info(text, info.model, version, loaded.seconds, size >> 20)
 
     def _prime(self, serving: Serving) -> None:
         """Start from how long the stages took before a restart."""
