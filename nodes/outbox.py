@@ -7,7 +7,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import partial
 
 import numpy as np
 
@@ -69,7 +69,7 @@ class Outbox:
         self._loop = asyncio.get_running_loop()
         self._last = stage == info.last
         following = (info.model, info.version, stage + 1)
-        self._subject_of = lru_cache(64)(partial(subjects.features, *following))
+        self._subject_of = partial(subjects.features, *following)
         self._next_lane = next_lane
         self._next_fresh = "" if self._last else subjects.fresh(*following)
         self._dead = subjects.dead(info.model)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -47,7 +46,6 @@ DEADLY_DELIVERIES = 32
 # from this host. (Each sender hands over a second of work at most, but there may be many.)
 HANDED, AT_HAND = 256, 1.0
 FRESH_QUEUE = 64  # requests that may wait on a node in fast mode
-_PENDING, _HELD = attrgetter("pending"), attrgetter("held")  # for each message, without a frame
 
 
 class StageServer:
@@ -90,12 +88,12 @@ class StageServer:
     @property
     def queued(self) -> int:
         """Requests in hand on this node."""
-        return sum(map(len, map(_HELD, self.lanes))) + len(self.intake)
+        return sum([len(lane.held) for lane in self.lanes]) + len(self.intake)
 
     @property
     def waiting(self) -> int:
         """Messages waiting in the stage's lanes, as last seen."""
-        return sum(map(_PENDING, self.lanes))
+        return sum([lane.pending for lane in self.lanes])
 
     # --- in -------------------------------------------------------------------------
 
@@ -172,10 +170,12 @@ class StageServer:
         if self._cancelled and job.features.id in self._cancelled:
             self.out.drop(job)
             return
-        if not self._inline:
-            self._waiting.arrived(job.arrived)
-        if self._inline or self._alone(job):
+        if self._inline:
             self._run_inline(job)  # which checks them itself
+            return
+        self._waiting.arrived(job.arrived)
+        if self._alone(job):
+            self._run_inline(job)
             return
         try:
             self.model.check(job.features.tensors)
@@ -200,8 +200,9 @@ class StageServer:
         """Whether nothing is taken from this host's processes. It may wait here, but not overtake
         what waits in a lane, which is taken in first; and it is lanes that are counted against
         quotas."""
-        ends = self._suspended or self._stopping or not self._link.connected
-        if ends or self._quotas is not None:
+        if self._suspended or self._stopping or not self._link.connected:
+            return True
+        if self._quotas is not None:
             return True
         waits, run = self.waiting, self.stats.compute.ewma
         if self.queued + waits >= HANDED or (len(self._waiting) + waits) * run > AT_HAND:
