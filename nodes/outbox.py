@@ -38,8 +38,7 @@ BLOCKED = 8  # ... and few are held for it; more of them wait longer
 class Outbox:
     """The sending half of a stage. Every job that enters leaves by `sent`, `fail` or `bury`.
 
-    next_near: which nodes of the next stage are on this host. next_lane: the
-    routing policy; the shared lane without one.
+    next_near: nodes of the next stage on this host. next_lane: the routing policy, if any.
     """
 
     def __init__(
@@ -175,14 +174,15 @@ class Outbox:
         if type(delivery) is Early:
             delivery.published = True
 
-    def _forward(self, job: Job, hand_over: bool = True) -> None:
-        """Pass features on to the next stage."""
+    def _forward(self, job: Job, hand_over: bool = True, lent: Lent = UNLENT) -> None:
+        """Pass features on to the next stage. lent: what was lent for the attempt before."""
         claims = self._claims
         try:
             near = self._next_near()
-            lent = UNLENT
-            if near.shared and claims is not None:
+            # It stays lent, and nothing else keeps it: who cannot map it any more, fetches it.
+            if near.shared and claims is not None and not lent.claims:
                 lent = claims.lend(job.features.tensors)
+                job.features.tensors = lent.tensors or job.features.tensors
             with lent:
                 if job.delivery.fresh:
                     self._send_fresh(job, near, lent)
@@ -191,11 +191,13 @@ class Outbox:
         except SwarmError as error:
             self._unsent(job, error)
 
-    def _again(self, job: Job) -> None:
+    def _again(self, job: Job, lent: Lent) -> None:
         """The lane was full."""
         self._blocked -= 1
-        if not job.delivery.settled:
-            self._forward(job, hand_over=False)
+        if job.delivery.settled:
+            lent.take_back()
+        else:
+            self._forward(job, hand_over=False, lent=lent)
 
     def handed(self, job: Job) -> None:
         """It is on its way to a node of this host (see `Keeper`)."""
@@ -264,10 +266,9 @@ class Outbox:
 
     def _publish_fresh(self, job: Job, lent: Lent) -> None:
         """By the server. Raises `NotConnected`, `ResourceExhausted`."""
-        features = job.features
         parts = self._encode(job, lent)
-        self._link.publish(self._next_fresh, parts, self._expect_nobody(features))
-        features.tensors = {}  # sent: what may still be told of it needs none
+        self._link.publish(self._next_fresh, parts, self._expect_nobody(job.features))
+        job.features.tensors = {}  # sent: what may still be told of it needs none
 
     def _expect_nobody(self, features: Features) -> str:
         """A reply subject for the case that the next stage has no node."""
@@ -310,19 +311,18 @@ class Outbox:
         if error is None:
             self._finish(job, passed_on=True)
             return
-        lent.take_back()
         if isinstance(error, ResourceExhausted):
             # Hold it: this lane fills up in turn, up to the requester, who is refused at once.
             self.stats.counters.blocked += 1
             pause = RETRY_FULL_LANE * (1 + self._blocked // BLOCKED)
             if job.expires - time.monotonic() > pause:
                 self._blocked += 1
-                self._loop.call_later(pause, self._again, job)
-            else:
-                text = f"the lane of stage {self.stage + 1} is full"
-                self.fail_job(job, Status.RESOURCE_EXHAUSTED, text)
-        elif isinstance(error, NotConnected):
-            job.delivery.withdraw()  # a lane's own is handed out again
+                self._loop.call_later(pause, self._again, job, lent)
+                return
+            error = ResourceExhausted(f"the lane of stage {self.stage + 1} is full")
+        lent.take_back()
+        if isinstance(error, NotConnected | ResourceExhausted):
+            self._unsent(job, error)
         else:
             log.info("stage %d: %s; the message goes back to its lane", self.stage, error)
             job.delivery.nak(0.05)

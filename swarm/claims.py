@@ -43,18 +43,20 @@ class Lent:
     once when that raises. Without claims (`UNLENT`) it does nothing.
 
     claims: by name of tensor; the other tensors' bytes travel. owner: where they can be fetched.
+    tensors: what the message says of all of them; a `Claimed` in place of each that was copied, so
+    that its array can be let go.
     """
 
-    __slots__ = ("_kept", "_packed", "_ring", "_tensors", "claims", "owner")
+    __slots__ = ("_kept", "_packed", "_ring", "claims", "owner", "tensors")
 
     def __init__(
         self,
-        tensors: Mapping[str, np.ndarray] | None = None,
+        tensors: dict[str, Any] | None = None,
         ring: Ring | None = None,
         claims: Mapping[str, Claim] | None = None,
         owner: str = "",
     ) -> None:
-        self._tensors = tensors or {}
+        self.tensors = tensors or {}
         self._ring = ring
         self.claims = {} if claims is None else claims
         self.owner = owner
@@ -66,8 +68,8 @@ class Lent:
         """The tensors' encoding as a MessagePack map, or None: the message carries the bytes."""
         if self._packed is None and self.claims:
             owner = msgpack.packb("owner") + msgpack.packb(self.owner)
-            parts: list[Part] = [b"\xde" + len(self._tensors).to_bytes(2, "big")]
-            for name, array in self._tensors.items():
+            parts: list[Part] = [b"\xde" + len(self.tensors).to_bytes(2, "big")]
+            for name, array in self.tensors.items():
                 claim = self.claims.get(name)
                 if claim is None:
                     parts += encode_tensors({name: array})[1:]
@@ -153,11 +155,11 @@ class Claims:
         """
         if not self.wants(tensors):
             return UNLENT
-        tensors = {name: plain(array) for name, array in tensors.items()}
+        said: dict[str, Any] = {name: plain(array) for name, array in tensors.items()}
         claims: dict[str, Claim] = {}
-        lent = Lent(tensors, self._ring, claims, self._inbox)
+        lent = Lent(said, self._ring, claims, self._inbox)
         with lent:  # an error half-way leaves nothing lent
-            for name, array in tensors.items():
+            for name, array in said.items():
                 if array.nbytes < MIN_BYTES:
                     continue
                 claim = self._ring.put([array.data])
@@ -165,6 +167,7 @@ class Claims:
                     lent.take_back()
                     return UNLENT
                 claims[name] = claim
+                said[name] = Claimed(array.dtype, array.shape, array.nbytes, claim)
         self.lent += len(claims)
         return lent
 

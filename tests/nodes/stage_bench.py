@@ -216,6 +216,7 @@ class FakeClaims:
 
     def __init__(self) -> None:
         self.large = False
+        self.lends = 0
         self.released: list[Claim] = []  # by this process, whose memory it is
 
     def wants(self, tensors: Any) -> bool:
@@ -224,8 +225,9 @@ class FakeClaims:
     def lend(self, tensors: Any) -> Lent:
         if not self.large:
             return UNLENT
+        self.lends += 1
         lent = {"none of these": Claim("h", "s", 0, 1, 2, 0, 0)}
-        return Unsent(None, self, lent)  # type: ignore[arg-type]
+        return Unsent(dict(tensors), self, lent)  # type: ignore[arg-type]
 
     def release(self, claim: Claim) -> bool:
         self.released.append(claim)

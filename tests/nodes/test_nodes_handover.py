@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
@@ -26,6 +27,7 @@ from stage_bench import (
 from nodes.intake import KEPT, STALE
 from nodes.outbox import Outbox
 from nodes.stage import AT_HAND, HANDED
+from swarm.claims import Lent
 from swarm.direct import LARGEST
 from swarm.errors import NotConnected, ResourceExhausted, Status
 from swarm.handover import (
@@ -48,7 +50,9 @@ from swarm.handover import (
 from swarm.lanes import DONE, PASSED_ON, REFUSED
 from swarm.model import ModelInfo, Stage
 from swarm.near import Near
+from swarm.shm import Claim
 from swarm.subjects import Subjects
+from swarm.tensors import Claimed
 
 NEXT = "_INBOX.next"
 BEFORE = "_INBOX.before.7"  # where the stage before waits for a word
@@ -724,7 +728,60 @@ async def test_memory_of_what_was_stored_since_is_not_freed_by_a_late_word(
     assert b.claims.released == []
 
 
-async def test_memory_of_what_was_refused_and_could_not_be_stored_is_free_again(
+async def test_what_was_copied_into_shared_memory_is_let_go_while_the_word_is_awaited(
+    bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    b = bench()
+    b.near = Near(shared=True, inboxes={"any": NEXT})
+    claim = Claim("0123456789abcdef", "swarm-m-1-0123456789abcdef", 4096, 16, 2, 9, 3)
+    arrays: list[weakref.ref[np.ndarray]] = []
+
+    def lend(tensors: dict[str, np.ndarray]) -> Lent:
+        [(name, array)] = tensors.items()
+        arrays.append(weakref.ref(array))
+        said = Claimed(array.dtype, array.shape, array.nbytes, claim)
+        return Lent({name: said}, None, {name: claim}, "_INBOX.node.claims.x")
+
+    monkeypatch.setattr(b.claims, "lend", lend)
+    b.send()
+    [array] = arrays
+    assert array() is None
+    b.direct.say(b.direct.sent[0][2], REFUSED)
+    [(_, features)] = b.publisher.stored
+    assert (features.tensors["x"].dtype, features.tensors["x"].nbytes) == (np.float32, 16)
+    assert Claim.from_wire(features.tensors["x"].claim["claim"]) == claim
+
+
+async def test_what_was_lent_stays_so_while_the_lane_is_full(
+    bench: Callable[..., Bench],
+) -> None:
+    b = bench()
+    b.claims.large = True
+    b.near = Near(shared=True, inboxes={"any": NEXT})
+    b.publisher.refusals = [ResourceExhausted("full"), ResourceExhausted("full")]
+    copy = b.send()
+    b.direct.say(b.direct.sent[0][2], REFUSED)
+    assert await ended(copy) == ["ack"]
+    assert len(b.publisher.stored) == 1
+    assert (b.claims.lends, b.claims.released) == (1, [])
+
+
+async def test_memory_of_what_a_full_lane_does_not_take_in_time_is_free_again(
+    bench: Callable[..., Bench],
+) -> None:
+    b = bench()
+    b.claims.large = True
+    b.near = Near(shared=True, inboxes={"any": NEXT})
+    b.publisher.refusals = [ResourceExhausted("full")] * 1000
+    copy = b.send(budget=0.05)
+    b.direct.say(b.direct.sent[0][2], REFUSED)
+    assert await ended(copy) == ["ack"]
+    [answer] = b.answers().values()
+    assert "stage 2 is full" in answer.message
+    assert (b.claims.lends, len(b.claims.released)) == (1, 1)
+
+
+async def test_memory_of_what_is_not_ours_any_more_when_the_lane_has_room_is_free_again(
     bench: Callable[..., Bench],
 ) -> None:
     b = bench()
@@ -733,8 +790,11 @@ async def test_memory_of_what_was_refused_and_could_not_be_stored_is_free_again(
     b.publisher.refusals = [ResourceExhausted("full")]
     copy = b.send()
     b.direct.say(b.direct.sent[0][2], REFUSED)
-    assert await ended(copy) == ["ack"]
-    assert len(b.claims.released) == 1, "the second try lent it anew"
+    copy.ended = "lost"
+    async with asyncio.timeout(STORED_BY):
+        while not b.claims.released:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    assert b.publisher.tries == 1
 
 
 async def test_a_stage_that_ends_stores_what_it_has_handed_over(

@@ -6,8 +6,10 @@ import asyncio
 import math
 import secrets
 import time
+import weakref
 from collections.abc import AsyncIterator
 
+import msgpack
 import numpy as np
 import pytest
 from fake_stage import INFO, SUBJECTS
@@ -290,6 +292,23 @@ async def test_what_was_handed_over_is_not_lent_for_longer_than_somebody_waits(
 
 
 # --- the helper by itself -----------------------------------------------------------------
+
+
+async def test_arrays_that_were_copied_are_let_go_and_small_ones_travel(lender: Lender) -> None:
+    large, small = np.ones((2, MIN_BYTES), np.int8), np.ones(3)
+    copied = weakref.ref(large)
+    lent = lender.claims.lend({"large": large, "small": small})
+    del large
+    assert copied() is None
+    said = lent.tensors["large"]
+    assert (said.dtype, said.shape, said.nbytes) == (np.int8, (2, MIN_BYTES), 2 * MIN_BYTES)
+    assert lent.tensors["small"] is small
+    assert lent.packed is not None
+    back = decode_tensors(msgpack.unpackb(lent.packed))
+    assert Claim.from_wire(back["large"].claim["claim"]) == lent.claims["large"]
+    assert lender.claims.open(back) == [lent.claims["large"]]
+    assert (back["large"] == 1).all()
+    assert (back["small"] == small).all()
 
 
 def test_lent_tensors_are_taken_back_by_an_error_only_and_any_number_of_times() -> None:
