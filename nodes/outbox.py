@@ -179,7 +179,7 @@ class Outbox:
         claims = self._claims
         try:
             near = self._next_near()
-            # It stays lent, and nothing else keeps it: who cannot map it any more, fetches it.
+            # Later attempts send the same claims: kept, the arrays would lie in memory twice.
             if near.shared and claims is not None and not lent.claims:
                 lent = claims.lend(job.features.tensors)
                 job.features.tensors = lent.tensors or job.features.tensors

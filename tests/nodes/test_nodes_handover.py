@@ -99,6 +99,13 @@ async def ended(*copies: FakeDelivery) -> list[str]:
     return [copy.ended for copy in copies]
 
 
+def lending(b: Bench) -> Bench:
+    """All that it sends is lent, and the next node can map it."""
+    b.claims.large = True
+    b.near = Near(shared=True, inboxes={"any": NEXT})
+    return b
+
+
 def runs_take(b: Bench, seconds: float) -> None:
     b.server.stats.compute = SimpleNamespace(ewma=seconds, add=lambda *_: None)  # type: ignore[assignment]
 
@@ -654,9 +661,7 @@ async def test_a_loop_that_is_blocked_again_and_again_puts_nothing_off_for_ever(
 async def test_memory_is_free_again_when_a_refused_message_is_not_ours_any_more(
     bench: Callable[..., Bench],
 ) -> None:
-    b = bench()
-    b.claims.large = True
-    b.near = Near(shared=True, inboxes={"any": NEXT})
+    b = lending(bench())
     b.send().ended = "lost"
     b.direct.say(b.direct.sent[0][2], REFUSED)
     assert b.publisher.tries == 0
@@ -705,9 +710,7 @@ def raise_a_defect() -> bool:
 
 
 async def test_memory_that_was_lent_comes_back_with_the_word(bench: Callable[..., Bench]) -> None:
-    b = bench()
-    b.claims.large = True
-    b.near = Near(shared=True, inboxes={"any": NEXT})
+    b = lending(bench())
     b.send()
     assert b.claims.released == []
     b.direct.say(b.direct.sent[0][2], DONE)
@@ -718,9 +721,7 @@ async def test_memory_of_what_was_stored_since_is_not_freed_by_a_late_word(
     bench: Callable[..., Bench],
 ) -> None:
     """Somebody else may have got the lane's copy, and be reading it."""
-    b = bench()
-    b.claims.large = True
-    b.near = Near(shared=True, inboxes={"any": NEXT})
+    b = lending(bench())
     copy = b.send()
     await stored(b)
     b.direct.say(b.direct.sent[0][2], DONE)
@@ -755,9 +756,7 @@ async def test_what_was_copied_into_shared_memory_is_let_go_while_the_word_is_aw
 async def test_what_was_lent_stays_so_while_the_lane_is_full(
     bench: Callable[..., Bench],
 ) -> None:
-    b = bench()
-    b.claims.large = True
-    b.near = Near(shared=True, inboxes={"any": NEXT})
+    b = lending(bench())
     b.publisher.refusals = [ResourceExhausted("full"), ResourceExhausted("full")]
     copy = b.send()
     b.direct.say(b.direct.sent[0][2], REFUSED)
@@ -769,9 +768,7 @@ async def test_what_was_lent_stays_so_while_the_lane_is_full(
 async def test_memory_of_what_a_full_lane_does_not_take_in_time_is_free_again(
     bench: Callable[..., Bench],
 ) -> None:
-    b = bench()
-    b.claims.large = True
-    b.near = Near(shared=True, inboxes={"any": NEXT})
+    b = lending(bench())
     b.publisher.refusals = [ResourceExhausted("full")] * 1000
     copy = b.send(budget=0.05)
     b.direct.say(b.direct.sent[0][2], REFUSED)
@@ -784,9 +781,7 @@ async def test_memory_of_what_a_full_lane_does_not_take_in_time_is_free_again(
 async def test_memory_of_what_is_not_ours_any_more_when_the_lane_has_room_is_free_again(
     bench: Callable[..., Bench],
 ) -> None:
-    b = bench()
-    b.claims.large = True
-    b.near = Near(shared=True, inboxes={"any": NEXT})
+    b = lending(bench())
     b.publisher.refusals = [ResourceExhausted("full")]
     copy = b.send()
     b.direct.say(b.direct.sent[0][2], REFUSED)
