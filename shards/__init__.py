@@ -1,7 +1,7 @@
 """The models: graph, cuts, split, manifest, runtimes. Knows no network.
 
 Names are loaded on first use: a device that only runs shards never imports `onnx`. The function
-that splits is `shards.split.split`: a package cannot offer one name for it and its module.
+that splits is `shards.split.split.split`: one name cannot be both the function and its package.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .errors import (
+    from shards.errors import (
         ArtifactError,
         InputError,
         ManifestError,
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
         ShardsError,
         SplitError,
     )
-    from .load import StageRuntime, load_lighter, load_stage
-    from .manifest import Manifest, Shard, TensorSpec, read_dir, write_dir
-    from .ort import OrtRuntime
-    from .runtime import CancelToken, Runtime
-    from .split import SplitResult
+    from shards.manifest import Manifest, Shard, TensorSpec, read_dir, write_dir
+    from shards.runtimes.load import StageRuntime, load_lighter, load_stage
+    from shards.runtimes.ort import OrtRuntime
+    from shards.runtimes.runtime import CancelToken, Runtime
+    from shards.split.split import SplitResult
 
 # From 1.29 on, the official wheels of ONNX Runtime send usage data to their maker, and keep it in a
 # database in the user's cache folder until they can. No device of a fleet does so unasked. It is
@@ -34,23 +34,23 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 _HOME = {
     "ArtifactError": "errors",
-    "CancelToken": "runtime",
+    "CancelToken": "runtimes.runtime",
     "InputError": "errors",
     "Manifest": "manifest",
     "ManifestError": "errors",
     "ModelError": "errors",
-    "OrtRuntime": "ort",
+    "OrtRuntime": "runtimes.ort",
     "RunError": "errors",
     "RunTerminated": "errors",
-    "Runtime": "runtime",
+    "Runtime": "runtimes.runtime",
     "Shard": "manifest",
     "ShardsError": "errors",
     "SplitError": "errors",
-    "SplitResult": "split",
-    "StageRuntime": "load",
+    "SplitResult": "split.split",
+    "StageRuntime": "runtimes.load",
     "TensorSpec": "manifest",
-    "load_lighter": "load",
-    "load_stage": "load",
+    "load_lighter": "runtimes.load",
+    "load_stage": "runtimes.load",
     "read_dir": "manifest",
     "write_dir": "manifest",
 }

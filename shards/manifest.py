@@ -12,9 +12,9 @@ import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from .errors import ArtifactError
-from .schema import FILE_NAME, FORMAT, LighterModel, Manifest, Shard, check_token
-from .specs import DATATYPES, DTYPES, TensorSpec, spec_of
+from shards.errors import ArtifactError
+from shards.schema import FILE_NAME, FORMAT, LighterModel, Manifest, Shard, check_token
+from shards.specs import DATATYPES, DTYPES, TensorSpec, spec_of
 
 __all__ = [
     "DATATYPES",

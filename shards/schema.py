@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from .errors import ManifestError
-from .specs import TensorSpec
+from shards.errors import ManifestError
+from shards.specs import TensorSpec
 
 FORMAT = 1
 FILE_NAME = "manifest.json"

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .errors import ManifestError
+from shards.errors import ManifestError
 
 # https://github.com/open-inference/open-inference-protocol, "Tensor Data Types". BF16 and BYTES
 # are left out: numpy has no such fixed-size type, so no runtime here could be fed with one.

@@ -19,9 +19,9 @@ from swarm.errors import (
     Unauthenticated,
     Unavailable,
 )
-from swarm.hops import Hop
 from swarm.mesh import Mesh, connect
-from swarm.messages import Result
+from swarm.wire.hops import Hop
+from swarm.wire.messages import Result
 
 __version__ = "0.1.0"
 

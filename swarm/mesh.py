@@ -10,10 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from swarm.ask import CORE, DURABLE, Ask
-from swarm.beat import BEAT, beat
-from swarm.claims import Claims
-from swarm.direct import Direct
 from swarm.errors import (
     DeadlineExceeded,
     InvalidArgument,
@@ -23,18 +19,22 @@ from swarm.errors import (
     Unavailable,
     error_for,
 )
-from swarm.hosts import Hosts
+from swarm.fleet.advertised import StagePeer
+from swarm.fleet.observed import Hosts
+from swarm.fleet.placement import NOWHERE, Near, near
 from swarm.ids import ulid
 from swarm.lanes import REFUSED, Publisher
 from swarm.link import Link, LinkOptions
-from swarm.messages import Request, Result
+from swarm.local.host_socket import Direct
+from swarm.local.lending import Claims
 from swarm.model import ModelInfo, unknown_model
-from swarm.near import NOWHERE, Near, near
-from swarm.peerstate import StagePeer
-from swarm.registry import Registry
-from swarm.requester import Requester
+from swarm.periodic import BEAT, beat
+from swarm.requests.request import CORE, DURABLE, Ask
+from swarm.requests.requester import Requester
 from swarm.routing import DesiredState, RequestInfo, parse_desired
+from swarm.services.registry import Registry
 from swarm.subjects import Subjects
+from swarm.wire.messages import Request, Result
 
 DEFAULT_BUDGET = 5.0  # seconds
 MAX_BUDGET = 600.0  # seconds

@@ -14,7 +14,7 @@ import numpy as np
 
 from swarm.errors import InvalidArgument, NotFound
 from swarm.subjects import token
-from swarm.tensors import DTYPES
+from swarm.wire.tensors import DTYPES
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import numpy as np
 
 from nodes.bench.peers.workload import Workload
 from shards.manifest import TensorSpec
-from shards.split import SplitResult, split
+from shards.split.split import SplitResult, split
 from shards.zoo.chain import chain, chain_cuts, chain_expected
 
 STAGES = 3

@@ -126,7 +126,7 @@ def run_compare(
     before: str, after: str, fail_above: float = 0.0, as_json: bool = False, all_: bool = False
 ) -> int:
     """The command. fail_above: the margin that makes the exit code 1; 0 only reports."""
-    from nodes.console import print_json, report
+    from nodes.cli.console import print_json, report
 
     try:
         result = compare(read_document(before), read_document(after), fail_above or 1.25)
@@ -143,7 +143,7 @@ def _show(result: dict[str, Any], all_: bool) -> None:
     from rich import box
     from rich.table import Table
 
-    from nodes.console import out
+    from nodes.cli.console import out
 
     table = Table(box=box.SIMPLE, title=f"{result['of']}: above 1 is worse", title_justify="left")
     table.add_column("figure")

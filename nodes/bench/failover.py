@@ -21,8 +21,8 @@ from nodes.bench.failover_figures import Trial, scenario_figures
 from nodes.bench.failover_rig import BUDGET, Rig, Workload, make_workload, rig
 from nodes.bench.failover_scenarios import SCENARIOS, Scenario, play
 from nodes.bench.peers.report import machine
-from nodes.console import err, guarded, out, print_json
-from nodes.process import set_up_logging
+from nodes.cli.console import err, guarded, out, print_json
+from nodes.life.process import set_up_logging
 from swarm.errors import InvalidArgument, SwarmError
 
 QUICK = 3  # trials up to which stops and cuts are short

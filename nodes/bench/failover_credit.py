@@ -23,8 +23,8 @@ from nodes.bench.failover_figures import percentile
 from nodes.bench.failover_rig import Layout, Rig, Workload, make_workload, rig
 from nodes.bench.failover_scenarios import AFTER, Scenario, Targets, kill
 from nodes.bench.peers.report import machine
-from nodes.console import err, guarded, out, print_json
-from nodes.process import set_up_logging
+from nodes.cli.console import err, guarded, out, print_json
+from nodes.life.process import set_up_logging
 
 CREDITS = (1, 2, 4, 8, 16)
 RATES = (100.0, 300.0, 0.0)  # requests a second; 0: as fast as they are answered

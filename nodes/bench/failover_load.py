@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 
 import swarm
-from nodes.process import run_event_loop
+from nodes.life.process import run_event_loop
 from swarm.errors import DecodeError, Status
 from swarm.ids import ulid
 from swarm.link import LinkMessage
-from swarm.messages import Result
+from swarm.wire.messages import Result
 
 TOLERANCE = 1e-4  # relative to the largest logit; shards and whole are optimised apart
 END_GRACE = 1.0  # seconds past the budget until `take` stops waiting for a request

@@ -17,9 +17,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from nodes.supervisor import NodeProcess
+from nodes.local.supervisor import NodeProcess
 from swarm.errors import Unavailable
-from swarm.server import die_with_parent
+from swarm.services.embedded import die_with_parent
 
 BRIDGE = "switch0"
 
@@ -108,7 +108,7 @@ class NamespacedNode(NodeProcess):
                 # `ip netns exec` becomes the node: same process id, so signals reach it.
                 [
                     *("ip", "netns", "exec", self.namespace),
-                    *(sys.executable, "-m", "nodes.node_cli", *self.arguments),
+                    *(sys.executable, "-m", "nodes.cli.node", *self.arguments),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

@@ -21,14 +21,14 @@ from typing import Any
 import numpy as np
 
 from nodes.bench.failover_netns import CutLink, NamespacedNode, cut_link
-from nodes.local import LocalMesh, local_mesh, push
-from nodes.supervisor import NodeProcess
-from shards.ort import OrtRuntime
-from shards.split import SplitResult, split
+from nodes.local.mesh import LocalMesh, local_mesh, push
+from nodes.local.supervisor import NodeProcess
+from shards.runtimes.ort import OrtRuntime
+from shards.split.split import SplitResult, split
 from shards.zoo import digits_heldout, digits_model
-from swarm import jetstream
 from swarm.errors import Unavailable
-from swarm.server import EmbeddedServer, die_with_parent
+from swarm.link import jetstream
+from swarm.services.embedded import EmbeddedServer, die_with_parent
 from swarm.subjects import api
 
 LOCAL_BANDWIDTH = 1e6  # bytes a millisecond: loopback, so that compute decides the cuts

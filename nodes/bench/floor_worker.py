@@ -34,13 +34,13 @@ def read(path: Path) -> Tensors:
 def load(directory: Path, mode: str, threads: int) -> Callable[[Tensors], Tensors]:
     """The model as a function of its inputs."""
     if mode == "whole":
-        from shards.ort import make_session
+        from shards.runtimes.ort import make_session
 
         session = make_session((directory / WHOLE).read_bytes(), threads=threads)
         names = [output.name for output in session.get_outputs()]
         return lambda inputs: dict(zip(names, session.run(names, inputs), strict=True))
-    from shards.load import load_stage
     from shards.manifest import read_dir
+    from shards.runtimes.load import load_stage
 
     manifest, fetch = read_dir(directory)
     stages = [
@@ -85,7 +85,7 @@ def measure(
 
 def main(arguments: list[str]) -> int:
     """Entry point; ends with its standard input."""
-    from swarm.server import die_with_parent
+    from swarm.services.embedded import die_with_parent
 
     if sys.platform == "linux":
         die_with_parent()

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from nodes.bench.peers.processes import free_port
-from swarm.server import EmbeddedServer
+from swarm.services.embedded import EmbeddedServer
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,9 @@ import psutil
 from rich.table import Table
 
 import swarm
-from nodes.console import err, guarded, out, print_json
-from nodes.local import LocalMesh, local_mesh, push
-from shards.split import split
+from nodes.cli.console import err, guarded, out, print_json
+from nodes.local.mesh import LocalMesh, local_mesh, push
+from shards.split.split import split
 from shards.zoo.builders import mobilenet
 from swarm.errors import Status
 

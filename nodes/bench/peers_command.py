@@ -56,7 +56,7 @@ def run_peers_command(
 ) -> int:
     """The command; returns the exit code. The first run installs some gigabytes of peers."""
     from nodes.bench.peers.workload import KINDS
-    from nodes.console import out
+    from nodes.cli.console import out
 
     def measure(progress: Callable[[str], None]) -> dict[str, Any]:
         if unknown := [kind for kind in kinds if kind not in KINDS]:

@@ -16,8 +16,8 @@ import numpy as np
 from nodes.bench.peers.runner import REPOSITORY
 from nodes.bench.peers.workload import Spec, Workload
 from shards.manifest import TensorSpec, write_dir
-from shards.ort import make_session
-from shards.split import split
+from shards.runtimes.ort import make_session
+from shards.split.split import split
 
 WHOLE = "whole.onnx"
 INPUT, EXPECTED = "input.npz", "expected.npz"

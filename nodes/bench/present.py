@@ -9,7 +9,7 @@ from typing import Any
 
 from nodes.bench.lineup import WrongAnswer
 from nodes.bench.peers.base import Unavailable
-from nodes.console import err, print_json, report
+from nodes.cli.console import err, print_json, report
 from shards.errors import ShardsError
 from swarm.errors import SwarmError
 

@@ -71,7 +71,7 @@ def ratios_of(document: dict[str, Any]) -> list[float]:
 def run_regression(limit: float = LIMIT, rounds: int = ROUNDS, as_json: bool = False) -> int:
     """The command; exit code 1 for a regression."""
     from nodes.bench.present import present
-    from nodes.console import out
+    from nodes.cli.console import out
 
     seen: list[bool] = []
 

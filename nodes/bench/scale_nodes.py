@@ -1,8 +1,8 @@
 """Many nodes in one process: `python -m nodes.bench.scale_nodes <url> <mesh> <nodes as JSON>`.
 
-They are real nodes (`nodes.node.Node`: lanes, gossip, status, services, two connections each), and
-only their model is none: a stage without layers passes on what it receives. So what is measured is
-the mesh, and a hundred nodes fit into two processes.
+They are real nodes (`nodes.life.node.Node`: lanes, gossip, status, services, two connections each).
+Only their model is none: a stage without layers passes on the tensors that it receives. So the mesh
+alone is measured, and a hundred nodes fit into two processes.
 
 `<nodes>` is a list of `[node id, role, model]`. A line of JSON is printed before any node is made
 and another when all are ready, both with `rss` in bytes. The process ends with its standard input.
@@ -17,11 +17,11 @@ import sys
 
 import psutil
 
-from nodes.config import NodeConfig
-from nodes.node import Node
-from nodes.process import run_event_loop
+from nodes.life.config import NodeConfig
+from nodes.life.node import Node
+from nodes.life.process import run_event_loop
 from swarm.link import LinkOptions
-from swarm.server import die_with_parent
+from swarm.services.embedded import die_with_parent
 
 AT_A_TIME = 8
 """Nodes that start together; a hundred at once would only wait for each other."""

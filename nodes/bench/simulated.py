@@ -37,7 +37,7 @@ def show_gossip(document: dict[str, Any]) -> None:
     from rich import box
     from rich.table import Table
 
-    from nodes.console import out
+    from nodes.cli.console import out
 
     table = Table(box=box.SIMPLE, title=f"rounds of {document['interval_s'] * 1e3:g} ms")
     for heading in ("scenario", "nodes", "measured", "target"):
@@ -76,7 +76,7 @@ def run_routing(
 
 def show_routing(document: dict[str, Any]) -> None:
     """The report's own Markdown table, as it is: it is wide, and made to be pasted."""
-    from nodes.console import out
+    from nodes.cli.console import out
     from swarm.routing.report import render_markdown
 
     out.print(render_markdown(document), markup=False, highlight=False, soft_wrap=True)

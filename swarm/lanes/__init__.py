@@ -1,6 +1,6 @@
 """Lanes: queues of features, one shared by a stage's replicas or one node's own."""
 
-from swarm.lanes.consumer import FALLBACK, MOST_ACK_WAIT, PRIMARY, STANDBY, Lane
+from swarm.lanes.consumer import MOST_ACK_WAIT, Lane
 from swarm.lanes.delivery import Delivery
 from swarm.lanes.early import DONE, PASSED_ON, REFUSED, Early
 from swarm.lanes.fresh import COVER, QUEUE, FreshDelivery, FreshLane
@@ -12,13 +12,10 @@ AnyDelivery = Delivery | Early | FreshDelivery  # what a stage works on
 __all__ = [
     "COVER",
     "DONE",
-    "FALLBACK",
     "MOST_ACK_WAIT",
     "PASSED_ON",
-    "PRIMARY",
     "QUEUE",
     "REFUSED",
-    "STANDBY",
     "AnyDelivery",
     "Delivery",
     "Early",

@@ -18,18 +18,17 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from swarm import jetstream
-from swarm.beat import BEAT, next_beat
 from swarm.clock import ServerClock
 from swarm.errors import ApiError, NotConnected, SwarmError
 from swarm.flow.latency import LatencyWindow
 from swarm.lanes.delivery import Delivery
-from swarm.link import Link, LinkMessage
+from swarm.link import Link, LinkMessage, jetstream
+from swarm.periodic import BEAT, next_beat
+from swarm.priorities import PRIMARY
 from swarm.subjects import api
 
 log = logging.getLogger("swarm.lanes")
 
-PRIMARY, STANDBY, FALLBACK = 0, 1, 2
 GROUP = "g"
 EXPIRES = 1.0  # seconds; a vanished node's parked pulls attract messages no longer than this
 TUNE_EVERY = 0.1  # seconds

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from swarm.direct import Direct
 from swarm.link import Link, LinkMessage
+from swarm.local.host_socket import Direct
 
 # Of the primaries, and of who covers for them: a process that hangs keeps its subscription, and a
 # group of both would give it every second message. So each group gets all; what both answer counts

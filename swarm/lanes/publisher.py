@@ -8,7 +8,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from swarm import jetstream
 from swarm.errors import (
     ApiError,
     NoResponders,
@@ -17,8 +16,8 @@ from swarm.errors import (
     SwarmError,
     Unavailable,
 )
-from swarm.link import Link, LinkMessage
-from swarm.tensors import Part
+from swarm.link import Link, LinkMessage, jetstream
+from swarm.wire.tensors import Part
 
 log = logging.getLogger("swarm.lanes")
 

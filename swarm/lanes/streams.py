@@ -6,9 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from swarm import jetstream
 from swarm.lanes.consumer import GROUP
-from swarm.link import Link
+from swarm.link import Link, jetstream
 from swarm.subjects import ANY, Subjects
 
 NS = 1_000_000_000

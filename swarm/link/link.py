@@ -2,7 +2,7 @@
 
 Why not nats-py here: per message it wakes two tasks, copies the payload four times and
 parses headers as e-mail. Everything that is called seldom (object store, KV, services)
-does use it: `swarm.control`. Callbacks run inside the read: they must not block, and an
+does use it: `swarm.services.control`. Callbacks run inside the read: they must not block, and an
 exception in one is logged and counted, never fatal (an `error_cb` that raises stops
 nats-py for good).
 
@@ -21,7 +21,6 @@ from math import inf
 from typing import Any, cast
 from urllib.parse import SplitResult, urlsplit
 
-from swarm.beat import next_beat
 from swarm.errors import NoResponders, NotConnected, ResourceExhausted, SwarmError
 from swarm.link.gather import Gather
 from swarm.link.parser import Parser, ProtocolError
@@ -33,7 +32,8 @@ from swarm.link.session import (
     without_credentials,
 )
 from swarm.link.types import LinkMessage, LinkOptions
-from swarm.tensors import Part
+from swarm.periodic import next_beat
+from swarm.wire.tensors import Part
 
 log = logging.getLogger("swarm.link")
 

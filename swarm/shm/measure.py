@@ -18,10 +18,10 @@ uvloop (measured earlier, with another encoding of claims):
     bytes in a message 0.22   0.25   0.40    0.41    1.00    2.33    5.01   23.3
 
 So through the server a claim wins from 64 to 128 KB on. But one message in a process's own socket
-(`swarm.direct`) holds 20 KB, and a claim always fits: with features of 64 KiB three tiny stages
-took 1.1 ms instead of 2.0 by claims, and 1.7 times the requests/s with 16 in flight; with 16 KiB,
-which fit as they are, 0.96 instead of 0.82 ms, and as many requests/s. Hence `ring.MIN_BYTES`,
-19 KiB. Opening a segment for the first time adds 0.1 to 0.5 ms, growing one
+(`swarm.local.host_socket`) holds 20 KB, and a claim always fits: with features of 64 KiB three tiny
+stages took 1.1 ms instead of 2.0 by claims, and 1.7 times the requests/s with 16 in flight; with
+16 KiB, which fit as they are, 0.96 instead of 0.82 ms, and as many requests/s.
+Hence `ring.MIN_BYTES`, 19 KiB. Opening a segment for the first time adds 0.1 to 0.5 ms, growing one
 0.5 ms for each MB (`Ring.prepare` pays that at start).
 """
 

@@ -11,7 +11,7 @@ import pytest_asyncio
 from meshes import Commands, add_model, commands, split_digits
 from nats.aio.client import Client
 
-from nodes.local import LocalMesh, local_mesh
+from nodes.local.mesh import LocalMesh, local_mesh
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

@@ -21,10 +21,10 @@ import numpy as np
 import psutil
 
 import swarm
-from nodes.local import LocalMesh, push
-from nodes.supervisor import NodeProcess
-from shards.ort import OrtRuntime
-from shards.split import SplitResult, split
+from nodes.local.mesh import LocalMesh, push
+from nodes.local.supervisor import NodeProcess
+from shards.runtimes.ort import OrtRuntime
+from shards.split.split import SplitResult, split
 from shards.zoo import digits_heldout, digits_model
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -287,7 +287,7 @@ class Commands:
 
     def swarm(self, *arguments: str, timeout: float = 40.0) -> Command:
         """Run `swarm …` to its end."""
-        command = self.start("nodes.cli", *arguments)
+        command = self.start("nodes.cli.main", *arguments)
         command.wait(timeout)
         return command
 

@@ -15,10 +15,10 @@ from meshes import add_model, digits, dismiss, good_request
 from nats.aio.client import Client
 
 import swarm
-from nodes.local import LocalMesh
-from shards.split import split
+from nodes.local.mesh import LocalMesh
+from shards.split.split import split
 from shards.zoo.builders import transformer_encoder
-from swarm.messages import Features, Request, Result
+from swarm.wire.messages import Features, Request, Result
 
 pytestmark = [
     pytest.mark.integration,

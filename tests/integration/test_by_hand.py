@@ -17,7 +17,7 @@ from meshes import READY, Command, Commands, Load, close, commands, digits, free
 
 import swarm
 from shards.zoo import digits_model
-from swarm.server import EmbeddedServer
+from swarm.services.embedded import EmbeddedServer
 
 pytestmark = [
     pytest.mark.integration,
@@ -51,7 +51,7 @@ class Hand:
 
     def start_node(self, role: str, *extra: str, model: str = "digits") -> Command:
         node = self.run.start(
-            *("nodes.node_cli", "--role", role, "--model", model, "--json", *self.where, *extra)
+            *("nodes.cli.node", "--role", role, "--model", model, "--json", *self.where, *extra)
         )
         self.nodes[role] = node
         return node
@@ -286,7 +286,7 @@ async def test_what_does_not_exist_cannot_be_promoted(hand: Hand) -> None:
         doc = await hand.json("model", *arguments, *hand.where, code=1)
         assert doc["status"] == status
     for arguments in (("--role", "shard-9"), ("--role", "shard-0"), ("--role", "boss")):
-        node = hand.run.start("nodes.node_cli", *arguments, "--model", "digits", *hand.where)
+        node = hand.run.start("nodes.cli.node", *arguments, "--model", "digits", *hand.where)
         code = await asyncio.to_thread(node.wait, READY)
         assert code in (1, 2)
         assert arguments[1] in node.stderr

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from meshes import ROOT, add_model, close, digits, dismiss, split_digits, whole
 
-from nodes.local import LocalMesh
-from shards.split import split
+from nodes.local.mesh import LocalMesh
+from shards.split.split import split
 from shards.zoo.builders import transformer_encoder
 
 pytestmark = [

@@ -16,11 +16,11 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 import swarm
-from nodes.local import LocalMesh, local_mesh
-from nodes.supervisor import NodeProcess
-from swarm.compact import decode_result
+from nodes.local.mesh import LocalMesh, local_mesh
+from nodes.local.supervisor import NodeProcess
 from swarm.link import LinkMessage
-from swarm.messages import Result
+from swarm.local.compact import decode_result
+from swarm.wire.messages import Result
 
 pytestmark = [
     pytest.mark.integration,

@@ -32,7 +32,9 @@ def model_file(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def up(run: Commands, model_file: str, *extra: str) -> Command:
-    return run.start("nodes.cli", "up", "--model", model_file, "--stages", "2", "--json", *extra)
+    return run.start(
+        "nodes.cli.main", "up", "--model", model_file, "--stages", "2", "--json", *extra
+    )
 
 
 def ask(ready: dict[str, Any], count: int = 3, budget: float = 5.0) -> None:
@@ -59,7 +61,7 @@ def kinds(command: Command) -> list[str]:
             continue
         if line and line[0].endswith("nats-server"):
             found.append("nats-server")
-        elif "nodes.node_cli" in line:
+        elif "nodes.cli.node" in line:
             found.append(line[line.index("--role") + 1])
     return sorted(found)
 
@@ -227,7 +229,7 @@ def test_a_server_that_is_not_there_is_said_with_what_to_do(run: Commands, model
 
 
 def test_the_demo_loses_nothing_and_says_so_in_one_document(run: Commands) -> None:
-    command = run.start("nodes.cli", "demo", "--seconds", "10", "--json")
+    command = run.start("nodes.cli.main", "demo", "--seconds", "10", "--json")
     assert command.wait(60.0) == 0, command.stderr
     doc = json.loads(command.stdout)
     assert (doc["lost"], doc["wrong"]) == (0, 0)
@@ -237,7 +239,7 @@ def test_the_demo_loses_nothing_and_says_so_in_one_document(run: Commands) -> No
 
 
 def test_sigint_while_the_demos_shard_is_dead_leaves_nothing(run: Commands) -> None:
-    command = run.start("nodes.cli", "demo", "--seconds", "8", "--json")
+    command = run.start("nodes.cli.main", "demo", "--seconds", "8", "--json")
 
     def killed() -> bool:
         assert command.process.poll() is None, command.stderr

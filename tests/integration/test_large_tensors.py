@@ -11,11 +11,11 @@ import pytest
 from meshes import Commands, add_model, free_port
 
 import swarm
-from nodes.local import LocalMesh, local_mesh, push
-from shards.split import SplitResult, split
+from nodes.local.mesh import LocalMesh, local_mesh, push
+from shards.split.split import SplitResult, split
 from shards.zoo.builders import chain, chain_cuts, chain_expected
 from swarm.errors import DeadlineExceeded
-from swarm.server import EmbeddedServer
+from swarm.services.embedded import EmbeddedServer
 from swarm.shm import unavailable
 from swarm.shm.claim import mesh_of
 
@@ -114,7 +114,7 @@ async def test_a_node_whose_cut_does_not_fit_names_max_payload_and_what_to_set(
         async with swarm.connect(server.url) as mesh:
             await mesh.registry.push(result.manifest.to_json(), result.files)
         nodes = [
-            run.start("nodes.node_cli", "--role", role, "--model", "chain", "--nats", server.url)
+            run.start("nodes.cli.node", "--role", role, "--model", "chain", "--nats", server.url)
             for role in ("shard-1", "fallback")
         ]
         for node in nodes:

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from meshes import add_model, digits, split_digits
 
-from nodes.hugepages import collapse_memory
-from nodes.local import local_mesh
+from nodes.life.hugepages import collapse_memory
+from nodes.local.mesh import local_mesh
 
 pytestmark = [pytest.mark.integration, pytest.mark.processes]
 

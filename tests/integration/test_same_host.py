@@ -13,11 +13,11 @@ import pytest
 from meshes import LOOPBACK, add_model, close, digits, split_digits, until
 
 import swarm
-from nodes.local import LocalMesh, local_mesh
-from shards.split import split
+from nodes.local.mesh import LocalMesh, local_mesh
+from shards.split.split import split
 from shards.zoo.chain import chain, chain_cuts, chain_expected
-from swarm import jetstream
-from swarm.direct import VERSION
+from swarm.link import jetstream
+from swarm.local.host_socket import VERSION
 from swarm.shm import unavailable
 from swarm.subjects import api
 

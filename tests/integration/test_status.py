@@ -16,7 +16,7 @@ from meshes import READY, ROOT, Commands, digits, dismiss, good_request
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from nodes.local import LocalMesh
+from nodes.local.mesh import LocalMesh
 
 pytestmark = [
     pytest.mark.integration,
@@ -166,7 +166,7 @@ async def test_an_edge_on_stdout_prints_a_line_a_capture_and_ends_after_the_last
     digits_mesh: LocalMesh, run: Commands
 ) -> None:
     command = run.start(
-        "nodes.node_cli",
+        "nodes.cli.node",
         *("--role", "edge", "--model", "digits", "--nats", digits_mesh.url),
         *("--source", "digits", "--rate", "100", "--count", "25", "--on-full", "block"),
     )
@@ -182,7 +182,7 @@ async def test_an_edge_goes_on_when_its_captures_miss_their_budget(
 ) -> None:
     """A budget of a millisecond is missed by most: captures fail, the edge does not."""
     command = run.start(
-        "nodes.node_cli",
+        "nodes.cli.node",
         *("--role", "edge", "--model", "digits", "--nats", digits_mesh.url),
         *("--rate", "50", "--count", "40", "--budget", "1", "--on-full", "block"),
     )

@@ -10,22 +10,22 @@ from typing import Any
 
 import numpy as np
 
-from nodes.job import StageOptions
-from nodes.outbox import Outbox
-from nodes.stage import StageServer
+from nodes.stage.jobs import StageOptions
+from nodes.stage.outbox import Outbox
+from nodes.stage.server import StageServer
 from shards.errors import InputError, RunError
-from shards.runtime import CancelToken
-from swarm.claims import UNLENT, Lent
-from swarm.compact import decode_features, decode_result
-from swarm.direct import LIVING
+from shards.runtimes.runtime import CancelToken
 from swarm.errors import SwarmError
+from swarm.fleet.placement import Near
 from swarm.lanes import REFUSED
 from swarm.link import LinkMessage
-from swarm.messages import Features, Result
+from swarm.local.compact import decode_features, decode_result
+from swarm.local.host_socket import LIVING
+from swarm.local.lending import UNLENT, Lent
 from swarm.model import ModelInfo, Spec, Stage
-from swarm.near import Near
 from swarm.shm import Claim
 from swarm.subjects import Subjects
+from swarm.wire.messages import Features, Result
 
 LIMIT = 20.0  # seconds; only a hang gets there
 SPEC = (Spec("x", "FP32", (-1, 4)),)

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from nodes.announce import Announcer
-from nodes.config import NodeConfig
-from nodes.counters import StageStats
-from nodes.serving import Serving
+from nodes.life.announce import Announcer
+from nodes.life.config import NodeConfig
+from nodes.life.serving import Serving
+from nodes.stage.counters import StageStats
+from swarm.fleet.advertised import serves_entries
+from swarm.fleet.placement import NOWHERE
 from swarm.gossip import Event, PeerView
 from swarm.link import LinkOptions
 from swarm.mesh import NEAR_KNOWN_FOR, Mesh
 from swarm.model import ModelInfo, Spec, Stage
-from swarm.near import NOWHERE
-from swarm.peerstate import serves_entries
 from swarm.routing.rendezvous import rendezvous
 
 SPEC = (Spec("x", "FP32", (-1, 4)),)

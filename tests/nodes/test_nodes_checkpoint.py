@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nodes.checkpoint import MAGIC, MAX_BYTES, Checkpoint
+from nodes.life.checkpoint import MAGIC, MAX_BYTES, Checkpoint
 
 VALUES = st.recursive(
     st.none()
@@ -125,7 +125,7 @@ def test_a_directory_in_the_files_place_is_no_crash(tmp_path: Path) -> None:
 def test_an_absurdly_large_file_is_ignored(tmp_path: Path) -> None:
     import zlib
 
-    from swarm.wire import pack
+    from swarm.wire.maps import pack
 
     checkpoint = Checkpoint(str(tmp_path), "m", "shard-1")
     assert checkpoint.path is not None

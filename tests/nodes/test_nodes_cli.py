@@ -12,23 +12,23 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-import nodes.infer_cli
-import nodes.process
-import nodes.status_cli
-import nodes.up
-from nodes.cli import app
-from nodes.config import NodeConfig
-from nodes.console import duration
-from nodes.edge import EdgeOptions
-from nodes.node_cli import FLAGS
-from nodes.node_cli import node as run
-from nodes.up import UpOptions
+import nodes.cli.infer
+import nodes.cli.status
+import nodes.life.process
+import nodes.local.up
+from nodes.cli.console import duration
+from nodes.cli.main import app
+from nodes.cli.node import FLAGS
+from nodes.cli.node import node as run
+from nodes.life.config import NodeConfig
+from nodes.life.edge import EdgeOptions
+from nodes.local.up import UpOptions
 from swarm.errors import InvalidArgument
 
 HEAVY = ("onnxruntime", "onnx", "numpy", "nats", "msgpack", "uvloop")
 
 
-@pytest.mark.parametrize("module", ["nodes.cli", "nodes.node_cli"])
+@pytest.mark.parametrize("module", ["nodes.cli.main", "nodes.cli.node"])
 def test_help_needs_none_of_the_heavy_imports(module: str) -> None:
     """What makes `--help` answer at once: libraries are imported when a command runs."""
     code = f"import sys, {module}; print(*(name for name in {HEAVY} if name in sys.modules))"
@@ -39,7 +39,7 @@ def test_help_needs_none_of_the_heavy_imports(module: str) -> None:
 
 def test_a_node_goes_without_the_library_of_the_command_line() -> None:
     """10 MB and a third of the start, for a process that prints its help once."""
-    code = "import sys, nodes.node_cli, nodes.node; print('typer' in sys.modules)"
+    code = "import sys, nodes.cli.node, nodes.life.node; print('typer' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
     assert done.stdout.split() == ["False"], done.stderr
 
@@ -81,7 +81,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[NodeConfig, EdgeOptio
         seen.append((config, edge))
         return 0
 
-    monkeypatch.setattr(nodes.process, "run_node", run_node)
+    monkeypatch.setattr(nodes.life.process, "run_node", run_node)
     return seen
 
 
@@ -245,7 +245,7 @@ def test_the_clients_take_server_and_mesh_from_the_environment(
         seen.append((nats, mesh))
         return 0
 
-    monkeypatch.setattr(nodes.status_cli, "run_status", run_status)
+    monkeypatch.setattr(nodes.cli.status, "run_status", run_status)
     env = {"SWARM_NATS": "nats://env:1", "SWARM_MESH": "env"}
     runner = CliRunner()
     runner.invoke(app, ["status"], env={"SWARM_NATS": None, "SWARM_MESH": None})
@@ -271,8 +271,8 @@ def test_up_and_infer_take_defaults_from_a_file(
         seen.append(arguments)
         return 0
 
-    monkeypatch.setattr(nodes.up, "run_up", run_up)
-    monkeypatch.setattr(nodes.infer_cli, "run_infer", run_infer)
+    monkeypatch.setattr(nodes.local.up, "run_up", run_up)
+    monkeypatch.setattr(nodes.cli.infer, "run_infer", run_infer)
     file = tmp_path / "up.toml"
     file.write_text("stages = 5\nfallback = false\n")
     runner = CliRunner()

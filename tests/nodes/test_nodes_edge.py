@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nodes.edge import Edge, EdgeOptions, open_source
+from nodes.life.edge import Edge, EdgeOptions, open_source
 from swarm.errors import InvalidArgument, NotConnected, Status
-from swarm.messages import Request, Result
 from swarm.subjects import Subjects
+from swarm.wire.messages import Request, Result
 
 LIMIT = 20.0  # seconds; only a hang gets there
 

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nodes.front import LIGHTER_ANSWERS, LIGHTER_ROOM, Front
-from nodes.serving import Loaded
+from nodes.life.front import LIGHTER_ANSWERS, LIGHTER_ROOM, Front
+from nodes.life.serving import Loaded
 from shards.errors import RunError
-from swarm.ask import Ask
 from swarm.errors import NotFound, Status
-from swarm.hops import Hop
-from swarm.messages import Request, Result
 from swarm.model import ModelInfo, Spec, Stage
+from swarm.requests.request import Ask
+from swarm.wire.hops import Hop
+from swarm.wire.messages import Request, Result
 
 SPEC = (Spec("x", "FP32", (-1, 4)),)
 STAGE = Stage(1, SPEC, SPEC, 1.0)

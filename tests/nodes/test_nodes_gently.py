@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from nodes.gently import NICE, gently, gently_off_loop
+from nodes.life.low_priority import NICE, gently, gently_off_loop
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="priorities of threads are Linux's")
 

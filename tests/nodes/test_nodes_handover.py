@@ -24,13 +24,18 @@ from stage_bench import (
     FakePublisher,
 )
 
-from nodes.intake import KEPT, STALE
-from nodes.outbox import Outbox
-from nodes.stage import AT_HAND, HANDED
-from swarm.claims import Lent
-from swarm.direct import LARGEST
+from nodes.stage.intake import KEPT, STALE
+from nodes.stage.outbox import Outbox
+from nodes.stage.server import AT_HAND, HANDED
 from swarm.errors import NotConnected, ResourceExhausted, Status
-from swarm.handover import (
+from swarm.fleet.placement import Near
+from swarm.lanes import DONE, PASSED_ON, REFUSED
+from swarm.local.host_socket import LARGEST
+from swarm.local.lending import Lent
+from swarm.model import ModelInfo, Stage
+from swarm.shm import Claim
+from swarm.subjects import Subjects
+from swarm.transport.handover import (
     AHEAD,
     ANSWER,
     HELD,
@@ -47,12 +52,7 @@ from swarm.handover import (
     SHORT,
     SILENT,
 )
-from swarm.lanes import DONE, PASSED_ON, REFUSED
-from swarm.model import ModelInfo, Stage
-from swarm.near import Near
-from swarm.shm import Claim
-from swarm.subjects import Subjects
-from swarm.tensors import Claimed
+from swarm.wire.tensors import Claimed
 
 NEXT = "_INBOX.next"
 BEFORE = "_INBOX.before.7"  # where the stage before waits for a word

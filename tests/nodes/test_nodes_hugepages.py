@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nodes import hugepages
-from nodes.hugepages import MADV_COLLAPSE, SETTING, collapse_memory
+from nodes.life import hugepages
+from nodes.life.hugepages import MADV_COLLAPSE, SETTING, collapse_memory
 
 MB = 1 << 20
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from stage_bench import Bench, FakeDelivery, FakeModel
 
-from nodes.intake import FORGOTTEN, KEPT, STALE
+from nodes.stage.intake import FORGOTTEN, KEPT, STALE
 from swarm.errors import NotConnected, Status, Unavailable
+from swarm.fleet.placement import Near
 from swarm.lanes import DONE, PASSED_ON
-from swarm.messages import Features
-from swarm.near import Near
+from swarm.wire.messages import Features
 
 
 @pytest.fixture

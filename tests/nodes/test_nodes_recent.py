@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodes.recent import MOST, REMEMBERED, Recent
+from nodes.stage.recent import MOST, REMEMBERED, Recent
 
 
 def test_an_id_is_remembered_for_a_while_and_then_forgotten() -> None:

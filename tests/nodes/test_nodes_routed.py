@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 import swarm
-from nodes.local import LocalMesh, local_mesh
-from nodes.supervisor import NodeProcess
-from shards.split import SplitResult, split
+from nodes.local.mesh import LocalMesh, local_mesh
+from nodes.local.supervisor import NodeProcess
+from shards.split.split import SplitResult, split
 from shards.zoo import digits_heldout, digits_model
-from swarm import jetstream
+from swarm.link import jetstream
 
 pytestmark = [pytest.mark.integration, pytest.mark.processes]
 

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nodes.router import Router
-from swarm.ask import Ask
+from nodes.life.router import Router
+from swarm.fleet.advertised import serves_entries
 from swarm.gossip import PeerView
-from swarm.messages import Features
 from swarm.model import ModelInfo, Spec, Stage
-from swarm.peerstate import serves_entries
+from swarm.requests.request import Ask
 from swarm.subjects import ANY
+from swarm.wire.messages import Features
 
 SPEC = (Spec("x", "FP32", (-1, 4)),)
 INFO = ModelInfo("m", "1", SPEC, SPEC, (Stage(1, SPEC, SPEC, 1.0), Stage(2, SPEC, SPEC, 1.0)))

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from stage_bench import LIMIT, POISON, Bench, FakeDelivery, FakeModel
 
-import nodes.outbox
+import nodes.stage.outbox
 from shards.errors import RunError
 from swarm.errors import NotConnected, ResourceExhausted, Status, SwarmError, Unavailable
 from swarm.flow.batching import BatchLimit
 from swarm.link import LinkMessage
-from swarm.messages import Features
+from swarm.wire.messages import Features
 
 
 @pytest.fixture
@@ -218,7 +218,7 @@ async def test_a_lane_that_stays_full_is_a_refusal_when_the_budget_is_over(
 async def test_a_message_that_was_given_back_is_not_sent_on_later(
     bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nodes.outbox, "RETRY_FULL_LANE", 0.05)
+    monkeypatch.setattr(nodes.stage.outbox, "RETRY_FULL_LANE", 0.05)
     b = bench(stage=1)
     b.publisher.refusals = [ResourceExhausted("full")]
     sent = b.send()
@@ -483,7 +483,7 @@ async def test_in_fast_mode_a_next_stage_without_a_node_is_told_to_the_requester
     bench: Callable[..., Bench],
 ) -> None:
     it = bench(FakeModel(compute_ms=0.01), stage=1)
-    for _ in range(nodes.outbox.KEPT_FRESH + 5):
+    for _ in range(nodes.stage.outbox.KEPT_FRESH + 5):
         made = it.send(fresh=True)
     assert (made.ended, it.answers()) == ("ack", {})
     [(pattern, told)] = it.link.callbacks.items()

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from nodes import supervisor as module
-from nodes.supervisor import BACKOFF, STABLE_AFTER, NodeProcess, Supervisor
+from nodes.local import supervisor as module
+from nodes.local.supervisor import BACKOFF, STABLE_AFTER, NodeProcess, Supervisor
 
 
 class World:

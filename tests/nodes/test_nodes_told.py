@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nodes.announce import Announcer
-from nodes.config import NodeConfig
-from nodes.counters import StageStats
-from nodes.router import Router
-from swarm.ask import Ask
+from nodes.life.announce import Announcer
+from nodes.life.config import NodeConfig
+from nodes.life.router import Router
+from nodes.stage.counters import StageStats
+from swarm.fleet.advertised import candidates, serving
+from swarm.fleet.membership import Membership
 from swarm.gossip import LAN, Gossip, PeerView, Request, Send
 from swarm.link import Link, LinkOptions
-from swarm.membership import Membership
-from swarm.messages import Features
 from swarm.model import ModelInfo, Spec, Stage
-from swarm.peerstate import candidates, serving
+from swarm.requests.request import Ask
 from swarm.subjects import Subjects
+from swarm.wire.messages import Features
 
 SPEC = (Spec("x", "FP32", (-1, 4)),)
 LONGEST = "m" * 128

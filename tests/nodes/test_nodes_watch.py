@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-import nodes.watch
-from nodes.watch import Watch
+import nodes.life.watch
+from nodes.life.watch import Watch
 from shards.errors import RunError
 from swarm.errors import Unavailable
 
@@ -103,7 +103,7 @@ async def settled(condition: Callable[[], Any]) -> None:
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Self-tests at each look."""
-    monkeypatch.setattr(nodes.watch, "SELF_TEST_EVERY", 0.0)
+    monkeypatch.setattr(nodes.life.watch, "SELF_TEST_EVERY", 0.0)
 
 
 async def test_a_run_that_hangs_is_given_back_and_the_stage_gets_a_new_session() -> None:
@@ -185,7 +185,7 @@ async def test_a_session_that_cannot_be_had_is_tried_for_again(error: Exception)
 async def test_a_long_reload_is_no_blocked_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """A large model takes its time to load; the process must not be ended for it."""
     ended: list[int] = []
-    monkeypatch.setattr(nodes.watch, "BLOCKED_FOR_GOOD", 1.2)
+    monkeypatch.setattr(nodes.life.watch, "BLOCKED_FOR_GOOD", 1.2)
     monkeypatch.setattr(os, "_exit", ended.append)
     server = FakeServer()
     scene = Scene(server)
@@ -200,7 +200,7 @@ async def test_a_loop_that_is_blocked_for_good_ends_the_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ended: list[int] = []
-    monkeypatch.setattr(nodes.watch, "BLOCKED_FOR_GOOD", 0.5)
+    monkeypatch.setattr(nodes.life.watch, "BLOCKED_FOR_GOOD", 0.5)
     monkeypatch.setattr(os, "_exit", ended.append)
     scene = Scene()
     async with scene.watched():

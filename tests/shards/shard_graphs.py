@@ -9,10 +9,10 @@ import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from shards.load import load_stage
 from shards.manifest import Manifest
-from shards.ort import make_session
-from shards.split import SplitResult
+from shards.runtimes.load import load_stage
+from shards.runtimes.ort import make_session
+from shards.split.split import SplitResult
 
 Arrays = Mapping[str, np.ndarray]
 F32 = TensorProto.FLOAT

@@ -23,7 +23,7 @@ from shard_graphs import (
     yolo_like,
 )
 
-from shards.split import split
+from shards.split.split import split
 
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
 NAMES = sorted(path.stem.removeprefix("light_") for path in LIGHT.glob("*.onnx"))

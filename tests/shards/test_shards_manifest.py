@@ -14,7 +14,7 @@ from shard_graphs import mlp, ssd_like
 
 from shards.errors import ArtifactError, ManifestError
 from shards.manifest import DTYPES, LighterModel, Manifest, TensorSpec, read_dir, sha256, write_dir
-from shards.split import SplitResult, split
+from shards.split.split import SplitResult, split
 
 RESULT = split(ssd_like().SerializeToString(), name="ssd", stages=3, profile=False)
 

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from onnx import ModelProto
 from shard_graphs import he, make, node, same, value, whole
 
-from shards.balance import balance
-from shards.check import check_split
-from shards.extract import extract, flow
-from shards.fuse import fuse
-from shards.graph import Graph
-from shards.infer import infer
-from shards.profile import run_chain
-from shards.source import normalize
+from shards.graph.extract import extract, flow
+from shards.graph.fuse import fuse
+from shards.graph.graph import Graph
+from shards.graph.infer import infer
+from shards.split.balance import balance
+from shards.split.check import check_split
+from shards.split.profile import run_chain
+from shards.split.source import normalize
 
 UNARY = ("Relu", "Tanh", "Sigmoid", "Neg", "Identity", "Softplus")
 BINARY = ("Add", "Mul", "Sub", "Max")

@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shard_graphs import mlp
 
-import shards.plan
-from shards.balance import balance
+import shards.split.plan
 from shards.errors import ModelError
-from shards.fuse import fuse
-from shards.graph import Graph
-from shards.infer import infer
-from shards.profile import time_stages
-from shards.refine import ROUNDS, refine
-from shards.split import split
+from shards.graph.fuse import fuse
+from shards.graph.graph import Graph
+from shards.graph.infer import infer
+from shards.split.balance import balance
+from shards.split.profile import time_stages
+from shards.split.refine import ROUNDS, refine
+from shards.split.split import split
 
 Measure = Callable[[Sequence[int]], "list[float] | None"]
 
@@ -150,10 +150,10 @@ def test_a_split_goes_by_what_its_stages_take(monkeypatch: pytest.MonkeyPatch) -
         half = len(graph) / 2
         return [sum(3.0 if at < half else 1.0 for at in range(a, b)) for a, b in pairwise(ends)]
 
-    monkeypatch.setattr(shards.plan, "time_stages", stages)
-    monkeypatch.setattr(shards.plan, "LEAST_MS", 0.0)
+    monkeypatch.setattr(shards.split.plan, "time_stages", stages)
+    monkeypatch.setattr(shards.split.plan, "LEAST_MS", 0.0)
     monkeypatch.setattr(
-        shards.plan, "time_segments", lambda g, t, bounds, f: [1.0] * (len(bounds) - 1)
+        shards.split.plan, "time_segments", lambda g, t, bounds, f: [1.0] * (len(bounds) - 1)
     )
     result = split(mlp(layers=12).SerializeToString(), name="m", stages=2)
     last = result.manifest.shards[-1]
@@ -166,7 +166,9 @@ def test_stages_of_next_to_nothing_are_not_timed_once_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
-        shards.plan, "time_stages", lambda *_, **__: pytest.fail("it is noise that would choose")
+        shards.split.plan,
+        "time_stages",
+        lambda *_, **__: pytest.fail("it is noise that would choose"),
     )
     assert len(split(mlp(layers=6).SerializeToString(), name="m", stages=3).manifest.shards) == 3
 
@@ -177,6 +179,6 @@ def test_stages_that_cannot_be_timed_are_those_of_the_segments(
     def fails(*_: object, **__: object) -> list[float]:
         raise ModelError("no memory left")
 
-    monkeypatch.setattr(shards.plan, "time_stages", fails)
-    monkeypatch.setattr(shards.plan, "LEAST_MS", 0.0)
+    monkeypatch.setattr(shards.split.plan, "time_stages", fails)
+    monkeypatch.setattr(shards.split.plan, "LEAST_MS", 0.0)
     assert len(split(mlp(layers=6).SerializeToString(), name="m", stages=3).manifest.shards) == 3

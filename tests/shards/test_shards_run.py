@@ -18,7 +18,6 @@ from onnx import TensorProto
 from shard_graphs import make, mlp, node, ssd_like, value, weights
 
 import shards
-from shards import ort as ort_module
 from shards.errors import (
     ArtifactError,
     InputError,
@@ -27,12 +26,13 @@ from shards.errors import (
     RunError,
     RunTerminated,
 )
-from shards.load import StageRuntime, load_lighter, load_stage
-from shards.ort import OrtRuntime
-from shards.runtime import CancelToken, check_feeds
+from shards.runtimes import ort as ort_module
+from shards.runtimes.load import StageRuntime, load_lighter, load_stage
+from shards.runtimes.ort import OrtRuntime
+from shards.runtimes.runtime import CancelToken, check_feeds
+from shards.runtimes.synthetic import deviation, random_feeds
 from shards.specs import TensorSpec
-from shards.split import SplitResult, split
-from shards.synthetic import deviation, random_feeds
+from shards.split.split import SplitResult, split
 
 MLP = split(mlp().SerializeToString(), name="mlp", stages=2, profile=False)
 SSD = split(ssd_like().SerializeToString(), name="ssd", stages=2, profile=False)
@@ -48,8 +48,9 @@ def floats(*shape: int, seed: int = 3) -> np.ndarray:
 
 def test_importing_the_package_loads_no_runtime_and_no_onnx() -> None:
     code = (
-        "import sys, shards, shards.errors, shards.manifest, shards.runtime, shards.ort, "
-        "shards.load; import json; print(json.dumps([m for m in sys.modules if "
+        "import json, sys, shards, shards.errors, shards.manifest, shards.runtimes.runtime, "
+        "shards.runtimes.ort, shards.runtimes.load; "
+        "print(json.dumps([m for m in sys.modules if "
         "m.split('.')[0] in ('onnx', 'onnxruntime', 'nats', 'swarm', 'nodes')]))"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)

@@ -23,15 +23,15 @@ from shard_graphs import (
     yolo_like,
 )
 
-from shards.check import check_split
-from shards.cuts import nearest, sensible, thin
 from shards.errors import ManifestError, ModelError, SplitError
-from shards.extract import extract, flow
-from shards.fuse import fuse
-from shards.graph import Graph
-from shards.infer import infer
-from shards.source import read_model
-from shards.split import SplitResult, split
+from shards.graph.cuts import nearest, sensible, thin
+from shards.graph.extract import extract, flow
+from shards.graph.fuse import fuse
+from shards.graph.graph import Graph
+from shards.graph.infer import infer
+from shards.split.check import check_split
+from shards.split.source import read_model
+from shards.split.split import SplitResult, split
 
 
 def floats(*shape: int, seed: int = 5) -> np.ndarray:

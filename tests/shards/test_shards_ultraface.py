@@ -10,7 +10,7 @@ import pytest
 from shard_graphs import chained, same, whole
 from skimage import data, transform
 
-from shards.split import split
+from shards.split.split import split
 
 ROOT = Path(os.environ.get("SWARM_TEST_MODELS", Path(__file__).parents[3] / "shared/models"))
 MODEL = ROOT / "ultraface" / "version-RFB-320.onnx"

@@ -10,7 +10,7 @@ import pytest
 import uvloop
 from real_server import Links
 
-from swarm.server import EmbeddedServer
+from swarm.services.embedded import EmbeddedServer
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from swarm.messages import Features
-from swarm.tensors import DTYPES
+from swarm.wire.messages import Features
+from swarm.wire.tensors import DTYPES
 
 
 def features(**changes: Any) -> Features:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from swarm.link import Link, LinkMessage, LinkOptions
-from swarm.server import EmbeddedServer
+from swarm.services.embedded import EmbeddedServer
 
 
 async def eventually(

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm import beat as beats
-from swarm.beat import BEAT, beat, next_beat
+from swarm import periodic as beats
+from swarm.periodic import BEAT, beat, next_beat
 
 PERIODS = [BEAT, 3 * BEAT, 5 * BEAT]
 

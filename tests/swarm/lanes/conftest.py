@@ -9,7 +9,7 @@ from lane_tools import Bench
 from real_server import Links
 
 from swarm.lanes import LaneOptions
-from swarm.server import EmbeddedServer
+from swarm.services.embedded import EmbeddedServer
 
 
 @pytest.fixture

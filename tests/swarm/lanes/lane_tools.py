@@ -7,7 +7,6 @@ from typing import Any
 
 from real_server import Links
 
-from swarm import jetstream
 from swarm.errors import SwarmError
 from swarm.lanes import (
     Delivery,
@@ -17,7 +16,7 @@ from swarm.lanes import (
     consumer_config,
     ensure_lanes,
 )
-from swarm.link import Link
+from swarm.link import Link, jetstream
 from swarm.subjects import Subjects, api
 
 SUBJECTS = Subjects("test")

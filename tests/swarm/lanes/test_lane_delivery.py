@@ -9,11 +9,12 @@ import pytest
 from lane_tools import CONSUMER, STREAM, Bench, bodies
 from real_server import eventually
 
-from swarm import jetstream
-from swarm.beat import next_beat
-from swarm.lanes import FALLBACK, PRIMARY, STANDBY, LaneOptions
+from swarm.lanes import LaneOptions
 from swarm.lanes.consumer import AHEAD, REST, SLOW
+from swarm.link import jetstream
 from swarm.link.gather import Gather
+from swarm.periodic import next_beat
+from swarm.priorities import FALLBACK, PRIMARY, STANDBY
 from swarm.subjects import api
 
 pytestmark = pytest.mark.integration

@@ -10,7 +10,6 @@ import pytest
 from lane_tools import STREAM, SUBJECT, Bench, bodies
 from real_server import eventually, hang, resume
 
-from swarm import jetstream
 from swarm.errors import (
     ApiError,
     DecodeError,
@@ -22,7 +21,8 @@ from swarm.errors import (
 )
 from swarm.lanes import Publisher, publisher
 from swarm.lanes.publisher import lane_error
-from swarm.server import EmbeddedServer
+from swarm.link import jetstream
+from swarm.services.embedded import EmbeddedServer
 from swarm.subjects import api
 
 pytestmark = pytest.mark.integration

@@ -9,9 +9,9 @@ import pytest
 from lane_tools import CONSUMER, STREAM, Bench, bodies
 from real_server import eventually
 
-from swarm import jetstream
-from swarm.lanes import STANDBY
-from swarm.server import EmbeddedServer
+from swarm.link import jetstream
+from swarm.priorities import STANDBY
+from swarm.services.embedded import EmbeddedServer
 from swarm.subjects import api
 
 pytestmark = pytest.mark.integration

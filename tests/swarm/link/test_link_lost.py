@@ -12,7 +12,7 @@ import pytest
 from real_server import Inbox, Links, eventually, hang, resume
 
 from swarm.errors import NotConnected
-from swarm.server import EmbeddedServer
+from swarm.services.embedded import EmbeddedServer
 
 pytestmark = pytest.mark.integration
 

@@ -11,7 +11,7 @@ from real_server import Inbox, Links, eventually
 
 from swarm.errors import NoResponders, NotConnected, ResourceExhausted
 from swarm.link import Link, LinkMessage, LinkOptions
-from swarm.server import EmbeddedServer
+from swarm.services.embedded import EmbeddedServer
 
 pytestmark = pytest.mark.integration
 

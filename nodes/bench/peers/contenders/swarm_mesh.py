@@ -1,6 +1,6 @@
 """The mesh itself: the workload's stage files as the shards of one model, a node process each.
 
-Nodes are started as a user starts them (``python -m nodes.node_cli``) and the client is the one a
+Nodes are started as a user starts them (``python -m nodes.cli.node``) and the client is the one a
 user imports. Nothing is split: the manifest names the very files that every contender runs.
 
 ``Swarm`` is the durable lane; ``SwarmCore`` the fast mode (``delivery core``), which stores
@@ -129,7 +129,7 @@ class Swarm(AsyncContender):
             raise self._failure
 
     def _live(self) -> None:
-        from nodes.process import run_event_loop
+        from nodes.life.process import run_event_loop
 
         try:
             run_event_loop(self._serve())
@@ -139,7 +139,7 @@ class Swarm(AsyncContender):
             self._ready.set()
 
     async def _serve(self) -> None:
-        from nodes.local import local_mesh, push
+        from nodes.local.mesh import local_mesh, push
 
         manifest, files = self._version or manifest_of(self.workload)
         room = max(16 << 20, 2 * self.workload.largest + (1 << 20))

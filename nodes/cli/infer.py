@@ -1,0 +1,140 @@
+"""`swarm infer`: one request, or many with percentiles."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+import swarm
+from nodes.cli.console import duration, guarded, out, print_json
+from swarm.errors import InvalidArgument, Status, error_for
+from swarm.wire.messages import Result
+from swarm.wire.tensors import datatype_of
+
+
+def read_inputs(path: str) -> dict[str, np.ndarray]:
+    """The arrays of an .npz file, by name. Raises `InvalidArgument`."""
+    try:
+        with np.load(Path(path), allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except (OSError, ValueError, AttributeError) as error:
+        raise InvalidArgument(
+            f"{path} is no .npz file of arrays ({error}): write one with numpy.savez(path, "
+            "input_name=array)"
+        ) from None
+
+
+def run_infer(
+    model: str,
+    source: str,
+    output: str,
+    repeat: int,
+    concurrency: int,
+    budget: str,
+    nats: str,
+    mesh: str,
+    delivery: str,
+    as_json: bool,
+) -> int:
+    async def main() -> int:
+        inputs, seconds = read_inputs(source), duration(budget)
+        async with swarm.connect(nats, mesh, agent="swarm-infer") as client:
+            results = await ask_many(client, model, inputs, seconds, repeat, concurrency, delivery)
+        answered = [r for r in results if r.status is Status.OK]
+        if answered and output:
+            np.savez(output, **answered[-1].outputs)  # type: ignore[arg-type]
+        if as_json:
+            print_json(summary(results, with_outputs=not output))
+        elif answered:
+            show(results, output)
+        failed = [r for r in results if r.status is not Status.OK]
+        if failed and not as_json:
+            where = f" (stage {failed[-1].stage}, {failed[-1].node})" if failed[-1].node else ""
+            raise error_for(failed[-1].status, failed[-1].message + where)
+        return 1 if failed else 0
+
+    return guarded(main, as_json)
+
+
+async def ask_many(
+    client: swarm.Mesh,
+    model: str,
+    inputs: dict[str, np.ndarray],
+    budget: float,
+    repeat: int,
+    concurrency: int,
+    delivery: str = "durable",
+) -> list[Result]:
+    """`repeat` requests, `concurrency` at a time; failures are results too."""
+    results: list[Result] = []
+    remaining = iter(range(repeat))
+
+    async def ask() -> None:
+        for _ in remaining:
+            results.append(await client.ask(model, inputs, budget, delivery=delivery))
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(min(concurrency, repeat)):
+            group.create_task(ask())
+    return results
+
+
+def summary(results: list[Result], with_outputs: bool) -> dict[str, Any]:
+    """What `--json` prints: the last result, and percentiles over all."""
+    last = results[-1]
+    latencies = np.array([r.latency for r in results]) * 1e3
+    doc: dict[str, Any] = {
+        "id": last.id,
+        "model": last.model,
+        "version": last.version,
+        "status": str(last.status),
+        "degraded": last.degraded,
+        "latency_ms": round(last.latency * 1e3, 3),
+        "hops": [hop.as_doc() for hop in last.hops],
+        "requests": len(results),
+        "answered": sum(r.status is Status.OK for r in results),
+        "p50_ms": round(float(np.percentile(latencies, 50)), 3),
+        "p99_ms": round(float(np.percentile(latencies, 99)), 3),
+    }
+    if last.status is not Status.OK:
+        doc["error"] = last.message
+    elif with_outputs:
+        doc["outputs"] = [
+            {
+                "name": name,
+                "datatype": datatype_of(array),
+                "shape": list(array.shape),
+                "data": array.reshape(-1).tolist(),
+            }
+            for name, array in last.outputs.items()
+        ]
+    return doc
+
+
+def show(results: list[Result], output: str) -> None:
+    """For people: the outputs, and where the time went."""
+    last = next(r for r in reversed(results) if r.status is Status.OK)
+    for name, array in last.outputs.items():
+        text = np.array2string(array, precision=5, threshold=40, edgeitems=4)
+        out.print(f"{name} {datatype_of(array)} {list(array.shape)}", markup=False)
+        if not output:
+            out.print(text, markup=False)
+    table = Table("stage", "node", "queue ms", "compute ms", "batch")
+    for hop in last.hops:
+        table.add_row(
+            str(hop.stage),
+            hop.node,
+            f"{hop.queue_us / 1e3:.2f}",
+            f"{hop.compute_us / 1e3:.2f}",
+            str(hop.batch),
+        )
+    out.print(table)
+    doc = summary(results, with_outputs=False)
+    out.print(
+        f"{doc['answered']} of {doc['requests']} answered, latency p50 {doc['p50_ms']} ms, "
+        f"p99 {doc['p99_ms']} ms" + (", degraded" if last.degraded else "")
+    )

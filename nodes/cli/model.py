@@ -1,0 +1,183 @@
+"""`swarm model …`: split, inspect, push, list, promote, rollback."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+import swarm
+from nodes.cli.console import err, guarded, out, print_json, with_mesh
+from shards.manifest import Manifest, read_dir, write_dir
+from swarm.errors import InvalidArgument
+
+
+def model_name(path: str) -> str:
+    """A model name from a file's name: what may not stand in a subject becomes `-`."""
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", Path(path).stem).strip("-") or "model"
+
+
+def read_model(path: str) -> Path:
+    """The file, checked. Raises `InvalidArgument`."""
+    file = Path(path)
+    if not file.is_file():
+        raise InvalidArgument(f"{path}: no such file; give an .onnx file")
+    return file
+
+
+def run_split(
+    file: str,
+    output: str,
+    stages: int,
+    cuts: str,
+    edge_layers: int,
+    edge_cut: str,
+    lighter: str,
+    name: str,
+    version: str,
+    as_json: bool,
+) -> int:
+    async def main() -> int:
+        from shards.split.split import split
+
+        if not as_json:
+            err.print(f"splitting {file}: timing its segments …")
+        result = split(
+            read_model(file),
+            name=name or model_name(file),
+            version=version,
+            stages=stages if not cuts else None,
+            cuts=[c for c in cuts.split(",") if c] or None,
+            edge_layers=edge_layers or None,
+            edge_cut=edge_cut or None,
+            lighter=read_model(lighter).read_bytes() if lighter else None,
+        )
+        write_dir(output, result.manifest, result.files)
+        show(result.manifest, as_json)
+        if not as_json:
+            err.print(f"written to {output}; next: swarm model push {output}")
+        return 0
+
+    return guarded(main, as_json)
+
+
+def run_inspect(folder: str, as_json: bool) -> int:
+    async def main() -> int:
+        manifest, fetch = read_dir(folder)
+        for name in manifest.files():
+            fetch(name)  # verifies its hash
+        show(manifest, as_json)
+        return 0
+
+    return guarded(main, as_json)
+
+
+def show(manifest: Manifest, as_json: bool) -> None:
+    """The shards of a manifest, as a table or a JSON document."""
+    rows: list[dict[str, Any]] = [
+        {
+            "stage": shard.stage,
+            "layers": [shard.start, shard.end],
+            "compute_ms": round(shard.compute_ms, 4),
+            "weights_bytes": shard.bytes,
+            "receives": {s.name: [s.datatype, list(s.shape)] for s in shard.receives},
+            "receives_bytes": sum(s.nbytes for s in shard.receives),
+        }
+        for shard in manifest.shards
+    ]
+    if as_json:
+        print_json(
+            {
+                "model": manifest.model,
+                "version": manifest.version,
+                "batchable": manifest.batchable,
+                "lighter": manifest.lighter is not None,
+                "shards": rows,
+            }
+        )
+        return
+    table = Table(title=f"{manifest.model}@{manifest.version}")
+    for heading in ("stage", "layers", "compute ms", "shard KB", "receives", "KB"):
+        table.add_column(heading, justify="left" if heading == "receives" else "right")
+    for row in rows:
+        tensors = ", ".join(f"{n} {d[0]}{d[1]}" for n, d in row["receives"].items())
+        table.add_row(
+            "edge (0)" if row["stage"] == 0 else str(row["stage"]),
+            "[{}, {})".format(*row["layers"]).replace("[", r"\["),
+            f"{row['compute_ms']:.3f}",
+            f"{row['weights_bytes'] / 1024:.0f}",
+            tensors.replace("[", r"\["),
+            f"{row['receives_bytes'] / 1024:.1f}",
+        )
+    out.print(table)
+
+
+def run_push(folder: str, promote: bool, nats: str, mesh: str, as_json: bool) -> int:
+    async def work(client: swarm.Mesh) -> int:
+        manifest, fetch = read_dir(folder)
+        files = {name: fetch(name) for name in manifest.files()}
+        info = await client.registry.push(
+            manifest.to_json(),
+            files,
+            lambda name, size: None if as_json else err.print(f"  {name} ({size / 1024:.0f} KB)"),
+        )
+        if promote:
+            await client.registry.promote(info.model, info.version)
+        serving = await client.registry.serving(info.model)
+        doc = {"model": info.model, "version": info.version, "serving": serving}
+        if as_json:
+            print_json(doc)
+        else:
+            out.print(f"pushed {info.model}@{info.version}; version {serving} serves")
+            out.print(
+                f"next, on each device: swarm-node --role shard-1 --model {info.model} --nats URL"
+            )
+        return 0
+
+    return with_mesh(nats, mesh, as_json, work)
+
+
+def run_list(nats: str, mesh: str, as_json: bool) -> int:
+    async def work(client: swarm.Mesh) -> int:
+        rows: list[dict[str, Any]] = []
+        for model, version in await client.registry.models():
+            desired = await client.registry.desired(model) or {"serve": []}
+            share = next(
+                (e.get("share", 100) for e in desired["serve"] if e["version"] == version), 0
+            )
+            rows.append({"model": model, "version": version, "share": share})
+        if as_json:
+            print_json({"models": rows})
+            return 0
+        table = Table("model", "version", "share of traffic")
+        for row in rows:
+            table.add_row(row["model"], row["version"], f"{row['share']} %")
+        out.print(table if rows else f"no models in mesh {mesh!r}: swarm model push DIR")
+        return 0
+
+    return with_mesh(nats, mesh, as_json, work)
+
+
+def run_promote(model: str, nats: str, mesh: str, as_json: bool) -> int:
+    async def work(client: swarm.Mesh) -> int:
+        name, _, version = model.partition("@")
+        if not version:
+            raise InvalidArgument(f"{model!r}: say which version, as NAME@VERSION")
+        previous = await client.registry.promote(name, version)
+        doc = {"model": name, "version": version, "previous": previous}
+        print_json(doc) if as_json else out.print(f"{name}@{version} serves (was {previous})")
+        return 0
+
+    return with_mesh(nats, mesh, as_json, work)
+
+
+def run_rollback(model: str, nats: str, mesh: str, as_json: bool) -> int:
+    async def work(client: swarm.Mesh) -> int:
+        version = await client.registry.rollback(model)
+        doc = {"model": model, "version": version}
+        print_json(doc) if as_json else out.print(f"{model}@{version} serves again")
+        return 0
+
+    return with_mesh(nats, mesh, as_json, work)

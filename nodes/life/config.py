@@ -1,0 +1,166 @@
+"""What a node is told at its start, and what follows from a model's manifest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from swarm.errors import InvalidArgument, ResourceExhausted
+from swarm.flow.ack_wait import ack_wait_for
+from swarm.gossip import LAN, LOCAL, WAN, GossipConfig
+from swarm.lanes import LaneOptions
+from swarm.link import Link, LinkOptions
+from swarm.model import ModelInfo
+from swarm.priorities import FALLBACK, PRIMARY, STANDBY
+from swarm.subjects import token
+
+LANE_SECONDS = 0.25  # work that a lane may hold, by the slowest stage's time
+MOST_CREDIT = 32
+HELD_SECONDS = 0.005  # work that a node may hold beyond what it runs
+HEADER_ROOM = 64 * 1024  # bytes for a message's header beside its tensors
+
+
+@dataclass(frozen=True)
+class NodeConfig:
+    """role: `shard-K`, `fallback`, `gateway` or `edge`. model: NAME or NAME@VERSION.
+
+    threads: ONNX Runtime threads for one stage. credit: messages asked for and in hand per
+    lane, 0 for what suits the stage (see `credit_of`). storage: of the lanes, `memory` or
+    `file`, decided by whichever node makes them. max_batch, max_wait (seconds):
+    micro-batching. gossip: a preset. mesh_key: 16 to 64 bytes that all nodes share; gossip
+    without it is refused. quota: requests a second that one agent may send to this node, 0
+    for any number. state_dir: where durable state is kept, '' for nowhere. shm: whether large
+    tensors may go through shared memory on this host.
+    """
+
+    role: str
+    model: str = ""
+    mesh: str = "default"
+    link: LinkOptions = field(default_factory=LinkOptions)
+    node: str = ""
+    standby: bool = False
+    threads: int = 1
+    credit: int = 0
+    storage: str = "memory"
+    replicas: int = 1
+    max_batch: int = 4
+    max_wait: float = 0.0005
+    budget: float = 5.0
+    gossip: GossipConfig = LAN
+    mesh_key: bytes | None = None
+    quota: float = 0.0
+    state_dir: str = ""
+    shm: bool = True
+
+    def __post_init__(self) -> None:
+        token(self.mesh, "mesh name")
+        if self.role not in ("fallback", "gateway", "edge") and self.stage < 1:
+            raise InvalidArgument(
+                f"role {self.role!r}: it is shard-1, shard-2 …, fallback, gateway or edge"
+            )
+        if self.role != "gateway":
+            token(self.model_name, "model name (--model NAME[@VERSION])")
+            if self.version:
+                token(self.version, "version")
+
+    @property
+    def stage(self) -> int:
+        """K of `shard-K`, else 0."""
+        head, _, number = self.role.partition("-")
+        return int(number) if head == "shard" and number.isdigit() else 0
+
+    @property
+    def model_name(self) -> str:
+        return self.model.partition("@")[0]
+
+    @property
+    def version(self) -> str:
+        """The pinned version, or '' to follow the mesh's desired state."""
+        return self.model.partition("@")[2]
+
+    @property
+    def priority(self) -> int:
+        if self.role == "fallback":
+            return FALLBACK
+        return STANDBY if self.standby else PRIMARY
+
+    def stages_of(self, info: ModelInfo) -> list[int]:
+        """The stages that this node serves. Raises `InvalidArgument` when there are none."""
+        if self.role == "fallback":
+            return [stage.stage for stage in info.stages]
+        if not self.stage:
+            return []
+        if self.stage > info.last:
+            raise InvalidArgument(
+                f"{info.model}@{info.version} has {info.last} stages: there is no {self.role}; "
+                f"use shard-1 to shard-{info.last}"
+            )
+        return [self.stage]
+
+
+def lane_options(info: ModelInfo, config: NodeConfig) -> LaneOptions:
+    """Depth and ack_wait of a model's lanes, from its measured stage times.
+
+    The depth bounds how long a request can wait: a lane holds a quarter of a second of the
+    slowest stage's work, 16 to 512 messages. Every node computes the same from the same
+    manifest, so it does not matter which one makes the lanes.
+    """
+    slowest = max(stage.compute_ms for stage in info.stages) / 1e3
+    depth = int(min(512, max(16, LANE_SECONDS / max(slowest, 1e-6))))
+    # A manifest knows medians; a p99 of a busy device is a few times that.
+    ack_wait = ack_wait_for(slowest * 3)
+    return LaneOptions(
+        depth=depth,
+        ack_wait=ack_wait,
+        storage=config.storage,
+        replicas=config.replicas,
+    )
+
+
+def credit_of(fixed: int, compute: float) -> tuple[int, int]:
+    """(least, most) messages that a node asks for and has in hand, by a run's seconds.
+
+    A long run's node asks for one ahead only, since what it holds another could have begun;
+    short runs grow to what hides a round trip, while messages wait. Kept small when they do
+    not: a hung node holds back what it has asked for, one ack_wait each.
+    """
+    if fixed:
+        return fixed, fixed
+    most = int(min(MOST_CREDIT, max(2, HELD_SECONDS / max(compute, 1e-6))))
+    return min(4, most), most
+
+
+def check_payload(info: ModelInfo, link: Link) -> None:
+    """Raises `ResourceExhausted` when a cut does not fit into the server's messages."""
+    for stage in info.stages:
+        needed = stage.message_bytes + HEADER_ROOM
+        if needed > link.max_payload:
+            raise ResourceExhausted(
+                f"stage {stage.stage} of {info.model} exchanges {stage.message_bytes} bytes, and "
+                f"this server's max_payload is {link.max_payload}: set `max_payload: {needed}` "
+                "in its configuration, or choose a smaller cut (`swarm model inspect`)"
+            )
+
+
+def gossip_preset(name: str) -> GossipConfig:
+    """`local`, `lan` or `wan`. Raises `InvalidArgument`."""
+    presets = {"local": LOCAL, "lan": LAN, "wan": WAN}
+    if name not in presets:
+        raise InvalidArgument(f"--gossip {name!r}: it is {', '.join(presets)}")
+    return presets[name]
+
+
+def read_mesh_key(path: str) -> bytes | None:
+    """The mesh's key from a file, or None without one. Raises `InvalidArgument`."""
+    if not path:
+        return None
+    try:
+        key = Path(path).read_bytes().strip()
+    except OSError as error:
+        raise InvalidArgument(f"--mesh-key {path}: {error}") from None
+    if not 16 <= len(key) <= 64:
+        raise InvalidArgument(
+            f"--mesh-key {path} holds {len(key)} bytes; 16 to 64 are needed: "
+            "`openssl rand -hex 32 > mesh.key`"
+        )
+    return key

@@ -1,0 +1,217 @@
+"""The edge: captures, runs the first layers, publishes features, hands results to a sink.
+
+    source ─► bounded queue ─► in_flight tasks: stage 0, mesh ─► sink
+              (drop-oldest | block)
+
+Raw input stays in this process: what leaves it is the output of stage 0, or the model's
+input where the model was split without edge layers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import sys
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nodes.life.node import Node
+from swarm.errors import InvalidArgument, Status, SwarmError
+from swarm.wire.messages import Request, Result
+
+log = logging.getLogger("swarm.edge")
+
+
+@dataclass(frozen=True)
+class EdgeOptions:
+    """rate: captures a second. queue: captures that may wait. in_flight: requests at a time.
+    budget: seconds a capture has. count: captures in all, 0 for endless."""
+
+    source: str = "digits"
+    rate: float = 30.0
+    sink: str = "stdout"
+    on_full: str = "drop-oldest"
+    queue: int = 8
+    in_flight: int = 8
+    count: int = 0
+    budget: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.on_full not in ("drop-oldest", "block"):
+            raise InvalidArgument(f"--on-full {self.on_full!r}: it is drop-oldest or block")
+
+
+def open_source(name: str) -> list[dict[str, np.ndarray]]:
+    """The captures of a source, played in turn for ever. Raises `InvalidArgument`.
+
+    `digits`: the held-out handwritten digits, one image each. `FILE.npz`: arrays named as
+    the model's inputs; axis 0 counts the captures, each is sent as a batch of one.
+    """
+    if name == "digits":
+        from shards.zoo import digits_heldout
+
+        images, _labels = digits_heldout()
+        return [{"image": images[i : i + 1]} for i in range(len(images))]
+    path = Path(name)
+    if path.suffix != ".npz" or not path.exists():
+        raise InvalidArgument(f"--source {name!r}: it is `digits` or an existing .npz file")
+    with np.load(path) as arrays:
+        columns = {key: arrays[key] for key in arrays.files}
+    lengths = {len(column) for column in columns.values() if column.ndim}
+    if len(lengths) != 1:
+        raise InvalidArgument(f"{name}: all arrays must have the same number of captures")
+    return [
+        {key: column[i : i + 1] for key, column in columns.items()} for i in range(lengths.pop())
+    ]
+
+
+@dataclass(slots=True)
+class EdgeCounters:
+    captured: int = 0
+    dropped: int = 0
+    answered: int = 0
+    failed: int = 0
+    degraded: int = 0
+
+    def as_doc(self) -> dict[str, int]:
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+
+@dataclass
+class Edge:
+    """`run(stop)`: the node's life, with capture beside it."""
+
+    node: Node
+    options: EdgeOptions
+    counters: EdgeCounters = field(default_factory=EdgeCounters)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Ends when `count` captures were answered or, on `stop`, when those under way are.
+
+        Raises `SwarmError`.
+        """
+        captures = open_source(self.options.source)
+        self._queue: deque[tuple[int, dict[str, np.ndarray]]] = deque()
+        self._filled = asyncio.Event()
+        self._room = asyncio.Event()
+        self._ended = asyncio.Event()
+        finished = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            life = group.create_task(self.node.run(finished), name="node")
+            work = group.create_task(self._work(captures), name="edge")
+            waiter = group.create_task(stop.wait(), name="stop")
+            await asyncio.wait({life, work, waiter}, return_when=asyncio.FIRST_COMPLETED)
+            if self.node.became_ready.is_set() and not work.done() and not life.done():
+                self._ended.set()
+                self._room.set()
+                self._filled.set()
+                await asyncio.wait(
+                    {work, life},
+                    timeout=self.options.budget + 1.0,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+            waiter.cancel()
+            work.cancel()
+            self.node.extra["edge"] = self.counters.as_doc()
+            finished.set()
+
+    async def _work(self, captures: list[dict[str, np.ndarray]]) -> None:
+        await self.node.became_ready.wait()
+        async with asyncio.TaskGroup() as group:
+            for number in range(self.options.in_flight):
+                group.create_task(self._send(), name=f"sender {number}")
+            await self._capture(iter_endless(captures))
+            # From here on each sender ends as soon as the queue is empty.
+            self._ended.set()
+            self._filled.set()
+
+    async def _capture(self, captures: Iterator[dict[str, np.ndarray]]) -> None:
+        """At the source's pace, whatever inference does."""
+        loop = asyncio.get_running_loop()
+        options, counters = self.options, self.counters
+        began = loop.time()
+        for sequence, inputs in enumerate(captures):
+            if options.count and sequence >= options.count:
+                return
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(began + sequence / options.rate):
+                    await self._ended.wait()
+            while len(self._queue) >= options.queue and not self._ended.is_set():
+                if options.on_full == "drop-oldest":
+                    self._queue.popleft()
+                    counters.dropped += 1
+                else:
+                    self._room.clear()
+                    await self._room.wait()
+            if self._ended.is_set():
+                return
+            counters.captured += 1
+            self._queue.append((sequence, inputs))
+            self._filled.set()
+
+    async def _send(self) -> None:
+        node = self.node
+        assert node.front is not None
+        while True:
+            while not self._queue:
+                if self._ended.is_set():
+                    return
+                self._filled.clear()
+                await self._filled.wait()
+            sequence, inputs = self._queue.popleft()
+            self._room.set()
+            request = Request(inputs, budget=self.options.budget, agent=node.id)
+            result = await node.front.answer(node.config.model_name, request, sequence)
+            self._count(result)
+            self._deliver(sequence, result)
+
+    def _count(self, result: Result) -> None:
+        if result.status is Status.OK:
+            self.counters.answered += 1
+            self.counters.degraded += result.degraded
+        else:
+            self.counters.failed += 1
+        self.node.extra["edge"] = self.counters.as_doc()
+
+    def _deliver(self, sequence: int, result: Result) -> None:
+        data = json.dumps(result_line(sequence, result), separators=(",", ":"))
+        if self.options.sink == "stdout":
+            sys.stdout.write(data + "\n")
+            sys.stdout.flush()
+            return
+        try:
+            subject = self.node.mesh.subjects.results(self.options.sink)
+            self.node.mesh.link.publish(subject, data.encode())
+        except SwarmError as error:
+            log.info("a result could not be published: %s", error)
+
+
+def iter_endless(captures: list[dict[str, np.ndarray]]) -> Iterator[dict[str, np.ndarray]]:
+    """The captures again and again."""
+    while True:
+        yield from captures
+
+
+def result_line(sequence: int, result: Result) -> dict[str, Any]:
+    """What a sink gets for one capture; times in milliseconds."""
+    line: dict[str, Any] = {
+        "sequence": sequence,
+        "id": result.id,
+        "status": str(result.status),
+        "latency_ms": round(result.latency * 1e3, 3),
+        "degraded": result.degraded,
+        "attempt": result.attempt,
+        "hops": [hop.as_doc() for hop in result.hops],
+    }
+    if result.status is Status.OK:
+        line["outputs"] = {name: array.tolist() for name, array in result.outputs.items()}
+    else:
+        line["error"] = result.message
+    return line

@@ -1,0 +1,138 @@
+"""Which lane a request takes: the routing table fed from gossip and desired state."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from swarm.fleet.advertised import candidates
+from swarm.gossip import PeerView
+from swarm.model import ModelInfo
+from swarm.requests.request import Ask
+from swarm.routing import ANY, RequestInfo, RoutingTable
+from swarm.routing.errors import BadDesiredState
+from swarm.routing.table import Route
+from swarm.wire.messages import Features
+
+log = logging.getLogger("swarm.routing")
+
+OBSERVE_EVERY = 0.1  # seconds: gossip is no fresher
+
+
+@dataclass(slots=True)
+class Picked:
+    """A lane, and what must be told to the policy when the request has ended."""
+
+    lane: str
+    route: Route | None = None
+    at: float = 0.0
+
+
+class Router:
+    """One node's routing, for requests it sends to stage 1 and for the stages it feeds.
+
+    tell(kind, detail): where a policy's events go (an adaptive policy that yields says so).
+    """
+
+    def __init__(
+        self,
+        view: Callable[[], Mapping[str, PeerView]],
+        tell: Callable[[str, dict[str, Any]], None],
+    ) -> None:
+        self._view = view
+        self._tell = tell
+        self._table = RoutingTable()
+        self._observed = 0.0
+        self._picked: dict[str, Picked] = {}  # by request id
+        self._direct: set[str] = set()  # models whose policy uses nodes' own lanes
+
+    def apply(self, model: str, document: dict[str, Any]) -> None:
+        """Take a model's desired state; a bad one is refused whole, and the old one stays."""
+        try:
+            state = self._table.apply(document | {"model": model})
+        except BadDesiredState as error:
+            log.warning("desired state of %s refused: %s", model, error)
+            self._tell("rejected", {"model": model, "detail": str(error)[:500]})
+            return
+        if state.policy == "pull":
+            self._direct.discard(model)
+        else:
+            self._direct.add(model)
+
+    def uses_own_lanes(self, model: str) -> bool:
+        """Whether the nodes of this model must serve lanes of their own."""
+        return model in self._direct
+
+    def pick_lane(self, ask: Ask, remaining: float) -> str:
+        """For a requester: the lane of stage 1."""
+        picked = self.pick(
+            ask.info,
+            1,
+            request_id=ask.id,
+            agent=ask.agent,
+            session=ask.session,
+            remaining=remaining,
+        )
+        if picked.route is not None:
+            self.ended(ask, False)  # an earlier attempt's
+            self._picked[ask.id] = picked
+        return picked.lane
+
+    def ended(self, ask: Ask, ok: bool) -> None:
+        """For a requester: its request ended."""
+        picked = self._picked.pop(ask.id, None)
+        if picked is not None:
+            self.done(picked, ok)
+
+    def next_lane(self, info: ModelInfo, stage: int, features: Features) -> str:
+        """For a stage: the lane of the next one. Its outcome is not seen from here, so the
+        policy learns of it from gossip alone."""
+        if info.model not in self._direct:
+            return ANY
+        picked = self.pick(
+            info,
+            stage,
+            request_id=features.id,
+            agent=features.agent,
+            session=features.session,
+            remaining=features.budget_us / 1e6,
+        )
+        self.done(picked, True)
+        return picked.lane
+
+    def pick(
+        self,
+        info: ModelInfo,
+        stage: int,
+        *,
+        request_id: str,
+        agent: str = "",
+        session: str = "",
+        remaining: float = 1.0,
+    ) -> Picked:
+        """The lane for a request; the shared lane when the policy has no better idea."""
+        if info.model not in self._direct:
+            return Picked(ANY)
+        now = time.monotonic()
+        if now - self._observed > OBSERVE_EVERY:
+            self._observed = now
+            self._table.observe(candidates(self._view(), now))
+            for model, at_stage, event in self._table.take_events():
+                self._tell("routing", {"model": model, "stage": at_stage, "detail": str(event)})
+        request = RequestInfo(
+            request_id, info.model, info.version, stage, agent, session, 0, remaining
+        )
+        route = self._table.route(request, now)
+        if not isinstance(route, Route):
+            return Picked(ANY)
+        self._table.sent(route, now)
+        return Picked(route.lane, route, now)
+
+    def done(self, picked: Picked, ok: bool) -> None:
+        """The request ended; call once for each `pick`."""
+        if picked.route is not None:
+            now = time.monotonic()
+            self._table.done(picked.route, now, now - picked.at, ok)

@@ -1,0 +1,168 @@
+"""`swarm demo`: three shards, a fallback and a live edge; one kill, one takeover, one return.
+
+All parts are separate processes on loopback, and every figure is measured, none assumed.
+Each answer is compared with the whole model's, run here beside the mesh.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import signal
+import time
+from collections.abc import Callable
+
+import numpy as np
+from rich.live import Live
+
+from nodes.cli.console import err, guarded, out, print_json
+from nodes.life.process import set_up_logging, stop_on_signals
+from nodes.local.demo_view import DemoState, summarise, view
+from nodes.local.mesh import LocalMesh, local_mesh, push
+from nodes.local.supervisor import NodeProcess
+from shards.runtimes.ort import OrtRuntime
+from shards.split.split import split
+from shards.zoo import digits_heldout, digits_lite_model, digits_model
+
+SINK = "demo"
+KILL_AT, RESTART_AT = 0.4, 0.6  # parts of the stream's time
+LOCAL_BANDWIDTH = 1e6  # bytes a millisecond: loopback, so that compute decides the cuts
+PATIENCE = 15.0  # seconds that the stream goes on for if shard-2 is not back yet
+
+
+def run_demo(seconds: float, rate: float, as_json: bool) -> int:
+    """Exit code 0 only if every image was answered, and rightly."""
+    set_up_logging(False)
+    if as_json or not out.is_terminal:
+        logging.getLogger("swarm").setLevel(logging.WARNING)
+
+    async def main() -> int:
+        stop = stop_on_signals()
+        tell: Callable[[str], None] = err.print
+        tell("demo: splitting the digits model into three shards …")
+        state = DemoState(await asyncio.to_thread(_whole_model), digits_heldout()[1])
+        result = await asyncio.to_thread(
+            split,
+            digits_model(),
+            name="digits",
+            stages=3,
+            lighter=digits_lite_model(),
+            bandwidth=LOCAL_BANDWIDTH,
+        )
+        tell("demo: starting a NATS server and five node processes …")
+        async with local_mesh() as local:
+            await push(local, result.manifest.to_json(), result.files)
+            for role in ("shard-1", "shard-2", "shard-3", "fallback"):
+                local.start(role, "digits")
+            await local.ready()
+            local.mesh.link.subscribe(local.mesh.subjects.results(SINK), state.take)
+            # The restart is part of the story, so the supervisor leaves it to us.
+            victim = next(n for n in local.supervisor.nodes if n.role == "shard-2")
+            victim.wanted = False
+            edge = local.start(
+                "edge",
+                "digits",
+                *("--source", "digits", "--rate", str(rate), "--sink", SINK),
+                *("--on-full", "block", "--budget", "3000"),
+            )
+            edge.wanted = False
+            tell(f"demo: images at {rate:g} a second; shard-2 will be killed …")
+            await _story(local, state, victim, seconds, stop, as_json)
+            count = await _end_of_stream(local, edge)
+        if stop.is_set():
+            return 130
+        return _report(state, count, as_json)
+
+    return guarded(main, as_json)
+
+
+def _whole_model() -> np.ndarray:
+    """The whole model's logits for all held-out images, [n, 10]."""
+    runtime = OrtRuntime(digits_model())
+    images, _ = digits_heldout()
+    # One at a time, as the mesh runs them.
+    rows = [runtime.run({"image": images[i : i + 1]})["logits"] for i in range(len(images))]
+    runtime.close()
+    return np.concatenate(rows)
+
+
+async def _story(
+    local: LocalMesh,
+    state: DemoState,
+    victim: NodeProcess,
+    seconds: float,
+    stop: asyncio.Event,
+    as_json: bool,
+) -> None:
+    """Stream; kill shard-2; bring it back."""
+    await _until(lambda: state.answered > 0, 15.0, stop)
+    began = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        live = None
+        if not as_json and out.is_terminal:
+            live = stack.enter_context(Live(console=out, refresh_per_second=8))
+        while not stop.is_set():
+            now = time.monotonic()
+            part = (now - began) / seconds
+            if state.killed_at == 0.0 and part >= KILL_AT:
+                _say(state, live is None, f"shard-2 (pid {victim.pid}) gets SIGKILL")
+                state.old_node = (local.status_of(victim) or {}).get("node", "")
+                state.killed_at = time.monotonic()
+                victim.signal(signal.SIGKILL)
+            if state.restarted_at == 0.0 and part >= RESTART_AT:
+                _say(state, live is None, "shard-2 starts again")
+                state.restarted_at = time.monotonic()
+                victim.start()
+                victim.wanted = True
+            if live is not None:
+                live.update(view(state, local.statuses, part))
+            if part > 1 and (state.returned_at or now - began > seconds + PATIENCE):
+                break
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), 0.05)
+
+
+async def _end_of_stream(local: LocalMesh, edge: NodeProcess) -> int:
+    """Let the edge finish; how many images it captured, by its own last word."""
+    edge.signal(signal.SIGTERM)
+    deadline = time.monotonic() + 10.0
+    while edge.alive and time.monotonic() < deadline:  # noqa: ASYNC110
+        await asyncio.sleep(0.02)
+    await asyncio.sleep(0.1)
+    status = local.status_of(edge) or {}
+    return int(status.get("edge", {}).get("captured", 0))
+
+
+def _say(state: DemoState, aloud: bool, text: str) -> None:
+    state.story.append(text)
+    if aloud:
+        err.print(f"demo: {text}")
+
+
+async def _until(condition: Callable[[], bool], timeout: float, stop: asyncio.Event) -> None:
+    deadline = time.monotonic() + timeout
+    while not condition() and time.monotonic() < deadline and not stop.is_set():  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+
+
+def _report(state: DemoState, count: int, as_json: bool) -> int:
+    doc = summarise(state, count)
+    if as_json:
+        print_json(doc)
+    else:
+        out.print()
+        for key, value in doc.items():
+            out.print(f"  {key.replace('_', ' '):<28}{json.dumps(value)}", highlight=False)
+        good = doc["lost"] == 0 and doc["wrong"] == 0
+        out.print(
+            "[bold green]nothing was lost, nothing was wrong[/]"
+            if good
+            else "[bold red]something was lost or wrong[/]"
+        )
+        out.print("next: swarm up --model YOUR.onnx --stages 3")
+    complete = state.taken_over_at and state.returned_at
+    if not complete:
+        err.print("demo: the takeover or the return did not happen in time")
+    return 0 if doc["lost"] == 0 and doc["wrong"] == 0 and complete else 1

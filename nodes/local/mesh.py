@@ -1,0 +1,137 @@
+"""A local mesh: an embedded server unless one is given, a model, and its node processes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import shutil
+import tempfile
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import swarm
+from nodes.local.supervisor import NodeProcess, Supervisor
+from swarm.errors import Unavailable
+from swarm.link import LinkMessage
+from swarm.services.embedded import EmbeddedServer
+
+log = logging.getLogger("swarm.up")
+
+
+@dataclass
+class LocalMesh:
+    """What runs, and what its nodes last said of themselves (by node id)."""
+
+    url: str
+    name: str
+    mesh: swarm.Mesh
+    supervisor: Supervisor
+    logs: Path
+    server: EmbeddedServer | None
+    shm: bool = True
+    statuses: dict[str, dict[str, Any]] = field(default_factory=dict)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def start(self, role: str, model: str, *extra: str) -> NodeProcess:
+        """Start one node process; its log goes to `logs`."""
+        arguments = ["--role", role, "--nats", self.url, "--mesh", self.name, *extra]
+        if not self.shm:
+            arguments.append("--no-shm")
+        if model:
+            arguments += ["--model", model]
+        count = sum(node.role == role for node in self.supervisor.nodes)
+        path = self.logs / f"{role}-{count + 1}.log"
+        return self.supervisor.add(NodeProcess(role, arguments, path))
+
+    def status_of(self, node: NodeProcess) -> dict[str, Any] | None:
+        """The last status of the process that now has this role."""
+        for status in self.statuses.values():
+            if status["pid"] == node.pid:
+                return status
+        return None
+
+    async def ready(self, timeout: float = 30.0) -> None:
+        """Wait until every node process says `ready`. Raises `Unavailable`, saying which
+        did not, with the end of its log."""
+        deadline = time.monotonic() + timeout
+        while True:
+            waiting = [
+                node
+                for node in self.supervisor.nodes
+                if (self.status_of(node) or {}).get("state") != "ready"
+            ]
+            if not waiting:
+                return
+            broken = [n for n in waiting if not n.alive and n.failures >= 3]
+            if broken or time.monotonic() > deadline:
+                node = (broken or waiting)[0]
+                raise Unavailable(f"{node.role} did not become ready:\n{self.tail(node)}")
+            self.changed.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.changed.wait(), 0.2)
+
+    @staticmethod
+    def tail(node: NodeProcess) -> str:
+        """The last lines of a node's log."""
+        try:
+            assert node.log_path is not None
+            return node.log_path.read_text(errors="replace")[-1500:]
+        except OSError:
+            return "(no log)"
+
+    def _take_status(self, message: LinkMessage) -> None:
+        try:
+            doc = json.loads(bytes(message.data))
+            self.statuses[doc["node"]] = doc
+        except (ValueError, KeyError, TypeError):
+            log.warning("a malformed status arrived on %s", message.subject)
+        self.changed.set()
+
+
+@asynccontextmanager
+async def local_mesh(
+    *, url: str = "", name: str = "default", max_payload: int = 16 << 20, shm: bool = True
+) -> AsyncIterator[LocalMesh]:
+    """Everything started inside ends with it: nodes drain, then the server stops.
+
+    shm: whether large tensors may go through shared memory, or always over the wire.
+    """
+    server: EmbeddedServer | None = None
+    logs = Path(tempfile.mkdtemp(prefix="swarm-logs-"))
+    supervisor = Supervisor()
+    try:
+        if not url:
+            server = EmbeddedServer(max_payload=max_payload)
+            await server.start()
+            url = server.url
+        async with swarm.connect(url, name, shm=shm) as mesh:
+            local = LocalMesh(url, name, mesh, supervisor, logs, server, shm)
+            mesh.link.subscribe(mesh.subjects.status_all, local._take_status)
+            await mesh.registry.prepare()
+            watching = asyncio.create_task(supervisor.run(), name="supervisor")
+            try:
+                yield local
+            finally:
+                watching.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await watching
+                await supervisor.stop()
+    finally:
+        await supervisor.stop(0.5)
+        if server is not None:
+            await server.stop()
+        shutil.rmtree(logs, ignore_errors=True)
+
+
+async def push(local: LocalMesh, manifest: bytes, files: Mapping[str, bytes]) -> str:
+    """Push a version that was just split; promotes it. Returns its version."""
+    info = await local.mesh.registry.push(manifest, files)
+    if await local.mesh.registry.serving(info.model) != info.version:
+        await local.mesh.registry.promote(info.model, info.version)
+    return info.version

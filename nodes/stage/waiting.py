@@ -1,0 +1,86 @@
+"""What waits for a stage's worker, and how many of it make a run."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+
+from nodes.stage.jobs import Job, StageOptions
+from swarm.flow.batching import ArrivalRate, BatchLimit, Group, Run, decide
+
+
+class Waiting:
+    """First in, first out; requests of equal shapes run together. `again()` is called when the
+    wait for company is over."""
+
+    def __init__(self, options: StageOptions, batchable: bool, again: Callable[[], None]) -> None:
+        self.limit = BatchLimit(largest=options.max_batch, start=options.max_batch)
+        self._options = options
+        self._together = batchable and options.max_batch > 1
+        self._again = again
+        self._queue: deque[Job] = deque()
+        self._arrivals = ArrivalRate()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def arrived(self, now: float) -> None:
+        """A request came, whether it will wait here or not."""
+        self._arrivals.add(now)
+
+    def add(self, job: Job) -> None:
+        self._queue.append(job)
+
+    def take(self, run_s: float) -> list[Job]:
+        """The next run's requests, where a run takes `run_s` seconds; none while waiting for
+        company pays."""
+        if not self._queue:
+            return []
+        size = self._size(time.monotonic(), run_s) if self._together else 1
+        taken: list[Job] = []
+        shape = self._queue[0].shape
+        while self._queue and len(taken) < size and self._queue[0].shape == shape:
+            taken.append(self._queue.popleft())
+        return taken
+
+    def take_all(self) -> list[Job]:
+        """Everything; nothing is awaited any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        taken = list(self._queue)
+        self._queue.clear()
+        return taken
+
+    def take_out(self, request_id: str) -> list[Job]:
+        """All attempts at one request."""
+        taken = [job for job in self._queue if job.features.id == request_id]
+        if taken:
+            self._queue = deque(job for job in self._queue if job.features.id != request_id)
+        return taken
+
+    def _size(self, now: float, run_s: float) -> int:
+        """How many to run now; 0: wait, a timer is set."""
+        first = self._queue[0]
+        decision = decide(
+            [Group(first.shape, len(self._queue), first.arrived)],
+            1,
+            now,
+            max_batch=max(1, self.limit.size),
+            max_wait_s=self._options.max_wait,
+            arrivals_per_s=self._arrivals.per_s(now),
+            run_s=run_s,
+        )
+        if isinstance(decision, Run):
+            return decision.size
+        if self._timer is None:
+            delay = max(0.0, min(decision.until - now, self._options.max_wait))
+            self._timer = asyncio.get_running_loop().call_later(delay, self._timeout)
+        return 0
+
+    def _timeout(self) -> None:
+        self._timer = None
+        self._again()

@@ -1,0 +1,179 @@
+"""A model's graph as the splitter sees it: sorted nodes, live tensors, constants.
+
+Words: a *constant* is a tensor that depends on no input (initializers, and nodes fed by nothing
+else): it is cloned into each shard that uses it and never crosses a cut. A *position* p in 0..n
+is the gap before node p. A tensor is *live* at p when it exists before p (model inputs always do)
+and is needed at or after p; model outputs are needed until the end.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from onnx import GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto, ValueInfoProto
+
+from shards.errors import ModelError
+from shards.split.source import bodies
+
+# A clone of one of these would draw other numbers in each shard.
+_RANDOM = frozenset(
+    {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial"}
+    | {"Bernoulli"}
+)
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A view of one model. Node indices count `nodes`: the nodes that are not constant."""
+
+    model: ModelProto
+    nodes: tuple[NodeProto, ...]
+    constant_nodes: Mapping[str, NodeProto]
+    initializers: Mapping[str, TensorProto]
+    sparse: Mapping[str, SparseTensorProto]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    @classmethod
+    def of(cls, model: ModelProto) -> Graph:
+        """Sort, separate the constants, check. Raises ModelError."""
+        graph = model.graph
+        initializers = {tensor.name: tensor for tensor in graph.initializer}
+        sparse = {tensor.values.name: tensor for tensor in graph.sparse_initializer}
+        inputs = tuple(v.name for v in graph.input if v.name not in initializers)
+        outputs = tuple(value.name for value in graph.output)
+        known = {*inputs, *initializers, *sparse}
+        ordered = _sorted(graph.node, known)
+        constant: set[str] = {*initializers, *sparse}
+        constant_nodes: dict[str, NodeProto] = {}
+        nodes: list[NodeProto] = []
+        for node in ordered:
+            if constant.issuperset(reads(node)) and not _is_random(node):
+                made = [name for name in node.output if name]
+                constant.update(made)
+                constant_nodes.update(dict.fromkeys(made, node))
+            else:
+                nodes.append(node)
+        for name in outputs:
+            if name not in known and not any(name in node.output for node in ordered):
+                raise ModelError(f"model output {name!r} is produced by no node")
+        return cls(model, tuple(nodes), constant_nodes, initializers, sparse, inputs, outputs)
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def is_constant(self, name: str) -> bool:
+        """Whether a tensor depends on no model input."""
+        return name in self.initializers or name in self.sparse or name in self.constant_nodes
+
+    @cached_property
+    def producer(self) -> dict[str, int]:
+        """Tensor to the index of the node that makes it; -1 for a model input."""
+        made = dict.fromkeys(self.inputs, -1)
+        for index, node in enumerate(self.nodes):
+            made.update({name: index for name in node.output if name})
+        return made
+
+    @cached_property
+    def consumers(self) -> dict[str, tuple[int, ...]]:
+        """Tensor to the indices of the nodes that read it, captures included, ascending."""
+        found: dict[str, list[int]] = {name: [] for name in self.producer}
+        for index, node in enumerate(self.nodes):
+            for name in reads(node):
+                if name in found:
+                    found[name].append(index)
+        return {name: tuple(users) for name, users in found.items()}
+
+    @cached_property
+    def last_use(self) -> dict[str, int]:
+        """Tensor to the last position that needs it: its last reader, or n for a model output."""
+        last = {name: (users[-1] if users else -1) for name, users in self.consumers.items()}
+        last.update({name: len(self.nodes) for name in self.outputs if name in last})
+        return last
+
+    @cached_property
+    def live(self) -> tuple[tuple[str, ...], ...]:
+        """For every position 0..n, the tensors that cross it, in the order they are made.
+
+        At position 0 these are all model inputs, at n all model outputs that are not constant.
+        """
+        here = list(self.inputs)
+        sets = [tuple(here)]
+        for index, node in enumerate(self.nodes):
+            here.extend(name for name in node.output if name)
+            here = [name for name in here if self.last_use[name] > index]
+            sets.append(tuple(here))
+        return tuple(sets)
+
+    def position_after(self, tensor: str) -> int:
+        """The position right after the tensor exists. Raises KeyError for an unknown one."""
+        return self.producer[tensor] + 1
+
+
+def reads(node: NodeProto) -> list[str]:
+    """Names a node needs from outside: its inputs, and what its bodies capture; each once."""
+    names = dict.fromkeys(name for name in node.input if name)
+    for attribute in node.attribute:
+        for body in bodies(attribute):
+            names.update(dict.fromkeys(_captures(body)))
+    return list(names)
+
+
+def _captures(graph: GraphProto) -> Iterator[str]:
+    inner = {value.name for value in graph.input}
+    inner.update(tensor.name for tensor in graph.initializer)
+    inner.update(tensor.values.name for tensor in graph.sparse_initializer)
+    for node in graph.node:
+        yield from (name for name in reads(node) if name not in inner)
+        inner.update(node.output)
+    yield from (value.name for value in graph.output if value.name not in inner)
+
+
+def _is_random(node: NodeProto) -> bool:
+    return node.op_type in _RANDOM or any(
+        _is_random(inner) for a in node.attribute for body in bodies(a) for inner in body.node
+    )
+
+
+def _sorted(nodes: Sequence[NodeProto], known: Iterable[str]) -> list[NodeProto]:
+    """Topological order that keeps the given one wherever it is possible. Raises ModelError."""
+    made_by: dict[str, int] = {}
+    for index, node in enumerate(nodes):
+        for name in node.output:
+            if name and made_by.setdefault(name, index) != index:
+                raise ModelError(f"tensor {name!r} is produced twice")
+    available = set(known)
+    waits: list[int] = []
+    users: dict[int, list[int]] = {}
+    for index, node in enumerate(nodes):
+        needed = [name for name in reads(node) if name not in available]
+        for name in needed:
+            if name not in made_by:
+                raise ModelError(
+                    f"node {node.name or index!r} ({node.op_type}) reads {name!r}, "
+                    "which nothing produces"
+                )
+        before = {made_by[name] for name in needed}
+        waits.append(len(before))
+        for producer in before:
+            users.setdefault(producer, []).append(index)
+    ready = [index for index, count in enumerate(waits) if count == 0]
+    order: list[NodeProto] = []
+    while ready:
+        index = heapq.heappop(ready)
+        order.append(nodes[index])
+        for user in users.get(index, ()):
+            waits[user] -= 1
+            if waits[user] == 0:
+                heapq.heappush(ready, user)
+    if len(order) != len(nodes):
+        raise ModelError("the graph has a cycle")
+    return order
+
+
+def value_infos(graph: GraphProto) -> dict[str, ValueInfoProto]:
+    """Declared types of inputs, outputs and intermediates, by name."""
+    return {value.name: value for value in (*graph.value_info, *graph.output, *graph.input)}

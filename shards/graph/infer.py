@@ -1,0 +1,116 @@
+"""Types and shapes of every tensor of a graph, as ONNX Runtime infers them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from onnx import ModelProto, TensorProto, TypeProto, ValueInfoProto, helper
+
+from shards.errors import ModelError
+from shards.graph.graph import Graph
+from shards.runtimes.ort import make_session
+from shards.specs import ORT_TYPES, TensorSpec
+from shards.split.source import PROTOBUF_LIMIT, size, weight_bytes
+
+# Weights above this many bytes cannot be shapes, axes or scales that inference has to look into.
+_SMALL = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """`ort`: the runtime's type, such as "tensor(float)". `shape`: sizes, symbols, None (unknown).
+
+    An empty shape is a scalar's or an unknown rank's: the runtime does not tell them apart.
+    """
+
+    name: str
+    ort: str
+    shape: tuple[int | str | None, ...]
+
+    @property
+    def datatype(self) -> str | None:
+        """The protocol's name of the type; None when it cannot cross the mesh."""
+        return ORT_TYPES.get(self.ort)
+
+    def spec(self, *, batch: bool = False) -> TensorSpec:
+        """Every size that is not fixed is -1. Raises ModelError for unsupported types."""
+        if self.datatype is None:
+            raise ModelError(f"{self.name!r} is a {self.ort}, which cannot cross the mesh")
+        shape = tuple(dim if isinstance(dim, int) else -1 for dim in self.shape)
+        return TensorSpec(self.name, self.datatype, shape, batch and bool(shape))
+
+    def value_info(self) -> ValueInfoProto:
+        """The declaration of a shard's input or output; an empty shape is left open."""
+        element = helper.np_dtype_to_tensor_dtype(self.spec().dtype)
+        return helper.make_tensor_value_info(
+            self.name, element, list(self.shape) if self.shape else None
+        )
+
+
+def infer(graph: Graph, fixed: Mapping[str, Sequence[int]] | None = None) -> dict[str, TensorType]:
+    """Types of model inputs, outputs and every tensor a node makes.
+
+    `fixed` gives sizes to model inputs, so that the sizes of everything else are concrete where
+    they do not depend on data. Raises ModelError when the runtime refuses the graph.
+    """
+    names = dict.fromkeys((*graph.producer, *graph.outputs))
+    try:
+        session = make_session(_probe(graph, names, fixed, light=True), level="none")
+    except ModelError:
+        # A few kernels insist on constant weights.
+        if size(graph.model) >= PROTOBUF_LIMIT:
+            raise
+        session = make_session(_probe(graph, names, fixed, light=False), level="none")
+    types = {
+        arg.name: TensorType(arg.name, arg.type, tuple(_dim(d) for d in arg.shape))
+        for arg in (*session.get_outputs(), *session.get_inputs())
+    }
+    return {name: types[name] for name in names}
+
+
+def _dim(dim: object) -> int | str | None:
+    if isinstance(dim, int):
+        return dim if dim >= 0 else None
+    return dim if isinstance(dim, str) else None
+
+
+def _probe(
+    graph: Graph,
+    names: Mapping[str, None],
+    fixed: Mapping[str, Sequence[int]] | None,
+    *,
+    light: bool,
+) -> bytes:
+    """The graph with every tensor as an untyped output; `light` turns large weights into inputs."""
+    source = graph.model
+    probe = ModelProto(ir_version=source.ir_version)
+    probe.opset_import.extend(source.opset_import)
+    probe.graph.name = "probe"
+    probe.graph.node.extend(source.graph.node)
+    probe.graph.sparse_initializer.extend(source.graph.sparse_initializer)
+    for tensor in source.graph.initializer:
+        if light and weight_bytes(tensor) > _SMALL and tensor.name not in names:
+            probe.graph.input.append(_declared(tensor))
+        else:
+            probe.graph.initializer.append(tensor)
+    for value in source.graph.input:
+        probe.graph.input.append(_fix(value, (fixed or {}).get(value.name)))
+    inputs = set(graph.inputs)
+    probe.graph.output.extend(ValueInfoProto(name=n) for n in names if n not in inputs)
+    if not probe.graph.output:
+        probe.graph.output.extend(v for v in probe.graph.input if v.name in graph.outputs)
+    return bytes(probe.SerializeToString())
+
+
+def _declared(tensor: TensorProto) -> ValueInfoProto:
+    return helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
+
+
+def _fix(value: ValueInfoProto, shape: Sequence[int] | None) -> ValueInfoProto:
+    if shape is None:
+        return value
+    element = value.type.tensor_type.elem_type
+    kind = TypeProto()
+    kind.CopyFrom(helper.make_tensor_type_proto(element, list(shape)))
+    return ValueInfoProto(name=value.name, type=kind)

@@ -1,0 +1,131 @@
+"""Prove a split on examples before anyone serves it: exactness, shapes, batching."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from shards.errors import ModelError
+from shards.graph.extract import Flow
+from shards.graph.infer import TensorType
+from shards.runtimes.ort import make_session
+from shards.runtimes.synthetic import deviation, random_feeds, worst
+from shards.split.profile import Tensors, run_chain
+
+# Sizes to try for dynamic dimensions other than the batch: sequences, then pictures.
+_SIZES = (16, 64, 128, 224, 320, 8, 1)
+# Between a batch of two and two batches of one, matrix kernels round differently.
+_BATCH_TOLERANCE = 1e-4
+
+
+@dataclass
+class Report:
+    """What the examples showed. `times_ms`: one median per part, 0 where nothing ran.
+
+    `shapes`: observed at batch 1, of every tensor that crosses. `batchable`: two samples in one
+    batch gave the same as one after the other, at every cut.
+    """
+
+    times_ms: list[float]
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    batchable: bool = False
+    notes: list[str] = field(default_factory=list)
+
+
+def find_example(
+    whole: bytes | None, inputs: Sequence[TensorType], given: Tensors | None
+) -> tuple[dict[str, np.ndarray] | None, str]:
+    """Inputs that the model runs on, and why there are none. Values are seeded, see `synthetic`.
+
+    A model with dynamic dimensions is tried with several sizes. A model too large to be loaded
+    whole (`None`) gets the first size untried. Raises ModelError when a `given` example fails.
+    """
+    specs = [kind.spec() for kind in inputs]
+    dynamic = any(-1 in spec.shape[1:] for spec in specs)
+    sizes = _SIZES if dynamic else (1,)
+    if whole is None:
+        return dict(given) if given else random_feeds(specs, dynamic=sizes[0]), ""
+    session = make_session(whole, level="basic")
+    reason = ""
+    for feeds in [dict(given)] if given else (random_feeds(specs, dynamic=n) for n in sizes):
+        try:
+            session.run(None, feeds)
+        except Exception as error:  # pybind raises a dozen unrelated types here
+            reason = str(error)
+        else:
+            return feeds, ""
+    if given:
+        raise ModelError(f"the model does not run on the example: {reason}")
+    return None, reason
+
+
+def check_split(
+    whole: bytes | None,
+    parts: Sequence[tuple[Flow, bytes | None]],
+    types: Mapping[str, TensorType],
+    feeds: Mapping[str, np.ndarray],
+    *,
+    tolerance: float,
+    budget_s: float,
+) -> Report:
+    """Compare the parts with the whole at BASIC; time them at full optimisation for `budget_s`.
+
+    Raises ModelError when the parts compute something else than the whole.
+    """
+    notes: list[str] = []
+    basic = run_chain(parts, [feeds], level="basic")
+    if whole is not None:
+        session = make_session(whole, level="basic")
+        # An input that is an output as well is not one of the session's.
+        names = [out.name for out in session.get_outputs()]
+        runs = [dict(zip(names, session.run(names, dict(feeds)), strict=True)) for _ in range(2)]
+        del session
+        apart = worst(runs[0], {name: basic.sent[-1][0][name] for name in names})
+        if worst(*runs) > 0.0:
+            notes.append("not compared with the whole: the model draws random numbers")
+        elif apart > tolerance:
+            raise ModelError(
+                f"the shards are off by {apart:.3g} from the whole model, more than {tolerance:g}: "
+                "this is a defect, please report the model; another cut may work"
+            )
+        elif apart > 0.0:
+            notes.append(f"the shards are off by {apart:.3g} from the whole model")
+    times = [0.0] * len(parts)
+    if budget_s > 0:
+        times = run_chain(parts, [feeds], budget_s=budget_s).times_ms
+    return Report(times, basic.shapes, _batches(parts, types, feeds), notes)
+
+
+def _batches(
+    parts: Sequence[tuple[Flow, bytes | None]],
+    types: Mapping[str, TensorType],
+    feeds: Mapping[str, np.ndarray],
+) -> bool:
+    """Whether every crossing tensor has an open axis 0 that behaves like a batch."""
+    crossing = {name for part, _ in parts for name in (*part.receives, *part.sends)}
+    for name in crossing:
+        shape = types[name].shape
+        if name in feeds and (not shape or isinstance(shape[0], int)):
+            return False
+        if shape and isinstance(shape[0], int):
+            return False
+    if not feeds or any(array.ndim == 0 or array.shape[0] != 1 for array in feeds.values()):
+        return False
+    specs = [types[name].spec() for name in feeds]
+    other = random_feeds(specs, {name: array.shape for name, array in feeds.items()}, seed=1)
+    both = {name: np.concatenate([feeds[name], other[name]]) for name in feeds}
+    try:
+        trace = run_chain(parts, [feeds, other, both], level="basic")
+    except ModelError:
+        return False
+    return all(
+        _stacks(one[name], two[name], pair[name]) for one, two, pair in trace.sent for name in one
+    )
+
+
+def _stacks(one: np.ndarray, two: np.ndarray, pair: np.ndarray) -> bool:
+    if one.ndim == 0 or one.shape != two.shape or one.shape[0] != 1:
+        return False
+    return deviation(np.concatenate([one, two]), pair) <= _BATCH_TOLERANCE

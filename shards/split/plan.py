@@ -1,0 +1,232 @@
+"""Turn a request for stages, cuts and edge layers into positions in the graph."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+
+from shards.errors import ModelError, SplitError
+from shards.graph.cuts import cut_bytes, nearest, node_costs, sensible, thin
+from shards.graph.graph import Graph
+from shards.graph.infer import TensorType
+from shards.split.balance import BANDWIDTH, balance
+from shards.split.profile import time_segments, time_stages
+from shards.split.refine import refine
+from shards.split.source import size
+
+log = logging.getLogger(__name__)
+
+# More segments cost more sessions to time, and balance no better.
+MAX_CANDIDATES = 40
+# Stages of less are not timed once more: there is nothing to gain, and noise would choose.
+LEAST_MS = 0.5
+REFINE_S = 10.0  # seconds after which no other cut is tried
+TOGETHER = 1 << 30  # bytes of a model whose stages are timed in turn
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the caller asked for; see `split`."""
+
+    stages: int | None = None
+    cuts: Sequence[Sequence[str] | str] | None = None
+    edge_layers: int | None = None
+    edge_cut: str | None = None
+    profile: bool = True
+    bandwidth: float = BANDWIDTH
+
+
+@dataclass
+class Plan:
+    """Positions in ascending order: `edge` (or None), then the cuts between stages."""
+
+    edge: int | None
+    cuts: list[int]
+    notes: list[str] = field(default_factory=list)
+
+
+def plan(
+    graph: Graph,
+    types: Mapping[str, TensorType],
+    request: Request,
+    *,
+    sizes: Mapping[str, TensorType] | None = None,
+    feeds: Mapping[str, np.ndarray] | None = None,
+) -> Plan:
+    """Choose the positions. `sizes` are the types with concrete shapes, `feeds` an example input.
+
+    Raises SplitError when the graph cannot be split so, naming what is possible.
+    """
+    _check(request)
+    sizes = sizes or types
+    if request.cuts is not None:
+        return _by_name(graph, types, request)
+    stages = request.stages or 1
+    candidates = sensible(graph, types)
+    notes: list[str] = []
+    edge = _edge(graph, types, request, candidates, stages, notes)
+    after = [position for position in candidates if position > (edge or 0)]
+    if len(after) + 1 < stages:
+        beyond = " after the edge's layers" if edge else ""
+        raise SplitError(
+            f"{stages} stages were asked for, but the graph has {len(after)} sensible "
+            f"cuts{beyond}: {len(after) + 1} stages are possible",
+            possible=len(after) + 1,
+        )
+    if stages == 1:
+        return Plan(edge, [], notes)
+    bytes_at = {position: cut_bytes(graph, sizes, position) for position in after}
+    costs = node_costs(graph, sizes)
+    chosen = thin(after, bytes_at, costs, max(MAX_CANDIDATES, 3 * stages))
+    bounds = [edge or 0, *chosen, len(graph)]
+    segments = _timed(graph, types, bounds, feeds, notes) if request.profile else None
+    sends = [bytes_at[p] / request.bandwidth for p in chosen]
+    if segments is not None and feeds is not None:
+        measure = _stage_times(graph, types, bounds, feeds, sum(segments) / stages)
+        picked = refine(segments, sends, stages, measure)
+    else:
+        # Only proportions matter; 1e6 multiply-adds a millisecond is a slow core's figure.
+        picked = balance([sum(costs[a:b]) / 1e6 for a, b in pairwise(bounds)], sends, stages)
+    return Plan(edge, [chosen[index] for index in picked], notes)
+
+
+def _check(request: Request) -> None:
+    if request.stages is not None and request.stages < 1:
+        raise SplitError(f"at least one stage is needed, not {request.stages}")
+    if request.cuts is not None and request.stages not in (None, len(request.cuts) + 1):
+        raise SplitError(
+            f"{len(request.cuts)} cuts make {len(request.cuts) + 1} stages, not {request.stages}: "
+            "give either cuts or stages"
+        )
+    if request.edge_layers is not None and request.edge_cut is not None:
+        raise SplitError("give either edge_layers or edge_cut, not both")
+    if request.edge_layers is not None and request.edge_layers < 0:
+        raise SplitError(f"edge_layers counts layers, and cannot be {request.edge_layers}")
+
+
+def _edge(
+    graph: Graph,
+    types: Mapping[str, TensorType],
+    request: Request,
+    candidates: Sequence[int],
+    stages: int,
+    notes: list[str],
+) -> int | None:
+    if request.edge_cut is not None:
+        return _position(graph, types, request.edge_cut)
+    if not request.edge_layers:
+        return None
+    # The stages behind the edge need their cuts, too.
+    usable = candidates[: len(candidates) - (stages - 1)] if stages > 1 else candidates
+    found = nearest(usable, request.edge_layers)
+    if found is None:
+        raise SplitError(
+            f"the graph has {len(candidates)} sensible cuts, too few for an edge and {stages} "
+            f"stages: {max(0, len(candidates))} stages are possible behind an edge",
+            possible=max(0, len(candidates)),
+        )
+    if found != request.edge_layers:
+        _note(
+            notes,
+            f"edge_layers {request.edge_layers} moved to {found}, the nearest place to cut well",
+        )
+    return found
+
+
+def _by_name(graph: Graph, types: Mapping[str, TensorType], request: Request) -> Plan:
+    notes: list[str] = []
+    cuts = sorted(_position(graph, types, cut) for cut in request.cuts or ())
+    if len(set(cuts)) != len(cuts):
+        raise SplitError("two of the cuts lie at the same place: each must be after the one before")
+    edge: int | None = None
+    if request.edge_cut is not None:
+        edge = _position(graph, types, request.edge_cut)
+    elif request.edge_layers:
+        good = [p for p in sensible(graph, types) if not cuts or p < cuts[0]]
+        edge = _edge(graph, types, request, good, 1, notes)
+    if edge is not None and cuts and edge >= cuts[0]:
+        raise SplitError("the edge's layers must end before the first cut")
+    well = set(sensible(graph, types))
+    for position in cuts:
+        if 0 < position < len(graph) and position not in well:
+            _note(
+                notes, f"the cut at layer {position} tears operators apart that run faster as one"
+            )
+    return Plan(edge, cuts, notes)
+
+
+def _position(graph: Graph, types: Mapping[str, TensorType], cut: Sequence[str] | str) -> int:
+    """The position right after all named tensors exist. Raises SplitError."""
+    names = [cut] if isinstance(cut, str) else list(cut)
+    if not names:
+        raise SplitError("a cut names at least one tensor")
+    for name in names:
+        if graph.is_constant(name):
+            raise SplitError(f"{name!r} is a constant: it is copied into shards, not sent")
+        if name not in graph.producer:
+            close = difflib.get_close_matches(name, graph.producer, n=3, cutoff=0.5)
+            hint = f"; close names: {', '.join(close)}" if close else ""
+            raise SplitError(
+                f"no tensor {name!r} in the fused graph (fusing removes the ones inside "
+                f"Conv+BatchNormalization and the like{hint})"
+            )
+    position = max(graph.position_after(name) for name in names)
+    for name in graph.live[position]:
+        if types[name].datatype is None:
+            raise SplitError(
+                f"cutting after {', '.join(names)} would send {name!r}, a {types[name].ort}, which "
+                "cannot cross the mesh: cut elsewhere"
+            )
+    return position
+
+
+def _timed(
+    graph: Graph,
+    types: Mapping[str, TensorType],
+    bounds: Sequence[int],
+    feeds: Mapping[str, np.ndarray] | None,
+    notes: list[str],
+) -> list[float] | None:
+    if feeds is None:
+        return None
+    try:
+        return time_segments(graph, types, bounds, feeds)
+    except ModelError as error:
+        _note(notes, f"balanced by estimated work, because timing failed: {error}")
+        return None
+
+
+def _stage_times(
+    graph: Graph,
+    types: Mapping[str, TensorType],
+    bounds: Sequence[int],
+    feeds: Mapping[str, np.ndarray],
+    mean_ms: float,
+) -> Callable[[Sequence[int]], list[float] | None]:
+    """How long the stages between chosen ones of `bounds` take, while that is worth knowing."""
+    until = time.monotonic() + REFINE_S
+    # All sessions at once hold the weights once more.
+    timer = time_stages if size(graph.model) < TOGETHER else time_segments
+
+    def measure(picked: Sequence[int]) -> list[float] | None:
+        if mean_ms < LEAST_MS or time.monotonic() > until:
+            return None
+        ends = [bounds[0], *(bounds[at + 1] for at in picked), bounds[-1]]
+        try:
+            return timer(graph, types, ends, feeds, budget_s=1.0)
+        except ModelError as error:  # what was chosen by segments will do
+            log.info("the stages cannot be timed: %s", error)
+            return None
+
+    return measure
+
+
+def _note(notes: list[str], text: str) -> None:
+    log.warning("%s", text)
+    notes.append(text)

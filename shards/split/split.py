@@ -1,0 +1,220 @@
+"""Split one ONNX model into shards and a manifest: read, fuse, plan, extract, prove."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import pairwise
+
+import numpy as np
+from onnx import ModelProto
+
+from shards.errors import ModelError
+from shards.graph.extract import Flow, extract, flow
+from shards.graph.fuse import fuse
+from shards.graph.graph import Graph
+from shards.graph.infer import TensorType, infer
+from shards.manifest import LighterModel, Manifest, Shard, check_token, sha256
+from shards.runtimes.ort import make_session
+from shards.runtimes.synthetic import TOLERANCE, TOLERANCE_HALF, TOLERANCE_QUANTIZED
+from shards.specs import TensorSpec
+from shards.split.balance import BANDWIDTH
+from shards.split.check import Report, check_split, find_example
+from shards.split.plan import Plan, Request, plan
+from shards.split.source import PROTOBUF_LIMIT, read_model, size
+
+
+@dataclass(frozen=True)
+class SplitResult:
+    """A manifest, its artifacts by file name, and what the caller should know about the split."""
+
+    manifest: Manifest
+    files: dict[str, bytes]
+    notes: tuple[str, ...] = ()
+
+
+def split(
+    model: bytes | str | os.PathLike[str],
+    *,
+    name: str,
+    stages: int | None = None,
+    cuts: Sequence[Sequence[str] | str] | None = None,
+    edge_layers: int | None = None,
+    edge_cut: str | None = None,
+    version: str = "1",
+    lighter: bytes | None = None,
+    profile: bool = True,
+    example: Mapping[str, np.ndarray] | None = None,
+    bandwidth: float = BANDWIDTH,
+    created: str | None = None,
+) -> SplitResult:
+    """Split a model, given as a path or as bytes, into `stages` shards of equal measured time.
+
+    `cuts` names the cuts instead: each is a tensor (or several) of the fused graph, and lies right
+    after it; whatever is live there crosses. `edge_layers` (moved to the nearest good cut, which
+    the notes say) or `edge_cut` set apart a stage 0 for the edge. `lighter` is a whole model with
+    the same inputs and outputs, for degraded answers. `profile=False` balances by estimated work.
+    `example` is one input to time and prove the split with, batch 1; without it, seeded synthetic
+    input is used. `bandwidth` is the link's, in bytes per millisecond: a cut's bytes count as time
+    of the stage that sends them. `created` is an RFC 3339 time, by default now.
+
+    The shards are compared with the whole model, bit by bit at the same optimisation level, before
+    this returns. Raises ModelError (invalid or unsupported model), SplitError (cannot be split so),
+    ManifestError (name or version is no token).
+    """
+    check_token("model name", name)
+    check_token("model version", version)
+    request = Request(stages, cuts, edge_layers, edge_cut, profile, bandwidth)
+    source, digest = read_model(model)
+    graph = Graph.of(fuse(source))
+    del source
+    types = infer(graph)
+    _check_crossing(graph, types)
+    lighter_file = _check_lighter(lighter, graph, types)
+    whole = _whole(graph, types)
+    feeds, reason = find_example(whole, [types[n] for n in graph.inputs], example)
+    sizes = types
+    if feeds is not None:
+        sizes = infer(graph, {key: array.shape for key, array in feeds.items()})
+    found = plan(graph, types, request, sizes=sizes, feeds=feeds)
+    parts = [(part, extract(graph, part, types)) for part in _flows(graph, found)]
+    tolerance = _tolerance(graph, types)
+    if feeds is None:
+        report = Report([0.0] * len(parts), notes=[f"unproven: no input found ({reason})"])
+    else:
+        report = check_split(
+            whole, parts, types, feeds, tolerance=tolerance, budget_s=1.0 if profile else 0.0
+        )
+    notes = (*found.notes, *report.notes)
+    specs = _specs(types, parts, report)
+    files: dict[str, bytes] = {}
+    shards = tuple(
+        _shard(stage, part, data, specs, report.times_ms[index], files)
+        for index, (stage, (part, data)) in enumerate(
+            enumerate(parts, start=0 if found.edge is not None else 1)
+        )
+    )
+    if lighter is not None and lighter_file is not None:
+        files[lighter_file.file] = lighter
+    manifest = Manifest(
+        model=name,
+        version=version,
+        created=created or datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+        source_sha256=digest,
+        opset=_opset(graph.model),
+        inputs=tuple(specs[n] for n in graph.inputs),
+        outputs=tuple(specs[n] for n in graph.outputs),
+        shards=shards,
+        batchable=report.batchable,
+        lighter=lighter_file,
+        extra={
+            "examples": {key: list(shape) for key, shape in sorted(report.shapes.items())},
+            "tolerance": tolerance,
+            "layers": len(graph),
+            "notes": list(notes),
+        },
+    )
+    return SplitResult(Manifest.from_json(manifest.to_json()), files, notes)
+
+
+def _flows(graph: Graph, found: Plan) -> list[Flow]:
+    bounds = [0, *([] if found.edge is None else [found.edge]), *found.cuts, len(graph)]
+    last = len(bounds) - 2
+    return [
+        flow(graph, start, end, first=index == 0, last=index == last)
+        for index, (start, end) in enumerate(pairwise(bounds))
+    ]
+
+
+def _whole(graph: Graph, types: Mapping[str, TensorType]) -> bytes | None:
+    if size(graph.model) >= PROTOBUF_LIMIT:
+        return None
+    return extract(graph, flow(graph, 0, len(graph), first=True, last=True), types)
+
+
+def _shard(
+    stage: int,
+    part: Flow,
+    data: bytes | None,
+    specs: Mapping[str, TensorSpec],
+    compute_ms: float,
+    files: dict[str, bytes],
+) -> Shard:
+    file = ""
+    if data is not None:
+        file = f"stage-{stage}.onnx"
+        files[file] = data
+
+    def named(names: Sequence[str]) -> tuple[TensorSpec, ...]:
+        return tuple(specs[n] for n in names)
+
+    return Shard(
+        stage=stage,
+        start=part.start,
+        end=part.end,
+        file=file,
+        sha256=sha256(data) if data is not None else "",
+        bytes=len(data or b""),
+        inputs=named(part.inputs),
+        outputs=named(part.outputs),
+        carries=part.carries,
+        receives=named(part.receives),
+        sends=named(part.sends),
+        compute_ms=round(compute_ms, 4),
+    )
+
+
+def _specs(
+    types: Mapping[str, TensorType], parts: Sequence[tuple[Flow, bytes | None]], report: Report
+) -> dict[str, TensorSpec]:
+    """Specifications of all crossing tensors; unknown ranks are taken from what was observed."""
+    specs: dict[str, TensorSpec] = {}
+    for part, _ in parts:
+        for name in (*part.receives, *part.sends):
+            kind, shape = types[name], report.shapes.get(name)
+            if shape is not None and not kind.shape and shape:
+                kind = replace(kind, shape=(None,) * len(shape))
+            specs[name] = kind.spec(batch=report.batchable)
+    return specs
+
+
+def _check_crossing(graph: Graph, types: Mapping[str, TensorType]) -> None:
+    for name in (*graph.inputs, *graph.outputs):
+        if types[name].datatype is None:
+            raise ModelError(f"{name!r} is a {types[name].ort}, which cannot cross the mesh")
+
+
+def _check_lighter(
+    lighter: bytes | None, graph: Graph, types: Mapping[str, TensorType]
+) -> LighterModel | None:
+    if lighter is None:
+        return None
+    session = make_session(lighter, level="basic")
+    for what, mine, theirs in (
+        ("inputs", graph.inputs, session.get_inputs()),
+        ("outputs", graph.outputs, session.get_outputs()),
+    ):
+        wanted = {name: types[name].ort for name in mine}
+        got = {arg.name: arg.type for arg in theirs}
+        # It may do with fewer inputs, but every answer must have all outputs.
+        fits = got.items() <= wanted.items() if what == "inputs" else got == wanted
+        if not fits:
+            raise ModelError(f"the lighter model has the {what} {got}, the model {wanted}")
+    return LighterModel("lighter.onnx", sha256(lighter), len(lighter))
+
+
+def _tolerance(graph: Graph, types: Mapping[str, TensorType]) -> float:
+    if any("Quantize" in node.op_type or "QLinear" in node.op_type for node in graph.nodes):
+        return TOLERANCE_QUANTIZED
+    if any(kind.datatype in ("FP16", None) for kind in types.values()):
+        return TOLERANCE_HALF
+    return TOLERANCE
+
+
+def _opset(model: ModelProto) -> int:
+    versions = [o.version for o in model.opset_import if o.domain in ("", "ai.onnx")]
+    if not versions:
+        raise ModelError("the model does not say which operator set it uses")
+    return int(versions[0])

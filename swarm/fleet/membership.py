@@ -1,0 +1,258 @@
+"""Gossip over NATS: drives the pure state machine of `swarm.gossip` with real messages.
+
+An exchange is a request on `swarm.<mesh>.gossip.<peer>`: "no responders" is a crash, known at
+once; a timeout is silence. Newcomers find the mesh by service discovery (`$SRV.PING`), so
+there is no seed list.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import logging
+import random
+import time
+from collections.abc import Callable, Mapping
+
+from swarm.errors import NotConnected, SwarmError
+from swarm.fleet.advertised import of_load, valid
+from swarm.gossip import LAN, Event, Gossip, GossipConfig, PeerView, Request, Send
+from swarm.gossip.effects import Effect
+from swarm.link import Link, LinkMessage
+from swarm.local.host_socket import Direct
+from swarm.periodic import beat
+from swarm.subjects import Subjects
+
+log = logging.getLogger("swarm.gossip")
+
+DISCOVER_EVERY = 10.0  # seconds between looks for nodes that nobody has told us of
+LONELY_EVERY = 1.0  # seconds, as long as no peer is known
+SETTLE = 3.0  # seconds after a reconnect in which a missing subscription is no proof of death
+
+_members = itertools.count()  # of this process
+
+
+class Membership:
+    """Who is in the mesh, as this node sees it. `run()` gossips until cancelled.
+
+    on_event(event) is called for each change. mesh_key: 16 to 64 bytes shared by all nodes;
+    with it, messages that are not signed by it are refused and counted. direct: what processes of
+    this host send one another says of them that they live, or have ended.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        subjects: Subjects,
+        node: str,
+        on_event: Callable[[Event], None],
+        config: GossipConfig = LAN,
+        mesh_key: bytes | None = None,
+        direct: Direct | None = None,
+    ) -> None:
+        self._link = link
+        self._direct = direct
+        self._subjects = subjects
+        self._on_event = on_event
+        self._config = config
+        self.gossip = Gossip(
+            node, time.time_ns() // 1_000_000, random.Random(), config, mesh_key, valid
+        )
+        self._view: Mapping[str, PeerView] | None = None
+        self._refused: set[str] = set()  # own keys that could not be written
+        self._waiting: dict[str, tuple[int, asyncio.TimerHandle]] = {}
+        self._discovered = 0.0
+        self._connected = 0.0
+        # Nodes that share a process do not all speak at once.
+        self._apart = random.randrange(1000) if next(_members) else 0
+
+    @property
+    def node(self) -> str:
+        return self.gossip.node
+
+    def view(self) -> Mapping[str, PeerView]:
+        """All known nodes, this one included; computed once a round."""
+        if self._view is None:
+            self._view = self.gossip.view(time.monotonic())
+        return self._view
+
+    def alive(self) -> list[PeerView]:
+        """The nodes that are neither dead nor gone nor suspected."""
+        return [peer for peer in self.view().values() if peer.state == "alive"]
+
+    def set(self, key: str, value: object) -> bool:
+        """Write one of this node's own keys.
+
+        False when it cannot be gossiped, being too large as a rule: it stays as it was, which is
+        counted (`own_value_refused`, in the node's status) and logged until it works again.
+        """
+        self._view = None
+        try:
+            changed = self.gossip.set(key, value, time.monotonic())
+        except ValueError as error:
+            self.gossip.counters["own_value_refused"] += 1
+            if key not in self._refused:
+                self._refused.add(key)
+                log.warning("not gossiped: %s", error)
+            return False
+        if changed and not of_load(key):
+            self.gossip.detector.hurry()
+        if key in self._refused:
+            self._refused.discard(key)
+            log.info("%s is gossiped again", key)
+        return True
+
+    def delete(self, key: str) -> None:
+        """Delete one of this node's own keys, at its peers too; unknown ones are ignored."""
+        self._view = None
+        self._refused.discard(key)
+        self.gossip.delete(key, time.monotonic())
+        if not of_load(key):
+            self.gossip.detector.hurry()
+
+    async def run(self) -> None:
+        """One round each `config.interval` seconds, until cancelled."""
+        sid = self._link.subscribe(self._subjects.gossip(self.node), self._receive)
+        found = self._link.subscribe(f"{self._link.options.inbox}.found.x", self._found)
+        self._link.on_up.append(self._reconnected)
+        self._link.on_down.append(self._forget_waiting)
+        if self._direct is not None:
+            self._direct.on_gone.append(self._gone)
+        try:
+            self._discover()
+            while True:
+                await beat(self._config.interval, self._apart)
+                if not self._link.connected:
+                    continue  # our own silence must not look like everyone else's
+                now = time.monotonic()
+                pause = LONELY_EVERY if self.gossip.detector.alone else DISCOVER_EVERY
+                if now - self._discovered > pause:
+                    self._discover()
+                self._see(now)
+                self._apply(self.gossip.tick(now))
+        finally:
+            if self._direct is not None:
+                self._direct.on_gone.remove(self._gone)
+            self._link.on_up.remove(self._reconnected)
+            self._link.on_down.remove(self._forget_waiting)
+            self._forget_waiting()
+            self._link.unsubscribe(sid)
+            self._link.unsubscribe(found)
+
+    def leave(self) -> None:
+        """Tell some peers that this node leaves; they tell the others."""
+        self._apply(self.gossip.leave(time.monotonic()))
+
+    # --- this host ---------------------------------------------------------------------------
+
+    def _see(self, now: float) -> None:
+        """Who did work for us, or sent us some, since the last round."""
+        if self._direct is None:
+            return
+        heard = self._direct.take_heard()
+        if not self.gossip.detector.everybody:
+            return  # a round reaches only a few, whatever is known of them
+        for inbox, at in heard.items():
+            if (node := self._at(inbox)) is not None:
+                self.gossip.detector.seen(node, at)
+
+    def _gone(self, inbox: str) -> None:
+        """That process has ended, as the kernel says: so it is with its node, if nobody listens."""
+        if (node := self._at(inbox)) is not None:
+            self._apply(self.gossip.detector.look(node, time.monotonic()))
+
+    def _at(self, inbox: str) -> str | None:
+        peers = self.view().values()
+        return next((peer.node for peer in peers if peer.values.get("inbox") == inbox), None)
+
+    # --- the wire -----------------------------------------------------------------------
+
+    def _apply(self, effects: list[Effect]) -> None:
+        self._view = None
+        for effect in effects:
+            try:
+                if isinstance(effect, Request):
+                    self._request(effect)
+                elif isinstance(effect, Send):
+                    self._link.publish(self._subjects.gossip(effect.peer), effect.payload)
+                else:
+                    if effect.kind != "updated":
+                        self.gossip.detector.hurry()
+                    self._on_event(effect)
+            except NotConnected:
+                log.debug("gossip waits for the connection")
+            except SwarmError as error:
+                log.warning("gossip: %s", error)
+
+    def _request(self, effect: Request) -> None:
+        reply = self._link.expect(self._answered)
+        timer = asyncio.get_running_loop().call_later(effect.timeout, self._timeout, reply)
+        self._waiting[reply] = (effect.token, timer)
+        self._link.publish(self._subjects.gossip(effect.peer), effect.payload, reply)
+
+    def _answered(self, message: LinkMessage) -> None:
+        entry = self._waiting.pop(message.subject, None)
+        self._link.forget(message.subject)
+        if entry is None:
+            return
+        token, timer = entry
+        timer.cancel()
+        now = time.monotonic()
+        if message.status == b"503":
+            # After a server's restart everybody's subscription is missing for a moment.
+            settling = now - self._connected < SETTLE
+            told = self.gossip.on_timeout if settling else self.gossip.on_no_responders
+            self._apply(told(token, now))
+        else:
+            self._apply(self.gossip.on_reply(token, bytes(message.data), now))
+
+    def _timeout(self, reply: str) -> None:
+        entry = self._waiting.pop(reply, None)
+        self._link.forget(reply)
+        if entry is not None:
+            self._apply(self.gossip.on_timeout(entry[0], time.monotonic()))
+
+    def _forget_waiting(self) -> None:
+        """The connection is lost: silence means nothing now."""
+        for reply, (token, timer) in self._waiting.items():
+            timer.cancel()
+            self._link.forget(reply)
+            self.gossip.detector.settle(token)  # or its node would count as asked for ever
+        self._waiting.clear()
+
+    def _receive(self, message: LinkMessage) -> None:
+        data = message.data
+        # What is too large is refused by its size alone, before it is even copied.
+        payload = bytes(data[: self._config.refuse_bytes + 1])
+        answer, effects = self.gossip.on_request(payload, time.monotonic())
+        if answer is not None and message.reply:
+            self._link.publish(message.reply, answer)
+        self._apply(effects)
+
+    # --- discovery ------------------------------------------------------------------------
+
+    def _reconnected(self) -> None:
+        self._connected = time.monotonic()
+        self._discover()
+
+    def _discover(self) -> None:
+        self._discovered = time.monotonic()
+        try:
+            self._link.publish(
+                f"$SRV.PING.swarm-{self._subjects.mesh}",
+                b"",
+                f"{self._link.options.inbox}.found.x",
+            )
+        except SwarmError as error:
+            log.debug("no discovery at present: %s", error)
+
+    def _found(self, message: LinkMessage) -> None:
+        if message.status:
+            return  # no services yet: we are the first
+        try:
+            node = json.loads(bytes(message.data))["metadata"]["node"]
+            if node != self.node:
+                self.gossip.add_peer(node)
+        except (ValueError, KeyError, TypeError, RecursionError):
+            self.gossip.counters["malformed_discovery"] += 1

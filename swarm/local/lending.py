@@ -1,0 +1,369 @@
+"""Large tensors between nodes of one host: a claim in the message, the bytes in shared memory.
+
+Over the wire a tensor is copied into the server, out of it, and through two sockets (1.6 MB:
+4-5 ms a hop here); in shared memory it is copied once (0.04 ms). A message carries claims
+only when every node that may receive it is on this host. The copy stays until the receiver
+says that it is done, so a redelivery finds it again, also after the sender's death; a copy
+that was recycled is noticed (generation, checksum) and the request goes back to its lane.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgpack
+import numpy as np
+
+from swarm.errors import DecodeError, SwarmError
+from swarm.link import Link, LinkMessage
+from swarm.shm import MIN_BYTES, Claim, Reader, Ring, ShmError, ShmGone, host_id, sweep, unavailable
+from swarm.subjects import INBOX
+from swarm.wire.maps import unpack_map
+from swarm.wire.tensors import Claimed, Part, claim_prefix, encode_tensors, plain
+
+log = logging.getLogger("swarm.claims")
+
+FETCH_TIMEOUT = 2.0  # seconds
+SWEEP_EVERY = 5.0  # seconds; each opens the segments of all of a host's processes
+# What is done with is gathered: one PING, and its answer's turn of the loop, for all of it.
+CONFIRM_AFTER, CONFIRM_BYTES = 0.25, 8 << 20  # seconds, bytes
+
+_CLAIM = b"\x82\xa5claim\xc4"  # a map of two: the claim, as up to 255 bytes, then its owner
+
+Opened = list[Claim]  # in use
+
+
+class Lent:
+    """Tensors lent for one message; a context around its publishing, which takes them back at
+    once when that raises. Without claims (`UNLENT`) it does nothing.
+
+    claims: by name of tensor; the other tensors' bytes travel. owner: where they can be fetched.
+    tensors: what the message says of all of them; a `Claimed` in place of each that was copied, so
+    that its array can be let go.
+    """
+
+    __slots__ = ("_kept", "_packed", "_ring", "claims", "owner", "tensors")
+
+    def __init__(
+        self,
+        tensors: dict[str, Any] | None = None,
+        ring: Ring | None = None,
+        claims: Mapping[str, Claim] | None = None,
+        owner: str = "",
+    ) -> None:
+        self.tensors = tensors or {}
+        self._ring = ring
+        self.claims = {} if claims is None else claims
+        self.owner = owner
+        self._packed: bytes | None = None
+        self._kept = False
+
+    @property
+    def packed(self) -> bytes | None:
+        """The tensors' encoding as a MessagePack map, or None: the message carries the bytes."""
+        if self._packed is None and self.claims:
+            owner = msgpack.packb("owner") + msgpack.packb(self.owner)
+            parts: list[Part] = [b"\xde" + len(self.tensors).to_bytes(2, "big")]
+            for name, array in self.tensors.items():
+                claim = self.claims.get(name)
+                if claim is None:
+                    parts += encode_tensors({name: array})[1:]
+                    continue
+                wire = claim.to_wire()
+                prefix = claim_prefix(name, array.dtype, array.shape)
+                parts += (prefix, _CLAIM, len(wire).to_bytes(1, "big"), wire, owner)
+            self._packed = b"".join(parts)
+        return self._packed
+
+    def take_back(self) -> None:
+        """The message reached nobody: free the memory now, not by age. Any number of times; not
+        what is kept."""
+        if self._ring is not None and not self._kept:
+            for claim in self.claims.values():
+                self._ring.release(claim)
+
+    def keep(self) -> None:
+        """Somebody may be reading it, whatever becomes of the message: it is freed when that says
+        so (`unread`, or a word in the memory itself), or by age."""
+        self._kept = True
+
+    def unread(self) -> None:
+        """Nobody reads it, or will."""
+        self._kept = False
+
+    def __enter__(self) -> Lent:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self.take_back()
+
+
+UNLENT = Lent()
+
+
+class Claims:
+    """One process's shared memory: what it lends, and what it has borrowed.
+
+    ask `host` before using it: empty where shared memory is not available, or not enabled.
+    Then nothing is lent, and nobody lends to this process: its tensors go over the wire.
+    """
+
+    def __init__(self, link: Link, mesh: str, enabled: bool = True) -> None:
+        self._link = link
+        self._mesh = mesh
+        reason = unavailable() if enabled else "switched off"
+        self.host = ""
+        if reason is None:
+            try:
+                self.host = host_id()
+            except ShmError as error:
+                reason = str(error)
+        if reason is not None:
+            log.info("no shared memory: %s", reason)
+        self._ring = Ring(mesh)
+        self._reader = Reader(mesh)
+        self._inbox = f"{link.options.inbox}.claims.x"
+        self._sid = link.subscribe(self._inbox, self._fetched_from)
+        self._finished: list[Claim] = []
+        self._finished_bytes = 0
+        self._confirming: asyncio.TimerHandle | None = None
+        link.on_down.append(self._forget_finished)
+        self._swept = 0.0
+        self.lent = 0
+        self.fetched = 0
+
+    def wants(self, tensors: Mapping[str, np.ndarray]) -> bool:
+        """Whether any tensor is large enough: the cheap question, to be asked first."""
+        for array in tensors.values():
+            if array.nbytes >= MIN_BYTES:
+                return self.host != ""
+        return False
+
+    # --- lending ----------------------------------------------------------------------
+
+    def lend(self, tensors: Mapping[str, np.ndarray]) -> Lent:
+        """Copy the large tensors into shared memory, for one message.
+
+        `UNLENT` when none is large enough, or there is no room just now. Raises
+        `InvalidArgument` for a dtype that has no datatype on the wire; nothing is lent then.
+        """
+        if not self.wants(tensors):
+            return UNLENT
+        said: dict[str, Any] = {name: plain(array) for name, array in tensors.items()}
+        claims: dict[str, Claim] = {}
+        lent = Lent(said, self._ring, claims, self._inbox)
+        with lent:  # an error half-way leaves nothing lent
+            for name, array in said.items():
+                if array.nbytes < MIN_BYTES:
+                    continue
+                claim = self._ring.put([array.data])
+                if claim is None:
+                    lent.take_back()
+                    return UNLENT
+                claims[name] = claim
+                said[name] = Claimed(array.dtype, array.shape, array.nbytes, claim)
+        self.lent += len(claims)
+        return lent
+
+    def collect(self) -> None:
+        """A message was sent and nothing waits for this process: see what can be lent again."""
+        if self.lent:
+            self._ring.collect()
+
+    def _fetched_from(self, message: LinkMessage) -> None:
+        """A receiver cannot map a claim, and asks for the bytes."""
+        if not message.reply:
+            return
+        try:
+            doc = unpack_map(message.data, 64 * 1024)
+            claim = Claim.from_wire(doc.get("claim"))
+            self._link.publish(message.reply, [self._reader.copy(claim)])
+        except (SwarmError, ShmError) as error:
+            log.debug("a claim could not be fetched: %s", error)
+            self._answer_gone(message.reply)
+
+    def _answer_gone(self, reply: str) -> None:
+        try:
+            self._link.publish(reply, b"", headers=b"NATS/1.0 404 Gone\r\n\r\n")
+        except SwarmError:
+            return  # the asker's own timeout ends it
+
+    # --- borrowing --------------------------------------------------------------------
+
+    def open(self, tensors: dict[str, Any]) -> Opened:
+        """Replace claims by arrays that view shared memory (no copy).
+
+        Raises `ShmError` when a claim cannot be used here, `DecodeError` for a malformed one.
+        """
+        opened: Opened = []
+        views: dict[str, np.ndarray] = {}
+        for name, value in tensors.items():
+            if not isinstance(value, Claimed):
+                continue
+            claim = _parse(name, value)
+            view = self._reader.open(claim)
+            # Not `np.ndarray`, which lets go of the view: the memory could be unmapped in use.
+            views[name] = np.frombuffer(view, value.dtype).reshape(value.shape)
+            opened.append(claim)
+        tensors.update(views)  # all or none: nobody would watch over a part of them
+        return opened
+
+    def take(self, tensors: dict[str, Any]) -> None:
+        """Replace claims by arrays of their own: read, checked, and given back at once.
+
+        Raises `ShmError`, `DecodeError`.
+        """
+        opened = self.open(tensors)
+        if not opened:
+            return
+        for name, value in tensors.items():
+            if not value.flags.owndata:
+                tensors[name] = value.copy()
+        if not self.intact(opened):
+            raise ShmGone("the memory was recycled while it was read")
+        self._tell_owners(opened)
+
+    def intact(self, opened: Opened) -> bool:
+        """Whether what was read is still what was meant: ask after use, before publishing."""
+        return all(map(self._reader.check, opened))
+
+    def done(self, opened: Opened) -> None:
+        """The message they came with is settled: tell the owners, when the server has read that.
+
+        Not before: a lost ack hands the message out again, which needs them; and a result may be a
+        view of them (a carried tensor) that still waits in the socket. When the connection is lost
+        first, they are freed by age, or by whoever gets the message next.
+        """
+        if not opened:
+            return
+        self._finished += opened
+        self._finished_bytes += sum(claim.length for claim in opened)
+        if self._finished_bytes >= CONFIRM_BYTES:
+            self._confirm()
+        elif self._confirming is None:
+            loop = asyncio.get_running_loop()
+            self._confirming = loop.call_later(CONFIRM_AFTER, self._confirm)
+
+    def give_back(self, tensors: Mapping[str, Any], but: Sequence[Claim] = ()) -> None:
+        """The same for claims that were never opened, except for those in `but`."""
+        for name, value in tensors.items():
+            if isinstance(value, Claimed):
+                with contextlib.suppress(DecodeError, ShmError):  # by age
+                    claim = _parse(name, value)
+                    self.done([] if claim in but else [claim])
+
+    def _confirm(self) -> None:
+        finished = self._take_finished()
+        try:
+            read = self._link.sync()
+        except SwarmError:
+            return  # by age
+
+        def confirmed(read: asyncio.Future[None]) -> None:
+            if not read.cancelled() and read.exception() is None:
+                self._tell_owners(finished)
+
+        read.add_done_callback(confirmed)
+
+    def _take_finished(self) -> Opened:
+        if self._confirming is not None:
+            self._confirming.cancel()
+            self._confirming = None
+        finished, self._finished, self._finished_bytes = self._finished, [], 0
+        return finished
+
+    def _forget_finished(self) -> None:
+        self._take_finished()
+
+    def _tell_owners(self, opened: Opened) -> None:
+        for claim in opened:
+            self._reader.done(claim)
+
+    def fetch(
+        self, tensors: dict[str, Any], on_done: Callable[[SwarmError | ShmError | None], None]
+    ) -> None:
+        """Get the bytes of claims from their owners over NATS instead, then call back."""
+        waiting: dict[str, str] = {}
+        timers: list[asyncio.TimerHandle] = []
+
+        def arrived(message: LinkMessage) -> None:
+            name = waiting.pop(message.subject, "")
+            self._link.forget(message.subject)
+            if not name:
+                return
+            value = tensors[name]
+            if message.status or len(message.data) != value.nbytes:
+                give_up(ShmGone(f"the sender of {name!r} is gone, and its copy with it"))
+                return
+            tensors[name] = np.frombuffer(message.data, value.dtype).reshape(value.shape)
+            self.fetched += 1
+            if not waiting:
+                timers.pop().cancel()
+                on_done(None)
+
+        def give_up(error: SwarmError | ShmError) -> None:
+            for timer in timers:
+                timer.cancel()
+            for reply in waiting:
+                self._link.forget(reply)
+            waiting.clear()
+            on_done(error)
+
+        try:
+            for name, value in tensors.items():
+                if isinstance(value, Claimed):
+                    claim, owner = _parse(name, value), _owner(name, value)
+                    reply = self._link.expect(arrived)
+                    waiting[reply] = name
+                    self._link.publish(owner, msgpack.packb({"claim": claim.to_wire()}), reply)
+        except (SwarmError, ShmError) as error:
+            give_up(error)
+            return
+        # A sender that hangs is subscribed, and never answers.
+        late = ShmGone(f"the sender did not answer within {FETCH_TIMEOUT} s")
+        timers.append(asyncio.get_running_loop().call_later(FETCH_TIMEOUT, give_up, late))
+
+    # --- life -------------------------------------------------------------------------
+
+    def tend(self) -> None:
+        """Call about every second: expire what nobody released, sweep what the dead left."""
+        self._ring.reclaim()
+        self._reader.prune()
+        if (now := time.monotonic()) - self._swept > SWEEP_EVERY:
+            self._swept = now
+            sweep(self._mesh)
+
+    async def close(self, linger: float = 1.0) -> None:
+        """Give borrowers a moment, then free everything."""
+        if finished := self._take_finished():
+            with contextlib.suppress(SwarmError, TimeoutError):
+                await self._link.flush(1.0)
+                self._tell_owners(finished)
+        emptied = await self._ring.drain(linger)
+        self._ring.close(abandon=not emptied)
+        self._reader.close()
+        self._link.unsubscribe(self._sid)
+
+
+def _parse(name: str, value: Claimed) -> Claim:
+    data = value.claim
+    if type(data) is not dict:
+        raise DecodeError(f"tensor {name!r}: a claim is a map of claim and owner")
+    claim = Claim.from_wire(data.get("claim"))
+    if claim.length != value.nbytes:
+        raise DecodeError(f"tensor {name!r}: a claim on {claim.length} bytes, not {value.nbytes}")
+    return claim
+
+
+def _owner(name: str, value: Claimed) -> str:
+    """Whom to ask for the bytes; needed only when they cannot be mapped."""
+    owner = value.claim.get("owner")
+    if type(owner) is not str or INBOX.fullmatch(owner) is None:
+        raise DecodeError(f"tensor {name!r}: a claim's owner is an inbox")
+    return owner

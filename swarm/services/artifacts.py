@@ -1,0 +1,81 @@
+"""The object store of a mesh's artifacts, by nats-py: what registries fetch from and push to."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeVar
+
+import nats.js.errors
+from nats.aio.client import Client
+from nats.js.object_store import ObjectStore
+
+from swarm.errors import NotFound, Unavailable
+from swarm.link import LinkOptions
+from swarm.services import control
+
+T = TypeVar("T")
+
+TRANSFER_TIMEOUT = 120.0  # seconds for one artifact
+
+
+async def put(
+    options: LinkOptions,
+    bucket: str,
+    prefix: str,
+    files: Mapping[str, bytes],
+    progress: Callable[[str, int], None],
+) -> None:
+    """Store `files` under `prefix`; `progress(name, bytes)` before each. Raises `Unavailable`."""
+    client = await control.connect(options, "swarm-registry")
+    try:
+        store = await _taken(_store(client, bucket, create=True))
+        for name, data in files.items():
+            progress(name, len(data))
+            await _taken(store.put(prefix + name, data))
+    finally:
+        await control.close(client)
+
+
+async def _taken(call: Awaitable[T]) -> T:
+    try:
+        return await asyncio.wait_for(call, TRANSFER_TIMEOUT)
+    except control.TROUBLE as error:
+        raise Unavailable(f"the object store did not take the model: {error!r}") from error
+
+
+async def get(
+    options: LinkOptions, bucket: str, prefix: str, names: Sequence[str]
+) -> dict[str, bytes]:
+    """Artifacts by name. Raises `NotFound`, `Unavailable`."""
+    client = await control.connect(options, "swarm-registry")
+    files: dict[str, bytes] = {}
+    name = ""
+    try:
+        store = await _store(client, bucket, create=False)
+        for name in names:
+            # get() without a sink joins its chunks one by one: quadratic.
+            sink = io.BytesIO()
+            await asyncio.wait_for(store.get(prefix + name, writeinto=sink), TRANSFER_TIMEOUT)
+            files[name] = sink.getvalue()
+    except (nats.js.errors.ObjectNotFoundError, nats.js.errors.NotFoundError):
+        model, version, _ = prefix.split("/")
+        raise NotFound(f"{model}@{version} lacks the file {name!r} in this mesh") from None
+    except control.TROUBLE as error:
+        raise Unavailable(f"the object store did not answer: {error!r}") from error
+    finally:
+        await control.close(client)
+    return files
+
+
+async def _store(client: Client, bucket: str, create: bool) -> ObjectStore:
+    stream = client.jetstream(timeout=5)
+    try:
+        found: ObjectStore = await stream.object_store(bucket)
+        return found
+    except (nats.js.errors.BucketNotFoundError, nats.js.errors.NotFoundError):
+        if not create:
+            raise NotFound(f"this mesh has no models yet: no bucket {bucket!r}") from None
+        made: ObjectStore = await stream.create_object_store(bucket)
+        return made

@@ -1,0 +1,131 @@
+"""The models of a mesh: artifacts in an object store, manifests and desired state in KV.
+
+Keys of the bucket `swarm-<mesh>-config`:
+
+    models.<model>.<version>   the manifest, JSON; immutable
+    serve.<model>              desired state: {"serve": [{"version", "share"}], …}, JSON
+
+A change of any key is republished as `swarm.<mesh>.config.<key>`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+
+from swarm.errors import InvalidArgument, NotFound
+from swarm.link import Link, jetstream
+from swarm.model import ModelInfo, unknown_model
+from swarm.routing import BadDesiredState, Problem, parse_desired
+from swarm.subjects import Subjects, token
+
+
+class Registry:
+    """All methods raise `Unavailable` when the server cannot be reached."""
+
+    def __init__(self, link: Link, subjects: Subjects) -> None:
+        self._link = link
+        self._subjects = subjects
+        self._bucket = subjects.config_bucket
+
+    async def prepare(self) -> None:
+        """Make sure the config bucket exists."""
+        await jetstream.ensure_bucket(self._link, self._bucket, f"{self._subjects.root}.config")
+
+    async def manifest(self, model: str, version: str) -> bytes:
+        """Raises `NotFound`."""
+        key = f"models.{token(model, 'model name')}.{token(version, 'version')}"
+        data = await jetstream.kv_get(self._link, self._bucket, key)
+        if data is None:
+            raise unknown_model(model, version)
+        return data
+
+    async def info(self, model: str, version: str = "") -> ModelInfo:
+        """The model version, or the one that serves. Raises `NotFound`."""
+        version = version or await self.serving(model)
+        return ModelInfo.from_manifest(await self.manifest(model, version))
+
+    async def serving(self, model: str) -> str:
+        """The version with the largest share of the traffic. Raises `NotFound`."""
+        doc = await self.desired(model)
+        if doc is None:
+            raise unknown_model(model)
+        entries = doc["serve"]
+        return str(max(entries, key=lambda entry: float(str(entry["share"])))["version"])
+
+    async def desired(self, model: str) -> dict[str, list[dict[str, object]]] | None:
+        """The model's desired state, or None. Raises `BadDesiredState`."""
+        key = f"serve.{token(model, 'model name')}"
+        data = await jetstream.kv_get(self._link, self._bucket, key)
+        if data is None:
+            return None
+        try:
+            doc = json.loads(data)
+        except (ValueError, RecursionError):
+            raise BadDesiredState([Problem("", "it is no JSON")]) from None
+        if not isinstance(doc, dict):
+            raise BadDesiredState([Problem("", "it is no object")])
+        parse_desired(doc | {"model": model})
+        return doc
+
+    async def promote(self, model: str, version: str) -> str:
+        """Let `version` serve all traffic; returns the version that did, or ''."""
+        await self.manifest(model, version)
+        before = await self.desired(model)
+        previous = await self.serving(model) if before else ""
+        doc = {"serve": [{"version": version, "share": 100}], "previous": previous}
+        await jetstream.kv_put(self._link, self._bucket, f"serve.{model}", json.dumps(doc).encode())
+        return previous
+
+    async def rollback(self, model: str) -> str:
+        """Let the version before the present one serve again; returns it."""
+        doc = await self.desired(model)
+        previous = str((doc or {}).get("previous") or "")
+        if not previous:
+            raise NotFound(f"model {model!r} has no earlier version to go back to")
+        await self.promote(model, previous)
+        return previous
+
+    async def models(self) -> list[tuple[str, str]]:
+        """(model, version) of everything that was pushed, sorted."""
+        keys = await jetstream.kv_keys(self._link, self._bucket, "models")
+        return [(key.split(".")[1], key.split(".")[2]) for key in keys]
+
+    async def push(
+        self,
+        manifest: bytes,
+        files: Mapping[str, bytes],
+        progress: Callable[[str, int], None] = lambda name, size: None,
+    ) -> ModelInfo:
+        """Store a version: its files first, its manifest last, so it appears whole.
+
+        The first version of a model serves at once. Raises `InvalidArgument` when the
+        version exists with other content: versions are immutable.
+        """
+        info = ModelInfo.from_manifest(manifest)
+        await self.prepare()
+        key = f"models.{info.model}.{info.version}"
+        existing = await jetstream.kv_get(self._link, self._bucket, key)
+        if existing is not None and existing != manifest:
+            raise InvalidArgument(
+                f"{info.model}@{info.version} exists and versions are immutable: "
+                "split again with another --version"
+            )
+        # Imported here: who only asks for inferences needs no nats-py (3 MB, 40 ms).
+        from swarm.services import artifacts
+
+        prefix = f"{info.model}/{info.version}/"
+        await artifacts.put(
+            self._link.options, self._subjects.models_bucket, prefix, files, progress
+        )
+        await jetstream.kv_put(self._link, self._bucket, key, manifest)
+        if await self.desired(info.model) is None:
+            await self.promote(info.model, info.version)
+        return info
+
+    async def fetch(self, model: str, version: str, names: list[str]) -> dict[str, bytes]:
+        """Artifacts by name. Raises `NotFound`. The caller checks their hashes."""
+        from swarm.services import artifacts
+
+        prefix = f"{model}/{version}/"
+        return await artifacts.get(self._link.options, self._subjects.models_bucket, prefix, names)

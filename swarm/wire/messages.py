@@ -1,0 +1,353 @@
+"""The messages of the data path: features, results, and requests of simple clients.
+
+MessagePack maps, version field first; unknown fields are ignored; another major version
+is refused. `Features.parts()` and `Result.parts()` give the pieces to be written, the
+tensors' own memory among them: nothing is joined or copied here.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from swarm.errors import DecodeError, Status
+from swarm.wire.hops import Hop, hop_of, is_hop, unpack_hops
+from swarm.wire.maps import pack_open_map, unpack_map
+from swarm.wire.tensors import LIMITS, Limits, Part, Tensors, decode_tensors, encode_tensors
+
+VERSION = 1
+_PRINTABLE = re.compile("[!-~]+")  # no space, no control character
+# Id, model, version and reply subject, all at once.
+_ROUTE = re.compile("(?:[!-~]{1,128} ){3}[!-~]{1,512}")
+MAX_HOPS = 256
+_STATUS = {str(status): status for status in Status}
+
+
+@dataclass(slots=True)
+class Features:
+    """A cut's tensors on their way to `stage`.
+
+    budget_us: time left for the request when this was sent, in microseconds: a duration,
+    not a date, since the clocks of devices differ. `host`: where the requester can read shared
+    memory, or empty. `hops` are kept as the maps they
+    travel as: a stage only appends its own. `packed_hops`: those before them, as they came from a
+    process of this host (`swarm.local.compact`).
+    """
+
+    id: str
+    model: str
+    version: str
+    stage: int
+    reply: str
+    budget_us: int
+    tensors: dict[str, Any]
+    attempt: int = 1
+    agent: str = ""
+    sequence: int = 0
+    session: str = ""
+    traceparent: str = ""
+    host: str = ""
+    hops: list[dict[str, Any]] = field(default_factory=list)
+    packed_hops: bytes = b""
+
+    @property
+    def all_hops(self) -> list[dict[str, Any]]:
+        """Every stage's so far, as maps. Raises `DecodeError`."""
+        if not self.packed_hops:
+            return self.hops
+        return [*(hop.as_doc() for hop in unpack_hops(self.packed_hops)), *self.hops]
+
+    @property
+    def message_id(self) -> str:
+        """What JetStream deduplicates by."""
+        return f"{self.id}/{self.stage}/{self.attempt}"
+
+    def header(self) -> dict[str, Any]:
+        doc: dict[str, Any] = {
+            "v": VERSION,
+            "id": self.id,
+            "model": self.model,
+            "version": self.version,
+            "stage": self.stage,
+            "attempt": self.attempt,
+            "reply": self.reply,
+            "budget_us": self.budget_us,
+            "hops": self.all_hops,
+        }
+        # What is at its default does not travel: a third of the header's cost.
+        if self.agent:
+            doc["agent"] = self.agent
+        if self.sequence:
+            doc["sequence"] = self.sequence
+        if self.session:
+            doc["session"] = self.session
+        if self.traceparent:
+            doc["traceparent"] = self.traceparent
+        if self.host:
+            doc["host"] = self.host
+        return doc
+
+    def parts(self, packed_tensors: bytes | None = None) -> list[Part]:
+        """The message in pieces; `packed_tensors` replaces the tensors' own encoding."""
+        head = pack_open_map(self.header()) + b"\xa7tensors"
+        if packed_tensors is not None:
+            return [head + packed_tensors]
+        tail = encode_tensors(self.tensors)
+        return [head, *tail]
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview, limits: Limits = LIMITS) -> Features:
+        """Raises `DecodeError`; arrays view `data` where it is large."""
+        doc = _versioned(data, limits)
+        get: Any = doc.get
+        features = cls(
+            get("id", ""),
+            get("model", ""),
+            get("version", ""),
+            get("stage"),
+            get("reply"),
+            get("budget_us"),
+            decode_tensors(get("tensors"), limits),
+            get("attempt", 1),
+            get("agent", ""),
+            get("sequence", 0),
+            get("session", ""),
+            get("traceparent", ""),
+            get("host", ""),
+            get("hops", []),
+        )
+        # One pass over all types: a check by name for each field took five times as long.
+        if not (
+            type(features.stage) is type(features.budget_us) is type(features.attempt) is int
+            and type(features.id) is type(features.model) is type(features.version) is str
+            and type(features.reply) is type(features.agent) is type(features.session) is str
+            and type(features.traceparent) is type(features.host) is str
+            and type(features.sequence) is int
+            and type(features.hops) is list
+            and _ROUTE.fullmatch(
+                f"{features.id} {features.model} {features.version} {features.reply}"
+            )
+            and len(features.hops) <= MAX_HOPS
+            and all(map(is_hop, features.hops))
+        ):
+            _explain(doc)
+        return features
+
+
+@dataclass(slots=True)
+class Result:
+    """What a request came to.
+
+    outputs: the model's outputs by name, empty unless `status` is OK. degraded: answered
+    by a lighter model. On failure `message`, `stage` and `node` say what went wrong where.
+    latency: seconds from sending to this answer, measured by the requester. retry_after: seconds
+    after which a request that the requester itself or the first lane refused may be sent again,
+    `math.inf` for what is too large, else 0.0.
+    """
+
+    id: str
+    model: str = ""
+    version: str = ""
+    status: Status = Status.OK
+    outputs: Tensors = field(default_factory=dict)
+    message: str = ""
+    stage: int = 0
+    node: str = ""
+    degraded: bool = False
+    attempt: int = 1
+    hops: tuple[Hop, ...] = ()
+    latency: float = 0.0
+    retry_after: float = 0.0
+
+    @property
+    def compute(self) -> float:
+        """Seconds spent computing, over all hops."""
+        return sum(hop.compute_us for hop in self.hops) / 1e6
+
+    def parts(self) -> list[Part]:
+        return result_parts(self, [hop.as_doc() for hop in self.hops])
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview, limits: Limits = LIMITS) -> Result:
+        """Raises `DecodeError`."""
+        doc = _versioned(data, limits)
+        get: Any = doc.get
+        name, hops = get("status"), get("hops", [])
+        status = _STATUS.get(name) if type(name) is str else None
+        result = cls(
+            get("id"),
+            get("model", ""),
+            get("version", ""),
+            status or Status.INTERNAL,
+            decode_tensors(get("tensors"), limits),
+            get("message", ""),
+            get("stage", 0),
+            get("node", ""),
+            get("degraded", False),
+            get("attempt", 1),
+        )
+        # One pass, as for features: by field it took twice as long.
+        if not (
+            status is not None
+            and type(result.id) is type(result.model) is type(result.version) is str
+            and type(result.message) is type(result.node) is str
+            and type(result.stage) is type(result.attempt) is int
+            and type(result.degraded) is bool
+            and type(hops) is list
+            and all(map(is_hop, hops[:MAX_HOPS]))
+        ):
+            _explain_result(doc)
+        result.id = result.id[:128]  # the client's own: it stands in no subject
+        result.hops = tuple([hop_of(hop) for hop in hops[:MAX_HOPS]])
+        return result
+
+
+def result_parts(
+    result: Result, hops: list[dict[str, Any]], packed_tensors: bytes | None = None
+) -> list[Part]:
+    """A result's pieces, with the hops as the maps they arrived as.
+
+    `packed_tensors` replaces the outputs' own encoding."""
+    doc: dict[str, Any] = {
+        "v": VERSION,
+        "id": result.id,
+        "model": result.model,
+        "version": result.version,
+        "status": str(result.status),
+        "attempt": result.attempt,
+        "hops": hops,
+    }
+    if result.status is not Status.OK:
+        doc |= {"message": result.message, "stage": result.stage, "node": result.node}
+    if result.degraded:
+        doc["degraded"] = True
+    head = pack_open_map(doc) + b"\xa7tensors"
+    if packed_tensors is not None:
+        return [head + packed_tensors]
+    return [head, *encode_tensors(result.outputs)]
+
+
+def failure(features: Features, status: Status, message: str, stage: int, node: str) -> list[Part]:
+    """The answer to a request that ends here."""
+    return result_parts(
+        Result(
+            id=features.id,
+            model=features.model,
+            version=features.version,
+            status=status,
+            message=message,
+            stage=stage,
+            node=node,
+            attempt=features.attempt,
+        ),
+        features.all_hops,
+    )
+
+
+@dataclass(slots=True)
+class Request:
+    """What a simple client sends to `infer.<model>`: inputs, and nothing it need not know."""
+
+    inputs: dict[str, np.ndarray]
+    id: str = ""
+    version: str = ""
+    budget: float | None = None  # seconds
+    session: str = ""
+    agent: str = ""
+
+    def parts(self) -> list[Part]:
+        doc: dict[str, Any] = {"v": VERSION}
+        for key in ("id", "version", "session", "agent"):
+            if value := getattr(self, key):
+                doc[key] = value
+        if self.budget is not None:
+            doc["budget_us"] = round(self.budget * 1e6)
+        return [pack_open_map(doc) + b"\xa7tensors", *encode_tensors(self.inputs)]
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview, limits: Limits = LIMITS) -> Request:
+        """Raises `DecodeError`. The tensors may stand under `tensors` or `inputs`."""
+        doc = _versioned(data, limits)
+        tensors = decode_tensors(doc.get("tensors", doc.get("inputs")), limits)
+        for name, value in tensors.items():
+            if not isinstance(value, np.ndarray):
+                raise DecodeError(f"input {name!r}: codec shm is for nodes of one host only")
+        budget = _get(doc, "budget_us", int, None)
+        return cls(
+            inputs=tensors,
+            id=_get(doc, "id", str, "")[:128],
+            version=_get(doc, "version", str, ""),
+            budget=None if budget is None else budget / 1e6,
+            session=_get(doc, "session", str, "")[:128],
+            agent=_get(doc, "agent", str, "")[:128],
+        )
+
+
+def _versioned(data: bytes | memoryview, limits: Limits) -> dict[str, Any]:
+    doc = unpack_map(data, limits.bytes)
+    if doc.get("v") != VERSION:
+        raise DecodeError(
+            f"message version {doc.get('v')!r:.80}; this node speaks version {VERSION}: "
+            "run the same major version of swarm on all nodes"
+        )
+    return doc
+
+
+def _explain(doc: dict[str, Any]) -> None:
+    """Raise the `DecodeError` that names the first wrong field of features."""
+    for key in ("id", "model", "version"):
+        _name(doc, key)
+    for key in ("stage", "budget_us"):
+        _get(doc, key, int)
+    _reply(doc)
+    for key in ("attempt", "sequence"):
+        _get(doc, key, int, 0)
+    for key in ("agent", "session", "traceparent", "host"):
+        _get(doc, key, str, "")
+    hops = _get(doc, "hops", list, [])
+    if len(hops) > MAX_HOPS:
+        raise DecodeError(f"{len(hops)} hops; at most {MAX_HOPS} are accepted")
+    for hop in hops:
+        Hop.from_doc(hop)
+    raise DecodeError("malformed features")
+
+
+def _explain_result(doc: dict[str, Any]) -> None:
+    """Raise the `DecodeError` that names the first wrong field of a result."""
+    if _get(doc, "status", str) not in _STATUS:
+        raise DecodeError(f"status {doc['status']!r:.80} is not a gRPC status name")
+    _get(doc, "id", str)
+    for key in ("model", "version", "message", "node"):
+        _get(doc, key, str, "")
+    for key in ("stage", "attempt"):
+        _get(doc, key, int, 0)
+    _get(doc, "degraded", bool, False)
+    for hop in _get(doc, "hops", list, [])[:MAX_HOPS]:
+        Hop.from_doc(hop)
+    raise DecodeError("malformed result")
+
+
+def _get(doc: dict[str, Any], key: str, kind: type, *default: Any) -> Any:
+    value = doc.get(key, *default)
+    if type(value) is not kind and not (default and value is default[0]):
+        raise DecodeError(f"field {key!r} must be {kind.__name__}, not {type(value).__name__}")
+    return value
+
+
+def _name(doc: dict[str, Any], key: str) -> str:
+    value = doc.get(key)
+    if type(value) is not str or _PRINTABLE.fullmatch(value) is None or len(value) > 128:
+        raise DecodeError(f"field {key!r} must be 1 to 128 printable ASCII characters")
+    return value
+
+
+def _reply(doc: dict[str, Any]) -> str:
+    """The answer is published there: a space or a line's end in it would be a command to the
+    server, and a malformed one ends the connection of each node that serves the message."""
+    value = doc.get("reply")
+    if type(value) is not str or _PRINTABLE.fullmatch(value) is None or len(value) > 512:
+        raise DecodeError("field 'reply' must be a subject of 1 to 512 printable characters")
+    return value

@@ -1,0 +1,141 @@
+"""Requests and results as Open Inference Protocol v2 JSON (kserve/open-inference-protocol).
+
+What any client without MessagePack sends: `{"inputs":[{"name","shape","datatype","data"}]}`,
+`data` flat or nested; `parameters` may carry `budget_ms`, `session`, `agent`, `version`.
+FP16 travels as numbers too.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+
+from swarm.errors import DecodeError, Status
+from swarm.wire.messages import Request, Result
+from swarm.wire.tensors import DTYPES, LIMITS, Limits, datatype_of
+
+
+def is_json(data: bytes | memoryview) -> bool:
+    """Whether a request is JSON: MessagePack maps never begin with `{` or white space."""
+    return bytes(data[:64]).lstrip()[:1] == b"{"
+
+
+def decode_request(data: bytes | memoryview, limits: Limits = LIMITS) -> Request:
+    """Raises `DecodeError`, saying what is wrong with which input."""
+    if len(data) > limits.bytes:
+        raise DecodeError(f"request of {len(data)} bytes; at most {limits.bytes} are accepted")
+    try:
+        doc = json.loads(bytes(data))
+    except (ValueError, RecursionError) as error:
+        raise DecodeError(f"not JSON: {error}") from None
+    inputs = doc.get("inputs") if isinstance(doc, dict) else None
+    if not isinstance(inputs, list) or len(inputs) > limits.tensors:
+        raise DecodeError('a request is {"inputs": [{"name", "shape", "datatype", "data"}, …]}')
+    parameters = doc.get("parameters") or {}
+    if not isinstance(parameters, dict):
+        raise DecodeError("parameters must be an object")
+    budget = parameters.get("budget_ms")
+    if budget is not None and (
+        isinstance(budget, bool)
+        or not isinstance(budget, (int, float))
+        or not -1e12 < budget < 1e12  # also refuses nan, and integers no float can hold
+    ):
+        raise DecodeError(f"budget_ms must be a number of milliseconds, not {budget!r:.80}")
+    return Request(
+        inputs=dict(_tensor(entry, limits) for entry in inputs),
+        id=str(doc.get("id", ""))[:128],
+        version=str(parameters.get("version", ""))[:128],
+        budget=None if budget is None else budget / 1e3,
+        session=str(parameters.get("session", ""))[:128],
+        agent=str(parameters.get("agent", ""))[:128],
+    )
+
+
+def _tensor(entry: Any, limits: Limits) -> tuple[str, np.ndarray]:
+    name = entry.get("name") if isinstance(entry, dict) else None
+    if not isinstance(name, str) or not 0 < len(name) <= limits.name:
+        raise DecodeError("every input needs a name, shape, datatype and data")
+    dtype = DTYPES.get(str(entry.get("datatype")))
+    if dtype is None:
+        raise DecodeError(f"input {name!r}: datatype must be one of {', '.join(DTYPES)}")
+    shape = entry.get("shape")
+    if (
+        not isinstance(shape, list)
+        or len(shape) > limits.rank
+        or not all(type(d) is int and 0 <= d <= limits.dimension for d in shape)
+    ):
+        raise DecodeError(f"input {name!r}: shape must be a list of dimensions, not {shape!r:.80}")
+    try:
+        array = _values(entry.get("data"), dtype)
+    except (ValueError, TypeError, OverflowError, FloatingPointError) as error:
+        text = f"input {name!r}: data is no {entry['datatype']}: {error!s:.200}"
+        raise DecodeError(text) from None
+    if array.size != math.prod(shape):
+        raise DecodeError(
+            f"input {name!r}: {array.size} values where shape {shape} takes {math.prod(shape)}"
+        )
+    try:
+        return name, array.reshape(shape)
+    except ValueError:  # a dimension of 0 beside ones whose product no array may have
+        raise DecodeError(f"input {name!r}: shape {shape} is too large") from None
+
+
+def _values(data: Any, dtype: np.dtype[Any]) -> np.ndarray:
+    """Numbers as they stand in JSON, exactly or rounded to a float; nothing is made up of
+    null or text, cut off, or wrapped around. Raises what numpy raises, or `ValueError`."""
+    given = np.asarray(data)
+    if given.dtype.kind not in "biuf":
+        raise ValueError("it must hold numbers or booleans only")
+    if dtype.kind == "f":
+        with np.errstate(over="raise"):
+            return given.astype(dtype)
+    array = np.asarray(data, dtype=dtype)
+    if not np.array_equal(given, array):
+        raise ValueError("a value is out of its range")
+    return array
+
+
+def encode_result(result: Result) -> bytes:
+    """A result as JSON; a failure as `{"error", "status"}` with where it happened."""
+    parameters: dict[str, Any] = {
+        "degraded": result.degraded,
+        "latency_ms": round(result.latency * 1e3, 3),
+        "hops": [hop.as_doc() for hop in result.hops],
+    }
+    if result.status is not Status.OK:
+        return json.dumps(
+            {
+                "id": result.id,
+                "error": result.message,
+                "status": str(result.status),
+                "parameters": parameters | {"stage": result.stage, "node": result.node},
+            }
+        ).encode()
+    return json.dumps(
+        {
+            "model_name": result.model,
+            "model_version": result.version,
+            "id": result.id,
+            "outputs": [
+                {
+                    "name": name,
+                    "shape": list(array.shape),
+                    "datatype": datatype_of(array),
+                    "data": _flat_values(array),
+                }
+                for name, array in result.outputs.items()
+            ],
+            "parameters": parameters,
+        }
+    ).encode()
+
+
+def _flat_values(array: np.ndarray) -> list[Any]:
+    """The values, flat; NaN and infinity, which JSON does not have, as null."""
+    flat = array.reshape(-1)
+    if array.dtype.kind == "f" and not np.isfinite(flat).all():
+        return [v if math.isfinite(v) else None for v in flat.tolist()]
+    return list(flat.tolist())

@@ -1,0 +1,265 @@
+"""Members join, speak, leave, crash and hang, on a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from pathlib import Path
+
+import msgpack
+import pytest
+from fleet import SUBJECTS, WAIT, Fleet
+from real_server import Links, eventually
+
+from swarm.fleet.membership import Membership
+from swarm.gossip import GossipConfig
+from swarm.link import LinkMessage
+from swarm.local.host_socket import Direct
+from swarm.services.embedded import EmbeddedServer
+
+pytestmark = pytest.mark.integration
+
+
+async def test_members_find_each_other_without_a_seed_list(fleet: Fleet) -> None:
+    members = await fleet.start("a", "b", "c", "d")
+    for member in members:
+        others = {"a", "b", "c", "d"} - {member.gossip.node}
+        assert others <= set(member.heard("joined"))
+        assert {peer.node for peer in member.gossip.alive()} == {"a", "b", "c", "d"}
+
+
+async def test_a_latecomer_whom_nobody_can_discover_finds_the_others(fleet: Fleet) -> None:
+    """It asks; that suffices."""
+    members = await fleet.start("a", "b")
+    late = await fleet.join("late", discoverable=False)
+    await fleet.agree([*members, late], ("a", "b", "late"))
+
+
+async def test_two_meshes_on_one_server_do_not_meet(fleet: Fleet, links: Links) -> None:
+    [here, _] = await fleet.start("a", "b")
+    stranger = await fleet.join("stranger")
+    stranger.task.cancel()
+    link = await links.connect(fleet.url)
+    other = Membership(link, type(SUBJECTS)("elsewhere"), "other", lambda _: None)
+    task = asyncio.create_task(other.run())
+    await asyncio.sleep(0.5)
+    assert set(other.view()) == {"other"}
+    assert here.state_of("other") == "unknown"
+    task.cancel()
+
+
+async def test_what_a_member_says_reaches_all_as_it_was_said(fleet: Fleet) -> None:
+    members = await fleet.start("a", "b", "c", "d", "e")
+    a = members[0].gossip
+    a.set("role", "shard-1")
+    a.set("words", [["digits", "1", 1], ["digits", "2", 1]])
+    a.set("numbers", {"digits/1": [1, 2, 3, 4, 5, 6, 7, 8]})
+    a.set("draining", True)
+    await eventually(
+        lambda: all(m.value_of("a", "draining") is True for m in members), WAIT, "the spread"
+    )
+    seen = [dict(member.gossip.view()["a"].values) for member in members]
+    assert all(values == seen[0] for values in seen)
+    assert seen[0]["words"] == (("digits", "1", 1), ("digits", "2", 1))
+    assert seen[0]["numbers"] == {"digits/1": (1, 2, 3, 4, 5, 6, 7, 8)}
+
+
+async def test_a_crash_is_known_to_all_within_about_a_second(fleet: Fleet) -> None:
+    """No timeout is waited for: nobody was suspected before it was dead."""
+    members = await fleet.start("a", "b", "c", "d", "e")
+    dead = members.pop(2)
+    began = time.monotonic()
+    await fleet.links.crash(dead.link)
+    await eventually(
+        lambda: all("c" in m.heard("died") for m in members), WAIT, "the news of the death"
+    )
+    assert time.monotonic() - began < 4.0  # about 0.3 s on a quiet machine
+    assert all(member.state_of("c") == "dead" for member in members)
+    assert all(member.heard("suspected") == [] for member in members)
+    alive = {"a", "b", "d", "e"}
+    assert all({p.node for p in m.gossip.alive()} == alive for m in members)
+
+
+async def test_whose_process_has_ended_is_dead_at_once_where_the_kernel_says_so(
+    fleet: Fleet, links: Links, tmp_path: Path
+) -> None:
+    """Gossip alone would take a round or two, of three seconds here."""
+    slow = GossipConfig(interval=3.0)
+    direct = Direct(await links.connect(fleet.url), str(tmp_path))
+    a = await fleet.join("a", config=slow, direct=direct)
+    b = await fleet.join("b", config=slow)
+    b.gossip.set("inbox", "_INBOX.b")
+    await eventually(lambda: a.value_of("b", "inbox") == "_INBOX.b", 5 * WAIT, "the spread")
+    direct._gone("_INBOX.nobody")
+    await links.crash(b.link)
+    began = time.monotonic()
+    direct._gone("_INBOX.b")
+    await eventually(lambda: a.heard("died") == ["b"], WAIT, "the news of the death")
+    assert time.monotonic() - began < 2.0
+    a.task.cancel()
+    await asyncio.wait([a.task])
+    assert direct.on_gone == []
+
+
+async def test_what_a_lost_connection_left_unanswered_does_not_count_as_asked_for_ever(
+    fleet: Fleet,
+) -> None:
+    """Or a node that hangs after it would be doubted, and never dead."""
+    a, b = await fleet.start("a", "b")
+    await fleet.hang(b)
+    await eventually(lambda: bool(a.gossip._waiting), WAIT, "a question without an answer")
+    a.link._abort()
+    await eventually(lambda: a.link.connected and a.link.reconnects == 1, WAIT, "reconnected")
+    await eventually(lambda: a.heard("died") == ["b"], 2 * WAIT, "the news of the death")
+
+
+async def test_who_works_for_each_other_has_to_ask_less_often(
+    fleet: Fleet, links: Links, tmp_path: Path
+) -> None:
+    quick = GossipConfig(interval=0.05)
+    directs = {n: Direct(await links.connect(fleet.url), str(tmp_path)) for n in "ab"}
+    members = [await fleet.join(n, config=quick, direct=directs.get(n)) for n in "abc"]
+    for member in members:
+        member.gossip.set("inbox", f"_INBOX.{member.gossip.node}")
+    await eventually(
+        lambda: all(m.value_of(n, "inbox") == f"_INBOX.{n}" for m in members for n in "abc"),
+        WAIT,
+        "the spread",
+    )
+    exchanges: Counter[str] = Counter()
+
+    def seen(message: LinkMessage) -> None:
+        sender = msgpack.unpackb(message.data)["s"][0]
+        exchanges["".join(sorted(sender + message.subject.rpartition(".")[2]))] += 1
+
+    (await links.connect(fleet.url)).subscribe(f"{SUBJECTS.root}.gossip.*", seen)
+    for _ in range(100):
+        for node, direct in directs.items():
+            direct.heard("_INBOX.b" if node == "a" else "_INBOX.a", time.monotonic())
+        await asyncio.sleep(0.02)
+    # Every fifth round instead of every other.
+    assert 0 < exchanges["ab"] < 0.7 * min(exchanges["ac"], exchanges["bc"]), exchanges
+
+
+async def test_a_member_that_hangs_is_suspected_first_and_dead_then(fleet: Fleet) -> None:
+    members = await fleet.start("a", "b", "c", "d")
+    await fleet.hang(members[1])
+    others = [member for member in members if member.gossip.node != "b"]
+    await eventually(
+        lambda: all("b" in m.heard("died") for m in others), 20.0, "that the hang is found"
+    )
+    assert any("b" in member.heard("suspected") for member in others)
+    assert all(member.state_of("b") == "dead" for member in others)
+    for member in others:
+        assert {"a", "c", "d"} == {peer.node for peer in member.gossip.alive()}
+
+
+async def test_a_departure_is_announced_and_is_no_death(fleet: Fleet) -> None:
+    members = await fleet.start("a", "b", "c", "d")
+    leaver = members.pop(0)
+    leaver.gossip.leave()
+    await leaver.link.flush()
+    # A node goes on answering while it drains.
+    await eventually(lambda: all("a" in m.heard("left") for m in members), WAIT, "the farewell")
+    assert all(member.heard("died") == [] for member in members)
+    assert all(member.state_of("a") == "left" for member in members)
+
+
+async def test_a_member_that_comes_back_under_its_id_is_alive_again(fleet: Fleet) -> None:
+    members = await fleet.start("a", "b", "c")
+    gone = members.pop()
+    await fleet.links.crash(gone.link)
+    gone.task.cancel()
+    await eventually(lambda: all(m.state_of("c") == "dead" for m in members), WAIT, "the death")
+    again = await fleet.join("c")
+    again.gossip.set("role", "second-life")
+    await eventually(
+        lambda: all(m.value_of("c", "role") == "second-life" for m in members), WAIT, "the return"
+    )
+    assert all(member.state_of("c") == "alive" for member in members)
+
+
+async def test_a_restart_of_the_server_kills_nobody(fleet: Fleet, server: EmbeddedServer) -> None:
+    members = await fleet.start("a", "b", "c", "d", "e")
+    for member in members:
+        member.events.clear()
+    reconnects = [member.link.reconnects for member in members]
+    await server.kill()
+    await asyncio.sleep(0.3)
+    await server.start()
+    await eventually(
+        lambda: all(
+            m.link.connected and m.link.reconnects > before
+            for m, before in zip(members, reconnects, strict=True)
+        ),
+        WAIT,
+        "the reconnection",
+    )
+    members[0].gossip.set("role", "after")
+    await eventually(
+        lambda: all(m.value_of("a", "role") == "after" for m in members), WAIT, "the spread"
+    )
+    # A suspicion may come up while some are back and others are not; it is refuted.
+    await eventually(
+        lambda: all(len(m.gossip.alive()) == 5 for m in members), WAIT, "that all are alive"
+    )
+    assert [event for m in members for event in m.events if event.kind == "died"] == []
+    # And a death afterwards is still seen at once.
+    await asyncio.sleep(3.2)
+    await fleet.links.crash(members[4].link)
+    await eventually(
+        lambda: all("e" in m.heard("died") for m in members[:4]), WAIT, "a death after all"
+    )
+
+
+async def test_without_a_server_nobody_is_blamed(fleet: Fleet, server: EmbeddedServer) -> None:
+    """Our own silence must not look like everyone else's."""
+    members = await fleet.start("a", "b", "c")
+    await server.kill()
+    await eventually(lambda: not any(m.link.connected for m in members), WAIT, "the loss")
+    for member in members:
+        member.events.clear()
+    await asyncio.sleep(1.0)
+    assert [event for m in members for event in m.events] == []
+    assert all(len(member.gossip.alive()) == 3 for member in members)
+    await server.start()
+
+
+async def test_an_id_used_twice_is_reported_as_an_event(fleet: Fleet) -> None:
+    [witness, _] = await fleet.start("witness", "twin")
+    other = await fleet.join("twin")
+
+    def reported() -> bool:
+        return any("twin" in m.heard("duplicate") for m in fleet.members)
+
+    await eventually(reported, WAIT, "the report")
+    await eventually(
+        lambda: (
+            witness.gossip.gossip.counters["duplicate_node"] > 0
+            or other.gossip.gossip.counters["duplicate_self"] > 0
+        ),
+        WAIT,
+        "the count",
+    )
+    # At most one report a second, however often it is seen.
+    await asyncio.sleep(1.0)
+    assert len(witness.heard("duplicate")) <= 5
+
+
+async def test_wall_clocks_play_no_part(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One lives in 1970, one in 2106; all agree, and a death is seen as fast as ever."""
+    real = time.time_ns
+    members = []
+    for node, clock in (("past", 0), ("future", 1 << 62), ("today", real())):
+        monkeypatch.setattr(time, "time_ns", lambda clock=clock: clock)
+        members.append(await fleet.join(node))
+    monkeypatch.setattr(time, "time_ns", real)
+    await fleet.agree(members, ("past", "future", "today"))
+    members[0].gossip.set("role", "old")
+    await eventually(
+        lambda: all(m.value_of("past", "role") == "old" for m in members), WAIT, "the spread"
+    )
+    await fleet.links.crash(members[1].link)
+    survivors = [members[0], members[2]]
+    await eventually(lambda: all("future" in m.heard("died") for m in survivors), WAIT, "the death")

@@ -1,0 +1,481 @@
+"""Large tensors between two processes' shared memory, as two `Claims` on one server."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import secrets
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from real_server import Links, eventually
+
+import swarm.local.lending
+from swarm.errors import DecodeError, SwarmError
+from swarm.link import Link, LinkOptions
+from swarm.local.lending import CONFIRM_AFTER, UNLENT, Claims
+from swarm.services.embedded import EmbeddedServer
+from swarm.shm import MIN_BYTES, Claim, Ring, ShmError, ShmGone, ShmStale, unavailable
+from swarm.shm.claim import mesh_of
+from swarm.wire.maps import unpack_map
+from swarm.wire.tensors import Claimed, decode_tensors
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(unavailable() is not None, reason=str(unavailable())),
+]
+
+SHM = Path("/dev/shm")
+LARGE = 128 << 10  # bytes
+BIG = LARGE // 4  # FP32 elements
+
+
+def segments(mesh: str) -> list[str]:
+    return [path.name for path in SHM.iterdir() if mesh_of(path.name) == mesh]
+
+
+class Pair:
+    """A lender and a borrower, each with its own link."""
+
+    def __init__(self, mesh: str, lender: Claims, borrower: Claims, links: list[Link]) -> None:
+        self.mesh = mesh
+        self.lender = lender
+        self.borrower = borrower
+        self.links = links
+
+    def lend(self, **arrays: np.ndarray) -> dict[str, Any]:
+        """The tensors as the borrower decodes them from a message."""
+        lent = self.lender.lend(arrays)
+        assert lent.packed is not None
+        return decode_tensors(unpack_map(lent.packed, 64 << 20))
+
+    @property
+    def outstanding(self) -> int:
+        return self.lender._ring.stats.outstanding
+
+    def files(self) -> list[str]:
+        return segments(self.mesh)
+
+    async def settle(self) -> None:
+        for link in self.links:
+            await link.flush()
+        for link in self.links:
+            await link.flush()
+
+
+@pytest.fixture
+async def pair(server: EmbeddedServer, links: Links) -> AsyncIterator[Pair]:
+    mesh = f"test-{secrets.token_hex(6)}"
+    # No pings but those of claims, which are counted.
+    one, two = [await links.connect(server.url, ping_interval=60.0) for _ in range(2)]
+    made = Pair(mesh, Claims(one, mesh), Claims(two, mesh), [one, two])
+    await made.settle()
+    yield made
+    await made.borrower.close(0.0)
+    await made.lender.close(0.0)
+    for name in made.files():
+        (SHM / name).unlink(missing_ok=True)
+
+
+def arrays(seed: int = 0) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return {
+        "big": rng.standard_normal((4, BIG)).astype(np.float32),
+        "small": np.arange(5, dtype=np.int64),
+        "half": rng.standard_normal((MIN_BYTES,)).astype(np.float16),
+        "flag": np.array(True),
+    }
+
+
+def fetched(claims: Claims, tensors: dict[str, Any]) -> asyncio.Future[Any]:
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    claims.fetch(tensors, future.set_result)
+    return future
+
+
+async def test_large_tensors_go_by_claim_and_arrive_byte_for_byte(pair: Pair) -> None:
+    sent = arrays()
+    got = pair.lend(**sent)
+    assert {name for name, value in got.items() if isinstance(value, Claimed)} == {"big", "half"}
+    opened = pair.borrower.open(got)
+    for name, value in sent.items():
+        assert (got[name].dtype, got[name].shape) == (value.dtype, value.shape)
+        np.testing.assert_array_equal(got[name], value)
+    assert pair.borrower.intact(opened)
+    assert not got["big"].flags.owndata  # a view: nothing was copied
+    assert not got["big"].flags.writeable
+
+
+async def test_small_tensors_stay_in_the_message(pair: Pair) -> None:
+    assert pair.lender.lend({"x": np.zeros(MIN_BYTES - 1, np.uint8)}) is UNLENT
+    assert pair.lender.lend({}) is UNLENT
+    assert pair.files() == []  # no memory was even asked for
+    assert pair.lender.lend({"x": np.zeros(MIN_BYTES, np.uint8)}).packed is not None
+
+
+async def test_what_is_switched_off_lends_nothing_and_nobody_lends_to_it(
+    links: Links, server: EmbeddedServer
+) -> None:
+    mesh = f"test-{secrets.token_hex(6)}"
+    claims = Claims(await links.connect(server.url), mesh, enabled=False)
+    assert claims.host == ""  # what others compare with theirs before they lend
+    assert not claims.wants(arrays())
+    assert claims.lend(arrays()) is UNLENT
+    claims.tend()
+    await claims.close(0.0)
+    assert segments(mesh) == []
+
+
+async def test_what_was_used_is_given_back(pair: Pair) -> None:
+    got = pair.lend(**arrays())
+    assert pair.outstanding == 2
+    pair.borrower.done(pair.borrower.open(got))
+    await eventually(lambda: pair.outstanding == 0, what="the release")
+
+
+async def test_memory_is_kept_until_the_server_has_read_what_was_sent(
+    pair: Pair, server: EmbeddedServer
+) -> None:
+    """The ack among it: were it lost, the message would be handed out again and need the memory.
+    And a result that is a view of it may still wait in the socket."""
+    opened = pair.borrower.open(pair.lend(**arrays()))
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        pair.borrower.done(opened)
+        await asyncio.sleep(4 * CONFIRM_AFTER)
+        assert pair.outstanding == 2
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+    await eventually(lambda: pair.outstanding == 0, what="the release")
+
+
+async def test_what_was_used_is_told_together_after_a_while_or_when_it_is_much(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link, asked = pair.links[1], 0
+    sync = link.sync
+
+    def counted() -> asyncio.Future[None]:
+        nonlocal asked
+        asked += 1
+        return sync()
+
+    monkeypatch.setattr(link, "sync", counted)
+    monkeypatch.setattr(swarm.local.lending, "CONFIRM_AFTER", 1.0)  # a slow machine tells no sooner
+    for _ in range(5):
+        opened = pair.borrower.open(pair.lend(**arrays()))
+        pair.borrower.done(opened)
+    assert asked == 0
+    await eventually(lambda: pair.outstanding == 0, what="the release")
+    assert asked == 1
+    monkeypatch.setattr(
+        swarm.local.lending, "CONFIRM_BYTES", 2 * sum(claim.length for claim in opened)
+    )
+    for number in range(4):
+        pair.borrower.done(pair.borrower.open(pair.lend(**arrays())))
+        assert asked == 1 + (number + 1) // 2
+    await link.flush()
+    assert pair.outstanding == 0
+    await asyncio.sleep(1.5)
+    assert asked == 4, "with the flush; and nothing was left to be told later"
+
+
+async def test_memory_is_kept_when_the_connection_is_lost_before(pair: Pair, links: Links) -> None:
+    pair.borrower.done(pair.borrower.open(pair.lend(**arrays())))
+    await links.crash(pair.links[1])
+    await asyncio.sleep(4 * CONFIRM_AFTER)
+    assert pair.outstanding == 2
+
+
+async def test_what_is_done_with_at_the_end_is_told_once_and_nothing_is_opened_again(
+    pair: Pair,
+) -> None:
+    got = pair.lend(**arrays())
+    pair.borrower.done(pair.borrower.open(got))
+    got.clear()
+    await pair.borrower.close(0.0)
+    assert pair.outstanding == 0
+    await asyncio.sleep(4 * CONFIRM_AFTER)  # the timer that would have told it
+    assert not pair.borrower._reader._mapped
+
+
+async def test_claims_that_were_never_opened_are_given_back(pair: Pair) -> None:
+    got = pair.lend(**arrays())
+    value = got["big"]
+    data = {"claim": "no claim at all", "owner": "_INBOX.x"}
+    malformed = value._replace(claim=data)
+    pair.borrower.give_back({"malformed": malformed, **got})
+    await eventually(lambda: pair.outstanding == 0, what="the release")
+
+
+async def test_taking_copies_and_gives_back_at_once(pair: Pair) -> None:
+    sent = arrays()
+    got = pair.lend(**sent)
+    pair.borrower.take(got)
+    await eventually(lambda: pair.outstanding == 0, what="the release")
+    pair.lend(**arrays(1))  # the memory is used again
+    np.testing.assert_array_equal(got["big"], sent["big"])
+    assert got["big"].flags.owndata
+
+
+async def test_what_was_never_sent_is_taken_back(pair: Pair) -> None:
+    lent = pair.lender.lend(arrays())
+    assert lent.packed is not None
+    lent.take_back()
+    assert pair.outstanding == 0
+
+
+async def test_a_receiver_without_access_fetches_the_bytes_over_nats(pair: Pair) -> None:
+    sent = arrays()
+    got = pair.lend(**sent)
+    for value in got.values():
+        if isinstance(value, Claimed):
+            assert Claim.from_wire(value.claim["claim"]).host == pair.lender.host
+    pair.borrower._reader._host = "0" * 16  # as on another host
+    with pytest.raises(ShmError):
+        pair.borrower.open(got)
+    assert await asyncio.wait_for(fetched(pair.borrower, got), 10) is None
+    for name, value in sent.items():
+        np.testing.assert_array_equal(got[name], value)
+    assert pair.borrower.fetched == 2
+
+
+async def test_recycled_memory_is_noticed(pair: Pair) -> None:
+    lent = pair.lender.lend(arrays())
+    assert lent.packed is not None
+    again = decode_tensors(unpack_map(lent.packed, 64 << 20))
+    got = decode_tensors(unpack_map(lent.packed, 64 << 20))
+    opened = pair.borrower.open(got)
+    assert pair.borrower.intact(opened)
+    lent.take_back()
+    for seed in range(1, 4):
+        pair.lend(**arrays(seed))
+    assert not pair.borrower.intact(opened)
+    with pytest.raises(ShmStale):
+        pair.borrower.open(again)
+    error = await asyncio.wait_for(fetched(pair.borrower, again), 10)
+    assert isinstance(error, ShmGone)
+
+
+async def test_a_claim_that_fails_leaves_none_of_the_others_in_use(pair: Pair) -> None:
+    """What is opened must be watched while it is used; after a failure nobody watches."""
+    lent = pair.lender.lend(arrays())
+    assert lent.packed is not None
+    got = decode_tensors(unpack_map(lent.packed, 64 << 20))
+    pair.lender._ring.release(list(lent.claims.values())[1])  # the second of two
+    with pytest.raises(ShmStale):
+        pair.borrower.open(got)
+    assert all(isinstance(got[name], Claimed) for name in ("big", "half"))
+
+
+async def test_a_sender_that_is_gone_is_an_error_and_no_hang(pair: Pair, links: Links) -> None:
+    got = pair.lend(**arrays())
+    pair.borrower._reader._host = "0" * 16
+    await links.crash(pair.links[0])
+    await asyncio.sleep(0.1)
+    error = await asyncio.wait_for(fetched(pair.borrower, got), 10)
+    assert isinstance(error, ShmGone)
+    assert "gone" in str(error)
+
+
+async def test_a_sender_that_hangs_is_an_error_and_no_hang(pair: Pair) -> None:
+    """Its subscription is there; nobody answers."""
+    got = pair.lend(**arrays())
+    pair.borrower._reader._host = "0" * 16
+    silent = pair.links[0]
+    sid, (subject, queue, _) = next(
+        (sid, entry)
+        for sid, entry in silent._subscriptions.items()
+        if entry[0].endswith(".claims.x")
+    )
+    silent._subscriptions[sid] = (subject, queue, lambda _: None)
+    error = await asyncio.wait_for(fetched(pair.borrower, got), 30)
+    assert isinstance(error, ShmGone)
+    assert pair.links[1]._replies == {}
+
+
+async def test_a_survivor_reads_what_the_dead_lent_while_the_memory_is_there(
+    pair: Pair, links: Links
+) -> None:
+    sent = arrays()
+    got = pair.lend(**sent)
+    await links.crash(pair.links[0])
+    opened = pair.borrower.open(got)
+    np.testing.assert_array_equal(got["big"], sent["big"])
+    pair.borrower.done(opened)  # to nobody: harmless
+
+
+async def test_nothing_is_left_in_shared_memory_after_the_end(pair: Pair) -> None:
+    got = pair.lend(**arrays())
+    assert len(pair.files()) == 1
+    opened = pair.borrower.open(got)
+    pair.borrower.done(opened)
+    await pair.settle()
+    await pair.lender.close()
+    await pair.borrower.close()
+    assert pair.files() == []
+    np.testing.assert_array_equal(got["big"], arrays()["big"])  # a view in use stays valid
+    assert pair.lender.lend(arrays()) is UNLENT
+
+
+async def test_the_end_waits_for_a_borrower(pair: Pair) -> None:
+    opened = pair.borrower.open(pair.lend(**arrays()))
+    ending = asyncio.create_task(pair.lender.close(linger=10.0))
+    await asyncio.sleep(0.1)
+    assert not ending.done()
+    pair.borrower.done(opened)
+    await asyncio.wait_for(ending, 5)
+    assert pair.files() == []
+
+
+async def test_when_memory_is_full_the_bytes_are_sent(pair: Pair) -> None:
+    pair.lender._ring = Ring(pair.mesh, capacity=1 << 20)
+    lent = [pair.lender.lend({"x": np.zeros(BIG, np.float32)}) for _ in range(20)]
+    assert lent[0].packed is not None
+    assert lent[-1] is UNLENT
+    # Two of which one has no room: neither is lent.
+    before = pair.outstanding
+    lent[0].take_back()
+    two = {"a": np.zeros(BIG, np.float32), "b": np.zeros(BIG * 4, np.float32)}
+    assert pair.lender.lend(two) is UNLENT
+    assert pair.outstanding == before - 1
+
+
+async def test_more_bytes_than_a_message_may_have_are_an_error_to_the_fetcher(
+    server: EmbeddedServer, pair: Pair
+) -> None:
+    pair.links[0].max_payload = 1 << 16
+    got = pair.lend(x=np.zeros(BIG, np.float32))
+    assert isinstance(await asyncio.wait_for(fetched(pair.borrower, got), 10), ShmGone)
+
+
+# --- malformed claims -------------------------------------------------------------------
+
+
+def wrapping_shape(length: int) -> tuple[int, ...]:
+    """Dimensions within the limits whose product is `length` modulo 2**64, and not `length`."""
+    for extra in range(1, 2000):
+        rest, found = (extra << 64) + length, []
+        for prime in (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47):
+            while rest % prime == 0:
+                rest //= prime
+                found.append(prime)
+        if rest < 1 << 31:
+            dims = [rest]
+            for factor in found:
+                if dims[-1] * factor < 1 << 31:
+                    dims[-1] *= factor
+                else:
+                    dims.append(factor)
+            return tuple(dims)
+    raise AssertionError("none found")
+
+
+async def test_a_shape_whose_size_overflows_is_refused(pair: Pair) -> None:
+    length = LARGE * 3
+    shape = wrapping_shape(length)
+    assert math.prod(shape) != length
+    assert math.prod(shape) % (1 << 64) == length
+    got = pair.lend(x=np.zeros(length, np.uint8))
+    doc = {"datatype": "UINT8", "shape": list(shape), "codec": "shm", "data": got["x"].claim}
+    got = decode_tensors({"x": doc})
+    with pytest.raises(DecodeError):
+        pair.borrower.open(dict(got))
+    with pytest.raises(DecodeError):
+        pair.borrower.take(dict(got))
+    assert isinstance(await asyncio.wait_for(fetched(pair.borrower, got), 10), DecodeError)
+
+
+@pytest.mark.parametrize(
+    "owner",
+    [
+        "_INBOX.x 0\r\n\r\nPUB swarm.default.events.forged 0\r\n\r",
+        "_INBOX.x y",
+        "_INBOX.x\n",
+        "_INBOX.>",
+        "_INBOX.",
+        "_INBOX.é",
+        "_INBOX.a..b",
+        "swarm.default.features.m.1.1.any",
+    ],
+)
+async def test_an_owner_that_is_no_inbox_is_never_published_to(pair: Pair, owner: str) -> None:
+    """A line's end in it would be a command to the server, in this node's name."""
+    got = pair.lend(x=np.zeros(BIG, np.float32))
+    data = got["x"].claim | {"owner": owner}
+    got["x"] = got["x"]._replace(claim=data)
+    assert isinstance(await asyncio.wait_for(fetched(pair.borrower, got), 10), DecodeError)
+    await pair.links[1].flush()
+    assert pair.links[1].reconnects == 0
+
+
+def unconnected() -> Claims:
+    return Claims(Link(LinkOptions()), "test-nobody")
+
+
+JUNK = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**65), 2**65)
+    | st.floats()
+    | st.text(max_size=20)
+    | st.binary(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=8,
+)
+GOOD = Claim("0" * 16, "swarm-test-nobody-1-" + "0" * 16, 64, MIN_BYTES, 2, 1, 0).to_wire()
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.dictionaries(st.integers(0, len(GOOD) - 1), st.integers(0, 255), max_size=3),
+    st.one_of(JUNK, st.just("_INBOX.x"), st.just("swarm.default.features.m.1.1.any")),
+    JUNK,
+    st.integers(0, 3),
+    st.lists(st.integers(0, 2**31), max_size=16),
+)
+def test_a_malformed_claim_is_an_error_of_ours_and_never_another(
+    changes: dict[int, int], owner: Any, junk: Any, how: int, shape: list[int]
+) -> None:
+    claims = unconnected()
+    wire = bytearray(GOOD)
+    for at, byte in changes.items():
+        wire[at] = byte
+    data: Any = {"claim": bytes(wire), "owner": owner}
+    if how == 0:
+        data = junk
+    elif how == 1:
+        data = {"claim": junk, "owner": "_INBOX.x"}
+    shape = shape if how != 3 else [MIN_BYTES]
+    value = Claimed(np.dtype("u1"), tuple(shape), math.prod(shape), data)
+    for attempt in (claims.open, claims.take):
+        with pytest.raises((DecodeError, ShmError)):
+            attempt({"x": value})
+    ended: list[SwarmError | ShmError | None] = []
+    claims.fetch({"x": value}, ended.append)
+    assert len(ended) == 1
+    assert isinstance(ended[0], SwarmError | ShmError)
+
+
+async def test_owners_survive_malformed_requests(pair: Pair) -> None:
+    lent = pair.lender.lend(arrays())
+    assert lent.packed is not None
+    [owner] = {
+        value.claim["owner"]
+        for value in decode_tensors(unpack_map(lent.packed, 64 << 20)).values()
+        if isinstance(value, Claimed)
+    }
+    stranger = pair.links[1]
+    for body in (b"", b"\x80", b"\xc1", b"\x81\xa5claim\xc0", b"x" * 100_000):
+        stranger.publish(owner, body)
+        answer = await stranger.request(owner, body, timeout=10)
+        assert answer.status == b"404"
+    assert pair.links[0].callback_errors == 0
+    assert pair.outstanding == 2
