@@ -201,7 +201,7 @@ class Serving:
         for key, lane in list(self._lanes.items()):
             if key[1] in (ANY, own):
                 continue
-            if lane.pending or lane.held:
+            if lane.pending or lane.in_hand:
                 self._idle_since.pop(key, None)
             elif now - self._idle_since.setdefault(key, now) > IDLE_LANE:
                 await self._close_lane(key, lane, delete=True)

@@ -11,10 +11,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from nodes.stage.jobs import Job
+from nodes.stage.jobs import Job, withdraw
 from nodes.stage.outbox import Outbox
 from swarm.errors import DecodeError
-from swarm.lanes import DONE, PASSED_ON, REFUSED, Delivery, Early, Lane
+from swarm.lanes import DONE, PASSED_ON, REFUSED, Early, Lane, LaneMessage
 from swarm.local.compact import decode_features
 from swarm.local.lending import Claims
 from swarm.shm import ShmError
@@ -80,7 +80,7 @@ class Intake:
         try:
             self._accept(job)
         except Exception:
-            job.delivery.withdraw()  # its copy would join what nobody works on
+            withdraw(job.delivery)  # its copy would join what nobody works on
             raise
 
     def _take(self, data: bytes, sent: int, reply: str) -> Job | None:
@@ -92,7 +92,7 @@ class Intake:
         except (DecodeError, ShmError):
             return None
 
-    def joined(self, copy: Delivery, features: Features) -> bool:
+    def joined(self, copy: LaneMessage, features: Features) -> bool:
         """Whether a lane's message is in hand, or done, already."""
         early = self._early.get(features.message_id)
         if early is not None and self._join(early, copy):
@@ -103,7 +103,7 @@ class Intake:
         self._handed_out.append(features.message_id)
         return False
 
-    def _join(self, early: Early, copy: Delivery) -> bool:
+    def _join(self, early: Early, copy: LaneMessage) -> bool:
         self._forget(early)
         if copy.received - early.received > FORGOTTEN:
             return False

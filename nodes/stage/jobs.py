@@ -79,5 +79,21 @@ class Job:
         return f"{lane_ms:.1f} ms in the lane of stage {stage}"
 
 
+def is_fresh(delivery: AnyDelivery) -> bool:
+    """Whether it came in fast mode."""
+    return bool(getattr(delivery, "fresh", False))
+
+
+def is_direct(delivery: AnyDelivery) -> bool:
+    """Whether it came from a process of this host, without the server."""
+    return bool(getattr(delivery, "direct", False))
+
+
+def withdraw(delivery: AnyDelivery) -> bool:
+    """Give a delivery up, if another copy of it will come."""
+    give_up = getattr(delivery, "withdraw", None)
+    return give_up is not None and bool(give_up())
+
+
 def _hop_us(hop: dict[str, Any]) -> int:
     return int(hop.get("queue_us", 0) + hop.get("compute_us", 0))

@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 
 from nodes.stage.counters import StageStats
-from nodes.stage.jobs import Job
+from nodes.stage.jobs import Job, is_direct, is_fresh, withdraw
 from swarm.errors import NotConnected, ResourceExhausted, Status, SwarmError
 from swarm.fleet.placement import NOWHERE, Near
 from swarm.lanes import AnyDelivery, Early, Publisher
@@ -129,7 +129,7 @@ class Outbox:
         )
         claims = self._claims
         here = claims is not None and features.host != "" and features.host == claims.host
-        directly = here and job.delivery.direct
+        directly = here and is_direct(job.delivery)
         try:
             lent = UNLENT
             if claims is not None and here:
@@ -143,7 +143,7 @@ class Outbox:
             self._unsent(job, error)
             return
         publish = partial(self._publish, job.delivery, features.reply, parts)
-        first = job.delivery.fresh or seconds > LONG_RUN
+        first = is_fresh(job.delivery) or seconds > LONG_RUN
         left = partial(self._left, job, lent, publish, first)
         if directly:
             self._direct.answer(features.reply, parts, left)
@@ -184,7 +184,7 @@ class Outbox:
                 lent = claims.lend(job.features.tensors)
                 job.features.tensors = lent.tensors or job.features.tensors
             with lent:
-                if job.delivery.fresh:
+                if is_fresh(job.delivery):
                     self._send_fresh(job, near, lent)
                 else:
                     self._send(job, near, lent, hand_over)
@@ -201,7 +201,7 @@ class Outbox:
 
     def handed(self, job: Job) -> None:
         """It is on its way to a node of this host (see `Keeper`)."""
-        job.delivery.worked()
+        job.delivery.held()
 
     def lost(self, job: Job) -> None:
         """It could not be passed on (see `Keeper`): it goes back."""
@@ -209,7 +209,7 @@ class Outbox:
 
     def store(self, job: Job, lent: Lent, subject: str, late: bool) -> None:
         """What was handed over in vain goes to its lane (see `Keeper`)."""
-        job.delivery.unworked()
+        job.delivery.unheld()
         if job.delivery.settled:
             lent.take_back()
             return
@@ -250,14 +250,14 @@ class Outbox:
 
     def _unsent(self, job: Job, error: SwarmError) -> None:
         if isinstance(error, NotConnected):
-            job.delivery.withdraw()  # a lane's own is handed out again
+            withdraw(job.delivery)  # a lane's own is handed out again
         else:
             self.fail_job(job, error.status, str(error))
 
     def _send_fresh(self, job: Job, near: Near, lent: Lent) -> None:
         """To the next stage, in fast mode."""
         left = partial(self._left, job, lent, partial(self._publish_fresh, job, lent), True)
-        inbox = near.inboxes.get(ANY, "") if job.delivery.direct else ""
+        inbox = near.inboxes.get(ANY, "") if is_direct(job.delivery) else ""
         if inbox:
             _count_down(job)
             self._direct.post(inbox, self._next_fresh, features_parts(job.features, lent), left)
@@ -361,7 +361,7 @@ class Outbox:
                 self._publish(delivery, features.reply, parts)
         except SwarmError as error:
             log.info("a failure could not be reported: %s", error)
-            if delivery.withdraw():
+            if withdraw(delivery):
                 return False
         if settle and delivery.ack() and self._claims is not None:
             self._claims.give_back(features.tensors)
@@ -371,7 +371,7 @@ class Outbox:
         """The same for a job, whose shared memory nobody needs any more."""
         if not self._intact(job):
             # What it failed on was not what was sent.
-            if job.delivery.withdraw():
+            if withdraw(job.delivery):
                 return
             status, text = Status.UNAVAILABLE, f"a claim was recycled; {text}"
         if self.fail(job.delivery, job.features, status, text, settle=False):

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from nodes.stage.intake import OVERTAKEN, Intake, take_in
-from nodes.stage.jobs import IDLE_RUNS, Job, StageModel, StageOptions
+from nodes.stage.jobs import IDLE_RUNS, Job, StageModel, StageOptions, is_fresh
 from nodes.stage.outbox import Outbox
 from nodes.stage.recent import Recent
 from nodes.stage.waiting import Waiting
@@ -28,7 +28,7 @@ from swarm.errors import DecodeError, Status
 from swarm.flow.batching import split_on_failure
 from swarm.flow.bucket import Quotas
 from swarm.flow.budget import should_start
-from swarm.lanes import Delivery, FreshDelivery, Lane
+from swarm.lanes import FreshDelivery, Lane, LaneMessage
 from swarm.link import Link
 from swarm.local.compact import decode_features
 from swarm.local.lending import Claims
@@ -88,7 +88,7 @@ class StageServer:
     @property
     def queued(self) -> int:
         """Requests in hand on this node."""
-        return sum([len(lane.held) for lane in self.lanes]) + len(self.intake)
+        return sum([lane.in_hand for lane in self.lanes]) + len(self.intake)
 
     @property
     def waiting(self) -> int:
@@ -97,10 +97,10 @@ class StageServer:
 
     # --- in -------------------------------------------------------------------------
 
-    def delivered(self, delivery: Delivery | FreshDelivery) -> None:
+    def delivered(self, delivery: LaneMessage | FreshDelivery) -> None:
         """A lane's callback: decode, check the budget, queue."""
         counters = self.stats.counters
-        if delivery.delivered > 1:
+        if delivery.times_delivered > 1:
             counters.redelivered += 1
         try:
             features = decode_features(delivery.data)
@@ -112,8 +112,8 @@ class StageServer:
             return
         if not isinstance(delivery, FreshDelivery) and self.intake.joined(delivery, features):
             return
-        if delivery.delivered >= DEADLY_DELIVERIES:
-            text = f"handed out {delivery.delivered} times without an end"
+        if delivery.times_delivered >= DEADLY_DELIVERIES:
+            text = f"handed out {delivery.times_delivered} times without an end"
             self.out.fail(delivery, features, Status.INTERNAL, text, settle=False)
             self.out.bury(delivery, text)
             return
@@ -121,15 +121,15 @@ class StageServer:
             text = f"sent for {features.model}@{features.version} stage {features.stage}"
             self.out.fail(delivery, features, Status.INVALID_ARGUMENT, text)
             return
-        if delivery.fresh and not self._came_fresh.first(features.message_id):
+        if is_fresh(delivery) and not self._came_fresh.first(features.message_id):
             return
-        if delivery.fresh and len(self._waiting) >= FRESH_QUEUE:
+        if is_fresh(delivery) and len(self._waiting) >= FRESH_QUEUE:
             # No lane bounds fast mode: this does.
             counters.refused += 1
             self.out.fail(delivery, features, Status.RESOURCE_EXHAUSTED, f"{FRESH_QUEUE} wait here")
             return
         now = delivery.received / 1e9
-        first = delivery.delivered == 1  # a redelivery was counted already
+        first = delivery.times_delivered == 1  # a redelivery was counted already
         if self._quotas is not None and first and not self._quotas.admit(features.agent, now):
             counters.refused += 1
             text = f"agent {features.agent!r} sends more than {self._options.quota:g} requests/s"
@@ -337,16 +337,16 @@ class StageServer:
         self.intake.give_back()
         for lane in self.lanes:
             lane.pause()
-            for delivery in list(lane.held.values()):
+            for delivery in lane.messages():
                 delivery.nak()
         self._waiting.take_all()
         self._running.clear()
         if self.worker is not None:
             self.worker.abandon()
 
-    def _give_back(self, delivery: Delivery | FreshDelivery, features: Features) -> None:
+    def _give_back(self, delivery: LaneMessage | FreshDelivery, features: Features) -> None:
         """Suspended: pulls that were parked before still bring messages for a moment."""
-        if delivery.fresh:
+        if is_fresh(delivery):
             self.out.fail(delivery, features, Status.UNAVAILABLE, "this stage is being restarted")
             return
         for lane in self.lanes:

@@ -1,13 +1,13 @@
 """Lanes: queues of features, one shared by a stage's replicas or one node's own."""
 
 from swarm.lanes.consumer import MOST_ACK_WAIT, Lane
-from swarm.lanes.delivery import Delivery
 from swarm.lanes.early import DONE, PASSED_ON, REFUSED, Early
 from swarm.lanes.fresh import COVER, QUEUE, FreshDelivery, FreshLane
+from swarm.lanes.message import LaneMessage
 from swarm.lanes.publisher import Publisher
 from swarm.lanes.streams import LaneOptions, consumer_config, ensure_lanes, stream_config
 
-AnyDelivery = Delivery | Early | FreshDelivery  # what a stage works on
+AnyDelivery = LaneMessage | Early | FreshDelivery  # what a stage works on
 
 __all__ = [
     "COVER",
@@ -17,11 +17,11 @@ __all__ = [
     "QUEUE",
     "REFUSED",
     "AnyDelivery",
-    "Delivery",
     "Early",
     "FreshDelivery",
     "FreshLane",
     "Lane",
+    "LaneMessage",
     "LaneOptions",
     "Publisher",
     "consumer_config",

@@ -21,7 +21,7 @@ from typing import Any
 from swarm.clock import ServerClock
 from swarm.errors import ApiError, NotConnected, SwarmError
 from swarm.flow.latency import LatencyWindow
-from swarm.lanes.delivery import Delivery
+from swarm.lanes.message import ACK, ACK_AND_NEXT, WORKING, LaneMessage
 from swarm.link import Link, LinkMessage, jetstream
 from swarm.periodic import BEAT, next_beat
 from swarm.priorities import PRIMARY
@@ -45,7 +45,7 @@ GRACE = 1.0  # seconds; a pull that is unanswered so long past its expiry was lo
 
 
 class Lane:
-    """`run()` owns it; `on_delivery(delivery)` is called inside the read, and must not block.
+    """`run()` owns it; `on_message(message)` is called inside the read, and must not block.
 
     config: the consumer's configuration (`swarm.lanes.streams.consumer_config`).
     provision: makes sure that the stream exists. credit: messages asked for plus in hand; it
@@ -58,7 +58,7 @@ class Lane:
         stream: str,
         config: dict[str, Any],
         provision: Callable[[], Any],
-        on_delivery: Callable[[Delivery], None],
+        on_message: Callable[[LaneMessage], None],
         *,
         priority: int = PRIMARY,
         credit: int = 4,
@@ -75,16 +75,15 @@ class Lane:
         self._tuned = (0.0, 0)  # when last looked, and what was delivered by then
         self._most_at_once = 0  # messages since then
         self.clock = clock or ServerClock()
-        self.epoch = 0
-        self.held: dict[int, Delivery] = {}  # by stream sequence, in order of arrival
-        self._worked: set[int] = set()  # of them, those that wait for another node's word
+        self._messages: dict[int, LaneMessage] = {}  # by stream sequence, in order of arrival
+        self._held: set[int] = set()  # of them, those whose result another node has
         self.pending = 0  # messages waiting in the lane, as last seen
         self.paused = False
         self.redelivered = 0
         self.overdue = 0  # messages that came again while they were held: ack_wait is too short
         self.holding = LatencyWindow()  # seconds from arrival to the end of the work
         self._provision = provision
-        self._on_delivery = on_delivery
+        self._on_message = on_message
         self._asked: deque[float] = deque()  # when each message asked for was asked for
         self._inbox = f"{link.options.inbox}.pull.{id(self):x}"
         self._next = api("CONSUMER.MSG.NEXT", stream, config["durable_name"])
@@ -100,6 +99,15 @@ class Lane:
         self._attended = False
         self._renew = asyncio.Event()
         self._ready = asyncio.Event()
+
+    @property
+    def in_hand(self) -> int:
+        """Messages that came and are not settled."""
+        return len(self._messages)
+
+    def messages(self) -> list[LaneMessage]:
+        """The messages in hand, in order of arrival."""
+        return list(self._messages.values())
 
     @property
     def ack_wait(self) -> float:
@@ -151,7 +159,7 @@ class Lane:
         """Keep long runs alive, follow the rate, replace lost pulls."""
         now = time.monotonic_ns()
         self._plan_look()
-        if self.held:
+        if self._messages:
             self._keep_alive(now)
         self._tune(now / 1e9)
         # Judged by the look before: after a stop of this process the answers may lie in
@@ -169,7 +177,7 @@ class Lane:
     def _plan_look(self) -> None:
         """The next look, instead of the one that was to come; none for a lane that is being renewed
         or has ended, whose last messages may still be settled."""
-        self._resting = not self.held
+        self._resting = not self._messages
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -224,21 +232,20 @@ class Lane:
     def _down(self) -> None:
         # What was held will be handed out again; acks from before would reach a stream
         # that may have been made anew, where the numbers mean other messages.
-        self.epoch += 1
-        self.held.clear()
-        self._worked.clear()
+        self._messages.clear()
+        self._held.clear()
         self._asked.clear()
 
     def _keep_alive(self, now: int) -> None:
         threshold = now - int(self.ack_wait / 3 * 1e9)
-        due = [delivery for delivery in self.held.values() if delivery.touched <= threshold]
+        due = [message for message in self._messages.values() if message.touched <= threshold]
         if not due:
             return
         self.link.gather.begin(len(due))  # in one write
         try:
-            for delivery in due:
-                delivery.touched = now
-                self.link.publish(delivery.reply, b"+WPI")
+            for message in due:
+                message.touched = now
+                self.link.publish(message.reply, WORKING)
         except NotConnected:
             return  # the lane is renewed on reconnect
         finally:
@@ -260,7 +267,7 @@ class Lane:
         """Messages to ask for now."""
         if self.paused or self._stopping:
             return 0
-        return self.credit - len(self.held) + len(self._worked) - len(self._asked)
+        return self.credit - len(self._messages) + len(self._held) - len(self._asked)
 
     def ask_for_all(self) -> None:
         """Ask for what was last seen to wait, whatever the credit: what is behind it comes another
@@ -287,41 +294,41 @@ class Lane:
         if self._wants() * 2 >= self.credit:
             self._replenish()
 
-    def _receive(self, message: LinkMessage) -> None:
-        if message.subject == self._inbox:
-            self._pull_ended(message)
+    def _receive(self, received: LinkMessage) -> None:
+        if received.subject == self._inbox:
+            self._pull_ended(received)
             return
         if self._asked:
             self._asked.popleft()
-        delivery = Delivery(self, message.reply, message.data, time.monotonic_ns())
-        self.pending = delivery.pending
+        message = LaneMessage(self, received.reply, received.data, time.monotonic_ns())
+        self.pending = message.pending
         self._delivered += 1
-        if delivery.delivered > 1:
+        if message.times_delivered > 1:
             self.redelivered += 1
-            if (ours := self.held.get(delivery.sequence)) is not None:
-                self._again(ours, delivery)
+            if (ours := self._messages.get(message.sequence)) is not None:
+                self._again(ours, message)
                 return
-        self.held[delivery.sequence] = delivery
-        at_once = len(self.held) - len(self._worked) + delivery.pending
+        self._messages[message.sequence] = message
+        at_once = len(self._messages) - len(self._held) + message.pending
         self._most_at_once = max(self._most_at_once, at_once)
         if self._resting:
             self._plan_look()
         try:
-            self._on_delivery(delivery)
+            self._on_message(message)
         except Exception:
-            # Held, it would be kept alive for ever and cost this node one of its credits.
-            delivery.nak(self.ack_wait)
+            # Kept, it would be kept alive for ever and cost this node one of its credits.
+            message.nak(self.ack_wait)
             raise
 
-    def _again(self, ours: Delivery, delivery: Delivery) -> None:
+    def _again(self, ours: LaneMessage, again: LaneMessage) -> None:
         """In hand already: computed once all the same."""
-        if delivery.received - ours.received > self.config["ack_wait"]:
+        if again.received - ours.received > self.config["ack_wait"]:
             # Else both came at once, after a stop of this process.
             self.overdue += 1
             self._too_short = True
             self._renew.set()
-        ours.reply, ours.touched = delivery.reply, delivery.received
-        ours.delivered = delivery.delivered
+        ours.reply, ours.touched = again.reply, again.received
+        ours.times_delivered = again.times_delivered
         self._replenish()
 
     def _pull_ended(self, message: LinkMessage) -> None:
@@ -340,35 +347,48 @@ class Lane:
         elif status == b"409":
             log.warning("pull refused: %s", headers.decode(errors="replace").strip())
 
-    def worked(self, delivery: Delivery, yes: bool) -> None:
-        """Called by `Delivery`: it waits for a word only, or no more so."""
-        if self.held.get(delivery.sequence) is not delivery:
-            return
-        if yes:
-            self._worked.add(delivery.sequence)
-            self._replenish_half()
-        else:
-            self._worked.discard(delivery.sequence)
+    # --- for `LaneMessage` ------------------------------------------------------------
 
-    def settle(self, delivery: Delivery, verb: bytes) -> bool:
-        """Called by `Delivery`. False when it was not this connection's any more."""
-        if self.held.get(delivery.sequence) is not delivery:
+    def age_of(self, message: LaneMessage) -> float:
+        """See `LaneMessage.age`."""
+        return self.clock.age(message.stored, message.received) / 1e9
+
+    def keeps(self, message: LaneMessage) -> bool:
+        """See `LaneMessage.settled`."""
+        return self._messages.get(message.sequence) is message
+
+    def hold(self, message: LaneMessage, at_ns: int) -> None:
+        """See `LaneMessage.held`."""
+        message.done_at = message.done_at or at_ns or time.monotonic_ns()
+        if self._messages.get(message.sequence) is message:
+            self._held.add(message.sequence)
+            self._replenish_half()
+
+    def unhold(self, message: LaneMessage) -> None:
+        """See `LaneMessage.unheld`."""
+        message.done_at = 0
+        if self._messages.get(message.sequence) is message:
+            self._held.discard(message.sequence)
+
+    def settle(self, message: LaneMessage, verb: bytes) -> bool:
+        """See `LaneMessage.ack`."""
+        if self._messages.get(message.sequence) is not message:
             return False
-        del self.held[delivery.sequence]
-        self._worked.discard(delivery.sequence)
+        del self._messages[message.sequence]
+        self._held.discard(message.sequence)
         now = time.monotonic()
-        if not self.held and not self._resting and now - delivery.received / 1e9 > SLOW:
+        if not self._messages and not self._resting and now - message.received / 1e9 > SLOW:
             self._plan_look()
         if self.credit <= SINGLE or not self._delivered & 3:  # of many, a quarter will do
-            ended = delivery.worked_at / 1e9 or now
-            self.holding.add(ended - delivery.received / 1e9, now)
+            ended = message.done_at / 1e9 or now
+            self.holding.add(ended - message.received / 1e9, now)
         try:
-            if verb == b"+NXT" and self.credit <= SINGLE and self._wants() > 0:
+            if verb is ACK_AND_NEXT and self.credit <= SINGLE and self._wants() > 0:
                 # One publish to settle and to ask: the cheapest while messages are few.
-                self.link.publish(delivery.reply, self._and_next, self._inbox)
+                self.link.publish(message.reply, self._and_next, self._inbox)
                 self._asked.append(now)
                 return True
-            self.link.publish(delivery.reply, b"+ACK" if verb == b"+NXT" else verb)
+            self.link.publish(message.reply, ACK if verb is ACK_AND_NEXT else verb)
             self._replenish_half()
         except NotConnected:
             return False  # it will be handed out again, and deduplicated

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from swarm.lanes.delivery import Delivery
+from swarm.lanes.message import LaneMessage
 
 # What whoever handed a message over is told of it, once: all is done; it was not taken, or is given
 # up; a later lane has what came of it.
@@ -15,7 +15,7 @@ DONE, REFUSED, PASSED_ON = b"+ACK", b"-NAK", b"+WPI"
 
 
 class Early:
-    """Looks like a `Delivery` to a stage; what settles it settles the lane's copy, once that has
+    """Looks like a `LaneMessage` to a stage; what settles it settles the lane's copy, once that has
     come (`join`). on_end(early, done): it was settled before: the work is done, or it was given up
     and the lane's copy is to be worked on.
 
@@ -27,9 +27,9 @@ class Early:
 
     __slots__ = (
         "_copy",
+        "_held_at",
         "_on_end",
         "_over",
-        "_worked_at",
         "age",
         "id",
         "opened",
@@ -39,7 +39,7 @@ class Early:
         "reply",
     )
 
-    delivered = 1
+    times_delivered = 1
     data = b""  # not kept: only a lane's message is ever a dead letter
     fresh = False
     direct = True
@@ -53,9 +53,9 @@ class Early:
         reply: str,
     ) -> None:
         self._on_end = on_end
-        self._copy: Delivery | None = None
+        self._copy: LaneMessage | None = None
         self._over = False
-        self._worked_at = 0  # as of `Delivery`
+        self._held_at = 0  # as of `LaneMessage`
         self.published = self.passed_on = False
         self.id = message_id
         self.received = received  # ns, as `sent`
@@ -67,11 +67,11 @@ class Early:
     def settled(self) -> bool:
         return self._over if self._copy is None else self._copy.settled
 
-    def join(self, copy: Delivery) -> bool:
+    def join(self, copy: LaneMessage) -> bool:
         """The lane's copy came. True when the work was done by then, and the copy was acked."""
         self._copy = copy
-        if self._worked_at:
-            copy.worked(max(self._worked_at, copy.received))
+        if self._held_at:
+            copy.held(max(self._held_at, copy.received))
         return self._over and copy.ack()
 
     def ack(self) -> bool:
@@ -81,18 +81,18 @@ class Early:
         self._end(True)
         return False
 
-    def worked(self) -> None:
-        """See `Delivery.worked`."""
+    def held(self) -> None:
+        """See `LaneMessage.held`."""
         if self._copy is not None:
-            self._copy.worked()
+            self._copy.held()
         else:
-            self._worked_at = time.monotonic_ns()
+            self._held_at = time.monotonic_ns()
 
-    def unworked(self) -> None:
-        """See `Delivery.unworked`."""
-        self._worked_at = 0
+    def unheld(self) -> None:
+        """See `LaneMessage.unheld`."""
+        self._held_at = 0
         if self._copy is not None:
-            self._copy.unworked()
+            self._copy.unheld()
 
     def nak(self, delay: float = 0.0) -> None:
         """Not done: the lane's copy is worked on, here or elsewhere."""

@@ -15,9 +15,18 @@ QUEUE, COVER = "stage", "cover"
 
 
 class FreshDelivery:
-    """Looks like a `Delivery` to a stage; losing it is the requester's to notice."""
+    """Looks like a `LaneMessage` to a stage; losing it is the requester's to notice."""
 
-    __slots__ = ("age", "data", "delivered", "direct", "fresh", "pending", "received", "reply")
+    __slots__ = (
+        "age",
+        "data",
+        "direct",
+        "fresh",
+        "pending",
+        "received",
+        "reply",
+        "times_delivered",
+    )
 
     def __init__(self, message: LinkMessage, sent: int = 0) -> None:
         """sent: for what came directly, ns of `time.monotonic_ns`."""
@@ -26,7 +35,7 @@ class FreshDelivery:
         self.reply = message.reply
         self.received = time.monotonic_ns()
         self.age = (self.received - sent) / 1e9 if sent else 0.0
-        self.delivered = 1
+        self.times_delivered = 1
         self.pending = 0
         self.fresh = True
 
@@ -34,10 +43,10 @@ class FreshDelivery:
     def settled(self) -> bool:
         return False
 
-    def worked(self) -> None:
+    def held(self) -> None:
         """Nothing to settle."""
 
-    def unworked(self) -> None:
+    def unheld(self) -> None:
         """Nothing to settle."""
 
     def ack(self) -> bool:

@@ -242,10 +242,17 @@ class FakeClaims:
 
 class FakeLane:
     def __init__(self) -> None:
-        self.held: dict[int, FakeDelivery] = {}
+        self.kept: dict[int, FakeDelivery] = {}
         self.pending = 0
         self.paused = False
         self.asked_for_all = 0
+
+    @property
+    def in_hand(self) -> int:
+        return len(self.kept)
+
+    def messages(self) -> list[FakeDelivery]:
+        return list(self.kept.values())
 
     def ask_for_all(self) -> None:
         self.pending, self.asked_for_all = 0, self.asked_for_all + self.pending
@@ -275,20 +282,20 @@ class FakeDelivery:
         self.reply = "$JS.ACK.x"
         self.received = time.monotonic_ns()
         self.age = age
-        self.delivered = delivered
+        self.times_delivered = delivered
         self.pending = 0
         self.fresh = fresh
         self.ended = ""
-        self.worked_at = 0
+        self.held_at = 0
         self._lane = lane
-        lane.held[id(self)] = self
+        lane.kept[id(self)] = self
 
     @property
     def settled(self) -> bool:
         return self.ended != ""
 
     def _end(self, how: str) -> None:
-        self._lane.held.pop(id(self), None)
+        self._lane.kept.pop(id(self), None)
         self.ended = self.ended or how
 
     def ack(self) -> bool:
@@ -305,13 +312,13 @@ class FakeDelivery:
     def withdraw(self) -> bool:
         return False
 
-    def worked(self, at: int = 0) -> None:
+    def held(self, at_ns: int = 0) -> None:
         """Settled later, at another node's word."""
-        self.worked_at = at or 1
+        self.held_at = at_ns or 1
 
-    def unworked(self) -> None:
+    def unheld(self) -> None:
         """It is ours again."""
-        self.worked_at = 0
+        self.held_at = 0
 
 
 class Bench:

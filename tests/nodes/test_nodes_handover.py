@@ -121,7 +121,7 @@ async def test_what_the_next_node_says_to_be_done_is_acked_and_never_stored(
     [(inbox, features, reply)] = b.direct.sent
     assert (inbox, features.stage, features.tensors["x"].tolist()) == (NEXT, 2, [[4.0] * 4])
     assert not copy.settled, "until it is known to be safe"
-    assert copy.worked_at, "which takes no credit"
+    assert copy.held_at, "which takes no credit"
     b.direct.say(reply, DONE)
     assert copy.ended == "ack"
     await asyncio.sleep(2 * MOST)
@@ -137,7 +137,7 @@ async def test_what_the_next_node_refuses_is_stored_at_once(bench: Callable[...,
     b.direct.say(b.direct.sent[0][2], REFUSED)
     assert [features.stage for _, features in b.publisher.stored] == [2]
     assert not copy.settled
-    assert not copy.worked_at, "a full lane holds up the stages before it"
+    assert not copy.held_at, "a full lane holds up the stages before it"
     b.publisher.release(None)
     assert copy.ended == "ack"
     other = b.send()  # a node that refused is left alone for a moment
@@ -194,7 +194,7 @@ async def test_what_no_datagram_holds_is_stored_and_says_nothing_of_the_next(
     large = b.send(tensors={"x": np.zeros((1, LARGEST // 4), np.float32)})
     assert (b.direct.sent, len(b.publisher.stored)) == ([], 1)
     assert await ended(large) == ["ack"]
-    assert not large.worked_at
+    assert not large.held_at
     b.send()
     assert len(b.direct.sent) == 1
 
@@ -938,7 +938,7 @@ async def test_what_is_not_taken_is_refused_with_a_word(
     elif why == "stopping":
         await b.server.drain()
     elif why == "held":
-        b.lane.held = dict.fromkeys(range(HANDED))  # type: ignore[arg-type]
+        b.lane.kept = dict.fromkeys(range(HANDED))  # type: ignore[arg-type]
     b.link.connected = why != "no connection"
     data = b.message(stage=1 if why == "another stage" else 2)
     handed(b, b"\x80" if why == "garbage" else data, 2 * STALE if why == "stale" else 0)

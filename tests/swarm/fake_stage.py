@@ -10,7 +10,7 @@ import numpy as np
 from real_server import Links
 
 from swarm.errors import Status
-from swarm.lanes import Delivery, Lane, LaneOptions, Publisher, consumer_config, ensure_lanes
+from swarm.lanes import Lane, LaneMessage, LaneOptions, Publisher, consumer_config, ensure_lanes
 from swarm.lanes.fresh import FreshDelivery, FreshLane
 from swarm.link import Link
 from swarm.model import ModelInfo, Spec, Stage
@@ -43,7 +43,7 @@ class FakeStage:
     async def _provision(self) -> None:
         await ensure_lanes(self.link, SUBJECTS, "m", "1", self.options)
 
-    def _delivered(self, delivery: Delivery | FreshDelivery) -> None:
+    def _delivered(self, delivery: LaneMessage | FreshDelivery) -> None:
         features = Features.decode(delivery.data)
         self.seen.append(features)
         self.behave(self, delivery, features)

@@ -15,7 +15,7 @@ from messages_strategies import damaged
 
 from swarm.clock import RESAMPLE_AFTER, ServerClock, parse_rfc3339
 from swarm.errors import DecodeError, InvalidArgument
-from swarm.lanes.delivery import parse_ack_subject
+from swarm.lanes.message import parse_ack_subject
 from swarm.model import ModelInfo, Spec, check_tensors
 
 SECOND = 1_000_000_000

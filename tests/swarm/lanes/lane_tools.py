@@ -9,8 +9,8 @@ from real_server import Links
 
 from swarm.errors import SwarmError
 from swarm.lanes import (
-    Delivery,
     Lane,
+    LaneMessage,
     LaneOptions,
     Publisher,
     consumer_config,
@@ -35,10 +35,10 @@ class Bench:
         self.provisioned = 0
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def lane(self, **kwargs: Any) -> tuple[Lane, list[Delivery]]:
+    async def lane(self, **kwargs: Any) -> tuple[Lane, list[LaneMessage]]:
         """A running lane on a link of its own, and what it delivers."""
         link = await self.links.connect(self.url)
-        got: list[Delivery] = []
+        got: list[LaneMessage] = []
 
         async def provision() -> None:
             self.provisioned += 1
@@ -101,5 +101,5 @@ class Sender:
         return int(info["num_waiting"])
 
 
-def bodies(got: list[Delivery]) -> list[bytes]:
+def bodies(got: list[LaneMessage]) -> list[bytes]:
     return [bytes(delivery.data) for delivery in got]

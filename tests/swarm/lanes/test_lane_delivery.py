@@ -29,7 +29,7 @@ async def test_a_lane_delivers_in_order_and_an_ack_brings_the_next(bench: Bench)
         await eventually(lambda count=number + 1: len(got) == count)
         await asyncio.sleep(0.002)
         assert len(got) == number + 1  # credit 1: nothing more before the ack
-        assert got[-1].delivered == 1
+        assert got[-1].times_delivered == 1
         assert not got[-1].settled
         assert got[-1].ack()
         assert got[-1].settled
@@ -48,7 +48,7 @@ async def test_a_lane_never_holds_more_than_its_credit(bench: Bench) -> None:
         sender.send(str(number))
     await eventually(lambda: sender.settled(12) and len(got) == 3)
     await asyncio.sleep(0.05)
-    assert (len(got), len(lane.held)) == (3, 3)
+    assert (len(got), lane.in_hand) == (3, 3)
     got[1].ack()
     await eventually(lambda: len(got) == 4)
 
@@ -67,7 +67,7 @@ async def test_all_that_waits_can_be_asked_for_whatever_the_credit(bench: Bench)
     assert lane.pending == 0
     lane.ask_for_all()
     await eventually(lambda: len(got) == 8)
-    assert (lane.pending, len(lane.held), len(lane._asked)) == (0, 8, 0)
+    assert (lane.pending, lane.in_hand, len(lane._asked)) == (0, 8, 0)
     for delivery in got[:6]:
         delivery.ack()
     assert len(lane._asked) == 0, "as many as the credit allows are in hand"
@@ -88,7 +88,7 @@ async def test_a_message_that_comes_again_while_it_is_in_hand_is_given_to_the_st
     await eventually(lambda: len(got) == 1)
     time.sleep(bench.options.ack_wait * 1.5)  # noqa: ASYNC251 - the loop stands still
     await eventually(lambda: lane.overdue == 1)
-    assert (len(got), got[0].delivered) == (1, 2)
+    assert (len(got), got[0].times_delivered) == (1, 2)
     got[0].ack()
     assert await sender.emptied()  # the ack was for the newest delivery
     await eventually(lambda: lane.ack_wait == pytest.approx(2 * bench.options.ack_wait))
@@ -105,7 +105,7 @@ async def test_a_nak_hands_the_message_out_again_at_once(bench: Bench) -> None:
     got[0].nak()
     await eventually(lambda: len(got) == 2)
     assert time.monotonic() - started < bench.options.ack_wait / 2
-    assert got[1].delivered == 2
+    assert got[1].times_delivered == 2
     assert (got[1].sequence, bytes(got[1].data)) == (got[0].sequence, b"x")
     assert lane.redelivered == 1
 
@@ -152,7 +152,7 @@ async def test_settling_twice_does_nothing(bench: Bench) -> None:
         sender.send(name)
     await eventually(lambda: len(got) == 3)
     await asyncio.sleep(0.05)
-    assert len(lane.held) == 2  # no ack was counted as two credits
+    assert lane.in_hand == 2  # no ack was counted as two credits
 
 
 async def test_what_a_vanished_node_held_is_delivered_after_ack_wait(bench: Bench) -> None:
@@ -160,23 +160,23 @@ async def test_what_a_vanished_node_held_is_delivered_after_ack_wait(bench: Benc
     sender = await bench.sender()
     sender.send("x")
     await eventually(lambda: len(got) == 1)
-    _, other = await bench.lane(priority=STANDBY)
+    standby, other = await bench.lane(priority=STANDBY)
     started = time.monotonic()
     await bench.links.crash(lane.link)
     await eventually(lambda: len(other) == 1)
     waited = time.monotonic() - started
     assert waited < bench.options.ack_wait + 0.15
-    assert other[0].delivered == 2
+    assert other[0].times_delivered == 2
     assert got[0].ack() is False  # of the old connection: says nothing
     assert await sender.stored() == 1
     other[0].ack()
-    await other[0]._lane.link.flush()
+    await standby.link.flush()
     assert await sender.emptied()
 
 
 async def test_a_message_held_long_is_kept_alive_and_stays_with_its_node(bench: Bench) -> None:
     _, got = await bench.lane(credit=1)
-    _, other = await bench.lane(credit=1)
+    standby, other = await bench.lane(credit=1)
     sender = await bench.sender()
     sender.send("long")
     await eventually(lambda: len(got) + len(other) == 1)
@@ -209,7 +209,7 @@ async def test_what_is_held_long_is_kept_alive_in_one_write(
     assert sum(data.count(b"+WPI") for data in writes[-2:]) >= 4, "of three, each time"
     assert all(data.count(b"+WPI") <= 3 for data in writes)
     await eventually(lambda: not lane.link.gather.corked)
-    assert [delivery.delivered for delivery in got] == [1] * 3
+    assert [delivery.times_delivered for delivery in got] == [1] * 3
 
 
 async def test_a_lane_is_looked_at_seldom_as_soon_as_nothing_is_in_hand(bench: Bench) -> None:
@@ -236,7 +236,7 @@ async def test_a_lane_is_looked_at_seldom_as_soon_as_nothing_is_in_hand(bench: B
     sender.send("held")
     await eventually(lambda: len(got) == 4)
     await asyncio.sleep(3 * lane.ack_wait)
-    assert [delivery.delivered for delivery in got] == [1] * 4
+    assert [delivery.times_delivered for delivery in got] == [1] * 4
     await lane.drain()
     await eventually(lambda: not lane._attended)
     got[-1].ack()
@@ -274,7 +274,7 @@ async def test_the_next_in_line_takes_over_the_queue_when_the_primary_is_gone(
     # Its connection is gone and its parked pulls with it: nobody waits for an ack_wait.
     assert time.monotonic() - started < bench.options.ack_wait
     assert bodies(backup) == [b"after"]
-    assert backup[0].delivered == 1
+    assert backup[0].times_delivered == 1
 
 
 async def test_draining_gives_nothing_up_and_takes_nothing_more(bench: Bench) -> None:
@@ -380,20 +380,20 @@ async def test_what_waits_for_another_nodes_word_takes_none_of_the_credit(bench:
         while done < 12:
             while len(got) == done:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
-            got[done].worked()
-            got[done].worked()  # once is enough
+            got[done].held()
+            got[done].held()  # once is enough
             done += 1
-    assert len(lane.held) == 12
+    assert lane.in_hand == 12
     for delivery in got:
         assert delivery.ack()
     for number in range(12, 24):  # and none is counted twice
         sender.send(str(number))
     await asyncio.sleep(0.2)
     assert len(got) == 14
-    assert len(lane.held) == 2
+    assert lane.in_hand == 2
 
 
-@pytest.mark.parametrize("end", ["unworked", "nak", "term", "lost"])
+@pytest.mark.parametrize("end", ["unheld", "nak", "term", "lost"])
 async def test_what_is_in_hand_again_takes_credit_again(bench: Bench, end: str) -> None:
     lane, got = await bench.lane(credit=2)
     sender = await bench.sender()
@@ -402,15 +402,15 @@ async def test_what_is_in_hand_again_takes_credit_again(bench: Bench, end: str) 
     await eventually(lambda: len(got) == 2)
     worked = list(got)
     for delivery in worked:
-        delivery.worked()
+        delivery.held()
     await eventually(lambda: len(got) == 4)
-    if end == "unworked":
+    if end == "unheld":
         for delivery in worked:
-            delivery.unworked()
-            delivery.unworked()
+            delivery.unheld()
+            delivery.unheld()
         got[3].ack()
         await asyncio.sleep(0.1)
-        assert (len(got), len(lane.held)) == (4, 3), "nothing more before there is room"
+        assert (len(got), lane.in_hand) == (4, 3), "nothing more before there is room"
         for delivery in worked:
             assert delivery.ack()
     elif end == "lost":
@@ -421,8 +421,8 @@ async def test_what_is_in_hand_again_takes_credit_again(bench: Bench, end: str) 
         for delivery in worked:
             getattr(delivery, end)()
     await asyncio.sleep(0.1)
-    assert len(lane.held) == 2
-    assert lane._worked == set()
+    assert lane.in_hand == 2
+    assert lane._held == set()
 
 
 async def test_credit_grows_with_what_waits_here_and_not_with_what_waits_for_words(
@@ -437,7 +437,7 @@ async def test_credit_grows_with_what_waits_here_and_not_with_what_waits_for_wor
         async with asyncio.timeout(5):
             while len(got) == done:  # noqa: ASYNC110
                 await asyncio.sleep(0)
-        got[done].worked()
+        got[done].held()
         done += 1
         if done > 20:
             got[done - 20].ack()

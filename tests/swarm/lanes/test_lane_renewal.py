@@ -27,7 +27,7 @@ async def test_after_a_restart_that_lost_the_streams_the_lane_makes_them_anew(
     assert bench.provisioned == 1
     await server.kill()
     await eventually(lambda: not lane.link.connected and not sender.link.connected)
-    assert not lane.held
+    assert not lane.in_hand
     await server.start()
     await sender.link.ready(5.0)
     await eventually(lambda: bench.provisioned == 2)
@@ -61,7 +61,7 @@ async def test_a_lane_outlives_a_connection_that_is_cut_and_loses_nothing(bench:
         delivery.ack()  # came over the old connection: by now the lane's again
 
     def ack_all() -> None:
-        for delivery in list(lane.held.values()):
+        for delivery in lane.messages():
             delivery.ack()
 
     deadline = time.monotonic() + 5.0
@@ -139,7 +139,7 @@ async def test_two_lanes_share_the_work_and_every_message_is_done_once(bench: Be
             keep(delivery)
             delivery.ack()
 
-        lane._on_delivery = done
+        lane._on_message = done
     sender = await bench.sender()
     for number in range(200):
         while True:
