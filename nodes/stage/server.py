@@ -1,10 +1,11 @@
-"""One stage on one node: from a lane, through the runtime, to the next lane or the requester.
+"""One stage on one node: from its source, through the runtime, to the next stage or the requester.
 
-The way of a request, all of it in callbacks (no task and no await per message):
+The way of a request is all callbacks, without a task and without an await per message:
 
-    lane ─► _delivered ─► decode, budget ─► queue ─► _dispatch ─► worker or inline ─► _computed
-         ─► to the next lane, stored (PubAck), or to its node, done ─► ack, which asks for the next
-         ─► or, in the last stage, the answer to the requester, then ack
+    StageSource ─► accept ─► Compute ─► computed ─┬─► StageSender of the next stage ─► safe ─► done
+                                                  └─► answer (last stage) ─────────────────► done
+
+A delivery is `done`, acknowledged or told to its sender, only when its result is safe.
 """
 
 from __future__ import annotations
@@ -12,389 +13,299 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from math import inf
 
 import numpy as np
 
-from nodes.stage.intake import OVERTAKEN, Intake, take_in
-from nodes.stage.jobs import IDLE_RUNS, Job, StageModel, StageOptions, is_fresh
-from nodes.stage.outbox import Outbox
-from nodes.stage.recent import Recent
-from nodes.stage.waiting import Waiting
-from nodes.stage.worker import Worker
-from shards.errors import InputError, RunTerminated, ShardsError
-from shards.runtimes.runtime import CancelToken
-from swarm.errors import DecodeError, Status
-from swarm.flow.batching import split_on_failure
+from nodes.stage.compute import Compute, StageModel, StageOptions
+from nodes.stage.counters import StageStats
+from nodes.stage.jobs import Job
+from nodes.stage.readiness import Load, room_for_fast, room_for_parcel
+from nodes.stage.selftest import SelfTest
+from swarm.errors import NotConnected, ResourceExhausted, Status, SwarmError, Unavailable
 from swarm.flow.bucket import Quotas
-from swarm.flow.budget import should_start
-from swarm.lanes import FreshDelivery, Lane, LaneMessage
-from swarm.link import Link
-from swarm.local.compact import decode_features
-from swarm.local.lending import Claims
-from swarm.shm import ShmError
+from swarm.model import ModelInfo
+from swarm.subjects import ANY
+from swarm.transport.api import Delivery, Event, Held, Left, Refused, Room, Safe, Stored
+from swarm.transport.parcel import Parcel
+from swarm.transport.source import SourceOptions, StageSource
+from swarm.transport.stage_sender import Routes, StageSender
 from swarm.wire.messages import Features
-from swarm.wire.tensors import Claimed
 
 log = logging.getLogger("swarm.stage")
 
-# A message handed out so often has probably ended the nodes that got it. Not fewer: a hung node
-# may get it once an ack_wait (0.06 s) for as long as what it had asked for stands (1 s); on starved
-# devices a healthy one is handed out several times; and its budget ends a deadly one too.
-DEADLY_DELIVERIES = 32
-# Requests in hand, and seconds of work that waits here or in the lanes, up to which more is taken
-# from this host. (Each sender hands over a second of work at most, but there may be many.)
-HANDED, AT_HAND = 256, 1.0
-FRESH_QUEUE = 64  # requests that may wait on a node in fast mode
+NextLane = Callable[[ModelInfo, int, Features], str]
+
+# Seconds; behind a longer run caches are cold, and an acknowledgement takes 0.06 ms: answer first.
+LONG_RUN = 0.001
+# Seconds between attempts while the next lane is full, and results that wait for room in it, from
+# which on each waits longer.
+RETRY_FULL_LANE = 0.004
+MANY_BLOCKED = 8
+GIVE_BACK_DELAY = 0.05  # seconds, where the server could not say whether it has stored a result
+DRAIN_LOOK_EVERY = 0.002  # seconds
+
+
+def _shared_lane(info: ModelInfo, stage: int, features: Features) -> str:
+    return ANY
 
 
 class StageServer:
-    """Serves one stage of a model version; `lanes` are its sources, `out` takes what leaves."""
+    """Serves one stage of a model version.
+
+    next_lane(info, stage, features): the lane of the next stage, by the routing policy.
+    """
 
     def __init__(
         self,
-        link: Link,
+        routes: Routes,
+        info: ModelInfo,
+        stage: int,
+        node: str,
         model: StageModel,
-        out: Outbox,
+        source: SourceOptions | None = None,
         options: StageOptions | None = None,
-        claims: Claims | None = None,
+        next_lane: NextLane = _shared_lane,
     ) -> None:
-        self.info, self.stage, self.stats = out.info, out.stage, out.stats
-        self.model = model
-        self.out = out
-        self.lanes: list[Lane] = []
-        self.worker: Worker | None = None
-        self._link = link
-        self._options = options or StageOptions()
-        self._claims = claims
+        options = options or StageOptions()
+        self.info = info
+        self.stage = stage
+        self.stats = StageStats()
+        self._node = node
+        self._link = routes.link
+        self._lender = routes.lender
+        self._next_lane = next_lane
         self._loop = asyncio.get_running_loop()
-        self._waiting = Waiting(self._options, model.batchable, self._dispatch)
-        self._known: tuple[dict[str, np.ndarray], dict[str, np.ndarray]] | None = None
-        rate = self._options.quota if self.stage == 1 else 0.0
+        self._self_test = SelfTest(stage)
+        rate = options.quota if stage == 1 else 0.0
+        self._quota = rate
         self._quotas = Quotas(rate, max(1.0, rate / 4)) if rate > 0 else None
-        self._suspended = self._stopping = False
-        self.intake = Intake(out, claims, self._busy, self._accept)
-        link.on_down.append(self.intake.clear)
-        self._cancelled = Recent()  # requests
-        # Messages of fast mode: two groups may cover the stage before, and both pass one on.
-        self._came_fresh = Recent()
-        self._running: dict[CancelToken, list[Job]] = {}
-        self._ended = 0.0  # the last run
-        self._blocking: tuple[float, CancelToken] | None = None  # a run on the loop: its end
-        self._inline = model.compute_ms / 1e3 < self._options.inline_below
-        if not self._inline:
-            self.worker = Worker(self._loop, f"stage-{self.stage}")
+        self._stopping = False
+        self._blocked = 0  # results that wait for room in the next lane
+        self._compute = Compute(stage, model, options, self.stats, self)
+        self._onward: StageSender | None = None
+        if stage < info.last:
+            self._onward = StageSender(routes, info, stage + 1, self._usual_run)
+        self.source = StageSource(
+            routes,
+            info,
+            stage,
+            node,
+            source or SourceOptions(),
+            self.stats.counters,
+            self._accept,
+            self._room,
+        )
+
+    @property
+    def model(self) -> StageModel:
+        """The loaded shard."""
+        return self._compute.model
+
+    @property
+    def running_since(self) -> float:
+        """`time.monotonic()` when the present run in the thread began; 0.0 while there is none."""
+        return self._compute.running_since
 
     @property
     def queued(self) -> int:
         """Requests in hand on this node."""
-        return sum([lane.in_hand for lane in self.lanes]) + len(self.intake)
+        return self.source.in_hand
 
     @property
     def waiting(self) -> int:
         """Messages waiting in the stage's lanes, as last seen."""
-        return sum([lane.pending for lane in self.lanes])
+        return self.source.waiting
+
+    def _usual_run(self) -> float:
+        return self.stats.compute.ewma
 
     # --- in -------------------------------------------------------------------------
 
-    def delivered(self, delivery: LaneMessage | FreshDelivery) -> None:
-        """A lane's callback: decode, check the budget, queue."""
-        counters = self.stats.counters
-        if delivery.times_delivered > 1:
-            counters.redelivered += 1
-        try:
-            features = decode_features(delivery.data)
-        except DecodeError as error:
-            self.out.bury(delivery, f"undecodable: {error}")
-            return
-        if self._suspended:
-            self._give_back(delivery, features)
-            return
-        if not isinstance(delivery, FreshDelivery) and self.intake.joined(delivery, features):
-            return
-        if delivery.times_delivered >= DEADLY_DELIVERIES:
-            text = f"handed out {delivery.times_delivered} times without an end"
-            self.out.fail(delivery, features, Status.INTERNAL, text, settle=False)
-            self.out.bury(delivery, text)
-            return
-        if not self.out.serves(features):
-            text = f"sent for {features.model}@{features.version} stage {features.stage}"
-            self.out.fail(delivery, features, Status.INVALID_ARGUMENT, text)
-            return
-        if is_fresh(delivery) and not self._came_fresh.first(features.message_id):
-            return
-        if is_fresh(delivery) and len(self._waiting) >= FRESH_QUEUE:
-            # No lane bounds fast mode: this does.
-            counters.refused += 1
-            self.out.fail(delivery, features, Status.RESOURCE_EXHAUSTED, f"{FRESH_QUEUE} wait here")
-            return
-        now = delivery.received / 1e9
-        first = delivery.times_delivered == 1  # a redelivery was counted already
-        if self._quotas is not None and first and not self._quotas.admit(features.agent, now):
-            counters.refused += 1
-            text = f"agent {features.agent!r} sends more than {self._options.quota:g} requests/s"
-            self.out.fail(delivery, features, Status.RESOURCE_EXHAUSTED, text)
-            return
-        job = Job.of(delivery, features)
-        if Claimed in map(type, features.tensors.values()):
-            self._borrow(job)
-        else:
-            self._accept(job)
-
-    def _borrow(self, job: Job) -> None:
-        """Map the tensors that came as claims, or fetch them when that is not possible."""
-        claims = self._claims
-        if claims is None:
-            self.out.fail_job(job, Status.UNAVAILABLE, "this node has no shared memory")
-            return
-
-        def fetched(error: Exception | None) -> None:
-            if error is None:
-                self._accept(job)
-                return
-            # The copy is gone with its sender: only the requester can send it again.
-            self.out.fail(job.delivery, job.features, Status.UNAVAILABLE, str(error))
-
-        try:
-            job.opened = claims.open(job.features.tensors)
-        except ShmError:
-            claims.fetch(job.features.tensors, fetched)
-            return
-        except DecodeError as error:
-            self.out.bury(job.delivery, str(error))
-            return
-        self._accept(job)
-
-    def _accept(self, job: Job) -> None:
-        """Check the tensors; then run at once, or queue for the worker."""
-        if self._cancelled and job.features.id in self._cancelled:
-            self.out.drop(job)
-            return
-        if self._inline:
-            self._run_inline(job)  # which checks them itself
-            return
-        self._waiting.arrived(job.arrived)
-        if self._alone(job):
-            self._run_inline(job)
-            return
-        try:
-            self.model.check(job.features.tensors)
-        except InputError as error:
-            self.out.fail_job(job, Status.INVALID_ARGUMENT, str(error))
-            return
-        if self.model.batchable:
-            job.shape = tuple(a.shape[1:] for a in job.features.tensors.values())
-        self._waiting.add(job)
-        self._dispatch()
-
-    def _alone(self, job: Job) -> bool:
-        """Whether a run may block the loop: it is short, and little else comes."""
-        # The time at the start says little where all nodes of a host start at once.
-        usual = self.stats.compute.ewma or self.model.compute_ms / 1e3
-        if usual >= self._options.inline_alone_below or self._waiting:
-            return False
-        busy = self.worker is not None and self.worker.queued > 0
-        return not busy and job.arrived - self._ended > IDLE_RUNS * usual
-
-    def _busy(self) -> bool:
-        """Whether nothing is taken from this host's processes. It may wait here, but not overtake
-        what waits in a lane, which is taken in first; and it is lanes that are counted against
-        quotas."""
-        if self._suspended or self._stopping or not self._link.connected:
-            return True
-        if self._quotas is not None:
-            return True
-        waits, run = self.waiting, self.stats.compute.ewma
-        if self.queued + waits >= HANDED or (len(self._waiting) + waits) * run > AT_HAND:
-            return True
-        return waits * run > OVERTAKEN and not take_in(self.lanes, run)
-
-    def _expired(self, job: Job, now: float) -> bool:
-        """Answer what cannot be answered in time any more; True when it was so."""
-        remaining = job.expires - now
-        usual = self.stats.compute.ewma if self._options.start_check else 0.0
-        if should_start(remaining, usual, self._options.start_check):
-            return False
-        self.stats.counters.expired += 1
-        text = (
-            f"the budget ended before stage {self.stage}: most of it, {job.most_spent(self.stage)}"
+    def _room(self, fast: bool) -> Room:
+        load = Load(
+            self.source.in_hand,
+            self.source.waiting,
+            self._compute.waiting,
+            self.stats.compute.ewma,
         )
-        self.out.fail_job(job, Status.DEADLINE_EXCEEDED, text)
-        return True
+        if fast:
+            return room_for_fast(load)
+        return room_for_parcel(load, closed=self._stopping or self._quotas is not None)
 
-    # --- compute --------------------------------------------------------------------
-
-    def _run_inline(self, job: Job) -> None:
-        started = time.monotonic()
-        if self._expired(job, started):
-            return
-        token = None
-        if not self._inline:
-            token = CancelToken()
-            self._blocking = (job.expires, token)
-        try:
-            result = self.model.run(job.features.tensors, token)
-        except InputError as error:
-            self.out.fail_job(job, Status.INVALID_ARGUMENT, str(error))
-            return
-        except Exception as error:
-            self._computed([job], None, error, 0.0)
-            return
-        finally:
-            self._blocking = None
-        job.queue_us = int((started - job.arrived + job.age) * 1e6)
-        self._ended = time.monotonic()
-        self.out.sent(job, result, self._ended - started, 1)
-
-    def end_overdue(self, now: float) -> None:
-        """Called by a thread, since such a run blocks the loop: end it when its budget is over."""
-        blocking = self._blocking
-        if blocking is not None and now > blocking[0]:
-            blocking[1].cancel()
-
-    def _dispatch(self) -> None:
-        """Start a run if the worker is free and waiting for company does not pay."""
-        worker = self.worker
-        while worker is not None and not worker.queued:
-            taken = self._waiting.take(self.stats.compute.ewma)
-            if not taken:
+    def _accept(self, delivery: Delivery) -> None:
+        features = delivery.features
+        first = delivery.times_delivered == 1  # a redelivery was counted already
+        if self._quotas is not None and first:
+            now = delivery.received / 1e9
+            if not self._quotas.admit(features.agent, now):
+                self.stats.counters.refused += 1
+                text = f"agent {features.agent!r} sends more than {self._quota:g} requests/s"
+                delivery.fail(Status.RESOURCE_EXHAUSTED, text, self.stage, self._node)
                 return
-            now = time.monotonic()
-            batch = [job for job in taken if not self._expired(job, now)]
-            for job in batch:
-                job.queue_us = int((now - job.arrived + job.age) * 1e6)
-            if batch:
-                self._start(batch, now)
+        self._compute.take(Job.of(delivery))
 
-    def _start(self, batch: list[Job], now: float) -> None:
-        assert self.worker is not None
-        token = CancelToken()
-        self._running[token] = batch
-        # A run is ended when nobody in it has any budget left.
-        latest = max(job.expires for job in batch)
-        timer = self._loop.call_later(max(0.0, latest - now), token.cancel)
-        tensors = [job.features.tensors for job in batch]
+    # --- out --------------------------------------------------------------------------
 
-        def work() -> list[dict[str, np.ndarray]]:
-            if len(tensors) == 1:
-                return [self.model.run(tensors[0], token)]
-            return self.model.run_batch(tensors, token)
-
-        def done(results: Any, error: Exception | None, seconds: float) -> None:
-            timer.cancel()
-            self._ended = time.monotonic()
-            self._running.pop(token, None)
-            self._computed(batch, results, error, seconds)
-            self._dispatch()
-
-        self.worker.submit(work, done)
-
-    def _computed(
-        self,
-        batch: list[Job],
-        results: list[dict[str, np.ndarray]] | None,
-        error: Exception | None,
-        seconds: float,
+    def computed(
+        self, job: Job, outputs: dict[str, np.ndarray], seconds: float, batch: int
     ) -> None:
-        if error is None and results is not None:
-            self._waiting.limit.ran(len(batch), seconds)
-            self.stats.counters.batches += 1
-            for job, result in zip(batch, results, strict=True):
-                self.out.sent(job, result, seconds, len(batch))
+        """Pass a result on: to the next stage, or to the requester."""
+        delivery, features = job.delivery, job.features
+        if not delivery.still_mine():
+            self.not_computed(job, Status.UNAVAILABLE, "the result means nothing")
             return
-        if isinstance(error, RunTerminated):
-            for job in batch:
-                if job.features.id in self._cancelled:
-                    self.out.drop(job)
-                    continue
-                self.stats.counters.expired += 1
-                text = f"the budget ended during the run of stage {self.stage}"
-                self.out.fail_job(job, Status.DEADLINE_EXCEEDED, text)
-            return
-        halves = split_on_failure(batch)
-        if halves is not None and self.worker is not None:
-            # One member may be poison: the others must not fail with it.
-            for half in halves:
-                self._start(list(half), time.monotonic())
-            return
-        for job in batch:
-            self.out.fail_job(job, Status.INTERNAL, f"{error}")
+        features.hops.append(
+            {
+                "stage": self.stage,
+                "node": self._node,
+                "queue_us": job.queue_us,
+                "compute_us": int(seconds * 1e6),
+                "batch": batch,
+            }
+        )
+        if self._onward is None:
+            urgent = delivery.fast or seconds > LONG_RUN
+            delivery.answer(outputs, urgent, partial(self._answered, job))
+        else:
+            features.stage = self.stage + 1
+            features.tensors = outputs
+            lane = self._next_lane(self.info, self.stage + 1, features)
+            parcel = Parcel(
+                features,
+                job.expires,
+                lane=lane,
+                fast=delivery.fast,
+                wanted=lambda: not delivery.settled,
+            )
+            job.sending = self._onward.send(parcel, partial(self._event, job, parcel))
+        # Behind the sending: with the caches that a long run leaves, these take 0.04 ms.
+        self._link.push()
+        now = time.monotonic()
+        self.stats.compute.add(seconds, now)
+        self.stats.queue.add(job.queue_us / 1e6, now)
+
+    def _event(self, job: Job, parcel: Parcel, event: Event) -> None:
+        """What became of a result on its way to the next stage."""
+        match event:
+            case Held():
+                job.delivery.held()
+            case Safe(passed_on):
+                self.stats.counters.handed_over += 1
+                self._finish(job, passed_on)
+            case Stored():
+                self._finish(job, passed_on=True)
+            case Left():
+                self._link.push()
+                self._finish(job, passed_on=False)
+            case Refused(error):
+                job.delivery.unheld()
+                self._not_sent(job, parcel, error)
+
+    def _answered(self, job: Job, error: SwarmError | None) -> None:
+        if error is None:
+            self._finish(job, passed_on=False)
+        else:
+            self._give_up(job, error)
+
+    def _finish(self, job: Job, passed_on: bool) -> None:
+        """This stage's part is done, and its result is safe."""
+        self.stats.counters.served += 1
+        job.delivery.done(passed_on)
+        self._lender.collect()
+
+    def _not_sent(self, job: Job, parcel: Parcel, error: SwarmError) -> None:
+        full = isinstance(error, ResourceExhausted) and error.retry_after < inf
+        if full:
+            # Hold it: this stage's lane fills up in turn, up to the requester, who is refused at once.
+            self.stats.counters.blocked += 1
+            pause = RETRY_FULL_LANE * (1 + self._blocked // MANY_BLOCKED)
+            if job.expires - time.monotonic() > pause:
+                self._blocked += 1
+                self._loop.call_later(pause, self._try_again, job, parcel)
+                return
+            error = ResourceExhausted(f"the lane of stage {self.stage + 1} is full")
+        if job.sending is not None:
+            job.sending.drop()
+        parcel.loan.take_back()
+        self._give_up(job, error)
+
+    def _try_again(self, job: Job, parcel: Parcel) -> None:
+        self._blocked -= 1
+        if job.delivery.settled or self._onward is None:
+            parcel.loan.take_back()
+        else:
+            self._onward.store(parcel, partial(self._event, job, parcel))
+
+    def _give_up(self, job: Job, error: SwarmError) -> None:
+        """A result could not be sent."""
+        if isinstance(error, NotConnected):
+            job.delivery.withdraw()  # a lane hands out its own again
+        elif isinstance(error, Unavailable):
+            log.info("stage %d: %s; the message goes back to its lane", self.stage, error)
+            job.delivery.give_back(GIVE_BACK_DELAY)
+        else:
+            self.not_computed(job, error.status, str(error))
+
+    def not_computed(self, job: Job, status: Status, reason: str) -> None:
+        """Answer with a failure."""
+        job.delivery.fail(status, reason, self.stage, self._node)
+
+    def cancelled(self, job: Job) -> None:
+        """Nobody waits for the job any more."""
+        self.stats.counters.cancelled += 1
+        job.delivery.drop()
 
     def cancel(self, request_id: str) -> None:
         """Nobody waits for this request: do not compute it, here or when it comes again."""
-        self._cancelled.add(request_id)
-        for job in self._waiting.take_out(request_id):
-            self.out.drop(job)
-        for token, batch in self._running.items():
-            if all(job.features.id in self._cancelled for job in batch):
-                token.cancel()
+        self._compute.cancel(request_id, time.monotonic())
 
     # --- trouble ----------------------------------------------------------------------
 
     def suspend(self) -> None:
-        """Give back all that is in hand, and give up on a run that hangs."""
-        self._suspended = True
-        self.intake.give_back()
-        for lane in self.lanes:
-            lane.pause()
-            for delivery in lane.messages():
-                delivery.nak()
-        self._waiting.take_all()
-        self._running.clear()
-        if self.worker is not None:
-            self.worker.abandon()
-
-    def _give_back(self, delivery: LaneMessage | FreshDelivery, features: Features) -> None:
-        """Suspended: pulls that were parked before still bring messages for a moment."""
-        if is_fresh(delivery):
-            self.out.fail(delivery, features, Status.UNAVAILABLE, "this stage is being restarted")
-            return
-        for lane in self.lanes:
-            lane.pause()  # one that was opened since would pull it again at once
-        delivery.nak()
+        """Give back all requests in hand, and give up on a run that hangs."""
+        self.source.pause()
+        self.source.give_back()
+        self._compute.abandon()
 
     def resume(self) -> None:
         """Serve again, with a fresh thread."""
-        self._suspended = False
-        if not self._inline:
-            self.worker = Worker(self._loop, f"stage-{self.stage}")
-        for lane in self.lanes:
-            lane.resume()
+        self._compute.restart()
+        self.source.resume()
+
+    def end_overdue(self, now: float) -> None:
+        """End a run on the event loop whose budget is over; called by a thread."""
+        self._compute.end_overdue(now)
+
+    def replace_model(self, model: StageModel) -> None:
+        """Serve with another session of the same shard from the next run on."""
+        self._compute.model = model
 
     def self_test(self) -> bool:
-        """Whether a run on known input still gives what it gave at the start."""
-        if self._known is None:
-            return True
-        inputs, expected = self._known
-        try:
-            outputs = self.model.run(inputs)
-        except ShardsError as error:
-            log.error("stage %d: the self-test failed: %s", self.stage, error)
-            return False
-        return all(np.array_equal(outputs[name], value) for name, value in expected.items())
+        """Run the model on known input: whether it gives the known output."""
+        return self._self_test.passes(self.model)
 
     def learn_known(self, inputs: dict[str, np.ndarray]) -> None:
-        """Take the present answer to `inputs` as what later self-tests compare with."""
-        try:
-            self._known = (inputs, self.model.run(inputs))
-        except ShardsError as error:
-            # Some models take no synthetic input (an index out of range): no later self-test.
-            log.info("stage %d: no self-tests while serving: %s", self.stage, error)
+        """Take the present answer to `inputs` as the one that later self-tests compare with."""
+        self._self_test.learn(self.model, inputs)
 
     # --- end ------------------------------------------------------------------------
 
     async def drain(self, timeout: float = 5.0) -> None:
         """Stop asking, give back what is queued, finish what runs."""
         self._stopping = True
-        await asyncio.gather(*(lane.drain() for lane in self.lanes))
-        for job in self._waiting.take_all():
-            job.delivery.nak()
+        await self.source.drain()
+        for job in self._compute.take_all_waiting():
+            job.delivery.give_back()
         deadline = time.monotonic() + timeout
         while self.queued and self._link.connected and time.monotonic() < deadline:  # noqa: ASYNC110
-            await asyncio.sleep(0.002)  # once, at the end of a life
-        self.out.close()
-        self._link.on_down.remove(self.intake.clear)
+            await asyncio.sleep(DRAIN_LOOK_EVERY)  # once, at the end of a life
+        if self._onward is not None:
+            self._onward.close()
+        self.source.close()
 
     def close(self) -> None:
-        if self.worker is not None:
-            self.worker.close()
+        """Let the present run end, then the thread."""
+        self._compute.close()

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from nodes.stage.jobs import Job, StageOptions
+from nodes.stage.jobs import Job
 from swarm.flow.batching import ArrivalRate, BatchLimit, Group, Run, decide
 
 

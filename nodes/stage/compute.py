@@ -1,0 +1,285 @@
+"""A stage's runs: on the event loop where they are short, else in one thread, in small batches."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from nodes.stage.counters import StageStats
+from nodes.stage.jobs import Job
+from nodes.stage.waiting import Waiting
+from nodes.stage.worker import Worker
+from shards.errors import InputError, RunTerminated
+from shards.runtimes.runtime import CancelToken
+from swarm.errors import Status
+from swarm.flow.batching import split_on_failure
+from swarm.flow.budget import should_start
+from swarm.flow.recent import RecentIds
+
+# Seconds; shorter runs are done on the event loop: a thread and back costs 60-120 us, measured, more
+# than the run itself.
+INLINE_BELOW = 0.0003
+# Seconds; runs shorter than this are done on the event loop too, after a pause of IDLE_RUNS runs.
+# Behind large tensors, with cold caches, the way to the thread and back takes 0.3 ms, measured.
+# Nothing else of a node suffers from such a stop: gossip waits 100 ms for an answer, a lane 60 ms for
+# an acknowledgement. Under load the thread lets requests gather.
+INLINE_ALONE_BELOW = 0.010
+IDLE_RUNS = 1.2  # measured: with 1.0, a busy pipeline's throughput falls by 3 %
+
+
+class StageModel(Protocol):
+    """What a stage needs of a loaded shard (`shards.runtimes.load.StageRuntime`)."""
+
+    batchable: bool
+    compute_ms: float
+
+    def check(self, tensors: Any) -> None: ...
+    def run(self, tensors: Any, cancel: CancelToken | None = None) -> dict[str, np.ndarray]: ...
+    def run_batch(
+        self, requests: Any, cancel: CancelToken | None = None
+    ) -> list[dict[str, np.ndarray]]: ...
+
+
+@dataclass(slots=True)
+class StageOptions:
+    """max_batch: requests in one run. max_wait: seconds a request may wait for company.
+    start_check: do not start what cannot finish inside its budget. quota: requests a second
+    from one agent that stage 1 takes, 0 for any number. inline_below, inline_alone_below: seconds;
+    shorter runs are done on the event loop, always or while little comes."""
+
+    max_batch: int = 4
+    max_wait: float = 0.0005
+    start_check: bool = True
+    inline_below: float = INLINE_BELOW
+    inline_alone_below: float = 0.0
+    quota: float = 0.0
+
+
+class Outcomes(Protocol):
+    """Who learns what came of jobs; each is called once for every job that `Compute` took."""
+
+    def computed(
+        self, job: Job, outputs: dict[str, np.ndarray], seconds: float, batch: int
+    ) -> None:
+        """The run took `seconds`, for `batch` requests together."""
+        ...
+
+    def not_computed(self, job: Job, status: Status, reason: str) -> None:
+        """The run failed, or was not begun."""
+        ...
+
+    def cancelled(self, job: Job) -> None:
+        """Nobody waits for the job any more."""
+        ...
+
+
+class Compute:
+    """Runs one stage's jobs."""
+
+    def __init__(
+        self,
+        stage: int,
+        model: StageModel,
+        options: StageOptions,
+        stats: StageStats,
+        outcomes: Outcomes,
+    ) -> None:
+        self.model = model
+        self._stage = stage
+        self._options = options
+        self._stats = stats
+        self._outcomes = outcomes
+        self._loop = asyncio.get_running_loop()
+        self._waiting = Waiting(options, model.batchable, self._dispatch)
+        self._cancelled = RecentIds()  # requests
+        self._running: dict[CancelToken, list[Job]] = {}
+        self._ended = 0.0  # the last run, `time.monotonic()`
+        self._on_loop: tuple[float, CancelToken] | None = None  # a run there: when its budget ends
+        self._short = model.compute_ms / 1e3 < options.inline_below
+        self._worker = None if self._short else Worker(self._loop, f"stage-{stage}")
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for a run."""
+        return len(self._waiting)
+
+    @property
+    def running_since(self) -> float:
+        """`time.monotonic()` when the thread's present run began; 0.0 while it has none."""
+        return 0.0 if self._worker is None else self._worker.busy_since
+
+    def take(self, job: Job) -> None:
+        """Check the tensors; then run at once, or queue for the thread."""
+        if self._cancelled and job.features.id in self._cancelled:
+            self._outcomes.cancelled(job)
+            return
+        if self._short:
+            self._run_on_loop(job)  # which checks the tensors itself
+            return
+        self._waiting.arrived(job.arrived)
+        if self._is_alone(job):
+            self._run_on_loop(job)
+            return
+        try:
+            self.model.check(job.features.tensors)
+        except InputError as error:
+            self._outcomes.not_computed(job, Status.INVALID_ARGUMENT, str(error))
+            return
+        if self.model.batchable:
+            job.shape = tuple(a.shape[1:] for a in job.features.tensors.values())
+        self._waiting.add(job)
+        self._dispatch()
+
+    def _is_alone(self, job: Job) -> bool:
+        """Whether a run may block the loop: it is short, and little else comes."""
+        # The time at the start says little where all nodes of a host start at once.
+        usual = self._stats.compute.ewma or self.model.compute_ms / 1e3
+        if usual >= self._options.inline_alone_below or self._waiting:
+            return False
+        busy = self._worker is not None and self._worker.queued > 0
+        return not busy and job.arrived - self._ended > IDLE_RUNS * usual
+
+    def _starts(self, job: Job, now: float) -> bool:
+        """Refuse a job that cannot end inside its budget; whether it may start."""
+        usual = self._stats.compute.ewma if self._options.start_check else 0.0
+        if should_start(job.expires - now, usual, self._options.start_check):
+            return True
+        self._stats.counters.expired += 1
+        spent = job.most_spent(self._stage)
+        text = f"the budget ended before stage {self._stage}: most of it, {spent}"
+        self._outcomes.not_computed(job, Status.DEADLINE_EXCEEDED, text)
+        return False
+
+    # --- on the loop ------------------------------------------------------------------
+
+    def _run_on_loop(self, job: Job) -> None:
+        started = time.monotonic()
+        if not self._starts(job, started):
+            return
+        token = None
+        if not self._short:
+            token = CancelToken()
+            self._on_loop = (job.expires, token)
+        try:
+            result = self.model.run(job.features.tensors, token)
+        except InputError as error:
+            self._outcomes.not_computed(job, Status.INVALID_ARGUMENT, str(error))
+            return
+        except Exception as error:
+            self._failed([job], error)
+            return
+        finally:
+            self._on_loop = None
+        job.queue_us = int((started - job.arrived + job.age) * 1e6)
+        self._ended = time.monotonic()
+        self._outcomes.computed(job, result, self._ended - started, 1)
+
+    def end_overdue(self, now: float) -> None:
+        """End a run on the loop whose budget is over. Called by a thread: such a run blocks the
+        loop."""
+        on_loop = self._on_loop
+        if on_loop is not None and now > on_loop[0]:
+            on_loop[1].cancel()
+
+    # --- in the thread ----------------------------------------------------------------
+
+    def _dispatch(self) -> None:
+        """Start a run if the thread is free, and to wait for company does not pay."""
+        worker = self._worker
+        while worker is not None and not worker.queued:
+            taken = self._waiting.take(self._stats.compute.ewma)
+            if not taken:
+                return
+            now = time.monotonic()
+            batch = [job for job in taken if self._starts(job, now)]
+            for job in batch:
+                job.queue_us = int((now - job.arrived + job.age) * 1e6)
+            if batch:
+                self._start(batch, now)
+
+    def _start(self, batch: list[Job], now: float) -> None:
+        assert self._worker is not None
+        token = CancelToken()
+        self._running[token] = batch
+        # A run is ended when no request in it has any budget left.
+        latest = max(job.expires for job in batch)
+        timer = self._loop.call_later(max(0.0, latest - now), token.cancel)
+        tensors = [job.features.tensors for job in batch]
+
+        def work() -> list[dict[str, np.ndarray]]:
+            if len(tensors) == 1:
+                return [self.model.run(tensors[0], token)]
+            return self.model.run_batch(tensors, token)
+
+        def done(results: Any, error: Exception | None, seconds: float) -> None:
+            timer.cancel()
+            self._ended = time.monotonic()
+            self._running.pop(token, None)
+            if error is not None:
+                self._failed(batch, error)
+            else:
+                self._waiting.limit.ran(len(batch), seconds)
+                self._stats.counters.batches += 1
+                for job, result in zip(batch, results, strict=True):
+                    self._outcomes.computed(job, result, seconds, len(batch))
+            self._dispatch()
+
+        self._worker.submit(work, done)
+
+    def _failed(self, batch: list[Job], error: Exception) -> None:
+        if isinstance(error, RunTerminated):
+            for job in batch:
+                self._ended_early(job)
+            return
+        halves = split_on_failure(batch)
+        if halves is not None and self._worker is not None:
+            # One member may be poison: the others must not fail with it.
+            for half in halves:
+                self._start(list(half), time.monotonic())
+            return
+        for job in batch:
+            self._outcomes.not_computed(job, Status.INTERNAL, f"{error}")
+
+    def _ended_early(self, job: Job) -> None:
+        if job.features.id in self._cancelled:
+            self._outcomes.cancelled(job)
+            return
+        self._stats.counters.expired += 1
+        text = f"the budget ended during the run of stage {self._stage}"
+        self._outcomes.not_computed(job, Status.DEADLINE_EXCEEDED, text)
+
+    # --- orders -----------------------------------------------------------------------
+
+    def cancel(self, request_id: str, now: float) -> None:
+        """Nobody waits for this request: do not compute it, now or when it comes again."""
+        self._cancelled.add(request_id, now)
+        for job in self._waiting.take_out(request_id):
+            self._outcomes.cancelled(job)
+        for token, batch in self._running.items():
+            if all(job.features.id in self._cancelled for job in batch):
+                token.cancel()
+
+    def take_all_waiting(self) -> list[Job]:
+        """The jobs that wait; they are not run."""
+        return self._waiting.take_all()
+
+    def abandon(self) -> None:
+        """Give up on all jobs, and on a run that hangs."""
+        self._waiting.take_all()
+        self._running.clear()
+        if self._worker is not None:
+            self._worker.abandon()
+
+    def restart(self) -> None:
+        """A new thread for the one that was abandoned."""
+        if not self._short:
+            self._worker = Worker(self._loop, f"stage-{self._stage}")
+
+    def close(self) -> None:
+        """Let the present run end, then the thread."""
+        if self._worker is not None:
+            self._worker.close()

@@ -1,0 +1,46 @@
+"""Whether a stage takes one more message from this host, or from the fast queue: pure decisions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from swarm.transport.api import Room
+
+# Messages in hand or in the lanes, and seconds of work that waits here or there, up to which more is
+# taken from this host. (Each sender hands over a second of work at most, but there may be many.)
+MOST_AT_HAND = 256
+MOST_WORK_AT_HAND = 1.0
+# Seconds of work in the lanes that a message of this host may overtake.
+MOST_OVERTAKEN = 0.002
+# Requests that may wait here in fast mode: no lane bounds them.
+MOST_WAITING_FAST = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """in_hand: messages that this node works on. in_lanes: messages that wait in the stage's lanes.
+    waiting: requests that wait here for a run. run: usual seconds of a run."""
+
+    in_hand: int
+    in_lanes: int
+    waiting: int
+    run: float
+
+
+def room_for_parcel(load: Load, closed: bool) -> Room:
+    """For a message that a process of this host hands over. It may wait here, but not overtake
+    the messages of a lane, which are asked for first. closed: the stage is paused or ends, or counts
+    requests against quotas, which lanes do."""
+    if closed:
+        return Room.NONE
+    waits = load.in_lanes
+    if load.in_hand + waits >= MOST_AT_HAND:
+        return Room.NONE
+    if (load.waiting + waits) * load.run > MOST_WORK_AT_HAND:
+        return Room.NONE
+    return Room.BEHIND_LANES if waits * load.run > MOST_OVERTAKEN else Room.FREE
+
+
+def room_for_fast(load: Load) -> Room:
+    """For a message of the fast queue."""
+    return Room.NONE if load.waiting >= MOST_WAITING_FAST else Room.FREE

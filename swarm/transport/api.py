@@ -1,0 +1,219 @@
+"""The one seam for every way that a message can travel: Sender and Source, Parcel and Delivery.
+
+A stage takes each `Delivery` from its `Source`, and gives each result to a `Sender` as a `Parcel`. A
+requester gives its requests to the same kind of `Sender`. Neither knows sockets, shared memory, fast
+mode, or which process is on which host.
+
+    requester ─► Parcel ─► Sender ─┬─ handed over to a process of this host ─┐
+                                   ├─ the lane (JetStream)                   ├─► Source ─► Delivery ─► stage
+                                   └─ the fast queue (core NATS)            ─┘
+
+A Sender says by events what became of a parcel:
+
+    send ─┬─► Held ─┬─► Safe
+          │         ├─► Stored          the next one is late, refused it, or has ended
+          │         └─► Refused
+          ├─► Stored
+          ├─► Left
+          └─► Refused
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Protocol
+
+import numpy as np
+
+from swarm.errors import Status, SwarmError
+from swarm.transport.parcel import Parcel
+from swarm.wire.hops import Hop
+from swarm.wire.messages import Features, Result
+from swarm.wire.tensors import Part
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The next one has the parcel; its sender keeps it until `Safe` or `Stored`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The lane has the parcel. late: another copy is with a process that was not done in time."""
+
+    late: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Safe:
+    """Nobody here needs to keep the parcel. passed_on: a later lane has the work that came of it;
+    else the requester has its answer."""
+
+    passed_on: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """Fast mode: the parcel is on its way, and only the requester keeps it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The parcel is with its sender again. This may also come after `Held`.
+
+    error: `NotConnected`, `ResourceExhausted` (a full lane), `Unavailable` (no lane, no answer of
+    the server), `NoResponders` (fast mode: nobody serves the stage), `InvalidArgument` (a tensor
+    that has no form on the wire)."""
+
+    error: SwarmError
+
+
+Event = Held | Stored | Safe | Left | Refused
+OnEvent = Callable[[Event], None]
+
+HELD, LEFT = Held(), Left()
+
+
+class Sending(Protocol):
+    """A parcel under way. Each method may be called at any time, and often."""
+
+    def told(self, word: Part) -> None:
+        """The word of the process that holds the parcel, where that word comes to the parcel's own
+        reply subject (a requester's)."""
+        ...
+
+    def unheard(self) -> None:
+        """The server says that nobody listens, where it says so to the parcel's own reply subject
+        (fast mode, a requester's)."""
+        ...
+
+    def answered(self, hops: tuple[Hop, ...]) -> None:
+        """The request was answered, over these hops: nothing needs to be kept for it."""
+        ...
+
+    def drop(self) -> None:
+        """Nobody waits for this try any more: no event comes."""
+        ...
+
+
+class Sender(Protocol):
+    """One way, or several, to one stage of one model version."""
+
+    def send(self, parcel: Parcel, on: OnEvent) -> Sending:
+        """Send now; never waits, never raises a `SwarmError`. Events may come before the return."""
+        ...
+
+    def close(self) -> None:
+        """Nothing is handed over any more; a parcel that is held is stored, or refused."""
+        ...
+
+
+class Room(Enum):
+    """How a stage answers the question whether more may come from this host."""
+
+    NONE = auto()
+    BEHIND_LANES = auto()  # yes, when the lanes' waiting messages have been asked for first
+    FREE = auto()
+
+
+class Delivery(Protocol):
+    """A message as it came, and the ways to end its work here. Exactly one of `done`,
+    `give_back`, `withdraw`, and `bury` ends it; a later one does nothing."""
+
+    features: Features  # tensors are arrays, readable until the delivery ends
+    fast: bool  # it came in fast mode: nobody stores it
+    received: int  # `time.monotonic_ns()`
+    times_delivered: int  # 1 the first time
+
+    @property
+    def age(self) -> float:
+        """Seconds on the way, and in the lane."""
+        ...
+
+    @property
+    def settled(self) -> bool:
+        """Whether its work has ended here, or is another node's by now."""
+        ...
+
+    def still_mine(self) -> bool:
+        """Whether its tensors in shared memory are still those that were sent."""
+        ...
+
+    def held(self) -> None:
+        """The next stage has the result: the wait for its word takes none of the lane's credit."""
+        ...
+
+    def unheld(self) -> None:
+        """The next stage does not have the result after all."""
+        ...
+
+    def done(self, passed_on: bool) -> bool:
+        """The work is done and safe. passed_on: a later lane has the result. False while a copy of
+        the message may still come, here or elsewhere, and will need its shared memory."""
+        ...
+
+    def answer(
+        self,
+        outputs: dict[str, np.ndarray],
+        urgent: bool,
+        then: Callable[[SwarmError | None], None],
+    ) -> None:
+        """Send the result to the requester; `then(error)` is called when it has left, or could not
+        leave. urgent: send it before the acknowledgement that follows."""
+        ...
+
+    def fail(self, status: Status, text: str, stage: int, node: str) -> bool:
+        """Send a failure to the requester, and end. False: a copy of the message may still come."""
+        ...
+
+    def give_back(self, delay: float = 0.0) -> None:
+        """Another node, or this one later, is to do the work; after `delay` seconds."""
+        ...
+
+    def withdraw(self) -> bool:
+        """End, if another copy of the message will come by itself; whether it will."""
+        ...
+
+    def drop(self) -> None:
+        """Nobody waits for the result: end without an answer."""
+        ...
+
+    def bury(self, reason: str) -> None:
+        """No node can do the work: a dead letter with the reason."""
+        ...
+
+
+class Source(Protocol):
+    """All messages for one stage of one node, whichever way they come.
+
+    Made with `accept(delivery)`, which takes a message that is to be worked on, and `room()`, which
+    is asked before a message is taken from this host or from the fast queue."""
+
+    @property
+    def waiting(self) -> int:
+        """Messages that wait in the lanes, as last seen."""
+        ...
+
+    @property
+    def in_hand(self) -> int:
+        """Messages that this node works on, or holds for another one's word."""
+        ...
+
+    def pause(self) -> None:
+        """Take nothing more."""
+        ...
+
+    def resume(self) -> None:
+        """Take messages again."""
+        ...
+
+    def give_back(self) -> None:
+        """All messages in hand are to be worked on elsewhere."""
+        ...
+
+    async def drain(self) -> None:
+        """Take nothing more; messages that were on their way have arrived, or are refused."""
+        ...
+

@@ -1,0 +1,277 @@
+"""A message for a stage as it came, by whichever way, and the ways to end its work here."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+
+from swarm.errors import Status, SwarmError
+from swarm.lanes import LaneMessage
+from swarm.local.compact import answer_parts
+from swarm.local.lending import NO_LOAN, Loan, Opened
+from swarm.transport.fast import FastMessage
+from swarm.transport.stage_sender import Routes
+from swarm.wire.messages import Features, Result, failure, result_parts
+from swarm.wire.tensors import Part
+
+log = logging.getLogger("swarm.stage")
+
+Then = Callable[[SwarmError | None], None]
+
+
+class Tally(Protocol):
+    """What is counted about a stage's deliveries."""
+
+    failed: int
+    refused: int
+    redelivered: int
+    dead_lettered: int
+    taken: int
+
+
+class ReplyDesk:
+    """Sends answers, failures and dead letters of one stage."""
+
+    def __init__(self, routes: Routes, stage: int, dead_subject: str, tally: Tally) -> None:
+        self.link = routes.link
+        self.lender = routes.lender
+        self._socket = routes.socket
+        self._stage = stage
+        self._dead_subject = dead_subject
+        self.tally = tally
+
+    def answer(
+        self, delivery: BaseDelivery, outputs: dict[str, np.ndarray], urgent: bool, then: Then
+    ) -> None:
+        """Send a result to its requester (`Delivery.answer`)."""
+        features = delivery.features
+        result = Result(
+            features.id, features.model, features.version, outputs=outputs, attempt=features.attempt
+        )
+        here = features.host != "" and features.host == self.lender.host
+        directly = here and delivery.direct
+        loan = NO_LOAN
+        try:
+            if here:
+                loan = self.lender.lend(outputs)
+            with loan:
+                if directly:
+                    parts = answer_parts(result, features, loan)
+                else:
+                    parts = result_parts(result, features.all_hops, loan.packed)
+        except SwarmError as error:
+            then(error)
+            return
+
+        def left(sent: bool) -> None:
+            self._left(delivery, loan, parts, sent, urgent, then)
+
+        if directly:
+            self._socket.answer(features.reply, parts, left)
+        else:
+            left(False)
+
+    def _left(
+        self,
+        delivery: BaseDelivery,
+        loan: Loan,
+        parts: list[Part],
+        sent: bool,
+        urgent: bool,
+        then: Then,
+    ) -> None:
+        """The answer lies in the requester's socket, or goes by the server now."""
+        try:
+            with loan:
+                if not sent:
+                    self.publish(delivery, parts)
+        except SwarmError as error:
+            then(error)
+            return
+        if urgent:
+            self.link.push()
+        # The same connection keeps the order: the server has the answer before the acknowledgement.
+        then(None)
+
+    def publish(self, delivery: BaseDelivery, parts: list[Part]) -> None:
+        """Answer by the server. Raises `NotConnected`, `ResourceExhausted`."""
+        self.link.publish(delivery.features.reply, parts)
+        delivery.answered_by_server()
+
+    def fail(
+        self, delivery: BaseDelivery, status: Status, text: str, stage: int, node: str
+    ) -> bool:
+        """Send a failure to the requester; whether another copy of the message need not come."""
+        if status not in (Status.DEADLINE_EXCEEDED, Status.RESOURCE_EXHAUSTED):
+            self.tally.failed += 1
+        try:
+            if delivery.features.reply:
+                self.publish(delivery, failure(delivery.features, status, text, stage, node))
+        except SwarmError as error:
+            log.info("a failure could not be reported: %s", error)
+            return not delivery.withdraw()
+        return True
+
+    def bury(self, data: bytes | memoryview, reason: str) -> None:
+        """Store a dead letter."""
+        self.tally.dead_lettered += 1
+        log.warning("stage %d: dead letter: %s", self._stage, reason)
+        text = reason.encode("ascii", "replace")[:400].replace(b"\r", b" ").replace(b"\n", b" ")
+        headers = b"NATS/1.0\r\nSwarm-Reason: %b\r\nSwarm-Stage: %d\r\n\r\n" % (text, self._stage)
+        try:
+            self.link.publish(self._dead_subject, [data], headers=headers)
+        except SwarmError as error:
+            log.warning("a dead letter could not be stored: %s", error)
+
+    def word(self, reply: str, word: bytes, behind_answer: bool) -> None:
+        """Tell the sender of a parcel what came of it; without a word it thinks the worst.
+
+        behind_answer: an answer went to the server, and has to be there before the word."""
+        if not reply:
+            return
+
+        def told(sent: bool) -> None:
+            if not sent:
+                with contextlib.suppress(SwarmError):
+                    self.link.publish(reply, word)
+
+        if behind_answer:
+            told(False)
+        else:
+            self._socket.answer(reply, [word], told)
+
+
+class BaseDelivery(ABC):
+    """What deliveries of all ways have in common. opened: shared memory that the tensors view."""
+
+    __slots__ = ("_desk", "features", "opened")
+
+    fast = False
+    direct = False  # from a process of this host, without the server
+
+    def __init__(self, desk: ReplyDesk, features: Features) -> None:
+        self._desk = desk
+        self.features = features
+        self.opened: Opened = []
+
+    def still_mine(self) -> bool:
+        """Whether the shared memory of the tensors is still what was lent."""
+        return not self.opened or self._desk.lender.intact(self.opened)
+
+    def answer(self, outputs: dict[str, np.ndarray], urgent: bool, then: Then) -> None:
+        """See `Delivery.answer`."""
+        self._desk.answer(self, outputs, urgent, then)
+
+    def fail(self, status: Status, text: str, stage: int, node: str) -> bool:
+        """See `Delivery.fail`."""
+        if not self.still_mine():
+            # The stage failed on other bytes than those that were sent.
+            if self.withdraw():
+                return False
+            status, text = Status.UNAVAILABLE, f"a claim was recycled; {text}"
+        return self._desk.fail(self, status, text, stage, node) and self.done(False)
+
+    def drop(self) -> None:
+        """See `Delivery.drop`."""
+        self.done(False)
+
+    def answered_by_server(self) -> None:
+        """An answer or a failure went by the server."""
+
+    @abstractmethod
+    def done(self, passed_on: bool) -> bool:
+        """See `Delivery.done`."""
+
+    def withdraw(self) -> bool:
+        """See `Delivery.withdraw`."""
+        return False
+
+    def _release(self) -> None:
+        """No copy of the message will need its shared memory."""
+        if self.opened:
+            self._desk.lender.done(self.opened)
+
+
+class LaneDelivery(BaseDelivery):
+    """A message that a lane handed out."""
+
+    __slots__ = ("_message", "received", "times_delivered")
+
+    def __init__(self, desk: ReplyDesk, message: LaneMessage, features: Features) -> None:
+        super().__init__(desk, features)
+        self._message = message
+        self.received = message.received
+        self.times_delivered = message.times_delivered
+
+    @property
+    def age(self) -> float:
+        return self._message.age
+
+    @property
+    def settled(self) -> bool:
+        return self._message.settled
+
+    def held(self) -> None:
+        """See `Delivery.held`."""
+        self._message.held()
+
+    def unheld(self) -> None:
+        """See `Delivery.unheld`."""
+        self._message.unheld()
+
+    def done(self, passed_on: bool) -> bool:
+        """Acknowledge; the lane asks for the next message in the same publish. False when the
+        message is, or will be, another node's: its memory is needed still."""
+        if not self._message.ack():
+            return False
+        self._release()
+        return True
+
+    def give_back(self, delay: float = 0.0) -> None:
+        """The lane hands it out again."""
+        self._message.nak(delay)
+
+    def bury(self, reason: str) -> None:
+        """See `Delivery.bury`."""
+        self._desk.bury(self._message.data, reason)
+        self._message.term()
+
+
+class FastDelivery(BaseDelivery):
+    """A message of fast mode. If it is lost, its requester notices."""
+
+    __slots__ = ("_message", "age", "direct", "received")
+
+    fast = True
+    times_delivered = 1
+    settled = False
+
+    def __init__(self, desk: ReplyDesk, message: FastMessage, features: Features) -> None:
+        super().__init__(desk, features)
+        self._message = message
+        self.age = message.age
+        self.received = message.received
+        self.direct = message.direct
+
+    def held(self) -> None:
+        """Nothing is held in fast mode."""
+
+    def unheld(self) -> None:
+        """Nothing is held in fast mode."""
+
+    def done(self, passed_on: bool) -> bool:
+        """Nothing is stored; the memory is free."""
+        self._release()
+        return True
+
+    def give_back(self, delay: float = 0.0) -> None:
+        """Nothing is stored: the requester asks again."""
+
+    def bury(self, reason: str) -> None:
+        """See `Delivery.bury`."""
+        self._desk.bury(self._message.data, reason)

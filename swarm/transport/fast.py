@@ -1,0 +1,192 @@
+"""Fast mode: nothing is stored while requests are answered; the requester asks again for the rest.
+
+A fast queue is a core NATS queue group, and on one host a datagram. A process that hangs keeps its
+subscription: in one group with the nodes that cover for it, it would get every second message. So
+the primaries' group and the cover's group each get all messages, and a stage takes each once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from functools import partial
+
+from swarm.errors import NoResponders, Status, SwarmError
+from swarm.link import Link, LinkMessage
+from swarm.local.host_socket import HostSocket
+from swarm.subjects import Subjects
+from swarm.transport.api import LEFT, OnEvent, Refused
+from swarm.transport.parcel import Parcel
+from swarm.wire.hops import Hop
+from swarm.wire.messages import Features, failure
+from swarm.wire.tensors import Part
+
+PRIMARIES, COVER = "stage", "cover"  # names of queue groups; nodes of other versions know them
+MOST_UNHEARD = 256  # messages that the server may still say to be unheard: it does within a round trip
+
+
+class FastSending:
+    """One message of fast mode under way (a `Sending`)."""
+
+    __slots__ = ("on", "over", "parcel")
+
+    def __init__(self, parcel: Parcel, on: OnEvent) -> None:
+        self.parcel = parcel
+        self.on = on
+        self.over = False
+
+    def told(self, word: Part) -> None:
+        """Nobody holds a message of fast mode for its sender: no word comes."""
+
+    def unheard(self) -> None:
+        if not self.over:
+            self.over = True
+            self.parcel.released()
+            self.on(Refused(NoResponders("no node serves the next stage at present")))
+
+    def answered(self, hops: tuple[Hop, ...]) -> None:
+        self.over = True
+
+    def drop(self) -> None:
+        self.over = True
+
+
+class FastSender:
+    """Sends to one stage in fast mode. from_stage: 0 for a requester, whose reply subject hears of
+    unheard messages; a stage hears of them itself, and tells the requester."""
+
+    def __init__(
+        self,
+        link: Link,
+        socket: HostSocket,
+        subjects: Subjects,
+        model: str,
+        version: str,
+        from_stage: int,
+    ) -> None:
+        self._link = link
+        self._socket = socket
+        self._stage = from_stage + 1
+        self._subject = subjects.fresh(model, version, from_stage + 1)
+        self._unheard_inbox = ""
+        self._sid = 0
+        if from_stage:
+            self._unheard_inbox = f"{link.options.inbox}.unheard{from_stage}"
+            self._sid = link.subscribe(f"{self._unheard_inbox}.*", self._unheard)
+        self._count = 0
+        self._sent: dict[str, Features] = {}  # by the subject on which the server would say so
+
+    def send(self, parcel: Parcel, on: OnEvent, peer: str = "") -> FastSending:
+        """Send to the process `peer` of this host, or to the queue groups."""
+        sending = FastSending(parcel, on)
+        if not peer:
+            self._publish(sending)
+            return sending
+        try:
+            parts = parcel.compact()
+        except SwarmError as error:
+            on(Refused(error))
+            return sending
+        self._socket.post(peer, self._subject, parts, partial(self._posted, sending))
+        return sending
+
+    def _posted(self, sending: FastSending, sent: bool) -> None:
+        if sent:
+            sending.on(LEFT)  # to a request that was given up within the burst too: it cancels
+        elif sending.over:
+            sending.parcel.released()
+        else:
+            self._publish(sending)
+
+    def _publish(self, sending: FastSending) -> None:
+        features = sending.parcel.features
+        try:
+            parts = sending.parcel.encoded()
+            reply = self._reply_for(features) if self._sid else features.reply
+            self._link.publish(self._subject, parts, reply)
+        except SwarmError as error:
+            sending.on(Refused(error))
+            return
+        if self._sid:
+            features.tensors = {}  # sent: an unheard message is answered without its tensors
+        sending.on(LEFT)
+
+    def _reply_for(self, features: Features) -> str:
+        self._count += 1
+        subject = f"{self._unheard_inbox}.{self._count:x}"
+        self._sent[subject] = features
+        if len(self._sent) > MOST_UNHEARD:
+            del self._sent[next(iter(self._sent))]
+        return subject
+
+    def _unheard(self, message: LinkMessage) -> None:
+        """The server says so to the sender only, never to the requester that waits."""
+        features = self._sent.pop(message.subject, None)
+        if features is None or message.status != b"503":
+            return
+        text = f"no node serves stage {self._stage} at present"
+        parts = failure(features, Status.UNAVAILABLE, text, self._stage, "")
+        with contextlib.suppress(SwarmError):  # the requester asks again
+            self._link.publish(features.reply, parts)
+
+    def close(self) -> None:
+        """Hear of unheard messages no more."""
+        if self._sid:
+            self._link.unsubscribe(self._sid)
+
+
+class FastMessage:
+    """A message of fast mode as it came. Nothing is stored, so nothing is acknowledged."""
+
+    __slots__ = ("age", "data", "direct", "received")
+
+    def __init__(self, data: bytes | memoryview, sent: int = 0) -> None:
+        """sent: ns of `time.monotonic_ns()`, for a message from this host; 0: by the server."""
+        self.data = data
+        self.direct = sent > 0
+        self.received = time.monotonic_ns()
+        self.age = (self.received - sent) / 1e9 if sent else 0.0
+
+
+class FastQueue:
+    """The fast queue of one stage on one node. It is opened and closed at will: a node that covers
+    for others opens it when it must."""
+
+    def __init__(
+        self,
+        link: Link,
+        socket: HostSocket,
+        subject: str,
+        group: str,
+        on_message: Callable[[FastMessage], None],
+    ) -> None:
+        """group: `PRIMARIES`, or `COVER`."""
+        self._link = link
+        self._socket = socket
+        self._subject = subject
+        self._group = group
+        self._on_message = on_message
+        self._sid = 0
+
+    @property
+    def is_open(self) -> bool:
+        return self._sid != 0
+
+    def open(self) -> None:
+        """Take messages."""
+        if not self._sid:
+            self._sid = self._link.subscribe(
+                self._subject, lambda m: self._on_message(FastMessage(m.data)), self._group
+            )
+            self._socket.listen(self._subject, self._from_this_host)
+
+    def _from_this_host(self, data: bytes, sent: int, _reply: str) -> None:
+        self._on_message(FastMessage(data, sent))
+
+    async def close(self) -> None:
+        """Take no more messages; those that the server had sent still arrive."""
+        sid, self._sid = self._sid, 0
+        if sid:
+            self._socket.forget(self._subject)
+            await self._link.unsubscribe_and_drain(sid)

@@ -1,0 +1,257 @@
+"""Receiving what processes of this host hand over, beside the lanes that may bring copies of it.
+
+A parcel that is handed over is stored only if its sender is told that it was refused, or nothing for
+a while. The two copies are matched by the message's id: the one that is stored later has less
+budget, and where the stage before was computed twice, they differ in their hops.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+from swarm.errors import DecodeError
+from swarm.lanes import LaneMessage
+from swarm.local.compact import decode_features
+from swarm.local.lending import Lender
+from swarm.shm import ShmError
+from swarm.transport.delivery import BaseDelivery, ReplyDesk
+from swarm.transport.handover.words import DONE, PASSED_ON, REFUSED
+from swarm.wire.messages import Features
+from swarm.wire.tensors import Claimed
+
+MOST_TAKEN = 512  # parcels whose copies may still come
+LAST_HANDED_OUT = 32  # ids of messages that lanes handed out last
+# Nanoseconds; a parcel that lay longer in the socket, of a process that was stopped, say, may be
+# another node's by now.
+STALE_AFTER = 50_000_000
+# Nanoseconds; the server remembers ids for as long (`LaneOptions.duplicates`).
+COPY_COMES_WITHIN = 30_000_000_000
+
+
+class Taken(BaseDelivery):
+    """A parcel that a process of this host handed over. Until the lane's copy comes (`join`), its
+    end is told to its sender; from then on it is the copy's end."""
+
+    __slots__ = (
+        "_behind_answer",
+        "_copy",
+        "_held_at",
+        "_on_end",
+        "_over",
+        "_reply",
+        "age",
+        "id",
+        "received",
+    )
+
+    direct = True
+    times_delivered = 1
+
+    def __init__(
+        self,
+        desk: ReplyDesk,
+        features: Features,
+        sent: int,
+        received: int,
+        reply: str,
+        on_end: Callable[[Taken, bool], None],
+    ) -> None:
+        """sent, received: ns of `time.monotonic_ns()`. reply: where the sender waits for a word.
+        on_end(taken, done): it ended before a copy came."""
+        super().__init__(desk, features)
+        self.id = features.message_id
+        self.received = received
+        self.age = (received - sent) / 1e9
+        self._reply = reply
+        self._on_end = on_end
+        self._copy: LaneMessage | None = None
+        self._over = False
+        self._held_at = 0  # ns
+        self._behind_answer = False
+
+    @property
+    def settled(self) -> bool:
+        return self._over if self._copy is None else self._copy.settled
+
+    def join(self, copy: LaneMessage) -> bool:
+        """The lane's copy came. True when the work was done by then, and the copy was settled."""
+        self._copy = copy
+        if self._held_at:
+            copy.held(max(self._held_at, copy.received))
+        if self._over and copy.ack():
+            self._release()
+            return True
+        return False
+
+    def answered_by_server(self) -> None:
+        """The word to the sender must not overtake the answer."""
+        self._behind_answer = True
+
+    def held(self) -> None:
+        """See `Delivery.held`."""
+        if self._copy is not None:
+            self._copy.held()
+        else:
+            self._held_at = time.monotonic_ns()
+
+    def unheld(self) -> None:
+        """See `Delivery.unheld`."""
+        self._held_at = 0
+        if self._copy is not None:
+            self._copy.unheld()
+
+    def done(self, passed_on: bool) -> bool:
+        """See `Delivery.done`. Its sender frees the shared memory when it hears so."""
+        if self._copy is not None:
+            if not self._copy.ack():
+                return False
+            self._release()
+            return True
+        # An answer to the subject of the word is word enough.
+        if passed_on or self._reply != self.features.reply:
+            self._end(True, PASSED_ON if passed_on else DONE)
+        else:
+            self._end(True, b"")
+        return False
+
+    def give_back(self, delay: float = 0.0) -> None:
+        """The lane's copy is worked on, here or elsewhere."""
+        if not self.withdraw() and self._copy is not None:
+            self._copy.nak(delay)
+
+    def bury(self, reason: str) -> None:
+        """The lane's copy is not handed out again; one that has not come is judged by itself."""
+        if not self.withdraw() and self._copy is not None:
+            self._desk.bury(self._copy.data, reason)
+            self._copy.term()
+
+    def withdraw(self) -> bool:
+        """See `Delivery.withdraw`: the sender has the parcel again, and stores it."""
+        if self._copy is not None:
+            return False
+        self._end(False, REFUSED)
+        return True
+
+    def _end(self, done: bool, word: bytes) -> None:
+        if self._over:
+            return
+        self._over = True
+        self._on_end(self, done)
+        if word:
+            self._desk.word(self._reply, word, self._behind_answer)
+
+
+class HandoverReceiver:
+    """One stage's. serves(features): whether they were sent for this stage. accept(delivery) begins
+    the work."""
+
+    def __init__(
+        self,
+        desk: ReplyDesk,
+        lender: Lender,
+        serves: Callable[[Features], bool],
+        accept: Callable[[Taken], None],
+    ) -> None:
+        self._desk = desk
+        self._lender = lender
+        self._serves = serves
+        self._accept = accept
+        self._taken: dict[str, Taken] = {}  # by message id, while a copy may still come
+        self._in_hand: set[Taken] = set()  # worked on; no copy has come
+        self._handed_out: deque[str] = deque(maxlen=LAST_HANDED_OUT)
+
+    @property
+    def in_hand(self) -> int:
+        """Parcels that are worked on, and of which no lane has handed out a copy."""
+        return len(self._in_hand)
+
+    def came(self, data: bytes, sent: int, reply: str, has_room: Callable[[], bool]) -> None:
+        """A parcel came; `sent`: ns of `time.monotonic_ns()`. It is refused whenever anything speaks
+        against it: its sender stores it then."""
+        taken = self._take(data, sent, reply, has_room)
+        if taken is None:
+            self._desk.word(reply, REFUSED, False)
+            return
+        self._desk.tally.taken += 1
+        try:
+            self._accept(taken)
+        except Exception:
+            taken.withdraw()  # the lane's copy would join a parcel that nobody works on
+            raise
+
+    def joined(self, copy: LaneMessage, features: Features) -> bool:
+        """Match a lane's message with the parcels that were handed over: whether it is in hand, or
+        done, already."""
+        taken = self._taken.get(features.message_id)
+        if taken is not None and self._join(taken, copy):
+            # A message that is not settled may be handed out again, and needs its memory.
+            if copy.settled:
+                self._lender.give_back(features.tensors, but=taken.opened)
+            return True
+        self._handed_out.append(features.message_id)
+        return False
+
+    def clear(self) -> None:
+        """The lanes' copies will be handed out anew, or to other nodes."""
+        self._taken.clear()
+
+    def give_back(self) -> None:
+        """All parcels that are worked on are to be worked on elsewhere."""
+        for taken in list(self._in_hand):
+            taken.give_back()
+        self.clear()
+
+    def _take(
+        self, data: bytes, sent: int, reply: str, has_room: Callable[[], bool]
+    ) -> Taken | None:
+        now = time.monotonic_ns()
+        if now - sent > STALE_AFTER or not has_room() or not self._make_room(now):
+            return None
+        try:
+            features = decode_features(data)
+            if not self._serves(features):
+                return None
+            message_id = features.message_id
+            # Its copy may have come first, and may even be done, as far as that is known.
+            if message_id in self._taken or message_id in self._handed_out:
+                return None
+            taken = Taken(self._desk, features, sent, now, reply, self._ended)
+            if Claimed in map(type, features.tensors.values()):
+                taken.opened = self._lender.open(features.tensors)
+        except (DecodeError, ShmError):
+            return None
+        self._taken[message_id] = taken
+        self._in_hand.add(taken)
+        return taken
+
+    def _make_room(self, now: float) -> bool:
+        """Forget the oldest parcel if it is done: its copy went elsewhere, or there was none. False:
+        it is not done, and there is no room."""
+        if len(self._taken) >= MOST_TAKEN:
+            oldest = next(iter(self._taken.values()))
+            if not oldest.settled and now - oldest.received <= COPY_COMES_WITHIN:
+                return False
+            self._forget(oldest)
+        return True
+
+    def _join(self, taken: Taken, copy: LaneMessage) -> bool:
+        self._forget(taken)
+        if copy.received - taken.received > COPY_COMES_WITHIN:
+            return False
+        self._handed_out.append(taken.id)
+        taken.join(copy)
+        return True
+
+    def _ended(self, taken: Taken, done: bool) -> None:
+        """It ended, and no copy has come."""
+        if done:
+            self._in_hand.discard(taken)
+        else:
+            self._forget(taken)
+
+    def _forget(self, taken: Taken) -> None:
+        self._in_hand.discard(taken)
+        if self._taken.get(taken.id) is taken:
+            del self._taken[taken.id]

@@ -1,0 +1,79 @@
+"""A message on its way to a stage: what it carries, until when, and its bytes for each try."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from swarm.local.compact import features_parts
+from swarm.local.lending import NO_LOAN, Loan
+from swarm.subjects import ANY
+from swarm.wire.messages import Features
+from swarm.wire.tensors import Part, Tensors
+
+
+class Lends(Protocol):
+    """What a parcel needs of the process's shared memory (`swarm.local.lending.Lender`)."""
+
+    def wants(self, tensors: Tensors) -> bool: ...
+    def lend(self, tensors: Tensors) -> Loan: ...
+
+
+def _always() -> bool:
+    return True
+
+
+class Parcel:
+    """Features for a stage. One loan of shared memory spans all tries at sending it.
+
+    expires: `time.monotonic()` at which the request's budget ends. lane: the lane that the routing
+    policy chose. fast: in fast mode. doubtful: the processes of this host may hang, so no short cut
+    is taken. wanted(): asked before a late parcel is stored; False where another node has the work.
+    """
+
+    __slots__ = ("doubtful", "expires", "fast", "features", "lane", "loan", "wanted")
+
+    def __init__(
+        self,
+        features: Features,
+        expires: float,
+        *,
+        lane: str = ANY,
+        fast: bool = False,
+        doubtful: bool = False,
+        wanted: Callable[[], bool] = _always,
+    ) -> None:
+        self.features = features
+        self.expires = expires
+        self.lane = lane
+        self.fast = fast
+        self.doubtful = doubtful
+        self.wanted = wanted
+        self.loan = NO_LOAN
+
+    def lend(self, lender: Lends) -> None:
+        """Put large tensors into shared memory, once. Raises `InvalidArgument`."""
+        if self.loan.claims:
+            return
+        self.loan = lender.lend(self.features.tensors)
+        # Kept beside their copies, the arrays would lie in memory twice.
+        self.features.tensors = self.loan.tensors or self.features.tensors
+
+    def compact(self) -> list[Part]:
+        """The bytes for a process of this host. Raises `InvalidArgument`."""
+        self._count_down()
+        return features_parts(self.features, self.loan)
+
+    def encoded(self) -> list[Part]:
+        """The bytes for the server: MessagePack. Raises `InvalidArgument`."""
+        self._count_down()
+        return self.features.parts(self.loan.packed)
+
+    def released(self) -> None:
+        """No process reads the loan: free it now, not by age."""
+        self.loan.unread()
+        self.loan.take_back()
+
+    def _count_down(self) -> None:
+        self.features.budget_us = int((self.expires - time.monotonic()) * 1e6)
