@@ -16,7 +16,7 @@ from nodes.stage.outbox import Outbox
 from swarm.errors import DecodeError
 from swarm.lanes import DONE, PASSED_ON, REFUSED, Delivery, Early, Lane
 from swarm.local.compact import decode_features
-from swarm.local.lending import Claims
+from swarm.local.lending import Lender
 from swarm.shm import ShmError
 from swarm.wire.messages import Features
 from swarm.wire.tensors import Claimed
@@ -53,7 +53,7 @@ class Intake:
     def __init__(
         self,
         out: Outbox,
-        claims: Claims | None,
+        claims: Lender | None,
         busy: Callable[[], bool],
         accept: Callable[[Job], None],
     ) -> None:

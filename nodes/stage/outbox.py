@@ -18,8 +18,8 @@ from swarm.fleet.placement import NOWHERE, Near
 from swarm.lanes import AnyDelivery, Early, Publisher
 from swarm.link import Link, LinkMessage
 from swarm.local.compact import answer_parts, features_parts
-from swarm.local.host_socket import Direct
-from swarm.local.lending import UNLENT, Claims, Lent
+from swarm.local.host_socket import HostSocket
+from swarm.local.lending import NO_LOAN, Lender, Loan
 from swarm.model import ModelInfo
 from swarm.subjects import ANY, Subjects
 from swarm.transport.handover import Handovers
@@ -49,10 +49,10 @@ class Outbox:
         info: ModelInfo,
         stage: int,
         node: str,
-        claims: Claims | None = None,
+        claims: Lender | None = None,
         next_near: Callable[[], Near] = lambda: NOWHERE,
         next_lane: NextLane = lambda info, stage, features: ANY,
-        direct: Direct | None = None,
+        direct: HostSocket | None = None,
     ) -> None:
         self.info = info
         self.stage = stage
@@ -62,7 +62,7 @@ class Outbox:
         self._node = node
         self._claims = claims
         self._next_near = next_near
-        self._direct = direct or Direct(link)
+        self._direct = direct or HostSocket(link)
         self._handovers = Handovers(link, self._direct, self, info, stage)
         self._longest = max((s.compute_ms / 1e3 for s in info.stages[stage:]), default=0.0)
         self._loop = asyncio.get_running_loop()
@@ -131,7 +131,7 @@ class Outbox:
         here = claims is not None and features.host != "" and features.host == claims.host
         directly = here and job.delivery.direct
         try:
-            lent = UNLENT
+            lent = NO_LOAN
             if claims is not None and here:
                 lent = claims.lend(result)
             with lent:
@@ -151,7 +151,7 @@ class Outbox:
             left(False)
 
     def _left(
-        self, job: Job, lent: Lent, publish: Callable[[], None], first: bool, sent: bool
+        self, job: Job, lent: Loan, publish: Callable[[], None], first: bool, sent: bool
     ) -> None:
         """A message went directly, or goes by the server now; with that, this stage's part is done.
         first: the message is more urgent than the ack."""
@@ -174,7 +174,7 @@ class Outbox:
         if type(delivery) is Early:
             delivery.published = True
 
-    def _forward(self, job: Job, hand_over: bool = True, lent: Lent = UNLENT) -> None:
+    def _forward(self, job: Job, hand_over: bool = True, lent: Loan = NO_LOAN) -> None:
         """Pass features on to the next stage. lent: what was lent for the attempt before."""
         claims = self._claims
         try:
@@ -191,7 +191,7 @@ class Outbox:
         except SwarmError as error:
             self._unsent(job, error)
 
-    def _again(self, job: Job, lent: Lent) -> None:
+    def _again(self, job: Job, lent: Loan) -> None:
         """The lane was full."""
         self._blocked -= 1
         if job.delivery.settled:
@@ -207,7 +207,7 @@ class Outbox:
         """It could not be passed on (see `Keeper`): it goes back."""
         job.delivery.nak()
 
-    def store(self, job: Job, lent: Lent, subject: str, late: bool) -> None:
+    def store(self, job: Job, lent: Loan, subject: str, late: bool) -> None:
         """What was handed over in vain goes to its lane (see `Keeper`)."""
         job.delivery.unworked()
         if job.delivery.settled:
@@ -219,12 +219,12 @@ class Outbox:
         except SwarmError as error:
             self._unsent(job, error)
 
-    def _encode(self, job: Job, lent: Lent) -> list[Part]:
+    def _encode(self, job: Job, lent: Loan) -> list[Part]:
         """Raises `InvalidArgument` for an output that has no datatype on the wire."""
         _count_down(job)
         return job.features.parts(lent.packed)
 
-    def _send(self, job: Job, near: Near, lent: Lent, hand_over: bool) -> None:
+    def _send(self, job: Job, near: Near, lent: Loan, hand_over: bool) -> None:
         """To the next lane, or its node. Raises `NotConnected`, `ResourceExhausted`."""
         features = job.features
         lane = self._next_lane(self.info, self.stage + 1, features)
@@ -236,7 +236,7 @@ class Outbox:
                 return
         self._put(job, lent, subject, self._encode(job, lent))
 
-    def _hand_over(self, inbox: str, subject: str, job: Job, lent: Lent) -> bool:
+    def _hand_over(self, inbox: str, subject: str, job: Job, lent: Loan) -> bool:
         usual = max(self.stats.compute.ewma, self._longest)
         if not self._handovers.takes(inbox, usual):
             return False
@@ -244,7 +244,7 @@ class Outbox:
         parts = features_parts(job.features, lent)
         return self._handovers.over(inbox, subject, parts, job, lent, usual)
 
-    def _put(self, job: Job, lent: Lent, subject: str, parts: list[Part]) -> None:
+    def _put(self, job: Job, lent: Loan, subject: str, parts: list[Part]) -> None:
         stored = partial(self._stored, job, lent)
         self._publisher.publish(subject, parts, job.features.message_id, stored)
 
@@ -254,7 +254,7 @@ class Outbox:
         else:
             self.fail_job(job, error.status, str(error))
 
-    def _send_fresh(self, job: Job, near: Near, lent: Lent) -> None:
+    def _send_fresh(self, job: Job, near: Near, lent: Loan) -> None:
         """To the next stage, in fast mode."""
         left = partial(self._left, job, lent, partial(self._publish_fresh, job, lent), True)
         inbox = near.inboxes.get(ANY, "") if job.delivery.direct else ""
@@ -264,7 +264,7 @@ class Outbox:
         else:
             left(False)
 
-    def _publish_fresh(self, job: Job, lent: Lent) -> None:
+    def _publish_fresh(self, job: Job, lent: Loan) -> None:
         """By the server. Raises `NotConnected`, `ResourceExhausted`."""
         parts = self._encode(job, lent)
         self._link.publish(self._next_fresh, parts, self._expect_nobody(job.features))
@@ -306,7 +306,7 @@ class Outbox:
         if job.delivery.ack() and job.opened and self._claims is not None:
             self._claims.done(job.opened)
 
-    def _stored(self, job: Job, lent: Lent, error: SwarmError | None, _sequence: int) -> None:
+    def _stored(self, job: Job, lent: Loan, error: SwarmError | None, _sequence: int) -> None:
         """The next lane's answer: only now is this stage's work done."""
         if error is None:
             self._finish(job, passed_on=True)

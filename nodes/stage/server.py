@@ -31,7 +31,7 @@ from swarm.flow.budget import should_start
 from swarm.lanes import Delivery, FreshDelivery, Lane
 from swarm.link import Link
 from swarm.local.compact import decode_features
-from swarm.local.lending import Claims
+from swarm.local.lending import Lender
 from swarm.shm import ShmError
 from swarm.wire.messages import Features
 from swarm.wire.tensors import Claimed
@@ -57,7 +57,7 @@ class StageServer:
         model: StageModel,
         out: Outbox,
         options: StageOptions | None = None,
-        claims: Claims | None = None,
+        claims: Lender | None = None,
     ) -> None:
         self.info, self.stage, self.stats = out.info, out.stage, out.stats
         self.model = model
@@ -142,23 +142,16 @@ class StageServer:
             self._accept(job)
 
     def _borrow(self, job: Job) -> None:
-        """Map the tensors that came as claims, or fetch them when that is not possible."""
+        """Map the tensors that came as claims."""
         claims = self._claims
         if claims is None:
             self.out.fail_job(job, Status.UNAVAILABLE, "this node has no shared memory")
             return
-
-        def fetched(error: Exception | None) -> None:
-            if error is None:
-                self._accept(job)
-                return
-            # The copy is gone with its sender: only the requester can send it again.
-            self.out.fail(job.delivery, job.features, Status.UNAVAILABLE, str(error))
-
         try:
             job.opened = claims.open(job.features.tensors)
-        except ShmError:
-            claims.fetch(job.features.tensors, fetched)
+        except ShmError as error:
+            # Only the requester can send the bytes again.
+            self.out.fail(job.delivery, job.features, Status.UNAVAILABLE, str(error))
             return
         except DecodeError as error:
             self.out.bury(job.delivery, str(error))

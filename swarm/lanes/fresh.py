@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from swarm.link import Link, LinkMessage
-from swarm.local.host_socket import Direct
+from swarm.local.host_socket import HostSocket
 
 # Of the primaries, and of who covers for them: a process that hangs keeps its subscription, and a
 # group of both would give it every second message. So each group gets all; what both answer counts
@@ -64,7 +64,7 @@ class FreshLane:
         link: Link,
         subject: str,
         on_delivery: Callable[[FreshDelivery], None],
-        direct: Direct | None = None,
+        direct: HostSocket | None = None,
         queue: str = QUEUE,
     ) -> None:
         self._link = link

@@ -20,8 +20,8 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from swarm.lanes import DONE, PASSED_ON
 from swarm.link import Link, LinkMessage
-from swarm.local.host_socket import LARGEST, LIVING, Direct
-from swarm.local.lending import Lent
+from swarm.local.host_socket import LARGEST_MESSAGE, LIVING, HostSocket
+from swarm.local.lending import Loan
 from swarm.model import ModelInfo
 from swarm.wire.tensors import Part
 
@@ -80,7 +80,7 @@ class Handed(NamedTuple, Generic[T]):
     until: float
     quiet: float
     item: T
-    lent: Lent
+    lent: Loan
     subject: str
 
 
@@ -95,7 +95,7 @@ class Keeper(Protocol[Given]):
         """It is safe: all is done, or it was passed on to a later lane."""
         ...
 
-    def store(self, item: Given, lent: Lent, subject: str, late: bool) -> None:
+    def store(self, item: Given, lent: Loan, subject: str, late: bool) -> None:
         """It was refused, or is late, and may be done yet: put it into its lane."""
         ...
 
@@ -114,7 +114,7 @@ class Handovers(Generic[T]):
     def __init__(
         self,
         link: Link,
-        direct: Direct,
+        direct: HostSocket,
         keeper: Keeper[T],
         info: ModelInfo,
         stage: int,
@@ -165,14 +165,14 @@ class Handovers(Generic[T]):
         subject: str,
         parts: list[Part],
         item: T,
-        lent: Lent,
+        lent: Loan,
         usual: float,
         reply: str = "",
     ) -> bool:
         """Hand a message over. False: store it. usual: seconds of a run of the stages behind.
         reply: where the caller waits for the word, and passes it on to `told`."""
         now = time.monotonic()
-        if sum(map(len, parts)) > LARGEST:
+        if sum(map(len, parts)) > LARGEST_MESSAGE:
             self._stored.append(now)
             return False
         self._long = usual >= SHORT
@@ -231,7 +231,6 @@ class Handovers(Generic[T]):
         if (handed := self._take(reply)) is None:
             return
         now = time.monotonic()
-        self._direct.heard(handed.inbox, now)
         if self._held and (self._long or self._asked):
             self._lives(handed.inbox, now)
             if self._planned - now < handed.quiet / 2:
