@@ -25,8 +25,8 @@ from swarm.fleet.placement import NOWHERE, Near, near
 from swarm.ids import ulid
 from swarm.lanes import REFUSED, Publisher
 from swarm.link import Link, LinkOptions
-from swarm.local.host_socket import Direct
-from swarm.local.lending import Claims
+from swarm.local.host_socket import HostSocket
+from swarm.local.lending import Lender
 from swarm.model import ModelInfo, unknown_model
 from swarm.periodic import BEAT, beat
 from swarm.requests.request import CORE, DURABLE, Ask
@@ -61,14 +61,14 @@ class Mesh:
         self.link = Link(options)
         self.publisher = Publisher(self.link)
         self.registry = Registry(self.link, self.subjects)
-        self.claims = Claims(self.link, mesh, shm)
+        self.claims = Lender(self.link, mesh, shm)
         self.hosts = Hosts(self.link, self.subjects, self.forget_near)
         # A node knows from gossip; a mere client listens to status documents.
         self.peers: Callable[[ModelInfo, int], list[StagePeer]] | None = None
         self._near: dict[
             tuple[str, str, int, bool], tuple[float, Near]
         ] = {}  # when asked, the answer
-        self.direct = Direct(self.link)
+        self.direct = HostSocket(self.link, on_unheard=self._unheard)
         self.direct.on_gone.append(self.hosts.gone)
         self.requester = Requester(
             self.link,
@@ -105,7 +105,7 @@ class Mesh:
 
     def near(self, info: ModelInfo, stage: int, large: bool = True) -> Near:
         """Which nodes of a stage are on this host, for a message that is large, or not. Asked for
-        each, so the answer is kept for a moment; who cannot read a claim fetches."""
+        each, so the answer is kept for a moment."""
         if not self.claims.host:
             return NOWHERE
         key = (info.model, info.version, stage, large)
@@ -132,7 +132,6 @@ class Mesh:
     def open_direct(self) -> None:
         """Be reachable for the processes of this host, unless shared memory is switched off."""
         if self.inbox:
-            self.direct.on_unheard = self._unheard
             self.direct.open()
 
     def _unheard(self, subject: str, data: bytes, reply: str) -> None:

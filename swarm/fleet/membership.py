@@ -20,7 +20,7 @@ from swarm.fleet.advertised import of_load, valid
 from swarm.gossip import LAN, Event, Gossip, GossipConfig, PeerView, Request, Send
 from swarm.gossip.effects import Effect
 from swarm.link import Link, LinkMessage
-from swarm.local.host_socket import Direct
+from swarm.local.host_socket import HostSocket
 from swarm.periodic import beat
 from swarm.subjects import Subjects
 
@@ -49,7 +49,7 @@ class Membership:
         on_event: Callable[[Event], None],
         config: GossipConfig = LAN,
         mesh_key: bytes | None = None,
-        direct: Direct | None = None,
+        direct: HostSocket | None = None,
     ) -> None:
         self._link = link
         self._direct = direct
@@ -129,7 +129,6 @@ class Membership:
                 pause = LONELY_EVERY if self.gossip.detector.alone else DISCOVER_EVERY
                 if now - self._discovered > pause:
                     self._discover()
-                self._see(now)
                 self._apply(self.gossip.tick(now))
         finally:
             if self._direct is not None:
@@ -145,17 +144,6 @@ class Membership:
         self._apply(self.gossip.leave(time.monotonic()))
 
     # --- this host ---------------------------------------------------------------------------
-
-    def _see(self, now: float) -> None:
-        """Who did work for us, or sent us some, since the last round."""
-        if self._direct is None:
-            return
-        heard = self._direct.take_heard()
-        if not self.gossip.detector.everybody:
-            return  # a round reaches only a few, whatever is known of them
-        for inbox, at in heard.items():
-            if (node := self._at(inbox)) is not None:
-                self.gossip.detector.seen(node, at)
 
     def _gone(self, inbox: str) -> None:
         """That process has ended, as the kernel says: so it is with its node, if nobody listens."""

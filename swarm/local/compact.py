@@ -23,7 +23,7 @@ import msgpack
 import numpy as np
 
 from swarm.errors import DecodeError
-from swarm.local.lending import Lent
+from swarm.local.lending import Loan
 from swarm.wire.hops import pack_hop, unpack_hops
 from swarm.wire.messages import Features, Result, result_parts
 from swarm.wire.tensors import DATATYPES, LIMITS, Claimed, Part, memory_of, plain, read_spec
@@ -62,7 +62,7 @@ class _Same(NamedTuple):
 # --- writing ----------------------------------------------------------------------
 
 
-def features_parts(features: Features, lent: Lent) -> list[Part]:
+def features_parts(features: Features, lent: Loan) -> list[Part]:
     """The message in pieces: compact, or as MessagePack if it does not fit. `lent`: what of the
     tensors lies in shared memory. Raises `InvalidArgument` for a dtype without a datatype."""
     specs, data = _tensors(features.tensors, lent)
@@ -95,7 +95,7 @@ def features_parts(features: Features, lent: Lent) -> list[Part]:
     return [b"".join((head, names, same, hops)), *data]
 
 
-def answer_parts(result: Result, features: Features, lent: Lent) -> list[Part]:
+def answer_parts(result: Result, features: Features, lent: Loan) -> list[Part]:
     """The same for a result whose status is OK and which is not degraded, with the hops of
     `features`."""
     specs, data = _tensors(result.outputs, lent)
@@ -117,7 +117,7 @@ def _hops(features: Features) -> bytes:
 Spec = tuple[str, np.dtype[Any], tuple[int, ...], str]
 
 
-def _tensors(tensors: Mapping[str, np.ndarray], lent: Lent) -> tuple[tuple[Spec, ...], list[Part]]:
+def _tensors(tensors: Mapping[str, np.ndarray], lent: Loan) -> tuple[tuple[Spec, ...], list[Part]]:
     """What is said of them, and their data."""
     specs: list[Spec] = []
     data: list[Part] = []

@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 from swarm.wire.tensors import Part
 
 SEND_BUFFER = 208 * 1024  # bytes as asked for; Linux doubles it, and grants no more by default
-MOST = 64  # sockets; the oldest makes room
+MOST_CONNECTIONS = 64  # sockets; the oldest makes room
 # No room at the moment, or never for so much; nobody there.
 _FULL = {errno.EAGAIN, errno.EMSGSIZE, errno.ENOBUFS, errno.ENOMEM}
 _GONE = {errno.ECONNREFUSED, errno.ENOENT, errno.ENOTCONN, errno.EPIPE}
 
 
-class Senders:
+class Connections:
     """path(inbox): the name of that process's socket; raises `OSError` where there can be none.
     gone(inbox) is called when nobody is there (any more)."""
 
@@ -53,7 +53,7 @@ class Senders:
             sender.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
             sender.connect(self._path(inbox))
             undo.pop_all()
-        if len(self._open) >= MOST:
+        if len(self._open) >= MOST_CONNECTIONS:
             self._forget(next(iter(self._open)))
         self._open[inbox] = sender
         return sender

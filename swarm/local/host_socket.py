@@ -19,13 +19,12 @@ import socket
 import stat
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 
 from swarm.errors import SwarmError
 from swarm.link import Link, LinkMessage
-from swarm.local.connections import Senders, largest_datagram
-from swarm.local.datagrams import LARGEST as BUNDLE
-from swarm.local.datagrams import Bundles, Then, frame_head, frames
+from swarm.local.connections import Connections, largest_datagram
+from swarm.local.datagrams import LARGEST_DATAGRAM, Bundles, Then, frame_head, frames
 from swarm.shm import SHM_DIRECTORY
 from swarm.subjects import INBOX
 from swarm.wire.tensors import Part
@@ -34,40 +33,48 @@ log = logging.getLogger("swarm.direct")
 
 # Bytes; larger messages go by shared memory, or through the server. A socket takes ten datagrams by
 # default (net.unix.max_dgram_qlen), and a sender 416 KB that are not read: both, of the largest.
-LARGEST = 20_000
+LARGEST_MESSAGE = 20_000
 SWEEP_EVERY = 30.0  # seconds
-MOST_HEARD = 256  # processes
+MOST_KNOWN_INBOXES = 256
 FEW = 32  # sockets that whoever leaves looks through; 10 us each
 # Of the messages, in the directory's name: processes of another version are not reached this way.
-VERSION = 5
+VERSION = 6
 _LONGEST_PATH = 107  # sockaddr_un
 LIVING = "living"  # the subject of the question whether a process's loop turns
 
 # (message, when it was sent: time.monotonic_ns(), where its sender waits for `answer`, or "")
-OnDirect = Callable[[bytes, int, str], None]
+OnMessage = Callable[[bytes, int, str], None]
 
 
-class Direct:
-    """One process's socket. Without one (`open` was not called, or failed) nothing is sent."""
+class HostSocket:
+    """One process's socket. Without one (`open` was not called, or failed) nothing is sent.
 
-    def __init__(self, link: Link, directory: str = SHM_DIRECTORY) -> None:
+    on_unheard(subject, data, reply) is called for a message that nobody listens for here (any
+    more): its sender thinks that it was delivered. directory: where the directory of this user's
+    sockets lies.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        *,
+        on_unheard: Callable[[str, bytes, str], None] = lambda subject, data, reply: None,
+        directory: str = SHM_DIRECTORY,
+    ) -> None:
         self._link = link
         self._directory = f"{directory}/swarm.{getattr(os, 'geteuid', int)()}.{VERSION}"
         self._identity = (0, 0)  # of the socket's name: device, inode
         self._wanted = False  # to be reachable
         self._failed = ""  # why it is not, as logged
         self._replies = link.options.inbox + "."
-        self._listeners: dict[str, OnDirect] = {}
-        # What nobody listens for here (any more): the sender thinks that it was delivered.
-        self.on_unheard: Callable[[str, bytes, str], None] = lambda subject, data, reply: None
+        self._listeners: dict[str, OnMessage] = {}
+        self._on_unheard = on_unheard
         self._socket: socket.socket | None = None
         self._buffer = memoryview(b"")
         self._swept = 0.0
         # A process that something was sent to is not there (any more).
         self.on_gone: list[Callable[[str], None]] = []
-        # Since `take_heard`: when processes last sent what they wait for a word about, or a word.
-        self._heard: dict[str, float] = {}
-        self._senders = Senders(self._path, self._gone)
+        self._senders = Connections(self._path, self._gone)
         self._bundles = Bundles(self._senders.send)
         self.sent = 0
         self.received = 0
@@ -80,7 +87,7 @@ class Direct:
 
         reply: where it is said what became of it (`answer`)."""
         size = sum(map(len, parts))
-        if self._socket is None or size > LARGEST:
+        if self._socket is None or size > LARGEST_MESSAGE:
             return False
         sent = self._senders.send(inbox, (frame_head(size, subject, reply), *parts))
         self.sent += sent
@@ -92,7 +99,7 @@ class Direct:
         """The same with the rest of a burst (`Link.bursting`), or at once; then(sent) is told, at
         once or soon, what `send` returns. It should not raise; the parts are copied."""
         together = self._link.bursting and self._socket is not None
-        if not together or (size := sum(map(len, parts))) > LARGEST:
+        if not together or (size := sum(map(len, parts))) > LARGEST_MESSAGE:
             then(self.send(inbox, subject, parts, reply))
             return
         self._bundles.add(inbox, frame_head(size, subject, reply), parts, partial(self._tell, then))
@@ -126,20 +133,9 @@ class Direct:
             raise FileNotFoundError(inbox)
         return path
 
-    def heard(self, inbox: str, at: float) -> None:
-        """The process with that inbox lived at `at`, in seconds of `time.monotonic()`."""
-        if len(self._heard) >= MOST_HEARD:
-            self._heard.clear()
-        self._heard[inbox] = at
-
-    def take_heard(self) -> dict[str, float]:
-        """When processes of this host were heard, since the last call."""
-        heard, self._heard = self._heard, {}
-        return heard
-
     # --- receiving --------------------------------------------------------------------
 
-    def listen(self, subject: str, callback: OnDirect) -> None:
+    def listen(self, subject: str, callback: OnMessage) -> None:
         """Take what is sent for a subject; it must not block."""
         self._listeners[subject] = callback
 
@@ -176,13 +172,8 @@ class Direct:
             log.exception("a message from this host failed")
 
     def _deliver(self, sent: int, subject: str, reply: str, data: bytes) -> None:
-        if reply:
-            inbox, _, token = reply.rpartition(".")
-            # Heard before, it need not be looked at: an expression takes 10 us with cold caches.
-            known = inbox in self._heard and token.isascii() and token.isalnum()
-            if not known and INBOX.fullmatch(reply) is None:
-                return
-            self.heard(inbox, sent / 1e9)
+        if reply and not _is_reply_subject(reply):
+            return
         self.received += 1
         if subject.startswith(self._replies):
             self._link.deliver(LinkMessage(subject, "", None, data))
@@ -193,7 +184,7 @@ class Direct:
                 with contextlib.suppress(SwarmError):
                     self._link.publish(reply, b"")
         else:
-            self.on_unheard(subject, data, reply)
+            self._on_unheard(subject, data, reply)
 
     # --- life -------------------------------------------------------------------------
 
@@ -214,7 +205,7 @@ class Direct:
     def _open(self) -> None:
         path = self._path(self._link.options.inbox)
         self._enter()
-        self._bundles.largest = min(BUNDLE, largest_datagram())
+        self._bundles.largest = min(LARGEST_DATAGRAM, largest_datagram())
         with contextlib.ExitStack() as undo:
             mine = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
             undo.enter_context(mine)
@@ -225,7 +216,7 @@ class Direct:
             asyncio.get_running_loop().add_reader(mine, self._readable)
             undo.pop_all()
         self._identity = found.st_dev, found.st_ino
-        self._buffer = memoryview(bytearray(BUNDLE + LARGEST))
+        self._buffer = memoryview(bytearray(LARGEST_DATAGRAM + LARGEST_MESSAGE))
         self._link.gather.before.append(self._bundles.flush)
         self._socket = mine
 
@@ -287,3 +278,16 @@ class Direct:
                     self._sweep()  # nobody may be left to do it
                 os.rmdir(self._directory)  # by the last one
             mine.close()
+
+
+def _is_reply_subject(reply: str) -> bool:
+    """Whether `reply` is a process's inbox and a number behind it, as `Link.expect` makes them. A
+    subject of any other form could become a command to the server."""
+    inbox, _, token = reply.rpartition(".")
+    return token.isascii() and token.isalnum() and _is_inbox(inbox)
+
+
+# Kept: with cold caches the expression takes 10 us.
+@lru_cache(maxsize=MOST_KNOWN_INBOXES)
+def _is_inbox(inbox: str) -> bool:
+    return INBOX.fullmatch(inbox) is not None

@@ -13,22 +13,19 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgpack
 import numpy as np
 
 from swarm.errors import DecodeError, SwarmError
-from swarm.link import Link, LinkMessage
+from swarm.link import Link
 from swarm.shm import MIN_BYTES, Claim, Reader, Ring, ShmError, ShmGone, host_id, sweep, unavailable
-from swarm.subjects import INBOX
-from swarm.wire.maps import unpack_map
 from swarm.wire.tensors import Claimed, Part, claim_prefix, encode_tensors, plain
 
 log = logging.getLogger("swarm.claims")
 
-FETCH_TIMEOUT = 2.0  # seconds
 SWEEP_EVERY = 5.0  # seconds; each opens the segments of all of a host's processes
 # What is done with is gathered: one PING, and its answer's turn of the loop, for all of it.
 CONFIRM_AFTER, CONFIRM_BYTES = 0.25, 8 << 20  # seconds, bytes
@@ -38,11 +35,12 @@ _CLAIM = b"\x82\xa5claim\xc4"  # a map of two: the claim, as up to 255 bytes, th
 Opened = list[Claim]  # in use
 
 
-class Lent:
+class Loan:
     """Tensors lent for one message; a context around its publishing, which takes them back at
-    once when that raises. Without claims (`UNLENT`) it does nothing.
+    once when that raises. Without claims (`NO_LOAN`) it does nothing.
 
-    claims: by name of tensor; the other tensors' bytes travel. owner: where they can be fetched.
+    claims: by name of tensor; the other tensors' bytes travel. owner: an inbox, where nodes of the
+    version before ask for bytes that they cannot map; nobody answers there.
     tensors: what the message says of all of them; a `Claimed` in place of each that was copied, so
     that its array can be let go.
     """
@@ -80,6 +78,13 @@ class Lent:
             self._packed = b"".join(parts)
         return self._packed
 
+    @property
+    def alive(self) -> bool:
+        """Whether a message that carries the claims can still be read: none of them was given back
+        or recycled."""
+        ring = self._ring
+        return ring is None or all(map(ring.holds, self.claims.values()))
+
     def take_back(self) -> None:
         """The message reached nobody: free the memory now, not by age. Any number of times; not
         what is kept."""
@@ -96,7 +101,7 @@ class Lent:
         """Nobody reads it, or will."""
         self._kept = False
 
-    def __enter__(self) -> Lent:
+    def __enter__(self) -> Loan:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -104,10 +109,10 @@ class Lent:
             self.take_back()
 
 
-UNLENT = Lent()
+NO_LOAN = Loan()
 
 
-class Claims:
+class Lender:
     """One process's shared memory: what it lends, and what it has borrowed.
 
     ask `host` before using it: empty where shared memory is not available, or not enabled.
@@ -128,15 +133,13 @@ class Claims:
             log.info("no shared memory: %s", reason)
         self._ring = Ring(mesh)
         self._reader = Reader(mesh)
-        self._inbox = f"{link.options.inbox}.claims.x"
-        self._sid = link.subscribe(self._inbox, self._fetched_from)
+        self._owner = f"{link.options.inbox}.claims.x"
         self._finished: list[Claim] = []
         self._finished_bytes = 0
         self._confirming: asyncio.TimerHandle | None = None
         link.on_down.append(self._forget_finished)
         self._swept = 0.0
         self.lent = 0
-        self.fetched = 0
 
     def wants(self, tensors: Mapping[str, np.ndarray]) -> bool:
         """Whether any tensor is large enough: the cheap question, to be asked first."""
@@ -147,17 +150,17 @@ class Claims:
 
     # --- lending ----------------------------------------------------------------------
 
-    def lend(self, tensors: Mapping[str, np.ndarray]) -> Lent:
+    def lend(self, tensors: Mapping[str, np.ndarray]) -> Loan:
         """Copy the large tensors into shared memory, for one message.
 
-        `UNLENT` when none is large enough, or there is no room just now. Raises
+        `NO_LOAN` when none is large enough, or there is no room just now. Raises
         `InvalidArgument` for a dtype that has no datatype on the wire; nothing is lent then.
         """
         if not self.wants(tensors):
-            return UNLENT
+            return NO_LOAN
         said: dict[str, Any] = {name: plain(array) for name, array in tensors.items()}
         claims: dict[str, Claim] = {}
-        lent = Lent(said, self._ring, claims, self._inbox)
+        lent = Loan(said, self._ring, claims, self._owner)
         with lent:  # an error half-way leaves nothing lent
             for name, array in said.items():
                 if array.nbytes < MIN_BYTES:
@@ -165,7 +168,7 @@ class Claims:
                 claim = self._ring.put([array.data])
                 if claim is None:
                     lent.take_back()
-                    return UNLENT
+                    return NO_LOAN
                 claims[name] = claim
                 said[name] = Claimed(array.dtype, array.shape, array.nbytes, claim)
         self.lent += len(claims)
@@ -175,24 +178,6 @@ class Claims:
         """A message was sent and nothing waits for this process: see what can be lent again."""
         if self.lent:
             self._ring.collect()
-
-    def _fetched_from(self, message: LinkMessage) -> None:
-        """A receiver cannot map a claim, and asks for the bytes."""
-        if not message.reply:
-            return
-        try:
-            doc = unpack_map(message.data, 64 * 1024)
-            claim = Claim.from_wire(doc.get("claim"))
-            self._link.publish(message.reply, [self._reader.copy(claim)])
-        except (SwarmError, ShmError) as error:
-            log.debug("a claim could not be fetched: %s", error)
-            self._answer_gone(message.reply)
-
-    def _answer_gone(self, reply: str) -> None:
-        try:
-            self._link.publish(reply, b"", headers=b"NATS/1.0 404 Gone\r\n\r\n")
-        except SwarmError:
-            return  # the asker's own timeout ends it
 
     # --- borrowing --------------------------------------------------------------------
 
@@ -285,50 +270,6 @@ class Claims:
         for claim in opened:
             self._reader.done(claim)
 
-    def fetch(
-        self, tensors: dict[str, Any], on_done: Callable[[SwarmError | ShmError | None], None]
-    ) -> None:
-        """Get the bytes of claims from their owners over NATS instead, then call back."""
-        waiting: dict[str, str] = {}
-        timers: list[asyncio.TimerHandle] = []
-
-        def arrived(message: LinkMessage) -> None:
-            name = waiting.pop(message.subject, "")
-            self._link.forget(message.subject)
-            if not name:
-                return
-            value = tensors[name]
-            if message.status or len(message.data) != value.nbytes:
-                give_up(ShmGone(f"the sender of {name!r} is gone, and its copy with it"))
-                return
-            tensors[name] = np.frombuffer(message.data, value.dtype).reshape(value.shape)
-            self.fetched += 1
-            if not waiting:
-                timers.pop().cancel()
-                on_done(None)
-
-        def give_up(error: SwarmError | ShmError) -> None:
-            for timer in timers:
-                timer.cancel()
-            for reply in waiting:
-                self._link.forget(reply)
-            waiting.clear()
-            on_done(error)
-
-        try:
-            for name, value in tensors.items():
-                if isinstance(value, Claimed):
-                    claim, owner = _parse(name, value), _owner(name, value)
-                    reply = self._link.expect(arrived)
-                    waiting[reply] = name
-                    self._link.publish(owner, msgpack.packb({"claim": claim.to_wire()}), reply)
-        except (SwarmError, ShmError) as error:
-            give_up(error)
-            return
-        # A sender that hangs is subscribed, and never answers.
-        late = ShmGone(f"the sender did not answer within {FETCH_TIMEOUT} s")
-        timers.append(asyncio.get_running_loop().call_later(FETCH_TIMEOUT, give_up, late))
-
     # --- life -------------------------------------------------------------------------
 
     def tend(self) -> None:
@@ -348,7 +289,6 @@ class Claims:
         emptied = await self._ring.drain(linger)
         self._ring.close(abandon=not emptied)
         self._reader.close()
-        self._link.unsubscribe(self._sid)
 
 
 def _parse(name: str, value: Claimed) -> Claim:
@@ -359,11 +299,3 @@ def _parse(name: str, value: Claimed) -> Claim:
     if claim.length != value.nbytes:
         raise DecodeError(f"tensor {name!r}: a claim on {claim.length} bytes, not {value.nbytes}")
     return claim
-
-
-def _owner(name: str, value: Claimed) -> str:
-    """Whom to ask for the bytes; needed only when they cannot be mapped."""
-    owner = value.claim.get("owner")
-    if type(owner) is not str or INBOX.fullmatch(owner) is None:
-        raise DecodeError(f"tensor {name!r}: a claim's owner is an inbox")
-    return owner

@@ -19,8 +19,8 @@ from swarm.fleet.placement import NOWHERE, Near
 from swarm.lanes import Publisher
 from swarm.link import Link
 from swarm.local.compact import features_parts
-from swarm.local.host_socket import Direct
-from swarm.local.lending import UNLENT, Claims, Lent
+from swarm.local.host_socket import HostSocket
+from swarm.local.lending import NO_LOAN, Lender, Loan
 from swarm.model import ModelInfo
 from swarm.requests.admission import Gate
 from swarm.requests.request import CORE, Ask
@@ -77,9 +77,9 @@ class Outgoing:
         link: Link,
         subjects: Subjects,
         publisher: Publisher,
-        claims: Claims | None,
+        claims: Lender | None,
         near: Callable[[ModelInfo, int, bool], Near],
-        direct: Direct,
+        direct: HostSocket,
         asks: Mapping[str, Ask],
         gate: Callable[[ModelInfo], Gate],
         pick_lane: Callable[[Ask, float], str],
@@ -117,7 +117,7 @@ class Outgoing:
             traceparent=ask.traceparent,
             hops=list(ask.hops),
         )
-        lent, near = UNLENT, NOWHERE
+        lent, near = NO_LOAN, NOWHERE
         if self._claims is not None and self._claims.host:
             features.host = self._claims.host
             large = self._claims.wants(features.tensors)
@@ -163,7 +163,7 @@ class Outgoing:
 
     # --- durable ----------------------------------------------------------------------
 
-    def _hand_over(self, inbox: str, subject: str, sent: Sent, lent: Lent) -> bool:
+    def _hand_over(self, inbox: str, subject: str, sent: Sent, lent: Loan) -> bool:
         if self._closed:
             return False
         info = sent.ask.info
@@ -190,7 +190,7 @@ class Outgoing:
     def done(self, sent: Sent, passed_on: bool) -> None:
         """A later lane has what came of it (see `Keeper`)."""
 
-    def store(self, sent: Sent, lent: Lent, subject: str, late: bool) -> None:
+    def store(self, sent: Sent, lent: Loan, subject: str, late: bool) -> None:
         """That node does not take it, or is not done in good time (see `Keeper`)."""
         ask, features = sent
         waits = self._asks.get(features.reply) is ask and not self._closed
@@ -219,7 +219,7 @@ class Outgoing:
         subject: str,
         parts: list[Part],
         message_id: str,
-        lent: Lent,
+        lent: Loan,
         spare: bool,
     ) -> None:
         """Publish into a lane of stage 1. spare: another copy is on its way, and goes on."""
@@ -244,7 +244,7 @@ class Outgoing:
 
     # --- fast mode --------------------------------------------------------------------
 
-    def _fresh(self, ask: Ask, near: Near, features: Features, reply: str, lent: Lent) -> None:
+    def _fresh(self, ask: Ask, near: Near, features: Features, reply: str, lent: Loan) -> None:
         subject = self._subjects.fresh(ask.info.model, ask.info.version, 1)
         ask.stored = False
         if inbox := self._short_cut(near, ANY, ask):
@@ -254,7 +254,7 @@ class Outgoing:
             self._publish_fresh(ask, subject, features, reply, lent)
 
     def _posted(
-        self, ask: Ask, subject: str, features: Features, reply: str, lent: Lent, sent: bool
+        self, ask: Ask, subject: str, features: Features, reply: str, lent: Loan, sent: bool
     ) -> None:
         if self._asks.get(reply) is not ask:  # given up within the burst
             if sent:
@@ -272,13 +272,13 @@ class Outgoing:
             ask.settle(error)
 
     def _publish_fresh(
-        self, ask: Ask, subject: str, features: Features, reply: str, lent: Lent
+        self, ask: Ask, subject: str, features: Features, reply: str, lent: Loan
     ) -> None:
         """By the server. Raises `NotConnected`, `ResourceExhausted`."""
         self._link.publish(subject, features.parts(lent.packed), reply)
         self._went(ask, lent)
 
-    def _went(self, ask: Ask, lent: Lent) -> None:
+    def _went(self, ask: Ask, lent: Loan) -> None:
         ask.stored = True  # as much as it ever is in fast mode
         ask.sent += 1
         ask.lent = lent

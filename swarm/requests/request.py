@@ -18,7 +18,7 @@ from swarm.errors import (
     Unavailable,
 )
 from swarm.ids import ulid
-from swarm.local.lending import UNLENT, Lent
+from swarm.local.lending import NO_LOAN, Loan
 from swarm.model import ModelInfo
 from swarm.wire.hops import Hop
 from swarm.wire.messages import Result
@@ -58,7 +58,7 @@ class Ask:
     silences: int = 0  # attempts in a row without an answer in good time
     refusal: str = ""  # what the last attempt that was told why failed with
     hops: list[dict[str, object]] = field(default_factory=list)
-    lent: Lent = UNLENT  # for the last attempt
+    lent: Loan = NO_LOAN  # for the last attempt
     handed: Handing | None = None  # the first attempt, to a node of this host
     outcome: asyncio.Future[Outcome] | None = None
     answer: Result | None = None  # that came when nobody waited for one

@@ -29,8 +29,8 @@ from swarm.flow.silence import Silences
 from swarm.lanes import DONE, PASSED_ON, REFUSED, Publisher
 from swarm.link import Link, LinkMessage
 from swarm.local.compact import decode_result
-from swarm.local.host_socket import Direct
-from swarm.local.lending import Claims
+from swarm.local.host_socket import HostSocket
+from swarm.local.lending import Lender
 from swarm.model import ModelInfo
 from swarm.requests.admission import Gate
 from swarm.requests.outgoing import Outgoing
@@ -65,9 +65,9 @@ class Requester:
         link: Link,
         subjects: Subjects,
         publisher: Publisher,
-        claims: Claims | None = None,
+        claims: Lender | None = None,
         near: Callable[[ModelInfo, int, bool], Near] = lambda info, stage, large: NOWHERE,
-        direct: Direct | None = None,
+        direct: HostSocket | None = None,
     ) -> None:
         self._link = link
         self.picker: Picker | None = None
@@ -82,7 +82,7 @@ class Requester:
             publisher,
             claims,
             near,
-            direct or Direct(link),
+            direct or HostSocket(link),
             self._asks,
             self.gate,
             self._pick_lane,

@@ -164,6 +164,15 @@ class Ring:
             self._released += 1
             return True
 
+    def holds(self, claim: Claim) -> bool:
+        """Whether the slot is still there for a receiver: nobody released it, no receiver is done
+        with it, and it was not freed by age."""
+        with self._lock:
+            slot, segment = self._slots.get(claim.offset), self._segment
+            if slot is None or segment is None or slot.generation != claim.generation:
+                return False
+            return not segment.is_done(slot.word, slot.generation)
+
     def collect(self) -> int:
         """Free what receivers are done with; returns how many. `put` does so only when it finds no
         room: call it when nothing waits, and the memory that is used again is still in the caches.

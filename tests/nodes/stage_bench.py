@@ -21,7 +21,7 @@ from swarm.lanes import REFUSED
 from swarm.link import LinkMessage
 from swarm.local.compact import decode_features, decode_result
 from swarm.local.host_socket import LIVING
-from swarm.local.lending import UNLENT, Lent
+from swarm.local.lending import NO_LOAN, Loan
 from swarm.model import ModelInfo, Spec, Stage
 from swarm.shm import Claim
 from swarm.subjects import Subjects
@@ -129,10 +129,6 @@ class FakeDirect:
         self.on_gone: list[Any] = []
         self.asked: list[tuple[str, str]] = []  # inbox, reply: whether it lives
         self.gone: set[str] = set()
-        self.lived: list[str] = []  # inboxes
-
-    def heard(self, inbox: str, at: float) -> None:
-        self.lived.append(inbox)
 
     def send(self, inbox: str, subject: str, parts: Any, reply: str = "") -> bool:
         if subject == LIVING:
@@ -203,7 +199,7 @@ class FakePublisher:
             self._held.pop()(error, 1)
 
 
-class Unsent(Lent):
+class Unsent(Loan):
     """Says what was lent, but the message carries the bytes."""
 
     packed = None  # type: ignore[assignment]
@@ -222,9 +218,9 @@ class FakeClaims:
     def wants(self, tensors: Any) -> bool:
         return self.large
 
-    def lend(self, tensors: Any) -> Lent:
+    def lend(self, tensors: Any) -> Loan:
         if not self.large:
-            return UNLENT
+            return NO_LOAN
         self.lends += 1
         lent = {"none of these": Claim("h", "s", 0, 1, 2, 0, 0)}
         return Unsent(dict(tensors), self, lent)  # type: ignore[arg-type]

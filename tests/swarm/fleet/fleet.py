@@ -12,7 +12,7 @@ from swarm.errors import NotConnected
 from swarm.fleet.membership import Membership
 from swarm.gossip import LAN, Event, GossipConfig
 from swarm.link import Link, LinkMessage
-from swarm.local.host_socket import Direct
+from swarm.local.host_socket import HostSocket
 from swarm.subjects import Subjects
 
 SUBJECTS = Subjects("test")
@@ -54,7 +54,7 @@ class Fleet:
         key: bytes | None = None,
         config: GossipConfig = LAN,
         discoverable: bool = True,
-        direct: Direct | None = None,
+        direct: HostSocket | None = None,
     ) -> Member:
         link = await self.links.connect(self.url)
         events: list[Event] = []

@@ -27,7 +27,7 @@ from swarm.fleet.placement import Near
 from swarm.flow.hedge import Hedger
 from swarm.lanes import Publisher
 from swarm.link import LinkMessage
-from swarm.local.lending import UNLENT, Claims, Lent
+from swarm.local.lending import NO_LOAN, Lender, Loan
 from swarm.requests.request import CORE, DURABLE, Ask
 from swarm.requests.requester import Requester
 from swarm.shm import MIN_BYTES, Claim, Reader, Ring, sweep, unavailable
@@ -40,12 +40,12 @@ pytestmark = pytest.mark.skipif(unavailable() is not None, reason=str(unavailabl
 BIG = np.zeros((1, MIN_BYTES // 4), np.float32)
 
 
-class Lender:
+class Asker:
     """A requester whose stage 1 shares its memory."""
 
     def __init__(self) -> None:
         self.wire = Wire()
-        self.claims = Claims(self.wire, f"test-{secrets.token_hex(6)}")
+        self.claims = Lender(self.wire, f"test-{secrets.token_hex(6)}")
         self.requester = Requester(
             self.wire,
             SUBJECTS,
@@ -72,8 +72,8 @@ class Lender:
 
 
 @pytest.fixture
-async def lender() -> AsyncIterator[Lender]:
-    made = Lender()
+async def lender() -> AsyncIterator[Asker]:
+    made = Asker()
     yield made
     made.requester.close()
     await made.claims.close(0.0)
@@ -90,7 +90,7 @@ ERRORS = [
 @pytest.mark.parametrize("delivery", [DURABLE, CORE])
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 async def test_a_message_that_cannot_be_published_keeps_nothing_lent(
-    lender: Lender, error: SwarmError, delivery: str
+    lender: Asker, error: SwarmError, delivery: str
 ) -> None:
     lender.wire.error = error
     result = await lender.infer(delivery=delivery)
@@ -102,7 +102,7 @@ async def test_a_message_that_cannot_be_published_keeps_nothing_lent(
 
 @pytest.mark.parametrize("delivery", [DURABLE, CORE])
 async def test_a_hedge_that_cannot_be_published_takes_back_its_own_copy_only(
-    lender: Lender, delivery: str
+    lender: Asker, delivery: str
 ) -> None:
     loop = asyncio.get_running_loop()
     ask = Ask(INFO, {"x": BIG}, loop.time() + 5, delivery, hedge=0.5, attempt=1)
@@ -118,7 +118,7 @@ async def test_a_hedge_that_cannot_be_published_takes_back_its_own_copy_only(
 
 @pytest.mark.parametrize("delivery", [DURABLE, CORE])
 async def test_a_tensor_without_a_datatype_keeps_none_of_the_others_lent(
-    lender: Lender, delivery: str
+    lender: Asker, delivery: str
 ) -> None:
     for bad in (np.zeros(4, np.complex64), np.zeros(MIN_BYTES, np.complex64)):
         result = await lender.infer(delivery=delivery, inputs={"x": BIG, "bad": bad})
@@ -130,14 +130,14 @@ async def test_a_tensor_without_a_datatype_keeps_none_of_the_others_lent(
 
 @pytest.mark.parametrize("delivery", [DURABLE, CORE])
 async def test_a_message_that_cannot_be_encoded_keeps_nothing_lent(
-    lender: Lender, delivery: str
+    lender: Asker, delivery: str
 ) -> None:
     with pytest.raises(OverflowError):
         await lender.infer(delivery=delivery, sequence=1 << 70)
     assert lender.counts == (1, 0)
 
 
-async def test_a_policy_that_finds_no_lane_keeps_nothing_lent(lender: Lender) -> None:
+async def test_a_policy_that_finds_no_lane_keeps_nothing_lent(lender: Asker) -> None:
     class NoLane:
         def pick_lane(self, ask: Ask, remaining: float) -> str:
             raise InvalidArgument("no lane")
@@ -153,7 +153,7 @@ async def test_a_policy_that_finds_no_lane_keeps_nothing_lent(lender: Lender) ->
 
 @pytest.mark.parametrize("delivery", [DURABLE, CORE])
 async def test_what_was_published_stays_lent_until_somebody_is_done_with_it(
-    lender: Lender, delivery: str
+    lender: Asker, delivery: str
 ) -> None:
     await lender.infer(delivery=delivery, budget=0.05)
     assert lender.wire.sent
@@ -161,7 +161,7 @@ async def test_what_was_published_stays_lent_until_somebody_is_done_with_it(
 
 
 @pytest.mark.parametrize("delivery", [DURABLE, CORE])
-async def test_what_was_answered_is_taken_back_at_once(lender: Lender, delivery: str) -> None:
+async def test_what_was_answered_is_taken_back_at_once(lender: Asker, delivery: str) -> None:
     loop = asyncio.get_running_loop()
     for status, attempts, left in ((Status.OK, 1, 0), (Status.OK, 2, 2), (Status.INTERNAL, 1, 3)):
         ask = Ask(INFO, {"x": BIG}, loop.time() + 5, delivery)
@@ -176,7 +176,7 @@ async def test_what_was_answered_is_taken_back_at_once(lender: Lender, delivery:
         assert lender.counts[1] == left
 
 
-async def test_what_a_lane_refused_is_taken_back(lender: Lender) -> None:
+async def test_what_a_lane_refused_is_taken_back(lender: Asker) -> None:
     loop = asyncio.get_running_loop()
     ask = Ask(INFO, {"x": BIG}, loop.time() + 5, attempt=1)
     lender.requester._outgoing.send(ask, "reply", loop.time())
@@ -187,7 +187,9 @@ async def test_what_a_lane_refused_is_taken_back(lender: Lender) -> None:
     assert lender.counts == (1, 0)
 
 
-async def test_what_nobody_heard_in_fast_mode_is_taken_back_at_each_try(lender: Lender) -> None:
+async def test_what_nobody_heard_in_fast_mode_is_taken_back_at_each_try(
+    lender: Asker,
+) -> None:
     asking = asyncio.create_task(lender.infer(delivery=CORE, budget=0.1))
     no_responders = b"NATS/1.0 503\r\n\r\n"
     while not asking.done():
@@ -202,7 +204,7 @@ async def test_what_nobody_heard_in_fast_mode_is_taken_back_at_each_try(lender: 
 
 @pytest.mark.parametrize("refuses", [False, True])
 async def test_what_finds_no_room_on_this_host_in_fast_mode_goes_by_the_server(
-    lender: Lender, refuses: bool
+    lender: Asker, refuses: bool
 ) -> None:
     """Also when that is known only at the end of a burst."""
     requester, loop = lender.requester, asyncio.get_running_loop()
@@ -225,7 +227,7 @@ async def test_what_finds_no_room_on_this_host_in_fast_mode_goes_by_the_server(
 
 @pytest.mark.parametrize("heard", [False, True])
 async def test_what_is_given_up_within_a_burst_is_cancelled_or_not_sent(
-    lender: Lender, heard: bool
+    lender: Asker, heard: bool
 ) -> None:
     requester, loop = lender.requester, asyncio.get_running_loop()
     inbox = requester._outgoing._direct._link.options.inbox if heard else "_INBOX.nobody"
@@ -248,7 +250,7 @@ async def test_what_is_given_up_within_a_burst_is_cancelled_or_not_sent(
 
 @pytest.mark.parametrize("delivery", [DURABLE, CORE])
 async def test_the_memory_of_a_request_is_used_again_by_the_next(
-    lender: Lender, delivery: str
+    lender: Asker, delivery: str
 ) -> None:
     """Else every request would write to memory that no cache holds."""
     receiver = Reader(lender.claims._ring._mesh)
@@ -270,7 +272,7 @@ async def test_the_memory_of_a_request_is_used_again_by_the_next(
 
 @pytest.mark.parametrize("ends", ["cancelled", "expired", "failed", "answered"])
 async def test_what_was_handed_over_is_not_lent_for_longer_than_somebody_waits(
-    lender: Lender, ends: str
+    lender: Asker, ends: str
 ) -> None:
     """Whoever reads it computes in vain, and sees that it was recycled."""
     requester = lender.requester
@@ -294,7 +296,9 @@ async def test_what_was_handed_over_is_not_lent_for_longer_than_somebody_waits(
 # --- the helper by itself -----------------------------------------------------------------
 
 
-async def test_arrays_that_were_copied_are_let_go_and_small_ones_travel(lender: Lender) -> None:
+async def test_arrays_that_were_copied_are_let_go_and_small_ones_travel(
+    lender: Asker,
+) -> None:
     large, small = np.ones((2, MIN_BYTES), np.int8), np.ones(3)
     copied = weakref.ref(large)
     lent = lender.claims.lend({"large": large, "small": small})
@@ -316,7 +320,7 @@ def test_lent_tensors_are_taken_back_by_an_error_only_and_any_number_of_times() 
     first, second = ring.put([b"x"]), ring.put([b"y"])
     assert first is not None
     assert second is not None
-    lent = Lent({}, ring, {"x": first})
+    lent = Loan({}, ring, {"x": first})
     with lent:
         pass
     assert ring.stats.outstanding == 2
@@ -332,19 +336,19 @@ def test_lent_tensors_are_taken_back_by_an_error_only_and_any_number_of_times() 
 
 
 def test_without_claims_there_is_nothing_to_take_back() -> None:
-    assert UNLENT.packed is None
-    UNLENT.take_back()
-    with pytest.raises(NotConnected), UNLENT:
+    assert NO_LOAN.packed is None
+    NO_LOAN.take_back()
+    with pytest.raises(NotConnected), NO_LOAN:
         raise NotConnected("gone")
 
 
-async def test_what_has_no_room_or_is_small_is_not_lent(lender: Lender) -> None:
-    assert lender.claims.lend({"x": BIG[:, :-1]}) is UNLENT
+async def test_what_has_no_room_or_is_small_is_not_lent(lender: Asker) -> None:
+    assert lender.claims.lend({"x": BIG[:, :-1]}) is NO_LOAN
     lender.claims._ring = Ring("test", capacity=1 << 12)
-    assert lender.claims.lend({"x": BIG}) is UNLENT
+    assert lender.claims.lend({"x": BIG}) is NO_LOAN
 
 
-async def test_lent_tensors_are_little_endian_whatever_they_were(lender: Lender) -> None:
+async def test_lent_tensors_are_little_endian_whatever_they_were(lender: Asker) -> None:
     values = np.arange(MIN_BYTES).astype(">f4")
     lent = lender.claims.lend({"x": values})
     assert lent.packed is not None
@@ -354,7 +358,9 @@ async def test_lent_tensors_are_little_endian_whatever_they_were(lender: Lender)
     lent.take_back()
 
 
-async def test_what_went_ahead_is_not_taken_back_when_it_was_not_stored(lender: Lender) -> None:
+async def test_what_went_ahead_is_not_taken_back_when_it_was_not_stored(
+    lender: Asker,
+) -> None:
     """Whoever it was handed to may be reading it."""
     lent = lender.claims.lend({"x": BIG})
     lent.keep()

@@ -15,7 +15,7 @@ from messages_strategies import features, same, tensor_maps
 
 from swarm.errors import DecodeError, InvalidArgument, Status
 from swarm.local.compact import answer_parts, decode_features, decode_result, features_parts
-from swarm.local.lending import UNLENT, Lent
+from swarm.local.lending import NO_LOAN, Loan
 from swarm.shm import Claim
 from swarm.wire.hops import Hop, pack_hop, unpack_hops
 from swarm.wire.messages import Features, Result, result_parts
@@ -26,13 +26,13 @@ CLAIM = Claim("0123456789abcdef", "swarm-m-1-0123456789abcdef", 4096, 24, 2, 9, 
 OWNER = "_INBOX.owner.claims.x"
 
 
-def packed(sent: Features, lent: Lent = UNLENT) -> bytes:
+def packed(sent: Features, lent: Loan = NO_LOAN) -> bytes:
     data = b"".join(features_parts(sent, lent))
     assert data[0] == 0xC1
     return data
 
 
-def answered(result: Result, sent: Features | None = None, lent: Lent = UNLENT) -> bytes:
+def answered(result: Result, sent: Features | None = None, lent: Loan = NO_LOAN) -> bytes:
     data = b"".join(answer_parts(result, sent or features(), lent))
     assert data[0] == 0xC1
     return data
@@ -116,7 +116,7 @@ def test_arrays_are_aligned_as_some_processors_want_them() -> None:
 
 def test_claims_travel_beside_small_tensors() -> None:
     large, small = np.zeros(6, np.float32), np.ones(2, np.int64)
-    lent = Lent({"large": large, "small": small}, None, {"large": CLAIM}, OWNER)
+    lent = Loan({"large": large, "small": small}, None, {"large": CLAIM}, OWNER)
     sent = features(tensors={"large": large, "small": small})
     for back in (
         decode_features(packed(sent, lent)),
@@ -150,12 +150,12 @@ def test_claims_travel_beside_small_tensors() -> None:
 )
 def test_what_does_not_fit_goes_as_messagepack(changes: dict[str, Any]) -> None:
     sent = features(**changes)
-    assert b"".join(features_parts(sent, UNLENT)) == b"".join(sent.parts())
+    assert b"".join(features_parts(sent, NO_LOAN)) == b"".join(sent.parts())
 
 
 def test_a_result_that_does_not_fit_goes_as_messagepack() -> None:
     sent, before = Result("ü" * 9, "m", "1"), features(hops=[HOP])
-    data = b"".join(answer_parts(sent, before, UNLENT))
+    data = b"".join(answer_parts(sent, before, NO_LOAN))
     assert data == b"".join(result_parts(sent, [HOP]))
     assert decode_result(data).id == sent.id
 
@@ -167,7 +167,7 @@ def test_an_hour_in_a_queue_is_no_more_than_an_hour() -> None:
 
 def test_a_dtype_that_has_no_datatype_is_the_senders_mistake() -> None:
     with pytest.raises(InvalidArgument, match="complex64"):
-        features_parts(features(tensors={"x": np.zeros(2, np.complex64)}), UNLENT)
+        features_parts(features(tensors={"x": np.zeros(2, np.complex64)}), NO_LOAN)
 
 
 def test_other_values_in_the_same_places_are_other_messages() -> None:
@@ -186,7 +186,7 @@ def test_other_values_in_the_same_places_are_other_messages() -> None:
 def test_damaged_bytes_are_a_decode_error_or_a_message_and_nothing_else(
     data: st.DataObject,
 ) -> None:
-    lent = Lent({}, None, {"large": CLAIM}, OWNER)
+    lent = Loan({}, None, {"large": CLAIM}, OWNER)
     sent = features(
         hops=[HOP], tensors={"x": np.ones(4, np.float32), "large": np.ones(6, np.float32)}
     )

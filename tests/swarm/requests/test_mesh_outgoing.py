@@ -18,7 +18,7 @@ from swarm.flow.hedge import Hedger
 from swarm.lanes import DONE, PASSED_ON, REFUSED
 from swarm.link import LinkMessage
 from swarm.local.compact import decode_features
-from swarm.local.host_socket import LARGEST, LIVING
+from swarm.local.host_socket import LARGEST_MESSAGE, LIVING
 from swarm.requests.outgoing import FEW, LONE
 from swarm.requests.request import CORE, Ask
 from swarm.requests.requester import Requester
@@ -32,20 +32,16 @@ LONG = 5.0  # seconds; a machine may stand still for a while
 
 
 class Host:
-    """The sockets of this host, in place of `Direct`."""
+    """The sockets of this host, in place of `HostSocket`."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[Features, str]] = []  # with its reply subject
         self.full = False
-        self.lived: list[str] = []
         self.asked: list[str] = []  # whether it lives: reply subjects
         self.on_gone: list[Callable[[str], None]] = []
 
-    def heard(self, inbox: str, at: float) -> None:
-        self.lived.append(inbox)
-
     def send(self, inbox: str, subject: str, parts: Sequence[Part], reply: str = "") -> bool:
-        if self.full or sum(map(len, parts)) > LARGEST:
+        if self.full or sum(map(len, parts)) > LARGEST_MESSAGE:
             return False
         if subject == LIVING:
             self.asked.append(reply)
@@ -256,7 +252,6 @@ async def test_an_answer_is_no_sign_of_life_of_the_first_stage(shop: Callable[[]
     asked = await s.ask()
     s.answer()
     await asked
-    assert s.host.lived == []
 
 
 async def test_of_long_runs_a_first_stage_that_says_nothing_is_asked_whether_it_lives(
@@ -295,7 +290,6 @@ async def test_what_a_later_lane_has_is_not_stored(shop: Callable[[], Shop]) -> 
     s.say(PASSED_ON)
     await asyncio.sleep(0.05)
     assert s.lanes.stored == []
-    assert s.host.lived == [FIRST]
     s.answer()
     assert (await asked).status is Status.OK
 
