@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from pathlib import Path
 
 import pytest
 from fleet import SUBJECTS, WAIT, Fleet
@@ -12,7 +11,6 @@ from real_server import Links, eventually
 
 from swarm.fleet.membership import Membership
 from swarm.gossip import GossipConfig
-from swarm.local.host_socket import HostSocket
 from swarm.services.embedded import EmbeddedServer
 
 pytestmark = pytest.mark.integration
@@ -78,25 +76,19 @@ async def test_a_crash_is_known_to_all_within_about_a_second(fleet: Fleet) -> No
     assert all({p.node for p in m.gossip.alive()} == alive for m in members)
 
 
-async def test_whose_process_has_ended_is_dead_at_once_where_the_kernel_says_so(
-    fleet: Fleet, links: Links, tmp_path: Path
-) -> None:
+async def test_a_node_whose_process_has_ended_is_dead_at_once(fleet: Fleet, links: Links) -> None:
     """Gossip alone would take a round or two, of three seconds here."""
     slow = GossipConfig(interval=3.0)
-    direct = HostSocket(await links.connect(fleet.url), directory=str(tmp_path))
-    a = await fleet.join("a", config=slow, direct=direct)
+    a = await fleet.join("a", config=slow)
     b = await fleet.join("b", config=slow)
     b.gossip.set("inbox", "_INBOX.b")
     await eventually(lambda: a.value_of("b", "inbox") == "_INBOX.b", 5 * WAIT, "the spread")
-    direct._gone("_INBOX.nobody")
+    a.gossip.gone("_INBOX.nobody")
     await links.crash(b.link)
     began = time.monotonic()
-    direct._gone("_INBOX.b")
+    a.gossip.gone("_INBOX.b")
     await eventually(lambda: a.heard("died") == ["b"], WAIT, "the news of the death")
     assert time.monotonic() - began < 2.0
-    a.task.cancel()
-    await asyncio.wait([a.task])
-    assert direct.on_gone == []
 
 
 async def test_what_a_lost_connection_left_unanswered_does_not_count_as_asked_for_ever(
