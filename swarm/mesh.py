@@ -23,17 +23,19 @@ from swarm.fleet.advertised import StagePeer
 from swarm.fleet.observed import StatusListener
 from swarm.fleet.placement import Nearby, Placement
 from swarm.ids import ulid
-from swarm.lanes import REFUSED, Publisher
+from swarm.lanes import Publisher
 from swarm.link import Link, LinkOptions
-from swarm.local.host_socket import Direct
-from swarm.local.lending import Claims
-from swarm.model import ModelInfo, unknown_model
+from swarm.local.host_socket import HostSocket
+from swarm.local.lending import Lender
+from swarm.model import ModelInfo
 from swarm.periodic import BEAT, beat
-from swarm.requests.request import CORE, DURABLE, Ask
+from swarm.requests.request import DURABLE, Ask, Picker, delivery_mode
 from swarm.requests.requester import Requester
-from swarm.routing import DesiredState, RequestInfo, parse_desired
+from swarm.services.catalog import Catalog
 from swarm.services.registry import Registry
 from swarm.subjects import Subjects
+from swarm.transport.handover.words import REFUSED
+from swarm.transport.stage_sender import Routes
 from swarm.wire.messages import Request, Result
 
 DEFAULT_BUDGET = 5.0  # seconds
@@ -44,14 +46,16 @@ CONNECT_TIMEOUT = 5.0  # seconds
 CLIENT_PLACED_FOR, NODE_PLACED_FOR = 0.2, 1.0
 TEND_EVERY = 5 * BEAT  # seconds
 
+KnownPeers = Callable[[ModelInfo, int], Iterable[StagePeer]]
+
 
 class Mesh:
     """One client of a mesh. Not thread-safe; any number of concurrent requests.
 
     agent: who asks, for quotas and audit; a token of `[A-Za-z0-9_-]+` or empty. shm: whether
-    large tensors may go through shared memory between processes of one host, or always over
-    the wire. peers: the nodes that serve a stage, as a node knows them from gossip; without it,
-    this client listens to statuses.
+    messages may take the short cuts of one host, shared memory and sockets, or always go by the
+    server. known_peers(info, stage): the nodes that serve a stage, as a node knows them from
+    gossip; without it, this client listens to statuses. picker: the routing policy for stage 1.
     """
 
     def __init__(
@@ -61,85 +65,82 @@ class Mesh:
         agent: str = "",
         *,
         shm: bool = True,
-        peers: Callable[[ModelInfo, int], Iterable[StagePeer]] | None = None,
+        known_peers: KnownPeers | None = None,
+        picker: Picker | None = None,
     ) -> None:
         self.subjects = Subjects(mesh)
         self.agent = agent
         self.link = Link(options)
         self.publisher = Publisher(self.link)
         self.registry = Registry(self.link, self.subjects)
-        self.claims = Claims(self.link, mesh, shm)
-        self._peers = peers
+        self.catalog = Catalog(self.registry)
+        self.lender = Lender(self.link, mesh, shm)
+        self.socket = HostSocket(self.link, on_unheard=self._unheard)
+        self._known_peers = known_peers
         self.placement = Placement(
-            lambda: self.claims.host,
+            self.lender.host,
             self._serving,
-            CLIENT_PLACED_FOR if peers is None else NODE_PLACED_FOR,
+            CLIENT_PLACED_FOR if known_peers is None else NODE_PLACED_FOR,
         )
-        self.hosts = StatusListener(self.link, self.subjects, self.placement.forget)
-        self.direct = Direct(self.link)
-        self.direct.on_gone.append(self.hosts.gone)
-        self.requester = Requester(
+        self.statuses = StatusListener(self.link, self.subjects, self.placement.forget)
+        self.socket.on_gone.append(self.statuses.gone)
+        self.routes = Routes(
             self.link,
             self.subjects,
             self.publisher,
-            claims=self.claims,
-            near=self._about_to_send,
-            direct=self.direct,
+            self.lender,
+            self.socket,
+            self._about_to_send,
         )
-        self._infos: dict[tuple[str, str], ModelInfo] = {}
-        self._desired: dict[str, DesiredState] = {}
-        self._running: asyncio.Task[None] | None = None
-        self._tending: asyncio.Task[None] | None = None
+        self.requester = Requester(self.routes, picker)
+        self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Mesh:
-        self._running = asyncio.create_task(self.link.run(), name="swarm link")
+        self._tasks.append(asyncio.create_task(self.link.run(), name="swarm link"))
         try:
             await self.link.ready(CONNECT_TIMEOUT)
         except BaseException:
             await self.__aexit__()
             raise
-        self.open_direct()
-        self._tending = asyncio.create_task(self.tend(), name="swarm tend")
+        self.open_socket()
+        self._tasks.append(asyncio.create_task(self.tend(), name="swarm tend"))
         self.follow_config()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-        if self._running is not None:
-            tasks = [self._running, *([self._tending] if self._tending else [])]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _serving(self, info: ModelInfo, stage: int, large: bool) -> Iterable[StagePeer]:
         """The nodes known of that serve a stage."""
-        if self._peers is not None:
-            return self._peers(info, stage)
-        return self.hosts.serving(info.model, info.version, stage)
+        if self._known_peers is not None:
+            return self._known_peers(info, stage)
+        return self.statuses.serving(info.model, info.version, stage)
 
     def _about_to_send(self, info: ModelInfo, stage: int, large: bool) -> Nearby:
-        """A message is about to be sent: which nodes of its stage are on this host?"""
-        if self._peers is None and self.claims.host:
-            self.hosts.wanted(large)
+        """A message is about to be sent: the nodes of its stage that are on this host."""
+        if self._known_peers is None:
+            self.statuses.wanted(large)
         return self.placement.at(info, stage, large)
 
     @property
     def inbox(self) -> str:
         """Where processes of this host reach this one without the server, as a rule; "" where they
         share no memory."""
-        return self.link.options.inbox if self.claims.host else ""
+        return self.link.options.inbox if self.lender.host else ""
 
-    def open_direct(self) -> None:
-        """Be reachable for the processes of this host, unless shared memory is switched off."""
+    def open_socket(self) -> None:
+        """Be reachable for the processes of this host, unless the short cuts are switched off."""
         if self.inbox:
-            self.direct.on_unheard = self._unheard
-            self.direct.open()
+            self.socket.open()
 
     def _unheard(self, subject: str, data: bytes, reply: str) -> None:
-        """What came for a stage that is not served here any more: a lane keeps it if its sender
-        hears so; fast mode has none, and it goes to whoever serves the stage now."""
+        """A message came for a stage that is not served here any more. A lane keeps it once its
+        sender hears so; fast mode has no lane: the message goes to the nodes that serve it now."""
         if reply:
-            self.direct.answer(reply, [REFUSED], lambda sent: None)
+            self.socket.answer(reply, [REFUSED], lambda sent: None)
         elif subject.startswith(f"{self.subjects.root}.fresh."):
             with contextlib.suppress(SwarmError):  # the requester asks again
                 self.link.publish(subject, data)
@@ -148,68 +149,32 @@ class Mesh:
         """Once a second: give back shared memory that nobody needs. Until cancelled."""
         while True:
             await beat(TEND_EVERY)
-            self.claims.tend()
-            self.direct.tend()
-            self.hosts.tend()
+            self.lender.tend()
+            self.socket.tend()
+            self.statuses.tend()
 
     async def close(self) -> None:
         """Free what this client holds, and disconnect."""
         self.requester.close()
         self.publisher.close()
-        self.direct.close()
-        await self.claims.close()
+        self.socket.close()
+        await self.lender.close()
         await self.link.close()
 
-    async def model(
-        self, model: str, agent: str = "", session: str = "", request_id: str = ""
-    ) -> ModelInfo:
-        """`NAME` or `NAME@VERSION`. Without a version, the desired state decides: by share,
-        sticky by agent or session. Raises `NotFound`, `Unavailable`."""
-        info = self._known(model, agent, session, request_id)
-        if info is None:
-            name, _, version = model.partition("@")
-            version = version or await self.version_for(name, agent, session, request_id)
-            info = self._infos[(name, version)] = await self.registry.info(name, version)
-        return info
-
-    def _known(self, model: str, agent: str, session: str, request_id: str) -> ModelInfo | None:
-        """The same, when nothing has to be looked up."""
-        name, _, version = model.partition("@")
-        version = version or self._version_for(name, agent, session, request_id)
-        return self._infos.get((name, version))
-
-    async def version_for(self, model: str, agent: str, session: str, request_id: str) -> str:
-        """The version that serves this requester. Raises `NotFound`, `Unavailable`."""
-        if model not in self._desired:
-            document = await self.registry.desired(model)
-            if document is None:
-                raise unknown_model(model)
-            self._desired[model] = parse_desired(document | {"model": model})
-        return self._version_for(model, agent, session, request_id)
-
-    def _version_for(self, model: str, agent: str, session: str, request_id: str) -> str:
-        """The version that serves this requester; "" when it has to be looked up."""
-        state = self._desired.get(model)
-        if state is None:
-            return ""
-        if len(state.serve) == 1:
-            return state.serve[0].version
-        return state.version_for(RequestInfo(request_id, model, "", 1, agent, session))
+    async def model(self, model: str) -> ModelInfo:
+        """The model version that serves this client: `NAME`, or `NAME@VERSION`. Raises `NotFound`,
+        `Unavailable`."""
+        return await self.catalog.model(model, self.agent)
 
     def follow_config(self, on_change: Callable[[], None] = lambda: None) -> None:
         """Forget what was looked up whenever models or desired state change, or may have."""
 
         def changed() -> None:
-            self._forget()
+            self.catalog.forget()
             on_change()
 
         self.link.subscribe(f"{self.subjects.root}.config.>", lambda _: changed())
         self.link.on_up.append(changed)
-
-    def _forget(self) -> None:
-        """What was looked up may have changed: look it up again."""
-        self._infos.clear()
-        self._desired.clear()
 
     async def infer(
         self,
@@ -224,9 +189,9 @@ class Mesh:
         """Run `model` (`NAME` or `NAME@VERSION`) on `inputs`; budget in seconds.
 
         session: requests of one session go to one node under session-affine policies.
-        delivery: `durable`, or `core` for fast mode (nothing is stored between stages; only
-        this requester's retries recover a lost request). hedge: percentile (0..1) of the
-        usual latency after which a second copy is sent; at most 5 % of requests are.
+        delivery: `durable`, or `fast`: nothing is stored between stages, and only this requester's
+        retries recover a lost request. hedge: percentile (0..1) of the usual latency after which a
+        second copy is sent; at most 5 % of requests are.
 
         Raises the error of the result's status: `InvalidArgument`, `NotFound`,
         `DeadlineExceeded`, `ResourceExhausted` (whose `retry_after` says when to come back, in
@@ -255,15 +220,16 @@ class Mesh:
             return _refused(request_id, model, error)
         deadline = asyncio.get_running_loop().time() + budget
         try:
-            info = self._known(model, self.agent, session, request_id)
+            info = self.catalog.known(model, self.agent, session, request_id)
             if info is None:  # else no timeout is needed, which is a tenth of a client's work
                 async with asyncio.timeout_at(deadline):
-                    info = await self.model(model, self.agent, session, request_id)
+                    info = await self.catalog.model(model, self.agent, session, request_id)
             info.check(inputs)
             if budget <= 0:
                 raise DeadlineExceeded(f"a budget of {budget} s leaves no time at all")
-            if delivery not in (DURABLE, CORE):
-                raise InvalidArgument(f"delivery {delivery!r}: it is durable or core")
+            mode = delivery_mode(delivery)
+            if mode is None:
+                raise InvalidArgument(f"delivery {delivery!r}: it is durable or fast")
         except (SwarmError, TimeoutError) as error:
             return _refused(request_id, model, error)
         if info.edge is not None:
@@ -274,7 +240,7 @@ class Mesh:
                 inputs,
                 deadline,
                 id=request_id or ulid(),
-                delivery=delivery,
+                delivery=mode,
                 hedge=hedge,
                 agent=self.agent,
                 session=session,

@@ -91,7 +91,7 @@ class Announcer:
         """Write who and what this node is."""
         self._members.set("role", self._config.role)
         self._members.set("priority", self._config.priority)
-        self._members.set("host", self._mesh.claims.host)
+        self._members.set("host", self._mesh.lender.host)
         self._members.set("inbox", self._mesh.inbox)
         self._members.set("device", "cpu")
         self._members.set("draining", draining)
@@ -164,7 +164,8 @@ class Announcer:
         if self._config.priority == PRIMARY:
             return
         for serving_ in self._servings():
-            for stage, fresh in serving_.fresh.items():
+            for server in serving_.servers:
+                stage, fresh = server.stage, server.source.fast
                 peers = self.peers(serving_.info, stage)
                 needed = not any(
                     p.priority < self._config.priority and not p.draining for p in peers
@@ -190,9 +191,10 @@ class Announcer:
             if self._router.uses_own_lanes(serving_.info.model):
                 for server in serving_.servers:
                     if self._config.priority == PRIMARY:
-                        serving_.open_lane(server, self._members.node)
+                        server.source.open_lane(self._members.node)
                     self._adopt(serving_, server, gone)
-            await serving_.close_idle_lanes(self._members.node)
+            for server in serving_.servers:
+                await server.source.close_idle_lanes(self._members.node)
 
     def _adopt(self, serving_: Serving, server: StageServer, gone: list[str]) -> None:
         """The lanes of gone nodes that fall to this one."""
@@ -204,7 +206,7 @@ class Announcer:
             # Everybody computes the same survivor: no election, no messages.
             if entry not in self._adopted and rendezvous(node, heirs)[:1] == [self._members.node]:
                 self._adopted.add(entry)
-                serving_.open_lane(server, node)
+                server.source.open_lane(node)
 
     async def _adapt(self) -> None:
         """Keep ack_wait a few times what a message takes; one primary of each stage does it."""
@@ -213,7 +215,7 @@ class Announcer:
             for server in serving_.servers:
                 peers = self.peers(serving_.info, server.stage)
                 primaries = [p.node for p in peers if p.priority == PRIMARY]
-                for lane in server.lanes:
+                for lane in server.source.lanes.values():
                     await lane.refresh()
                     # From arrival to ack (or handing over): a busy loop counts, not only the run.
                     p99 = lane.holding.percentile(0.99, now)

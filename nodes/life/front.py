@@ -65,7 +65,7 @@ class Front:
     async def _loaded(self, model: str, request: Request) -> Loaded:
         version = request.version or self._pinned
         if not version:
-            version = await self._mesh.version_for(
+            version = await self._mesh.catalog.version_for(
                 model, request.agent, request.session, request.id
             )
         return await self._lookup(model, version)

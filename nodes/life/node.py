@@ -11,7 +11,7 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
 import swarm
@@ -25,9 +25,12 @@ from nodes.life.versions import Versions
 from nodes.life.watch import Watch
 from nodes.stage.server import StageServer
 from swarm.errors import NotFound, SwarmError, Unavailable
+from swarm.fleet.advertised import StagePeer
 from swarm.fleet.membership import Membership
+from swarm.gossip import Event, PeerView
 from swarm.ids import node_id
 from swarm.mesh import Mesh
+from swarm.model import ModelInfo
 from swarm.periodic import BEAT, next_beat
 from swarm.routing import BadDesiredState
 from swarm.services.control import Control
@@ -58,22 +61,23 @@ class Node:
         self.extra: dict[str, Any] = {}
         self.became_ready = asyncio.Event()
         self.on_change: Callable[[dict[str, Any]], None] | None = None
+        self.router = Router(self._view, self.tell)
         self.mesh = Mesh(
             config.link,
             config.mesh,
             shm=config.shm,
-            peers=lambda info, stage: self.announcer.peers(info, stage),
+            known_peers=self._peers,
+            picker=self.router,
         )
         self.membership = Membership(
             self.mesh.link,
             self.mesh.subjects,
             self.id,
-            lambda event: self.announcer.on_event(event),
+            self._on_gossip,
             config.gossip,
             config.mesh_key,
         )
-        self.mesh.direct.on_gone.append(self.membership.gone)
-        self.router = Router(self.membership.view, self.tell)
+        self.mesh.socket.on_gone.append(self.membership.gone)
         self.versions = Versions(
             self.mesh,
             config,
@@ -85,7 +89,6 @@ class Node:
         self.announcer = Announcer(
             self.mesh, config, self.membership, self.router, self.versions.all, self.tell
         )
-        self.mesh.requester.picker = self.router
         self.front: Front | None = None
         if self.answers_requests:
             self.front = Front(
@@ -121,6 +124,17 @@ class Node:
         assert self.front is not None
         return await self.front.answer(model, request)
 
+    # What is made first knows what is made later by these.
+
+    def _peers(self, info: ModelInfo, stage: int) -> list[StagePeer]:
+        return self.announcer.peers(info, stage)
+
+    def _view(self) -> Mapping[str, PeerView]:
+        return self.membership.view()
+
+    def _on_gossip(self, event: Event) -> None:
+        self.announcer.on_event(event)
+
     # --- life -----------------------------------------------------------------------
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -146,7 +160,7 @@ class Node:
         while not stop.is_set():
             try:
                 await self.mesh.link.ready(2.0)
-                self.mesh.open_direct()
+                self.mesh.open_socket()
                 return True
             except SwarmError as error:
                 log.warning("waiting: %s", error)
@@ -273,7 +287,7 @@ class Node:
         """The status document as of now."""
         servings = self.versions.all()
         extra = {
-            "host_id": self.mesh.claims.host,
+            "host_id": self.mesh.lender.host,
             "inbox": self.mesh.inbox,
             "priority": self.config.priority,
             "gossip": self._gossip_document(),

@@ -125,7 +125,7 @@ class Versions:
     async def reload(self, server: StageServer) -> None:
         """A new session for a stage whose old one cannot be trusted any more."""
         loaded = await load(self._mesh, self._config, server.info, edge=False, lighter=False)
-        server.model = loaded.stages[server.stage]
+        server.replace_model(loaded.stages[server.stage])
 
     async def _retire(self, version: str) -> None:
         await self.serving.pop(version).drain()

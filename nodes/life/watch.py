@@ -98,11 +98,10 @@ class Watch:
                 await self._restart(server)
             return
         verdict = dog.loop_late(late, now)
-        worker = server.worker
-        if not verdict and worker is not None and worker.busy_since:
-            elapsed = now - worker.busy_since
+        since = server.running_since
+        if not verdict and since:
             p99 = server.stats.compute.percentile(0.99, now)
-            verdict = dog.running(f"{worker.busy_since:.6f}", elapsed, p99, now)
+            verdict = dog.running(f"{since:.6f}", now - since, p99, now)
         if not verdict and due and not server.queued:
             # In a thread: a long run on the loop would stall every other stage of this node.
             verdict = dog.self_test(await asyncio.to_thread(server.self_test), now)

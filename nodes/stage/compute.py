@@ -20,13 +20,12 @@ from swarm.flow.batching import split_on_failure
 from swarm.flow.budget import should_start
 from swarm.flow.recent import RecentIds
 
-# Seconds; shorter runs are done on the event loop: a thread and back costs 60-120 us, measured, more
-# than the run itself.
+# Seconds; shorter runs are done on the event loop: a thread and back costs more (60-120 us).
 INLINE_BELOW = 0.0003
 # Seconds; runs shorter than this are done on the event loop too, after a pause of IDLE_RUNS runs.
 # Behind large tensors, with cold caches, the way to the thread and back takes 0.3 ms, measured.
-# Nothing else of a node suffers from such a stop: gossip waits 100 ms for an answer, a lane 60 ms for
-# an acknowledgement. Under load the thread lets requests gather.
+# Nothing else of a node suffers from such a stop: gossip waits 100 ms for an answer, a lane 60 ms
+# for an acknowledgement. Under load the thread lets requests gather.
 INLINE_ALONE_BELOW = 0.010
 IDLE_RUNS = 1.2  # measured: with 1.0, a busy pipeline's throughput falls by 3 %
 
@@ -94,7 +93,9 @@ class Compute:
         self._stats = stats
         self._outcomes = outcomes
         self._loop = asyncio.get_running_loop()
-        self._waiting = Waiting(options, model.batchable, self._dispatch)
+        self._waiting = Waiting(
+            options.max_batch, options.max_wait, model.batchable, self._dispatch
+        )
         self._cancelled = RecentIds()  # requests
         self._running: dict[CancelToken, list[Job]] = {}
         self._ended = 0.0  # the last run, `time.monotonic()`

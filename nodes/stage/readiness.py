@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from swarm.transport.api import Room
 
-# Messages in hand or in the lanes, and seconds of work that waits here or there, up to which more is
-# taken from this host. (Each sender hands over a second of work at most, but there may be many.)
+# Messages in hand or in the lanes, and seconds of work that waits here or there, up to which more
+# is taken from this host. (Each sender hands over a second of work at most, but there may be many.)
 MOST_AT_HAND = 256
 MOST_WORK_AT_HAND = 1.0
 # Seconds of work in the lanes that a message of this host may overtake.
@@ -28,8 +28,8 @@ class Load:
 
 
 def room_for_parcel(load: Load, closed: bool) -> Room:
-    """For a message that a process of this host hands over. It may wait here, but not overtake
-    the messages of a lane, which are asked for first. closed: the stage is paused or ends, or counts
+    """For a message that a process of this host hands over. It may wait here, but not overtake the
+    messages of a lane, which are asked for first. closed: the stage is paused or ends, or counts
     requests against quotas, which lanes do."""
     if closed:
         return Room.NONE

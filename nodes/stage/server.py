@@ -219,7 +219,8 @@ class StageServer:
     def _not_sent(self, job: Job, parcel: Parcel, error: SwarmError) -> None:
         full = isinstance(error, ResourceExhausted) and error.retry_after < inf
         if full:
-            # Hold it: this stage's lane fills up in turn, up to the requester, who is refused at once.
+            # Hold it: this stage's lane fills up in turn, up to the requester, who is refused at
+            # once.
             self.stats.counters.blocked += 1
             pause = RETRY_FULL_LANE * (1 + self._blocked // MANY_BLOCKED)
             if job.expires - time.monotonic() > pause:

@@ -15,10 +15,13 @@ class Waiting:
     """First in, first out; requests of equal shapes run together. `again()` is called when the
     wait for company is over."""
 
-    def __init__(self, options: StageOptions, batchable: bool, again: Callable[[], None]) -> None:
-        self.limit = BatchLimit(largest=options.max_batch, start=options.max_batch)
-        self._options = options
-        self._together = batchable and options.max_batch > 1
+    def __init__(
+        self, max_batch: int, max_wait: float, batchable: bool, again: Callable[[], None]
+    ) -> None:
+        """max_batch: requests in one run. max_wait: seconds a request may wait for company."""
+        self.limit = BatchLimit(largest=max_batch, start=max_batch)
+        self._max_wait = max_wait
+        self._together = batchable and max_batch > 1
         self._again = again
         self._queue: deque[Job] = deque()
         self._arrivals = ArrivalRate()
@@ -70,14 +73,14 @@ class Waiting:
             1,
             now,
             max_batch=max(1, self.limit.size),
-            max_wait_s=self._options.max_wait,
+            max_wait_s=self._max_wait,
             arrivals_per_s=self._arrivals.per_s(now),
             run_s=run_s,
         )
         if isinstance(decision, Run):
             return decision.size
         if self._timer is None:
-            delay = max(0.0, min(decision.until - now, self._options.max_wait))
+            delay = max(0.0, min(decision.until - now, self._max_wait))
             self._timer = asyncio.get_running_loop().call_later(delay, self._timeout)
         return 0
 

@@ -34,9 +34,13 @@ class RetryBudget:
         earned = self.ratio * self._requests.total(now) + self._reserve
         return max(0.0, earned - self._retries.total(now))
 
+    def has_retry(self, now: float) -> bool:
+        """Whether one retry may be made at `now` (seconds)."""
+        return self.balance(now) >= 1.0 - 1e-9
+
     def try_retry(self, now: float) -> bool:
         """Take one retry; False where the budget is spent (fail at once, do not wait for it)."""
-        if self.balance(now) < 1.0 - 1e-9:
+        if not self.has_retry(now):
             return False
         self._retries.add(1, now)
         return True

@@ -61,13 +61,14 @@ class Silences:
         return now < self._doubted
 
     def may_ask(self, now: float) -> bool:
-        """Whether one more may ask again; while nothing is answered, each `PROBE_EVERY` one."""
-        if self._count < MANY:
-            return True
-        if now < self._probe_at:
-            return False
-        self._probe_at = now + PROBE_EVERY
-        return True
+        """Whether one more attempt may be made; while nothing is answered, one each
+        `PROBE_EVERY`."""
+        return self._count < MANY or now >= self._probe_at
+
+    def asked(self, now: float) -> None:
+        """One more attempt is made."""
+        if self._count >= MANY:
+            self._probe_at = now + PROBE_EVERY
 
     def swallowed(self, at: float) -> bool:
         """Whether an unanswered attempt was made before the last lasting silence ended."""

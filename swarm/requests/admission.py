@@ -38,7 +38,7 @@ class Pass(NamedTuple):
     budget: float
 
 
-class Gate:
+class ModelAdmission:
     """One model version's gate. `now` is `time.monotonic()`; every pass must be handed back."""
 
     def __init__(self) -> None:

@@ -1,46 +1,45 @@
-"""One request on its way: what to send, what has come of it, and how its end is told."""
+"""One request as its requester sees it: what to ask, and what has come of it so far."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
-from swarm.errors import (
-    NoResponders,
-    NotConnected,
-    ResourceExhausted,
-    Status,
-    SwarmError,
-    Unavailable,
-)
+from swarm.errors import ResourceExhausted, Status, SwarmError
 from swarm.ids import ulid
-from swarm.local.lending import NO_LOAN, Loan
 from swarm.model import ModelInfo
-from swarm.wire.hops import Hop
+from swarm.requests.attempts import Outcome, Tried
+from swarm.transport.api import Sending
+from swarm.transport.parcel import Parcel
 from swarm.wire.messages import Result
-from swarm.wire.tensors import Part
 
-CORE = "core"
 DURABLE = "durable"
+FAST = "fast"
+_ALIASES = {"core": FAST}  # the name of fast mode in version 0.1
 
-Outcome = Result | SwarmError | None  # of an attempt; None: no answer in good time
+
+def delivery_mode(name: str) -> str | None:
+    """`DURABLE` or `FAST` for the name of a delivery mode; None for an unknown one."""
+    mode = _ALIASES.get(name, name)
+    return mode if mode in (DURABLE, FAST) else None
 
 
 @dataclass(slots=True)
 class Ask:
-    """One request on its way: what to send, and what has come of it.
+    """What is asked, of which model version, until when.
 
-    delivery: `durable` (lanes) or `core` (fast mode: no store, the requester's retries only).
-    hedge: percentile (0..1) of the usual latency after which a second copy is sent, or None.
+    deadline: the loop's time, seconds. delivery: `DURABLE` (lanes) or `FAST` (nothing is stored;
+    the requester's retries only). hedge: percentile (0..1) of the usual latency after which a
+    second copy is sent, or None. hops: of stages that ran before it was sent (the edge's), as maps.
     """
 
     info: ModelInfo
     tensors: Mapping[str, np.ndarray]
-    deadline: float  # loop time, seconds
+    deadline: float
     delivery: str = DURABLE
     hedge: float | None = None
     id: str = field(default_factory=ulid)
@@ -48,23 +47,42 @@ class Ask:
     session: str = ""
     sequence: int = 0
     traceparent: str = ""
-    begun: float = 0.0  # time.monotonic()
-    attempt: int = 0
-    tried: float = 0.0  # time.monotonic() of the last attempt
-    fresh: bool = False  # the last attempt went in fast mode
-    laneless: bool = False  # in fast mode: no lane took it, so not by a lane next time
-    sent: int = 0  # copies that were published
-    stored: bool = False
-    silences: int = 0  # attempts in a row without an answer in good time
-    refusal: str = ""  # what the last attempt that was told why failed with
-    hops: list[dict[str, object]] = field(default_factory=list)
-    lent: Loan = NO_LOAN  # for the last attempt
-    handed: Handing | None = None  # the first attempt, to a node of this host
+    hops: list[dict[str, Any]] = field(default_factory=list)
+
+    def failed(self, error: SwarmError, attempt: int = 1) -> Result:
+        """The result of a request that this error ends."""
+        return Result(
+            id=self.id,
+            model=self.info.model,
+            version=self.info.version,
+            status=error.status,
+            message=str(error),
+            attempt=attempt,
+            retry_after=error.retry_after if isinstance(error, ResourceExhausted) else 0.0,
+        )
+
+
+@dataclass(slots=True, eq=False)
+class UnderWay:
+    """A request that waits for its answer.
+
+    reply: the subject of the answer. copies: attempts that were sent, and may still be computed.
+    refusal: why the last attempt failed of which that is known. first: the first attempt's parcel,
+    which alone may lend memory. sending: the last attempt. outcome: of the present wait.
+    """
+
+    ask: Ask
+    reply: str
+    tried: Tried
+    copies: int = 0
+    refusal: str = ""
+    first: Parcel | None = None
+    sending: Sending | None = None
     outcome: asyncio.Future[Outcome] | None = None
-    answer: Result | None = None  # that came when nobody waited for one
+    late_answer: Result | None = None  # it came when nobody waited for one
 
     def settle(self, outcome: Outcome) -> None:
-        """The present attempt came to this. The first word counts; where that does not end the
+        """The present wait came to this. The first word counts; where that does not end the
         request, an answer behind it does."""
         if self.outcome is None or self.outcome.cancelled():
             return
@@ -73,62 +91,35 @@ class Ask:
         elif isinstance(outcome, Result) and outcome.status is Status.OK:
             before = self.outcome.result()
             if not isinstance(before, Result) or before.status is Status.UNAVAILABLE:
-                self.answer = outcome
-
-    @property
-    def unkept(self) -> bool:
-        """Whether nobody but the requester has the last attempt."""
-        return self.delivery == CORE and (self.fresh or not self.stored)
-
-    def laneless_by(self, outcome: Outcome) -> bool:
-        """Whether no lane took an attempt that need not go by lanes; the next one does not."""
-        if self.delivery != CORE or self.fresh or isinstance(outcome, NotConnected):
-            return False
-        turned_down = isinstance(outcome, Unavailable | ResourceExhausted)
-        self.laneless |= turned_down
-        return turned_down
+                self.late_answer = outcome
 
     def failed(self, error: SwarmError) -> Result:
         """The result of a request that this error ends."""
-        return Result(
-            id=self.id,
-            model=self.info.model,
-            version=self.info.version,
-            status=error.status,
-            message=str(error),
-            attempt=self.attempt,
-            retry_after=error.retry_after if isinstance(error, ResourceExhausted) else 0.0,
-        )
+        return self.ask.failed(error, self.tried.attempt)
 
     def expired(self) -> Result:
         """The result of a request whose budget is over."""
-        where = "the first stage, or its lane, had it" if self.stored else "it could not be stored"
+        where = (
+            "the first stage, or its lane, had it"
+            if self.tried.stored
+            else "it could not be stored"
+        )
         return Result(
-            id=self.id,
-            model=self.info.model,
-            version=self.info.version,
+            id=self.ask.id,
+            model=self.ask.info.model,
+            version=self.ask.info.version,
             status=Status.DEADLINE_EXCEEDED,
-            message=f"no answer inside the budget ({where}, {self.attempt} attempt(s)); "
+            message=f"no answer inside the budget ({where}, {self.tried.attempt} attempt(s)); "
             + (f"before that: {self.refusal}; " if self.refusal else "")
             + "`swarm status` shows which stages have a ready node",
-            attempt=self.attempt,
+            attempt=self.tried.attempt,
         )
 
-
-class Handing(Protocol):
-    """What keeps a request that a node of this host has (`swarm.requests.outgoing.FirstLeg`)."""
-
-    def told(self, reply: str, word: Part) -> None:
-        """What the node says that has it."""
-        ...
-
-    def ran(self, reply: str, hops: tuple[Hop, ...]) -> None:
-        """It was answered, over these hops."""
-        ...
-
-    def drop(self, reply: str) -> None:
-        """Nobody waits for it any more."""
-        ...
+    def free(self) -> None:
+        """Free the shared memory of the request. A process that still reads it computes in vain:
+        it finds the memory recycled, and fails, which nobody waits for."""
+        if self.first is not None:
+            self.first.released()
 
 
 class Picker(Protocol):
@@ -141,15 +132,3 @@ class Picker(Protocol):
     def ended(self, ask: Ask, ok: bool) -> None:
         """The request ended."""
         ...
-
-
-def unheard(outcome: Outcome) -> bool:
-    """Whether nobody listened: in the first stage, or in a later one, which has no node then."""
-    if isinstance(outcome, Result):
-        return outcome.stage > 0 and not outcome.node
-    return isinstance(outcome, NoResponders)
-
-
-def ended(outcome: Outcome, status: Status = Status.OK) -> bool:
-    """Whether there is a result, and it has that status."""
-    return isinstance(outcome, Result) and outcome.status is status

@@ -1,12 +1,12 @@
 """The one seam for every way that a message can travel: Sender and Source, Parcel and Delivery.
 
-A stage takes each `Delivery` from its `Source`, and gives each result to a `Sender` as a `Parcel`. A
-requester gives its requests to the same kind of `Sender`. Neither knows sockets, shared memory, fast
-mode, or which process is on which host.
+A stage takes each `Delivery` from its `Source`, and gives each result to a `Sender` as a `Parcel`.
+A requester gives its requests to the same kind of `Sender`. Neither knows sockets, shared memory,
+fast mode, or which process is on which host.
 
-    requester ─► Parcel ─► Sender ─┬─ handed over to a process of this host ─┐
-                                   ├─ the lane (JetStream)                   ├─► Source ─► Delivery ─► stage
-                                   └─ the fast queue (core NATS)            ─┘
+    Parcel ─► Sender ─┬─ handed over to a process of this host ─┐
+                      ├─ the lane (JetStream) ──────────────────┼─► Source ─► Delivery
+                      └─ the fast queue (core NATS) ────────────┘
 
 A Sender says by events what became of a parcel:
 
@@ -30,7 +30,7 @@ import numpy as np
 from swarm.errors import Status, SwarmError
 from swarm.transport.parcel import Parcel
 from swarm.wire.hops import Hop
-from swarm.wire.messages import Features, Result
+from swarm.wire.messages import Features
 from swarm.wire.tensors import Part
 
 
@@ -216,4 +216,3 @@ class Source(Protocol):
     async def drain(self) -> None:
         """Take nothing more; messages that were on their way have arrived, or are refused."""
         ...
-

@@ -33,8 +33,8 @@ def choose(
 
     attempt: 1 the first time; a later attempt goes by the server, whatever was in the way of the
     first. reachable: the stage's only primary is a process of this host. connected: to the server,
-    which a short cut falls back on. doubtful: processes of this host may hang. accepted: the process
-    takes parcels at present (`HandoverPolicy.accepts`).
+    which a short cut falls back on. doubtful: processes of this host may hang. accepted: the
+    process takes parcels at present (`HandoverPolicy.accepts`).
     """
     short = (
         reachable and attempt == 1 and connected and not doubtful and in_flight <= MOST_IN_FLIGHT

@@ -182,6 +182,7 @@ class BaseDelivery(ABC):
 
     def answered_by_server(self) -> None:
         """An answer or a failure went by the server."""
+        return
 
     @abstractmethod
     def done(self, passed_on: bool) -> bool:

@@ -23,7 +23,9 @@ from swarm.wire.messages import Features, failure
 from swarm.wire.tensors import Part
 
 PRIMARIES, COVER = "stage", "cover"  # names of queue groups; nodes of other versions know them
-MOST_UNHEARD = 256  # messages that the server may still say to be unheard: it does within a round trip
+MOST_UNHEARD = (
+    256  # messages that the server may still say to be unheard: it does within a round trip
+)
 
 
 class FastSending:

@@ -1,8 +1,8 @@
 """All messages for one stage of one node: its lanes, the fast queue, and parcels handed over.
 
-    lanes (JetStream) ──► decode ─► match with parcels ─┐
-    fast queue ─────────► decode ─► once each ──────────┼─► map shared memory ─► accept(delivery)
-    processes of this host ─► room? ─► decode, map ─────┘
+lanes (JetStream) ──► decode ─► match with parcels ─┐
+fast queue ─────────► decode ─► once each ──────────┼─► map shared memory ─► accept(delivery)
+processes of this host ─► room? ─► decode, map ─────┘
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from swarm.model import ModelInfo
 from swarm.priorities import PRIMARY
 from swarm.shm import ShmError
 from swarm.subjects import ANY
-from swarm.transport.api import Room
+from swarm.transport.api import Delivery, Room
 from swarm.transport.delivery import BaseDelivery, FastDelivery, LaneDelivery, ReplyDesk, Tally
 from swarm.transport.fast import COVER, PRIMARIES, FastMessage, FastQueue
 from swarm.transport.handover.receiver import HandoverReceiver
@@ -34,13 +34,14 @@ from swarm.wire.tensors import Claimed
 
 log = logging.getLogger("swarm.stage")
 
-# A message handed out so often has probably ended the nodes that got it. A smaller number would bury
-# healthy ones: a hung node may get a message once an ack_wait (0.06 s) for as long as its pulls stand
-# (1 s), a starved device gets it several times; and a deadly one usually ends with its budget.
+# A message handed out so often has probably ended the nodes that got it. A smaller number would
+# bury healthy ones: a hung node may get a message once an ack_wait (0.06 s) for as long as its
+# pulls stand (1 s), a starved device gets it several times; and a deadly one usually ends with its
+# budget.
 DEADLY_DELIVERIES = 32
 IDLE_LANE = 3.0  # seconds for which a gone node's lane is empty before it is deleted
 
-Accept = Callable[[BaseDelivery], None]
+Accept = Callable[[Delivery], None]
 
 
 @dataclass(slots=True)

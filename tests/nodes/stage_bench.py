@@ -9,9 +9,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from nodes.stage.outbox import Outbox
 
 from nodes.stage.jobs import StageOptions
-from nodes.stage.outbox import Outbox
 from nodes.stage.server import StageServer
 from shards.errors import InputError, RunError
 from shards.runtimes.runtime import CancelToken

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from nodes.stage.intake import KEPT, STALE
+from nodes.stage.outbox import Outbox
 from stage_bench import (
     POISON,
     SPEC,
@@ -24,8 +26,6 @@ from stage_bench import (
     FakePublisher,
 )
 
-from nodes.stage.intake import KEPT, STALE
-from nodes.stage.outbox import Outbox
 from nodes.stage.server import AT_HAND, HANDED
 from swarm.errors import NotConnected, ResourceExhausted, Status
 from swarm.fleet.placement import Nearby

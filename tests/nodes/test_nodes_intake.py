@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from nodes.stage.intake import FORGOTTEN, KEPT, STALE
 from stage_bench import Bench, FakeDelivery, FakeModel
 
-from nodes.stage.intake import FORGOTTEN, KEPT, STALE
 from swarm.errors import NotConnected, Status, Unavailable
 from swarm.fleet.placement import Nearby
 from swarm.lanes import DONE, PASSED_ON

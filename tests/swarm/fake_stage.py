@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 from real_server import Links
+from swarm.lanes.fresh import FreshDelivery, FreshLane
 
 from swarm.errors import Status
 from swarm.lanes import Lane, LaneMessage, LaneOptions, Publisher, consumer_config, ensure_lanes
-from swarm.lanes.fresh import FreshDelivery, FreshLane
 from swarm.link import Link
 from swarm.model import ModelInfo, Spec, Stage
 from swarm.requests.request import CORE, Ask

@@ -1,6 +1,7 @@
 """When to hand over, and when to store after all: decisions without a clock, a socket or a timer.
 
-A parcel that is handed over is *held*: the next process works on it, its sender keeps it. It ends by
+A parcel that is handed over is *held*: the next process works on it, its sender keeps it. It ends
+by
 
 - a word of that process (`ended`), or the request's answer;
 - the end of that process (`gone`);
@@ -23,13 +24,14 @@ from typing import NamedTuple
 from swarm.flow.backoff import Backoff
 
 # Seconds of patience beside the runs. A killed process keeps its sockets until its memory is freed,
-# and its lane would give it the message again, for an ack_wait. Measured: with 1 ms that happened in
-# 10 of 24 kills, with 10 ms in none of 48.
+# and its lane would give it the message again, for an ack_wait. Measured: with 1 ms that happened
+# in 10 of 24 kills, with 10 ms in none of 48.
 LEAST_PATIENCE = 0.010
 # Seconds of patience at most.
 MOST_PATIENCE = 2.0
-# Beside more held parcels than CROWD, and CROWDED_FOR seconds after, event loops wait for each other:
-# CROWDED_PATIENCE seconds for the runs of all stages, as long as a lane would wait (ack_wait).
+# Beside more held parcels than CROWD, and CROWDED_FOR seconds after, event loops wait for each
+# other: CROWDED_PATIENCE seconds for the runs of all stages, as long as a lane would wait
+# (ack_wait).
 CROWD = 3
 CROWDED_FOR = 0.1
 CROWDED_PATIENCE = 0.060
@@ -42,8 +44,9 @@ MOST_WORK_HELD = 1.0
 SILENT_RUNS = 1.5
 SILENT_LEAST = 0.020
 ANSWER_WITHIN = 0.025
-# Seconds for which nothing more is handed over after a refusal, doubled by each refusal that follows.
-# Measured with runs of 25 ms: 5 ms spared nothing, since the process was as busy as before.
+# Seconds for which nothing more is handed over after a refusal, doubled by each refusal that
+# follows. Measured with runs of 25 ms: 5 ms spared nothing, since the process was as busy as
+# before.
 REFUSED_PAUSE = 0.005
 REFUSED_PAUSE_MOST = 0.320
 # Seconds for which nothing is handed over to a process that hangs; also the longest pause after a
@@ -201,9 +204,7 @@ class HandoverPolicy:
         for name in ask:
             self._peers[name].asked = now
         given_up = tuple(
-            key
-            for key, kept in self._kept.items()
-            if kept.until <= now or kept.peer in hanging
+            key for key, kept in self._kept.items() if kept.until <= now or kept.peer in hanging
         )
         for key in given_up:
             self._give_up(key, hanging, now)
@@ -247,8 +248,8 @@ class HandoverPolicy:
         assert taken is not None
         kept = taken[0]
         self._stored.append(now)
-        # One run in a hundred takes longer than usual. Where the process lives, the pause is as long
-        # as the parcel was waited for: the next second of parcels need not be stored for it.
+        # One run in a hundred takes longer than usual. Where the process lives, the pause is as
+        # long as the parcel was waited for: the next second of parcels need not be stored for it.
         lives = kept.peer not in hanging and asked == -inf
         pause = min(HANG_PAUSE, kept.until - kept.since) if lives else HANG_PAUSE
         peer.paused_until = max(peer.paused_until, now + pause)

@@ -1,7 +1,7 @@
 """Receiving what processes of this host hand over, beside the lanes that may bring copies of it.
 
-A parcel that is handed over is stored only if its sender is told that it was refused, or nothing for
-a while. The two copies are matched by the message's id: the one that is stored later has less
+A parcel that is handed over is stored only if its sender is told that it was refused, or nothing
+for a while. The two copies are matched by the message's id: the one that is stored later has less
 budget, and where the stage before was computed twice, they differ in their hops.
 """
 
@@ -168,8 +168,8 @@ class HandoverReceiver:
         return len(self._in_hand)
 
     def came(self, data: bytes, sent: int, reply: str, has_room: Callable[[], bool]) -> None:
-        """A parcel came; `sent`: ns of `time.monotonic_ns()`. It is refused whenever anything speaks
-        against it: its sender stores it then."""
+        """A parcel came; `sent`: ns of `time.monotonic_ns()`. It is refused whenever anything
+        speaks against it: its sender stores it then."""
         taken = self._take(data, sent, reply, has_room)
         if taken is None:
             self._desk.word(reply, REFUSED, False)
@@ -227,8 +227,8 @@ class HandoverReceiver:
         return taken
 
     def _make_room(self, now: float) -> bool:
-        """Forget the oldest parcel if it is done: its copy went elsewhere, or there was none. False:
-        it is not done, and there is no room."""
+        """Forget the oldest parcel if it is done: its copy went elsewhere, or there was none.
+        False: it is not done, and there is no room."""
         if len(self._taken) >= MOST_TAKEN:
             oldest = next(iter(self._taken.values()))
             if not oldest.settled and now - oldest.received <= COPY_COMES_WITHIN:

@@ -13,7 +13,7 @@ from functools import partial
 from swarm.errors import Internal, ResourceExhausted, SwarmError
 from swarm.link import Link, LinkMessage
 from swarm.local.host_socket import LARGEST_MESSAGE, LIVING, HostSocket
-from swarm.transport.api import HELD, Event, OnEvent, Refused, Safe, Stored
+from swarm.transport.api import HELD, Event, OnEvent, Refused, Safe
 from swarm.transport.handover.policy import HandoverPolicy
 from swarm.transport.handover.words import DONE, PASSED_ON
 from swarm.transport.lane import LaneSender
@@ -227,7 +227,8 @@ class HandoverSender:
         now = time.monotonic()
         if self._policy.is_due(now):
             if not self._second_look:
-                # Where the loop was blocked, the words lie in the socket, which is read after timers.
+                # Where the loop was blocked, the words lie in the socket, which is read after
+                # timers.
                 self._second_look = True
                 self._look_at(now)
                 return

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from fake_stage import INFO, SUBJECTS
 from nowhere import Wire
+from swarm.requests.outgoing import FEW, LONE
 
 from swarm.errors import NotConnected, ResourceExhausted, Status, SwarmError, Unavailable
 from swarm.fleet.placement import Nearby
@@ -19,7 +20,6 @@ from swarm.lanes import DONE, PASSED_ON, REFUSED
 from swarm.link import LinkMessage
 from swarm.local.compact import decode_features
 from swarm.local.host_socket import LARGEST_MESSAGE, LIVING
-from swarm.requests.outgoing import FEW, LONE
 from swarm.requests.request import CORE, Ask
 from swarm.requests.requester import Requester
 from swarm.transport.handover import LEAST, REFUSED_FOR
