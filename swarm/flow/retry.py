@@ -8,9 +8,9 @@ from swarm.flow.window import SlidingCount
 
 
 class RetryBudget:
-    """Grants at most `ratio * requests + min_per_s * window_s` retries in any window.
+    """Grants at most `ratio * answered + min_per_s * window_s` retries in any window.
 
-    ratio: retries granted per request; 0.1 adds at most a tenth to the load.
+    ratio: retries granted per answered request; 0.1 adds at most a tenth to the load.
     min_per_s: retries a second granted whatever the traffic, so that a quiet client may retry.
         They may be spent at once: a burst of `min_per_s * window_s`.
     window_s: seconds of traffic that count; longer allows a larger burst after busy times.
@@ -22,25 +22,19 @@ class RetryBudget:
             raise ValueError(f"negative: {ratio=}, {min_per_s=}")
         self.ratio = ratio
         self._reserve = min_per_s * window_s
-        self._requests = SlidingCount(window_s)
         self._retries = SlidingCount(window_s)
 
-    def on_request(self, now: float) -> None:
-        """Count a first attempt (never a retry) at `now` (seconds)."""
-        self._requests.add(1, now)
-
-    def balance(self, now: float) -> float:
-        """Retries that could still be granted at `now` (seconds)."""
-        earned = self.ratio * self._requests.total(now) + self._reserve
+    def balance(self, now: float, answered: int) -> float:
+        """Retries that could still be granted at `now` (seconds). answered: requests that were
+        answered within the last `window_s` seconds (gRPC's `retryThrottling` counts successes
+        too)."""
+        earned = self.ratio * answered + self._reserve
         return max(0.0, earned - self._retries.total(now))
 
-    def has_retry(self, now: float) -> bool:
-        """Whether one retry may be made at `now` (seconds)."""
-        return self.balance(now) >= 1.0 - 1e-9
+    def has_retry(self, now: float, answered: int) -> bool:
+        """Whether one retry may be made at `now`; where not, fail at once, do not wait for one."""
+        return self.balance(now, answered) >= 1.0 - 1e-9
 
-    def try_retry(self, now: float) -> bool:
-        """Take one retry; False where the budget is spent (fail at once, do not wait for it)."""
-        if not self.has_retry(now):
-            return False
+    def retried(self, now: float) -> None:
+        """One retry was made at `now` (seconds)."""
         self._retries.add(1, now)
-        return True

@@ -25,6 +25,9 @@ class Silences:
     """Of one model version. All times: seconds of `time.monotonic()`."""
 
     def __init__(self) -> None:
+        self.troubled = False
+        """Whether anything was ever silent or unserved: as long as not, no question needs
+        asking."""
         self._count = 0
         self._doubted = -inf
         self._probe_at = 0.0
@@ -42,12 +45,14 @@ class Silences:
 
     def silent(self, now: float) -> None:
         """None came in good time."""
+        self.troubled = True
         self._count += 1
         if self._count >= FEW:
             self._doubted = now + DOUBT_FOR
 
     def unserved(self, now: float) -> None:
         """Nobody listens, as the server says; or who does cannot serve, as it says itself."""
+        self.troubled = True
         self._doubted = now + DOUBT_FOR
 
     @property

@@ -257,7 +257,7 @@ class HandoverPolicy:
             peer.asked = -inf
 
     def _trust(self, peer: _Peer, now: float) -> None:
-        if now >= peer.paused_until:
+        if peer.paused_until > -inf and now >= peer.paused_until:
             peer.refusals.reset()
 
     def _silent_at(self, kept: _Kept, peer: _Peer) -> float:
