@@ -22,17 +22,14 @@ class TokenBucket:
 
     def tokens(self, now: float) -> float:
         """Tokens held at `now` (seconds); a clock that steps back changes nothing."""
-        at = self._at
-        if at is None:
-            self._at = now
-        elif now > at:
-            self._tokens = min(self.burst, self._tokens + (now - at) * self.rate)
-            self._at = now
-        return self._tokens
+        if self._at is None or now <= self._at:
+            return self._tokens
+        return min(self.burst, self._tokens + (now - self._at) * self.rate)
 
     def take(self, now: float, amount: float = 1.0) -> bool:
         """Take `amount` tokens, all or none."""
-        if self.tokens(now) < amount:
+        self._refill(now)
+        if self._tokens < amount:
             return False
         self._tokens -= amount
         return True
@@ -41,8 +38,12 @@ class TokenBucket:
         """Change the refill (tokens a second) from `now` (seconds) on."""
         if not rate >= 0:
             raise ValueError(f"rate >= 0: {rate}")
-        self.tokens(now)
+        self._refill(now)
         self.rate = rate
+
+    def _refill(self, now: float) -> None:
+        self._tokens = self.tokens(now)
+        self._at = now if self._at is None else max(self._at, now)
 
 
 class Quotas:
