@@ -143,6 +143,7 @@ class Mesh:
         Until cancelled."""
         while True:
             await beat(TEND_EVERY)
+            self.requester.tend()
             self.lender.tend()
             self.socket.tend()
             if self._known_peers is None and self.lender.host:

@@ -5,7 +5,7 @@ of load (Dean, Barroso: "The Tail at Scale", CACM 2013). A budget holds it there
 slow, which is when hedging would do harm.
 """
 
-from swarm.flow.window import SlidingCount
+from swarm.flow.retry import RetryBudget
 
 
 class Hedger:
@@ -28,15 +28,13 @@ class Hedger:
     ) -> None:
         if not (0 <= fraction <= 1 and min_delay_s >= 0):
             raise ValueError(f"0 <= fraction <= 1, min_delay_s >= 0: {fraction}, {min_delay_s}")
-        self._fraction = fraction
-        self._requests = SlidingCount(window_s)
-        self._hedges = SlidingCount(window_s)
+        self._budget = RetryBudget(fraction, min_per_s=0.0, window_s=window_s)
         self._min_delay_s = min_delay_s
         self._min_samples = min_samples
 
     def on_request(self, now: float) -> None:
         """Count a first copy sent at `now` (seconds)."""
-        self._requests.add(1, now)
+        self._budget.on_requests(1, now)
 
     def delay_s(
         self, percentile_s: float, samples: int, remaining_s: float, p50_s: float
@@ -54,7 +52,4 @@ class Hedger:
 
     def try_hedge(self, now: float) -> bool:
         """Take one hedge from the budget at `now` (seconds), the delay having passed."""
-        if self._hedges.total(now) + 1 > self._fraction * self._requests.total(now) + 1e-9:
-            return False
-        self._hedges.add(1, now)
-        return True
+        return self._budget.try_retry(now)

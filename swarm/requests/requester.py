@@ -84,6 +84,7 @@ class Requester:
         self._lender = routes.lender
         self._picker = picker
         self._budget = RetryBudget(RETRIES_PER_REQUEST, RETRIES_PER_SECOND)
+        self._uncounted = 0  # requests that the retry budget has not been told of
         self._hedger = Hedger()
         self._rng = random.Random()
         self._requests: dict[str, UnderWay] = {}  # by reply subject
@@ -116,6 +117,7 @@ class Requester:
         reply = self._link.expect(self._answer)
         request = UnderWay(ask, reply, Tried(ask.delivery == FAST, started))
         self._requests[reply] = request
+        self._uncounted += 1
         result: Result | None = None
         try:
             result = await self._answered(request)
@@ -131,6 +133,12 @@ class Requester:
             # The first lane, if it was full, has room when the next request is answered.
             result.retry_after = result.retry_after or version.admission.pace
         return result
+
+    def tend(self) -> None:
+        """Call about every second: tell the retry budget of the requests since the last call."""
+        if self._uncounted:
+            self._budget.on_requests(self._uncounted, time.monotonic())
+            self._uncounted = 0
 
     def _end(self, request: UnderWay, result: Result | None) -> None:
         if request.sending is not None:
@@ -179,6 +187,7 @@ class Requester:
     async def _again(self, request: UnderWay, outcome: Outcome) -> Result:
         """The first attempt came to `outcome`: ask again, as often as it makes sense."""
         loop = asyncio.get_running_loop()
+        self.tend()
         backoff = Backoff(RETRY_PAUSE, RETRY_PAUSE_MOST, self._rng)
         silences = self._silences(request.ask)
         while True:
@@ -192,7 +201,7 @@ class Requester:
                 silences,
                 now=now,
                 left=request.ask.deadline - loop.time(),
-                has_retry=self._budget.has_retry(now, self._answered_lately(request)),
+                has_retry=self._budget.has_retry(now),
                 pause=backoff.next(),
             )
             if step.do is Do.END:
@@ -209,7 +218,7 @@ class Requester:
                 continue
             silences.asked(now)
             if step.paid:
-                self._budget.retried(now)
+                self._budget.try_retry(now)
             meanwhile: Outcome = None
             if step.when_connected:
                 meanwhile = await self._connected(request)
@@ -219,10 +228,6 @@ class Requester:
                 outcome = meanwhile
             else:
                 outcome = await self._attempt(request)
-
-    def _answered_lately(self, request: UnderWay) -> int:
-        """Requests for the same model version that were answered within the budget's window."""
-        return self.admission(request.ask.info).latency.count
 
     async def _attempt(self, request: UnderWay) -> Outcome:
         """A result, the reason why it could not be sent, or None: no answer in good time. In fast
