@@ -151,7 +151,10 @@ class HandoverPolicy:
             self._crowded_until = now + CROWDED_FOR
         if now < self._crowded_until:
             patience = max(patience, self._crowded_patience)
-        quiet = max(SILENT_LEAST, self._silent_runs * run)
+        # A parcel that is given up as soon as that anyway is not asked for. On a loaded machine many
+        # event loops are silent for longer than a short run, and live.
+        asked = patience > self._crowded_patience
+        quiet = max(SILENT_LEAST, self._silent_runs * run) if asked else inf
         self._kept[key] = _Kept(peer, now, now + min(MOST_PATIENCE, patience), quiet)
         self._peer(peer, now).held += 1
 
