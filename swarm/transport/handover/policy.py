@@ -276,9 +276,10 @@ class HandoverPolicy:
             return
         if self._late < LATE_IN_A_ROW:
             return
-        # One run in a hundred takes longer than usual. Where the process lives, the pause is as
-        # long as the parcel was waited for: the next second of parcels need not be stored for it.
-        lives = asked == -inf
+        # One long run in a hundred takes longer than usual. Where the process was heard meanwhile,
+        # the pause is as long as the parcel was waited for: the next second of parcels need not be
+        # stored for it. Late short runs mean that event loops wait for a processor.
+        lives = asked == -inf and kept.quiet < inf
         pause = min(HANG_PAUSE, kept.until - kept.since) if lives else HANG_PAUSE
         peer.paused_until = max(peer.paused_until, now + pause)
 
