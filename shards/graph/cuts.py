@@ -7,8 +7,8 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 
-from shards.graph.graph import Graph, reads
-from shards.graph.infer import TensorType
+from shards.graph.graph import Graph, names_read
+from shards.graph.tensor_types import TensorType
 
 # A runtime computes these in the same pass as the operator before them.
 _ACTIVATIONS = frozenset(
@@ -24,7 +24,7 @@ _AFFINE = frozenset({"Add", "Mul", "Sub", "Div", "BatchNormalization"})
 _MULTIPLY = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 
 
-def sensible(graph: Graph, types: Mapping[str, TensorType]) -> list[int]:
+def sensible_cuts(graph: Graph, types: Mapping[str, TensorType]) -> list[int]:
     """Positions 1..n-1 where a cut costs little: no pair that belongs together is torn apart.
 
     Never between an operator and its activation, bias or scale; never at a dequantized tensor
@@ -54,7 +54,7 @@ def _torn(graph: Graph, name: str, position: int) -> bool:
     if maker.op_type in _ACTIVATIONS and any(node.op_type == "Mul" for node in after):
         # x * sigmoid(x): the gate and its argument are both alive in between.
         return any(
-            set(reads(node)) - {name} <= set(reads(maker))
+            set(names_read(node)) - {name} <= set(names_read(maker))
             for node in after
             if node.op_type == "Mul"
         )
@@ -62,7 +62,7 @@ def _torn(graph: Graph, name: str, position: int) -> bool:
         return True
     return maker.op_type in _MULTIPLY and any(
         node.op_type in _AFFINE
-        and all(graph.is_constant(other) for other in reads(node) if other != name)
+        and all(graph.is_constant(other) for other in names_read(node) if other != name)
         for node in after
     )
 
@@ -109,7 +109,7 @@ def _elements(kind: TensorType) -> float:
     return float(math.prod(dim if isinstance(dim, int) else 1 for dim in kind.shape))
 
 
-def thin(
+def thin_out(
     positions: Sequence[int], bytes_at: Mapping[int, int], costs: Sequence[float], limit: int
 ) -> list[int]:
     """At most `limit` positions: the lightest one of each equal share of the total cost.
@@ -131,7 +131,7 @@ def thin(
     return sorted(chosen | set(spare[: limit - len(chosen)]))
 
 
-def nearest(positions: Iterable[int], wanted: int) -> int | None:
+def nearest_position(positions: Iterable[int], wanted: int) -> int | None:
     """The position closest to `wanted`, the earlier one on a tie; None when there are none."""
     ordered = sorted(positions)
     index = bisect_left(ordered, wanted)

@@ -15,7 +15,7 @@ import onnx
 from onnx import ModelProto
 
 from shards.errors import ModelError
-from shards.split.source import PROTOBUF_LIMIT, normalize, size
+from shards.graph.source import PROTOBUF_LIMIT, normalize, weight_bytes
 
 
 def fuse(model: ModelProto, *, limit: int = PROTOBUF_LIMIT) -> ModelProto:
@@ -34,7 +34,7 @@ def fuse(model: ModelProto, *, limit: int = PROTOBUF_LIMIT) -> ModelProto:
         fused_path = Path(folder) / "fused.onnx"
         options.optimized_model_filepath = str(fused_path)
         loadable: Any
-        if size(model) < limit:
+        if weight_bytes(model) < limit:
             loadable = model.SerializeToString()
         else:
             loadable = str(Path(folder) / "whole.onnx")

@@ -16,7 +16,7 @@ from functools import cached_property
 from onnx import GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto, ValueInfoProto
 
 from shards.errors import ModelError
-from shards.split.source import bodies
+from shards.graph.source import subgraphs
 
 # A clone of one of these would draw other numbers in each shard.
 _RANDOM = frozenset(
@@ -51,7 +51,7 @@ class Graph:
         constant_nodes: dict[str, NodeProto] = {}
         nodes: list[NodeProto] = []
         for node in ordered:
-            if constant.issuperset(reads(node)) and not _is_random(node):
+            if constant.issuperset(names_read(node)) and not _is_random(node):
                 made = [name for name in node.output if name]
                 constant.update(made)
                 constant_nodes.update(dict.fromkeys(made, node))
@@ -82,7 +82,7 @@ class Graph:
         """Tensor to the indices of the nodes that read it, captures included, ascending."""
         found: dict[str, list[int]] = {name: [] for name in self.producer}
         for index, node in enumerate(self.nodes):
-            for name in reads(node):
+            for name in names_read(node):
                 if name in found:
                     found[name].append(index)
         return {name: tuple(users) for name, users in found.items()}
@@ -113,11 +113,11 @@ class Graph:
         return self.producer[tensor] + 1
 
 
-def reads(node: NodeProto) -> list[str]:
+def names_read(node: NodeProto) -> list[str]:
     """Names a node needs from outside: its inputs, and what its bodies capture; each once."""
     names = dict.fromkeys(name for name in node.input if name)
     for attribute in node.attribute:
-        for body in bodies(attribute):
+        for body in subgraphs(attribute):
             names.update(dict.fromkeys(_captures(body)))
     return list(names)
 
@@ -127,14 +127,14 @@ def _captures(graph: GraphProto) -> Iterator[str]:
     inner.update(tensor.name for tensor in graph.initializer)
     inner.update(tensor.values.name for tensor in graph.sparse_initializer)
     for node in graph.node:
-        yield from (name for name in reads(node) if name not in inner)
+        yield from (name for name in names_read(node) if name not in inner)
         inner.update(node.output)
     yield from (value.name for value in graph.output if value.name not in inner)
 
 
 def _is_random(node: NodeProto) -> bool:
     return node.op_type in _RANDOM or any(
-        _is_random(inner) for a in node.attribute for body in bodies(a) for inner in body.node
+        _is_random(inner) for a in node.attribute for body in subgraphs(a) for inner in body.node
     )
 
 
@@ -149,7 +149,7 @@ def _sorted(nodes: Sequence[NodeProto], known: Iterable[str]) -> list[NodeProto]
     waits: list[int] = []
     users: dict[int, list[int]] = {}
     for index, node in enumerate(nodes):
-        needed = [name for name in reads(node) if name not in available]
+        needed = [name for name in names_read(node) if name not in available]
         for name in needed:
             if name not in made_by:
                 raise ModelError(

@@ -15,7 +15,7 @@ import numpy as np
 
 from shards.errors import ModelError, RunError, RunTerminated
 from shards.runtimes.runtime import CancelToken, check_feeds
-from shards.runtimes.synthetic import TOLERANCE, random_feeds, worst
+from shards.runtimes.synthetic import TOLERANCE, random_feeds, worst_deviation
 from shards.specs import ORT_TYPES, TensorSpec
 
 log = logging.getLogger(__name__)
@@ -188,7 +188,7 @@ class OrtRuntime:
         finally:
             del reference
         apart = 0.0
-        if worst(expected, again) == 0.0:
+        if worst_deviation(expected, again) == 0.0:
             apart = self._settle(expected, feeds, tolerance)
         else:
             log.warning("no self-test: the model gives another result each time")
@@ -219,7 +219,7 @@ class OrtRuntime:
 
     def _apart(self, expected: Mapping[str, np.ndarray], feeds: Mapping[str, np.ndarray]) -> float:
         try:
-            return worst(expected, self._run(feeds, None))
+            return worst_deviation(expected, self._run(feeds, None))
         except RunError as error:
             log.warning("the optimised model fails where the plain one runs: %s", error)
             return float("inf")

@@ -86,7 +86,7 @@ def deviation(expected: np.ndarray, actual: np.ndarray) -> float:
     return difference / max(float(np.abs(wide).max()), float(np.finfo(np.float32).tiny))
 
 
-def worst(expected: Mapping[str, np.ndarray], actual: Mapping[str, np.ndarray]) -> float:
+def worst_deviation(expected: Mapping[str, np.ndarray], actual: Mapping[str, np.ndarray]) -> float:
     """The largest `deviation` over all tensors of two results."""
     if expected.keys() != actual.keys():
         return float("inf")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 
 # 1 Gbit/s, in bytes per millisecond: the link that a cut's bytes are priced at.
-BANDWIDTH = 125_000.0
+LINK_BYTES_PER_MS = 125_000.0
 
 
 def balance(segment_ms: Sequence[float], send_ms: Sequence[float], stages: int) -> list[int]:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from shards.errors import ModelError
-from shards.graph.extract import Flow
-from shards.graph.infer import TensorType
+from shards.graph.layer_range import LayerRange
+from shards.graph.tensor_types import TensorType
 from shards.runtimes.ort import make_session
-from shards.runtimes.synthetic import deviation, random_feeds, worst
+from shards.runtimes.synthetic import deviation, random_feeds, worst_deviation
 from shards.split.profile import Tensors, run_chain
 
 # Sizes to try for dynamic dimensions other than the batch: sequences, then pictures.
@@ -63,7 +63,7 @@ def find_example(
 
 def check_split(
     whole: bytes | None,
-    parts: Sequence[tuple[Flow, bytes | None]],
+    parts: Sequence[tuple[LayerRange, bytes | None]],
     types: Mapping[str, TensorType],
     feeds: Mapping[str, np.ndarray],
     *,
@@ -82,8 +82,8 @@ def check_split(
         names = [out.name for out in session.get_outputs()]
         runs = [dict(zip(names, session.run(names, dict(feeds)), strict=True)) for _ in range(2)]
         del session
-        apart = worst(runs[0], {name: basic.sent[-1][0][name] for name in names})
-        if worst(*runs) > 0.0:
+        apart = worst_deviation(runs[0], {name: basic.sent[-1][0][name] for name in names})
+        if worst_deviation(*runs) > 0.0:
             notes.append("not compared with the whole: the model draws random numbers")
         elif apart > tolerance:
             raise ModelError(
@@ -99,7 +99,7 @@ def check_split(
 
 
 def _batches(
-    parts: Sequence[tuple[Flow, bytes | None]],
+    parts: Sequence[tuple[LayerRange, bytes | None]],
     types: Mapping[str, TensorType],
     feeds: Mapping[str, np.ndarray],
 ) -> bool:

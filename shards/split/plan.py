@@ -12,13 +12,13 @@ from itertools import pairwise
 import numpy as np
 
 from shards.errors import ModelError, SplitError
-from shards.graph.cuts import cut_bytes, nearest, node_costs, sensible, thin
+from shards.graph.cuts import cut_bytes, nearest_position, node_costs, sensible_cuts, thin_out
 from shards.graph.graph import Graph
-from shards.graph.infer import TensorType
-from shards.split.balance import BANDWIDTH, balance
+from shards.graph.source import weight_bytes
+from shards.graph.tensor_types import TensorType
+from shards.split.balance import LINK_BYTES_PER_MS, balance
 from shards.split.profile import time_segments, time_stages
 from shards.split.refine import refine
-from shards.split.source import size
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ TOGETHER = 1 << 30  # bytes of a model whose stages are timed in turn
 
 
 @dataclass(frozen=True)
-class Request:
+class SplitOptions:
     """What the caller asked for; see `split`."""
 
     stages: int | None = None
@@ -39,7 +39,7 @@ class Request:
     edge_layers: int | None = None
     edge_cut: str | None = None
     profile: bool = True
-    bandwidth: float = BANDWIDTH
+    bandwidth: float = LINK_BYTES_PER_MS
 
 
 @dataclass
@@ -51,10 +51,10 @@ class Plan:
     notes: list[str] = field(default_factory=list)
 
 
-def plan(
+def plan_cuts(
     graph: Graph,
     types: Mapping[str, TensorType],
-    request: Request,
+    options: SplitOptions,
     *,
     sizes: Mapping[str, TensorType] | None = None,
     feeds: Mapping[str, np.ndarray] | None = None,
@@ -63,14 +63,14 @@ def plan(
 
     Raises SplitError when the graph cannot be split so, naming what is possible.
     """
-    _check(request)
+    _check(options)
     sizes = sizes or types
-    if request.cuts is not None:
-        return _by_name(graph, types, request)
-    stages = request.stages or 1
-    candidates = sensible(graph, types)
+    if options.cuts is not None:
+        return _by_name(graph, types, options)
+    stages = options.stages or 1
+    candidates = sensible_cuts(graph, types)
     notes: list[str] = []
-    edge = _edge(graph, types, request, candidates, stages, notes)
+    edge = _edge(graph, types, options, candidates, stages, notes)
     after = [position for position in candidates if position > (edge or 0)]
     if len(after) + 1 < stages:
         beyond = " after the edge's layers" if edge else ""
@@ -83,10 +83,10 @@ def plan(
         return Plan(edge, [], notes)
     bytes_at = {position: cut_bytes(graph, sizes, position) for position in after}
     costs = node_costs(graph, sizes)
-    chosen = thin(after, bytes_at, costs, max(MAX_CANDIDATES, 3 * stages))
+    chosen = thin_out(after, bytes_at, costs, max(MAX_CANDIDATES, 3 * stages))
     bounds = [edge or 0, *chosen, len(graph)]
-    segments = _timed(graph, types, bounds, feeds, notes) if request.profile else None
-    sends = [bytes_at[p] / request.bandwidth for p in chosen]
+    segments = _timed(graph, types, bounds, feeds, notes) if options.profile else None
+    sends = [bytes_at[p] / options.bandwidth for p in chosen]
     if segments is not None and feeds is not None:
         measure = _stage_times(graph, types, bounds, feeds, sum(segments) / stages)
         picked = refine(segments, sends, stages, measure)
@@ -96,63 +96,63 @@ def plan(
     return Plan(edge, [chosen[index] for index in picked], notes)
 
 
-def _check(request: Request) -> None:
-    if request.stages is not None and request.stages < 1:
-        raise SplitError(f"at least one stage is needed, not {request.stages}")
-    if request.cuts is not None and request.stages not in (None, len(request.cuts) + 1):
+def _check(options: SplitOptions) -> None:
+    if options.stages is not None and options.stages < 1:
+        raise SplitError(f"at least one stage is needed, not {options.stages}")
+    if options.cuts is not None and options.stages not in (None, len(options.cuts) + 1):
         raise SplitError(
-            f"{len(request.cuts)} cuts make {len(request.cuts) + 1} stages, not {request.stages}: "
+            f"{len(options.cuts)} cuts make {len(options.cuts) + 1} stages, not {options.stages}: "
             "give either cuts or stages"
         )
-    if request.edge_layers is not None and request.edge_cut is not None:
+    if options.edge_layers is not None and options.edge_cut is not None:
         raise SplitError("give either edge_layers or edge_cut, not both")
-    if request.edge_layers is not None and request.edge_layers < 0:
-        raise SplitError(f"edge_layers counts layers, and cannot be {request.edge_layers}")
+    if options.edge_layers is not None and options.edge_layers < 0:
+        raise SplitError(f"edge_layers counts layers, and cannot be {options.edge_layers}")
 
 
 def _edge(
     graph: Graph,
     types: Mapping[str, TensorType],
-    request: Request,
+    options: SplitOptions,
     candidates: Sequence[int],
     stages: int,
     notes: list[str],
 ) -> int | None:
-    if request.edge_cut is not None:
-        return _position(graph, types, request.edge_cut)
-    if not request.edge_layers:
+    if options.edge_cut is not None:
+        return _position(graph, types, options.edge_cut)
+    if not options.edge_layers:
         return None
     # The stages behind the edge need their cuts, too.
     usable = candidates[: len(candidates) - (stages - 1)] if stages > 1 else candidates
-    found = nearest(usable, request.edge_layers)
+    found = nearest_position(usable, options.edge_layers)
     if found is None:
         raise SplitError(
             f"the graph has {len(candidates)} sensible cuts, too few for an edge and {stages} "
             f"stages: {max(0, len(candidates))} stages are possible behind an edge",
             possible=max(0, len(candidates)),
         )
-    if found != request.edge_layers:
+    if found != options.edge_layers:
         _note(
             notes,
-            f"edge_layers {request.edge_layers} moved to {found}, the nearest place to cut well",
+            f"edge_layers {options.edge_layers} moved to {found}, the nearest place to cut well",
         )
     return found
 
 
-def _by_name(graph: Graph, types: Mapping[str, TensorType], request: Request) -> Plan:
+def _by_name(graph: Graph, types: Mapping[str, TensorType], options: SplitOptions) -> Plan:
     notes: list[str] = []
-    cuts = sorted(_position(graph, types, cut) for cut in request.cuts or ())
+    cuts = sorted(_position(graph, types, cut) for cut in options.cuts or ())
     if len(set(cuts)) != len(cuts):
         raise SplitError("two of the cuts lie at the same place: each must be after the one before")
     edge: int | None = None
-    if request.edge_cut is not None:
-        edge = _position(graph, types, request.edge_cut)
-    elif request.edge_layers:
-        good = [p for p in sensible(graph, types) if not cuts or p < cuts[0]]
-        edge = _edge(graph, types, request, good, 1, notes)
+    if options.edge_cut is not None:
+        edge = _position(graph, types, options.edge_cut)
+    elif options.edge_layers:
+        good = [p for p in sensible_cuts(graph, types) if not cuts or p < cuts[0]]
+        edge = _edge(graph, types, options, good, 1, notes)
     if edge is not None and cuts and edge >= cuts[0]:
         raise SplitError("the edge's layers must end before the first cut")
-    well = set(sensible(graph, types))
+    well = set(sensible_cuts(graph, types))
     for position in cuts:
         if 0 < position < len(graph) and position not in well:
             _note(
@@ -212,7 +212,7 @@ def _stage_times(
     """How long the stages between chosen ones of `bounds` take, while that is worth knowing."""
     until = time.monotonic() + REFINE_S
     # All sessions at once hold the weights once more.
-    timer = time_stages if size(graph.model) < TOGETHER else time_segments
+    timer = time_stages if weight_bytes(graph.model) < TOGETHER else time_segments
 
     def measure(picked: Sequence[int]) -> list[float] | None:
         if mean_ms < LEAST_MS or time.monotonic() > until:

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from shards.errors import ModelError
-from shards.graph.extract import Flow, extract, flow
 from shards.graph.graph import Graph
-from shards.graph.infer import TensorType
+from shards.graph.layer_range import LayerRange, extract, layer_range
+from shards.graph.tensor_types import TensorType
 from shards.runtimes.ort import Level, make_session
 
 Tensors = Mapping[str, np.ndarray]
@@ -35,7 +35,7 @@ class Trace:
 
 
 def run_chain(
-    parts: Sequence[tuple[Flow, bytes | None]],
+    parts: Sequence[tuple[LayerRange, bytes | None]],
     feeds: Sequence[Tensors],
     *,
     level: Level = "all",
@@ -93,7 +93,7 @@ def time_segments(
     for start, end in pairwise(ends):
         # Extracted one at a time: together they would hold all weights once more.
         last = end == len(graph)
-        part = flow(graph, start, end, first=start == 0, last=last)
+        part = layer_range(graph, start, end, first=start == 0, last=last)
         trace = run_chain(
             [(part, extract(graph, part, types))], [current], budget_s=budget_s / len(ends)
         )
@@ -117,7 +117,7 @@ def time_stages(
     """
     ends = list(dict.fromkeys((0, *boundaries)))
     parts = [
-        flow(graph, start, end, first=start == 0, last=end == len(graph))
+        layer_range(graph, start, end, first=start == 0, last=end == len(graph))
         for start, end in pairwise(ends)
     ]
     runs: dict[int, Callable[[], Any]] = {}  # by where the part starts; one may have no layers
@@ -156,7 +156,7 @@ def _rounds(runs: Sequence[Callable[[], object]], budget_s: float) -> list[float
     return [statistics.median(taken) for taken in times]
 
 
-def _bound(session: Any, part: Flow, tensors: Tensors) -> Callable[[], Any]:
+def _bound(session: Any, part: LayerRange, tensors: Tensors) -> Callable[[], Any]:
     """A run of the session on what it needs of `tensors`: `part.outputs`, in order."""
     feeds = {name: tensors[name] for name in part.inputs}
     return partial(session.run, list(part.outputs), feeds)

@@ -12,18 +12,18 @@ import numpy as np
 from onnx import ModelProto
 
 from shards.errors import ModelError
-from shards.graph.extract import Flow, extract, flow
 from shards.graph.fuse import fuse
 from shards.graph.graph import Graph
-from shards.graph.infer import TensorType, infer
+from shards.graph.layer_range import LayerRange, extract, layer_range
+from shards.graph.source import PROTOBUF_LIMIT, read_model, weight_bytes
+from shards.graph.tensor_types import TensorType, infer_types
 from shards.manifest import LighterModel, Manifest, Shard, check_token, sha256
 from shards.runtimes.ort import make_session
 from shards.runtimes.synthetic import TOLERANCE, TOLERANCE_HALF, TOLERANCE_QUANTIZED
 from shards.specs import TensorSpec
-from shards.split.balance import BANDWIDTH
+from shards.split.balance import LINK_BYTES_PER_MS
 from shards.split.check import Report, check_split, find_example
-from shards.split.plan import Plan, Request, plan
-from shards.split.source import PROTOBUF_LIMIT, read_model, size
+from shards.split.plan import Plan, SplitOptions, plan_cuts
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def split(
     lighter: bytes | None = None,
     profile: bool = True,
     example: Mapping[str, np.ndarray] | None = None,
-    bandwidth: float = BANDWIDTH,
+    bandwidth: float = LINK_BYTES_PER_MS,
     created: str | None = None,
 ) -> SplitResult:
     """Split a model, given as a path or as bytes, into `stages` shards of equal measured time.
@@ -66,19 +66,19 @@ def split(
     """
     check_token("model name", name)
     check_token("model version", version)
-    request = Request(stages, cuts, edge_layers, edge_cut, profile, bandwidth)
+    options = SplitOptions(stages, cuts, edge_layers, edge_cut, profile, bandwidth)
     source, digest = read_model(model)
     graph = Graph.of(fuse(source))
     del source
-    types = infer(graph)
+    types = infer_types(graph)
     _check_crossing(graph, types)
     lighter_file = _check_lighter(lighter, graph, types)
     whole = _whole(graph, types)
     feeds, reason = find_example(whole, [types[n] for n in graph.inputs], example)
     sizes = types
     if feeds is not None:
-        sizes = infer(graph, {key: array.shape for key, array in feeds.items()})
-    found = plan(graph, types, request, sizes=sizes, feeds=feeds)
+        sizes = infer_types(graph, {key: array.shape for key, array in feeds.items()})
+    found = plan_cuts(graph, types, options, sizes=sizes, feeds=feeds)
     parts = [(part, extract(graph, part, types)) for part in _flows(graph, found)]
     tolerance = _tolerance(graph, types)
     if feeds is None:
@@ -119,24 +119,24 @@ def split(
     return SplitResult(Manifest.from_json(manifest.to_json()), files, notes)
 
 
-def _flows(graph: Graph, found: Plan) -> list[Flow]:
+def _flows(graph: Graph, found: Plan) -> list[LayerRange]:
     bounds = [0, *([] if found.edge is None else [found.edge]), *found.cuts, len(graph)]
     last = len(bounds) - 2
     return [
-        flow(graph, start, end, first=index == 0, last=index == last)
+        layer_range(graph, start, end, first=index == 0, last=index == last)
         for index, (start, end) in enumerate(pairwise(bounds))
     ]
 
 
 def _whole(graph: Graph, types: Mapping[str, TensorType]) -> bytes | None:
-    if size(graph.model) >= PROTOBUF_LIMIT:
+    if weight_bytes(graph.model) >= PROTOBUF_LIMIT:
         return None
-    return extract(graph, flow(graph, 0, len(graph), first=True, last=True), types)
+    return extract(graph, layer_range(graph, 0, len(graph), first=True, last=True), types)
 
 
 def _shard(
     stage: int,
-    part: Flow,
+    part: LayerRange,
     data: bytes | None,
     specs: Mapping[str, TensorSpec],
     compute_ms: float,
@@ -167,7 +167,9 @@ def _shard(
 
 
 def _specs(
-    types: Mapping[str, TensorType], parts: Sequence[tuple[Flow, bytes | None]], report: Report
+    types: Mapping[str, TensorType],
+    parts: Sequence[tuple[LayerRange, bytes | None]],
+    report: Report,
 ) -> dict[str, TensorSpec]:
     """Specifications of all crossing tensors; unknown ranks are taken from what was observed."""
     specs: dict[str, TensorSpec] = {}

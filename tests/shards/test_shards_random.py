@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from onnx import ModelProto
 from shard_graphs import he, make, node, same, value, whole
 
-from shards.graph.extract import extract, flow
 from shards.graph.fuse import fuse
 from shards.graph.graph import Graph
-from shards.graph.infer import infer
+from shards.graph.layer_range import extract, layer_range
+from shards.graph.source import normalize
+from shards.graph.tensor_types import infer_types
 from shards.split.balance import balance
 from shards.split.check import check_split
 from shards.split.profile import run_chain
-from shards.split.source import normalize
 
 UNARY = ("Relu", "Tanh", "Sigmoid", "Neg", "Identity", "Softplus")
 BINARY = ("Add", "Mul", "Sub", "Max")
@@ -74,9 +74,9 @@ def test_any_graph_cut_anywhere_computes_the_same(data: st.DataObject) -> None:
     positions = st.integers(0, len(graph))
     cuts = sorted(data.draw(st.lists(positions, max_size=4)))
     bounds = [0, *cuts, len(graph)]
-    types = infer(graph)
+    types = infer_types(graph)
     flows = [
-        flow(graph, a, b, first=i == 0, last=i == len(bounds) - 2)
+        layer_range(graph, a, b, first=i == 0, last=i == len(bounds) - 2)
         for i, (a, b) in enumerate(pairwise(bounds))
     ]
     parts = [(part, extract(graph, part, types)) for part in flows]

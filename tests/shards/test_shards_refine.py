@@ -16,7 +16,7 @@ import shards.split.plan
 from shards.errors import ModelError
 from shards.graph.fuse import fuse
 from shards.graph.graph import Graph
-from shards.graph.infer import infer
+from shards.graph.tensor_types import infer_types
 from shards.split.balance import balance
 from shards.split.profile import time_stages
 from shards.split.refine import ROUNDS, refine
@@ -120,7 +120,7 @@ def test_a_stage_without_layers_takes_nothing() -> None:
 
 def graph_of(layers: int = 6) -> tuple[Graph, Mapping[str, Any], dict[str, np.ndarray]]:
     graph = Graph.of(fuse(mlp(layers=layers)))
-    return graph, infer(graph), {"x": np.ones((1, 16), np.float32)}
+    return graph, infer_types(graph), {"x": np.ones((1, 16), np.float32)}
 
 
 def test_stages_are_timed_in_turn_on_what_the_one_before_sends() -> None:

@@ -80,12 +80,12 @@ def normalize(model: ModelProto) -> ModelProto:
     return model
 
 
-def size(model: ModelProto) -> int:
+def weight_bytes(model: ModelProto) -> int:
     """Bytes of a model's weights: what makes a message too large to serialize."""
-    return sum(weight_bytes(tensor) for tensor in tensors(model.graph))
+    return sum(tensor_bytes(tensor) for tensor in tensors(model.graph))
 
 
-def weight_bytes(tensor: TensorProto) -> int:
+def tensor_bytes(tensor: TensorProto) -> int:
     """Bytes of one weight as stored (typed fields are counted at their wire width)."""
     if tensor.HasField("raw_data"):
         return len(tensor.raw_data)
@@ -104,11 +104,11 @@ def tensors(graph: GraphProto) -> Iterator[TensorProto]:
         for attribute in node.attribute:
             if attribute.type == AttributeProto.TENSOR:
                 yield attribute.t
-            for body in bodies(attribute):
+            for body in subgraphs(attribute):
                 yield from tensors(body)
 
 
-def bodies(attribute: AttributeProto) -> list[GraphProto]:
+def subgraphs(attribute: AttributeProto) -> list[GraphProto]:
     """The graphs that an attribute holds."""
     if attribute.type == AttributeProto.GRAPH:
         return [attribute.g]

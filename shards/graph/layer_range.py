@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from onnx import ModelProto, NodeProto
 
 from shards.errors import SplitError
-from shards.graph.graph import Graph, reads
-from shards.graph.infer import TensorType
-from shards.split.source import PROTOBUF_LIMIT, bodies, size
+from shards.graph.graph import Graph, names_read
+from shards.graph.source import PROTOBUF_LIMIT, subgraphs, weight_bytes
+from shards.graph.tensor_types import TensorType
 
 
 @dataclass(frozen=True, slots=True)
-class Flow:
+class LayerRange:
     """Which tensors enter, leave and bypass the layers `[start, end)`, by name, in graph order."""
 
     start: int
@@ -26,7 +26,9 @@ class Flow:
     sends: tuple[str, ...]
 
 
-def flow(graph: Graph, start: int, end: int, *, first: bool = False, last: bool = False) -> Flow:
+def layer_range(
+    graph: Graph, start: int, end: int, *, first: bool = False, last: bool = False
+) -> LayerRange:
     """The flow through the layers `[start, end)`.
 
     The `first` stage takes every model input, needed or not; the `last` one gives the model's
@@ -36,17 +38,17 @@ def flow(graph: Graph, start: int, end: int, *, first: bool = False, last: bool 
     sends = graph.outputs if last else graph.live[end]
     arriving = set(receives)
     carries = tuple(name for name in sends if name in arriving)
-    needed = {name for node in graph.nodes[start:end] for name in reads(node)}
+    needed = {name for node in graph.nodes[start:end] for name in names_read(node)}
     inputs = tuple(name for name in receives if name in needed)
     if first:
         idle = arriving - needed - set(carries)
         inputs = tuple(name for name in receives if name in needed or name in idle)
     outputs = tuple(name for name in sends if name not in arriving)
-    return Flow(start, end, inputs, outputs, carries, receives, sends)
+    return LayerRange(start, end, inputs, outputs, carries, receives, sends)
 
 
 def extract(
-    graph: Graph, part: Flow, types: Mapping[str, TensorType], *, limit: int = PROTOBUF_LIMIT
+    graph: Graph, part: LayerRange, types: Mapping[str, TensorType], *, limit: int = PROTOBUF_LIMIT
 ) -> bytes | None:
     """The serialized model of one part, the same bytes for the same graph; None without layers.
 
@@ -56,7 +58,9 @@ def extract(
         return None
     source = graph.model
     nodes = graph.nodes[part.start : part.end]
-    wanted, clones = _constants(graph, [*(n for node in nodes for n in reads(node)), *part.outputs])
+    wanted, clones = _constants(
+        graph, [*(n for node in nodes for n in names_read(node)), *part.outputs]
+    )
     model = ModelProto(ir_version=source.ir_version, producer_name="swarm")
     model.graph.name = "shard"
     model.graph.node.extend(clones)
@@ -74,9 +78,9 @@ def extract(
     model.opset_import.extend(
         opset for opset in source.opset_import if _canonical(opset.domain) in domains
     )
-    if size(model) >= limit:
+    if weight_bytes(model) >= limit:
         raise SplitError(
-            f"layers [{part.start}, {part.end}) hold {size(model) / 2**30:.1f} GiB of weights, "
+            f"layers [{part.start}, {part.end}) hold {weight_bytes(model) / 2**30:.1f} GiB of weights, "
             "more than one file can (2 GiB): ask for more stages"
         )
     return bytes(model.SerializeToString(deterministic=True))
@@ -95,7 +99,7 @@ def _constants(graph: Graph, names: Iterable[str]) -> tuple[set[str], list[NodeP
         node = graph.constant_nodes.get(name)
         if node is not None:
             makers.add(id(node))
-            stack.extend(reads(node))
+            stack.extend(names_read(node))
     clones: dict[int, NodeProto] = {}
     for node in graph.constant_nodes.values():
         if id(node) in makers:
@@ -108,7 +112,7 @@ def _domains(nodes: Iterable[NodeProto]) -> set[str]:
     for node in nodes:
         found.add(_canonical(node.domain))
         for attribute in node.attribute:
-            for body in bodies(attribute):
+            for body in subgraphs(attribute):
                 found |= _domains(body.node)
     return found
 

@@ -9,9 +9,9 @@ from onnx import ModelProto, TensorProto, TypeProto, ValueInfoProto, helper
 
 from shards.errors import ModelError
 from shards.graph.graph import Graph
+from shards.graph.source import PROTOBUF_LIMIT, tensor_bytes, weight_bytes
 from shards.runtimes.ort import make_session
 from shards.specs import ORT_TYPES, TensorSpec
-from shards.split.source import PROTOBUF_LIMIT, size, weight_bytes
 
 # Weights above this many bytes cannot be shapes, axes or scales that inference has to look into.
 _SMALL = 4096
@@ -48,7 +48,9 @@ class TensorType:
         )
 
 
-def infer(graph: Graph, fixed: Mapping[str, Sequence[int]] | None = None) -> dict[str, TensorType]:
+def infer_types(
+    graph: Graph, fixed: Mapping[str, Sequence[int]] | None = None
+) -> dict[str, TensorType]:
     """Types of model inputs, outputs and every tensor a node makes.
 
     `fixed` gives sizes to model inputs, so that the sizes of everything else are concrete where
@@ -59,7 +61,7 @@ def infer(graph: Graph, fixed: Mapping[str, Sequence[int]] | None = None) -> dic
         session = make_session(_probe(graph, names, fixed, light=True), level="none")
     except ModelError:
         # A few kernels insist on constant weights.
-        if size(graph.model) >= PROTOBUF_LIMIT:
+        if weight_bytes(graph.model) >= PROTOBUF_LIMIT:
             raise
         session = make_session(_probe(graph, names, fixed, light=False), level="none")
     types = {
@@ -90,7 +92,7 @@ def _probe(
     probe.graph.node.extend(source.graph.node)
     probe.graph.sparse_initializer.extend(source.graph.sparse_initializer)
     for tensor in source.graph.initializer:
-        if light and weight_bytes(tensor) > _SMALL and tensor.name not in names:
+        if light and tensor_bytes(tensor) > _SMALL and tensor.name not in names:
             probe.graph.input.append(_declared(tensor))
         else:
             probe.graph.initializer.append(tensor)
