@@ -27,9 +27,10 @@ from shards.errors import (
     RunTerminated,
 )
 from shards.runtimes import ort as ort_module
-from shards.runtimes.load import StageRuntime, load_lighter, load_stage
+from shards.runtimes.load import load_lighter, load_stage
 from shards.runtimes.ort import OrtRuntime
-from shards.runtimes.runtime import CancelToken, check_feeds
+from shards.runtimes.runtime import CancelToken
+from shards.runtimes.stage import StageRuntime, check_feeds
 from shards.runtimes.synthetic import deviation, random_feeds
 from shards.specs import TensorSpec
 from shards.split.split import SplitResult, split
