@@ -19,7 +19,7 @@ from shards.graph.graph import Graph
 from shards.graph.tensor_types import infer_types
 from shards.split.balance import balance
 from shards.split.profile import time_stages
-from shards.split.refine import ROUNDS, refine
+from shards.split.refine import MOST_ROUNDS, refine
 from shards.split.split import split
 
 Measure = Callable[[Sequence[int]], "list[float] | None"]
@@ -67,7 +67,7 @@ def test_stages_are_never_less_even_than_by_the_segments_alone(
     assert measure.uneven(found) <= measure.uneven(balance(segments, sends, stages)) + 1e-9
 
 
-@given(cases(), st.integers(1, ROUNDS))
+@given(cases(), st.integers(1, MOST_ROUNDS))
 def test_no_cut_is_measured_twice_and_few_are(
     case: tuple[list[float], Stages, int], rounds: int
 ) -> None:
@@ -151,7 +151,7 @@ def test_a_split_goes_by_what_its_stages_take(monkeypatch: pytest.MonkeyPatch) -
         return [sum(3.0 if at < half else 1.0 for at in range(a, b)) for a, b in pairwise(ends)]
 
     monkeypatch.setattr(shards.split.plan, "time_stages", stages)
-    monkeypatch.setattr(shards.split.plan, "LEAST_MS", 0.0)
+    monkeypatch.setattr(shards.split.plan, "SHORTEST_STAGE_TO_REFINE", 0.0)
     monkeypatch.setattr(
         shards.split.plan, "time_segments", lambda g, t, bounds, f: [1.0] * (len(bounds) - 1)
     )
@@ -180,5 +180,5 @@ def test_stages_that_cannot_be_timed_are_those_of_the_segments(
         raise ModelError("no memory left")
 
     monkeypatch.setattr(shards.split.plan, "time_stages", fails)
-    monkeypatch.setattr(shards.split.plan, "LEAST_MS", 0.0)
+    monkeypatch.setattr(shards.split.plan, "SHORTEST_STAGE_TO_REFINE", 0.0)
     assert len(split(mlp(layers=6).SerializeToString(), name="m", stages=3).manifest.shards) == 3
