@@ -61,10 +61,10 @@ def split(
     bytes per millisecond: the bytes of a cut count as time of the stage that sends them. `created`
     is an RFC 3339 time, now by default.
 
-    Before this returns, the shards are compared with the whole model at the same optimisation level.
-    Any deviation is told in a note. Raises ModelError (invalid or unsupported model, or a deviation
-    above the model's tolerance), SplitError (cannot be split as asked), ManifestError (name or
-    version is no token).
+    Before this returns, the shards are compared with the whole model at the same optimisation
+    level. Any deviation is told in a note. Raises ModelError (invalid or unsupported model, or a
+    deviation above the model's tolerance), SplitError (cannot be split as asked), ManifestError
+    (name or version is no token).
     """
     check_token("model name", name)
     check_token("model version", version)
