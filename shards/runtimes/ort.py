@@ -63,10 +63,10 @@ def make_session(
         raise ModelError(f"ONNX Runtime refuses the model: {error}") from error
     # A fallback to another provider would hide a broken accelerator. Only for this fallback the
     # Python wrapper keeps the model's bytes (102 MB of a ResNet-50); the session has its own copy
-    # of the weights, and the library has no public way to release the bytes.
+    # of the weights.
     session.disable_fallback()
     if hasattr(session, "_model_bytes"):
-        session._model_bytes = None
+        session._model_bytes = None  # noqa: SLF001 (the library has no public way)
     return session
 
 

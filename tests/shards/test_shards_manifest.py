@@ -99,7 +99,7 @@ leaves = st.none() | st.integers() | st.text()
 
 
 @given(st.recursive(leaves, lambda x: st.lists(x) | st.dictionaries(st.text(), x)))
-def test_no_json_at_all_raises_anything_but_a_manifest_error(raw: object) -> None:
+def test_json_that_is_no_manifest_is_always_a_manifest_error(raw: object) -> None:
     with pytest.raises(ManifestError):
         Manifest.from_json(json.dumps(raw).encode())
 

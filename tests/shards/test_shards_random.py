@@ -64,7 +64,7 @@ def dags(draw: st.DrawFn) -> ModelProto:
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_any_graph_cut_anywhere_computes_the_same(data: st.DataObject) -> None:
+def test_any_graph_cut_anywhere_computes_what_the_whole_computes(data: st.DataObject) -> None:
     model = normalize(data.draw(dags()))
     ordered = Graph.of(model)
     del model.graph.node[:]
@@ -89,7 +89,7 @@ def test_any_graph_cut_anywhere_computes_the_same(data: st.DataObject) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(dags())
-def test_a_live_set_is_all_that_the_rest_needs_and_nothing_else(model: ModelProto) -> None:
+def test_the_live_tensors_are_exactly_those_that_later_layers_need(model: ModelProto) -> None:
     graph = Graph.of(normalize(model))
     for position in range(1, len(graph) + 1):
         before = {name for each in graph.nodes[:position] for name in each.output} | {*graph.inputs}

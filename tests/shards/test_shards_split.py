@@ -11,6 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 from shard_graphs import (
     chained,
+    floats,
     make,
     mlp,
     node,
@@ -32,10 +33,6 @@ from shards.graph.source import read_model
 from shards.graph.tensor_types import infer_types
 from shards.split.check import check_split
 from shards.split.split import SplitResult, split
-
-
-def floats(*shape: int, seed: int = 5) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
 def sent(result: SplitResult) -> list[set[str]]:
@@ -188,7 +185,7 @@ def test_an_example_that_does_not_run_is_refused() -> None:
     ("data", "reason"),
     [(b"", "no graph"), (b"\xff" * 40, "not an ONNX model"), (b"hello world", "not an ONNX model")],
 )
-def test_what_is_no_model_is_refused(data: bytes, reason: str) -> None:
+def test_bytes_and_text_that_are_no_model_are_refused(data: bytes, reason: str) -> None:
     with pytest.raises(ModelError, match=reason):
         split(data, name="m", stages=2)
 
@@ -226,7 +223,7 @@ def test_inputs_that_are_no_tensors_are_refused() -> None:
         split(model.SerializeToString(), name="m", stages=1)
 
 
-def test_text_is_refused() -> None:
+def test_tensors_of_text_are_refused() -> None:
     text = value("x", ["N"], TensorProto.STRING)
     model = make([node("Identity", ["x"], ["y"])], [text], [value("y", ["N"], TensorProto.STRING)])
     with pytest.raises(ModelError, match="cannot cross the mesh"):
@@ -274,7 +271,7 @@ def test_a_shard_too_large_for_one_file_asks_for_more_stages() -> None:
         extract(graph, part, infer_types(graph), limit=10_000)
 
 
-def test_shards_that_compute_something_else_are_never_handed_out() -> None:
+def test_shards_that_compute_something_else_than_the_whole_are_refused() -> None:
     graph = Graph.of(fuse(read_model(mlp().SerializeToString())[0]))
     other = Graph.of(fuse(read_model(mlp(layers=7).SerializeToString())[0]))
     types = infer_types(graph)
