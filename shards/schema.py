@@ -93,11 +93,6 @@ class Manifest:
         """How many stages the mesh runs, without the edge's own (stage 0)."""
         return sum(1 for shard in self.shards if shard.stage > 0)
 
-    @property
-    def has_edge(self) -> bool:
-        """Whether the edge runs the first layers itself."""
-        return any(shard.stage == 0 for shard in self.shards)
-
     def shard(self, stage: int) -> Shard:
         """The shard of one stage. Raises ManifestError when there is no such stage."""
         for shard in self.shards:

@@ -1,4 +1,4 @@
-"""What an ONNX graph consists of, and what can be taken out of it. Needs `onnx` and ONNX Runtime.
+"""ONNX graphs: reading, fusing, sorting, cutting. Needs `onnx` and ONNX Runtime.
 
 `source` reads a file, `fuse` optimises the whole model once, `graph` sorts its nodes and knows
 which tensors are alive where, `tensor_types` knows their types and shapes, `cuts` knows where a cut

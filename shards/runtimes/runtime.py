@@ -61,7 +61,7 @@ class CancelToken:
     def end(self) -> bool:
         """A runtime ends a run: `stop` is not called any more.
 
-        Returns whether `stop` was never called, so that what it acts on can be used again.
+        Returns whether `stop` was never called, so that the object that it stops can be used again.
         """
         with self._lock:
             self._stop = None

@@ -22,7 +22,7 @@ _BATCH_TOLERANCE = 1e-4
 
 @dataclass
 class CheckReport:
-    """What the examples showed.
+    """The outcome of running the examples.
 
     `times_ms` is the median time of each part, 0 where nothing ran. `shapes` has the shape of every
     tensor that crosses a cut, at batch 1. `batchable` says that two samples in one batch gave equal

@@ -48,7 +48,7 @@ class SplitOptions:
 class Plan:
     """The chosen positions, ascending: the end of the edge's layers (or None), then the cuts.
 
-    `notes` is what the caller should know about the choice.
+    `notes` tell the caller about the choice.
     """
 
     edge: int | None
@@ -67,16 +67,17 @@ def plan_cuts(
     """Choose the positions.
 
     `sizes` are the types with concrete shapes. `feeds` is an example input, without which nothing
-    is timed. Raises SplitError when the graph cannot be split as asked; it names what is possible.
+    is timed. Raises SplitError when the graph cannot be split as asked; its message says how
+    it can.
     """
     _check(options)
     sizes = sizes or types
     if options.cuts is not None:
-        return _by_name(graph, types, options)
+        return _plan_of_named_cuts(graph, types, options)
     stages = options.stages or 1
     candidates = sensible_cuts(graph, types)
     notes: list[str] = []
-    edge = _edge(graph, types, options, candidates, stages, notes)
+    edge = _edge_end(graph, types, options, candidates, stages, notes)
     after = [position for position in candidates if position > (edge or 0)]
     if len(after) + 1 < stages:
         beyond = " after the edge's layers" if edge else ""
@@ -117,7 +118,7 @@ def _check(options: SplitOptions) -> None:
         raise SplitError(f"edge_layers counts layers, and cannot be {options.edge_layers}")
 
 
-def _edge(
+def _edge_end(
     graph: Graph,
     types: Mapping[str, TensorType],
     options: SplitOptions,
@@ -127,7 +128,7 @@ def _edge(
 ) -> int | None:
     """The position where the edge's layers end; None without an edge. Raises SplitError."""
     if options.edge_cut is not None:
-        return _position(graph, types, options.edge_cut)
+        return _position_after(graph, types, options.edge_cut)
     if not options.edge_layers:
         return None
     # The stages behind the edge need the last candidates for their own cuts.
@@ -147,19 +148,21 @@ def _edge(
     return found
 
 
-def _by_name(graph: Graph, types: Mapping[str, TensorType], options: SplitOptions) -> Plan:
+def _plan_of_named_cuts(
+    graph: Graph, types: Mapping[str, TensorType], options: SplitOptions
+) -> Plan:
     """The plan for cuts that the caller named by tensors. Raises SplitError."""
     notes: list[str] = []
-    cuts = sorted(_position(graph, types, cut) for cut in options.cuts or ())
+    cuts = sorted(_position_after(graph, types, cut) for cut in options.cuts or ())
     if len(set(cuts)) != len(cuts):
         raise SplitError("two of the cuts lie at the same place: each must be after the one before")
     sensible = sensible_cuts(graph, types)
     edge: int | None = None
     if options.edge_cut is not None:
-        edge = _position(graph, types, options.edge_cut)
+        edge = _position_after(graph, types, options.edge_cut)
     elif options.edge_layers:
         before_cuts = [p for p in sensible if not cuts or p < cuts[0]]
-        edge = _edge(graph, types, options, before_cuts, 1, notes)
+        edge = _edge_end(graph, types, options, before_cuts, 1, notes)
     if edge is not None and cuts and edge >= cuts[0]:
         raise SplitError("the edge's layers must end before the first cut")
     for position in cuts:
@@ -170,7 +173,7 @@ def _by_name(graph: Graph, types: Mapping[str, TensorType], options: SplitOption
     return Plan(edge, cuts, notes)
 
 
-def _position(graph: Graph, types: Mapping[str, TensorType], cut: Sequence[str] | str) -> int:
+def _position_after(graph: Graph, types: Mapping[str, TensorType], cut: Sequence[str] | str) -> int:
     """The first position at which all named tensors exist. Raises SplitError."""
     names = [cut] if isinstance(cut, str) else list(cut)
     if not names:

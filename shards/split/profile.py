@@ -21,12 +21,12 @@ from shards.runtimes.ort import Level, make_session
 Tensors = Mapping[str, np.ndarray]
 
 # Rounds of timing. Parts that take microseconds need no more for a good median.
-MOST_ROUNDS = 50
+MOST_TIMING_ROUNDS = 50
 
 
 @dataclass
 class ChainRun:
-    """What was seen of a chain of parts.
+    """The times and tensors of one run through all parts.
 
     `times_ms[i]` is the median time of part i, 0 where nothing was timed. `sent[i]` holds the
     tensors that left part i, for each set of feeds. `shapes` has the shape of every tensor that
@@ -153,7 +153,7 @@ def _time_in_turn(runs: Sequence[Callable[[], object]], budget_s: float) -> list
     """
     times: list[list[float]] = [[] for _ in runs]
     until = time.perf_counter() + budget_s
-    for number in range(MOST_ROUNDS):
+    for number in range(MOST_TIMING_ROUNDS):
         if number and time.perf_counter() > until:
             break
         for run, taken in zip(runs, times, strict=True):

@@ -18,7 +18,7 @@ from shards.split.balance import balance
 # A stage's measured time differs by some percent from one measurement to the next. A smaller gain
 # than this part may be noise, so it is not taken.
 LEAST_GAIN = 0.02
-MOST_ROUNDS = 5
+MOST_REFINING_ROUNDS = 5
 
 
 def refine(
@@ -26,7 +26,7 @@ def refine(
     send_ms: Sequence[float],
     stages: int,
     measure: Callable[[Sequence[int]], Sequence[float] | None],
-    rounds: int = MOST_ROUNDS,
+    rounds: int = MOST_REFINING_ROUNDS,
 ) -> list[int]:
     """The boundaries of the most even stages that were measured; see `balance` for boundaries.
 

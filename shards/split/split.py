@@ -28,7 +28,7 @@ from shards.split.plan import Plan, SplitOptions, plan_cuts
 
 @dataclass(frozen=True)
 class SplitResult:
-    """A manifest, its files by name, and notes: what the caller should know about the split."""
+    """A manifest, its files by name, and notes for the caller about the split."""
 
     manifest: Manifest
     files: dict[str, bytes]

@@ -129,7 +129,6 @@ def test_stages_and_the_edge_are_counted_apart() -> None:
     manifest = split(
         mlp().SerializeToString(), name="m", stages=2, edge_cut="r1", profile=False
     ).manifest
-    assert manifest.has_edge
     assert manifest.stages == 2
     assert [shard.stage for shard in manifest.shards] == [0, 1, 2]
     assert manifest.shard(0).sends == manifest.shard(1).receives

@@ -19,7 +19,7 @@ from shards.graph.graph import Graph
 from shards.graph.tensor_types import infer_types
 from shards.split.balance import balance
 from shards.split.profile import time_stages
-from shards.split.refine import MOST_ROUNDS, refine
+from shards.split.refine import MOST_REFINING_ROUNDS, refine
 from shards.split.split import split
 
 Measure = Callable[[Sequence[int]], "list[float] | None"]
@@ -67,7 +67,7 @@ def test_refined_stages_are_never_less_even_than_those_cut_by_segments(
     assert measure.uneven(found) <= measure.uneven(balance(segments, sends, stages)) + 1e-9
 
 
-@given(cases(), st.integers(1, MOST_ROUNDS))
+@given(cases(), st.integers(1, MOST_REFINING_ROUNDS))
 def test_no_cut_is_measured_twice_and_none_beyond_the_rounds(
     case: tuple[list[float], Stages, int], rounds: int
 ) -> None:
