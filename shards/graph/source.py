@@ -1,7 +1,7 @@
-"""Reading an ONNX model, whatever it is stored as, into one normal form.
+"""Reading an ONNX model from a file or from bytes into one normal form.
 
-Normal form: weights inside the message, no initializer that is also an input, no training
-information. Everything else is left to the fusion pass, which the runtime does better.
+In normal form all weights are inside the message, no initializer is also an input, and there is no
+training information. The runtime's fusion pass does everything else.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, TensorProto
 
 from shards.errors import ModelError
 
-# Protobuf cannot serialize a message of 2 GiB or more. Some room is left for what is not weights.
+# Bytes of weights. Protobuf cannot serialize a message of 2 GiB or more; 16 MiB are left for nodes.
 PROTOBUF_LIMIT = 2**31 - 2**24
 
 
@@ -24,11 +24,11 @@ def read_model(source: bytes | os.PathLike[str] | str) -> tuple[ModelProto, str]
     """Read a model from a file (with its external data) or from bytes.
 
     Returns the model and the SHA-256 of its bytes, external data included. Raises ModelError when
-    it is not an ONNX model, or is bytes that refer to external data (give the path then).
+    this is not an ONNX model, and for bytes that refer to external data: only a path can.
     """
     if isinstance(source, bytes):
         model = _parse(source, "the model")
-        external = next((t for t in tensors(model.graph) if is_external(t)), None)
+        external = next((t for t in _stored_tensors(model.graph) if _is_external(t)), None)
         if external is not None:
             raise ModelError(
                 f"weight {external.name!r} lies in a file of its own, which bytes cannot refer to: "
@@ -42,7 +42,7 @@ def read_model(source: bytes | os.PathLike[str] | str) -> tuple[ModelProto, str]
         raise ModelError(f"cannot read {path}: {error}") from error
     model = _parse(data, str(path))
     digest = hashlib.sha256(data)
-    names = sorted({location(t) for t in tensors(model.graph) if is_external(t)})
+    names = sorted({_external_file(t) for t in _stored_tensors(model.graph) if _is_external(t)})
     try:
         # The library refuses locations outside the model's folder.
         onnx.load_external_data_for_model(model, str(path.parent))
@@ -58,8 +58,9 @@ def read_model(source: bytes | os.PathLike[str] | str) -> tuple[ModelProto, str]
 def normalize(model: ModelProto) -> ModelProto:
     """Bring a model into normal form, in place.
 
-    An initializer that is also listed as an input is a default that a caller may override; nobody
-    can in a mesh, and keeping it so would stop every fusion of that weight. It becomes a constant.
+    An initializer that is also listed as an input is a default value that a caller may override. No
+    caller of a mesh can, and the listing would stop every fusion of that weight, so it becomes a
+    constant. Raises ModelError for a model without outputs or with inputs that are no tensors.
     """
     graph = model.graph
     if not graph.output:
@@ -80,13 +81,13 @@ def normalize(model: ModelProto) -> ModelProto:
     return model
 
 
-def size(model: ModelProto) -> int:
-    """Bytes of a model's weights: what makes a message too large to serialize."""
-    return sum(weight_bytes(tensor) for tensor in tensors(model.graph))
+def weight_bytes(model: ModelProto) -> int:
+    """Bytes of all weights of a model. They decide whether the message can be serialized."""
+    return sum(tensor_bytes(tensor) for tensor in _stored_tensors(model.graph))
 
 
-def weight_bytes(tensor: TensorProto) -> int:
-    """Bytes of one weight as stored (typed fields are counted at their wire width)."""
+def tensor_bytes(tensor: TensorProto) -> int:
+    """Bytes of one weight as stored. Typed fields count with their width in the message."""
     if tensor.HasField("raw_data"):
         return len(tensor.raw_data)
     fields = 4 * (len(tensor.float_data) + len(tensor.int32_data))
@@ -94,8 +95,8 @@ def weight_bytes(tensor: TensorProto) -> int:
     return fields + 8 * wide
 
 
-def tensors(graph: GraphProto) -> Iterator[TensorProto]:
-    """Every stored tensor: initializers and attributes, bodies of If/Loop/Scan included."""
+def _stored_tensors(graph: GraphProto) -> Iterator[TensorProto]:
+    """All initializers and tensor attributes of a graph and its subgraphs."""
     yield from graph.initializer
     for sparse in graph.sparse_initializer:
         yield sparse.values
@@ -104,32 +105,32 @@ def tensors(graph: GraphProto) -> Iterator[TensorProto]:
         for attribute in node.attribute:
             if attribute.type == AttributeProto.TENSOR:
                 yield attribute.t
-            for body in bodies(attribute):
-                yield from tensors(body)
+            for subgraph in subgraphs(attribute):
+                yield from _stored_tensors(subgraph)
 
 
-def bodies(attribute: AttributeProto) -> list[GraphProto]:
-    """The graphs that an attribute holds."""
+def subgraphs(attribute: AttributeProto) -> list[GraphProto]:
+    """The graphs that an attribute holds, such as the branches of an If or the body of a Loop."""
     if attribute.type == AttributeProto.GRAPH:
         return [attribute.g]
     return list(attribute.graphs)
 
 
-def is_external(tensor: TensorProto) -> bool:
+def _is_external(tensor: TensorProto) -> bool:
     """Whether the tensor's bytes lie outside the message."""
     return bool(tensor.data_location == TensorProto.EXTERNAL)
 
 
-def location(tensor: TensorProto) -> str:
+def _external_file(tensor: TensorProto) -> str:
     """The file, relative to the model, that holds an external tensor."""
     return next((str(e.value) for e in tensor.external_data if e.key == "location"), "")
 
 
-def _parse(data: bytes, what: str) -> ModelProto:
+def _parse(data: bytes, title: str) -> ModelProto:
     try:
         model = onnx.load_model_from_string(data)
     except Exception as error:  # protobuf's own error type, which differs between backends
-        raise ModelError(f"{what} is not an ONNX model: {error}") from error
+        raise ModelError(f"{title} is not an ONNX model: {error}") from error
     if not model.HasField("graph") or not model.opset_import:
-        raise ModelError(f"{what} is not an ONNX model: it has no graph or no operator set")
+        raise ModelError(f"{title} is not an ONNX model: it has no graph or no operator set")
     return model
