@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -123,9 +123,9 @@ class Rig:
     layout: Layout
     workload: Workload
     directory: Path
-    rng: random.Random
     quick: bool
     link: CutLink | None = None
+    rng: random.Random = field(default_factory=lambda: random.Random(SEED), init=False)
 
     def node(self, role: str, index: int = 0) -> NodeProcess:
         """The index-th process of a role, in order of its first start."""
@@ -230,7 +230,7 @@ async def start_rig(layout: Layout, workload: Workload, quick: bool) -> AsyncIte
         server = server or local.server
         assert server is not None
         await push(local, workload.model.manifest.to_json(), workload.model.files)
-        rig = Rig(local, server, layout, workload, directory, random.Random(SEED), quick, link)
+        rig = Rig(local, server, layout, workload, directory, quick, link)
         for role in layout.roles():
             if link is not None and role == layout.remote:
                 arguments = ["--role", role, "--nats", url, "--mesh", local.name]

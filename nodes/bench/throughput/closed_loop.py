@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,6 +15,7 @@ from nodes.bench.contenders.usage import tree_cpu
 from nodes.bench.contenders.workload import WrongAnswer
 
 END_TIMEOUT = 5.0  # seconds
+LINE_TIMEOUT = 300.0  # seconds until a floor's process must be ready, or have run a slice
 LEAST_REQUESTS = 12  # in a slice
 
 
@@ -116,8 +118,14 @@ class WorkerLoad:
 
     @staticmethod
     def _line(worker: subprocess.Popen[str]) -> str:
+        """The next line of a process, which is killed when the line does not come in time."""
         assert worker.stdout is not None
-        line = worker.stdout.readline()
+        killing = threading.Timer(LINE_TIMEOUT, worker.kill)
+        killing.start()
+        try:
+            line = worker.stdout.readline()
+        finally:
+            killing.cancel()
         if not line:
             raise RuntimeError(f"a floor's process ended with {worker.wait(END_TIMEOUT)}")
         return line

@@ -39,15 +39,17 @@ class StandingPull:
         self._inbox = connection.new_inbox()
         self._asked = 0
         self._heard = time.monotonic()
+        self._watching: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Subscribe and park the first pull."""
+        """Subscribe, park the first pull and watch it from now on."""
         await self._connection.subscribe(
             self._inbox, cb=self._on_message, pending_bytes_limit=1 << 30
         )
         await self._top_up()
+        self._watching = asyncio.create_task(self._watch(), name="standing pull")
 
-    async def watch(self) -> None:
+    async def _watch(self) -> None:
         """Pull again when nothing, not even a heartbeat, was heard for a while."""
         while True:
             await asyncio.sleep(HEARTBEAT_S)
@@ -80,7 +82,7 @@ class StandingPull:
         await self._connection.publish(self._target, json.dumps(pull).encode(), reply=self._inbox)
 
 
-async def attach(connection: Any, stage: Stage, number: int) -> None:
+async def attach(connection: Any, stage: Stage, number: int) -> StandingPull:
     """Create one stage's durable pull consumer and keep a pull parked on it."""
     from nats.js.api import AckPolicy, ConsumerConfig
 
@@ -97,7 +99,7 @@ async def attach(connection: Any, stage: Stage, number: int) -> None:
     )
     pull = StandingPull(connection, Forwarder(connection, stage, number), name)
     await pull.start()
-    connection.standing_pull = asyncio.create_task(pull.watch())
+    return pull
 
 
 if __name__ == "__main__":

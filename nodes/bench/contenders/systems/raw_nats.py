@@ -145,8 +145,8 @@ class NatsContender(AsyncContender):
             self._processes.stop()
 
 
-Attach = Callable[[Any, Stage, int], Awaitable[None]]
-"""Subscribes a stage: connection, stage, its number."""
+Attach = Callable[[Any, Stage, int], Awaitable[object]]
+"""Subscribes a stage (connection, stage, its number); returns the owner of the stage's tasks."""
 
 
 def serve(attach: Attach, arguments: list[str]) -> None:
@@ -157,7 +157,8 @@ def serve(attach: Attach, arguments: list[str]) -> None:
 
     async def run() -> None:
         connection = await connect(url)
-        await attach(connection, Stage.load(directory, int(number)), int(number))
+        # The owner of the stage's tasks lives as long as the stage.
+        _owner = await attach(connection, Stage.load(directory, int(number)), int(number))
         await connection.flush()
         announce(ready)
         await asyncio.Event().wait()
