@@ -131,7 +131,7 @@ class Processes:
         return log.read_text(errors="replace").strip()[-limit:] if log.exists() else ""
 
     def stop(self, grace: float = 5.0) -> None:
-        """Ask all to end, wait, then kill what is left of them and of their descendants."""
+        """Ask all to end, wait, then kill the rest of them and of their descendants."""
         trees = [descendants(child.pid) for _, child in self._children]
         for _, child in reversed(self._children):
             if child.poll() is None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from nodes.bench.contenders.workload import Workload
 
 RUNS_A_STAGE = 5
-TIMEOUT = 60.0
+TIMING_TIMEOUT = 60.0
 """Seconds for all stages."""
 
 
@@ -26,7 +26,7 @@ def stage_times(directory: Path) -> list[float]:
         [sys.executable, "-m", __name__, str(directory)],
         capture_output=True,
         text=True,
-        timeout=TIMEOUT,
+        timeout=TIMING_TIMEOUT,
     )
     if done.returncode != 0:
         raise RuntimeError(f"the stages could not be timed: {done.stderr[-800:]}")

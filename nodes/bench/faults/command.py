@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from nodes.bench.faults.rig import BUDGET, Workload, make_workload, start_rig
+from nodes.bench.faults.rig import REQUEST_BUDGET, Workload, make_workload, start_rig
 from nodes.bench.faults.scenarios import SCENARIOS, Scenario
 from nodes.bench.faults.tables import misses, scenario_line, table
 from nodes.bench.faults.trials import play_scenario, scenario_entry
@@ -24,7 +24,7 @@ from nodes.life.process import set_up_logging
 from swarm.errors import InvalidArgument, SwarmError
 
 MOST_QUICK_TRIALS = 3  # trials up to which stops and cuts are short
-RATE = 100.0  # requests a second: the scenarios' targets hold at this rate
+REQUESTS_PER_S = 100.0  # requests a second: the scenarios' targets hold at this rate
 
 
 def run_failover(trials: int, scenarios: Sequence[str] | None, as_json: bool) -> int:
@@ -56,8 +56,8 @@ def run_failover(trials: int, scenarios: Sequence[str] | None, as_json: bool) ->
             "machine": machine(),
             "trials": trials,
             "quick": trials <= MOST_QUICK_TRIALS,
-            "requests_per_s": RATE,
-            "budget_ms": BUDGET * 1e3,
+            "requests_per_s": REQUESTS_PER_S,
+            "budget_ms": REQUEST_BUDGET * 1e3,
             "scenarios": played,
         }
         if as_json:
@@ -97,7 +97,7 @@ async def _play_layout(
             quick = trials <= MOST_QUICK_TRIALS
             async with start_rig(current.layout, workload, quick) as rig:
                 for current in left:
-                    played[current.name] = await play_scenario(rig, current, trials, RATE)
+                    played[current.name] = await play_scenario(rig, current, trials, REQUESTS_PER_S)
         except (SwarmError, TimeoutError) as error:
             played[current.name] = scenario_entry(
                 current, status="failed", reason=f"{type(error).__name__}: {error}", passed=False

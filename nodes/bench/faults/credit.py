@@ -19,7 +19,7 @@ from typing import Any
 from rich.table import Table
 
 from nodes.bench.faults.rig import Layout, Rig, Workload, make_workload, start_rig
-from nodes.bench.faults.scenarios import AFTER, Scenario, Targets, kill
+from nodes.bench.faults.scenarios import WINDOW_TAIL, Scenario, Targets, kill
 from nodes.bench.faults.trials import play_scenario
 from nodes.bench.report.figure import percentile
 from nodes.bench.report.machine import machine
@@ -63,7 +63,7 @@ async def _hang(rig: Rig) -> None:
         await asyncio.sleep(STOPPED_SECONDS)
     finally:
         node.signal(signal.SIGCONT)
-    await asyncio.sleep(AFTER)
+    await asyncio.sleep(WINDOW_TAIL)
     await rig.drain(node)
 
 
@@ -83,7 +83,7 @@ async def _measure(credit: int, workload: Workload, trials: int) -> dict[str, An
 
 
 async def _healthy(rig: Rig, rate: float) -> dict[str, Any]:
-    """The fallback's share of stage 2, and what the load looked like."""
+    """The fallback's share of stage 2, and the load's rate and latency."""
     async with rig.load(rate, IN_FLIGHT) as load:
         await asyncio.sleep(1.0)
         await load.take()

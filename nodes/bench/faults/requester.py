@@ -27,7 +27,7 @@ from swarm.ids import ulid
 from swarm.link import LinkMessage
 from swarm.wire.messages import Result
 
-TOLERANCE = 1e-4  # relative to the largest logit; shards and whole are optimised apart
+RELATIVE_TOLERANCE = 1e-4  # relative to the largest logit; shards and whole are optimised apart
 END_GRACE = 1.0  # seconds past the budget until `take` stops waiting for a request
 
 
@@ -124,7 +124,7 @@ class Load:
         if logits is None or logits.shape != (1, *expected.shape):
             return False
         error = float(np.abs(logits[0] - expected).max())
-        return error <= TOLERANCE * float(np.abs(expected).max())
+        return error <= RELATIVE_TOLERANCE * float(np.abs(expected).max())
 
     def _on_inbox_message(self, message: LinkMessage) -> None:
         """Sees every message to this client. PubAcks are JSON; results are MessagePack maps."""

@@ -31,7 +31,7 @@ from swarm.services.embedded import EmbeddedServer, die_with_parent
 from swarm.subjects import api
 
 LOCAL_BANDWIDTH = 1e6  # bytes a millisecond: loopback, so that compute decides the cuts
-BUDGET = 5.0  # seconds for every request
+REQUEST_BUDGET = 5.0  # seconds for every request
 READY_TIMEOUT = 30.0  # seconds that a node may take to come up, or to leave
 RETURN_TIMEOUT = 5.0  # seconds that a node may take to serve again after a hang or a cut
 STAGES = 3
@@ -95,7 +95,9 @@ class LoadProcess:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"take {self._file}\n".encode())
-        line = await asyncio.wait_for(self._process.stdout.readline(), BUDGET + READY_TIMEOUT)
+        line = await asyncio.wait_for(
+            self._process.stdout.readline(), REQUEST_BUDGET + READY_TIMEOUT
+        )
         if not line:
             raise Unavailable("the bench's own requester ended early")
         return dict(json.loads(self._file.read_text()))
@@ -183,7 +185,7 @@ class Rig:
             "data": str(self.workload.data),
             "rate": rate,
             "in_flight": in_flight,
-            "budget": BUDGET,
+            "budget": REQUEST_BUDGET,
         }
         process = await asyncio.create_subprocess_exec(
             sys.executable,

@@ -12,7 +12,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-PERIOD = 0.1  # seconds: the process runs for a share of each period and stands still for the rest
+QUOTA_PERIOD = (
+    0.1  # seconds: the process runs for a share of each period and stands still for the rest
+)
 
 
 @asynccontextmanager
@@ -37,7 +39,7 @@ async def starved(pid: int, share: float) -> AsyncIterator[str]:
 
 def _quota(pid: int, share: float) -> Path | None:
     """A new group with the process in it, or None where cgroups cannot be made."""
-    period, quota = int(PERIOD * 1e6), int(PERIOD * share * 1e6)
+    period, quota = int(QUOTA_PERIOD * 1e6), int(QUOTA_PERIOD * share * 1e6)
     name = f"swarm-bench-{os.getpid()}-{pid}"
     first = Path("/sys/fs/cgroup/cpu")
     root = first if first.is_dir() else Path("/sys/fs/cgroup")
@@ -78,6 +80,6 @@ async def _duty_cycle(pid: int, share: float) -> None:
     with contextlib.suppress(ProcessLookupError):
         while True:
             os.kill(pid, signal.SIGCONT)
-            await asyncio.sleep(max(0.001, PERIOD * share))
+            await asyncio.sleep(max(0.001, QUOTA_PERIOD * share))
             os.kill(pid, signal.SIGSTOP)
-            await asyncio.sleep(PERIOD * (1 - share))
+            await asyncio.sleep(QUOTA_PERIOD * (1 - share))

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
-MOST_LATE = 20.0  # ms that the requester may be late before its figures are doubted
+MOST_LATE_MS = 20.0  # ms that the requester may be late before its figures are doubted
 
 
 def table(doc: dict[str, Any]) -> Table:
@@ -53,7 +53,7 @@ def misses(doc: dict[str, Any]) -> Iterable[str]:
                     f"{verdict['measured']}, limit {verdict['limit']}"
                 )
         late = entry.get("lag_ms", {}).get("max", 0.0)
-        if late > MOST_LATE and not entry["passed"]:
+        if late > MOST_LATE_MS and not entry["passed"]:
             yield (
                 f"  note: {entry['scenario']}: the requester itself was {late:.0f} ms late once: "
                 "this machine was busy with something else"

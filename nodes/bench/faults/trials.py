@@ -14,9 +14,11 @@ from nodes.bench.faults.figures import Trial, scenario_figures
 from nodes.bench.faults.rig import Rig
 from nodes.bench.faults.scenarios import Scenario
 
-WARM_UP = 0.7  # seconds of load before the first trial
-QUIET = (0.5, 1.0)  # seconds before a fault: least and most
-SETTLE = 0.5  # seconds after a trial: a node that has just begun to serve is not yet as usual
+WARM_UP_SECONDS = 0.7  # seconds of load before the first trial
+QUIET_SECONDS = (0.5, 1.0)  # seconds before a fault: least and most
+SETTLE_SECONDS = (
+    0.5  # seconds after a trial: a node that has just begun to serve is not yet as usual
+)
 
 
 async def play_scenario(rig: Rig, scenario: Scenario, trials: int, rate: float) -> dict[str, Any]:
@@ -25,7 +27,7 @@ async def play_scenario(rig: Rig, scenario: Scenario, trials: int, rate: float) 
     rate: requests a second.
     """
     async with rig.load(rate) as load:
-        await asyncio.sleep(WARM_UP)
+        await asyncio.sleep(WARM_UP_SECONDS)
         await load.take()
         played = [await play_trial(rig, scenario) for _ in range(trials)]
         taken = await load.take()
@@ -40,7 +42,7 @@ async def play_trial(rig: Rig, scenario: Scenario) -> Trial:
     if scenario.prepare is not None:
         await scenario.prepare(rig)
     quiet = time.monotonic()
-    await asyncio.sleep(rig.rng.uniform(*QUIET))
+    await asyncio.sleep(rig.rng.uniform(*QUIET_SECONDS))
     fault = time.monotonic()
     await scenario.inflict(rig)
     end = time.monotonic()
@@ -50,7 +52,7 @@ async def play_trial(rig: Rig, scenario: Scenario) -> Trial:
         await rig.drain(node)
     await rig.revive(stayed_out)
     ready_again = time.monotonic()
-    await asyncio.sleep(SETTLE)
+    await asyncio.sleep(SETTLE_SECONDS)
     return Trial(quiet, fault, end, ready_again, len(stayed_out))
 
 

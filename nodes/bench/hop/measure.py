@@ -30,9 +30,10 @@ from nodes.bench.report.figure import Figure, percentile
 from nodes.bench.report.machine import machine
 
 OURS = ("mesh", "mesh_wire")
+"""The mesh's two ways: on one host, and with every message through the server."""
 IN_PROCESS = "inprocess"
 FLOORS = ("nats_core", "nats_jetstream", "nats_pull", IN_PROCESS)
-SHARES = {"p50": 0.50, "p90": 0.90, "p99": 0.99}
+PERCENTILES = {"p50": 0.50, "p90": 0.90, "p99": 0.99}
 MOST_SLICE_BYTES = 256 << 20
 """Features that a slice moves at most: with 8 MB, 32 requests instead of 150."""
 LEAST_REQUESTS = 20
@@ -62,7 +63,7 @@ class HopPlan:
 
 
 def measure_hop(plan: HopPlan, progress: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
-    """The document of `swarm bench hop`. Raises `WrongAnswer`, or what a start raises."""
+    """The document of `swarm bench hop`. Raises `WrongAnswer`, or the error of a start."""
     sizes = []
     figures: dict[str, Figure] = {}
     with tempfile.TemporaryDirectory(prefix="hop-") as root:
@@ -120,7 +121,7 @@ def _rounds(
             for name in names[first:] + names[:first]:
                 latencies = checked_latencies(running[name], workload, requests)
                 verified += len(latencies)
-                row[name] = {k: 1e3 * percentile(latencies, q) for k, q in SHARES.items()}
+                row[name] = {k: 1e3 * percentile(latencies, q) for k, q in PERCENTILES.items()}
             rounds.append(row)
         mesh = running.get("mesh")
         entries: dict[str, Any] = {"unavailable": absent, "verified": verified}
@@ -139,7 +140,7 @@ def summarise(rounds: Sequence[Round], hops: int) -> dict[str, Figure]:
     figures: dict[str, Figure] = {}
     names = list(rounds[0])
     for name in names:
-        for key in SHARES:
+        for key in PERCENTILES:
             total = [row[name][key] for row in rounds]
             figures[f"{name}/end_to_end_{key}_ms"] = Figure.of(total, "ms")
             if name != IN_PROCESS:
@@ -149,7 +150,7 @@ def summarise(rounds: Sequence[Round], hops: int) -> dict[str, Figure]:
         if own not in names or floor in (own, "mesh"):
             continue
         is_floor = floor not in OURS
-        for key in SHARES:
+        for key in PERCENTILES:
             ratios = [row[own][key] / row[floor][key] for row in rounds]
             figures[f"{own}/end_to_end_{key}_over_{floor}"] = Figure.of(ratios, "x", floor=is_floor)
             pairs = [(_hop(row, own, key, hops), _hop(row, floor, key, hops)) for row in rounds]

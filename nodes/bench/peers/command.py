@@ -1,4 +1,4 @@
-"""`swarm bench peers`: the mesh and the peers on the same stages, payloads and machine."""
+"""`swarm bench peers`: which contenders take part, and their result."""
 
 from __future__ import annotations
 

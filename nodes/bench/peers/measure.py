@@ -28,7 +28,7 @@ class Load:
     """``None``: the workload's own number."""
 
 
-LOADS: dict[str, Load] = {"tiny": Load(100, 1000, 4000), "large": Load(20, 100, 200)}
+LOAD_BY_KIND: dict[str, Load] = {"tiny": Load(100, 1000, 4000), "large": Load(20, 100, 200)}
 """The load of each kind of workload."""
 
 

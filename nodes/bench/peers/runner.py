@@ -20,7 +20,7 @@ from typing import Any
 from nodes.bench.contenders.catalogue import FLOOR
 from nodes.bench.contenders.processes import REPOSITORY, descendants, kill
 from nodes.bench.contenders.workload import Workload
-from nodes.bench.peers.measure import LOADS, Load, Row
+from nodes.bench.peers.measure import LOAD_BY_KIND, Load, Row
 from nodes.bench.peers.networks import KINDS, Kind, build_workload
 from nodes.bench.peers.summary import document
 
@@ -89,7 +89,7 @@ def run_peers(
     *,
     kinds: Sequence[Kind] = KINDS,
     rounds: int = 3,
-    loads: Mapping[str, Load] = LOADS,
+    loads: Mapping[str, Load] = LOAD_BY_KIND,
     on_row: Callable[[Row], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Measure every entrant ``rounds`` times on every workload; returns the JSON document.

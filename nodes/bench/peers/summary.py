@@ -11,7 +11,7 @@ from nodes.bench.contenders.workload import Workload
 from nodes.bench.peers.measure import Row
 from nodes.bench.report.machine import machine
 
-MEDIANS = (
+MEDIAN_KEYS = (
     "p50_ms",
     "p99_ms",
     "requests_per_s",
@@ -70,7 +70,7 @@ def summarise(rows: Sequence[Row], stages: Mapping[str, int]) -> list[dict[str, 
         entry |= {"status": "ok", "verified": sum(row["verified"] for row in own)}
         entry["in_flight"] = own[0]["in_flight"]
         entry["per_hop_ms"] = statistics.median(hops) if hops else None
-        for key in MEDIANS:
+        for key in MEDIAN_KEYS:
             values = [row[key] for row in own if row[key] is not None]
             entry[key] = statistics.median(values) if values else None
         entry["p99_over_p50"] = statistics.median(row["p99_ms"] / row["p50_ms"] for row in own)

@@ -1,4 +1,4 @@
-"""What every benchmark command does around its measurement: progress, result, errors."""
+"""The frame of every benchmark command around its measurement: progress, result, errors."""
 
 from __future__ import annotations
 

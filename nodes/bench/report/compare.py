@@ -21,7 +21,7 @@ Verdict = Literal["worse", "unclear", "same", "better"]
 BASELINE = Path(__file__).with_name("hop_baseline.json")
 """The stored result of `swarm bench hop`, to compare a fresh result with."""
 
-NOISE = 1.25
+NOISE_FACTOR = 1.25
 """The factor within which a change counts as noise, unless the caller names another margin."""
 
 
@@ -53,7 +53,9 @@ def read_document(path: str | Path) -> dict[str, Any]:
     return doc
 
 
-def compare(before: dict[str, Any], after: dict[str, Any], margin: float = NOISE) -> dict[str, Any]:
+def compare(
+    before: dict[str, Any], after: dict[str, Any], margin: float = NOISE_FACTOR
+) -> dict[str, Any]:
     """The figures that both documents have, the names that only one has, and what got worse.
 
     margin: the factor within which a change is noise. Raises `ValueError` when the documents are
@@ -137,7 +139,7 @@ def run_compare(
     from nodes.cli.console import print_json, report
 
     try:
-        result = compare(read_document(before), read_document(after), fail_above or NOISE)
+        result = compare(read_document(before), read_document(after), fail_above or NOISE_FACTOR)
     except ValueError as error:
         return report(error, as_json)
     if as_json:

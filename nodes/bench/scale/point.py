@@ -57,7 +57,7 @@ class Point:
 
 
 def manifest(model: str) -> bytes:
-    """A model of stages without layers: each passes on what it receives."""
+    """A model of stages without layers: each passes on the tensor that it receives."""
     spec = TensorSpec("x", "FP32", (1, VALUES_A_REQUEST))
     shards = tuple(
         Shard(k, 0, 0, "", "", 0, (), (), ("x",), (spec,), (spec,), 0.01)

@@ -22,7 +22,7 @@ COLUMNS = {
 
 
 def show(document: dict[str, Any]) -> None:
-    """A table for each sweep, then what grows with what."""
+    """A table for each sweep, then the sentences of its laws."""
     from rich import box
     from rich.table import Table
 

@@ -9,7 +9,7 @@ from nodes.bench.report.charts import new_chart, save_chart
 from nodes.bench.report.figure import Figure
 from nodes.bench.throughput.measure import FLOORS
 
-CONTENDERS = ("mesh", *FLOORS)
+DRAWN_CONTENDERS = ("mesh", *FLOORS)
 
 
 def show(document: dict[str, Any]) -> None:
@@ -68,7 +68,7 @@ def draw(document: dict[str, Any], path: Path) -> None:
     for pipeline in document["pipelines"]:
         name = pipeline["name"]
         workers = max(figures[f"{name}/{n}/workers/requests_per_s"]["value"] for n in levels)
-        for contender, style in zip(CONTENDERS, ("-o", ":", "--"), strict=True):
+        for contender, style in zip(DRAWN_CONTENDERS, ("-o", ":", "--"), strict=True):
             values = [
                 figures[f"{name}/{n}/{contender}/requests_per_s"]["value"] / workers for n in levels
             ]

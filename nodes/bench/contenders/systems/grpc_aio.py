@@ -16,7 +16,7 @@ from nodes.bench.contenders.processes import Processes, announce
 from nodes.bench.contenders.stage import Stage
 from nodes.bench.contenders.workload import Tensors, Workload, pack, unpack
 
-OPTIONS = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+NO_SIZE_LIMITS = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
 SERVICE, METHOD = "peers.Stage", "Run"
 NO_NEXT = "-"
 
@@ -47,7 +47,7 @@ class GrpcAio(AsyncContender):
     async def open(self) -> None:
         import grpc
 
-        self._channel = grpc.aio.insecure_channel(self._address, options=OPTIONS)
+        self._channel = grpc.aio.insecure_channel(self._address, options=NO_SIZE_LIMITS)
         self._call = self._channel.unary_unary(f"/{SERVICE}/{METHOD}")
 
     async def ask(self, inputs: Tensors) -> Tensors:
@@ -72,14 +72,14 @@ async def serve(ready: str, directory: str, number: str, following: str) -> None
     stage = Stage.load(directory, int(number))
     forward: Any = None
     if following != NO_NEXT:
-        channel = grpc.aio.insecure_channel(following, options=OPTIONS)
+        channel = grpc.aio.insecure_channel(following, options=NO_SIZE_LIMITS)
         forward = channel.unary_unary(f"/{SERVICE}/{METHOD}")
 
     async def run(request: bytes, context: Any) -> bytes:
         data = bytes(stage.run_bytes(request))
         return data if forward is None else await forward(data)
 
-    server = grpc.aio.server(options=OPTIONS)
+    server = grpc.aio.server(options=NO_SIZE_LIMITS)
     handler = grpc.unary_unary_rpc_method_handler(run)
     server.add_generic_rpc_handlers(
         (grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-_LIMIT = 1 << 24
+_MOST_BUFFERED_BYTES = 1 << 24
 
 
 class HttpError(RuntimeError):
@@ -45,7 +45,9 @@ class HttpClient:
         if self._idle:
             reader, writer = self._idle.pop()
         else:
-            reader, writer = await asyncio.open_connection("127.0.0.1", self._port, limit=_LIMIT)
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1", self._port, limit=_MOST_BUFFERED_BYTES
+            )
         try:
             length = sum(len(part) for part in body)
             lines = [f"{method} {path} HTTP/1.1", f"Host: 127.0.0.1:{self._port}"]

@@ -66,7 +66,7 @@ class StandingPull:
             self._asked -= 1
             await self._forwarder.on_message(message)
         elif status != "100":
-            # 404, 408, 409: this pull is over; what it still asked for will not come.
+            # 404, 408, 409: this pull is over; the messages that it still asked for will not come.
             self._asked -= int(headers.get("Nats-Pending-Messages", self._asked))
         await self._top_up()
 

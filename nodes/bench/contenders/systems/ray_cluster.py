@@ -11,7 +11,7 @@ from typing import Any
 from nodes.bench.contenders.processes import descendants
 
 OBJECT_STORE_BYTES = 256 * 1024 * 1024
-SEMAPHORES = Path("/dev/shm")
+SEMAPHORE_FOLDER = Path("/dev/shm")
 
 
 class RayCluster:
@@ -57,6 +57,6 @@ class RayCluster:
         self.api = None
         for owner in owners:
             for kind in ("hdr", "obj"):
-                for file in SEMAPHORES.glob(f"sem.{kind}{owner}-*"):
+                for file in SEMAPHORE_FOLDER.glob(f"sem.{kind}{owner}-*"):
                     with contextlib.suppress(OSError):
                         file.unlink()

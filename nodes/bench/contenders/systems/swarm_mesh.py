@@ -95,9 +95,11 @@ def manifest_of(workload: Workload) -> tuple[bytes, dict[str, bytes]]:
 
 @dataclass(slots=True)
 class RequestLog:
-    """What the client saw: latencies in seconds and ends (`time.perf_counter()`) of its requests,
-    both in order of the ends; refused: requests that a full first lane refused and that were sent
-    again."""
+    """The client's own records of its requests.
+
+    latencies: seconds. ends: `time.perf_counter()`; both in the order of the ends. refused:
+    requests that a full first lane refused and that were sent again.
+    """
 
     latencies: list[float] = field(default_factory=list)
     ends: list[float] = field(default_factory=list)
@@ -161,7 +163,7 @@ class Swarm(AsyncContender):
     @property
     def restarts(self) -> int:
         """How often a node's process has ended since all were ready; it should be 0. The mesh
-        answers all the same, so the answers alone would not show it."""
+        answers nevertheless, so the answers would not show it."""
         ended = sum(node.restarts + (not node.alive) for node in self._nodes)
         return int(ended) - self._restarts_at_start
 

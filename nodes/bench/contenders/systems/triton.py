@@ -21,10 +21,16 @@ from nodes.bench.contenders.processes import free_port
 from nodes.bench.contenders.systems.http_contender import HttpContender
 from nodes.bench.contenders.workload import Spec, Tensors, pack, unpack
 
-TYPES = {"float32": "FP32", "float16": "FP16", "int64": "INT64", "int32": "INT32", "uint8": "UINT8"}
+TRITON_TYPES = {
+    "float32": "FP32",
+    "float16": "FP16",
+    "int64": "INT64",
+    "int32": "INT32",
+    "uint8": "UINT8",
+}
 SHARED_MEMORY_BYTES = 64 * 1024 * 1024
 
-MODEL = '''"""A stage as a model of Triton's Python backend."""
+MODEL_SOURCE = '''"""A stage as a model of Triton's Python backend."""
 import sys
 
 sys.path[:0] = {path!r}
@@ -58,7 +64,7 @@ class Triton(HttpContender):
 
     def check(self) -> None:
         super().check()
-        unknown = {s.dtype for specs in self.workload.inputs for s in specs} - set(TYPES)
+        unknown = {s.dtype for specs in self.workload.inputs for s in specs} - set(TRITON_TYPES)
         if unknown:
             raise Unavailable(f"no Triton name here for {', '.join(sorted(unknown))}")
         if not _stub().exists():
@@ -121,7 +127,7 @@ class Triton(HttpContender):
             {
                 "name": spec.name,
                 "shape": list(spec.shape),
-                "datatype": TYPES[spec.dtype],
+                "datatype": TRITON_TYPES[spec.dtype],
                 "parameters": {"binary_data_size": spec.nbytes},
             }
             for spec in self.workload.inputs[0]
@@ -147,7 +153,7 @@ class Triton(HttpContender):
             folder = repository / f"stage-{number}"
             (folder / "1").mkdir(parents=True)
             (folder / "1" / "model.py").write_text(
-                MODEL.format(path=path, directory=directory, number=number)
+                MODEL_SOURCE.format(path=path, directory=directory, number=number)
             )
             config = {
                 **_io(f"stage-{number}", inputs, outputs),
@@ -179,7 +185,7 @@ class Triton(HttpContender):
 def _io(name: str, inputs: tuple[Spec, ...], outputs: tuple[Spec, ...]) -> dict[str, Any]:
     def entries(specs: tuple[Spec, ...]) -> list[dict[str, Any]]:
         return [
-            {"name": s.name, "data_type": f"TYPE_{TYPES[s.dtype]}", "dims": list(s.shape)}
+            {"name": s.name, "data_type": f"TYPE_{TRITON_TYPES[s.dtype]}", "dims": list(s.shape)}
             for s in specs
         ]
 
