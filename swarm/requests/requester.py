@@ -144,8 +144,9 @@ class Requester:
         key = (info.model, info.version)
         version = self._versions.get(key)
         if version is None:
-            version = self._versions[key] = ModelWay(self._routes, info, lambda:
-            len(self._requests)) if len(self._versions) > MOST_VERSIONS:
+            version = ModelWay(self._routes, info, lambda: len(self._requests))
+            self._versions[key] = version
+            if len(self._versions) > MOST_VERSIONS:
                 self._versions.popitem(last=False)[1].sender.close()
         return version
 

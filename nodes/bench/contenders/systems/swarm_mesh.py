@@ -170,12 +170,12 @@ class Swarm(AsyncContender):
     @property
     def lent(self) -> int:
         """How often the client lent tensors in shared memory instead of sending them."""
-        return int(self._mesh.claims.lent) if self._mesh is not None else 0
+        return int(self._mesh.lender.lent) if self._mesh is not None else 0
 
     @property
     def handed_over(self) -> int:
         """How often the client sent a message by the host's sockets instead of the server."""
-        return int(self._mesh.direct.sent) if self._mesh is not None else 0
+        return int(self._mesh.socket.sent) if self._mesh is not None else 0
 
     async def open(self) -> None:
         """A client learns where the nodes are only after it has asked often for a second. The
