@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from nodes.bench.cli import register
+from nodes.cli.bench import register
 from nodes.cli.settings import settings_callback
 
 app = typer.Typer(
@@ -199,20 +199,6 @@ def model_rollback(
     from nodes.cli.model import run_rollback
 
     raise typer.Exit(run_rollback(model, nats, mesh, json_))
-
-
-@bench_app.command("overload")
-def bench_overload(
-    seconds: Annotated[float, typer.Option(min=1, help="How long the overload lasts.")] = 30.0,
-    factor: Annotated[float, typer.Option(min=1, help="Offered load, in capacities.")] = 3.0,
-    budget: Annotated[str, typer.Option(help="Time for a request.")] = "100ms",
-    json_: Json = False,
-) -> None:
-    """Goodput, refusals and recovery at three times the capacity."""
-    from nodes.bench.overload import run_overload
-    from nodes.cli.console import duration
-
-    raise typer.Exit(run_overload(seconds, factor, duration(budget), json_))
 
 
 def main() -> None:

@@ -10,9 +10,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from swarm.errors import ResourceExhausted, Status, SwarmError
+from swarm.flow.silence import Silences
 from swarm.ids import ulid
 from swarm.model import ModelInfo
 from swarm.requests.attempts import Outcome, Tried
+from swarm.requests.model_way import ModelWay
 from swarm.transport.api import Sending
 from swarm.transport.parcel import Parcel
 from swarm.wire.messages import Result
@@ -60,14 +62,17 @@ class Ask:
 class UnderWay:
     """A request that waits for its answer.
 
-    reply: the subject of the answer. copies: attempts that were sent, and may still be computed.
-    refusal: why the last attempt failed of which that is known. first: the first attempt's parcel,
-    which alone may lend memory. sending: the last attempt. outcome: of the present wait.
+    reply: the subject of the answer. silences: of its model version and delivery mode. copies:
+    attempts that were sent, and may still be computed. refusal: why the last attempt failed of
+    which that is known. first: the first attempt's parcel, which alone may lend memory. sending:
+    the last attempt. outcome: of the present wait.
     """
 
     ask: Ask
     reply: str
     tried: Tried
+    version: ModelWay
+    silences: Silences
     copies: int = 0
     refusal: str = ""
     first: Parcel | None = None

@@ -16,8 +16,6 @@ from swarm.errors import DeadlineExceeded, DecodeError, Status, SwarmError, Unav
 from swarm.flow.backoff import Backoff
 from swarm.flow.hedge import Hedger
 from swarm.flow.retry import RetryBudget
-from swarm.flow.silence import Silences
-from swarm.flow.usual import Usual
 from swarm.link import LinkMessage
 from swarm.local.compact import decode_result
 from swarm.model import ModelInfo
@@ -35,14 +33,14 @@ from swarm.requests.attempts import (
     no_lane_took,
     unheard,
 )
+from swarm.requests.model_way import ModelWay
 from swarm.requests.request import FAST, Ask, Picker, UnderWay
 from swarm.shm import ShmError
 from swarm.subjects import ANY
 from swarm.transport.api import Event, Held, Left, Refused, Safe, Stored
 from swarm.transport.handover.words import WORDS
 from swarm.transport.parcel import Parcel
-from swarm.transport.stage_sender import Routes, StageSender
-from swarm.wire.hops import Hop
+from swarm.transport.stage_sender import Routes
 from swarm.wire.messages import Features, Result
 from swarm.wire.tensors import Claimed
 
@@ -53,23 +51,6 @@ MOST_ALONE = 4
 RETRY_PAUSE, RETRY_PAUSE_MOST = 0.005, 0.1  # seconds between attempts, doubled, with full jitter
 RETRIES_PER_REQUEST, RETRIES_PER_SECOND = 0.1, 5.0
 MOST_VERSIONS = 16  # model versions whose way to stage 1 is kept; the longest unused one goes
-
-
-class _Version:
-    """One model version: its admission, its way to stage 1, and how long its slowest stage
-    takes."""
-
-    def __init__(self, routes: Routes, info: ModelInfo, requester: Requester) -> None:
-        self.admission = ModelAdmission()
-        self.slowest = Usual(max((s.compute_ms / 1e3 for s in info.stages), default=0.0))
-        self.sender = StageSender(
-            routes, info, 1, lambda: self.slowest.seconds, lambda: requester.under_way
-        )
-
-    def ran(self, hops: tuple[Hop, ...]) -> None:
-        """A request was answered, over these hops."""
-        if hops:
-            self.slowest.add(max([hop.compute_us for hop in hops]) / 1e6)
 
 
 class Requester:
@@ -88,7 +69,7 @@ class Requester:
         self._hedger = Hedger()
         self._rng = random.Random()
         self._requests: dict[str, UnderWay] = {}  # by reply subject
-        self._versions: OrderedDict[tuple[str, str], _Version] = OrderedDict()
+        self._versions: OrderedDict[tuple[str, str], ModelWay] = OrderedDict()
         self.sent = 0  # attempts
         self.retries = 0
         self.hedges = 0
@@ -115,7 +96,8 @@ class Requester:
         except SwarmError as error:
             return ask.failed(error)
         reply = self._link.expect(self._answer)
-        request = UnderWay(ask, reply, Tried(ask.delivery == FAST, started))
+        silences = version.admission.fast if ask.delivery == FAST else version.admission.silences
+        request = UnderWay(ask, reply, Tried(ask.delivery == FAST, started), version, silences)
         self._requests[reply] = request
         self._uncounted += 1
         result: Result | None = None
@@ -158,18 +140,15 @@ class Requester:
             subject = self._routes.subjects.cancel(ask.info.model, ask.info.version)
             self._link.publish(subject, ask.id.encode())
 
-    def _version(self, info: ModelInfo) -> _Version:
+    def _version(self, info: ModelInfo) -> ModelWay:
         key = (info.model, info.version)
         version = self._versions.get(key)
         if version is None:
-            version = self._versions[key] = _Version(self._routes, info, self)
+            version = ModelWay(self._routes, info, lambda: len(self._requests))
+            self._versions[key] = version
             if len(self._versions) > MOST_VERSIONS:
                 self._versions.popitem(last=False)[1].sender.close()
         return version
-
-    def _silences(self, ask: Ask) -> Silences:
-        admission = self.admission(ask.info)
-        return admission.fast if ask.delivery == FAST else admission.silences
 
     # --- attempts ---------------------------------------------------------------------
 
@@ -189,7 +168,7 @@ class Requester:
         loop = asyncio.get_running_loop()
         self.tend()
         backoff = Backoff(RETRY_PAUSE, RETRY_PAUSE_MOST, self._rng)
-        silences = self._silences(request.ask)
+        silences = request.silences
         while True:
             failed = _failure(request, outcome)
             if outcome is not None:
@@ -261,9 +240,9 @@ class Requester:
         if outcome is None and tried.wants_fast and not tried.fast:
             tried.laneless = True  # and it says nothing of fast mode
         elif outcome is None:
-            self._silences(request.ask).silent(now)
+            request.silences.silent(now)
         elif tried.fast and (unheard(outcome) or unserved):
-            self._silences(request.ask).unserved(now)
+            request.silences.unserved(now)
         tried.silences = tried.silences + 1 if outcome is None else 0
 
     def _send(self, request: UnderWay, spare: bool = False) -> None:
@@ -273,7 +252,7 @@ class Requester:
             self._link.gather.together()
         now = time.monotonic()
         left = ask.deadline - asyncio.get_running_loop().time()
-        silences = self._silences(ask)
+        silences = request.silences
         doubtful = silences.troubled and silences.doubtful(now)
         if not spare:
             tried.fast = goes_fast(tried, doubtful)
@@ -304,7 +283,7 @@ class Requester:
         request.copies += 1
         self.sent += 1
         on = partial(self._event, request, parcel, spare)
-        sending = self._version(ask.info).sender.send(parcel, on)
+        sending = request.version.sender.send(parcel, on)
         if not spare:
             request.sending = sending
 
@@ -342,7 +321,7 @@ class Requester:
         """When to ask again, and when to send a second copy."""
         loop, ask, tried = asyncio.get_running_loop(), request.ask, request.tried
         left = ask.deadline - loop.time()
-        admission = self.admission(ask.info)
+        admission = request.version.admission
         p99 = admission.usual(tried.at) if tried.fast else 0.0
         lasting = tried.fast and admission.fast.lasting
         after = missing_after(tried, left, p99, lasting)
@@ -433,7 +412,7 @@ class Requester:
 
     def _take(self, request: UnderWay, result: Result) -> None:
         ok = result.status is Status.OK
-        silences = self._silences(request.ask)
+        silences = request.silences
         if silences.troubled:
             silences.heard(time.monotonic(), ok)
         if not counts(result, request.tried, silences):
@@ -442,7 +421,7 @@ class Requester:
             if ok:
                 hops = result.hops[len(request.ask.hops) :]
                 request.sending.answered(hops)
-                self._version(request.ask.info).ran(hops)
+                request.version.ran(hops)
             else:
                 request.sending.drop()
         _settle(request, result)

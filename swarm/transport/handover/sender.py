@@ -114,13 +114,13 @@ class HandoverSender:
             self._forget(handed)
             self._store(handed, late=False)
             return handed
-        parcel.loan.keep()
+        if parcel.loan.claims:
+            parcel.loan.keep()
         self._kept[handed.key] = handed
-        self._policy.handed(handed.key, peer, run, now, together)
+        due = self._policy.handed(handed.key, peer, run, now, together)
         self._tell(handed, HELD)
         if handed.over:
             return handed
-        due = self._policy.due(handed.key)
         if self._timer is None or due < self._planned:
             self._look_at(due)
         if together:
