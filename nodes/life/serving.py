@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from nodes.life.config import NodeConfig, check_payload, credit_of, lane_options
-from nodes.life.low_priority import gently_off_loop
+from nodes.life.low_priority import in_low_priority_thread
 from nodes.stage.jobs import INLINE_ALONE_BELOW, StageOptions
 from nodes.stage.outbox import NextLane, Outbox
 from nodes.stage.server import StageServer
@@ -83,7 +83,7 @@ async def load(
     if config.threads > 1:
         # The runtime's own threads would inherit the low priority, for good.
         return await asyncio.to_thread(build)
-    return await gently_off_loop(build)
+    return await in_low_priority_thread(build)
 
 
 class Serving:

@@ -15,14 +15,14 @@ from typer.testing import CliRunner
 import nodes.cli.infer
 import nodes.cli.status
 import nodes.life.process
-import nodes.local.up
-from nodes.cli.console import duration
+import nodes.cli.up
+from nodes.console import duration
 from nodes.cli.main import app
 from nodes.cli.node import FLAGS
 from nodes.cli.node import node as run
 from nodes.life.config import NodeConfig
 from nodes.life.edge import EdgeOptions
-from nodes.local.up import UpOptions
+from nodes.cli.up import UpOptions
 from swarm.errors import InvalidArgument
 
 HEAVY = ("onnxruntime", "onnx", "numpy", "nats", "msgpack", "uvloop")
@@ -271,7 +271,7 @@ def test_up_and_infer_take_defaults_from_a_file(
         seen.append(arguments)
         return 0
 
-    monkeypatch.setattr(nodes.local.up, "run_up", run_up)
+    monkeypatch.setattr(nodes.cli.up, "run_up", run_up)
     monkeypatch.setattr(nodes.cli.infer, "run_infer", run_infer)
     file = tmp_path / "up.toml"
     file.write_text("stages = 5\nfallback = false\n")
