@@ -71,8 +71,7 @@ class Node:
         self._desired_changed = asyncio.Event()
         # The router and the mesh ask for gossip's picture when requests come, never before.
         self._router = Router(self._view, self._tell)
-        self.mesh = Mesh(config.link, config.mesh, shm=config.shm)
-        self.mesh.peers = self._known_peers
+        self.mesh = Mesh(config.link, config.mesh, shm=config.shm, peers=self._known_peers)
         self.mesh.requester.picker = self._router
         self._membership = Membership(
             self.mesh.link,
@@ -81,8 +80,8 @@ class Node:
             self._on_gossip,
             config.gossip,
             config.mesh_key,
-            self.mesh.direct,
         )
+        self.mesh.direct.on_gone.append(self._membership.gone)
         self._checkpoint = Checkpoint(config.state_dir, config.mesh, config.role)
         self._versions = Versions(
             self.mesh,
