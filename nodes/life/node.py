@@ -66,7 +66,6 @@ class Node:
         self.config = config
         self.id = config.node or node_id(config.role)
         self.became_ready = asyncio.Event()
-        self._started = time.monotonic() if started is None else started
         self._on_change = on_change
         self._desired_changed = asyncio.Event()
         # The router and the mesh ask for gossip's picture when requests come, never before.
@@ -92,7 +91,13 @@ class Node:
             usual_times(self._checkpoint.load()),
         )
         self._status = StatusPublisher(
-            self.mesh, config, self.id, self._versions, self._membership, more_status
+            self.mesh,
+            config,
+            self.id,
+            self._versions,
+            self._membership,
+            time.monotonic() if started is None else started,
+            more_status,
         )
         self._entry = OwnEntry(self.mesh, config, self._membership, self._versions.all)
         self._takeover = Takeover(
@@ -183,8 +188,7 @@ class Node:
         )
         own(watchdog.run(), "watchdog")
         own(self._save_regularly(), "checkpoint")
-        took_ms = round((time.monotonic() - self._started) * 1e3, 1)
-        self._become("ready", "serving", took_ms)
+        self._become("ready", "serving")
         self._tell("joined", {})
         self.became_ready.set()
 
@@ -226,8 +230,8 @@ class Node:
         with contextlib.suppress(SwarmError):
             await self.mesh.close()
 
-    def _become(self, state: str, detail: str, ready_ms: float = 0.0) -> None:
-        if self._status.become(state, detail, ready_ms):
+    def _become(self, state: str, detail: str) -> None:
+        if self._status.become(state, detail):
             self._on_change({"event": state, "node": self.id, "detail": detail})
 
     # --- answers to its parts -----------------------------------------------------------------

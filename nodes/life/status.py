@@ -35,8 +35,8 @@ STATUS_PAUSE = 0.02  # seconds between two documents, however often one is reque
 class StatusPublisher:
     """`become` changes the node's state, `tell` publishes an event, `run()` publishes documents.
 
-    States: waiting, loading, ready, draining, left, failed. more: fields of a role of its own,
-    asked for with each document.
+    States: waiting, loading, ready, draining, left, failed. started: `time.monotonic()` of the
+    process's start. more: fields that a role adds, asked for with each document.
     """
 
     def __init__(
@@ -46,6 +46,7 @@ class StatusPublisher:
         node: str,
         versions: Versions,
         membership: Membership,
+        started: float,
         more: Callable[[], dict[str, Any]],
     ) -> None:
         self.state = "waiting"
@@ -57,6 +58,7 @@ class StatusPublisher:
         self._node = node
         self._versions = versions
         self._membership = membership
+        self._started = started
         self._more = more
         self._requested = asyncio.Event()
 
@@ -73,17 +75,15 @@ class StatusPublisher:
                     await self._requested.wait()
                     await asyncio.sleep(STATUS_PAUSE)
 
-    def become(self, state: str, detail: str, ready_ms: float = 0.0) -> bool:
-        """Change state or detail, and say so; returns whether anything changed.
-
-        ready_ms: milliseconds that the start took, once it is over.
-        """
+    def become(self, state: str, detail: str) -> bool:
+        """Change state or detail, and publish the change; returns False where nothing changed."""
         if (state, detail) == (self.state, self.detail):
             return False
         if state != self.state:
             self._since = timestamp()
         self.state, self.detail = state, detail
-        self._ready_ms = ready_ms or self._ready_ms
+        if state == "ready" and not self._ready_ms:
+            self._ready_ms = round((time.monotonic() - self._started) * 1e3, 1)
         log.info("%s: %s", state, detail)
         self.publish()
         return True
