@@ -14,15 +14,15 @@ from typer.testing import CliRunner
 
 import nodes.cli.infer
 import nodes.cli.status
-import nodes.life.process
 import nodes.cli.up
-from nodes.console import duration
+import nodes.life.process
 from nodes.cli.main import app
 from nodes.cli.node import FLAGS
 from nodes.cli.node import node as run
+from nodes.cli.up import UpOptions
+from nodes.console import duration
 from nodes.life.config import NodeConfig
 from nodes.life.edge import EdgeOptions
-from nodes.cli.up import UpOptions
 from swarm.errors import InvalidArgument
 
 HEAVY = ("onnxruntime", "onnx", "numpy", "nats", "msgpack", "uvloop")

@@ -1,4 +1,4 @@
-"""Starting beside others: low priority, and nothing of it stays."""
+"""Work beside nodes that serve: its thread has a low priority, and no other thread has."""
 
 from __future__ import annotations
 
