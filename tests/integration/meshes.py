@@ -1,4 +1,4 @@
-"""What the integration tests share: models, a load generator, commands, process trees."""
+"""Shared by the integration tests: models, a load generator, waits, commands, process trees."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ from nodes.local.supervisor import NodeProcess
 from shards.runtimes.ort import OrtRuntime
 from shards.split.split import SplitResult, split
 from shards.zoo import digits_heldout, digits_model
+from swarm.link import jetstream
+from swarm.subjects import api
 
 ROOT = Path(__file__).resolve().parents[2]
 LOOPBACK = 1e6  # bytes a millisecond: so that compute decides the cuts
@@ -165,6 +167,17 @@ async def until(condition: Callable[[], Any], timeout: float, what: str) -> None
     while not condition():
         assert time.monotonic() < deadline, f"not within {timeout} s: {what}"
         await asyncio.sleep(0.01)
+
+
+async def emptied(local: LocalMesh, model: str = "digits") -> None:
+    """Until every lane of the model has nothing stored and nothing handed out."""
+    stream = local.mesh.subjects.stream(model, "1")
+    async with asyncio.timeout(10):
+        while True:
+            info = await jetstream.call(local.mesh.link, api("STREAM.INFO", stream))
+            if info["state"]["messages"] == 0:
+                return
+            await asyncio.sleep(0.02)
 
 
 def until_now(condition: Callable[[], Any], timeout: float, what: str) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 import nodes.cli.infer
@@ -20,7 +21,7 @@ from nodes.cli.main import app
 from nodes.cli.node import FLAGS
 from nodes.cli.node import node as run
 from nodes.cli.up import UpOptions
-from nodes.console import duration
+from nodes.console import delivery, duration
 from nodes.life.config import NodeConfig
 from nodes.life.edge import EdgeOptions
 from swarm.errors import InvalidArgument
@@ -63,6 +64,26 @@ def test_every_command_explains_itself(command: list[str]) -> None:
     result = CliRunner().invoke(app, [*command, "--help"])
     assert result.exit_code == 0
     assert "Usage" in result.output
+
+
+def test_every_option_of_every_command_says_its_effect() -> None:
+    silent = [
+        f"{name} {parameter.name}"
+        for name, command in commands(typer.main.get_command(app)).items()
+        for parameter in command.params
+        if parameter.name != "help" and not getattr(parameter, "help", None)
+    ]
+    assert silent == []
+    assert [flag.name for flag in FLAGS if len(flag.help) < 10] == []
+
+
+def commands(group: Any, path: str = "swarm") -> dict[str, Any]:
+    """All commands below a group, by the words that call them."""
+    found: dict[str, Any] = {}
+    for name, command in group.commands.items():
+        words = f"{path} {name}"
+        found |= commands(command, words) if hasattr(command, "commands") else {words: command}
+    return found
 
 
 def test_a_command_that_does_not_exist_fails() -> None:
@@ -166,6 +187,8 @@ def test_a_bad_file_of_settings_is_refused_and_named(
         ["--threads", "0"],
         ["--credit", "257"],
         ["--on-full", "explode"],
+        ["--storage", "paper"],
+        ["--replicas", "6"],
     ],
     ids=" ".join,
 )
@@ -311,3 +334,9 @@ def test_a_duration_is_a_number_and_a_unit(text: str, seconds: float) -> None:
 def test_what_is_no_duration_is_refused_with_examples(text: str) -> None:
     with pytest.raises(InvalidArgument, match="write 50ms, 2s or 1m"):
         duration(text)
+
+
+def test_fast_mode_is_called_fast_and_answers_to_its_old_name() -> None:
+    assert delivery("fast") == delivery("core") != delivery("durable")
+    with pytest.raises(InvalidArgument, match="durable or fast"):
+        delivery("slow")
