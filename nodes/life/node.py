@@ -37,7 +37,7 @@ from swarm.wire.messages import Request, Result
 
 log = logging.getLogger("swarm.node")
 
-CONNECT_TIMEOUT = 2.0  # seconds between two words that no server answers
+CONNECT_TIMEOUT = 2.0  # seconds between two warnings that no server answers
 DRAIN_TIMEOUT = 8.0  # seconds
 SAVE_EVERY = 10.0  # seconds between checkpoints
 # Seconds between looks at the desired state. Each change is announced too: a node that serves
@@ -157,7 +157,7 @@ class Node:
                     self._become_ready(own)
                 pause = CHECK_WHILE_SERVING
             except BadDesiredState as error:
-                # It is refused as a whole; the node serves the versions that it served before.
+                # Refused as a whole: the node serves the versions that it served before.
                 log.warning("%s", error)
                 reason = str(error)[:REASON_LIMIT]
                 self._tell("rejected", {"model": self.config.model_name, "detail": reason})

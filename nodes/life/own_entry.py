@@ -40,7 +40,7 @@ class OwnEntry:
         self._load_fits = False  # whether the gossip had room for all loads
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Announce this node, then keep its load current, until cancelled."""
         self.announce()
         while True:
             await beat(LOAD_EVERY)

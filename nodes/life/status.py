@@ -1,4 +1,4 @@
-"""What a node says of itself: status documents and events, as JSON, for dashboards.
+"""Status documents and events of a node, as JSON, for dashboards.
 
 A status document goes out each second, at each change of state, and at once on request.
 `swarm/schemas/status.schema.json` is its contract.

@@ -1,4 +1,4 @@
-"""What a node does about the lives and deaths of other nodes.
+"""A node takes over from others that die, and gives back to others that return.
 
 Three duties follow from the gossip. A node that is not a primary serves fast mode while no primary
 does. The lanes of a dead node fall to one survivor, which every node computes alike, without an
@@ -63,7 +63,7 @@ class Takeover:
         self._news = asyncio.Event()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Act on the gossip, and tend the lanes, until cancelled."""
         adapted = time.monotonic()
         while True:
             await self.react_until(next_beat(TEND_EVERY))

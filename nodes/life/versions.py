@@ -18,7 +18,7 @@ from swarm.model import ModelInfo
 
 log = logging.getLogger("swarm.node")
 
-LONGEST_RUN_US = 60_000_000  # a checkpoint's time above it is no time of a run
+LONGEST_RUN_US = 60_000_000  # a longer time in a checkpoint is not believed
 
 
 class Versions:

@@ -57,7 +57,7 @@ class NodeWatchdog:
         self._reload_at: WeakKeyDictionary[StageServer, float] = WeakKeyDictionary()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Watch the stages until cancelled."""
         tested = time.monotonic()
         with LoopGuard(self._end_overdue) as guard:
             while True:

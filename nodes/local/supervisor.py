@@ -169,7 +169,7 @@ async def one_ends(pids: Iterable[int], seconds: float) -> None:
                 undo.callback(os.close, file)
                 loop.add_reader(file, ended.set)
                 undo.callback(loop.remove_reader, file)
-        except (AttributeError, OSError):  # one may be gone by now
+        except (AttributeError, OSError):  # a process may be gone by now
             seconds = min(seconds, POLL_EVERY)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):

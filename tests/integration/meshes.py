@@ -112,7 +112,7 @@ class Load:
     wrong: int = 0
 
     async def run(self, count: int) -> None:
-        """`count` requests at `rate` a second, whatever the answers do."""
+        """Send `count` requests at `rate` a second, answered or not."""
         began = time.monotonic()
         async with asyncio.TaskGroup() as group:
             for number in range(count):
@@ -202,7 +202,7 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 
 @dataclass
 class Command:
-    """A command as its own process; its output goes to files, so that it never blocks."""
+    """A command as its own process. Its output goes to files: a full pipe would block it."""
 
     process: subprocess.Popen[bytes]
     out: Path
@@ -238,7 +238,7 @@ class Command:
         return left
 
     def signal(self, number: signal.Signals) -> None:
-        """To the command only, having noted what it has started so far."""
+        """Signal the command only, and note the processes that it has started so far."""
         self.look()
         self.process.send_signal(number)
 
@@ -263,7 +263,7 @@ class Command:
         return dict(json.loads(self.stdout.splitlines()[0]))
 
     def end(self) -> None:
-        """Whatever state it is in, nothing of it remains."""
+        """Kill the command and all its descendants."""
         self.look()
         if self.process.poll() is None:
             self.process.kill()

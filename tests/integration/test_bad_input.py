@@ -1,4 +1,4 @@
-"""Whatever arrives, its sender is told what is wrong with it, and the next request is served."""
+"""A bad message is answered with its fault, and the next request is served."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ WRONG: dict[str, tuple[bytes, str]] = {
 
 
 async def answer_of(client: Client, body: bytes, subject: str = SUBJECT) -> tuple[str, str]:
-    """(status, message) of the reply, whichever encoding it has."""
+    """(status, message) of a reply in JSON or MessagePack."""
     reply = await client.request(subject, body, timeout=LIMIT)
     assert reply.headers is not None, "a refusal carries the service's error headers"
     assert reply.headers["Nats-Service-Error"]
@@ -135,7 +135,7 @@ async def test_a_wrong_request_gets_its_status_and_the_next_is_served(
 
 
 async def test_a_good_request_in_either_encoding_is_served(nats_client: Client) -> None:
-    """The frame of the wrong ones: what they change is all that is wrong with them."""
+    """A good request; each wrong one differs from it in its one fault."""
     for body in (as_json(), packed(), packed(shape=[2, 1, 8, 8], data=bytes(512))):
         reply = await nats_client.request(SUBJECT, body, timeout=LIMIT)
         assert not reply.headers or "Nats-Service-Error" not in reply.headers
@@ -219,7 +219,7 @@ async def test_a_wrong_call_raises_its_typed_error_within_the_budget(
     error: type[swarm.SwarmError],
     known: bool,
 ) -> None:
-    """The same whether the client has looked the model up before or not."""
+    """A client that has looked the model up before and one that has not get this one answer."""
     async with swarm.connect(digits_mesh.url) as mesh:
         if known:
             await mesh.model("digits")

@@ -108,7 +108,7 @@ async def hung_under(load: Load, count: int, victim: NodeProcess) -> None:
 
 
 async def test_a_hung_shard_costs_no_request(digits_mesh: LocalMesh) -> None:
-    """SIGSTOP: its connection stays, and so do the messages that it holds, for one ack_wait."""
+    """SIGSTOP: the node keeps its connection, and for one ack_wait the messages that it holds."""
     victim = next(n for n in digits_mesh.supervisor.nodes if n.role == "shard-2")
     load = Load(digits_mesh.mesh, rate=50)
     await hung_under(load, 150, victim)
@@ -128,7 +128,7 @@ async def test_a_hung_shard_costs_fast_mode_no_request(digits_mesh: LocalMesh, r
 
 
 async def test_a_replica_leaves_under_load_without_an_error(digits_mesh: LocalMesh) -> None:
-    """SIGTERM: it finishes what it has begun, gives the rest back and ends with code 0."""
+    """SIGTERM: the node finishes the requests that it has begun, gives the others back, exits 0."""
     replica = digits_mesh.start("shard-2", "digits")
     await digits_mesh.ready(READY)
     status = digits_mesh.status_of(replica)

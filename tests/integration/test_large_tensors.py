@@ -1,4 +1,4 @@
-"""Cuts of megabytes: they pass, or it is said at once what to set."""
+"""Cuts of megabytes pass, or an error names at once the setting that they need."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ async def test_a_node_whose_cut_does_not_fit_names_max_payload_and_what_to_set(
 
 
 async def test_what_a_node_says_to_set_is_enough() -> None:
-    """The same cut, on a server with the setting that the error names."""
+    """A cut of 2 MiB, on a server with the setting that the error names."""
     result = split_chain(2 << 20)
     async with local_mesh(max_payload=(2 << 20) + 64 * 1024) as local:
         await add_model(local, result, "shard-1", "shard-2", "shard-3")

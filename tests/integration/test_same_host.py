@@ -55,7 +55,7 @@ async def ask(local: LocalMesh, number: int, **options: Any) -> swarm.Result:
 
 
 def rest(local: LocalMesh) -> None:
-    """As after 5 s in which the client asked nothing."""
+    """Let the client be as after 5 s without a request."""
     local.mesh.hosts.rest()
     local.mesh.placement.forget()
 

@@ -1,4 +1,4 @@
-"""What nodes say of themselves: status documents, service discovery, the edge's results."""
+"""Status documents, service discovery and the edge's results keep their contracts."""
 
 from __future__ import annotations
 

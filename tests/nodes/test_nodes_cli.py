@@ -31,7 +31,7 @@ HEAVY = ("onnxruntime", "onnx", "numpy", "nats", "msgpack", "uvloop")
 
 @pytest.mark.parametrize("module", ["nodes.cli.main", "nodes.cli.node"])
 def test_help_needs_none_of_the_heavy_imports(module: str) -> None:
-    """What makes `--help` answer at once: libraries are imported when a command runs."""
+    """`--help` answers at once: libraries are imported when a command runs."""
     code = f"import sys, {module}; print(*(name for name in {HEAVY} if name in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
     assert done.returncode == 0, done.stderr
@@ -95,7 +95,7 @@ def test_a_command_that_does_not_exist_fails() -> None:
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[NodeConfig, EdgeOptions]]:
-    """What `swarm-node` would have run."""
+    """The settings of each node that `swarm-node` would have run."""
     seen: list[tuple[NodeConfig, EdgeOptions]] = []
 
     def run_node(config: NodeConfig, edge: EdgeOptions, *_: Any) -> int:
@@ -107,7 +107,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[NodeConfig, EdgeOptio
 
 
 def node(arguments: list[str], env: dict[str, str] | None = None, code: int = 0) -> str:
-    """What `swarm-node` prints, ending with this code."""
+    """The output of `swarm-node`, which ends with this code."""
     output = io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
         try:

@@ -1,4 +1,4 @@
-"""The edge's queue: what happens to captures that come faster than answers."""
+"""The edge's queue keeps, drops or holds back captures that come faster than answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LIMIT = 20.0  # seconds; only a hang gets there
 
 @dataclass
 class Gate:
-    """Answers one request for each `open`; notes what it was asked."""
+    """Answers one request for each `open`; notes the requests."""
 
     permits: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
     asked: list[int] = field(default_factory=list)
@@ -38,7 +38,7 @@ class Gate:
 
 
 class FakeLink:
-    """Takes what is published, unless it is cut."""
+    """Takes published results, unless it is cut."""
 
     def __init__(self) -> None:
         self.lines: list[dict[str, Any]] = []

@@ -63,7 +63,7 @@ class Node:
         self.entry.write_load()
 
     def heard(self) -> dict[str, PeerView]:
-        """What the other node sees after a few rounds."""
+        """The other node's picture of this one after a few rounds."""
         for _ in range(5):
             self._now += LAN.interval
             for effect in self.members.gossip.tick(self._now):

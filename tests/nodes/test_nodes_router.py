@@ -143,7 +143,7 @@ def test_a_bad_document_is_refused_whole_and_the_old_one_stays(document: dict[st
 
 
 def test_a_document_concerns_the_model_it_is_kept_under() -> None:
-    """Whatever it says of itself: one model's document must not change another's."""
+    """A document that names another model than its own must not change that other model."""
     mesh = Mesh("a", "b")
     mesh.serve(policy="round-robin")
     mesh.router.apply("n", {"serve": WHOLE, "model": "m", "policy": "pull"})

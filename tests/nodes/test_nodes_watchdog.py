@@ -36,7 +36,7 @@ class FakeWindow:
 
 
 class FakeServer:
-    """As much of a stage as the watchdog sees; notes what is done to it."""
+    """As much of a stage as the watchdog sees; notes its acts."""
 
     def __init__(self, stage: int = 1) -> None:
         self.stage = stage
