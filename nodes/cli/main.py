@@ -41,13 +41,19 @@ MeshName = Annotated[
     ),
 ]
 Json = Annotated[
-    bool, typer.Option("--json", help="Print one JSON document on standard output, for programs.")
+    bool,
+    typer.Option(
+        "--json",
+        help="Print one JSON document on standard output, for programs.",
+        show_envvar=False,
+    ),
 ]
 Config = Annotated[
     str,
     typer.Option(
         callback=settings_callback,
         is_eager=True,
+        show_envvar=False,
         help="A TOML file with these options as keys; flags and the environment win over it.",
     ),
 ]
@@ -146,7 +152,10 @@ def infer(
         str, typer.Argument(help="NAME for the version that the mesh serves, or NAME@VERSION.")
     ],
     input_: Annotated[
-        str, typer.Option("--input", help="An .npz file with one array for each model input.")
+        str,
+        typer.Option(
+            "--input", help="An .npz file with one array for each model input.", show_envvar=False
+        ),
     ],
     output: Annotated[
         str, typer.Option("-o", "--output", help="Write the last answer's arrays to this .npz.")
