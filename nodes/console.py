@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from rich.console import Console
@@ -27,12 +27,12 @@ def print_json(doc: Any) -> None:
     sys.stdout.flush()
 
 
-def guarded(main: Callable[[], Awaitable[int]], as_json: bool = False) -> int:
+def guarded(main: Callable[[], Coroutine[Any, Any, int]], as_json: bool = False) -> int:
     """Run a command's coroutine; returns its exit code.
 
     An error becomes one clear line and exit code 1, Ctrl-C exit code 130."""
     try:
-        return int(run_event_loop(main()))
+        return run_event_loop(main())
     except (SwarmError, ShardsError, OSError) as error:
         return report(error, as_json)
     except BaseExceptionGroup as group:

@@ -1,6 +1,6 @@
 """A node's durable state: saved atomically, restored at its restart.
 
-One MessagePack file with a CRC-32 in front. A torn or foreign file is noticed, set aside with
+One MessagePack file with a CRC-32 in front. A torn or foreign file is ignored with
 a warning, and the node starts afresh.
 """
 

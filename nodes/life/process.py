@@ -10,7 +10,8 @@ import logging
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from shards.errors import ShardsError
 from swarm.errors import SwarmError
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from nodes.life.edge import EdgeOptions
 
 log = logging.getLogger("swarm.node")
+
+T = TypeVar("T")
 
 SUPERVISOR = "SWARM_PARENT_PID"  # in the environment of a node: its supervisor's process
 STOP_LIMIT = 12.0  # seconds; a drain takes eight at the most
@@ -36,7 +39,7 @@ def set_up_logging(verbose: bool) -> None:
     logging.getLogger("asyncio").setLevel(logging.WARNING)
 
 
-def run_event_loop(main: Any) -> Any:
+def run_event_loop(main: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine on uvloop where there is one (measured: a hop is a third cheaper on it)."""
     try:
         import uvloop
@@ -113,7 +116,7 @@ def run_node(
         return int(failed)
 
     try:
-        return int(run_event_loop(main()))
+        return run_event_loop(main())
     finally:
         faulthandler.cancel_dump_traceback_later()
 
