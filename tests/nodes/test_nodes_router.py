@@ -167,16 +167,17 @@ def test_each_pick_is_reported_done_once_whatever_becomes_of_the_request() -> No
     for one in asks:
         mesh.router.pick_lane(one, 1.0)
     lanes = {one.id: mesh.router.pick_lane(one, 0.5) for one in asks}  # the first attempts are over
-    assert Counter(lanes.values()) == {"a": 10, "b": 10}
+    with_b = Counter(lanes.values())["b"]
+    assert 5 < with_b < 15
     assert mesh.router.under_way == 20
     ended = [one for one in asks if lanes[one.id] == "a"]
     for number, one in enumerate(ended):
         mesh.router.ended(one, number % 2 == 0)
         mesh.router.ended(one, True)  # said twice
-    assert mesh.router.under_way == 10
-    chosen = [mesh.lane() for _ in range(20)]
-    assert chosen[:10] == ["a"] * 10, "b has ten under way, a none"
-    assert Counter(chosen[10:]) == {"a": 5, "b": 5}
+    assert mesh.router.under_way == with_b
+    chosen = [mesh.lane() for _ in range(with_b + 10)]
+    assert set(chosen[:with_b]) == {"a"}, "until it has as many under way as b"
+    assert Counter(chosen[with_b:]) == {"a": 5, "b": 5}
 
 
 def test_a_request_that_changes_over_to_the_shared_lane_leaves_nothing_behind() -> None:
