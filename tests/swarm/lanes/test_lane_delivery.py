@@ -176,7 +176,7 @@ async def test_what_a_vanished_node_held_is_delivered_after_ack_wait(bench: Benc
 
 async def test_a_message_held_long_is_kept_alive_and_stays_with_its_node(bench: Bench) -> None:
     _, got = await bench.lane(credit=1)
-    standby, other = await bench.lane(credit=1)
+    _, other = await bench.lane(credit=1)
     sender = await bench.sender()
     sender.send("long")
     await eventually(lambda: len(got) + len(other) == 1)
