@@ -1,10 +1,11 @@
 """Lanes: queues of features, one shared by a stage's replicas or one node's own."""
 
-from swarm.lanes.consumer import MOST_ACK_WAIT, Lane
+from swarm.lanes.consumer import Lane
 from swarm.lanes.early import DONE, PASSED_ON, REFUSED, Early
 from swarm.lanes.fresh import COVER, QUEUE, FreshDelivery, FreshLane
 from swarm.lanes.message import LaneMessage
 from swarm.lanes.publisher import Publisher
+from swarm.lanes.server_consumer import MOST_ACK_WAIT
 from swarm.lanes.streams import LaneOptions, consumer_config, ensure_lanes, stream_config
 
 AnyDelivery = LaneMessage | Early | FreshDelivery  # what a stage works on

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from swarm.lanes.consumer import GROUP
+from swarm.lanes.pulls import GROUP
 from swarm.link import Link, jetstream
 from swarm.subjects import ANY, Subjects
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Any
 
 import pytest
 from lane_tools import CONSUMER, STREAM, Bench, bodies
-from real_server import eventually
+from real_server import cut, eventually
 
 from swarm.lanes import LaneOptions
-from swarm.lanes.consumer import AHEAD, REST, SLOW
+from swarm.lanes.consumer import LONG_IN_HAND
+from swarm.lanes.credit import SECONDS_AHEAD
+from swarm.lanes.message import WORKING
+from swarm.lanes.rounds import Rounds
 from swarm.link import jetstream
-from swarm.link.gather import Gather
-from swarm.periodic import next_beat
 from swarm.priorities import FALLBACK, PRIMARY, STANDBY
 from swarm.subjects import api
 
@@ -67,16 +69,16 @@ async def test_all_that_waits_can_be_asked_for_whatever_the_credit(bench: Bench)
     assert lane.pending == 0
     lane.ask_for_all()
     await eventually(lambda: len(got) == 8)
-    assert (lane.pending, lane.in_hand, len(lane._asked)) == (0, 8, 0)
+    assert (lane.pending, lane.in_hand, lane.asked) == (0, 8, 0)
     for delivery in got[:6]:
         delivery.ack()
-    assert len(lane._asked) == 0, "as many as the credit allows are in hand"
+    assert lane.asked == 0, "as many as the credit allows are in hand"
     got[6].ack()
-    assert len(lane._asked) == 1
+    assert lane.asked == 1
     lane.pending = 5
     lane.pause()
     lane.ask_for_all()
-    assert len(lane._asked) == 1
+    assert lane.asked == 1
 
 
 async def test_a_message_that_comes_again_while_it_is_in_hand_is_given_to_the_stage_once(
@@ -147,7 +149,7 @@ async def test_settling_twice_does_nothing(bench: Bench) -> None:
     got[0].ack()
     await asyncio.sleep(0.05)
     assert len(got) == 1
-    assert len(lane._asked) <= lane.credit
+    assert lane.asked <= lane.credit
     for name in ("a", "b", "c"):
         sender.send(name)
     await eventually(lambda: len(got) == 3)
@@ -195,52 +197,51 @@ async def test_what_is_held_long_is_kept_alive_in_one_write(
     for name in ("a", "b", "c"):
         sender.send(name)
     await eventually(lambda: len(got) == 3)
-    writes: list[bytes] = []
-    send = Gather._send
+    kept_alive: list[bool] = []  # whether each was gathered
+    publish = lane.link.publish
 
-    def noted(gather: Gather, data: bytes) -> None:
-        if gather is lane.link.gather and b"+WPI" in data:
-            writes.append(data)
-        send(gather, data)
+    def noted(subject: str, data: Any = b"", *more: Any) -> None:
+        if data == WORKING:
+            kept_alive.append(lane.link.gather.corked)
+        publish(subject, data, *more)
 
-    monkeypatch.setattr(Gather, "_send", noted)
-    await asyncio.sleep(2 * lane.ack_wait)
-    assert writes
-    assert sum(data.count(b"+WPI") for data in writes[-2:]) >= 4, "of three, each time"
-    assert all(data.count(b"+WPI") <= 3 for data in writes)
+    monkeypatch.setattr(lane.link, "publish", noted)
+    await eventually(lambda: len(kept_alive) >= 6, what="two rounds of three messages")
+    assert all(kept_alive)
     await eventually(lambda: not lane.link.gather.corked)
+    await asyncio.sleep(lane.ack_wait)
     assert [delivery.times_delivered for delivery in got] == [1] * 3
 
 
-async def test_a_lane_is_looked_at_seldom_as_soon_as_nothing_is_in_hand(bench: Bench) -> None:
-    """A look is a turn of the loop, beside the run of another stage."""
+async def test_a_lane_is_tended_seldom_as_soon_as_nothing_is_in_hand(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A round is a turn of the loop, beside the run of another stage."""
+    plans: list[bool] = []
+    plan = Rounds.plan
+
+    def noted(rounds: Rounds, in_hand: bool, ack_wait: float) -> None:
+        plans.append(in_hand)
+        plan(rounds, in_hand, ack_wait)
+
+    monkeypatch.setattr(Rounds, "plan", noted)
     lane, got = await bench.lane()
     sender = await bench.sender()
-    loop = asyncio.get_running_loop()
-
-    def next_look() -> float:
-        assert lane._timer is not None
-        return lane._timer.when() - loop.time()
-
     for number in range(3):
         sender.send(f"m{number}")
         await eventually(lambda number=number: len(got) == number + 1)
-        # The loop's clock has steps of a millisecond.
-        assert next_look() <= lane.ack_wait / 3 + 0.002, "what is in hand is kept alive"
-        await asyncio.sleep(2 * SLOW)
-        due = next_beat(REST)
+        assert plans[-1] is True, "messages in hand are kept alive"
+        await asyncio.sleep(2 * LONG_IN_HAND)
         got[-1].ack()
-        late = loop.time() + next_look() - due
-        # Two readings of that clock.
-        assert min(abs(late), abs(late - REST)) < 0.003, "with what else comes round"
+        assert plans[-1] is False
     sender.send("held")
     await eventually(lambda: len(got) == 4)
     await asyncio.sleep(3 * lane.ack_wait)
     assert [delivery.times_delivered for delivery in got] == [1] * 4
-    await lane.drain()
-    await eventually(lambda: not lane._attended)
+    await bench.end(lane)
+    plans.clear()
     got[-1].ack()
-    assert lane._timer is None, "a lane that has ended is not looked at"
+    assert plans == [], "a lane that has ended is not tended"
 
 
 async def test_a_fallback_gets_nothing_while_a_primary_has_a_parked_pull(bench: Bench) -> None:
@@ -330,17 +331,15 @@ async def test_ack_wait_can_be_changed_while_the_lane_runs(bench: Bench) -> None
 
 async def test_the_age_of_a_message_is_measured_by_the_servers_clock(bench: Bench) -> None:
     sender = await bench.sender()
-    first, got = await bench.lane(credit=1)
+    _, got = await bench.lane(credit=1)
     for name in ("1", "2"):
         sender.send(name)
     await eventually(lambda: len(got) == 1)
     await asyncio.sleep(0.1)
     got[0].ack()
     await eventually(lambda: len(got) == 2)
-    fresh = first.clock.age(got[0].stored, got[0].received) / 1e9
-    old = first.clock.age(got[1].stored, got[1].received) / 1e9
-    assert 0 <= fresh < 0.05
-    assert 0.1 <= old < 0.2
+    assert 0 <= got[0].age < 0.05
+    assert 0.1 <= got[1].age < 0.2
 
 
 @pytest.fixture
@@ -366,7 +365,7 @@ async def test_credit_grows_with_what_is_there_at_once_and_not_with_the_rate_alo
         while got:
             got.pop().ack()
         most = max(most, lane.credit)
-    assert sent / elapsed * AHEAD > 5, "by the rate alone it would have grown"
+    assert sent / elapsed * SECONDS_AHEAD > 5, "by the rate alone it would have grown"
     assert (most > 4) == grows
 
 
@@ -414,15 +413,16 @@ async def test_what_is_in_hand_again_takes_credit_again(bench: Bench, end: str) 
         for delivery in worked:
             assert delivery.ack()
     elif end == "lost":
-        lane._down()
-        assert lane._wants() <= lane.credit
-        return
+        left: list[tuple[int, int]] = []
+        lane.link.on_down.append(lambda: left.append((lane.in_hand, lane.asked)))
+        cut(lane.link)
+        await eventually(lambda: left == [(0, 0)], what="that nothing is left of the connection")
+        await eventually(lambda: lane.in_hand == 2, what="the credit's worth of messages")
     else:
         for delivery in worked:
             getattr(delivery, end)()
     await asyncio.sleep(0.1)
-    assert lane.in_hand == 2
-    assert lane._held == set()
+    assert (lane.in_hand, lane.asked) == (2, 0)
 
 
 async def test_credit_grows_with_what_waits_here_and_not_with_what_waits_for_words(
@@ -441,5 +441,5 @@ async def test_credit_grows_with_what_waits_here_and_not_with_what_waits_for_wor
         done += 1
         if done > 20:
             got[done - 20].ack()
-    assert done / 0.6 * AHEAD > 5, "by the rate alone it would have grown"
+    assert done / 0.6 * SECONDS_AHEAD > 5, "by the rate alone it would have grown"
     assert lane.credit == 4
