@@ -103,7 +103,7 @@ def encode_result(result: Result) -> bytes:
     parameters: dict[str, Any] = {
         "degraded": result.degraded,
         "latency_ms": round(result.latency * 1e3, 3),
-        "hops": [hop.as_doc() for hop in result.hops],
+        "hops": [hop.as_json() for hop in result.hops],
     }
     if result.status is not Status.OK:
         return json.dumps(
