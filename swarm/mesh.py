@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,8 +20,8 @@ from swarm.errors import (
     error_for,
 )
 from swarm.fleet.advertised import StagePeer
-from swarm.fleet.observed import Hosts
-from swarm.fleet.placement import NOWHERE, Near, near
+from swarm.fleet.observed import StatusListener
+from swarm.fleet.placement import Nearby, Placement
 from swarm.ids import ulid
 from swarm.lanes import REFUSED, Publisher
 from swarm.link import Link, LinkOptions
@@ -39,9 +39,9 @@ from swarm.wire.messages import Request, Result
 DEFAULT_BUDGET = 5.0  # seconds
 MAX_BUDGET = 600.0  # seconds
 CONNECT_TIMEOUT = 5.0  # seconds
-# Seconds; a client's hosts say it in their statuses, a node's peers in gossip, which says at once
-# what changes (`forget_near`). Behind a long run the answer costs 0.1 ms, before the message goes.
-NEAR_FOR, NEAR_KNOWN_FOR = 0.2, 1.0
+# Seconds for which the nodes near this process are taken from the placement's table. Gossip tells a
+# node at once of each change; statuses tell a client every second.
+CLIENT_PLACED_FOR, NODE_PLACED_FOR = 0.2, 1.0
 TEND_EVERY = 5 * BEAT  # seconds
 
 
@@ -50,11 +50,18 @@ class Mesh:
 
     agent: who asks, for quotas and audit; a token of `[A-Za-z0-9_-]+` or empty. shm: whether
     large tensors may go through shared memory between processes of one host, or always over
-    the wire.
+    the wire. peers: the nodes that serve a stage, as a node knows them from gossip; without it,
+    this client listens to statuses.
     """
 
     def __init__(
-        self, options: LinkOptions, mesh: str = "default", agent: str = "", *, shm: bool = True
+        self,
+        options: LinkOptions,
+        mesh: str = "default",
+        agent: str = "",
+        *,
+        shm: bool = True,
+        peers: Callable[[ModelInfo, int], Iterable[StagePeer]] | None = None,
     ) -> None:
         self.subjects = Subjects(mesh)
         self.agent = agent
@@ -62,12 +69,13 @@ class Mesh:
         self.publisher = Publisher(self.link)
         self.registry = Registry(self.link, self.subjects)
         self.claims = Claims(self.link, mesh, shm)
-        self.hosts = Hosts(self.link, self.subjects, self.forget_near)
-        # A node knows from gossip; a mere client listens to status documents.
-        self.peers: Callable[[ModelInfo, int], list[StagePeer]] | None = None
-        self._near: dict[
-            tuple[str, str, int, bool], tuple[float, Near]
-        ] = {}  # when asked, the answer
+        self._peers = peers
+        self.placement = Placement(
+            lambda: self.claims.host,
+            self._serving,
+            CLIENT_PLACED_FOR if peers is None else NODE_PLACED_FOR,
+        )
+        self.hosts = StatusListener(self.link, self.subjects, self.placement.forget)
         self.direct = Direct(self.link)
         self.direct.on_gone.append(self.hosts.gone)
         self.requester = Requester(
@@ -75,7 +83,7 @@ class Mesh:
             self.subjects,
             self.publisher,
             claims=self.claims,
-            near=self.near,
+            near=self._about_to_send,
             direct=self.direct,
         )
         self._infos: dict[tuple[str, str], ModelInfo] = {}
@@ -103,25 +111,17 @@ class Mesh:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    def near(self, info: ModelInfo, stage: int, large: bool = True) -> Near:
-        """Which nodes of a stage are on this host, for a message that is large, or not. Asked for
-        each, so the answer is kept for a moment; who cannot read a claim fetches."""
-        if not self.claims.host:
-            return NOWHERE
-        key = (info.model, info.version, stage, large)
-        now = time.monotonic()
-        self.hosts.asked += not large
-        at, answer = self._near.get(key, (-NEAR_KNOWN_FOR, NOWHERE))
-        known = self.peers
-        if now - at > (NEAR_FOR if known is None else NEAR_KNOWN_FOR):
-            peers = self.hosts.serving(*key) if known is None else known(info, stage)
-            answer = near(peers, self.claims.host)
-            self._near[key] = (now, answer)
-        return answer
+    def _serving(self, info: ModelInfo, stage: int, large: bool) -> Iterable[StagePeer]:
+        """The nodes known of that serve a stage."""
+        if self._peers is not None:
+            return self._peers(info, stage)
+        return self.hosts.serving(info.model, info.version, stage)
 
-    def forget_near(self) -> None:
-        """Nodes came or went."""
-        self._near.clear()
+    def _about_to_send(self, info: ModelInfo, stage: int, large: bool) -> Nearby:
+        """A message is about to be sent: which nodes of its stage are on this host?"""
+        if self._peers is None and self.claims.host:
+            self.hosts.wanted(large)
+        return self.placement.at(info, stage, large)
 
     @property
     def inbox(self) -> str:

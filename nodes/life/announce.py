@@ -141,7 +141,7 @@ class Announcer:
     def on_event(self, event: Event) -> None:
         """A change in the mesh: one of the living tells the dashboards."""
         if event.kind != "updated" or not all(map(of_load, event.detail.split(","))):
-            self._mesh.forget_near()
+            self._mesh.placement.forget()
         if event.kind == "duplicate":
             log.error("two processes use the node id %s: %s", event.node, event.detail)
         if event.kind not in TOLD:

@@ -58,7 +58,12 @@ class Node:
         self.extra: dict[str, Any] = {}
         self.became_ready = asyncio.Event()
         self.on_change: Callable[[dict[str, Any]], None] | None = None
-        self.mesh = Mesh(config.link, config.mesh, shm=config.shm)
+        self.mesh = Mesh(
+            config.link,
+            config.mesh,
+            shm=config.shm,
+            peers=lambda info, stage: self.announcer.peers(info, stage),
+        )
         self.membership = Membership(
             self.mesh.link,
             self.mesh.subjects,
@@ -66,8 +71,8 @@ class Node:
             lambda event: self.announcer.on_event(event),
             config.gossip,
             config.mesh_key,
-            self.mesh.direct,
         )
+        self.mesh.direct.on_gone.append(self.membership.gone)
         self.router = Router(self.membership.view, self.tell)
         self.versions = Versions(
             self.mesh,
@@ -80,7 +85,6 @@ class Node:
         self.announcer = Announcer(
             self.mesh, config, self.membership, self.router, self.versions.all, self.tell
         )
-        self.mesh.peers = self.announcer.peers
         self.mesh.requester.picker = self.router
         self.front: Front | None = None
         if self.answers_requests:

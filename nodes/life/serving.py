@@ -128,7 +128,7 @@ class Serving:
             stage,
             node,
             mesh.claims,
-            partial(mesh.near, info, stage + 1),
+            partial(mesh.placement.at, info, stage + 1),
             next_lane,
             mesh.direct,
         )

@@ -14,7 +14,7 @@ import numpy as np
 from nodes.stage.counters import StageStats
 from nodes.stage.jobs import Job, is_direct, is_fresh, withdraw
 from swarm.errors import NotConnected, ResourceExhausted, Status, SwarmError
-from swarm.fleet.placement import NOWHERE, Near
+from swarm.fleet.placement import NOWHERE, Nearby
 from swarm.lanes import AnyDelivery, Early, Publisher
 from swarm.link import Link, LinkMessage
 from swarm.local.compact import answer_parts, features_parts
@@ -50,7 +50,7 @@ class Outbox:
         stage: int,
         node: str,
         claims: Claims | None = None,
-        next_near: Callable[[], Near] = lambda: NOWHERE,
+        next_near: Callable[[], Nearby] = lambda: NOWHERE,
         next_lane: NextLane = lambda info, stage, features: ANY,
         direct: Direct | None = None,
     ) -> None:
@@ -224,7 +224,7 @@ class Outbox:
         _count_down(job)
         return job.features.parts(lent.packed)
 
-    def _send(self, job: Job, near: Near, lent: Lent, hand_over: bool) -> None:
+    def _send(self, job: Job, near: Nearby, lent: Lent, hand_over: bool) -> None:
         """To the next lane, or its node. Raises `NotConnected`, `ResourceExhausted`."""
         features = job.features
         lane = self._next_lane(self.info, self.stage + 1, features)
@@ -254,7 +254,7 @@ class Outbox:
         else:
             self.fail_job(job, error.status, str(error))
 
-    def _send_fresh(self, job: Job, near: Near, lent: Lent) -> None:
+    def _send_fresh(self, job: Job, near: Nearby, lent: Lent) -> None:
         """To the next stage, in fast mode."""
         left = partial(self._left, job, lent, partial(self._publish_fresh, job, lent), True)
         inbox = near.inboxes.get(ANY, "") if is_direct(job.delivery) else ""

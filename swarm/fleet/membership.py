@@ -20,7 +20,6 @@ from swarm.fleet.advertised import of_load, valid
 from swarm.gossip import LAN, Event, Gossip, GossipConfig, PeerView, Request, Send
 from swarm.gossip.effects import Effect
 from swarm.link import Link, LinkMessage
-from swarm.local.host_socket import Direct
 from swarm.periodic import beat
 from swarm.subjects import Subjects
 
@@ -37,8 +36,7 @@ class Membership:
     """Who is in the mesh, as this node sees it. `run()` gossips until cancelled.
 
     on_event(event) is called for each change. mesh_key: 16 to 64 bytes shared by all nodes;
-    with it, messages that are not signed by it are refused and counted. direct: what processes of
-    this host send one another says of them that they live, or have ended.
+    with it, messages that are not signed by it are refused and counted.
     """
 
     def __init__(
@@ -49,10 +47,8 @@ class Membership:
         on_event: Callable[[Event], None],
         config: GossipConfig = LAN,
         mesh_key: bytes | None = None,
-        direct: Direct | None = None,
     ) -> None:
         self._link = link
-        self._direct = direct
         self._subjects = subjects
         self._on_event = on_event
         self._config = config
@@ -117,8 +113,6 @@ class Membership:
         found = self._link.subscribe(f"{self._link.options.inbox}.found.x", self._found)
         self._link.on_up.append(self._reconnected)
         self._link.on_down.append(self._forget_waiting)
-        if self._direct is not None:
-            self._direct.on_gone.append(self._gone)
         try:
             self._discover()
             while True:
@@ -129,11 +123,8 @@ class Membership:
                 pause = LONELY_EVERY if self.gossip.detector.alone else DISCOVER_EVERY
                 if now - self._discovered > pause:
                     self._discover()
-                self._see(now)
                 self._apply(self.gossip.tick(now))
         finally:
-            if self._direct is not None:
-                self._direct.on_gone.remove(self._gone)
             self._link.on_up.remove(self._reconnected)
             self._link.on_down.remove(self._forget_waiting)
             self._forget_waiting()
@@ -146,25 +137,14 @@ class Membership:
 
     # --- this host ---------------------------------------------------------------------------
 
-    def _see(self, now: float) -> None:
-        """Who did work for us, or sent us some, since the last round."""
-        if self._direct is None:
-            return
-        heard = self._direct.take_heard()
-        if not self.gossip.detector.everybody:
-            return  # a round reaches only a few, whatever is known of them
-        for inbox, at in heard.items():
-            if (node := self._at(inbox)) is not None:
-                self.gossip.detector.seen(node, at)
-
-    def _gone(self, inbox: str) -> None:
-        """That process has ended, as the kernel says: so it is with its node, if nobody listens."""
-        if (node := self._at(inbox)) is not None:
-            self._apply(self.gossip.detector.look(node, time.monotonic()))
-
-    def _at(self, inbox: str) -> str | None:
-        peers = self.view().values()
-        return next((peer.node for peer in peers if peer.values.get("inbox") == inbox), None)
+    def gone(self, inbox: str) -> None:
+        """The process of this host that has this inbox has no socket any more: its node is asked at
+        once, and it is dead if nobody listens there."""
+        now = time.monotonic()
+        for peer in self.view().values():
+            if peer.values.get("inbox") == inbox:
+                self._apply(self.gossip.detector.ask_now(peer.node, now))
+                return
 
     # --- the wire -----------------------------------------------------------------------
 

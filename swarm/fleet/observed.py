@@ -1,5 +1,9 @@
-"""What a mere client knows of where nodes are: whether tensors may go by shared memory, and which
-node it can reach directly."""
+"""The nodes that a mere client knows of, from the status documents that nodes publish.
+
+A node learns from gossip where its peers are. A client does not gossip: it listens to statuses
+while that is worth its cost. Two things depend on it: whether tensors may go through shared memory,
+and which node can be reached without the server.
+"""
 
 from __future__ import annotations
 
@@ -14,90 +18,120 @@ from swarm.fleet.advertised import StagePeer
 from swarm.link import Link, LinkMessage
 from swarm.subjects import Subjects
 
-FORGET_AFTER = 3.0  # seconds without a word: a node speaks every second
-# To listen means to parse each node's status each second: a thousand clients that did so would get
-# more messages of a hundred nodes than the mesh carries otherwise (from 3 requests a second on,
-# 300 clients got 8 messages of 12 nodes more with each). Small ones are worth it from so many a
-# second on.
-OFTEN = 8.0
-IDLE_AFTER = 5.0  # seconds after which what was worth it is so no longer
-# Seconds for which is remembered what was heard before. It may be wrong by then, at no great cost:
-# the first message to a process that has ended tells so and is stored, and who cannot read a claim
-# fetches. (Forgotten, a lone frame of 4 MiB every 8 s went by the server: 14 ms instead of 8.)
-REMEMBER = 60.0
+FORGET_AFTER = 3.0  # seconds without a status of a node, which publishes one a second
+# A listener parses the status of each node each second: a thousand clients that listen to a hundred
+# nodes get more statuses than the mesh carries otherwise. Large messages are always worth that;
+# small ones are from so many a second on.
+SMALL_PER_SECOND = 8.0
+IDLE_AFTER = 5.0  # seconds without a reason to listen, after which listening ends
+# Seconds for which a node is remembered while nobody listens. It may have ended by then, at no
+# great cost: the first message to it is refused by its socket and goes to the lane, and a process
+# that cannot read shared memory fetches the tensors. (Measured: a lone message of 4 MiB every 8 s
+# takes 8 ms with this memory and 14 ms without.)
+REMEMBER_FOR = 60.0
 
 
 class _Heard(NamedTuple):
-    """Of one node: what it is, what it serves (model, version, stage), `time.monotonic()`."""
+    """The last status of one node: the node, its stages (model, version, stage), when it came."""
 
     peer: StagePeer
     serves: frozenset[tuple[str, str, int]]
     at: float
 
 
-class Hosts:
-    """Listens to status documents while large messages are sent, or small ones often.
+class StatusListener:
+    """Listens to the statuses of nodes while large messages are sent, or many small ones.
 
-    asked: small messages since the last look, counted by whoever sends them. on_news: called when
-    a node is heard of that was not, or is not what it was.
+    on_news: called when a node appears, goes, or is not as it was. clock: seconds, monotonic.
     """
 
     def __init__(
-        self, link: Link, subjects: Subjects, on_news: Callable[[], None] = lambda: None
+        self,
+        link: Link,
+        subjects: Subjects,
+        on_news: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._link = link
         self._subjects = subjects
         self._on_news = on_news
+        self._clock = clock
         self._sid = 0
-        self._since = 0.0  # it listens, time.monotonic()
-        self.asked = 0
-        self._looked = time.monotonic()
-        self._until = 0.0  # it is worth it, time.monotonic()
+        self._since = 0.0  # when listening began
+        self._until = 0.0  # the moment up to which it is worth it
+        self._small = 0  # small messages since `tend` was called
+        self._tended = clock()
         self._nodes: dict[str, _Heard] = {}
 
-    def serving(self, model: str, version: str, stage: int, large: bool) -> list[StagePeer]:
-        """The nodes heard of that serve the stage, for a large message or a small one."""
-        now = time.monotonic()
+    # --- questions ------------------------------------------------------------------------
+
+    @property
+    def listening(self) -> bool:
+        """Whether statuses are subscribed to at present."""
+        return self._sid != 0
+
+    def serving(self, model: str, version: str, stage: int) -> list[StagePeer]:
+        """The nodes known of that serve the stage."""
+        key, now = (model, version, stage), self._clock()
+        return [
+            heard.peer
+            for heard in self._nodes.values()
+            if key in heard.serves and self._is_known(heard.at, now)
+        ]
+
+    def _is_known(self, at: float, now: float) -> bool:
+        """Whether a node whose last status came `at` is still believed to be there."""
+        silent = now - max(at, self._since) >= FORGET_AFTER
+        return now - at < REMEMBER_FOR and not (self._sid and silent)
+
+    # --- acts -----------------------------------------------------------------------------
+
+    def wanted(self, large: bool) -> None:
+        """A message is about to be sent to a stage. A large one is worth listening from now on;
+        small ones are counted, and `tend` judges their number."""
         if large:
-            self._until = now + IDLE_AFTER
-        if now <= self._until and not self._sid:
-            self._sid = self._link.subscribe(self._subjects.status_all, self._take)
-            self._since = now
-            with contextlib.suppress(NotConnected):  # they speak every second anyway
-                self._link.publish(self._subjects.status_request)
-        self._forget(now)
-        key = (model, version, stage)
-        return [peer for peer, serves, _ in self._nodes.values() if key in serves]
-
-    def _forget(self, now: float) -> None:
-        """Those that are silent. (An id is unique per start: the dead would be kept for ever.)"""
-
-        def known(at: float) -> bool:
-            silent = now - max(at, self._since) >= FORGET_AFTER
-            return now - at < REMEMBER and not (self._sid and silent)
-
-        self._nodes = {node: heard for node, heard in self._nodes.items() if known(heard.at)}
+            self._until = self._clock() + IDLE_AFTER
+            self._listen()
+        else:
+            self._small += 1
 
     def tend(self) -> None:
-        """Call about every second."""
-        now = time.monotonic()
-        if self.asked >= OFTEN * (now - self._looked):
+        """Begin or end listening, and forget nodes that are silent. Call it about every second."""
+        now = self._clock()
+        if self._small and self._small >= SMALL_PER_SECOND * (now - self._tended):
             self._until = now + IDLE_AFTER
-        self.asked, self._looked = 0, now
-        if self._sid and now > self._until:
-            self._forget(now)  # what fell silent while it listened
+            self._listen()
+        self._small, self._tended = 0, now
+        # A node's id is new with each start: without this the dead would be kept for ever.
+        self._nodes = {
+            n: heard for n, heard in self._nodes.items() if self._is_known(heard.at, now)
+        }
+        if now > self._until:
+            self.rest()
+
+    def rest(self) -> None:
+        """End listening; the nodes that were heard stay known for a while."""
+        if self._sid:
             self._link.unsubscribe(self._sid)
             self._sid = 0
 
     def gone(self, inbox: str) -> None:
-        """That process of this host has ended."""
+        """The process of this host that has this inbox has ended."""
         nodes = [node for node, heard in self._nodes.items() if heard.peer.inbox == inbox]
         for node in nodes:
             del self._nodes[node]
         if nodes:
             self._on_news()
 
-    def _take(self, message: LinkMessage) -> None:
+    def _listen(self) -> None:
+        if self._sid:
+            return
+        self._sid = self._link.subscribe(self._subjects.status_all, self._heard)
+        self._since = self._clock()
+        with contextlib.suppress(NotConnected):  # a status comes every second anyway
+            self._link.publish(self._subjects.status_request)
+
+    def _heard(self, message: LinkMessage) -> None:
         try:
             doc: dict[str, Any] = json.loads(bytes(message.data))
             model = str(doc["model"])
@@ -111,9 +145,9 @@ class Hosts:
             )
             left = doc["state"] == "left"
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
-            return  # not a status: it says nothing about hosts
+            return  # no status: it says nothing about a node
         before = self._nodes.pop(peer.node, None)
         if not left:
-            self._nodes[peer.node] = _Heard(peer, serves, time.monotonic())
+            self._nodes[peer.node] = _Heard(peer, serves, self._clock())
         if before is None or left or before[:2] != (peer, serves):
             self._on_news()

@@ -5,7 +5,7 @@ Pure: each takes `now` (seconds, any monotonic clock) and, where it rolls dice, 
 
 from swarm.flow.ack_wait import ack_wait_for
 from swarm.flow.admission import Admission, Decision
-from swarm.flow.backoff import full_jitter, pause_within
+from swarm.flow.backoff import Backoff
 from swarm.flow.batching import (
     ArrivalRate,
     BatchLimit,
@@ -21,6 +21,7 @@ from swarm.flow.budget import should_start
 from swarm.flow.hedge import Hedger
 from swarm.flow.latency import LatencyWindow
 from swarm.flow.retry import RetryBudget
+from swarm.flow.usual import Usual
 from swarm.flow.watchdog import Action, Verdict, Watchdog
 from swarm.flow.window import SlidingCount
 
@@ -28,6 +29,7 @@ __all__ = [
     "Action",
     "Admission",
     "ArrivalRate",
+    "Backoff",
     "BatchLimit",
     "Breaker",
     "BreakerState",
@@ -41,13 +43,12 @@ __all__ = [
     "SlidingCount",
     "TokenBucket",
     "Transition",
+    "Usual",
     "Verdict",
     "Wait",
     "Watchdog",
     "ack_wait_for",
     "decide",
-    "full_jitter",
-    "pause_within",
     "should_start",
     "split_on_failure",
 ]

@@ -1,40 +1,35 @@
-"""Pauses between attempts: exponential, fully jittered, inside the request's budget.
+"""Pauses between attempts that fail one after the other: each is twice as long as the last one.
 
-Full jitter spreads the retries of clients that failed together (Brooker, "Exponential Backoff And
-Jitter", AWS Architecture Blog, 2015): `sleep = uniform(0, min(cap, base * 2 ** attempt))`.
+Full jitter spreads the attempts of clients that failed together (Brooker, "Exponential Backoff And
+Jitter", AWS Architecture Blog, 2015): `pause = uniform(0, min(most, first * 2 ** n))`.
 """
 
 from random import Random
 
-_LARGEST_EXPONENT = 62  # beyond it 2 ** n only overflows: every cap is long reached
 
+class Backoff:
+    """The pauses of one thing that is tried again and again.
 
-def full_jitter(attempt: int, rng: Random, *, base_s: float = 0.010, cap_s: float = 1.0) -> float:
-    """Seconds to pause before attempt number `attempt` + 1 (0: before the first retry).
-
-    base_s: seconds, the ceiling of the first pause; cap_s: seconds, the ceiling of every pause.
-    Raises ValueError for a negative attempt, base or cap.
+    first: seconds, the first pause; most: seconds, the longest pause. rng: where it is given, each
+    pause is drawn between zero and what it would be otherwise (full jitter).
+    Raises ValueError unless 0 <= first <= most.
     """
-    if attempt < 0 or base_s < 0 or cap_s < 0:
-        raise ValueError(f"negative: {attempt=}, {base_s=}, {cap_s=}")
-    return rng.uniform(0.0, min(cap_s, base_s * float(2 ** min(attempt, _LARGEST_EXPONENT))))
 
+    __slots__ = ("_first", "_most", "_next", "_rng")
 
-def pause_within(
-    attempt: int,
-    remaining_s: float,
-    needed_s: float,
-    rng: Random,
-    *,
-    base_s: float = 0.010,
-    cap_s: float = 1.0,
-) -> float | None:
-    """The same pause cut to what the budget allows, or None where another attempt is pointless.
+    def __init__(self, first: float, most: float, rng: Random | None = None) -> None:
+        if not 0 <= first <= most:
+            raise ValueError(f"0 <= first <= most: {first=}, {most=}")
+        self._first = self._next = first
+        self._most = most
+        self._rng = rng
 
-    remaining_s: seconds of budget left; needed_s: seconds that an attempt usually takes (its p50).
-    The pause always leaves `needed_s`.
-    """
-    spare = remaining_s - needed_s
-    if remaining_s <= 0 or spare < 0:
-        return None
-    return full_jitter(attempt, rng, base_s=base_s, cap_s=min(cap_s, spare))
+    def next(self) -> float:
+        """Seconds to pause now; the pause after this one is twice as long, up to `most`."""
+        pause = self._next
+        self._next = min(self._most, 2 * pause)
+        return pause if self._rng is None else self._rng.uniform(0.0, pause)
+
+    def reset(self) -> None:
+        """It has succeeded: the next pause is the first one again."""
+        self._next = self._first

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import Generic, TypeVar
 
+from swarm.flow.usual import Usual
+
 Item = TypeVar("Item")
 Key = TypeVar("Key", bound=Hashable)
 
@@ -85,18 +87,15 @@ def decide(
 
 
 class ArrivalRate:
-    """Arrivals a second as an EWMA over the gaps between them: O(1), one float.
+    """Arrivals a second, from the usual gap between them.
 
     weight: of the newest gap, 0..1; larger follows bursts faster. Raises ValueError outside.
     """
 
-    __slots__ = ("_gap", "_last", "_weight")
+    __slots__ = ("_gap", "_last")
 
     def __init__(self, weight: float = 0.1) -> None:
-        if not 0 < weight <= 1:
-            raise ValueError(f"0 < weight <= 1: {weight}")
-        self._weight = weight
-        self._gap = inf
+        self._gap = Usual(weight=weight)
         self._last: float | None = None
 
     def add(self, now: float) -> None:
@@ -105,14 +104,13 @@ class ArrivalRate:
         self._last = now if last is None else max(last, now)
         if last is None:
             return
-        gap = max(0.0, now - last)
-        self._gap = gap if self._gap == inf else self._gap + (gap - self._gap) * self._weight
+        self._gap.add(max(0.0, now - last))
 
     def per_s(self, now: float) -> float:
         """Arrivals a second; 0.0 until two came. A silence longer than the mean gap lowers it."""
-        if self._last is None or self._gap == inf:
+        if self._last is None or not self._gap.known:
             return 0.0
-        return 1.0 / max(self._gap, now - self._last, 1e-9)
+        return 1.0 / max(self._gap.seconds, now - self._last, 1e-9)
 
 
 class BatchLimit:

@@ -7,6 +7,7 @@ from collections import deque
 from dataclasses import dataclass
 from enum import StrEnum
 
+from swarm.flow.backoff import Backoff
 from swarm.flow.window import SlidingCount
 
 
@@ -62,8 +63,8 @@ class Breaker:
         self._calls = SlidingCount(window_s)
         self._failures = SlidingCount(window_s)
         self._row = 0
-        self._first_open_s = self._open_s = open_s
-        self._max_open_s = max_open_s
+        self._pauses = Backoff(open_s, max_open_s)
+        self._open_s = open_s
         self._probe_timeout_s = probe_timeout_s
         self._opened_at = 0.0
         self._probe_at: float | None = None
@@ -79,7 +80,7 @@ class Breaker:
             self._go(BreakerState.HALF_OPEN, now, f"{self._open_s:g} s have passed")
         elif self._probe_at is not None:
             if now - self._probe_at >= self._probe_timeout_s:
-                self._reopen(now, "the probe was not answered")
+                self._open(now, "the probe was not answered")
             return False
         self._probe_at = now
         return True
@@ -106,9 +107,9 @@ class Breaker:
             if self._probe_at is None or (started is not None and started < self._probe_at):
                 return
             if not ok:
-                self._reopen(now, "the probe failed")
+                self._open(now, "the probe failed")
                 return
-            self._open_s = self._first_open_s
+            self._pauses.reset()
             self._calls.clear()
             self._failures.clear()
             self._row = 0
@@ -134,12 +135,9 @@ class Breaker:
 
     def _open(self, now: float, reason: str) -> None:
         self._opened_at = now
+        self._open_s = self._pauses.next()
         self._probe_at = None
         self._go(BreakerState.OPEN, now, reason)
-
-    def _reopen(self, now: float, reason: str) -> None:
-        self._open_s = min(self._max_open_s, self._open_s * 2)
-        self._open(now, reason)
 
     def _go(self, state: BreakerState, now: float, reason: str) -> None:
         self._transitions.append(Transition(self.state, state, now, reason))

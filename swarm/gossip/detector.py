@@ -28,10 +28,9 @@ from swarm.gossip.phi import PhiDetector, deviations
 from swarm.gossip.state import ALIVE, DEAD, LEFT, SUSPECT, Entry
 from swarm.gossip.table import Table
 
-# Rounds between two exchanges of a pair, where a round reaches every peer: as a rule, and while
-# either is seen to live by other signs. An exchange wakes two nodes and the server, 1 to 1.5 ms of
-# CPU beside other work (three nodes: 15 a second with one a round, a hundredth of two cores).
-PAIR_ROUNDS, SEEN_ROUNDS = 2, 5
+# Rounds between two exchanges of a pair, where a round reaches every peer. (Measured: an exchange
+# wakes two nodes and the server, 1 to 1.5 ms of CPU beside other work.)
+PAIR_ROUNDS = 2
 _EARLY = 0.25  # rounds by which one that is due may come early, lest it wait for another
 _MOST_NOTED = 64  # nodes; forgotten, one costs an exchange
 _MOST_PENDING = 4096  # requests whose outcome the driver may still owe
@@ -72,9 +71,8 @@ class Detector:
         self._asked: Counter[str] = Counter()  # requests under way by node
         self._quota = config.claims_per_round
         self.health = LocalHealth(config.health_max)
-        # Where a round reaches everybody: the last exchange with each, and its last sign of life.
+        # The last exchange with each peer, kept only where a round reaches every peer.
         self._met: dict[str, float] = {}
-        self._seen: dict[str, float] = {}
         self._looked: dict[str, float] = {}
         self._spread_at = -inf
         self.doubts: dict[str, Doubt] = {}
@@ -297,28 +295,22 @@ class Detector:
         """There was an exchange, whoever began it."""
         _note(self._met, node, now, self.everybody)
 
-    def seen(self, node: str, now: float) -> None:
-        """A sign of life that did not come by gossip: work that it did for us, say."""
-        _note(self._seen, node, now, self.everybody)
-
     def due(self, node: str, now: float) -> bool:
         """Whether this round should contact `node`: it is in no doubt (which has a schedule of its
-        own). Where a round reaches every peer, each pair has an exchange every other round, and one
-        that is seen to live all the while every fifth: a crash is still met within three."""
+        own). Where a round reaches every peer, each pair has an exchange every other round: a crash
+        is still met within three."""
         if self.doubted(node):
             return False
         if not self.everybody:
             return True
         rounds = (now - self._met.get(node, -inf)) / self._config.interval + _EARLY
-        quiet = now - self._seen.get(node, -inf) < self._config.interval
-        return rounds >= (SEEN_ROUNDS if quiet else min(PAIR_ROUNDS, self._table.alive - 1))
+        return rounds >= min(PAIR_ROUNDS, self._table.alive - 1)
 
     def hurry(self) -> None:
         """There is news: the next round contacts everybody."""
         self._met.clear()
-        self._seen.clear()
 
-    def look(self, node: str, now: float) -> list[Effect]:
+    def ask_now(self, node: str, now: float) -> list[Effect]:
         """Contact it now: its process is said to have ended."""
         known = self._table.nodes.get(node)
         if known is None or known.final or self._asked[node]:

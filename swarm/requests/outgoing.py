@@ -15,7 +15,7 @@ from functools import partial
 from typing import NamedTuple
 
 from swarm.errors import SwarmError
-from swarm.fleet.placement import NOWHERE, Near
+from swarm.fleet.placement import NOWHERE, Nearby
 from swarm.lanes import Publisher
 from swarm.link import Link
 from swarm.local.compact import features_parts
@@ -78,7 +78,7 @@ class Outgoing:
         subjects: Subjects,
         publisher: Publisher,
         claims: Claims | None,
-        near: Callable[[ModelInfo, int, bool], Near],
+        near: Callable[[ModelInfo, int, bool], Nearby],
         direct: Direct,
         asks: Mapping[str, Ask],
         gate: Callable[[ModelInfo], Gate],
@@ -149,7 +149,7 @@ class Outgoing:
             return True
         return ask.attempt == 1 and not self._gate(ask.info).fast.doubtful(time.monotonic())
 
-    def _short_cut(self, near: Near, lane: str, ask: Ask) -> str:
+    def _short_cut(self, near: Nearby, lane: str, ask: Ask) -> str:
         """The inbox of the node of this host that takes the message; "" for the server's way, which
         every attempt but the first goes."""
         if ask.attempt > 1 or len(self._asks) > FEW or not self._link.connected:
@@ -244,7 +244,7 @@ class Outgoing:
 
     # --- fast mode --------------------------------------------------------------------
 
-    def _fresh(self, ask: Ask, near: Near, features: Features, reply: str, lent: Lent) -> None:
+    def _fresh(self, ask: Ask, near: Nearby, features: Features, reply: str, lent: Lent) -> None:
         subject = self._subjects.fresh(ask.info.model, ask.info.version, 1)
         ask.stored = False
         if inbox := self._short_cut(near, ANY, ask):

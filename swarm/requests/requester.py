@@ -21,8 +21,8 @@ from swarm.errors import (
     SwarmError,
     Unavailable,
 )
-from swarm.fleet.placement import NOWHERE, Near
-from swarm.flow.backoff import full_jitter
+from swarm.fleet.placement import NOWHERE, Nearby
+from swarm.flow.backoff import Backoff
 from swarm.flow.hedge import Hedger
 from swarm.flow.retry import RetryBudget
 from swarm.flow.silence import Silences
@@ -49,6 +49,7 @@ WORDS = (DONE, PASSED_ON, REFUSED)  # of what was handed over, where its answer 
 FRESH_RETRY_AFTER = (3.0, 0.010, 4.0)  # times the p99, at least seconds, times the one before
 FRESH_MOST = 0.25  # seconds, unless the first is more
 FRESH_WAIT = 0.05  # seconds after which one that may not ask again wants to know once more
+FIRST_PAUSE, LONGEST_PAUSE = 0.010, 0.1  # seconds before a retry, drawn below it
 # Seconds for which a stage that nobody serves is asked again at no cost to the retry budget:
 # within them gossip knows of a death, and a fallback listens.
 NOBODY_FOR = 1.0
@@ -66,7 +67,7 @@ class Requester:
         subjects: Subjects,
         publisher: Publisher,
         claims: Claims | None = None,
-        near: Callable[[ModelInfo, int, bool], Near] = lambda info, stage, large: NOWHERE,
+        near: Callable[[ModelInfo, int, bool], Nearby] = lambda info, stage, large: NOWHERE,
         direct: Direct | None = None,
     ) -> None:
         self._link = link
@@ -160,6 +161,7 @@ class Requester:
         self, ask: Ask, reply: str, outcome: Outcome, loop: asyncio.AbstractEventLoop
     ) -> Result:
         """The first attempt came to `outcome`: ask again, as often as it makes sense."""
+        pauses = Backoff(FIRST_PAUSE, LONGEST_PAUSE, self._rng)
         while True:
             if isinstance(outcome, Result):
                 if outcome.status is not Status.UNAVAILABLE:
@@ -190,7 +192,7 @@ class Requester:
                     continue
                 return await self._last_chance(ask, failed)
             self.retries += 1
-            pause = full_jitter(ask.attempt, self._rng, base_s=0.005, cap_s=0.1)
+            pause = pauses.next()
             if loop.time() + pause >= ask.deadline:
                 return await self._last_chance(ask, failed)
             meanwhile: Outcome = None

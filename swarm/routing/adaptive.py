@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from math import inf
 from random import Random
 
+from swarm.flow.backoff import Backoff
 from swarm.flow.latency import LatencyWindow
 from swarm.routing.base import Policy
 from swarm.routing.basic import PowerOfTwo, WeightedLeastPending
@@ -80,7 +81,8 @@ class Adaptive(Policy):
         self._epsilon = epsilon
         self._rate = rate
         self._latency = LatencyWindow(window_s, relative_error=0.05)
-        self._first_hold_s = self._hold_s = hold_s
+        self._holds = Backoff(hold_s, max(hold_s, _LONGEST_HOLD_S))
+        self._hold_s = hold_s
         self._changed_at = -inf
         self._checked_at = -inf
         self._events: deque[SafetyEvent] = deque(maxlen=64)
@@ -181,8 +183,9 @@ class Adaptive(Policy):
         if not self.yielded:
             if self._latency.count < _MIN_SAMPLES or p99 <= self._bound_s:
                 return
-            relapse = now - self._changed_at < 10 * self._hold_s
-            self._hold_s = min(_LONGEST_HOLD_S, self._hold_s * 2) if relapse else self._first_hold_s
+            if now - self._changed_at >= 10 * self._hold_s:  # no relapse
+                self._holds.reset()
+            self._hold_s = self._holds.next()
             self._turn(True, now, p99)
         elif now - self._changed_at >= self._hold_s and p99 <= _RECOVERED * self._bound_s:
             self._turn(False, now, p99)

@@ -56,10 +56,8 @@ async def ask(local: LocalMesh, number: int, **options: Any) -> swarm.Result:
 
 def rest(local: LocalMesh) -> None:
     """As after 5 s in which the client asked nothing."""
-    local.mesh.hosts._until = 0.0
-    local.mesh.hosts.tend()
-    local.mesh.forget_near()
-    assert not local.mesh.hosts._sid, "it does not listen"
+    local.mesh.hosts.rest()
+    local.mesh.placement.forget()
 
 
 def remembered(local: LocalMesh) -> set[str]:

@@ -16,7 +16,7 @@ from nodes.stage.server import StageServer
 from shards.errors import InputError, RunError
 from shards.runtimes.runtime import CancelToken
 from swarm.errors import SwarmError
-from swarm.fleet.placement import Near
+from swarm.fleet.placement import Nearby
 from swarm.lanes import REFUSED
 from swarm.link import LinkMessage
 from swarm.local.compact import decode_features, decode_result
@@ -331,7 +331,7 @@ class Bench:
         self.stage = stage
         self.direct = FakeDirect(self.link)
         self.claims = FakeClaims()
-        self.near = Near()  # where the next stage's nodes are
+        self.near = Nearby()  # where the next stage's nodes are
         settings: dict[str, Any] = {"max_batch": 8, "start_check": False} | options
         out = Outbox(
             self.link,  # type: ignore[arg-type]

@@ -13,10 +13,9 @@ from nodes.life.config import NodeConfig
 from nodes.life.serving import Serving
 from nodes.stage.counters import StageStats
 from swarm.fleet.advertised import serves_entries
-from swarm.fleet.placement import NOWHERE
 from swarm.gossip import Event, PeerView
 from swarm.link import LinkOptions
-from swarm.mesh import NEAR_KNOWN_FOR, Mesh
+from swarm.mesh import NODE_PLACED_FOR, Mesh
 from swarm.model import ModelInfo, Spec, Stage
 from swarm.routing.rendezvous import rendezvous
 
@@ -159,22 +158,21 @@ async def test_under_the_pull_policy_no_lanes_are_opened() -> None:
 
 async def test_who_joins_on_another_host_ends_the_use_of_shared_memory_at_once() -> None:
     """The answer is kept, since it is asked for with each message."""
-    mesh = Mesh(LinkOptions())
+    mesh = Mesh(LinkOptions(), peers=lambda info, stage: scene.announcer.peers(info, stage))
     mesh.claims.host = "a" * 16
     scene = Scene(mesh=mesh)
-    mesh.peers = scene.announcer.peers
     scene.add("me", host="a" * 16)
     scene.add("other", host="a" * 16)
-    assert mesh.near(INFO, 1).shared
+    assert mesh.placement.at(INFO, 1).shared
     scene.peers.clear()
-    assert mesh.near(INFO, 1).shared  # kept
+    assert mesh.placement.at(INFO, 1).shared  # kept
     scene.add("me", host="a" * 16)
     scene.add("far", host="b" * 16)
     scene.announcer.on_event(Event("joined", "far"))
-    assert not mesh.near(INFO, 1).shared
+    assert not mesh.placement.at(INFO, 1).shared
     scene.peers.pop("far")
-    await asyncio.sleep(1.1 * NEAR_KNOWN_FOR)
-    assert mesh.near(INFO, 1).shared
+    await asyncio.sleep(1.1 * NODE_PLACED_FOR)
+    assert mesh.placement.at(INFO, 1).shared
 
 
 async def test_a_fallback_covers_fast_mode_as_soon_as_the_last_primary_died() -> None:
@@ -214,15 +212,14 @@ async def test_a_fallback_covers_fast_mode_as_soon_as_the_last_primary_died() ->
 async def test_where_nodes_are_is_asked_again_at_any_news_but_of_how_busy_they_are(
     event: Event, kept: bool
 ) -> None:
-    mesh = Mesh(LinkOptions())
+    mesh = Mesh(LinkOptions(), peers=lambda info, stage: scene.announcer.peers(info, stage))
     mesh.claims.host = "a" * 16
     scene = Scene(mesh=mesh)
-    mesh.peers = scene.announcer.peers
     scene.add("me", host="a" * 16)
-    assert mesh.near(INFO, 1).shared
+    assert mesh.placement.at(INFO, 1).shared
     scene.peers.clear()
     scene.announcer.on_event(event)
-    assert mesh.near(INFO, 1).shared is kept
+    assert mesh.placement.at(INFO, 1).shared is kept
 
 
 async def test_a_load_is_told_when_it_moves_or_could_not_be_told(
@@ -257,12 +254,3 @@ async def test_a_load_is_told_when_it_moves_or_could_not_be_told(
     room = True
     assert told() == ["load", "serves"]
     assert told() == []
-
-
-async def test_a_small_message_does_not_keep_large_ones_from_shared_memory() -> None:
-    mesh = Mesh(LinkOptions())
-    mesh.claims.host = "a" * 16
-    assert mesh.near(INFO, 1, large=False) == NOWHERE
-    assert not mesh.hosts._sid, "it is not worth listening"
-    assert mesh.near(INFO, 1) == NOWHERE
-    assert mesh.hosts._sid

@@ -28,7 +28,7 @@ from nodes.stage.intake import KEPT, STALE
 from nodes.stage.outbox import Outbox
 from nodes.stage.server import AT_HAND, HANDED
 from swarm.errors import NotConnected, ResourceExhausted, Status
-from swarm.fleet.placement import Near
+from swarm.fleet.placement import Nearby
 from swarm.lanes import DONE, PASSED_ON, REFUSED
 from swarm.local.host_socket import LARGEST
 from swarm.local.lending import Lent
@@ -65,7 +65,7 @@ async def bench() -> AsyncIterator[Callable[..., Bench]]:
 
     def make(model: FakeModel | None = None, stage: int = 1, **options: Any) -> Bench:
         b = Bench(model or FakeModel(compute_ms=0.01), stage=stage, **options)
-        b.near = Near(inboxes={"any": NEXT})
+        b.near = Nearby(inboxes={"any": NEXT})
         made.append(b)
         return b
 
@@ -102,7 +102,7 @@ async def ended(*copies: FakeDelivery) -> list[str]:
 def lending(b: Bench) -> Bench:
     """All that it sends is lent, and the next node can map it."""
     b.claims.large = True
-    b.near = Near(shared=True, inboxes={"any": NEXT})
+    b.near = Nearby(shared=True, inboxes={"any": NEXT})
     return b
 
 
@@ -142,7 +142,7 @@ async def test_what_the_next_node_refuses_is_stored_at_once(bench: Callable[...,
     assert copy.ended == "ack"
     other = b.send()  # a node that refused is left alone for a moment
     assert len(b.direct.sent) == 1
-    b.near = Near(inboxes={"any": "_INBOX.third"})
+    b.near = Nearby(inboxes={"any": "_INBOX.third"})
     b.send()
     assert len(b.direct.sent) == 2, "another one is not"
     b.publisher.release(None)
@@ -252,7 +252,7 @@ async def test_a_process_that_has_ended_gives_back_at_once_what_it_was_handed(
 ) -> None:
     b = bench()
     copies = [b.send() for _ in range(3)]
-    b.near = Near(inboxes={"any": "_INBOX.third"})
+    b.near = Nearby(inboxes={"any": "_INBOX.third"})
     other = b.send()
     [gone] = b.direct.on_gone
     gone(NEXT)
@@ -463,7 +463,7 @@ async def test_of_long_runs_words_do_not_put_off_the_look_at_another_node(
     b = bench()
     runs_take(b, 0.2)
     b.send()
-    b.near = Near(inboxes={"any": "_INBOX.third"})
+    b.near = Nearby(inboxes={"any": "_INBOX.third"})
     b.send()
     b.send()
     waits = b.server.out._handovers
@@ -496,7 +496,7 @@ async def test_of_long_runs_one_node_does_not_answer_for_another(
     b = bench()
     runs_take(b, SILENT)
     hung = b.send()
-    b.near = Near(inboxes={"any": "_INBOX.third"})
+    b.near = Nearby(inboxes={"any": "_INBOX.third"})
     copies = [b.send() for _ in range(9)]
     async with asyncio.timeout(STORED_BY):
         while not hung.settled:
@@ -518,7 +518,7 @@ async def test_of_long_runs_all_nodes_that_do_not_answer_are_given_nothing_for_a
     runs_take(b, 0.1)
     copies = [b.send()]
     await asyncio.sleep(0.010)
-    b.near = Near(inboxes={"any": "_INBOX.third"})
+    b.near = Nearby(inboxes={"any": "_INBOX.third"})
     copies.append(b.send())
     await stored(b, 2)
     assert await ended(*copies) == ["ack"] * 2
@@ -674,7 +674,7 @@ async def test_a_late_message_is_stored_in_the_lane_of_the_node_that_has_it(
     b = bench()
     lanes = iter(["here", "elsewhere"])
     b.server.out._next_lane = lambda info, stage, features: next(lanes)
-    b.near = Near(inboxes={"here": NEXT})
+    b.near = Nearby(inboxes={"here": NEXT})
     b.send()
     await stored(b)
     assert b.publisher.subjects == ["swarm.t.features.m.1.2.here"]
@@ -733,7 +733,7 @@ async def test_what_was_copied_into_shared_memory_is_let_go_while_the_word_is_aw
     bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     b = bench()
-    b.near = Near(shared=True, inboxes={"any": NEXT})
+    b.near = Nearby(shared=True, inboxes={"any": NEXT})
     claim = Claim("0123456789abcdef", "swarm-m-1-0123456789abcdef", 4096, 16, 2, 9, 3)
     arrays: list[weakref.ref[np.ndarray]] = []
 

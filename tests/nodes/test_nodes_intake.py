@@ -13,7 +13,7 @@ from stage_bench import Bench, FakeDelivery, FakeModel
 
 from nodes.stage.intake import FORGOTTEN, KEPT, STALE
 from swarm.errors import NotConnected, Status, Unavailable
-from swarm.fleet.placement import Near
+from swarm.fleet.placement import Nearby
 from swarm.lanes import DONE, PASSED_ON
 from swarm.wire.messages import Features
 
@@ -267,7 +267,7 @@ async def test_what_a_later_stage_has_passed_on_its_requester_is_told_too(
     bench: Callable[..., Bench],
 ) -> None:
     b = bench(stage=1)
-    b.near = Near(inboxes={"any": "_INBOX.next"})
+    b.near = Nearby(inboxes={"any": "_INBOX.next"})
     for word, told in ((DONE, []), (PASSED_ON, [("_INBOX.r2", PASSED_ON)])):
         came(b, b.message())
         b.direct.say(b.direct.sent[-1][2], word)

@@ -12,7 +12,6 @@ from swarm.errors import NotConnected
 from swarm.fleet.membership import Membership
 from swarm.gossip import LAN, Event, GossipConfig
 from swarm.link import Link, LinkMessage
-from swarm.local.host_socket import Direct
 from swarm.subjects import Subjects
 
 SUBJECTS = Subjects("test")
@@ -54,11 +53,10 @@ class Fleet:
         key: bytes | None = None,
         config: GossipConfig = LAN,
         discoverable: bool = True,
-        direct: Direct | None = None,
     ) -> Member:
         link = await self.links.connect(self.url)
         events: list[Event] = []
-        gossip = Membership(link, SUBJECTS, node, events.append, config, key, direct)
+        gossip = Membership(link, SUBJECTS, node, events.append, config, key)
         if discoverable:
             announce(link, node)
         task = asyncio.get_running_loop().create_task(gossip.run())

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from swarm.flow import (
     Action,
+    Backoff,
     Hedger,
     SlidingCount,
+    Usual,
     Watchdog,
     ack_wait_for,
-    full_jitter,
-    pause_within,
     should_start,
 )
 
@@ -26,29 +26,59 @@ def test_work_that_would_probably_end_too_late_is_not_started() -> None:
     assert not should_start(-1.0, 0.020, enabled=False)
 
 
-@given(st.integers(0, 10_000), st.integers(0, 99))
-def test_a_pause_is_never_longer_than_its_ceiling(attempt: int, seed: int) -> None:
-    pause = full_jitter(attempt, Random(seed), base_s=0.01, cap_s=1.0)
-    assert 0 <= pause <= min(1.0, 0.01 * 2.0 ** min(attempt, 20))
+def test_pauses_double_up_to_the_longest_one() -> None:
+    pauses = Backoff(0.5, 3.0)
+    assert [pauses.next() for _ in range(5)] == [0.5, 1.0, 2.0, 3.0, 3.0]
 
 
-@given(st.integers(0, 50), st.floats(-1, 5), st.floats(0, 5), st.integers(0, 99))
-def test_a_pause_always_leaves_what_the_attempt_needs(
-    attempt: int, remaining: float, needed: float, seed: int
-) -> None:
-    pause = pause_within(attempt, remaining, needed, Random(seed))
-    if pause is None:
-        assert remaining <= 0 or needed > remaining
-    else:
-        assert remaining - pause >= needed - 1e-9
+def test_after_a_success_pauses_begin_anew() -> None:
+    pauses = Backoff(0.5, 3.0)
+    for _ in range(4):
+        pauses.next()
+    pauses.reset()
+    assert pauses.next() == 0.5
 
 
-def test_pauses_are_spread_and_grow() -> None:
+@given(st.integers(0, 2000), st.integers(0, 99))
+def test_a_drawn_pause_is_never_longer_than_its_ceiling(attempts: int, seed: int) -> None:
+    pauses = Backoff(0.01, 1.0, Random(seed))
+    drawn = [pauses.next() for _ in range(attempts)]
+    assert all(0 <= p <= min(1.0, 0.01 * 2.0 ** min(n, 20)) for n, p in enumerate(drawn))
+
+
+def test_drawn_pauses_are_spread_and_grow() -> None:
     rng = Random(1)
-    early = [full_jitter(0, rng, base_s=0.01) for _ in range(500)]
-    late = [full_jitter(4, rng, base_s=0.01) for _ in range(500)]
-    assert max(early) - min(early) > 0.009
-    assert sum(late) > 12 * sum(early)
+    backoffs = [Backoff(0.01, 1.0, rng) for _ in range(500)]
+    rounds = [[backoff.next() for backoff in backoffs] for _ in range(5)]
+    assert max(rounds[0]) - min(rounds[0]) > 0.009
+    assert sum(rounds[4]) > 12 * sum(rounds[0])
+
+
+@pytest.mark.parametrize(("first", "most"), [(-1.0, 1.0), (2.0, 1.0)])
+def test_pauses_that_cannot_be_are_refused(first: float, most: float) -> None:
+    with pytest.raises(ValueError, match="first"):
+        Backoff(first, most)
+
+
+def test_the_usual_duration_moves_by_the_weight_of_the_newest() -> None:
+    usual = Usual(0.8, weight=1 / 4)
+    usual.add(0.4)
+    assert usual.seconds == pytest.approx(0.7)
+
+
+def test_where_nothing_is_assumed_the_first_measurement_counts_whole() -> None:
+    usual = Usual()
+    assert not usual.known
+    for seconds in (0.0, 0.8):
+        usual.add(seconds)
+    assert usual.known
+    assert usual.seconds == pytest.approx(0.1)
+
+
+def test_a_weight_out_of_range_is_refused() -> None:
+    for weight in (0.0, 1.1):
+        with pytest.raises(ValueError, match="weight"):
+            Usual(weight=weight)
 
 
 def test_ack_wait_has_a_floor_and_a_ceiling() -> None:

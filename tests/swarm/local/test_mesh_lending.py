@@ -23,7 +23,7 @@ from swarm.errors import (
     SwarmError,
     Unavailable,
 )
-from swarm.fleet.placement import Near
+from swarm.fleet.placement import Nearby
 from swarm.flow.hedge import Hedger
 from swarm.lanes import Publisher
 from swarm.link import LinkMessage
@@ -51,7 +51,7 @@ class Lender:
             SUBJECTS,
             Publisher(self.wire),
             self.claims,
-            lambda *_: Near(shared=True),
+            lambda *_: Nearby(shared=True),
         )
 
     async def infer(self, budget: float = 0.1, **options: object) -> Result:
@@ -206,7 +206,7 @@ async def test_what_finds_no_room_on_this_host_in_fast_mode_goes_by_the_server(
 ) -> None:
     """Also when that is known only at the end of a burst."""
     requester, loop = lender.requester, asyncio.get_running_loop()
-    requester._outgoing._near = lambda *_: Near(shared=True, inboxes={"any": "_INBOX.nobody"})
+    requester._outgoing._near = lambda *_: Nearby(shared=True, inboxes={"any": "_INBOX.nobody"})
     lender.wire.connected = True
     requester._outgoing._direct.open()
     ask = Ask(INFO, {"x": BIG}, loop.time() + 5, CORE, attempt=1)
@@ -229,7 +229,7 @@ async def test_what_is_given_up_within_a_burst_is_cancelled_or_not_sent(
 ) -> None:
     requester, loop = lender.requester, asyncio.get_running_loop()
     inbox = requester._outgoing._direct._link.options.inbox if heard else "_INBOX.nobody"
-    requester._outgoing._near = lambda *_: Near(shared=True, inboxes={"any": inbox})
+    requester._outgoing._near = lambda *_: Nearby(shared=True, inboxes={"any": inbox})
     lender.wire.connected = True
     requester._outgoing._direct.open()
     lender.burst()
@@ -274,7 +274,7 @@ async def test_what_was_handed_over_is_not_lent_for_longer_than_somebody_waits(
 ) -> None:
     """Whoever reads it computes in vain, and sees that it was recycled."""
     requester = lender.requester
-    requester._outgoing._near = lambda *_: Near(shared=True, inboxes={"any": "_INBOX.first"})
+    requester._outgoing._near = lambda *_: Nearby(shared=True, inboxes={"any": "_INBOX.first"})
     requester._outgoing._direct.send = lambda *_: True  # type: ignore[method-assign]
     lender.wire.connected = True
     asking = asyncio.create_task(lender.infer(budget=0.005 if ends == "expired" else 5.0))

@@ -13,7 +13,7 @@ from fake_stage import INFO, SUBJECTS
 from nowhere import Wire
 
 from swarm.errors import NotConnected, ResourceExhausted, Status, SwarmError, Unavailable
-from swarm.fleet.placement import Near
+from swarm.fleet.placement import Nearby
 from swarm.flow.hedge import Hedger
 from swarm.lanes import DONE, PASSED_ON, REFUSED
 from swarm.link import LinkMessage
@@ -87,7 +87,7 @@ class Shop:
             SUBJECTS,
             self.lanes,  # type: ignore[arg-type]
             claims,
-            lambda *_: Near(inboxes={"any": FIRST}),
+            lambda *_: Nearby(inboxes={"any": FIRST}),
             self.host,  # type: ignore[arg-type]
         )
         self.tasks: list[asyncio.Task[Result]] = []

@@ -216,7 +216,7 @@ async def test_nothing_but_garbage_is_said_to_be_so_and_no_hang(
 ) -> None:
     """Without a pause between attempts the budget ends while one is on its way."""
     await desk.open()
-    monkeypatch.setattr("swarm.requests.requester.full_jitter", lambda *_, **__: pause)
+    monkeypatch.setattr("swarm.requests.requester.Backoff.next", lambda _: pause)
     desk.requester._budget = RetryBudget(ratio=0.0, min_per_s=10_000.0)
 
     def only_garbage(stage: FakeStage, delivery: Any, features: Features) -> None:

@@ -1,0 +1,220 @@
+"""A client listens to where nodes are while that is worth it, and no longer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from swarm.fleet.observed import FORGET_AFTER, IDLE_AFTER, REMEMBER_FOR, StatusListener
+from swarm.link import Link, LinkMessage, LinkOptions
+from swarm.subjects import Subjects
+from swarm.wire.tensors import Part
+
+SUBJECTS = Subjects("t")
+STAGE = ("m", "1", 1)
+
+
+Callback = Callable[[LinkMessage], None]
+
+
+class Statuses(Link):
+    """A link without a server: it delivers only the statuses that a test publishes."""
+
+    def __init__(self) -> None:
+        self.callbacks: dict[int, Callback] = {}
+        super().__init__(LinkOptions())
+        self.published: list[str] = []
+
+    def subscribe(self, subject: str, callback: Callback, queue: str = "") -> int:
+        sid = super().subscribe(subject, callback, queue)
+        if subject == SUBJECTS.status_all:
+            self.callbacks[sid] = callback
+        return sid
+
+    def unsubscribe(self, sid: int) -> None:
+        super().unsubscribe(sid)
+        del self.callbacks[sid]
+
+    def publish(
+        self,
+        subject: str,
+        data: Sequence[Part] | bytes = b"",
+        reply: str = "",
+        headers: bytes = b"",
+    ) -> None:
+        self.published.append(subject)
+
+    def deliver(self, document: bytes) -> None:
+        for callback in list(self.callbacks.values()):
+            callback(LinkMessage("swarm.t.status.x", "", None, document))
+
+
+class Client:
+    """A client in simulated time; `status` is a node's."""
+
+    def __init__(self) -> None:
+        self.link = Statuses()
+        self.news = 0
+        self.now = 100.0
+        self.listener = StatusListener(self.link, SUBJECTS, self._count_news, lambda: self.now)
+
+    def _count_news(self) -> None:
+        self.news += 1
+
+    @property
+    def listens(self) -> bool:
+        assert self.listener.listening == bool(self.link.callbacks)
+        return self.listener.listening
+
+    @property
+    def known(self) -> set[str]:
+        return {peer.node for peer in self.listener.serving(*STAGE)}
+
+    def sends(self, *, large: bool) -> None:
+        self.listener.wanted(large)
+
+    def status(self, node: str, **more: object) -> None:
+        doc = {"node": node, "state": "ready", "model": "m", "host_id": "here"}
+        doc |= {"stages": [{"stage": 1, "version": "1"}], "inbox": f"_INBOX.{node}"} | more
+        self.link.deliver(json.dumps(doc).encode())
+
+    def seconds(self, count: int, *, small: int = 0, heard: str = "") -> None:
+        """So many seconds, in each of which it sends so many small messages and hears a node."""
+        for _ in range(count):
+            for _ in range(small):
+                self.sends(large=False)
+            if heard:
+                self.status(heard)
+            self.now += 1.0
+            self.listener.tend()
+
+
+def test_a_client_that_seldom_sends_small_messages_does_not_listen() -> None:
+    client = Client()
+    client.seconds(20, small=4)
+    assert not client.listens
+
+
+def test_a_client_that_often_sends_small_messages_listens_while_it_does() -> None:
+    client = Client()
+    client.seconds(2, small=30)
+    assert client.listens
+    client.seconds(int(IDLE_AFTER) + 2, small=1)
+    assert not client.listens
+
+
+def test_a_large_message_is_worth_listening_at_once_and_for_a_while() -> None:
+    client = Client()
+    client.sends(large=True)
+    assert client.listens
+    assert client.link.published == [SUBJECTS.status_request], "the nodes tell at once"
+    client.listener.tend()
+    assert client.listens
+    client.now += IDLE_AFTER + 1
+    client.listener.tend()
+    assert not client.listens
+    client.sends(large=True)
+    assert client.listens, "it begins anew"
+
+
+def test_a_question_about_nodes_neither_listens_nor_ends_listening() -> None:
+    client = Client()
+    assert client.known == set()
+    assert not client.listens
+    client.sends(large=True)
+    client.now += 10 * IDLE_AFTER
+    assert client.known == set()
+    assert client.listens
+
+
+def test_a_status_says_what_a_node_serves_and_where_it_is() -> None:
+    client = Client()
+    client.sends(large=True)
+    client.status("a", priority=2)
+    client.status("b", state="loading")
+    client.status("c", stages=[])
+    found = {peer.node: peer for peer in client.listener.serving(*STAGE)}
+    assert set(found) == {"a", "b"}
+    assert (found["a"].priority, found["a"].inbox, found["a"].host) == (2, "_INBOX.a", "here")
+    assert (found["a"].draining, found["b"].draining) == (False, True)
+    client.status("a", state="left")
+    assert client.known == {"b"}
+
+
+def rested() -> Client:
+    """A client that heard of `a`, and has listened no more since."""
+    client = Client()
+    client.sends(large=True)
+    client.seconds(int(IDLE_AFTER) + 2, heard="a")
+    assert not client.listens
+    return client
+
+
+def test_after_a_rest_the_nodes_heard_before_it_are_still_known() -> None:
+    client = rested()
+    client.now += REMEMBER_FOR - 5
+    client.sends(large=False)
+    assert client.known == {"a"}
+    assert not client.listens, "a small one is not worth it"
+    client.sends(large=True)
+    assert client.known == {"a"}
+    assert client.listens
+
+
+def test_a_node_heard_too_long_ago_is_forgotten() -> None:
+    client = rested()
+    client.now += REMEMBER_FOR
+    client.sends(large=True)
+    assert client.known == set()
+
+
+def test_a_node_remembered_that_stays_silent_is_forgotten_as_soon_as_any_other() -> None:
+    client = rested()
+    client.now += 20
+    client.sends(large=True)
+    assert client.known == {"a"}
+    client.status("b")
+    client.now += FORGET_AFTER - 0.5
+    assert client.known == {"a", "b"}
+    client.status("b")
+    client.now += 0.6
+    assert client.known == {"b"}
+
+
+def test_a_process_that_has_ended_is_forgotten_at_once() -> None:
+    client = rested()
+    before = client.news
+    client.listener.gone("_INBOX.other")
+    assert (client.known, client.news) == ({"a"}, before)
+    client.listener.gone("_INBOX.a")
+    assert (client.known, client.news) == (set(), before + 1)
+
+
+def test_only_a_change_of_a_node_is_news() -> None:
+    client = Client()
+    client.sends(large=True)
+    told = []
+    for more in ({}, {}, {"state": "draining"}, {"stages": []}, {}, {"state": "left"}):
+        client.status("a", **more)
+        told.append(client.news)
+    assert told == [1, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"node": 1}',
+        b'{"node":"x","state":"ready","model":"m","stages":[1]}',
+        b'{"node":"x","state":"ready","model":"m","stages":[],"priority":"high"}',
+    ],
+)
+def test_a_message_that_is_no_status_says_nothing(document: bytes) -> None:
+    client = Client()
+    client.sends(large=True)
+    client.link.deliver(document)
+    assert (client.known, client.news) == (set(), 0)
