@@ -106,8 +106,12 @@ class Sender:
 
     async def emptied(self) -> bool:
         """Whether the lane is empty soon: the server settles acks behind its answers to pings."""
+        return await self.comes_down_to(0)
+
+    async def comes_down_to(self, count: int) -> bool:
+        """Whether the stream soon holds `count` messages: all acks of the others have arrived."""
         for _ in range(500):
-            if await self.stored() == 0:
+            if await self.stored() == count:
                 return True
             await asyncio.sleep(0.01)
         return False
