@@ -1,4 +1,4 @@
-"""Lanes: queues of features, one shared by a stage's replicas or one node's own."""
+"""Lanes: queues of features, one shared by a stage's replicas, or one of a single node."""
 
 from swarm.lanes.consumer import Lane
 from swarm.lanes.early import DONE, PASSED_ON, REFUSED, Early

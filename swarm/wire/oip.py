@@ -1,6 +1,6 @@
 """Requests and results as Open Inference Protocol v2 JSON (kserve/open-inference-protocol).
 
-What any client without MessagePack sends: `{"inputs":[{"name","shape","datatype","data"}]}`,
+Any client without MessagePack sends this: `{"inputs":[{"name","shape","datatype","data"}]}`,
 `data` flat or nested; `parameters` may carry `budget_ms`, `session`, `agent`, `version`.
 FP16 travels as numbers too.
 """
