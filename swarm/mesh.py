@@ -151,6 +151,7 @@ class Mesh:
             self.claims.tend()
             self.direct.tend()
             self.hosts.tend()
+            self.requester.tend()
 
     async def close(self) -> None:
         """Free what this client holds, and disconnect."""

@@ -74,6 +74,7 @@ class Requester:
         self.picker: Picker | None = None
         self._claims = claims
         self._budget = RetryBudget(ratio=0.1, min_per_s=5.0)
+        self._uncounted = 0  # requests that the retry budget does not know of yet
         self._rng = random.Random()
         self._asks: dict[str, Ask] = {}  # by reply subject
         self._gates: dict[tuple[str, str], Gate] = {}
@@ -146,7 +147,7 @@ class Requester:
     async def _answered(self, ask: Ask, reply: str) -> Result:
         loop = asyncio.get_running_loop()
         ask.begun = time.monotonic()
-        self._budget.on_request(ask.begun)
+        self._uncounted += 1
         # The usual way ends here: one timer, where a timeout's context would be a second one.
         outcome = await self._attempt(ask, reply, loop)
         if isinstance(outcome, Result) and outcome.status is not Status.UNAVAILABLE:
@@ -156,6 +157,16 @@ class Requester:
                 return await self._again(ask, reply, outcome, loop)
         except TimeoutError:
             return ask.answer or ask.expired()
+
+    def tend(self) -> None:
+        """Tell the retry budget of the requests since the last call. Call about every second."""
+        self._budget.on_requests(self._uncounted, time.monotonic())
+        self._uncounted = 0
+
+    def _try_retry(self, now: float) -> bool:
+        self._budget.on_requests(self._uncounted, now)
+        self._uncounted = 0
+        return self._budget.try_retry(now)
 
     async def _again(
         self, ask: Ask, reply: str, outcome: Outcome, loop: asyncio.AbstractEventLoop
@@ -185,8 +196,8 @@ class Requester:
             if unstored and silences.swallowed(ask.tried):
                 outcome = await self._repeated(ask, reply, silences, loop)
                 continue
-            allowed = not unstored or silences.may_ask(now)
-            if not allowed or (ask.stored and not free and not self._budget.try_retry(now)):
+            allowed = not unstored or silences.try_probe(now)
+            if not allowed or (ask.stored and not free and not self._try_retry(now)):
                 if unstored:
                     outcome = await self._longer(ask, loop)
                     continue

@@ -3,8 +3,8 @@
 A contextual bandit with one linear model per node over the features of (node, request), trained on
 the observed latency by normalised least mean squares (Haykin, "Adaptive Filter Theory", ch. 6) and
 explored by epsilon-greedy, where exploring means power-of-two: a safe second opinion instead of a
-random node. Its prior is weighted-least-pending, so that it starts from a good rule and learns what
-that rule does not see: warm caches, slow links, nodes whose queues lie.
+random node. Its prior is weighted-least-pending: it starts from a good rule and learns the rest,
+which that rule does not see: warm caches, slow links, nodes whose queues lie.
 """
 
 from __future__ import annotations
@@ -109,6 +109,7 @@ class Adaptive(Policy):
         transfer = request.features_bytes * 1e-9
         best, best_score = None, inf
         chosen: Features = (0.0, 0.0, 0.0, 0.0)
+        self.estimates.learn(candidates)
         load = self.estimates.load
         for candidate, time_s in zip(
             candidates, self.estimates.compute_times(candidates), strict=True
@@ -118,7 +119,7 @@ class Adaptive(Policy):
                 continue
             time_s /= candidate.weight
             cold = time_s if home is not None and home != node else 0.0
-            features = (load(candidate) * time_s, time_s, cold, transfer)
+            features = (load(node) * time_s, time_s, cold, transfer)
             weights = self._weights.get(node)
             if weights is None:
                 weights = self._weights[node] = list(_PRIOR)

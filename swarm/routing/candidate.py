@@ -1,4 +1,4 @@
-"""What a routing decision is made from: the nodes as gossip describes them, and the request."""
+"""The inputs of a routing decision: the nodes as gossip describes them, and the request."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from swarm.subjects import ANY
 
-_MOST = 1e9
+_LARGEST_MEASURE = 1e9
 _MEASURES = (
     "load",
     "in_flight",
@@ -59,15 +59,17 @@ class Candidate:
     def __post_init__(self) -> None:
         for name in _MEASURES:
             value = getattr(self, name)
-            if not 0.0 <= value <= _MOST:
-                object.__setattr__(self, name, _MOST if value > _MOST else 0.0)
+            if not 0.0 <= value <= _LARGEST_MEASURE:
+                object.__setattr__(
+                    self, name, _LARGEST_MEASURE if value > _LARGEST_MEASURE else 0.0
+                )
         if not 1e-6 <= self.weight <= 1e6:
             object.__setattr__(self, "weight", 1.0)
 
 
 @dataclass(frozen=True, slots=True)
 class RequestInfo:
-    """What routing may know of a request. version: "" lets the desired state decide."""
+    """The part of a request that routing may know. version: "" lets the desired state decide."""
 
     id: str
     model: str
