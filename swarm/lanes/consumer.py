@@ -7,7 +7,7 @@ has a pull standing there.
 
     server ──► _receive ──► Hand (in hand) ──► on_message ──► … ──► LaneMessage.ack ──► settle
                   │                                                                      │
-                  └─────────────── Credit: room for more? ◄── Pulls: what is asked for ◄─┘
+                  └─────────────── Credit: room for more? ◄── Pulls: already asked for? ◄┘
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Lane:
     follows the rate of messages up to max_credit. clock: the server's, if it is shared.
 
     Its arguments are many because four of them describe the consumer at the server, which all nodes
-    of the lane share, and three this node's part in it. Its attributes are sixteen: five figures
-    for other rooms, five parts with one idea each, and the signals from the callbacks to `run`.
+    of the lane share, and three this node's part in it. Its attributes are sixteen: five that
+    other rooms read, five parts with one idea each, and the signals from the callbacks to `run`.
     """
 
     def __init__(
@@ -186,7 +186,7 @@ class Lane:
         await self._consumer.set_ack_wait(seconds)
 
     def _down(self) -> None:
-        # The server hands out again what was in hand. An ack from before would reach a stream
+        # The server hands out again the messages in hand. An ack of them would reach a stream
         # that may have been made anew, where the numbers mean other messages.
         self._hand.clear()
         self._pulls.clear()

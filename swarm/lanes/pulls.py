@@ -54,7 +54,7 @@ class Pulls:
             self._asked.popleft()
 
     def forget_lost(self, now: float) -> None:
-        """Forget what was asked for so long ago that the pull must have been lost.
+        """Forget messages that were asked for so long ago that their pull must have been lost.
 
         The time of the call before decides: behind a stop of this process, answers may lie in the
         socket that nobody has read.

@@ -1,4 +1,4 @@
-"""When a lane is tended: often while messages are in hand, else with what else comes round."""
+"""When a lane is tended: often while messages are in hand, else with other periodic work."""
 
 from __future__ import annotations
 

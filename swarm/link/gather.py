@@ -1,4 +1,4 @@
-"""One write for a burst: what the messages of one read cause is sent together, and at once.
+"""One write for a burst: messages that one read brings about are sent together, and at once.
 
 Each write is a system call, and makes the server read once. uvloop makes one for each `write()`
 (measured: a quarter of a busy node's time; gathered, twice the requests a second).

@@ -48,8 +48,8 @@ NO_RESPONDERS = b"503"
 class Link(asyncio.BufferedProtocol):
     """`run()` keeps it connected; `await ready()` waits for the first connection.
 
-    on_up / on_down: lists of callbacks without arguments, called at each change. gather: what is
-    written goes there. reconnects, callback_errors, last_error: figures for people.
+    on_up / on_down: lists of callbacks without arguments, called at each change. gather: its
+    writes. reconnects, callback_errors, last_error: figures for people.
 
     It has seventeen attributes, because asyncio wants one object that is the connection's reader,
     and its users one that outlives all connections: those parts that need neither stand alone
@@ -122,7 +122,7 @@ class Link(asyncio.BufferedProtocol):
             ) from None
 
     async def close(self) -> None:
-        """Send what is buffered, then end."""
+        """Send the buffered bytes, then end."""
         self._closing = True
         if self.connected:
             with contextlib.suppress(SwarmError, TimeoutError):
@@ -235,7 +235,7 @@ class Link(asyncio.BufferedProtocol):
         transport.writelines([line, *([data] if isinstance(data, bytes) else data), b"\r\n"])
 
     def push(self) -> None:
-        """Send what was gathered, unless several messages came at once.
+        """Send the gathered bytes, unless several messages came at once.
 
         For a callback that has more to do behind its message."""
         if not self.bursting:
@@ -316,7 +316,7 @@ class Link(asyncio.BufferedProtocol):
         return message
 
     def deliver(self, message: LinkMessage) -> None:
-        """Call back whoever expects this reply, which came another way than by the server."""
+        """Hand a reply that came another way than by the server to its callback."""
         self._replies.deliver(message)
 
     def _message(

@@ -42,7 +42,7 @@ class Pings:
                 pong.set_result(None)
 
     def fail(self, error: Exception) -> None:
-        """No PONG will come: all who wait get `error`."""
+        """No PONG will come: every future gets `error`."""
         for pong in self._waiting:
             if not pong.done():
                 pong.set_exception(error)

@@ -72,7 +72,7 @@ class Replies:
         self._callbacks.pop(reply, None)
 
     def deliver(self, message: LinkMessage) -> None:
-        """Call back whoever expects this reply."""
+        """Hand a reply to the callback that expects it, if there is one."""
         callback = self._callbacks.get(message.subject)
         if callback is not None:
             callback(message)

@@ -40,7 +40,7 @@ class Hop(NamedTuple):
     """One stage's work on one request; times in microseconds on that node's clock.
 
     batch: requests in the run. extra: the fields that this version of the code does not know, by
-    name; what a later version adds stands there until it gets an attribute.
+    name. A field of a later version stands there until it gets an attribute.
     """
 
     stage: int

@@ -1,4 +1,4 @@
-"""MessagePack, with limits, and without copying what is large.
+"""MessagePack, with limits, and without copies of large values.
 
 `msgpack` copies every binary value. In a small message the copies are cheaper than a walk in
 Python. In a large one they are the greater part of the decoding (measured with 800 KB: 0.09 ms for
