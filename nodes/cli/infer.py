@@ -99,7 +99,7 @@ def summary(results: list[Result], with_outputs: bool) -> dict[str, Any]:
         "status": str(last.status),
         "degraded": last.degraded,
         "latency_ms": round(last.latency * 1e3, 3),
-        "hops": [hop.as_doc() for hop in last.hops],
+        "hops": [hop.as_json() for hop in last.hops],
         "requests": len(results),
         "answered": sum(r.status is Status.OK for r in results),
         "p50_ms": round(float(np.percentile(latencies, 50)), 3),

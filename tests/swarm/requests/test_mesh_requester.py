@@ -15,6 +15,7 @@ from swarm.errors import NoResponders, ResourceExhausted, Status, SwarmError, Un
 from swarm.flow.hedge import Hedger
 from swarm.flow.retry import RetryBudget
 from swarm.flow.silence import DOUBT_FOR, LASTING_AFTER, MOST_REPEATS
+from swarm.lanes import FreshDelivery
 from swarm.requests.request import CORE, Ask
 from swarm.services.embedded import EmbeddedServer
 from swarm.wire.hops import Hop
@@ -381,7 +382,7 @@ async def test_fast_mode_goes_by_the_lanes_while_nothing_else_answers(desk: Desk
 
     def hang(stage: FakeStage, delivery: Any, features: Features) -> None:
         nonlocal swallowed, answered
-        if delivery.fresh:
+        if isinstance(delivery, FreshDelivery):
             swallowed += 1
         else:
             answered += 1
@@ -406,8 +407,8 @@ async def test_what_fast_mode_lost_once_goes_by_a_lane(desk: Desk) -> None:
     ways: list[tuple[int, bool]] = []
 
     def every_other(stage: FakeStage, delivery: Any, features: Features) -> None:
-        ways.append((features.attempt, delivery.fresh))
-        if not delivery.fresh or len(ways) % 2:
+        ways.append((features.attempt, isinstance(delivery, FreshDelivery)))
+        if not isinstance(delivery, FreshDelivery) or len(ways) % 2:
             answer_at_once(stage, delivery, features)
 
     desk.stage.behave = every_other
@@ -432,7 +433,7 @@ async def test_fast_mode_goes_by_the_lanes_when_a_stage_cannot_serve(desk: Desk)
     await desk.open(fresh=True)
 
     def restart(stage: FakeStage, delivery: Any, features: Features) -> None:
-        if delivery.fresh:
+        if isinstance(delivery, FreshDelivery):
             stage.fail(features, Status.UNAVAILABLE, "this stage is being restarted")
         else:
             answer_at_once(stage, delivery, features)
@@ -521,7 +522,7 @@ async def test_a_lane_that_is_silent_keeps_nobody_from_fast_mode(
     monkeypatch.setattr("swarm.requests.requester.RETRY_AFTER_SHARE", 0.0)
 
     def only_fresh(stage: FakeStage, delivery: Any, features: Features) -> None:
-        if delivery.fresh:
+        if isinstance(delivery, FreshDelivery):
             answer_at_once(stage, delivery, features)
         else:
             delivery.ack()
@@ -559,7 +560,7 @@ async def test_a_refusal_of_what_lay_with_a_stage_that_hung_ends_no_request(
     held: list[Features] = []
 
     def hang(stage: FakeStage, delivery: Any, features: Features) -> None:
-        if delivery.fresh:
+        if isinstance(delivery, FreshDelivery):
             held.append(features)
         else:
             asyncio.get_running_loop().call_later(0.2, answer_at_once, stage, delivery, features)
