@@ -7,7 +7,7 @@ import secrets
 import struct
 from typing import Final, NamedTuple
 
-from . import layout
+from . import slots
 from .errors import ClaimError
 
 VERSION: Final = 3
@@ -32,7 +32,7 @@ class Claim(NamedTuple):
         offset: of the slot in the segment, bytes, a multiple of 64.
         length: of the payload, bytes, at least 1.
         generation: of the slot; even, never used twice in a segment.
-        checksum: `layout.checksum` of the payload.
+        checksum: `slots.checksum` of the payload.
         word: which of the segment's words says that the slot is needed no more.
     """
 
@@ -76,7 +76,7 @@ class Claim(NamedTuple):
         if (
             offset >= MAX_OFFSET
             or not 0 < length < MAX_OFFSET
-            or word >= layout.WORDS
+            or word >= slots.DONE_WORDS
             or offset % 64
             or generation % 2
         ):

@@ -7,7 +7,7 @@ import os
 import threading
 from collections import OrderedDict
 
-from . import layout
+from . import slots
 from .claim import Claim, checked_mesh, mesh_of
 from .errors import ClaimError, ShmError, ShmForeign, ShmGone, ShmStale, ShmUnavailable
 from .host import SHM_DIRECTORY, host_id
@@ -97,9 +97,9 @@ class Reader:
             memory = segment.view(claim.segment, end)
         if not _holds(memory, claim.offset, claim):
             raise _stale(claim)
-        start = claim.offset + layout.SLOT_HEADER_BYTES
+        start = claim.offset + slots.SLOT_HEADER_BYTES
         payload = memory[start : start + claim.length]
-        if layout.checksum(payload) != claim.checksum:
+        if slots.checksum(payload) != claim.checksum:
             raise ShmStale(f"slot at {claim.offset} of {claim.segment}: the checksum differs")
         return payload
 
@@ -129,13 +129,19 @@ class Reader:
             return False
 
     def done(self, claim: Claim) -> bool:
-        """Tell the owner that the slot is needed no more. Never raises; False when it cannot be
-        told: the slot is freed by age then."""
+        """Tell the owner that the slot is needed no more. Never raises.
+
+        False when there is nobody to tell: the slot was freed already. (Its word may belong to
+        another slot by then, and must not be overwritten.) False too when the word cannot be
+        written: the slot is freed by age then.
+        """
+        if not self.check(claim):
+            return False
         try:
             with self._lock:
                 file = self._segment(claim).file
-                at = layout.DONE_OFFSET + claim.word * layout.DONE.size
-                os.pwrite(file, layout.DONE.pack(claim.generation), at)
+                at, word = slots.done_word(claim.word, claim.generation)
+                os.pwrite(file, word, at)
             return True
         except (OSError, ShmError):
             return False
@@ -152,10 +158,10 @@ class Reader:
         with self._lock:
             segment = self._segment(claim)
             _verify(segment.file, claim)
-            start = claim.offset + layout.SLOT_HEADER_BYTES
+            start = claim.offset + slots.SLOT_HEADER_BYTES
             data = _read(segment.file, claim.length, start)
             _verify(segment.file, claim)
-        if layout.checksum(data) != claim.checksum:
+        if slots.checksum(data) != claim.checksum:
             raise ShmStale(f"slot at {claim.offset} of {claim.segment}: the checksum differs")
         return data
 
@@ -208,8 +214,8 @@ class Reader:
 
 def _holds(memory: mmap.mmap | memoryview | bytes, at: int, claim: Claim) -> bool:
     """Whether the slot's header, `at` in `memory`, says what the claim says."""
-    expected = (layout.SLOT_MAGIC, claim.generation, claim.length, claim.checksum)
-    return memory[at : at + layout.SLOT_HEADER.size] == layout.SLOT_HEADER.pack(*expected)
+    expected = slots.header(claim.generation, claim.length, claim.checksum)
+    return memory[at : at + slots.SLOT_HEADER.size] == expected
 
 
 def _stale(claim: Claim) -> ShmStale:
@@ -224,19 +230,19 @@ def _verify_end(file: int, claim: Claim) -> int:
         ClaimError: the slot lies outside the segment.
         ShmStale: it holds something else.
     """
-    at = claim.offset + layout.trailer_offset(claim.length)
-    trailer = os.pread(file, layout.TRAILER.size, at)
-    if claim.offset < layout.FIRST_SLOT or len(trailer) < layout.TRAILER.size:
+    at = claim.offset + slots.trailer_offset(claim.length)
+    trailer = os.pread(file, slots.TRAILER.size, at)
+    if claim.offset < slots.FIRST_SLOT or len(trailer) < slots.TRAILER.size:
         raise ClaimError(f"slot [{claim.offset}, {at}) is outside {claim.segment}")
-    if trailer != layout.TRAILER.pack(claim.generation):
+    if trailer != slots.trailer(claim.generation):
         raise _stale(claim)
-    return at + layout.TRAILER.size
+    return at + slots.TRAILER.size
 
 
 def _verify(file: int, claim: Claim) -> None:
     """The same, and the slot's header."""
     _verify_end(file, claim)
-    if not _holds(os.pread(file, layout.SLOT_HEADER.size, claim.offset), 0, claim):
+    if not _holds(os.pread(file, slots.SLOT_HEADER.size, claim.offset), 0, claim):
         raise _stale(claim)
 
 

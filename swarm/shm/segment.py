@@ -11,9 +11,8 @@ import errno
 import mmap
 import os
 import stat
-from collections.abc import Sequence
 
-from . import layout
+from . import slots
 from .claim import mesh_of, segment_name
 from .errors import ClaimError, ShmGone, ShmUnavailable
 
@@ -38,7 +37,7 @@ class OwnedSegment:
         self.name = name
         self.memory = memory
         self.view = memoryview(memory)  # kept: making one for each slot took as long as a header
-        self.size = layout.FIRST_SLOT
+        self.size = slots.FIRST_SLOT
         self._path = os.path.join(directory, name)
         self._file = file
 
@@ -65,10 +64,10 @@ class OwnedSegment:
             os.ftruncate(file, capacity)
             memory = mmap.mmap(file, capacity)
             os.ftruncate(file, 0)
-            os.posix_fallocate(file, 0, layout.FIRST_SLOT)
+            os.posix_fallocate(file, 0, slots.FIRST_SLOT)
             process = os.getpid()
-            header = (layout.SEGMENT_MAGIC, layout.SEGMENT_VERSION, process, 0.0)
-            layout.SEGMENT_HEADER.pack_into(memory, 0, *header)
+            header = (slots.SEGMENT_MAGIC, slots.SEGMENT_VERSION, process, 0.0)
+            slots.SEGMENT_HEADER.pack_into(memory, 0, *header)
             name = segment_name(mesh, process)
             # Python calls linkat, which can follow /proc's link, only when given a directory.
             place = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -97,36 +96,7 @@ class OwnedSegment:
             self.memory.madvise(_MADV_POPULATE_WRITE, self.size, size - self.size)
         self.size = size
 
-    def write(self, offset: int, generation: int, views: Sequence[memoryview], length: int) -> int:
-        """Fill a slot with `views` of format "B", `length` bytes in all; returns the checksum.
-
-        The space must be of no valid slot: `invalidate` came before it was free. The header is
-        written last, so a reader never takes a half for a whole.
-        """
-        memory = self.view
-        start = position = offset + layout.SLOT_HEADER_BYTES
-        for view in views:
-            memory[position : position + len(view)] = view
-            position += len(view)
-        check = layout.checksum(memory[start:position])
-        layout.TRAILER.pack_into(memory, offset + layout.trailer_offset(length), generation)
-        layout.fence()
-        header = (layout.SLOT_MAGIC, generation, length, check)
-        layout.SLOT_HEADER.pack_into(memory, offset, *header)
-        return check
-
-    def invalidate(self, offset: int, generation: int) -> None:
-        """Make the slot's generation odd, before anything else of it changes."""
-        header = (layout.SLOT_MAGIC, generation | 1, 0, 0)
-        layout.SLOT_HEADER.pack_into(self.memory, offset, *header)
-        layout.fence()
-
-    def is_done(self, word: int, generation: int) -> bool:
-        """Whether a receiver has said that it needs the slot of this generation no more."""
-        at = layout.DONE_OFFSET + word * layout.DONE.size
-        return bool(layout.DONE.unpack_from(self.memory, at)[0] == generation)
-
-    def linked(self) -> bool:
+    def is_linked(self) -> bool:
         """Whether the name still exists: logind (RemoveIPC) and tmp cleaners delete such files."""
         return os.fstat(self._file).st_nlink > 0
 
@@ -181,10 +151,10 @@ def read_header(file: int, name: str, least: int = 0) -> float:
     Raises:
         ClaimError: the file does not begin like a segment of a version from `least` (ours) on.
     """
-    data = os.pread(file, layout.SEGMENT_HEADER.size, 0)
-    if len(data) == layout.SEGMENT_HEADER.size:
-        magic, version, _process, orphaned_at = layout.SEGMENT_HEADER.unpack(data)
-        ours = layout.SEGMENT_VERSION
-        if magic == layout.SEGMENT_MAGIC and (least or ours) <= version <= ours:
+    data = os.pread(file, slots.SEGMENT_HEADER.size, 0)
+    if len(data) == slots.SEGMENT_HEADER.size:
+        magic, version, _process, orphaned_at = slots.SEGMENT_HEADER.unpack(data)
+        ours = slots.SEGMENT_VERSION
+        if magic == slots.SEGMENT_MAGIC and (least or ours) <= version <= ours:
             return float(orphaned_at)
-    raise ClaimError(f"segment {name} has no header of version {layout.SEGMENT_VERSION}")
+    raise ClaimError(f"segment {name} has no header of version {slots.SEGMENT_VERSION}")

@@ -6,7 +6,7 @@ import contextlib
 import os
 import time
 
-from . import layout
+from . import slots
 from .claim import mesh_of
 from .errors import ShmError
 from .host import SHM_DIRECTORY
@@ -69,5 +69,5 @@ def _dead_for(file: int, name: str, now: float) -> float:
     if 0.0 < orphaned_at <= now:
         return now - orphaned_at
     # Also a time from the future: a clock of another time namespace, or a damaged header.
-    os.pwrite(file, layout.ORPHANED_AT.pack(now), layout.ORPHANED_AT_OFFSET)
+    os.pwrite(file, slots.ORPHANED_AT.pack(now), slots.ORPHANED_AT_OFFSET)
     return 0.0

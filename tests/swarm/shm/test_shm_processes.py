@@ -42,6 +42,7 @@ def test_tensors_of_any_size_cross_between_processes(start: Start) -> None:
         assert receiver.ask("open", claim=claim) == digest(size, seed)
         assert receiver.ask("check", claim=claim)
         assert receiver.ask("done", claim=claim)
+        assert sender.ask("collect") == 1
         assert sender.ask("outstanding") == 0
         assert not receiver.ask("check", claim=claim)
 

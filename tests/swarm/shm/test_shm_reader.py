@@ -19,7 +19,7 @@ from swarm.shm import (
     ShmGone,
     ShmStale,
     ShmUnavailable,
-    layout,
+    slots,
     sweep,
 )
 
@@ -76,12 +76,12 @@ def test_a_claim_into_the_middle_of_a_later_slot_is_stale(ring: Ring, reader: Re
         reader.open(second)
 
 
-@pytest.mark.parametrize("length", [100, 20_000, 1_638_400])
+@pytest.mark.parametrize("length", [20_000, 1_638_400])
 def test_a_torn_write_is_detected(ring: Ring, reader: Reader, left: Left, length: int) -> None:
     claim = put(ring, bytes(length))
     reader.open(claim)
-    trailer = claim.offset + layout.trailer_offset(length)
-    half = claim.offset + layout.SLOT_HEADER_BYTES + length // 2
+    trailer = claim.offset + slots.trailer_offset(length)
+    half = claim.offset + slots.SLOT_HEADER_BYTES + length // 2
     for at, damage in [
         (claim.offset + 8, (claim.generation + 1).to_bytes(8, "little")),  # being written
         (trailer, (claim.generation - 2).to_bytes(8, "little")),  # the end never arrived
