@@ -95,8 +95,7 @@ def test_each_process_gets_its_own_and_each_sender_is_told() -> None:
 
 def test_a_datagram_that_is_full_goes_and_another_begins() -> None:
     wire = Wire()
-    bundles = Bundles(wire.send)
-    bundles.largest = 1000
+    bundles = Bundles(wire.send, 1000)
     for number in range(10):
         put(bundles, "a", b"%d" % number * 300)
     bundles.flush()
@@ -107,8 +106,7 @@ def test_a_datagram_that_is_full_goes_and_another_begins() -> None:
 
 def test_what_follows_a_message_may_fill_the_next_datagram_for_the_same_process() -> None:
     wire = Wire()
-    bundles = Bundles(wire.send)
-    bundles.largest = 1000
+    bundles = Bundles(wire.send, 1000)
     follows, told = [b"2" * 700, b"3" * 700], []
 
     def then(sent: bool) -> None:
@@ -128,8 +126,7 @@ def test_what_follows_a_message_may_fill_the_next_datagram_for_the_same_process(
 @pytest.mark.parametrize("largest", [1000, 10])
 def test_what_follows_a_message_goes_behind_it_in_the_same_flush(largest: int) -> None:
     wire = Wire()
-    bundles = Bundles(wire.send)
-    bundles.largest = largest
+    bundles = Bundles(wire.send, largest)
     bundles.add(
         "client", frame_head(1, "s", ""), [b"1"], lambda sent: put(bundles, "before", b"done")
     )
