@@ -160,8 +160,10 @@ def _pack_shared(
 
 
 def decode_features(data: bytes | memoryview) -> Features:
-    """The features in a message, compact or MessagePack; tensors are read-only arrays, or `Claimed`
-    Raises `DecodeError`."""
+    """The features in a message, compact or MessagePack.
+
+    Tensors are read-only arrays, or `Claimed`. Raises `DecodeError`.
+    """
     if data[:1] != b"\xc1":
         return Features.decode(data)
     data = bytes(data)
@@ -197,8 +199,10 @@ def decode_features(data: bytes | memoryview) -> Features:
 
 
 def decode_result(data: bytes | memoryview) -> Result:
-    """The result in a message, compact or MessagePack. Outputs are read-only arrays, or `Claimed`.
-    Raises `DecodeError`."""
+    """The result in a message, compact or MessagePack.
+
+    Outputs are read-only arrays, or `Claimed`. Raises `DecodeError`.
+    """
     if data[:1] != b"\xc1":
         return Result.decode(data)
     data = bytes(data)
