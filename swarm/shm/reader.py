@@ -13,12 +13,12 @@ from .errors import ClaimError, ShmError, ShmForeign, ShmGone, ShmStale, ShmUnav
 from .host import SHM_DIRECTORY, host_id
 from .segment import open_segment
 
-MAX_SEGMENTS = 32
+MOST_SEGMENTS = 32  # mapped at a time
 
 
 class _Mapped:
-    """A segment of another process: a descriptor, and a read-only mapping of what it held. The
-    descriptor is for writing too: the done words."""
+    """A segment of another process: a read-only mapping of the bytes that it had when it was last
+    mapped, and a descriptor, which also writes the done words."""
 
     __slots__ = ("file", "memory")
 
@@ -57,22 +57,21 @@ class Reader:
     """Opens claims of other processes of the same host, mesh and user. Thread-safe.
 
     `open` asks with `pread`, which cannot fault, whether the slot is within the file, so a segment
-    cut off by its owner is an error here. What remains: a process *of the same user* that
+    cut off by its owner is an error here. One danger remains: a process *of the same user* that
     truncates a segment while a view of it is in use kills the reader with SIGBUS (tmpfs files
-    cannot be sealed against it).
-    Our own senders never shrink a file. `copy` is free of even that.
+    cannot be sealed against it). Our own senders never shrink a file.
 
     Args:
         mesh: claims on segments of any other mesh are refused.
-        max_segments: mappings kept open (two descriptors each); those in use are never closed.
+        most_segments: mappings kept open (two descriptors each); those in use are never closed.
         directory: where segments live.
     """
 
     def __init__(
-        self, mesh: str, *, max_segments: int = MAX_SEGMENTS, directory: str = SHM_DIRECTORY
+        self, mesh: str, *, most_segments: int = MOST_SEGMENTS, directory: str = SHM_DIRECTORY
     ) -> None:
         self._mesh = checked_mesh(mesh)
-        self._max_segments = max_segments
+        self._most_segments = most_segments
         self._directory = directory
         self._host = ""
         self._lock = threading.Lock()
@@ -107,8 +106,8 @@ class Reader:
         """Whether the slot still holds what the claim says: ask after the use. Never raises.
 
         By the generation, which the owner makes odd before it touches anything else: `open` has
-        seen the whole payload by its checksum already (again here, with caches that the run has
-        emptied, it took 0.05 ms). As with the view itself, a hostile truncation ends this process.
+        compared the checksum already (measured: again here, with caches that the run has emptied,
+        it takes 0.05 ms). As with the view itself, a hostile truncation ends this process.
         """
         segment = self._mapped.get(claim.segment)
         memory = None if segment is None else segment.memory
@@ -146,25 +145,6 @@ class Reader:
         except (OSError, ShmError):
             return False
 
-    def copy(self, claim: Claim) -> bytes:
-        """The payload as bytes of our own, verified before and after: nothing to check later.
-
-        Two to three times the cost of a plain copy (0.09 ms for 1.6 MB), and safe even from a
-        hostile truncation.
-
-        Raises:
-            as `open`.
-        """
-        with self._lock:
-            segment = self._segment(claim)
-            _verify(segment.file, claim)
-            start = claim.offset + slots.SLOT_HEADER_BYTES
-            data = _read(segment.file, claim.length, start)
-            _verify(segment.file, claim)
-        if slots.checksum(data) != claim.checksum:
-            raise ShmStale(f"slot at {claim.offset} of {claim.segment}: the checksum differs")
-        return data
-
     def prune(self) -> int:
         """Unmap deleted segments that no view uses, which frees their memory; returns how many.
 
@@ -201,7 +181,7 @@ class Reader:
             raise ClaimError(f"not a segment of mesh {self._mesh}")
         segment = self._mapped[name] = _Mapped(open_segment(self._directory, name, write=True))
         for other in list(self._mapped)[:-1]:
-            if len(self._mapped) <= self._max_segments:
+            if len(self._mapped) <= self._most_segments:
                 break
             self._close(other)
         return segment
@@ -223,8 +203,8 @@ def _stale(claim: Claim) -> ShmStale:
 
 
 def _verify_end(file: int, claim: Claim) -> int:
-    """Compare the slot's trailer with the claim; that it can be read bounds the slot. Returns where
-    the trailer ends.
+    """Compare the slot's trailer with the claim, and return where the trailer ends. A trailer that
+    can be read bounds the slot: it lies within the file.
 
     Raises:
         ClaimError: the slot lies outside the segment.
@@ -240,22 +220,7 @@ def _verify_end(file: int, claim: Claim) -> int:
 
 
 def _verify(file: int, claim: Claim) -> None:
-    """The same, and the slot's header."""
+    """Compare the slot's trailer and header with the claim. Raises as `_verify_end`."""
     _verify_end(file, claim)
     if not _holds(os.pread(file, slots.SLOT_HEADER.size, claim.offset), 0, claim):
         raise _stale(claim)
-
-
-def _read(file: int, length: int, offset: int) -> bytes:
-    """Exactly `length` bytes.
-
-    Raises:
-        ShmGone: the file ends before.
-    """
-    data = os.pread(file, length, offset)
-    while len(data) < length:  # a signal, or the kernel's 2 GB a call
-        more = os.pread(file, length - len(data), offset + len(data))
-        if not more:
-            raise ShmGone("the segment was cut off")
-        data += more
-    return data

@@ -202,22 +202,6 @@ class Ring:
                     self._drop(unlink=True)
         return count
 
-    def prepare(self, size: int) -> str | None:
-        """Allocate `size` bytes ahead, so that no `put` has to: at start, in a worker thread.
-
-        Returns:
-            None, or why it is not possible.
-        """
-        with self._lock:
-            moment = time.monotonic()
-            size = min(slots.align(size), self._space.most_bytes)
-            offset = self._allocate(size, moment)
-            if offset is None:
-                return self.reason or "the ring is closed, or has no room left"
-            self._space.free(offset, size)
-            self._used_at = moment
-        return None
-
     async def drain(self, linger: float) -> bool:
         """Wait up to `linger` seconds until every slot has been released; True when they were."""
         end = time.monotonic() + linger
