@@ -27,7 +27,7 @@ from swarm.errors import DecodeError
 from swarm.local.lending import Loan
 from swarm.wire.hops import pack_hop, unpack_hops
 from swarm.wire.messages import Features, Result, result_parts
-from swarm.wire.tensors import DATATYPES, LIMITS, Claimed, Part, memory_of, plain, read_spec
+from swarm.wire.tensors import DATATYPES, LIMITS, Claimed, Part, plain, read_spec
 
 MARK = 0xC1  # a byte that no MessagePack value begins with
 FEATURES, RESULT = 1, 2
@@ -131,9 +131,10 @@ def _tensors(tensors: Mapping[str, np.ndarray], loan: Loan) -> tuple[tuple[Spec,
             specs.append((name, array.dtype, shape, loan.owner))
             data += (len(wire).to_bytes(1, "little"), wire)
             continue
-        array = plain(array)
+        if array.dtype not in DATATYPES:  # another byte order, or no datatype at all
+            array = plain(array)
         specs.append((name, array.dtype, shape, ""))
-        data.append(memory_of(array))
+        data.append(array.tobytes())  # a copy: messages of one host are small
     return tuple(specs), data
 
 
