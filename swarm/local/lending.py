@@ -38,7 +38,7 @@ from swarm.shm import (
     Ring,
     RingStats,
     ShmError,
-    ShmGone,
+    ShmStale,
     host_id,
     sweep,
     unavailable,
@@ -196,8 +196,8 @@ class Lender:
         return loan
 
     def collect(self) -> None:
-        """Free what receivers are done with. For the moment when a message was sent and nothing
-        waits for this process."""
+        """Free the tensors that receivers are done with. For the moment when a message was sent and
+        nothing waits for this process."""
         if self.lent:
             self._ring.collect()
 
@@ -234,7 +234,7 @@ class Lender:
             if not value.flags.owndata:
                 tensors[name] = value.copy()
         if not self.intact(opened):
-            raise ShmGone("the memory was recycled while it was read")
+            raise ShmStale("the memory was recycled while it was read")
         self._tell_owners(opened)
 
     def intact(self, opened: Opened) -> bool:
@@ -244,11 +244,12 @@ class Lender:
 
     def done(self, opened: Opened) -> None:
         """The message that carried the claims is settled: tell the owners, when the server has read
-        what was sent.
+        everything that this process sent.
 
         Not before: a lost ack hands the message out again, which needs the memory; and a result may
         be a view of the memory (a carried tensor) that still waits in the socket. When the
-        connection is lost first, the memory is freed by age, or by whoever gets the message next.
+        connection is lost first, the memory is freed by age, or by the next receiver of the
+        message.
         """
         if not opened:
             return
@@ -300,8 +301,8 @@ class Lender:
     # --- life -------------------------------------------------------------------------
 
     def tend(self) -> None:
-        """Call about every second: free by age what nobody released, unmap and sweep what the dead
-        left."""
+        """Call about every second. Frees by age the tensors that nobody released; unmaps and
+        removes the segments of dead processes."""
         self._ring.reclaim()
         self._reader.prune()
         if (now := time.monotonic()) - self._swept > SWEEP_EVERY:

@@ -1,7 +1,7 @@
 """The directory in which the processes of one user on this host name their sockets.
 
-Only its user may enter it: whoever can send to a process can map its shared memory too. Nothing is
-read from, or sent to, sockets in a directory that somebody else could have made.
+Only its user may enter it: a process that can send here can map the receiver's shared memory too.
+Nothing is read from, or sent to, sockets in a directory that somebody else could have made.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from swarm.subjects import INBOX
 
 # Of the messages, in the directory's name: processes of another version are not reached this way.
 VERSION = 6
-MOST_SWEPT_AT_EXIT = 32  # sockets that whoever leaves looks through; 10 us each
+MOST_SWEPT_AT_EXIT = 32  # sockets that a process looks through when it leaves; 10 us each
 _LONGEST_PATH = 107  # characters, of a sockaddr_un
 
 

@@ -1,4 +1,4 @@
-"""The claim check: what a message carries in place of a tensor's bytes."""
+"""The claim check: the words that a message carries in place of a tensor's bytes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _MOST_BYTES: Final = _WIRE.size + 128
 class Claim(NamedTuple):
     """Where a tensor's bytes lie in shared memory, about 90 bytes in a message.
 
-    What comes from elsewhere is built by `from_wire` only: it validates the numbers, and who opens
-    the segment its name; the constructor does neither.
+    A claim from elsewhere is built by `from_wire` only, which validates the numbers; the segment's
+    name is validated by the reader that opens the segment. The constructor does neither.
 
     Attributes:
         host: `host_id()` of the sender.

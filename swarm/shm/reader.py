@@ -103,7 +103,7 @@ class Reader:
         return payload
 
     def check(self, claim: Claim) -> bool:
-        """Whether the slot still holds what the claim says: ask after the use. Never raises.
+        """Whether the slot still holds the claim's tensor: ask after the use. Never raises.
 
         By the generation, which the owner makes odd before it touches anything else: `open` has
         compared the checksum already (measured: again here, with caches that the run has emptied,
@@ -179,7 +179,7 @@ class Reader:
     def _map(self, name: str) -> _Mapped:
         if mesh_of(name) != self._mesh:
             raise ClaimError(f"not a segment of mesh {self._mesh}")
-        segment = self._mapped[name] = _Mapped(open_segment(self._directory, name, write=True))
+        segment = self._mapped[name] = _Mapped(open_segment(self._directory, name))
         for other in list(self._mapped)[:-1]:
             if len(self._mapped) <= self._most_segments:
                 break
@@ -193,7 +193,7 @@ class Reader:
 
 
 def _holds(memory: mmap.mmap | memoryview | bytes, at: int, claim: Claim) -> bool:
-    """Whether the slot's header, `at` in `memory`, says what the claim says."""
+    """Whether the bytes at `at` in `memory` are the header of the claim's slot."""
     expected = slots.header(claim.generation, claim.length, claim.checksum)
     return memory[at : at + slots.SLOT_HEADER.size] == expected
 

@@ -264,8 +264,8 @@ class Ring:
         return len(old)
 
     def _free(self, offset: int, slot: _Slot) -> None:
-        # Invalid before free: a reader of the old slot must not see new bytes under its header,
-        # and whoever writes there next does not invalidate it again.
+        # Invalid before free: a reader of the old slot must not see new bytes under its header.
+        # `slots.write` does not invalidate the space again.
         if self._space.segment is not None:
             slots.invalidate(self._space.segment.view, offset, slot.generation)
         del self._slots[offset]
@@ -306,7 +306,7 @@ class _Space:
         return self._arena.allocate(size)
 
     def free(self, offset: int, size: int) -> None:
-        """Give back what `allocate` handed out."""
+        """Give back bytes that `allocate` handed out."""
         self._arena.free(offset, size)
 
     def make(self, now: float) -> bool:

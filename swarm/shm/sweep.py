@@ -56,7 +56,7 @@ def sweep(
             continue
         patience = grace if of == mesh else max(grace, OTHER_MESH_GRACE)
         try:
-            file = open_segment(directory, name, write=True, least=1)
+            file = open_segment(directory, name, oldest=1)
         except ShmError:
             continue
         # Closing the descriptor drops the lock too.
@@ -71,7 +71,7 @@ def sweep(
 def _dead_for(file: int, name: str, now: float) -> float:
     """Seconds since the owner was first found dead. Writes the time into the segment if this is the
     first time."""
-    orphaned_at = read_header(file, name, least=1)
+    orphaned_at = read_header(file, name, oldest=1)
     if 0.0 < orphaned_at <= now:
         return now - orphaned_at
     # Also a time from the future: a clock of another time namespace, or a damaged header.

@@ -1,4 +1,4 @@
-"""One datagram for a burst: whole, in order, and each sender told what became of its message."""
+"""A datagram for a burst: whole, in order, and each sender is told whether its message was sent."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def read(datagram: bytes) -> list[bytes]:
 
 
 @given(MESSAGES)
-def test_whatever_is_sent_together_comes_out_whole_and_in_order(
+def test_messages_that_are_sent_together_come_out_whole_and_in_order(
     messages: list[tuple[str, str, bytes]],
 ) -> None:
     wire = Wire()
@@ -104,7 +104,7 @@ def test_a_datagram_that_is_full_goes_and_another_begins() -> None:
     assert got == [b"%d" % number for number in range(10)]
 
 
-def test_what_follows_a_message_may_fill_the_next_datagram_for_the_same_process() -> None:
+def test_a_callback_may_fill_the_next_datagram_for_the_same_process() -> None:
     wire = Wire()
     bundles = Bundles(wire.send, 1000)
     follows, told = [b"2" * 700, b"3" * 700], []
@@ -124,7 +124,7 @@ def test_what_follows_a_message_may_fill_the_next_datagram_for_the_same_process(
 
 
 @pytest.mark.parametrize("largest", [1000, 10])
-def test_what_follows_a_message_goes_behind_it_in_the_same_flush(largest: int) -> None:
+def test_a_message_added_by_a_callback_goes_in_the_same_flush(largest: int) -> None:
     wire = Wire()
     bundles = Bundles(wire.send, largest)
     bundles.add(

@@ -90,7 +90,7 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path / f"swarm.{os.geteuid()}.{VERSION}"
 
 
-async def test_a_message_reaches_the_process_with_that_inbox_and_whoever_listens_there(
+async def test_a_message_reaches_the_listener_in_the_process_with_that_inbox(
     make: Make,
 ) -> None:
     a, b, other = make(), make(), make()
@@ -112,7 +112,7 @@ async def test_a_message_reaches_the_process_with_that_inbox_and_whoever_listens
     assert b.errors == 0
 
 
-async def test_an_answer_reaches_whoever_expects_it(make: Make) -> None:
+async def test_an_answer_reaches_the_process_that_expects_it(make: Make) -> None:
     a, b = make(), make()
     a.open(), b.open()
     answers: asyncio.Queue[LinkMessage] = asyncio.Queue()
@@ -124,7 +124,9 @@ async def test_an_answer_reaches_whoever_expects_it(make: Make) -> None:
     assert (message.subject, bytes(message.data), message.status) == (reply, b"result", b"")
 
 
-async def test_what_cannot_be_delivered_is_refused_and_nothing_is_raised(make: Make) -> None:
+async def test_a_message_that_cannot_be_delivered_is_refused_and_nothing_is_raised(
+    make: Make,
+) -> None:
     a, b = make(), make()
     inbox = b.open()
     assert not a.send(inbox, "s", [b"x"]), "it has no socket itself"
@@ -280,14 +282,16 @@ async def test_a_socket_that_was_taken_away_is_made_again_and_one_that_was_not_i
     assert a.send(inbox, "s", [b"x"])
     (directory(tmp_path) / inbox).unlink()
     b.tend()
-    assert a.send(inbox, "s", [b"x"]), "though what it was connected to is no more"
+    assert a.send(inbox, "s", [b"x"]), "though the socket that it was connected to is no more"
     assert gone == []
     kept = (directory(tmp_path) / inbox).stat()
     b.tend()
     assert (directory(tmp_path) / inbox).stat().st_ino == kept.st_ino
 
 
-async def test_who_could_not_be_reachable_tries_again(make: Make, tmp_path: Path) -> None:
+async def test_a_process_that_could_not_be_reachable_tries_again(
+    make: Make, tmp_path: Path
+) -> None:
     a, b = make(), make()
     a.open()
     directory(tmp_path).chmod(0o755)
@@ -322,7 +326,7 @@ async def test_sweeping_never_raises(make: Make, tmp_path: Path) -> None:
     assert len(list(directory(tmp_path).iterdir())) == 4
 
 
-async def test_who_asks_whether_a_process_lives_is_answered_by_its_loop(make: Make) -> None:
+async def test_the_question_whether_a_process_lives_is_answered_by_its_loop(make: Make) -> None:
     a = make()
     b = make(on_unheard=lambda subject, data, reply: pytest.fail(f"{subject} is for nobody here"))
     a.open()
@@ -341,7 +345,7 @@ async def test_who_asks_whether_a_process_lives_is_answered_by_its_loop(make: Ma
     assert (a.errors, b.errors) == (0, 0)
 
 
-async def test_what_nobody_listens_for_any_more_is_told(make: Make) -> None:
+async def test_a_message_that_nobody_listens_for_any_more_is_told(make: Make) -> None:
     a = make()
     a.open()
     unheard: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue()
@@ -383,7 +387,7 @@ async def test_one_process_that_hangs_leaves_room_for_the_others(
     assert a.send(fine, "s", [b"x" * LARGEST_MESSAGE])
 
 
-async def test_what_a_burst_causes_goes_in_one_datagram_and_is_read_as_a_burst(
+async def test_messages_that_a_burst_causes_go_in_one_datagram_and_are_read_as_a_burst(
     make: Make, endless: None
 ) -> None:
     a, b, inbox = two(make)
@@ -463,7 +467,9 @@ async def test_a_process_without_a_file_to_spare_takes_nobody_for_gone(make: Mak
     assert gone == []
 
 
-async def test_a_defect_in_what_follows_an_end_spares_the_others(make: Make, endless: None) -> None:
+async def test_a_failing_callback_behind_an_end_spares_the_other_messages(
+    make: Make, endless: None
+) -> None:
     a, b, inbox = two(make)
     got = await next_of(b, "s")
 
@@ -481,7 +487,7 @@ async def test_a_defect_in_what_follows_an_end_spares_the_others(make: Make, end
     assert a.errors == 1
 
 
-async def test_a_defect_in_what_follows_a_message_spares_the_others(
+async def test_a_failing_callback_behind_a_message_spares_the_other_messages(
     make: Make, endless: None
 ) -> None:
     a, _, inbox = two(make)
@@ -498,9 +504,7 @@ async def test_a_defect_in_what_follows_a_message_spares_the_others(
     assert a.errors == 1
 
 
-async def test_a_defect_in_a_listener_spares_the_rest_of_the_burst(
-    make: Make, endless: None
-) -> None:
+async def test_a_failing_listener_spares_the_rest_of_the_burst(make: Make, endless: None) -> None:
     a, b, inbox = two(make)
     got = await next_of(b, "lane")
 
@@ -516,7 +520,9 @@ async def test_a_defect_in_a_listener_spares_the_rest_of_the_burst(
     assert b.errors == 1
 
 
-async def test_who_closes_sends_what_was_gathered(make: Make, endless: None) -> None:
+async def test_a_process_that_closes_sends_the_messages_that_were_gathered(
+    make: Make, endless: None
+) -> None:
     a, b, inbox = two(make)
     got = await next_of(b, "s")
     coming = burst(a)

@@ -116,12 +116,12 @@ async def test_small_tensors_stay_in_the_message(pair: Pair) -> None:
     assert pair.lender.lend({"x": np.zeros(MIN_BYTES, np.uint8)}).packed is not None
 
 
-async def test_what_is_switched_off_lends_nothing_and_nobody_lends_to_it(
+async def test_a_lender_that_is_switched_off_lends_nothing_and_nobody_lends_to_it(
     links: Links, server: EmbeddedServer
 ) -> None:
     mesh = f"test-{secrets.token_hex(6)}"
     claims = Lender(await links.connect(server.url), mesh, enabled=False)
-    assert claims.host == ""  # what others compare with theirs before they lend
+    assert claims.host == ""  # others compare it with theirs before they lend
     assert not claims.wants(arrays())
     assert claims.lend(arrays()) is NO_LOAN
     claims.tend()
@@ -129,7 +129,7 @@ async def test_what_is_switched_off_lends_nothing_and_nobody_lends_to_it(
     assert segments(mesh) == []
 
 
-async def test_what_was_used_is_given_back(pair: Pair) -> None:
+async def test_tensors_that_were_used_are_given_back(pair: Pair) -> None:
     got = pair.lend(**arrays())
     assert pair.outstanding == 2
     pair.borrower.done(pair.borrower.open(got))
@@ -196,7 +196,7 @@ async def test_memory_is_kept_when_the_connection_is_lost_before(pair: Pair, lin
     assert pair.outstanding == 2
 
 
-async def test_what_is_done_with_at_the_end_is_told_once_and_nothing_is_opened_again(
+async def test_tensors_used_at_the_end_are_told_once_and_nothing_is_opened_again(
     pair: Pair,
 ) -> None:
     got = pair.lend(**arrays())
@@ -228,7 +228,7 @@ async def test_taking_copies_and_gives_back_at_once(pair: Pair) -> None:
     assert got["big"].flags.owndata
 
 
-async def test_what_was_never_sent_is_taken_back(pair: Pair) -> None:
+async def test_a_loan_that_was_never_sent_is_taken_back(pair: Pair) -> None:
     lent = pair.lender.lend(arrays())
     assert lent.packed is not None
     lent.take_back()

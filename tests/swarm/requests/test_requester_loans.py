@@ -231,7 +231,7 @@ async def test_a_policy_that_finds_no_lane_keeps_nothing_lent(asker: Asker) -> N
 
 
 @pytest.mark.parametrize("delivery", [DURABLE, CORE])
-async def test_what_was_published_stays_lent_until_somebody_is_done_with_it(
+async def test_a_published_tensor_stays_lent_until_somebody_is_done_with_it(
     asker: Asker, delivery: str
 ) -> None:
     await asker.infer(delivery=delivery, budget=0.05)
@@ -301,7 +301,7 @@ async def test_the_memory_of_a_request_is_used_again_by_the_next(
 
 
 @pytest.mark.parametrize("ends", ["cancelled", "expired", "failed", "answered"])
-async def test_what_was_handed_over_is_not_lent_for_longer_than_somebody_waits(
+async def test_a_tensor_that_was_handed_over_is_not_lent_for_longer_than_somebody_waits(
     neighbour: tuple[Asker, Neighbour], ends: str
 ) -> None:
     """Whoever reads it computes in vain, and sees that it was recycled."""
