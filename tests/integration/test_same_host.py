@@ -17,7 +17,7 @@ from nodes.local.mesh import LocalMesh, local_mesh
 from shards.split.split import split
 from shards.zoo.chain import chain, chain_cuts, chain_expected
 from swarm.link import jetstream
-from swarm.local.host_socket import VERSION
+from swarm.local.socket_directory import VERSION
 from swarm.shm import unavailable
 from swarm.subjects import api
 
