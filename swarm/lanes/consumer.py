@@ -5,9 +5,9 @@ in the same publish (`+NXT`), so a message costs one publish to settle and none 
 a priority: 0 primary, 1 standby, 2 fallback; the server gives a message to the lowest number that
 has a pull standing there.
 
-    server ──► _receive ──► Hand (in hand) ──► on_message ──► … ──► LaneMessage.ack ──► settle
-                  │                                                                      │
-                  └─────────────── Credit: room for more? ◄── Pulls: already asked for? ◄┘
+    server ──► _receive ──► Hand: in hand ──► on_message ──► … ──► LaneMessage.ack ──► settle
+       ▲                                                                              │
+       └──── a pull, or +NXT ◄──── Pulls: asked for already ◄──── Credit: room ◄──────┘
 """
 
 from __future__ import annotations
