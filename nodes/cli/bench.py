@@ -35,7 +35,7 @@ def hop(
     from nodes.bench.hop.measure import HopPlan
     from nodes.bench.hop.sizes import parse_sizes
 
-    _check_delivery(delivery)
+    delivery = _delivery_mode(delivery)
     try:
         feature_bytes = parse_sizes(sizes)
     except ValueError as error:
@@ -63,7 +63,7 @@ def throughput(
     from nodes.bench.throughput.measure import ThroughputPlan
     from nodes.bench.throughput.pipelines import PIPELINES
 
-    _check_delivery(delivery)
+    delivery = _delivery_mode(delivery)
     names = [name for name in models.split(",") if name]
     unknown = [name for name in names if name not in PIPELINES]
     if unknown or not names:
@@ -192,7 +192,7 @@ def overload(
 ) -> None:
     """Goodput, refusals and recovery at three times the capacity."""
     from nodes.bench.overload.command import run_overload
-    from nodes.cli.console import duration
+    from nodes.console import duration
 
     raise typer.Exit(run_overload(seconds, factor, duration(budget), json_))
 
@@ -201,9 +201,13 @@ def _words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
-def _check_delivery(value: str) -> None:
-    if value not in ("durable", "core"):
-        raise typer.BadParameter(f"{value!r}: it is durable or core", param_hint="--delivery")
+def _delivery_mode(name: str) -> str:
+    from swarm.requests.request import DELIVERY_MODES
+
+    mode = DELIVERY_MODES.get(name)
+    if mode is None:
+        raise typer.BadParameter(f"{name!r}: it is durable or fast", param_hint="--delivery")
+    return mode
 
 
 def _numbers(text: str, hint: str) -> list[int]:

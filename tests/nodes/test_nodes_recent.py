@@ -1,4 +1,4 @@
-"""Ids are remembered for a while: what nobody waits for any more is not computed."""
+"""Cancelled ids are remembered for a while, so that no run is spent on them."""
 
 from __future__ import annotations
 

@@ -32,13 +32,13 @@ CONTENDERS: dict[str, str] = {
 
 MESH = {
     "durable": f"{_SYSTEMS}.swarm_mesh:Swarm",
-    "core": f"{_SYSTEMS}.swarm_mesh:SwarmCore",
+    "fast": f"{_SYSTEMS}.swarm_mesh:SwarmFast",
 }
 """The mesh as a contender, by delivery, as nodes of one host run it."""
 
 MESH_BY_WIRE = {
     "durable": f"{_SYSTEMS}.swarm_mesh:SwarmWire",
-    "core": f"{_SYSTEMS}.swarm_mesh:SwarmCoreWire",
+    "fast": f"{_SYSTEMS}.swarm_mesh:SwarmFastWire",
 }
 """The mesh by delivery, where every message between processes goes through the server."""
 

@@ -19,7 +19,7 @@ from nodes.bench.faults.scenarios import SCENARIOS, Scenario
 from nodes.bench.faults.tables import misses, scenario_line, table
 from nodes.bench.faults.trials import play_scenario, scenario_entry
 from nodes.bench.report.machine import machine
-from nodes.cli.console import err, guarded, out, print_json
+from nodes.console import err, guarded, out, print_json
 from nodes.life.process import set_up_logging
 from swarm.errors import InvalidArgument, SwarmError
 

@@ -23,7 +23,7 @@ from nodes.bench.faults.scenarios import WINDOW_TAIL, Scenario, Targets, kill
 from nodes.bench.faults.trials import play_scenario
 from nodes.bench.report.figure import percentile
 from nodes.bench.report.machine import machine
-from nodes.cli.console import err, guarded, out, print_json
+from nodes.console import err, guarded, out, print_json
 from nodes.life.process import set_up_logging
 
 CREDITS = (1, 2, 4, 8, 16)

@@ -46,7 +46,7 @@ Round = dict[str, dict[str, float]]  # contender -> p50, p90, p99 in ms
 class HopPlan:
     """What to measure.
 
-    sizes: feature bytes. requests: of one contender in one slice. delivery: `durable` or `core`.
+    sizes: feature bytes. requests: of one contender in one slice. delivery: `durable` or `fast`.
     floors: names of `FLOORS`. warmup: requests of each contender before the first round.
     """
 

@@ -72,7 +72,7 @@ def ratios_of(document: dict[str, Any]) -> list[float]:
 
 def run_regression(limit: float = MOST_RATIO, rounds: int = ROUNDS, as_json: bool = False) -> int:
     """The command; exit code 1 for a regression."""
-    from nodes.cli.console import out
+    from nodes.console import out
 
     passed: list[bool] = []
 

@@ -37,7 +37,7 @@ def show(document: dict[str, Any]) -> None:
     from rich import box
     from rich.table import Table
 
-    from nodes.cli.console import out
+    from nodes.console import out
 
     figures = figures_of(document)
     out.print(f"Overhead per hop in ms, {document['hops']} stages, {document['delivery']} delivery")

@@ -7,7 +7,7 @@ from typing import Any
 from rich.table import Table
 
 from nodes.bench.overload.measure import measure_overload
-from nodes.cli.console import err, guarded, out, print_json
+from nodes.console import err, guarded, out, print_json
 
 LEAST_GOODPUT_SHARE = 0.85
 """Goodput under overload, as a share of the capacity, from which the benchmark passes."""

@@ -15,13 +15,13 @@ from nodes.bench.peers.summary import table
 from nodes.bench.report.charts import new_chart, save_chart
 from nodes.bench.report.command import run_benchmark
 from nodes.bench.report.figure import Figure
-from nodes.cli.console import out
+from nodes.console import out
 
 OURS = {
     "swarm": MESH["durable"],
-    "swarm_core": MESH["core"],
+    "swarm_core": MESH["fast"],
     "swarm_wire": MESH_BY_WIRE["durable"],
-    "swarm_core_wire": MESH_BY_WIRE["core"],
+    "swarm_core_wire": MESH_BY_WIRE["fast"],
 }
 """The mesh's own names as contenders."""
 

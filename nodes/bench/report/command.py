@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from nodes.cli.console import err, print_json, report
+from nodes.console import err, print_json, report
 from shards.errors import ShardsError
 from swarm.errors import SwarmError
 

@@ -136,7 +136,7 @@ def run_compare(
     with_unchanged: bool = False,
 ) -> int:
     """The command. fail_above: the margin that makes the exit code 1; 0 only reports."""
-    from nodes.cli.console import print_json, report
+    from nodes.console import print_json, report
 
     try:
         result = compare(read_document(before), read_document(after), fail_above or NOISE_FACTOR)
@@ -153,7 +153,7 @@ def _show(result: dict[str, Any], with_unchanged: bool) -> None:
     from rich import box
     from rich.table import Table
 
-    from nodes.cli.console import out
+    from nodes.console import out
 
     table = Table(box=box.SIMPLE, title=f"{result['of']}: above 1 is worse", title_justify="left")
     table.add_column("figure")

@@ -26,7 +26,7 @@ def show(document: dict[str, Any]) -> None:
     from rich import box
     from rich.table import Table
 
-    from nodes.cli.console import out
+    from nodes.console import out
 
     figures = document["figures"]
     for sweep in SWEEPS:

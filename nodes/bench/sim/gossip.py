@@ -35,7 +35,7 @@ def show(document: dict[str, Any]) -> None:
     from rich import box
     from rich.table import Table
 
-    from nodes.cli.console import out
+    from nodes.console import out
 
     table = Table(box=box.SIMPLE, title=f"rounds of {document['interval_s'] * 1e3:g} ms")
     for heading in ("scenario", "nodes", "measured", "target"):

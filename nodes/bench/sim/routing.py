@@ -26,7 +26,7 @@ def run_routing(
 
 def show(document: dict[str, Any]) -> None:
     """The report's own Markdown table, unchanged: the table is wide, and made to be pasted."""
-    from nodes.cli.console import out
+    from nodes.console import out
     from swarm.routing.report import render_markdown
 
     out.print(render_markdown(document), markup=False, highlight=False, soft_wrap=True)

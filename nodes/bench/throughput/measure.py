@@ -46,7 +46,7 @@ Key = tuple[str, int]  # contender, concurrency
 class ThroughputPlan:
     """models: names of `PIPELINES`. concurrency: requests at once, a slice for each number.
     seconds: of one slice. stages: processes of a pipeline, one thread each. delivery: `durable` or
-    `core`. ultraface: the detector's file or folder, or empty.
+    `fast`. ultraface: the detector's file or folder, or empty.
     """
 
     models: Sequence[str]

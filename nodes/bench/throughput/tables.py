@@ -17,7 +17,7 @@ def show(document: dict[str, Any]) -> None:
     from rich import box
     from rich.table import Table
 
-    from nodes.cli.console import out
+    from nodes.console import out
 
     figures = {name: Figure.from_doc(doc) for name, doc in document["figures"].items()}
     for pipeline in document["pipelines"]:

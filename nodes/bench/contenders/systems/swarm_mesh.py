@@ -3,8 +3,8 @@
 Nodes are started as a user starts them (``python -m nodes.cli.node``), and the client is the one
 that a user imports. Nothing is split: the manifest names the very files that every contender runs.
 
-``Swarm`` uses durable delivery, ``SwarmCore`` the fast mode (``delivery core``), which stores
-nothing between stages. ``SwarmWire`` and ``SwarmCoreWire`` send every message through the server,
+``Swarm`` uses durable delivery, ``SwarmFast`` the fast mode (``--delivery fast``), which stores
+nothing between stages. ``SwarmWire`` and ``SwarmFastWire`` send every message through the server,
 without the short cuts of processes on one host. So do nodes on different hosts, with a network
 between them in addition.
 """
@@ -32,7 +32,7 @@ from nodes.bench.contenders.workload import Spec, Tensors, Workload
 T = TypeVar("T")
 
 MODEL = "bench"
-DURABLE, CORE = "durable", "core"
+DURABLE, FAST = "durable", "fast"
 SHORT_CUT_TIMEOUT = 3.0
 """Seconds of requests after which measuring begins, even if none was handed over directly."""
 LANE_FULL_PAUSE = 0.001
@@ -210,10 +210,10 @@ class Swarm(AsyncContender):
         self._thread.stop()
 
 
-class SwarmCore(Swarm):
+class SwarmFast(Swarm):
     """Fast mode: core NATS from stage to stage; only the requester's retries recover a loss."""
 
-    delivery = CORE
+    delivery = FAST
 
     async def open(self) -> None:
         from swarm.errors import SwarmError
@@ -223,7 +223,7 @@ class SwarmCore(Swarm):
                 self._model, self.workload.input, budget=3.0, delivery=self.delivery
             )
         except SwarmError as error:
-            raise Unavailable(f"no node answers with delivery core: {error}") from error
+            raise Unavailable(f"no node answers with fast delivery: {error}") from error
         await super().open()
 
 
@@ -233,7 +233,7 @@ class SwarmWire(Swarm):
     short_cuts = False
 
 
-class SwarmCoreWire(SwarmCore):
+class SwarmFastWire(SwarmFast):
     """The fast mode, every message through the server."""
 
     short_cuts = False

@@ -1,4 +1,4 @@
-"""Large tensors between two processes' shared memory, as two `Lender` on one server."""
+"""Large tensors between the shared memory of two processes: two `Lender`s on one server."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 import os
 import secrets
 import signal
+import weakref
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,13 @@ from hypothesis import strategies as st
 from real_server import Links, eventually
 
 import swarm.local.lending
-from swarm.errors import DecodeError
+from swarm.errors import DecodeError, NotConnected
 from swarm.link import Link, LinkOptions
-from swarm.local.lending import CONFIRM_AFTER, NO_LOAN, Lender
+from swarm.local.lending import CONFIRM_AFTER, NO_LOAN, Lender, Loan
 from swarm.services.embedded import EmbeddedServer
 from swarm.shm import MIN_BYTES, Claim, Ring, ShmError, ShmStale, unavailable
 from swarm.shm.claim import mesh_of
+from swarm.shm.ring import CAPACITY
 from swarm.wire.maps import unpack_map
 from swarm.wire.tensors import Claimed, decode_tensors
 
@@ -58,7 +60,7 @@ class Pair:
 
     @property
     def outstanding(self) -> int:
-        return self.lender._ring.stats.outstanding
+        return self.lender.stats.outstanding
 
     def files(self) -> list[str]:
         return segments(self.mesh)
@@ -114,12 +116,12 @@ async def test_small_tensors_stay_in_the_message(pair: Pair) -> None:
     assert pair.lender.lend({"x": np.zeros(MIN_BYTES, np.uint8)}).packed is not None
 
 
-async def test_what_is_switched_off_lends_nothing_and_nobody_lends_to_it(
+async def test_a_lender_that_is_switched_off_lends_nothing_and_nobody_lends_to_it(
     links: Links, server: EmbeddedServer
 ) -> None:
     mesh = f"test-{secrets.token_hex(6)}"
     claims = Lender(await links.connect(server.url), mesh, enabled=False)
-    assert claims.host == ""  # what others compare with theirs before they lend
+    assert claims.host == ""  # others compare it with theirs before they lend
     assert not claims.wants(arrays())
     assert claims.lend(arrays()) is NO_LOAN
     claims.tend()
@@ -127,7 +129,7 @@ async def test_what_is_switched_off_lends_nothing_and_nobody_lends_to_it(
     assert segments(mesh) == []
 
 
-async def test_what_was_used_is_given_back(pair: Pair) -> None:
+async def test_tensors_that_were_used_are_given_back(pair: Pair) -> None:
     got = pair.lend(**arrays())
     assert pair.outstanding == 2
     pair.borrower.done(pair.borrower.open(got))
@@ -150,35 +152,41 @@ async def test_memory_is_kept_until_the_server_has_read_what_was_sent(
     await eventually(lambda: pair.outstanding == 0, what="the release")
 
 
-async def test_what_was_used_is_told_together_after_a_while_or_when_it_is_much(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    link, asked = pair.links[1], 0
+@pytest.fixture
+def syncs(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """One entry for each time that the borrower asks whether the server has read everything."""
+    link, asked = pair.links[1], []
     sync = link.sync
 
     def counted() -> asyncio.Future[None]:
-        nonlocal asked
-        asked += 1
+        asked.append(None)
         return sync()
 
     monkeypatch.setattr(link, "sync", counted)
+    return asked
+
+
+async def test_tensors_that_were_used_are_told_together_after_a_while(
+    pair: Pair, syncs: list[None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(swarm.local.lending, "CONFIRM_AFTER", 1.0)  # a slow machine tells no sooner
     for _ in range(5):
-        opened = pair.borrower.open(pair.lend(**arrays()))
-        pair.borrower.done(opened)
-    assert asked == 0
+        pair.borrower.done(pair.borrower.open(pair.lend(**arrays())))
+    assert len(syncs) == 0
     await eventually(lambda: pair.outstanding == 0, what="the release")
-    assert asked == 1
-    monkeypatch.setattr(
-        swarm.local.lending, "CONFIRM_BYTES", 2 * sum(claim.length for claim in opened)
-    )
+    assert len(syncs) == 1
+
+
+async def test_tensors_that_were_used_are_told_at_once_when_they_are_large(
+    pair: Pair, syncs: list[None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(swarm.local.lending, "CONFIRM_AFTER", 60.0)
+    two = 2 * sum(array.nbytes for array in arrays().values() if array.nbytes >= MIN_BYTES)
+    monkeypatch.setattr(swarm.local.lending, "CONFIRM_BYTES", two)
     for number in range(4):
         pair.borrower.done(pair.borrower.open(pair.lend(**arrays())))
-        assert asked == 1 + (number + 1) // 2
-    await link.flush()
-    assert pair.outstanding == 0
-    await asyncio.sleep(1.5)
-    assert asked == 4, "with the flush; and nothing was left to be told later"
+        assert len(syncs) == (number + 1) // 2
+    await eventually(lambda: pair.outstanding == 0, what="the release")
 
 
 async def test_memory_is_kept_when_the_connection_is_lost_before(pair: Pair, links: Links) -> None:
@@ -188,7 +196,7 @@ async def test_memory_is_kept_when_the_connection_is_lost_before(pair: Pair, lin
     assert pair.outstanding == 2
 
 
-async def test_what_is_done_with_at_the_end_is_told_once_and_nothing_is_opened_again(
+async def test_tensors_used_at_the_end_are_told_once_and_nothing_is_opened_again(
     pair: Pair,
 ) -> None:
     got = pair.lend(**arrays())
@@ -196,8 +204,9 @@ async def test_what_is_done_with_at_the_end_is_told_once_and_nothing_is_opened_a
     got.clear()
     await pair.borrower.close(0.0)
     assert pair.outstanding == 0
+    files = len(os.listdir("/proc/self/fd"))
     await asyncio.sleep(4 * CONFIRM_AFTER)  # the timer that would have told it
-    assert not pair.borrower._reader._mapped
+    assert len(os.listdir("/proc/self/fd")) == files
 
 
 async def test_claims_that_were_never_opened_are_given_back(pair: Pair) -> None:
@@ -219,7 +228,7 @@ async def test_taking_copies_and_gives_back_at_once(pair: Pair) -> None:
     assert got["big"].flags.owndata
 
 
-async def test_what_was_never_sent_is_taken_back(pair: Pair) -> None:
+async def test_a_loan_that_was_never_sent_is_taken_back(pair: Pair) -> None:
     lent = pair.lender.lend(arrays())
     assert lent.packed is not None
     lent.take_back()
@@ -246,7 +255,9 @@ async def test_a_claim_that_fails_leaves_none_of_the_others_in_use(pair: Pair) -
     lent = pair.lender.lend(arrays())
     assert lent.packed is not None
     got = decode_tensors(unpack_map(lent.packed, 64 << 20))
-    pair.lender._ring.release(list(lent.claims.values())[1])  # the second of two
+    pair.borrower.give_back({"half": got["half"]})  # the second of two
+    await eventually(lambda: pair.outstanding == 1, what="the release")
+    pair.lender.collect()
     with pytest.raises(ShmStale):
         pair.borrower.open(got)
     assert all(isinstance(got[name], Claimed) for name in ("big", "half"))
@@ -287,15 +298,14 @@ async def test_the_end_waits_for_a_borrower(pair: Pair) -> None:
 
 
 async def test_when_memory_is_full_the_bytes_are_sent(pair: Pair) -> None:
-    pair.lender._ring = Ring(pair.mesh, capacity=1 << 20)
-    lent = [pair.lender.lend({"x": np.zeros(BIG, np.float32)}) for _ in range(20)]
-    assert lent[0].packed is not None
-    assert lent[-1] is NO_LOAN
+    large = np.zeros(CAPACITY // 8, np.uint8)
+    loans = [pair.lender.lend({"x": large}) for _ in range(8)]
+    assert loans[0].packed is not None
+    assert loans[-1] is NO_LOAN
     # Two of which one has no room: neither is lent.
     before = pair.outstanding
-    lent[0].take_back()
-    two = {"a": np.zeros(BIG, np.float32), "b": np.zeros(BIG * 4, np.float32)}
-    assert pair.lender.lend(two) is NO_LOAN
+    loans[0].take_back()
+    assert pair.lender.lend({"a": large[:LARGE], "b": np.zeros(CAPACITY, np.uint8)}) is NO_LOAN
     assert pair.outstanding == before - 1
 
 
@@ -393,3 +403,69 @@ async def test_a_loan_is_alive_until_it_is_given_back_used_up_or_recycled(pair: 
     pair.borrower.take(decode_tensors(unpack_map(other.packed, 64 << 20)))
     assert not other.alive
     assert NO_LOAN.alive
+
+
+# --- a loan by itself -------------------------------------------------------------------
+
+
+async def test_arrays_that_were_copied_are_let_go_and_small_ones_travel(pair: Pair) -> None:
+    large, small = np.ones((2, MIN_BYTES), np.int8), np.ones(3)
+    copied = weakref.ref(large)
+    loan = pair.lender.lend({"large": large, "small": small})
+    del large
+    assert copied() is None
+    said = loan.tensors["large"]
+    assert (said.dtype, said.shape, said.nbytes) == (np.int8, (2, MIN_BYTES), 2 * MIN_BYTES)
+    assert loan.tensors["small"] is small
+    assert loan.packed is not None
+    back = decode_tensors(unpack_map(loan.packed, 1 << 20))
+    assert Claim.from_wire(back["large"].claim["claim"]) == loan.claims["large"]
+    assert pair.borrower.open(back) == [loan.claims["large"]]
+    assert (back["large"] == 1).all()
+    assert (back["small"] == small).all()
+
+
+def test_lent_tensors_are_taken_back_by_an_error_only_and_any_number_of_times() -> None:
+    ring = Ring(f"test-{secrets.token_hex(6)}")
+    first, second = ring.put([b"x"]), ring.put([b"y"])
+    assert first is not None
+    assert second is not None
+    loan = Loan({}, ring, {"x": first})
+    with loan:
+        pass
+    assert ring.stats.outstanding == 2
+    with pytest.raises(NotConnected), loan:
+        raise NotConnected("gone")
+    assert ring.stats.outstanding == 1
+    loan.take_back()
+    third = ring.put([b"z"])  # in the same place as the first
+    assert third is not None
+    loan.take_back()
+    assert ring.stats.outstanding == 2
+    ring.close()
+
+
+def test_without_claims_there_is_nothing_to_take_back() -> None:
+    assert NO_LOAN.packed is None
+    NO_LOAN.take_back()
+    with pytest.raises(NotConnected), NO_LOAN:
+        raise NotConnected("gone")
+
+
+async def test_lent_tensors_are_little_endian_whatever_they_were(pair: Pair) -> None:
+    values = np.arange(MIN_BYTES).astype(">f4")
+    got = pair.lend(x=values)
+    pair.borrower.open(got)
+    np.testing.assert_array_equal(got["x"], values)
+
+
+async def test_a_loan_that_somebody_may_be_reading_is_not_taken_back(pair: Pair) -> None:
+    loan = pair.lender.lend(arrays())
+    loan.keep()
+    loan.take_back()
+    with pytest.raises(NotConnected), loan:
+        raise NotConnected("lost")
+    assert pair.outstanding == 2
+    loan.unread()
+    loan.take_back()
+    assert pair.outstanding == 0

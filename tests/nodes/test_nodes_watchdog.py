@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import threading
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
@@ -13,8 +15,8 @@ from typing import Any
 
 import pytest
 
-import nodes.life.watch
-from nodes.life.watch import Watch
+import nodes.life.watchdog
+from nodes.life.watchdog import EXIT_CODE, NodeWatchdog
 from shards.errors import RunError
 from swarm.errors import Unavailable
 
@@ -34,7 +36,7 @@ class FakeWindow:
 
 
 class FakeServer:
-    """As much of a stage as the watchdog sees; notes what is done to it."""
+    """As much of a stage as the watchdog sees; notes its acts."""
 
     def __init__(self, stage: int = 1) -> None:
         self.stage = stage
@@ -70,7 +72,23 @@ class Scene:
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.failing: list[Exception] = []
         self.slow = 0.0
-        self.watch = Watch(lambda: self.servers, self._reload, self._tell)  # type: ignore[arg-type, return-value]
+        self._looks = 0  # of the watchdog; its thread looks too
+        self._looked = asyncio.Event()
+        self.watchdog = NodeWatchdog(self._seen, self._reload, self._tell)  # type: ignore[arg-type]
+
+    def _seen(self) -> list[FakeServer]:
+        if threading.current_thread() is threading.main_thread():
+            self._looks += 1
+            self._looked.set()
+        return self.servers
+
+    async def looks(self, more: int = 2) -> None:
+        """Until the watchdog has looked so many times more."""
+        wanted = self._looks + more
+        async with asyncio.timeout(LIMIT):
+            while self._looks < wanted:
+                self._looked.clear()
+                await self._looked.wait()
 
     async def _reload(self, server: FakeServer) -> None:
         await asyncio.sleep(self.slow)
@@ -85,7 +103,7 @@ class Scene:
 
     @asynccontextmanager
     async def watched(self) -> AsyncIterator[None]:
-        task = asyncio.create_task(self.watch.run())
+        task = asyncio.create_task(self.watchdog.run())
         try:
             yield
         finally:
@@ -103,7 +121,7 @@ async def settled(condition: Callable[[], Any]) -> None:
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Self-tests at each look."""
-    monkeypatch.setattr(nodes.life.watch, "SELF_TEST_EVERY", 0.0)
+    monkeypatch.setattr(nodes.life.watchdog, "SELF_TEST_EVERY", 0.0)
 
 
 async def test_a_run_that_hangs_is_given_back_and_the_stage_gets_a_new_session() -> None:
@@ -112,7 +130,7 @@ async def test_a_run_that_hangs_is_given_back_and_the_stage_gets_a_new_session()
     hung.hang()
     async with scene.watched():
         await settled(lambda: "resume" in hung.acts)
-        await asyncio.sleep(0.3)
+        await scene.looks()
     assert hung.acts == ["suspend", "reload", "resume"]
     assert well.acts == []
     [(kind, detail)] = scene.events
@@ -127,7 +145,7 @@ async def test_a_long_run_of_a_slow_model_is_no_hang() -> None:
     slow.hang(seconds=15.0)
     scene = Scene(slow)
     async with scene.watched():
-        await asyncio.sleep(0.4)
+        await scene.looks()
     assert (slow.acts, scene.events) == ([], [])
 
 
@@ -137,7 +155,7 @@ async def test_a_stage_that_computes_wrongly_is_loaded_again(often: None) -> Non
     scene = Scene(wrong)
     async with scene.watched():
         await settled(lambda: "resume" in wrong.acts)
-        await asyncio.sleep(0.3)
+        await scene.looks()
     assert wrong.acts == ["suspend", "reload", "resume"]
     assert "self-test failed" in scene.events[0][1]["detail"]
 
@@ -147,7 +165,7 @@ async def test_a_busy_stage_is_not_tested(often: None) -> None:
     busy.queued = 3
     scene = Scene(busy)
     async with scene.watched():
-        await asyncio.sleep(0.3)
+        await scene.looks()
     assert busy.tests == 0
 
 
@@ -161,7 +179,7 @@ async def test_after_three_failures_a_stage_stays_out_and_an_event_says_so() -> 
             if count < 3:
                 await settled(lambda count=count: server.acts.count("resume") == count)
         server.hang()
-        await asyncio.sleep(0.3)
+        await scene.looks()
     again = ["suspend", "reload", "resume"]
     assert server.acts == [*again, *again, "suspend"]
     assert scene.events[2][1]["actions"] == ["return", "stay-out"]
@@ -185,7 +203,7 @@ async def test_a_session_that_cannot_be_had_is_tried_for_again(error: Exception)
 async def test_a_long_reload_is_no_blocked_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """A large model takes its time to load; the process must not be ended for it."""
     ended: list[int] = []
-    monkeypatch.setattr(nodes.life.watch, "BLOCKED_FOR_GOOD", 1.2)
+    monkeypatch.setattr(nodes.life.watchdog, "BLOCKED_FOR_GOOD", 1.2)
     monkeypatch.setattr(os, "_exit", ended.append)
     server = FakeServer()
     scene = Scene(server)
@@ -200,13 +218,13 @@ async def test_a_loop_that_is_blocked_for_good_ends_the_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ended: list[int] = []
-    monkeypatch.setattr(nodes.life.watch, "BLOCKED_FOR_GOOD", 0.5)
+    monkeypatch.setattr(nodes.life.watchdog, "BLOCKED_FOR_GOOD", 0.5)
     monkeypatch.setattr(os, "_exit", ended.append)
     scene = Scene()
     async with scene.watched():
-        await asyncio.sleep(0.2)
+        await scene.looks(1)
         time.sleep(2.5)  # noqa: ASYNC251 - that is the fault
-        assert 70 in ended
+        assert EXIT_CODE in ended
 
 
 async def test_nothing_is_kept_of_a_stage_that_is_gone() -> None:
@@ -215,10 +233,10 @@ async def test_nothing_is_kept_of_a_stage_that_is_gone() -> None:
     async with scene.watched():
         scene.servers[0].hang()
         await settled(lambda: "resume" in scene.servers[0].acts)
-        del scene.servers[0]
-        await asyncio.sleep(0.3)  # the watchdog has looked again
+        gone = weakref.ref(scene.servers.pop(0))
+        await scene.looks()
         gc.collect()
-        assert len(scene.watch._dogs) == 1
+        assert gone() is None
         scene.servers.append(FakeServer(3))
         scene.servers[-1].hang()
         await settled(lambda: "resume" in scene.servers[-1].acts)

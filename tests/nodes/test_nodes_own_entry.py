@@ -1,4 +1,4 @@
-"""What a node gossips of itself, and whether others route to it by that."""
+"""A node's own entry in the gossip, and whether others route to it by that entry."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nodes.life.announce import Announcer
 from nodes.life.config import NodeConfig
+from nodes.life.own_entry import OwnEntry
 from nodes.life.router import Router
 from nodes.stage.counters import StageStats
 from swarm.fleet.advertised import candidates, serving
@@ -41,19 +41,17 @@ def serve(served: ModelInfo) -> Any:
 
 
 class Node:
-    """One node's membership and announcer, and another node that hears of it."""
+    """One node's membership and own entry, and another node that hears of it."""
 
     def __init__(self, *servings: Any, role: str = "shard-1") -> None:
         self.servings = list(servings)
         link = Link(LinkOptions(servers=("nats://127.0.0.1:1",)))
         self.members = Membership(link, Subjects("test"), "node", lambda event: None)
-        self.announcer = Announcer(
+        self.entry = OwnEntry(
             SimpleNamespace(claims=SimpleNamespace(host=""), inbox=""),  # type: ignore[arg-type]
             NodeConfig(role, "m"),
             self.members,
-            SimpleNamespace(),  # type: ignore[arg-type]
             lambda: self.servings,
-            lambda kind, detail: None,
         )
         other = Membership(link, Subjects("test"), "other", lambda event: None)
         self.other: Gossip = other.gossip
@@ -61,11 +59,11 @@ class Node:
         self.members.gossip.add_peer("other")
 
     def tell(self) -> None:
-        self.announcer.announce()
-        self.announcer._announce_load()
+        self.entry.announce()
+        self.entry.write_load()
 
     def heard(self) -> dict[str, PeerView]:
-        """What the other node sees after a few rounds."""
+        """The other node's picture of this one after a few rounds."""
         for _ in range(5):
             self._now += LAN.interval
             for effect in self.members.gossip.tick(self._now):
@@ -155,9 +153,9 @@ async def test_a_version_that_still_loads_is_not_told() -> None:
     node = Node(serve(info("m", "1", 2)))
     node.tell()
     node.servings.append(serve(info("m", "2", 2)))
-    node.announcer._announce_load()
+    node.entry.write_load()
     assert stages_of(node.heard()) == {("m", "1", 1), ("m", "1", 2)}
-    node.announcer.announce()
+    node.entry.announce()
     assert len(stages_of(node.heard())) == 4
 
 
@@ -166,20 +164,20 @@ async def test_only_loads_that_moved_are_written_again() -> None:
     node.tell()
     own = node.members.gossip
     before = own.view(0.0)["node"].version
-    node.announcer._announce_load()
+    node.entry.write_load()
     assert own.view(0.0)["node"].version == before
     [served] = node.servings
     served.servers[0].waiting = 2  # by one: noise
-    node.announcer._announce_load()
+    node.entry.write_load()
     assert own.view(0.0)["node"].version == before
     served.servers[0].waiting = 500
-    node.announcer._announce_load()
+    node.entry.write_load()
     # One chunk of loads, and the free memory.
     assert own.view(0.0)["node"].version in (before + 1, before + 2)
     assert {c.stage: c.load for c in candidates(node.heard())}[1] == 500
 
 
-async def test_what_is_served_has_room_before_how_busy_it_is() -> None:
+async def test_stages_have_room_before_their_loads() -> None:
     """Loads that fill all of a node's gossip make way for another version."""
     node = Node(serve(info("m", "1", 250)))
     for server in node.servings[0].servers:
@@ -196,7 +194,7 @@ async def test_what_is_served_has_room_before_how_busy_it_is() -> None:
         wanted |= {("m", version, s) for s in range(1, 251)}
         assert stages_of(node.heard()) == wanted
         for _ in range(3):
-            node.announcer._announce_load()
+            node.entry.write_load()
         assert stages_of(node.heard()) == wanted
     assert any(key.startswith("load/") for key in told)
 
@@ -213,3 +211,36 @@ async def test_a_version_with_more_stages_than_can_be_told_is_refused_visibly(
     version = node.members.gossip.view(0.0)["node"].version
     node.tell()
     assert node.members.gossip.view(0.0)["node"].version == version  # nothing flaps
+
+
+async def test_a_load_is_told_when_it_moves_or_could_not_be_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    node = Node(serve(info("m", "1", 1)))
+    [server] = node.servings[0].servers
+    written: list[str] = []
+    room = True
+
+    def write(key: str, value: object) -> bool:
+        written.append(key.partition("/")[0])
+        return room
+
+    monkeypatch.setattr(node.members, "set", write)
+    node.entry.announce()
+
+    def told() -> list[str]:
+        written.clear()
+        node.entry.write_load()
+        return sorted(written)
+
+    assert told() == ["load", "memory", "serves"]
+    assert told() == []
+    server.queued = 2
+    assert told() == [], "by too little"
+    server.queued = 40
+    room = False
+    assert "serves" in told()
+    assert "serves" in told(), "there was no room"
+    room = True
+    assert told() == ["load", "serves"]
+    assert told() == []

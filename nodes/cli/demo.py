@@ -13,13 +13,18 @@ import logging
 import signal
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+from rich.console import Group
 from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.text import Text
 
-from nodes.cli.console import err, guarded, out, print_json
+from nodes.cli.demo_record import DemoRecord, summarise
+from nodes.cli.status import new_table, status_row
+from nodes.console import err, guarded, out, print_json
 from nodes.life.process import set_up_logging, stop_on_signals
-from nodes.local.demo_view import DemoState, summarise, view
 from nodes.local.mesh import LocalMesh, local_mesh, push
 from nodes.local.supervisor import NodeProcess
 from shards.runtimes.ort import OrtRuntime
@@ -29,7 +34,7 @@ from shards.zoo import digits_heldout, digits_lite_model, digits_model
 SINK = "demo"
 KILL_AT, RESTART_AT = 0.4, 0.6  # parts of the stream's time
 LOCAL_BANDWIDTH = 1e6  # bytes a millisecond: loopback, so that compute decides the cuts
-PATIENCE = 15.0  # seconds that the stream goes on for if shard-2 is not back yet
+RETURN_WITHIN = 15.0  # seconds that the stream goes on while shard-2 is not back yet
 
 
 def run_demo(seconds: float, rate: float, as_json: bool) -> int:
@@ -42,7 +47,7 @@ def run_demo(seconds: float, rate: float, as_json: bool) -> int:
         stop = stop_on_signals()
         tell: Callable[[str], None] = err.print
         tell("demo: splitting the digits model into three shards …")
-        state = DemoState(await asyncio.to_thread(_whole_model), digits_heldout()[1])
+        record = DemoRecord(await asyncio.to_thread(_whole_model), digits_heldout()[1])
         result = await asyncio.to_thread(
             split,
             digits_model(),
@@ -57,8 +62,8 @@ def run_demo(seconds: float, rate: float, as_json: bool) -> int:
             for role in ("shard-1", "shard-2", "shard-3", "fallback"):
                 local.start(role, "digits")
             await local.ready()
-            local.mesh.link.subscribe(local.mesh.subjects.results(SINK), state.take)
-            # The restart is part of the story, so the supervisor leaves it to us.
+            local.mesh.link.subscribe(local.mesh.subjects.results(SINK), record.take)
+            # The restart is part of the story: the supervisor leaves it to this command.
             victim = next(n for n in local.supervisor.nodes if n.role == "shard-2")
             victim.wanted = False
             edge = local.start(
@@ -69,11 +74,11 @@ def run_demo(seconds: float, rate: float, as_json: bool) -> int:
             )
             edge.wanted = False
             tell(f"demo: images at {rate:g} a second; shard-2 will be killed …")
-            await _story(local, state, victim, seconds, stop, as_json)
+            await _story(local, record, victim, seconds, stop, as_json)
             count = await _end_of_stream(local, edge)
         if stop.is_set():
             return 130
-        return _report(state, count, as_json)
+        return _report(record, count, as_json)
 
     return guarded(main, as_json)
 
@@ -90,14 +95,14 @@ def _whole_model() -> np.ndarray:
 
 async def _story(
     local: LocalMesh,
-    state: DemoState,
+    record: DemoRecord,
     victim: NodeProcess,
     seconds: float,
     stop: asyncio.Event,
     as_json: bool,
 ) -> None:
     """Stream; kill shard-2; bring it back."""
-    await _until(lambda: state.answered > 0, 15.0, stop)
+    await _until(lambda: record.answered > 0, 15.0, stop)
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
         live = None
@@ -106,37 +111,36 @@ async def _story(
         while not stop.is_set():
             now = time.monotonic()
             part = (now - began) / seconds
-            if state.killed_at == 0.0 and part >= KILL_AT:
-                _say(state, live is None, f"shard-2 (pid {victim.pid}) gets SIGKILL")
-                state.old_node = (local.status_of(victim) or {}).get("node", "")
-                state.killed_at = time.monotonic()
+            if record.killed_at == 0.0 and part >= KILL_AT:
+                _say(record, live is None, f"shard-2 (pid {victim.pid}) gets SIGKILL")
+                record.killed(str((local.status_of(victim) or {}).get("node", "")))
                 victim.signal(signal.SIGKILL)
-            if state.restarted_at == 0.0 and part >= RESTART_AT:
-                _say(state, live is None, "shard-2 starts again")
-                state.restarted_at = time.monotonic()
+            if record.restarted_at == 0.0 and part >= RESTART_AT:
+                _say(record, live is None, "shard-2 starts again")
+                record.restarted()
                 victim.start()
                 victim.wanted = True
             if live is not None:
-                live.update(view(state, local.statuses, part))
-            if part > 1 and (state.returned_at or now - began > seconds + PATIENCE):
+                live.update(live_picture(record, local.statuses, part))
+            if part > 1 and (record.returned_at or now - began > seconds + RETURN_WITHIN):
                 break
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), 0.05)
 
 
 async def _end_of_stream(local: LocalMesh, edge: NodeProcess) -> int:
-    """Let the edge finish; how many images it captured, by its own last word."""
+    """Let the edge finish; returns how many images it captured, by its own last status."""
     edge.signal(signal.SIGTERM)
     deadline = time.monotonic() + 10.0
     while edge.alive and time.monotonic() < deadline:  # noqa: ASYNC110
         await asyncio.sleep(0.02)
-    await asyncio.sleep(0.1)
+    await local.until(lambda: (local.status_of(edge) or {}).get("state") == "left", 1.0)
     status = local.status_of(edge) or {}
     return int(status.get("edge", {}).get("captured", 0))
 
 
-def _say(state: DemoState, aloud: bool, text: str) -> None:
-    state.story.append(text)
+def _say(record: DemoRecord, aloud: bool, text: str) -> None:
+    record.story.append(text)
     if aloud:
         err.print(f"demo: {text}")
 
@@ -147,8 +151,8 @@ async def _until(condition: Callable[[], bool], timeout: float, stop: asyncio.Ev
         await asyncio.sleep(0.01)
 
 
-def _report(state: DemoState, count: int, as_json: bool) -> int:
-    doc = summarise(state, count)
+def _report(record: DemoRecord, count: int, as_json: bool) -> int:
+    doc = summarise(record, count)
     if as_json:
         print_json(doc)
     else:
@@ -162,7 +166,26 @@ def _report(state: DemoState, count: int, as_json: bool) -> int:
             else "[bold red]something was lost or wrong[/]"
         )
         out.print("next: swarm up --model YOUR.onnx --stages 3")
-    complete = state.taken_over_at and state.returned_at
+    complete = record.taken_over_at and record.returned_at
     if not complete:
         err.print("demo: the takeover or the return did not happen in time")
     return 0 if doc["lost"] == 0 and doc["wrong"] == 0 and complete else 1
+
+
+def live_picture(record: DemoRecord, statuses: dict[str, dict[str, Any]], part: float) -> Group:
+    """The nodes, the stream's progress and its figures. part: 0 to 1, of the stream's time."""
+    table = new_table()
+    for status in sorted(statuses.values(), key=lambda s: (s["role"], s["since"])):
+        dead = status["node"] == record.old_node and record.killed_at > 0
+        row = status_row(status)
+        if dead:
+            row[2] = "[red]killed[/]"
+        table.add_row(*row)
+    doc = summarise(record, record.answered)
+    line = (
+        f"{record.answered} answered · {record.wrong} wrong · accuracy {doc['accuracy']:.3f} · "
+        f"p50 {doc['latency_p50_ms']:.2f} ms · p99 {doc['latency_p99_ms']:.2f} ms"
+    )
+    bar = ProgressBar(total=1.0, completed=min(1.0, part), width=60)
+    story = Text("\n".join(record.story[-6:]), style="yellow")
+    return Group(table, bar, Text(line, style="bold"), Text(record.last), story)

@@ -1,4 +1,4 @@
-"""The door: budgets, refusals, and degraded answers by a lighter model."""
+"""Requests of any client: budgets, refusals, and degraded answers by a lighter model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nodes.life.front import LIGHTER_ANSWERS, LIGHTER_ROOM, Front
+from nodes.life.answering import LIGHTER_ANSWERS, LIGHTER_ROOM, InferAnswerer
 from nodes.life.serving import Loaded
 from shards.errors import RunError
 from swarm.errors import NotFound, Status
@@ -43,8 +43,8 @@ class Model:
         pass
 
 
-class Door:
-    """A front whose mesh answers with `status`."""
+class Scene:
+    """An answerer whose mesh answers with `status`."""
 
     def __init__(self, loaded: Loaded, status: Status = Status.OK) -> None:
         self.loaded = loaded
@@ -52,7 +52,7 @@ class Door:
         self.asks: list[Ask] = []
         self.requester = self
         self.lookups: list[tuple[str, str]] = []
-        self.front = Front(self, "n1", self._lookup, 1.0)  # type: ignore[arg-type]
+        self.answerer = InferAnswerer(self, "n1", self._lookup, 1.0)  # type: ignore[arg-type]
 
     async def version_for(self, model: str, agent: str, session: str, request_id: str) -> str:
         return "1"
@@ -62,7 +62,7 @@ class Door:
         if version == "absent":
             raise NotFound("no such version")
         if version == "slow":
-            await asyncio.sleep(30)
+            await asyncio.Event().wait()  # for ever
         return self.loaded
 
     async def infer(self, ask: Ask) -> Result:
@@ -73,7 +73,7 @@ class Door:
 
     async def answer(self, value: float = 1.0, **options: Any) -> Result:
         x = np.full((1, 4), value, np.float32)
-        return await self.front.answer("m", Request({"x": x}, **options))
+        return await self.answerer.answer("m", Request({"x": x}, **options))
 
 
 def loaded(lighter: Model | None = None, seconds: float = 0.0, edge: Model | None = None) -> Loaded:
@@ -81,12 +81,12 @@ def loaded(lighter: Model | None = None, seconds: float = 0.0, edge: Model | Non
     return Loaded(info, {}, edge, lighter, 0.0, seconds)  # type: ignore[arg-type]
 
 
-async def test_the_meshs_answer_is_passed_on_whole() -> None:
-    door = Door(loaded(Model(10)))
-    result = await door.answer(3.0, id="mine")
+async def test_the_answer_of_the_mesh_is_passed_on_whole() -> None:
+    scene = Scene(loaded(Model(10)))
+    result = await scene.answer(3.0, id="mine")
     assert (result.status, result.degraded, result.id) == (Status.OK, False, "mine")
     assert result.outputs["x"][0, 0] == 6
-    assert door.asks[0].id != "mine"  # clients reuse theirs
+    assert scene.asks[0].id != "mine"  # clients reuse theirs
     assert result.latency > 0
 
 
@@ -97,43 +97,43 @@ async def test_the_meshs_answer_is_passed_on_whole() -> None:
 async def test_what_the_mesh_cannot_answer_a_lighter_model_does_and_says_so(
     status: Status, seconds: float
 ) -> None:
-    door = Door(loaded(Model(10), seconds), status)
-    result = await door.answer(3.0, id="mine")
+    scene = Scene(loaded(Model(10), seconds), status)
+    result = await scene.answer(3.0, id="mine")
     assert (result.status, result.degraded, result.id) == (Status.OK, True, "mine")
     assert result.outputs["x"][0, 0] == 30
     assert result.message == f"degraded: {status}: why"
     assert (result.attempt, [hop.node for hop in result.hops]) == (3, ["n1"])
-    door.front.close()
+    scene.answerer.close()
 
 
 @pytest.mark.parametrize("status", [s for s in Status if s not in LIGHTER_ANSWERS])
 async def test_any_other_outcome_is_the_meshs_own(status: Status) -> None:
     """A wrong request is wrong for a lighter model too."""
     lighter = Model(10)
-    result = await Door(loaded(lighter), status).answer()
+    result = await Scene(loaded(lighter), status).answer()
     assert (result.status, result.degraded, lighter.runs) == (status, False, 0)
 
 
 async def test_without_a_lighter_model_the_failure_is_the_answer() -> None:
-    result = await Door(loaded(), Status.UNAVAILABLE).answer(id="mine")
+    result = await Scene(loaded(), Status.UNAVAILABLE).answer(id="mine")
     assert (result.status, result.degraded, result.id) == (Status.UNAVAILABLE, False, "mine")
 
 
 async def test_the_lighter_models_time_is_kept_free_inside_the_budget() -> None:
-    door = Door(loaded(Model(10), seconds=0.1))
+    scene = Scene(loaded(Model(10), seconds=0.1))
     began = asyncio.get_running_loop().time()
-    await door.answer(budget=2.0)
-    assert door.asks[0].deadline == pytest.approx(began + 2.0 - 0.2 - LIGHTER_ROOM, abs=0.2)
-    plain = Door(loaded())
+    await scene.answer(budget=2.0)
+    assert scene.asks[0].deadline == pytest.approx(began + 2.0 - 0.2 - LIGHTER_ROOM, abs=0.2)
+    plain = Scene(loaded())
     began = asyncio.get_running_loop().time()
     await plain.answer(budget=2.0)
     assert plain.asks[0].deadline == pytest.approx(began + 2.0, abs=0.1)
-    door.front.close()
+    scene.answerer.close()
 
 
 async def test_a_lighter_model_that_fails_is_an_internal_error_and_no_crash() -> None:
-    door = Door(loaded(Model(10, RunError("broken"))), Status.UNAVAILABLE)
-    result = await door.answer(id="mine")
+    scene = Scene(loaded(Model(10, RunError("broken"))), Status.UNAVAILABLE)
+    result = await scene.answer(id="mine")
     assert (result.status, result.degraded, result.id) == (Status.INTERNAL, False, "mine")
 
 
@@ -147,10 +147,12 @@ async def test_a_lighter_model_that_fails_is_an_internal_error_and_no_crash() ->
         (float("nan"), Status.INVALID_ARGUMENT),
     ],
 )
-async def test_an_impossible_budget_is_refused_at_the_door(budget: float, status: Status) -> None:
-    door = Door(loaded(Model(10)))
-    result = await door.answer(budget=budget)
-    assert (result.status, door.asks) == (status, [])
+async def test_an_impossible_budget_is_refused_before_anything_is_sent(
+    budget: float, status: Status
+) -> None:
+    scene = Scene(loaded(Model(10)))
+    result = await scene.answer(budget=budget)
+    assert (result.status, scene.asks) == (status, [])
 
 
 @pytest.mark.parametrize(
@@ -168,35 +170,35 @@ async def test_wrong_inputs_go_no_further_and_get_no_degraded_answer(
     inputs: dict[str, np.ndarray],
 ) -> None:
     lighter = Model(10)
-    door = Door(loaded(lighter))
-    result = await door.front.answer("m", Request(inputs, id="mine"))
+    scene = Scene(loaded(lighter))
+    result = await scene.answerer.answer("m", Request(inputs, id="mine"))
     assert (result.status, result.id) == (Status.INVALID_ARGUMENT, "mine")
-    assert (door.asks, lighter.runs) == ([], 0)
+    assert (scene.asks, lighter.runs) == ([], 0)
 
 
 async def test_a_lookup_that_takes_too_long_ends_with_the_budget() -> None:
-    door = Door(loaded())
+    scene = Scene(loaded())
     began = time.monotonic()
-    result = await door.answer(budget=0.1, version="slow")
+    result = await scene.answer(budget=0.1, version="slow")
     assert result.status is Status.DEADLINE_EXCEEDED
     assert time.monotonic() - began < 5.0
-    assert (await door.answer(version="absent")).status is Status.NOT_FOUND
+    assert (await scene.answer(version="absent")).status is Status.NOT_FOUND
 
 
 async def test_the_edges_layers_run_first_and_are_a_hop() -> None:
-    door = Door(loaded(edge=Model(100)))
-    await door.answer(1.0)
-    assert door.asks[0].tensors["x"][0, 0] == 100
-    assert [hop["stage"] for hop in door.asks[0].hops] == [0]
+    scene = Scene(loaded(edge=Model(100)))
+    await scene.answer(1.0)
+    assert scene.asks[0].tensors["x"][0, 0] == 100
+    assert [hop["stage"] for hop in scene.asks[0].hops] == [0]
 
 
 async def test_a_lighter_model_gets_the_raw_input_not_the_edges_features() -> None:
-    door = Door(loaded(Model(10), edge=Model(100)), Status.UNAVAILABLE)
-    assert (await door.answer(1.0)).outputs["x"][0, 0] == 10
+    scene = Scene(loaded(Model(10), edge=Model(100)), Status.UNAVAILABLE)
+    assert (await scene.answer(1.0)).outputs["x"][0, 0] == 10
 
 
 async def test_an_edge_that_fails_is_an_internal_error() -> None:
-    door = Door(loaded(edge=Model(1, RunError("broken"))))
-    result = await door.answer()
-    assert (result.status, door.asks) == (Status.INTERNAL, [])
+    scene = Scene(loaded(edge=Model(1, RunError("broken"))))
+    result = await scene.answer()
+    assert (result.status, scene.asks) == (Status.INTERNAL, [])
     assert "stage 0" in result.message

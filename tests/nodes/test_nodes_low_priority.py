@@ -1,4 +1,4 @@
-"""Starting beside others: low priority, and nothing of it stays."""
+"""Work beside nodes that serve: its thread has a low priority, and no other thread has."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from nodes.life.low_priority import NICE, gently, gently_off_loop
+from nodes.life.low_priority import NICE, in_low_priority_thread, wait_for_low_priority_thread
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="priorities of threads are Linux's")
 
@@ -20,14 +20,14 @@ def priority() -> int:
 @linux
 def test_the_work_has_a_low_priority_and_the_caller_keeps_its_own() -> None:
     before = priority()
-    assert gently(priority) == max(before, NICE)
+    assert wait_for_low_priority_thread(priority) == max(before, NICE)
     assert priority() == before
 
 
 @linux
 async def test_the_loop_goes_on_at_its_own_priority() -> None:
     before = priority()
-    assert await gently_off_loop(priority) == max(before, NICE)
+    assert await in_low_priority_thread(priority) == max(before, NICE)
     assert priority() == before
 
 
@@ -36,6 +36,6 @@ async def test_what_the_work_raises_reaches_the_caller() -> None:
         raise ZeroDivisionError("no")
 
     with pytest.raises(ZeroDivisionError, match="no"):
-        gently(fail)
+        wait_for_low_priority_thread(fail)
     with pytest.raises(ZeroDivisionError, match="no"):
-        await gently_off_loop(fail)
+        await in_low_priority_thread(fail)

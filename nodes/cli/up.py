@@ -6,8 +6,8 @@ import asyncio
 import json
 from dataclasses import dataclass, field
 
-from nodes.cli.console import err, guarded, out, print_json
 from nodes.cli.model import model_name, read_model, show
+from nodes.console import err, guarded, out, print_json
 from nodes.life.process import set_up_logging, stop_on_signals
 from nodes.local.mesh import LocalMesh, local_mesh, push
 from shards.split.split import SplitResult, split
@@ -34,6 +34,7 @@ class UpOptions:
 
 
 def run_up(options: UpOptions, as_json: bool) -> int:
+    """`swarm up`; returns its exit code."""
     set_up_logging(False)
 
     async def main() -> int:

@@ -1,4 +1,4 @@
-"""One datagram for a burst: whole, in order, and each sender told what became of its message."""
+"""A datagram for a burst: whole, in order, and each sender is told whether its message was sent."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def read(datagram: bytes) -> list[bytes]:
 
 
 @given(MESSAGES)
-def test_whatever_is_sent_together_comes_out_whole_and_in_order(
+def test_messages_that_are_sent_together_come_out_whole_and_in_order(
     messages: list[tuple[str, str, bytes]],
 ) -> None:
     wire = Wire()
@@ -95,8 +95,7 @@ def test_each_process_gets_its_own_and_each_sender_is_told() -> None:
 
 def test_a_datagram_that_is_full_goes_and_another_begins() -> None:
     wire = Wire()
-    bundles = Bundles(wire.send)
-    bundles.largest = 1000
+    bundles = Bundles(wire.send, 1000)
     for number in range(10):
         put(bundles, "a", b"%d" % number * 300)
     bundles.flush()
@@ -105,10 +104,9 @@ def test_a_datagram_that_is_full_goes_and_another_begins() -> None:
     assert got == [b"%d" % number for number in range(10)]
 
 
-def test_what_follows_a_message_may_fill_the_next_datagram_for_the_same_process() -> None:
+def test_a_callback_may_fill_the_next_datagram_for_the_same_process() -> None:
     wire = Wire()
-    bundles = Bundles(wire.send)
-    bundles.largest = 1000
+    bundles = Bundles(wire.send, 1000)
     follows, told = [b"2" * 700, b"3" * 700], []
 
     def then(sent: bool) -> None:
@@ -126,10 +124,9 @@ def test_what_follows_a_message_may_fill_the_next_datagram_for_the_same_process(
 
 
 @pytest.mark.parametrize("largest", [1000, 10])
-def test_what_follows_a_message_goes_behind_it_in_the_same_flush(largest: int) -> None:
+def test_a_message_added_by_a_callback_goes_in_the_same_flush(largest: int) -> None:
     wire = Wire()
-    bundles = Bundles(wire.send)
-    bundles.largest = largest
+    bundles = Bundles(wire.send, largest)
     bundles.add(
         "client", frame_head(1, "s", ""), [b"1"], lambda sent: put(bundles, "before", b"done")
     )

@@ -1,4 +1,4 @@
-"""What commands share: consoles, a client, errors that say what to do, exit codes."""
+"""Shared by all commands: consoles, a client, errors that say what to do, exit codes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from rich.console import Console
@@ -15,6 +15,7 @@ import swarm
 from nodes.life.process import run_event_loop
 from shards.errors import ShardsError
 from swarm.errors import InvalidArgument, SwarmError
+from swarm.requests.request import DELIVERY_MODES
 
 out = Console()
 err = Console(stderr=True)
@@ -26,10 +27,12 @@ def print_json(doc: Any) -> None:
     sys.stdout.flush()
 
 
-def guarded(main: Callable[[], Awaitable[int]], as_json: bool = False) -> int:
-    """Run a command's coroutine; errors become one clear line and exit code 1, Ctrl-C 130."""
+def guarded(main: Callable[[], Coroutine[Any, Any, int]], as_json: bool = False) -> int:
+    """Run a command's coroutine; returns its exit code.
+
+    An error becomes one clear line and exit code 1, Ctrl-C exit code 130."""
     try:
-        return int(run_event_loop(main()))
+        return run_event_loop(main())
     except (SwarmError, ShardsError, OSError) as error:
         return report(error, as_json)
     except BaseExceptionGroup as group:
@@ -75,3 +78,14 @@ def duration(text: str) -> float:
     if match is None:
         raise InvalidArgument(f"{text!r} is no duration: write 50ms, 2s or 1m")
     return float(match[1]) * {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, None: 1.0}[match[2]]
+
+
+def delivery(text: str) -> str:
+    """The library's name of a delivery, `durable` or fast mode's; `core` is fast mode's old name.
+
+    Raises `InvalidArgument`.
+    """
+    mode = DELIVERY_MODES.get(text)
+    if mode is None:
+        raise InvalidArgument(f"--delivery {text!r}: it is durable or fast")
+    return mode

@@ -76,7 +76,7 @@ def kill(process: NodeProcess) -> None:
 
 
 def right(results: list[swarm.Result], expected: dict[int, np.ndarray]) -> bool:
-    """Result n is of image n, and as the same image was answered before."""
+    """Result n is that of image n, as the mesh answered it before the fault."""
     return all(
         np.allclose(result.outputs["logits"], expected[n % 50], rtol=1e-4, atol=1e-4)
         for n, result in enumerate(results)
@@ -91,7 +91,7 @@ async def reference(mesh: swarm.Mesh) -> dict[int, np.ndarray]:
 
 async def test_a_session_stays_on_one_node_and_a_survivor_takes_over_its_lane() -> None:
     """Stage 2 has two nodes: stage 1 sends each session to one of them. One is killed under
-    load; what waits in its own lane is served by the other, and nothing is lost."""
+    load; the other serves the requests in its lane, and nothing is lost."""
     async with local_mesh() as local:
         await desire(local, ("1", 100), policy="consistent-hash")
         for role in ("shard-1", "shard-2", "shard-2"):
@@ -157,7 +157,7 @@ async def test_a_split_between_two_versions_is_kept_by_each_agent_and_serves_bot
 
 async def test_fast_mode_answers_as_the_durable_does_and_survives_a_kill() -> None:
     """A fallback node stands by; a stage is killed under load. Nothing but the requester's own
-    retries recovers what the dead node had in hand."""
+    retries recovers the requests that the dead node had in hand."""
     async with local_mesh() as local:
         await desire(local, ("1", 100))
         for role in ("shard-1", "shard-2", "fallback"):

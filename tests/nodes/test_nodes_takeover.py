@@ -1,4 +1,4 @@
-"""What a node does about the lives and deaths of others."""
+"""A node takes over from the dead, and gives back to those that return."""
 
 from __future__ import annotations
 
@@ -8,14 +8,11 @@ from typing import Any
 
 import pytest
 
-from nodes.life.announce import Announcer
 from nodes.life.config import NodeConfig
 from nodes.life.serving import Serving
-from nodes.stage.counters import StageStats
+from nodes.life.takeover import Takeover
 from swarm.fleet.advertised import serves_entries
 from swarm.gossip import Event, PeerView
-from swarm.link import LinkOptions
-from swarm.mesh import NODE_PLACED_FOR, Mesh
 from swarm.model import ModelInfo, Spec, Stage
 from swarm.routing.rendezvous import rendezvous
 
@@ -24,13 +21,18 @@ INFO = ModelInfo("m", "1", SPEC, SPEC, (Stage(1, SPEC, SPEC, 1.0),))
 
 
 class FakeFresh:
-    is_open = False
+    """Fast mode's queue, open or closed."""
+
+    def __init__(self) -> None:
+        self.opened, self.closed = asyncio.Event(), asyncio.Event()
 
     def open(self) -> None:
-        self.is_open = True
+        self.closed.clear()
+        self.opened.set()
 
     async def close(self) -> None:
-        self.is_open = False
+        self.opened.clear()
+        self.closed.set()
 
 
 class FakeServing:
@@ -53,16 +55,20 @@ class FakeServing:
 
 
 class Scene:
-    def __init__(self, role: str = "shard-1", node: str = "me", mesh: Any = None) -> None:
+    """One node's takeover, in a mesh that the test describes."""
+
+    def __init__(self, role: str = "shard-1", node: str = "me") -> None:
         self.node = node
+        self.placements_forgotten = 0
         self.peers: dict[str, PeerView] = {}
         self.told: list[str] = []
         self.serving = FakeServing()
         self.own_lanes = True
         config = NodeConfig(role, "m@1")
         self.add(node, config.priority)
-        self.announcer = Announcer(
-            mesh or Mesh(LinkOptions()),
+        placement = SimpleNamespace(forget=self._forget_placement)
+        self.takeover = Takeover(
+            SimpleNamespace(placement=placement),  # type: ignore[arg-type]
             config,
             self,  # type: ignore[arg-type]
             SimpleNamespace(uses_own_lanes=lambda model: self.own_lanes),  # type: ignore[arg-type]
@@ -80,17 +86,14 @@ class Scene:
     def alive(self) -> list[PeerView]:
         return [peer for peer in self.peers.values() if peer.state == "alive"]
 
-    def set(self, key: str, value: object) -> bool:
-        return True
-
-    def delete(self, key: str) -> None:
-        """It is told no more."""
+    def _forget_placement(self) -> None:
+        self.placements_forgotten += 1
 
     async def tend(self, times: int = 1) -> list[str]:
         """The lanes of others that were opened meanwhile."""
         before = len(self.serving.opened)
         for _ in range(times):
-            await self.announcer._tend_lanes()
+            await self.takeover.tend_lanes()
         return [name for name in self.serving.opened[before:] if name != self.node]
 
 
@@ -156,47 +159,26 @@ async def test_under_the_pull_policy_no_lanes_are_opened() -> None:
     assert scene.serving.opened == []
 
 
-async def test_who_joins_on_another_host_ends_the_use_of_shared_memory_at_once() -> None:
-    """The answer is kept, since it is asked for with each message."""
-    mesh = Mesh(LinkOptions(), peers=lambda info, stage: scene.announcer.peers(info, stage))
-    mesh.claims.host = "a" * 16
-    scene = Scene(mesh=mesh)
-    scene.add("me", host="a" * 16)
-    scene.add("other", host="a" * 16)
-    assert mesh.placement.at(INFO, 1).shared
-    scene.peers.clear()
-    assert mesh.placement.at(INFO, 1).shared  # kept
-    scene.add("me", host="a" * 16)
-    scene.add("far", host="b" * 16)
-    scene.announcer.on_event(Event("joined", "far"))
-    assert not mesh.placement.at(INFO, 1).shared
-    scene.peers.pop("far")
-    await asyncio.sleep(1.1 * NODE_PLACED_FOR)
-    assert mesh.placement.at(INFO, 1).shared
-
-
 async def test_a_fallback_covers_fast_mode_as_soon_as_the_last_primary_died() -> None:
-    """At the news, not at the next look."""
+    """At the news, not at the next look, which is a minute away here."""
     scene = Scene("fallback", "helper")
     scene.add("primary")
     fresh = scene.serving.fresh[1]
-    announcer = scene.announcer
-    task = asyncio.create_task(announcer._cover_until(asyncio.get_running_loop().time() + 60))
-    await asyncio.sleep(0.05)
-    assert not fresh.is_open
-    scene.add("primary", state="dead")
-    announcer.on_event(Event("died", "primary"))
+    in_a_minute = asyncio.get_running_loop().time() + 60
+    reacting = asyncio.create_task(scene.takeover.react_until(in_a_minute))
+    scene.takeover.on_event(Event("joined", "primary"))
+    await asyncio.sleep(0)
+    assert not fresh.opened.is_set()
     async with asyncio.timeout(10):
-        while not fresh.is_open:  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
-    assert scene.told.count("took-over") == 1
-    scene.add("another")
-    announcer.on_event(Event("joined", "another"))
-    async with asyncio.timeout(10):
-        while fresh.is_open:  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
+        scene.add("primary", state="dead")
+        scene.takeover.on_event(Event("died", "primary"))
+        await fresh.opened.wait()
+        assert scene.told.count("took-over") == 1
+        scene.add("another")
+        scene.takeover.on_event(Event("joined", "another"))
+        await fresh.closed.wait()
     assert scene.told.count("gave-back") == 1
-    task.cancel()
+    reacting.cancel()
 
 
 @pytest.mark.parametrize(
@@ -207,50 +189,12 @@ async def test_a_fallback_covers_fast_mode_as_soon_as_the_last_primary_died() ->
         (Event("updated", "other", "serves/0123456789ab"), False),
         (Event("suspected", "other"), False),
         (Event("died", "other"), False),
+        (Event("joined", "other"), False),
     ],
 )
 async def test_where_nodes_are_is_asked_again_at_any_news_but_of_how_busy_they_are(
     event: Event, kept: bool
 ) -> None:
-    mesh = Mesh(LinkOptions(), peers=lambda info, stage: scene.announcer.peers(info, stage))
-    mesh.claims.host = "a" * 16
-    scene = Scene(mesh=mesh)
-    scene.add("me", host="a" * 16)
-    assert mesh.placement.at(INFO, 1).shared
-    scene.peers.clear()
-    scene.announcer.on_event(event)
-    assert mesh.placement.at(INFO, 1).shared is kept
-
-
-async def test_a_load_is_told_when_it_moves_or_could_not_be_told(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
     scene = Scene()
-    server = scene.serving.servers[0]
-    server.waiting, server.queued, server.stats = 0, 1, StageStats()
-    written: list[str] = []
-    room = True
-
-    def write(key: str, value: object) -> bool:
-        written.append(key.partition("/")[0])
-        return room
-
-    monkeypatch.setattr(scene, "set", write)
-    scene.announcer.announce()
-
-    def told() -> list[str]:
-        written.clear()
-        scene.announcer._announce_load()
-        return sorted(written)
-
-    assert told() == ["load", "memory", "serves"]
-    assert told() == []
-    server.queued = 2
-    assert told() == [], "by too little"
-    server.queued = 40
-    room = False
-    assert "serves" in told()
-    assert "serves" in told(), "there was no room"
-    room = True
-    assert told() == ["load", "serves"]
-    assert told() == []
+    scene.takeover.on_event(event)
+    assert (scene.placements_forgotten == 0) is kept

@@ -1,4 +1,4 @@
-"""What the demo saw, and how it is shown."""
+"""The answers that the demo has seen, and the figures that follow from them."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from rich.console import Group
-from rich.progress_bar import ProgressBar
-from rich.text import Text
 
-from nodes.cli.status import new_table, status_row
 from swarm.link import LinkMessage
 
-TOLERANCE = 1e-4  # relative; the shards and the whole are optimised apart (see README)
+TOLERANCE = 1e-4  # relative: ONNX Runtime optimises the shards and the whole model apart
 
 
 @dataclass
-class DemoState:
-    """expected: the whole model's logits, [n, 10]; labels: [n]. Times: `time.monotonic()`."""
+class DemoRecord:
+    """expected: the whole model's logits for each image, FP32 [n, 10]; labels: digits [n].
+
+    Moments are `time.monotonic()`, 0 where they have not come.
+    """
 
     expected: np.ndarray
     labels: np.ndarray
@@ -45,8 +44,16 @@ class DemoState:
     def answered(self) -> int:
         return len(self.seen)
 
+    def killed(self, node: str) -> None:
+        """The node of shard-2 is killed now."""
+        self.old_node, self.killed_at = node, time.monotonic()
+
+    def restarted(self) -> None:
+        """Shard-2 starts again now."""
+        self.restarted_at = time.monotonic()
+
     def take(self, message: LinkMessage) -> None:
-        """One line of the edge's sink."""
+        """Count one line of the edge's sink: the answer to one image."""
         now = time.monotonic()
         line = json.loads(bytes(message.data))
         sequence = int(line["sequence"])
@@ -87,52 +94,33 @@ class DemoState:
             self.story.append(f"{node} has its stage back")
 
 
-def summarise(state: DemoState, count: int) -> dict[str, Any]:
-    """The figures that the demo ends with; times in milliseconds."""
+def summarise(record: DemoRecord, count: int) -> dict[str, Any]:
+    """The figures that the demo ends with; times in milliseconds. count: captured images."""
 
     def percentile(values: list[float], q: float) -> float:
         return round(float(np.percentile(values, q)), 3) if values else 0.0
 
-    after = [t for t in state.arrivals if state.killed_at]
+    after = [t for t in record.arrivals if record.killed_at]
     gaps = np.diff(np.array(after)) * 1e3 if len(after) > 1 else np.zeros(1)
     return {
         "requests": count,
-        "answered": state.answered,
-        "lost": count - state.answered,
-        "wrong": state.wrong,
-        "degraded": state.degraded,
-        "answered_twice": state.twice,
-        "accuracy": round(state.right / max(1, state.answered), 4),
-        "latency_p50_ms": percentile(state.latencies, 50),
-        "latency_p99_ms": percentile(state.latencies, 99),
-        "latency_max_ms": percentile(state.latencies, 100),
-        "overhead_per_hop_p50_ms": percentile(state.overheads, 50),
-        "overhead_per_hop_p99_ms": percentile(state.overheads, 99),
-        "takeover_ms": _between(state.killed_at, state.taken_over_at),
+        "answered": record.answered,
+        "lost": count - record.answered,
+        "wrong": record.wrong,
+        "degraded": record.degraded,
+        "answered_twice": record.twice,
+        "accuracy": round(record.right / max(1, record.answered), 4),
+        "latency_p50_ms": percentile(record.latencies, 50),
+        "latency_p99_ms": percentile(record.latencies, 99),
+        "latency_max_ms": percentile(record.latencies, 100),
+        "overhead_per_hop_p50_ms": percentile(record.overheads, 50),
+        "overhead_per_hop_p99_ms": percentile(record.overheads, 99),
+        "takeover_ms": _between(record.killed_at, record.taken_over_at),
         "longest_gap_ms": round(float(gaps.max()), 1),
-        "return_ms": _between(state.restarted_at, state.returned_at),
+        "return_ms": _between(record.restarted_at, record.returned_at),
     }
 
 
 def _between(start: float, end: float) -> float | None:
-    """Milliseconds, or None when it did not happen."""
+    """Milliseconds between two moments, or None where one of them did not come."""
     return round((end - start) * 1e3, 1) if start and end else None
-
-
-def view(state: DemoState, statuses: dict[str, dict[str, Any]], part: float) -> Group:
-    """The live picture."""
-    table = new_table()
-    for status in sorted(statuses.values(), key=lambda s: (s["role"], s["since"])):
-        dead = status["node"] == state.old_node and state.killed_at > 0
-        row = status_row(status)
-        if dead:
-            row[2] = "[red]killed[/]"
-        table.add_row(*row)
-    doc = summarise(state, state.answered)
-    line = (
-        f"{state.answered} answered · {state.wrong} wrong · accuracy {doc['accuracy']:.3f} · "
-        f"p50 {doc['latency_p50_ms']:.2f} ms · p99 {doc['latency_p99_ms']:.2f} ms"
-    )
-    bar = ProgressBar(total=1.0, completed=min(1.0, part), width=60)
-    story = Text("\n".join(state.story[-6:]), style="yellow")
-    return Group(table, bar, Text(line, style="bold"), Text(state.last), story)

@@ -1,5 +1,9 @@
-"""A node that answers `infer.<model>`: validates, runs the edge's layers if the model has
-them, and asks the mesh as any requester does."""
+"""Answers requests for an inference: those of `infer.<model>` from any NATS client, and an edge's.
+
+The answerer checks a request, runs the model's first layers (stage 0) if the model was split with
+edge layers, and asks the mesh as every requester does. Where a lighter model is at hand, it
+answers what the mesh cannot answer in time.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +25,20 @@ from swarm.wire.hops import Hop
 from swarm.wire.messages import Request, Result
 
 LIGHTER_ROOM = 0.002  # seconds beside the lighter model's own time
+INLINE_BELOW = 0.0003  # seconds: a shorter run costs less than a thread and back
+# Outcomes in whose place the lighter model answers.
 LIGHTER_ANSWERS = {Status.DEADLINE_EXCEEDED, Status.UNAVAILABLE, Status.RESOURCE_EXHAUSTED}
 
-Lookup = Callable[[str, str], Awaitable[Loaded]]  # (model, version or '') -> what is loaded
+Lookup = Callable[[str, str], Awaitable[Loaded]]  # (model, version) -> its runtimes
 
 
-class Front:
-    """`answer` never raises for a bad request: the failure is the result."""
+class InferAnswerer:
+    """`answer` never raises for a bad request: the failure is the result.
+
+    node: this node's id. lookup: the runtimes of a model version; raises `NotFound`. budget:
+    seconds for requests that name none. pinned: the version for requests that name none, or ''
+    to follow the mesh's desired state.
+    """
 
     def __init__(
         self, mesh: Mesh, node: str, lookup: Lookup, budget: float, pinned: str = ""
@@ -40,11 +51,11 @@ class Front:
         self._worker: Worker | None = None
 
     async def answer(self, model: str, request: Request, sequence: int = 0) -> Result:
-        """The result of one request, inside its budget."""
+        """The result of one request, inside its budget. sequence: number of an edge's capture."""
         started = asyncio.get_running_loop().time()
         began = time.perf_counter()
-        # The client's own id comes back to it, but does not travel: clients reuse them, and
-        # the lanes would drop the second request as a duplicate.
+        # The client's own id comes back with the answer, but does not travel: clients reuse their
+        # ids, and the lanes would drop the second request as a duplicate.
         request.id = request.id or ulid()
         try:
             deadline = started + self._checked_budget(request)
@@ -53,7 +64,9 @@ class Front:
             loaded.info.check(request.inputs)
             result = await self._ask(loaded, request, deadline, sequence)
         except TimeoutError:
-            result = self._failed(request, model, DeadlineExceeded("the budget ended at the door"))
+            result = self._failed(
+                request, model, DeadlineExceeded("the budget ended before it was sent")
+            )
         except SwarmError as error:
             result = self._failed(request, model, error)
         except ShardsError as error:
@@ -73,7 +86,7 @@ class Front:
     async def _ask(
         self, loaded: Loaded, request: Request, deadline: float, sequence: int
     ) -> Result:
-        """Ask the mesh; where a lighter model is at hand, it answers what the mesh cannot."""
+        """Ask the mesh; the lighter model, if there is one, answers in its place where it fails."""
         info, reserve = loaded.info, 0.0
         tensors = request.inputs
         hops: list[Hop] = []
@@ -96,11 +109,11 @@ class Front:
         return result
 
     async def _lighter(self, loaded: Loaded, request: Request, failed: Result) -> Result:
-        """The degraded answer, flagged as such; `message` says what it stands in for."""
+        """The degraded answer, flagged as such; `message` names the failure that it replaces."""
         lighter = loaded.lighter
         assert lighter is not None
         started = time.perf_counter()
-        if loaded.lighter_seconds < 0.0003:
+        if loaded.lighter_seconds < INLINE_BELOW:
             outputs = lighter.run(request.inputs)
         else:
             outputs = await self._in_thread(lambda: lighter.run(request.inputs))
@@ -127,12 +140,12 @@ class Front:
     async def _edge_layers(
         self, loaded: Loaded, inputs: dict[str, np.ndarray]
     ) -> tuple[dict[str, np.ndarray], list[Hop]]:
-        """Stage 0, in a thread of its own unless it is very short."""
+        """Run stage 0, in a thread unless it is very short."""
         runtime = loaded.edge
         if runtime is None:
             raise Internal("this node has not loaded the model's first layers (stage 0)")
         started = time.perf_counter()
-        if runtime.compute_ms < 0.3:
+        if runtime.compute_ms < INLINE_BELOW * 1e3:
             outputs = runtime.run(inputs)
         else:
             outputs = await self._in_thread(lambda: runtime.run(inputs))
@@ -167,5 +180,6 @@ class Front:
         )
 
     def close(self) -> None:
+        """End the thread of stage 0, if there is one."""
         if self._worker is not None:
             self._worker.close()
