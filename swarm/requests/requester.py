@@ -291,7 +291,7 @@ class Requester:
         parcel = Parcel(features, now + left, lane=lane, fast=tried.fast, doubtful=doubtful)
         if request.first is None:
             request.first = parcel
-        request.copies += 1
+        request.copies += not tried.fast  # one that goes together with others has not left yet
         self.sent += 1
         on = partial(self._event, request, parcel, spare)
         sending = request.version.sender.send(parcel, on)
@@ -302,10 +302,14 @@ class Requester:
         """What became of an attempt on its way to stage 1."""
         tried = request.tried
         match event:
-            case Held() | Left():
+            case Held():
                 tried.stored = True  # as much as need be
                 self._collect()
-                if isinstance(event, Left) and request.reply not in self._requests:
+            case Left():
+                tried.stored = True
+                request.copies += 1
+                self._collect()
+                if request.reply not in self._requests:
                     self._cancel(request.ask)  # given up within the burst that it was sent with
             case Stored(late):
                 tried.stored = True
@@ -317,7 +321,7 @@ class Requester:
                 pass  # the process that has it may still answer
             case Refused(error):
                 parcel.loan.take_back()
-                request.copies -= 1
+                request.copies -= not parcel.fast
                 present = parcel.features.attempt == tried.attempt
                 self.hedges -= spare
                 if spare and present:
