@@ -21,7 +21,7 @@ from swarm.errors import (
 )
 from swarm.fleet.advertised import StagePeer
 from swarm.fleet.observed import StatusListener
-from swarm.fleet.placement import Nearby, Placement
+from swarm.fleet.placement import Placement
 from swarm.ids import ulid
 from swarm.lanes import Publisher
 from swarm.link import Link, LinkOptions
@@ -29,7 +29,7 @@ from swarm.local.host_socket import HostSocket
 from swarm.local.lending import Lender
 from swarm.model import ModelInfo
 from swarm.periodic import BEAT, beat
-from swarm.requests.request import DURABLE, Ask, Picker, delivery_mode
+from swarm.requests.request import DELIVERY_MODES, DURABLE, Ask, Picker
 from swarm.requests.requester import Requester
 from swarm.services.catalog import Catalog
 from swarm.services.registry import Registry
@@ -41,9 +41,6 @@ from swarm.wire.messages import Request, Result
 DEFAULT_BUDGET = 5.0  # seconds
 MAX_BUDGET = 600.0  # seconds
 CONNECT_TIMEOUT = 5.0  # seconds
-# Seconds for which the nodes near this process are taken from the placement's table. Gossip tells a
-# node at once of each change; statuses tell a client every second.
-CLIENT_PLACED_FOR, NODE_PLACED_FOR = 0.2, 1.0
 TEND_EVERY = 5 * BEAT  # seconds
 
 KnownPeers = Callable[[ModelInfo, int], Iterable[StagePeer]]
@@ -77,11 +74,7 @@ class Mesh:
         self.lender = Lender(self.link, mesh, shm)
         self.socket = HostSocket(self.link, on_unheard=self._unheard)
         self._known_peers = known_peers
-        self.placement = Placement(
-            self.lender.host,
-            self._serving,
-            CLIENT_PLACED_FOR if known_peers is None else NODE_PLACED_FOR,
-        )
+        self.placement = Placement(self.lender.host, self._serving)
         self.statuses = StatusListener(self.link, self.subjects, self.placement.forget)
         self.socket.on_gone.append(self.statuses.gone)
         self.routes = Routes(
@@ -90,7 +83,8 @@ class Mesh:
             self.publisher,
             self.lender,
             self.socket,
-            self._about_to_send,
+            self.placement,
+            self._on_large,
         )
         self.requester = Requester(self.routes, picker)
         self._tasks: list[asyncio.Task[None]] = []
@@ -113,17 +107,16 @@ class Mesh:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _serving(self, info: ModelInfo, stage: int, large: bool) -> Iterable[StagePeer]:
+    def _serving(self, info: ModelInfo, stage: int) -> Iterable[StagePeer]:
         """The nodes known of that serve a stage."""
         if self._known_peers is not None:
             return self._known_peers(info, stage)
         return self.statuses.serving(info.model, info.version, stage)
 
-    def _about_to_send(self, info: ModelInfo, stage: int, large: bool) -> Nearby:
-        """A message is about to be sent: the nodes of its stage that are on this host."""
+    def _on_large(self) -> None:
+        """Large tensors are worth the cost of knowing where nodes are."""
         if self._known_peers is None:
-            self.statuses.wanted(large)
-        return self.placement.at(info, stage, large)
+            self.statuses.wanted()
 
     @property
     def inbox(self) -> str:
@@ -146,12 +139,17 @@ class Mesh:
                 self.link.publish(subject, data)
 
     async def tend(self) -> None:
-        """Once a second: give back shared memory that nobody needs. Until cancelled."""
+        """Once a second: give back shared memory that nobody needs, look anew where nodes are.
+        Until cancelled."""
         while True:
             await beat(TEND_EVERY)
+            self.requester.tend()
             self.lender.tend()
             self.socket.tend()
-            self.statuses.tend()
+            if self._known_peers is None and self.lender.host:
+                self.statuses.tend(self.requester.sent)
+            # A node that fell silent is no news to anybody.
+            self.placement.forget()
 
     async def close(self) -> None:
         """Free what this client holds, and disconnect."""
@@ -220,14 +218,16 @@ class Mesh:
             return _refused(request_id, model, error)
         deadline = asyncio.get_running_loop().time() + budget
         try:
-            info = self.catalog.known(model, self.agent, session, request_id)
+            info = self.catalog.fixed.get(model)
+            if info is None:
+                info = self.catalog.known(model, self.agent, session, request_id)
             if info is None:  # else no timeout is needed, which is a tenth of a client's work
                 async with asyncio.timeout_at(deadline):
                     info = await self.catalog.model(model, self.agent, session, request_id)
             info.check(inputs)
             if budget <= 0:
                 raise DeadlineExceeded(f"a budget of {budget} s leaves no time at all")
-            mode = delivery_mode(delivery)
+            mode = DELIVERY_MODES.get(delivery)
             if mode is None:
                 raise InvalidArgument(f"delivery {delivery!r}: it is durable or fast")
         except (SwarmError, TimeoutError) as error:

@@ -84,7 +84,7 @@ class Node:
             self.id,
             self.answers_requests,
             self.router.apply,
-            self.router.next_lane,
+            self.router,
         )
         self.announcer = Announcer(
             self.mesh, config, self.membership, self.router, self.versions.all, self.tell

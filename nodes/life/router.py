@@ -47,7 +47,7 @@ class Router:
         self._table = RoutingTable()
         self._observed = 0.0
         self._picked: dict[str, Picked] = {}  # by request id
-        self._direct: set[str] = set()  # models whose policy uses nodes' own lanes
+        self.routed: set[str] = set()  # models whose policy uses nodes' own lanes
 
     def apply(self, model: str, document: dict[str, Any]) -> None:
         """Take a model's desired state; a bad one is refused whole, and the old one stays."""
@@ -58,13 +58,13 @@ class Router:
             self._tell("rejected", {"model": model, "detail": str(error)[:500]})
             return
         if state.policy == "pull":
-            self._direct.discard(model)
+            self.routed.discard(model)
         else:
-            self._direct.add(model)
+            self.routed.add(model)
 
     def uses_own_lanes(self, model: str) -> bool:
         """Whether the nodes of this model must serve lanes of their own."""
-        return model in self._direct
+        return model in self.routed
 
     def pick_lane(self, ask: Ask, remaining: float) -> str:
         """For a requester: the lane of stage 1."""
@@ -90,7 +90,7 @@ class Router:
     def next_lane(self, info: ModelInfo, stage: int, features: Features) -> str:
         """For a stage: the lane of the next one. Its outcome is not seen from here, so the
         policy learns of it from gossip alone."""
-        if info.model not in self._direct:
+        if info.model not in self.routed:
             return ANY
         picked = self.pick(
             info,
@@ -114,7 +114,7 @@ class Router:
         remaining: float = 1.0,
     ) -> Picked:
         """The lane for a request; the shared lane when the policy has no better idea."""
-        if info.model not in self._direct:
+        if info.model not in self.routed:
             return Picked(ANY)
         now = time.monotonic()
         if now - self._observed > OBSERVE_EVERY:

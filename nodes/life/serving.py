@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from nodes.life.config import NodeConfig, check_payload, credit_of, lane_options
 from nodes.life.low_priority import gently_off_loop
 from nodes.stage.compute import INLINE_ALONE_BELOW, StageOptions
-from nodes.stage.server import NextLane, StageServer
+from nodes.stage.server import LanePicker, StageServer
 from shards.manifest import Manifest
 from shards.runtimes.load import StageRuntime, load_lighter, load_stage
 from shards.runtimes.ort import OrtRuntime
@@ -90,7 +90,7 @@ class Serving:
         loaded: Loaded,
         node: str,
         clock: ServerClock,
-        next_lane: NextLane,
+        lanes: LanePicker,
     ) -> None:
         """Raises `ResourceExhausted` where a cut does not fit into the server's messages."""
         check_payload(loaded.info, mesh.link)
@@ -99,7 +99,7 @@ class Serving:
         self._mesh = mesh
         self._drained = asyncio.Event()
         self.servers = [
-            _server(mesh, config, loaded, stage, node, clock, next_lane) for stage in loaded.stages
+            _server(mesh, config, loaded, stage, node, clock, lanes) for stage in loaded.stages
         ]
         self._cancel_sid = mesh.link.subscribe(
             mesh.subjects.cancel(self.info.model, self.info.version), self._cancel
@@ -141,7 +141,7 @@ def _server(
     stage: int,
     node: str,
     clock: ServerClock,
-    next_lane: NextLane,
+    lanes: LanePicker,
 ) -> StageServer:
     info, runtime = loaded.info, loaded.stages[stage]
     credit, most_credit = credit_of(config.credit, runtime.compute_ms / 1e3)
@@ -160,7 +160,7 @@ def _server(
         quota=config.quota,
         inline_alone_below=INLINE_ALONE_BELOW if alone else 0.0,
     )
-    server = StageServer(mesh.routes, info, stage, node, runtime, source, options, next_lane)
+    server = StageServer(mesh.routes, info, stage, node, runtime, source, options, lanes)
     if runtime.runtime is not None:
         server.learn_known(random_feeds(runtime.shard.receives, seed=1))
     return server

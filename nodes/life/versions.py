@@ -12,11 +12,10 @@ from nodes.life.config import NodeConfig
 from nodes.life.hugepages import collapse_memory
 from nodes.life.low_priority import gently_off_loop
 from nodes.life.serving import Loaded, Serving, load
-from nodes.stage.server import StageServer
+from nodes.stage.server import LanePicker, StageServer
 from swarm.clock import ServerClock
 from swarm.errors import NotFound, SwarmError
 from swarm.mesh import Mesh
-from swarm.model import ModelInfo
 
 log = logging.getLogger("swarm.node")
 
@@ -34,7 +33,7 @@ class Versions:
         node: str,
         answers_requests: bool,
         on_desired: Callable[[str, dict[str, Any]], None],
-        next_lane: Callable[[ModelInfo, int, Any], str],
+        lanes: LanePicker,
     ) -> None:
         self.serving: dict[str, Serving] = {}
         self._mesh = mesh
@@ -42,7 +41,7 @@ class Versions:
         self._node = node
         self._answers_requests = answers_requests
         self._on_desired = on_desired
-        self._next_lane = next_lane
+        self._lanes = lanes
         self.restored: dict[str, Any] = {}
         self._clock = ServerClock()
         self._runs: dict[str, asyncio.Task[None]] = {}
@@ -102,9 +101,7 @@ class Versions:
             edge=self._answers_requests,
             lighter=self._config.role == "edge",
         )
-        serving = Serving(
-            self._mesh, self._config, loaded, self._node, self._clock, self._next_lane
-        )
+        serving = Serving(self._mesh, self._config, loaded, self._node, self._clock, self._lanes)
         self._prime(serving)
         self._runs[version] = asyncio.create_task(serving.run(), name=f"serve {version}")
         self.serving[version] = serving

@@ -17,8 +17,8 @@ from shards.errors import InputError, RunTerminated
 from shards.runtimes.runtime import CancelToken
 from swarm.errors import Status
 from swarm.flow.batching import split_on_failure
-from swarm.flow.budget import should_start
 from swarm.flow.recent import RecentIds
+from swarm.transport.api import Delivery
 
 # Seconds; shorter runs are done on the event loop: a thread and back costs more (60-120 us).
 INLINE_BELOW = 0.0003
@@ -106,16 +106,20 @@ class Compute:
     @property
     def waiting(self) -> int:
         """Requests that wait for a run."""
-        return len(self._waiting)
+        return len(self._waiting.queue)
 
     @property
     def running_since(self) -> float:
         """`time.monotonic()` when the thread's present run began; 0.0 while it has none."""
         return 0.0 if self._worker is None else self._worker.busy_since
 
-    def take(self, job: Job) -> None:
+    def take(self, delivery: Delivery) -> None:
         """Check the tensors; then run at once, or queue for the thread."""
-        if self._cancelled and job.features.id in self._cancelled:
+        features, arrived, age = delivery.features, delivery.received / 1e9, delivery.age
+        # The budget began to run when the message was put into the lane.
+        expires = arrived + features.budget_us / 1e6 - age
+        job = Job(delivery, features, expires, arrived, age)
+        if self._cancelled.until and job.features.id in self._cancelled:
             self._outcomes.cancelled(job)
             return
         if self._short:
@@ -139,7 +143,7 @@ class Compute:
         """Whether a run may block the loop: it is short, and little else comes."""
         # The time at the start says little where all nodes of a host start at once.
         usual = self._stats.compute.ewma or self.model.compute_ms / 1e3
-        if usual >= self._options.inline_alone_below or self._waiting:
+        if usual >= self._options.inline_alone_below or self._waiting.queue:
             return False
         busy = self._worker is not None and self._worker.queued > 0
         return not busy and job.arrived - self._ended > IDLE_RUNS * usual
@@ -147,7 +151,7 @@ class Compute:
     def _starts(self, job: Job, now: float) -> bool:
         """Refuse a job that cannot end inside its budget; whether it may start."""
         usual = self._stats.compute.ewma if self._options.start_check else 0.0
-        if should_start(job.expires - now, usual, self._options.start_check):
+        if job.expires - now > usual:
             return True
         self._stats.counters.expired += 1
         spent = job.most_spent(self._stage)

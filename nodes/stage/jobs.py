@@ -27,12 +27,6 @@ class Job:
     shape: tuple[Any, ...] = field(default=())
     sending: Sending | None = None
 
-    @classmethod
-    def of(cls, delivery: Delivery) -> Job:
-        """Its budget began to run when it was put into the lane."""
-        features, arrived, age = delivery.features, delivery.received / 1e9, delivery.age
-        return cls(delivery, features, arrived + features.budget_us / 1e6 - age, arrived, age)
-
     def most_spent(self, stage: int) -> str:
         """Where most of its time went, as text, when it is about to begin `stage`."""
         lane_ms = self.age * 1e3

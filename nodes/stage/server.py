@@ -13,9 +13,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
 from functools import partial
 from math import inf
+from typing import Protocol
 
 import numpy as np
 
@@ -36,7 +36,18 @@ from swarm.wire.messages import Features
 
 log = logging.getLogger("swarm.stage")
 
-NextLane = Callable[[ModelInfo, int, Features], str]
+
+class LanePicker(Protocol):
+    """The routing policy, for the stages that this node feeds.
+
+    routed: models whose messages go to lanes of single nodes; the others go to the shared lane."""
+
+    routed: set[str]
+
+    def next_lane(self, info: ModelInfo, stage: int, features: Features) -> str:
+        """The lane of that stage."""
+        ...
+
 
 # Seconds; behind a longer run caches are cold, and an acknowledgement takes 0.06 ms: answer first.
 LONG_RUN = 0.001
@@ -48,15 +59,8 @@ GIVE_BACK_DELAY = 0.05  # seconds, where the server could not say whether it has
 DRAIN_LOOK_EVERY = 0.002  # seconds
 
 
-def _shared_lane(info: ModelInfo, stage: int, features: Features) -> str:
-    return ANY
-
-
 class StageServer:
-    """Serves one stage of a model version.
-
-    next_lane(info, stage, features): the lane of the next stage, by the routing policy.
-    """
+    """Serves one stage of a model version."""
 
     def __init__(
         self,
@@ -67,7 +71,7 @@ class StageServer:
         model: StageModel,
         source: SourceOptions | None = None,
         options: StageOptions | None = None,
-        next_lane: NextLane = _shared_lane,
+        lanes: LanePicker | None = None,
     ) -> None:
         options = options or StageOptions()
         self.info = info
@@ -76,7 +80,7 @@ class StageServer:
         self._node = node
         self._link = routes.link
         self._lender = routes.lender
-        self._next_lane = next_lane
+        self._lanes = lanes
         self._loop = asyncio.get_running_loop()
         self._self_test = SelfTest(stage)
         rate = options.quota if stage == 1 else 0.0
@@ -145,7 +149,7 @@ class StageServer:
                 text = f"agent {features.agent!r} sends more than {self._quota:g} requests/s"
                 delivery.fail(Status.RESOURCE_EXHAUSTED, text, self.stage, self._node)
                 return
-        self._compute.take(Job.of(delivery))
+        self._compute.take(delivery)
 
     # --- out --------------------------------------------------------------------------
 
@@ -172,7 +176,9 @@ class StageServer:
         else:
             features.stage = self.stage + 1
             features.tensors = outputs
-            lane = self._next_lane(self.info, self.stage + 1, features)
+            lane = ANY
+            if self._lanes is not None and self.info.model in self._lanes.routed:
+                lane = self._lanes.next_lane(self.info, self.stage + 1, features)
             parcel = Parcel(
                 features,
                 job.expires,
@@ -214,7 +220,8 @@ class StageServer:
         """This stage's part is done, and its result is safe."""
         self.stats.counters.served += 1
         job.delivery.done(passed_on)
-        self._lender.collect()
+        if self._lender.lent:
+            self._lender.collect()
 
     def _not_sent(self, job: Job, parcel: Parcel, error: SwarmError) -> None:
         full = isinstance(error, ResourceExhausted) and error.retry_after < inf

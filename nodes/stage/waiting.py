@@ -23,30 +23,30 @@ class Waiting:
         self._max_wait = max_wait
         self._together = batchable and max_batch > 1
         self._again = again
-        self._queue: deque[Job] = deque()
+        self.queue: deque[Job] = deque()
         self._arrivals = ArrivalRate()
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
-        return len(self._queue)
+        return len(self.queue)
 
     def arrived(self, now: float) -> None:
         """A request came, whether it will wait here or not."""
         self._arrivals.add(now)
 
     def add(self, job: Job) -> None:
-        self._queue.append(job)
+        self.queue.append(job)
 
     def take(self, run_s: float) -> list[Job]:
         """The next run's requests, where a run takes `run_s` seconds; none while waiting for
         company pays."""
-        if not self._queue:
+        if not self.queue:
             return []
         size = self._size(time.monotonic(), run_s) if self._together else 1
         taken: list[Job] = []
-        shape = self._queue[0].shape
-        while self._queue and len(taken) < size and self._queue[0].shape == shape:
-            taken.append(self._queue.popleft())
+        shape = self.queue[0].shape
+        while self.queue and len(taken) < size and self.queue[0].shape == shape:
+            taken.append(self.queue.popleft())
         return taken
 
     def take_all(self) -> list[Job]:
@@ -54,22 +54,22 @@ class Waiting:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        taken = list(self._queue)
-        self._queue.clear()
+        taken = list(self.queue)
+        self.queue.clear()
         return taken
 
     def take_out(self, request_id: str) -> list[Job]:
         """All attempts at one request."""
-        taken = [job for job in self._queue if job.features.id == request_id]
+        taken = [job for job in self.queue if job.features.id == request_id]
         if taken:
-            self._queue = deque(job for job in self._queue if job.features.id != request_id)
+            self.queue = deque(job for job in self.queue if job.features.id != request_id)
         return taken
 
     def _size(self, now: float, run_s: float) -> int:
         """How many to run now; 0: wait, a timer is set."""
-        first = self._queue[0]
+        first = self.queue[0]
         decision = decide(
-            [Group(first.shape, len(self._queue), first.arrived)],
+            [Group(first.shape, len(self.queue), first.arrived)],
             1,
             now,
             max_batch=max(1, self.limit.size),

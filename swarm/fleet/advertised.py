@@ -37,8 +37,8 @@ MAX_COUNT = 10**9
 MAX_TIME = 3_600_000_000  # microseconds
 LOAD_FIELDS = 8
 CHUNK = 16  # stages whose loads travel together
-_IDLE = (0,) * LOAD_FIELDS
-_MOST = (MAX_COUNT,) * 2 + (MAX_TIME,) * 6
+_IDLE_LOAD = (0,) * LOAD_FIELDS
+_LARGEST_LOAD = (MAX_COUNT,) * 2 + (MAX_TIME,) * 6
 _LOAD_KEY = re.compile(r"[0-9a-f]{12}/(0|[1-9][0-9]{0,2})")
 
 
@@ -65,7 +65,9 @@ def load_entries(loads: Mapping[Where, Sequence[int]]) -> dict[str, list[list[in
     entries: dict[str, list[list[int]]] = {}
     for where in sorted(loads):
         model, version, stage = where
-        numbers = [min(max(n, 0), most) for n, most in zip(loads[where], _MOST, strict=True)]
+        numbers = [
+            min(max(n, 0), most) for n, most in zip(loads[where], _LARGEST_LOAD, strict=True)
+        ]
         key = f"load/{_tag(model, version)}/{stage // CHUNK}"
         entries.setdefault(key, []).append([stage, *numbers])
     return entries
@@ -123,7 +125,7 @@ def _row(row: object) -> bool:
         isinstance(row, list | tuple)
         and len(row) == 1 + LOAD_FIELDS
         and all(type(n) is int for n in row)
-        and all(0 <= n <= most for n, most in zip(row[1:], _MOST, strict=True))
+        and all(0 <= n <= most for n, most in zip(row[1:], _LARGEST_LOAD, strict=True))
     )
 
 
@@ -228,7 +230,7 @@ def _stages(values: Mapping[str, object]) -> list[tuple[Where, Sequence[int]]]:
             rows = values.get(f"load/{tag}/{chunk}")
             if isinstance(rows, list | tuple):
                 loads |= {row[0]: row[1:] for row in rows}
-        found += [((model, version, stage), loads.get(stage, _IDLE)) for stage in stages]
+        found += [((model, version, stage), loads.get(stage, _IDLE_LOAD)) for stage in stages]
     return found[:MAX_CANDIDATES]
 
 

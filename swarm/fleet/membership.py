@@ -67,6 +67,11 @@ class Membership:
     def node(self) -> str:
         return self.gossip.node
 
+    @property
+    def unanswered(self) -> int:
+        """Questions to peers that still wait for an answer."""
+        return len(self._waiting)
+
     def view(self) -> Mapping[str, PeerView]:
         """All known nodes, this one included; computed once a round."""
         if self._view is None:

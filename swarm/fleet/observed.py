@@ -22,7 +22,7 @@ FORGET_AFTER = 3.0  # seconds without a status of a node, which publishes one a 
 # A listener parses the status of each node each second: a thousand clients that listen to a hundred
 # nodes get more statuses than the mesh carries otherwise. Large messages are always worth that;
 # small ones are from so many a second on.
-SMALL_PER_SECOND = 8.0
+MESSAGES_PER_SECOND = 8.0
 IDLE_AFTER = 5.0  # seconds without a reason to listen, after which listening ends
 # Seconds for which a node is remembered while nobody listens. It may have ended by then, at no
 # great cost: the first message to it is refused by its socket and goes to the lane, and a process
@@ -59,7 +59,7 @@ class StatusListener:
         self._sid = 0
         self._since = 0.0  # when listening began
         self._until = 0.0  # the moment up to which it is worth it
-        self._small = 0  # small messages since `tend` was called
+        self._sent = 0  # messages when `tend` was called last
         self._tended = clock()
         self._nodes: dict[str, _Heard] = {}
 
@@ -86,22 +86,21 @@ class StatusListener:
 
     # --- acts -----------------------------------------------------------------------------
 
-    def wanted(self, large: bool) -> None:
-        """A message is about to be sent to a stage. A large one is worth listening from now on;
-        small ones are counted, and `tend` judges their number."""
-        if large:
-            self._until = self._clock() + IDLE_AFTER
-            self._listen()
-        else:
-            self._small += 1
+    def wanted(self) -> None:
+        """A large message is about to be sent to a stage: listen from now on."""
+        self._until = self._clock() + IDLE_AFTER
+        self._listen()
 
-    def tend(self) -> None:
-        """Begin or end listening, and forget nodes that are silent. Call it about every second."""
+    def tend(self, sent: int) -> None:
+        """Begin or end listening, and forget nodes that are silent. Call it about every second.
+
+        sent: messages, large and small, that this client has sent to stages since its start."""
         now = self._clock()
-        if self._small and self._small >= SMALL_PER_SECOND * (now - self._tended):
+        lately = sent - self._sent
+        if lately and lately >= MESSAGES_PER_SECOND * (now - self._tended):
             self._until = now + IDLE_AFTER
             self._listen()
-        self._small, self._tended = 0, now
+        self._sent, self._tended = sent, now
         # A node's id is new with each start: without this the dead would be kept for ever.
         self._nodes = {
             n: heard for n, heard in self._nodes.items() if self._is_known(heard.at, now)

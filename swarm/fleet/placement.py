@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -48,44 +47,30 @@ def nearby(peers: Iterable[StagePeer], host: str) -> Nearby:
 
 
 class Placement:
-    """A table of `Nearby` by stage. Each message asks for one, so each answer is kept for a while.
+    """A table of `Nearby` by stage, made anew when nodes come, go or change.
 
-    host: the memory host id of this process, or a function that returns it; "" where no memory is
-    shared. peers(info, stage, large): the nodes that serve a stage, as far as they are known; large
-    as in `at`. known_for: seconds for which an answer is kept, unless `forget` comes before.
-    clock: seconds, monotonic.
+    host: the memory host id of this process; "" where no memory is shared. peers(info, stage): the
+    nodes that serve a stage, as far as they are known. generation: a number that grows with each
+    `forget`; answers of another generation are out of date.
     """
 
-    def __init__(
-        self,
-        host: Callable[[], str] | str,
-        peers: Callable[[ModelInfo, int, bool], Iterable[StagePeer]],
-        known_for: float,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, host: str, peers: Callable[[ModelInfo, int], Iterable[StagePeer]]) -> None:
+        self.generation = 0
         self._host = host
         self._peers = peers
-        self._known_for = known_for
-        self._clock = clock
-        # The moment until which an answer is kept, and the answer, by model, version, stage, large.
-        self._table: dict[tuple[str, str, int, bool], tuple[float, Nearby]] = {}
+        self._table: dict[tuple[str, str, int], Nearby] = {}
 
-    def at(self, info: ModelInfo, stage: int, large: bool = True) -> Nearby:
-        """Which nodes of a stage are on this host.
-
-        large: whether the answer is for a message whose tensors are large enough for shared memory.
-        An answer may be out of date: a process that cannot read shared memory fetches the tensors.
-        """
-        key = (info.model, info.version, stage, large)
-        now = self._clock()
-        known = self._table.get(key)
-        if known is not None and now < known[0]:
-            return known[1]
-        host = self._host if isinstance(self._host, str) else self._host()
-        answer = nearby(self._peers(info, stage, large), host) if host else NOWHERE
-        self._table[key] = (now + self._known_for, answer)
+    def at(self, info: ModelInfo, stage: int) -> Nearby:
+        """Which nodes of a stage are on this host. The answer may be out of date: a node that
+        cannot read shared memory says so, and the request comes again over the wire."""
+        key = (info.model, info.version, stage)
+        answer = self._table.get(key)
+        if answer is None:
+            answer = nearby(self._peers(info, stage), self._host) if self._host else NOWHERE
+            self._table[key] = answer
         return answer
 
     def forget(self) -> None:
         """Nodes came, went or changed: no answer is kept."""
+        self.generation += 1
         self._table.clear()

@@ -1,10 +1,8 @@
-"""A circuit breaker: stop asking what keeps failing, and find out cheaply when it works again.
+"""A circuit breaker: stop asking a stage that keeps failing, and find out cheaply when it works.
 
 Closed, open, half-open as in Nygard, "Release It!" (2007). Open periods double while probes fail.
 """
 
-from collections import deque
-from dataclasses import dataclass
 from enum import StrEnum
 
 from swarm.flow.backoff import Backoff
@@ -17,16 +15,6 @@ class BreakerState(StrEnum):
     CLOSED = "closed"
     OPEN = "open"
     HALF_OPEN = "half-open"
-
-
-@dataclass(frozen=True, slots=True)
-class Transition:
-    """A change of state, at `now` (seconds), and why."""
-
-    before: BreakerState
-    after: BreakerState
-    now: float
-    reason: str
 
 
 class Breaker:
@@ -62,38 +50,39 @@ class Breaker:
         self._min_calls = min_calls
         self._calls = SlidingCount(window_s)
         self._failures = SlidingCount(window_s)
-        self._row = 0
-        self._pauses = Backoff(open_s, max_open_s)
-        self._open_s = open_s
+        self._failures_in_a_row = 0
+        self._open_periods = Backoff(open_s, max_open_s)
+        self._open_until = 0.0
         self._probe_timeout_s = probe_timeout_s
-        self._opened_at = 0.0
         self._probe_at: float | None = None
-        self._transitions: deque[Transition] = deque(maxlen=64)
 
-    def allow(self, now: float) -> bool:
-        """Whether a call may be made at `now` (seconds). Each True must be followed by `record`."""
+    def blocks(self, now: float) -> bool:
+        """Whether `try_call` would refuse a call at `now` (seconds). Changes nothing.
+
+        A probe that was lost does not run out here: this stays True until somebody calls
+        `try_call`, which opens the breaker again and refuses once more.
+        """
+        if self.state is BreakerState.OPEN:
+            return now < self._open_until
+        return self.state is BreakerState.HALF_OPEN and self._probe_at is not None
+
+    def try_call(self, now: float) -> bool:
+        """Take leave for a call at `now` (seconds): the probe, where the breaker is half-open.
+
+        Each True must be followed by `record`.
+        """
         if self.state is BreakerState.CLOSED:
             return True
         if self.state is BreakerState.OPEN:
-            if now - self._opened_at < self._open_s:
+            if now < self._open_until:
                 return False
-            self._go(BreakerState.HALF_OPEN, now, f"{self._open_s:g} s have passed")
+            self.state = BreakerState.HALF_OPEN
         elif self._probe_at is not None:
             if now - self._probe_at >= self._probe_timeout_s:
-                self._open(now, "the probe was not answered")
+                self._open(now)
             return False
         self._probe_at = now
         return True
-
-    def blocks(self, now: float) -> bool:
-        """Whether `allow` would say no at `now` (seconds), without taking the probe.
-
-        Changes nothing, so a probe that was lost does not run out here: until somebody calls
-        `allow`, which reopens the breaker and says no once more, this stays True.
-        """
-        if self.state is BreakerState.OPEN:
-            return now - self._opened_at < self._open_s
-        return self.state is BreakerState.HALF_OPEN and self._probe_at is not None
 
     def record(self, ok: bool, now: float, started: float | None = None) -> None:
         """Report a call's outcome at `now` (seconds).
@@ -106,41 +95,31 @@ class Breaker:
         if self.state is BreakerState.HALF_OPEN:
             if self._probe_at is None or (started is not None and started < self._probe_at):
                 return
-            if not ok:
-                self._open(now, "the probe failed")
-                return
-            self._pauses.reset()
-            self._calls.clear()
-            self._failures.clear()
-            self._row = 0
-            self._go(BreakerState.CLOSED, now, "the probe succeeded")
+            if ok:
+                self._close()
+            else:
+                self._open(now)
             return
         self._calls.add(1, now)
         if ok:
-            self._row = 0
+            self._failures_in_a_row = 0
             return
-        self._row += 1
+        self._failures_in_a_row += 1
         self._failures.add(1, now)
         calls, failures = self._calls.total(now), self._failures.total(now)
-        if self._row >= self._consecutive:
-            self._open(now, f"{self._row} failures in a row")
-        elif calls >= self._min_calls and failures >= self._failure_rate * calls:
-            self._open(now, f"{failures} of {calls} calls failed")
+        often = calls >= self._min_calls and failures >= self._failure_rate * calls
+        if often or self._failures_in_a_row >= self._consecutive:
+            self._open(now)
 
-    def take_transitions(self) -> list[Transition]:
-        """The changes since the last call, oldest first (at most the latest 64)."""
-        taken = list(self._transitions)
-        self._transitions.clear()
-        return taken
-
-    def _open(self, now: float, reason: str) -> None:
-        self._opened_at = now
-        self._open_s = self._pauses.next()
+    def _open(self, now: float) -> None:
+        self.state = BreakerState.OPEN
+        self._open_until = now + self._open_periods.next()
         self._probe_at = None
-        self._go(BreakerState.OPEN, now, reason)
 
-    def _go(self, state: BreakerState, now: float, reason: str) -> None:
-        self._transitions.append(Transition(self.state, state, now, reason))
-        self.state = state
-        if state is not BreakerState.HALF_OPEN:
-            self._probe_at = None
+    def _close(self) -> None:
+        self.state = BreakerState.CLOSED
+        self._open_periods.reset()
+        self._probe_at = None
+        self._failures_in_a_row = 0
+        self._calls.clear()
+        self._failures.clear()

@@ -34,7 +34,7 @@ class Hedger:
 
     def on_request(self, now: float) -> None:
         """Count a first copy sent at `now` (seconds)."""
-        self._budget.on_request(now)
+        self._budget.on_requests(1, now)
 
     def delay_s(
         self, percentile_s: float, samples: int, remaining_s: float, p50_s: float

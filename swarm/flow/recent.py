@@ -10,19 +10,17 @@ class RecentIds:
     """Ids, each remembered for a while. `now`: seconds of one clock, never going back."""
 
     def __init__(self) -> None:
-        self._until: dict[str, float] = {}  # in order of time, since all are kept equally long
-
-    def __bool__(self) -> bool:
-        return bool(self._until)
+        # Until when each id is remembered; in order of time, since all are kept equally long.
+        self.until: dict[str, float] = {}
 
     def __contains__(self, id_: str) -> bool:
-        return id_ in self._until
+        return id_ in self.until
 
     def add(self, id_: str, now: float) -> None:
         """Remember an id from now on, and forget those of long ago."""
-        self._until.pop(id_, None)
-        self._until[id_] = now + REMEMBERED_FOR
-        while self._until[oldest := next(iter(self._until))] <= now or (
-            len(self._until) > MOST_REMEMBERED
+        self.until.pop(id_, None)
+        self.until[id_] = now + REMEMBERED_FOR
+        while self.until[oldest := next(iter(self.until))] <= now or (
+            len(self.until) > MOST_REMEMBERED
         ):
-            del self._until[oldest]
+            del self.until[oldest]

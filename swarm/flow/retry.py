@@ -20,26 +20,25 @@ class RetryBudget:
     def __init__(self, ratio: float = 0.1, min_per_s: float = 1.0, window_s: float = 10.0) -> None:
         if not (ratio >= 0 and min_per_s >= 0):
             raise ValueError(f"negative: {ratio=}, {min_per_s=}")
-        self.ratio = ratio
+        self._ratio = ratio
         self._reserve = min_per_s * window_s
         self._requests = SlidingCount(window_s)
         self._retries = SlidingCount(window_s)
 
-    def on_request(self, now: float) -> None:
-        """Count a first attempt (never a retry) at `now` (seconds)."""
-        self._requests.add(1, now)
+    def on_requests(self, count: int, now: float) -> None:
+        """Count `count` first attempts (never retries) at `now` (seconds).
 
-    def balance(self, now: float) -> float:
-        """Retries that could still be granted at `now` (seconds)."""
-        earned = self.ratio * self._requests.total(now) + self._reserve
-        return max(0.0, earned - self._retries.total(now))
+        A requester may count those of a whole second at once: the window forgets by seconds.
+        """
+        self._requests.add(count, now)
 
     def has_retry(self, now: float) -> bool:
-        """Whether one retry may be made at `now` (seconds)."""
-        return self.balance(now) >= 1.0 - 1e-9
+        """Whether one retry may be made; where not, fail at once, do not wait for one."""
+        earned = self._ratio * self._requests.total(now) + self._reserve
+        return earned - self._retries.total(now) >= 1.0 - 1e-9
 
     def try_retry(self, now: float) -> bool:
-        """Take one retry; False where the budget is spent (fail at once, do not wait for it)."""
+        """Take one retry; False where the budget is spent."""
         if not self.has_retry(now):
             return False
         self._retries.add(1, now)

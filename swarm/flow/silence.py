@@ -1,12 +1,16 @@
-"""What unanswered attempts in a row say: in fast mode nobody stores a request, and nobody tells.
+"""Attempts that nobody answers, though no lane keeps them: only the requester can notice that.
 
-While a stage hangs, everything that is sent to it is lost until that is known (0.6 s), and all that
-asks again too. So that the retry budget is not spent by then, a few attempts ask for all: the
-half-open state of a circuit breaker (Nygard, "Release It!"), but first attempts always go.
+In fast mode a stage that hangs swallows each request sent to it until gossip knows of it (0.6 s),
+and each further attempt too. The messages that one process hands directly to another of its host
+are noticed in the same way. Three rules follow.
 
-When it is over, what it swallowed is asked again, each once beside the retry budget: nobody has
-computed it, so this multiplies no load. A few at a time, more with each answer (slow start, RFC
-5681), since a stage refuses what finds 64 waiting.
+- Probes. While many attempts in a row are unanswered, a few retries ask for all, so that the retry
+  budget is not spent by the time the stage is known to hang: the half-open state of a circuit
+  breaker (Nygard, "Release It!"). First attempts always go.
+- Doubt. For a while, requests avoid the way on which attempts were unanswered.
+- Repeats. When the silence is over, each attempt that it swallowed is repeated once, beside the
+  retry budget: nobody has computed it, so a repeat multiplies no load. Repeats are few at a time,
+  and more with each answer (slow start, RFC 5681), since a stage refuses requests while 64 wait.
 """
 
 from __future__ import annotations
@@ -15,72 +19,85 @@ import contextlib
 from collections.abc import Iterator
 from math import inf
 
-FEW, MANY = 3, 8  # silences in a row
-DOUBT_FOR = 1.0  # seconds
+LASTING_AFTER = 3  # unanswered attempts in a row: more than one message that was lost
+PROBES_AFTER = 8  # unanswered attempts in a row
 PROBE_EVERY = 0.05  # seconds
-REPEATED = 16  # at a time, of each requester
+DOUBT_FOR = 1.0  # seconds
+MOST_REPEATS = 16  # at a time, of each requester
 
 
 class Silences:
-    """Of one model version. All times: seconds of `time.monotonic()`."""
+    """The unanswered attempts of one model version. All times: seconds of `time.monotonic()`."""
 
     def __init__(self) -> None:
-        self._count = 0
-        self._doubted = -inf
+        self.troubled = False
+        """Whether an attempt was ever unanswered or unserved; before, no question needs asking."""
+        self._in_a_row = 0
+        self._doubted_until = -inf
         self._probe_at = 0.0
-        self._ended = -inf  # the last lasting silence
+        self._ended = -inf  # when the last lasting silence ended
         self._repeating = 0
-        self._window = 1
+        self._most_repeats = 1
 
-    def heard(self, now: float, ok: bool = True) -> None:
-        """An answer came; ok: no refusal."""
-        if self.lasting:
-            self._ended, self._window = now, 1
-        elif self._repeating and ok:
-            self._window = min(REPEATED, self._window + 1)
-        self._count = 0
-
-    def silent(self, now: float) -> None:
-        """None came in good time."""
-        self._count += 1
-        if self._count >= FEW:
-            self._doubted = now + DOUBT_FOR
-
-    def unserved(self, now: float) -> None:
-        """Nobody listens, as the server says; or who does cannot serve, as it says itself."""
-        self._doubted = now + DOUBT_FOR
+    # --- questions ------------------------------------------------------------------------
 
     @property
     def lasting(self) -> bool:
-        """Whether it is more than a message that was lost."""
-        return self._count >= FEW
+        """Whether so many attempts in a row were unanswered that a stage may hang."""
+        return self._in_a_row >= LASTING_AFTER
 
     def doubtful(self, now: float) -> bool:
-        """Whether not to go to a node that may hang, or to have ended: also when others answer,
-        until this host's processes know of it."""
-        return now < self._doubted
+        """Whether requests should avoid a node that may hang or may have ended.
+
+        Answers of other nodes do not end a doubt: it lasts until the processes of this host know
+        more.
+        """
+        return now < self._doubted_until
+
+    def swallowed(self, at: float) -> bool:
+        """Whether the last lasting silence swallowed an unanswered attempt made `at`: the attempt
+        is older than the end of that silence."""
+        return at < self._ended
 
     def may_ask(self, now: float) -> bool:
-        """Whether one more attempt may be made; while nothing is answered, one each
-        `PROBE_EVERY`."""
-        return self._count < MANY or now >= self._probe_at
+        """Whether to ask again; while nothing is answered, one retry each `PROBE_EVERY`."""
+        return self._in_a_row < PROBES_AFTER or now >= self._probe_at
+
+    def may_repeat(self) -> bool:
+        """Whether one more attempt that was swallowed may be repeated now (see `repeating`)."""
+        return self._repeating < (1 if self.lasting else self._most_repeats)
+
+    # --- events ---------------------------------------------------------------------------
+
+    def heard(self, now: float, ok: bool = True) -> None:
+        """An answer came. ok: it is no refusal."""
+        if self.lasting:
+            self._ended, self._most_repeats = now, 1
+        elif self._repeating and ok:
+            self._most_repeats = min(MOST_REPEATS, self._most_repeats + 1)
+        self._in_a_row = 0
+
+    def silent(self, now: float) -> None:
+        """No answer came in good time."""
+        self.troubled = True
+        self._in_a_row += 1
+        if self.lasting:
+            self._doubted_until = now + DOUBT_FOR
+
+    def unserved(self, now: float) -> None:
+        """The server says that nobody listens, or the node that listens says that it cannot
+        serve."""
+        self.troubled = True
+        self._doubted_until = now + DOUBT_FOR
 
     def asked(self, now: float) -> None:
         """One more attempt is made."""
-        if self._count >= MANY:
+        if self._in_a_row >= PROBES_AFTER:
             self._probe_at = now + PROBE_EVERY
-
-    def swallowed(self, at: float) -> bool:
-        """Whether an unanswered attempt was made before the last lasting silence ended."""
-        return at < self._ended
-
-    def may_repeat(self) -> bool:
-        """Whether one more attempt that was swallowed may be repeated now."""
-        return self._repeating < (1 if self.lasting else self._window)
 
     @contextlib.contextmanager
     def repeating(self) -> Iterator[None]:
-        """Around the attempt that repeats it."""
+        """Around an attempt that repeats a swallowed one."""
         self._repeating += 1
         try:
             yield

@@ -1,8 +1,9 @@
-"""How long something usually takes: a mean in which the newest measurement counts most."""
+"""How long something usually takes: a mean in which the newest measurement counts most, and how
+far measurements usually are from it (RFC 6298, 2)."""
 
 
 class Usual:
-    """An exponentially weighted moving average (EWMA) of durations: O(1), one float.
+    """An exponentially weighted moving average (EWMA) of durations, and of their deviation: O(1).
 
     start: seconds that are assumed before the first measurement. 0.0 assumes nothing: the first
         measurement counts whole.
@@ -10,7 +11,7 @@ class Usual:
     Raises ValueError for a weight outside.
     """
 
-    __slots__ = ("_weight", "known", "seconds")
+    __slots__ = ("_weight", "deviation", "known", "seconds")
 
     def __init__(self, start: float = 0.0, weight: float = 1 / 8) -> None:
         if not 0 < weight <= 1:
@@ -18,12 +19,16 @@ class Usual:
         self._weight = weight
         self.seconds = start
         """The usual duration in seconds."""
+        self.deviation = 0.0
+        """Seconds by which a measurement usually differs from `seconds`."""
         self.known = start > 0
         """Whether `seconds` rests on a start or a measurement."""
 
     def add(self, seconds: float) -> None:
         """Learn that it took `seconds` this time."""
         if self.known:
-            self.seconds += (seconds - self.seconds) * self._weight
+            off = seconds - self.seconds
+            self.seconds += off * self._weight
+            self.deviation += (abs(off) - self.deviation) / 4
         else:
             self.seconds, self.known = seconds, True

@@ -57,7 +57,7 @@ class Watchdog:
         if not (run_factor > 0 and run_floor_s > 0 and stall_s > 0 and max_failures >= 1):
             raise ValueError("every knob of a watchdog is positive")
         self.out = False
-        """Whether it was kept out; only `reset` takes it back."""
+        """Whether it was kept out, for good."""
         self._run_factor = run_factor
         self._run_floor_s = run_floor_s
         self._stall_s = stall_s
@@ -65,19 +65,15 @@ class Watchdog:
         self._failures = SlidingCount(window_s)
         self._judged: OrderedDict[str, None] = OrderedDict()
 
-    def bound_s(self, p99_s: float) -> float:
-        """Seconds after which a run with this p99 (seconds) is hung."""
-        return max(self._run_factor * p99_s, self._run_floor_s)
-
     def running(self, run: str, elapsed_s: float, p99_s: float, now: float) -> Verdict:
         """Judge a run that has taken `elapsed_s`. Each run id is condemned at most once."""
-        bound = self.bound_s(p99_s)
+        bound = max(self._run_factor * p99_s, self._run_floor_s)
         if elapsed_s <= bound or run in self._judged:
             return WELL
         self._judged[run] = None
         if len(self._judged) > 1024:
             self._judged.popitem(last=False)
-        return self._failed(f"run {run} took over {bound:.3g} s", now, give_back=True)
+        return self._failed(f"run {run} took over {bound:.3g} s", now)
 
     def loop_late(self, late_s: float, now: float) -> Verdict:
         """Judge a timer of the event loop that fired `late_s` seconds late: what is held may have
@@ -85,18 +81,13 @@ class Watchdog:
         if late_s <= self._stall_s:
             return WELL
         reason = f"the event loop stalled for {late_s:.3g} s"
-        return self._failed(reason, now, give_back=True, restart=False)
+        return self._failed(reason, now, restart=False)
 
     def self_test(self, ok: bool, now: float) -> Verdict:
         """Judge a run on known input: `ok` where its output was right and in time."""
-        return WELL if ok else self._failed("the self-test failed", now, give_back=True)
+        return WELL if ok else self._failed("the self-test failed", now)
 
-    def reset(self) -> None:
-        """Forget every failure: the worker was replaced by hand."""
-        self.out = False
-        self._failures.clear()
-
-    def _failed(self, reason: str, now: float, *, give_back: bool, restart: bool = True) -> Verdict:
+    def _failed(self, reason: str, now: float, *, restart: bool = True) -> Verdict:
         self._failures.add(1, now)
         failures = self._failures.total(now)
         if self.out or failures >= self._max_failures:
@@ -105,5 +96,5 @@ class Watchdog:
                 (Action.RETURN, Action.STAY_OUT),
                 f"{reason}; {failures} failures in {self._failures.window_s:g} s",
             )
-        actions = (Action.RETURN,) if give_back else ()
-        return Verdict((*actions, Action.RESTART) if restart else actions, reason)
+        actions = (Action.RETURN, Action.RESTART) if restart else (Action.RETURN,)
+        return Verdict(actions, reason)

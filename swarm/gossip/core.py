@@ -42,9 +42,9 @@ from swarm.gossip.table import Table
 from swarm.gossip.wire import Message, Refused, check_key, decode, read_value, valid_id
 
 _STATES: tuple[State, ...] = ("alive", "suspect", "dead", "left")
-_SEEDS = 64  # first peers remembered
+_MOST_SEEDS = 64  # first peers remembered
 _SEED_ATTEMPTS = 10
-_KEYS_AGED = 8  # nodes whose deleted keys are looked at each round
+_NODES_AGED = 8  # nodes whose deleted keys are looked at each round
 
 
 def _accept(_key: str, _value: object) -> bool:
@@ -162,7 +162,9 @@ class Gossip:
         """
         if not valid_id(node):
             raise ValueError(f"not a node id: {node!r}")
-        if node not in self._table.nodes and (len(self._seeds) < _SEEDS or node in self._seeds):
+        if node not in self._table.nodes and (
+            len(self._seeds) < _MOST_SEEDS or node in self._seeds
+        ):
             self._seeds[node] = _SEED_ATTEMPTS
 
     def preload(self, states: Iterable[NodeState]) -> None:
@@ -244,7 +246,7 @@ class Gossip:
             self._table.forget(node)
             self._rumours.drop(node)
             self._instances.pop(node, None)
-        chosen, self._aged = self._table.window(self._aged, _KEYS_AGED)
+        chosen, self._aged = self._table.window(self._aged, _NODES_AGED)
         for node in chosen:
             state = self._table.nodes[node]
             old = [k for k, i in state.items.items() if i.packed is None and i.at <= before]
@@ -392,7 +394,7 @@ class Gossip:
                 last = self._reported.pop(event.node, None)
                 recent = last is not None and now - last < self.config.rebirth
                 self._reported[event.node] = last if recent and last is not None else now
-                if len(self._reported) > _SEEDS:
+                if len(self._reported) > _MOST_SEEDS:
                     del self._reported[next(iter(self._reported))]
                 if recent:
                     continue

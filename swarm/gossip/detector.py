@@ -31,8 +31,8 @@ from swarm.gossip.table import Table
 # Rounds between two exchanges of a pair, where a round reaches every peer. (Measured: an exchange
 # wakes two nodes and the server, 1 to 1.5 ms of CPU beside other work.)
 PAIR_ROUNDS = 2
-_EARLY = 0.25  # rounds by which one that is due may come early, lest it wait for another
-_MOST_NOTED = 64  # nodes; forgotten, one costs an exchange
+_EARLY_ROUNDS = 0.25  # rounds by which one that is due may come early, lest it wait for another
+_MOST_NOTED_NODES = 64  # nodes; forgotten, one costs an exchange
 _MOST_PENDING = 4096  # requests whose outcome the driver may still owe
 
 
@@ -303,7 +303,7 @@ class Detector:
             return False
         if not self.everybody:
             return True
-        rounds = (now - self._met.get(node, -inf)) / self._config.interval + _EARLY
+        rounds = (now - self._met.get(node, -inf)) / self._config.interval + _EARLY_ROUNDS
         return rounds >= min(PAIR_ROUNDS, self._table.alive - 1)
 
     def hurry(self) -> None:
@@ -337,7 +337,7 @@ class Detector:
 
 
 def _note(times: dict[str, float], node: str, now: float, wanted: bool) -> None:
-    if not wanted or len(times) >= _MOST_NOTED:
+    if not wanted or len(times) >= _MOST_NOTED_NODES:
         times.clear()
     if wanted:
         times[node] = now

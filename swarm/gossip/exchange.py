@@ -41,7 +41,7 @@ from swarm.gossip.wire import Frame, Message, Refused, Window, read_value
 
 Validator = Callable[[str, object], bool]
 _UNHEARD = -1  # the base of a node that a peer has never heard of
-_DEPTH = 3  # of nested values
+_MOST_NESTED = 3  # of nested values
 
 
 @dataclass(slots=True)
@@ -382,7 +382,7 @@ class Exchange:
         self._rumours.heat(node, self._table.alive)
 
 
-def plain(value: object, depth: int = _DEPTH) -> bool:
+def plain(value: object, depth: int = _MOST_NESTED) -> bool:
     """Whether a decoded value is a scalar, or lists and maps of them (text keys), 3 deep."""
     if type(value) in (tuple, list):  # a MessagePack extension is a tuple's subclass, and refused
         return depth > 0 and all(plain(each, depth - 1) for each in cast(Iterable[object], value))

@@ -9,7 +9,7 @@ from collections.abc import Container, Mapping
 from swarm.gossip.state import NodeState
 from swarm.gossip.wire import Frame
 
-_MOST = 1024  # news remembered at once; older news is left to the repair window
+_MOST_RUMOURS = 1024  # news remembered at once; older news is left to the repair window
 
 
 class Rumours:
@@ -33,7 +33,7 @@ class Rumours:
         """`node` has changed, in a fleet of `fleet` nodes: tell it."""
         self._left[node] = self._retransmit * math.ceil(math.log10(fleet + 1))
         self._left.move_to_end(node, last=False)
-        if len(self._left) > _MOST:
+        if len(self._left) > _MOST_RUMOURS:
             self._left.popitem()
 
     def drop(self, node: str) -> None:

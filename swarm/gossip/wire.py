@@ -37,7 +37,7 @@ _KEY_CHARS = 64
 _KINDS = frozenset(("syn", "synack", "ack", "probe", "probed"))
 _SECTIONS = ("d", "x", "f", "n")
 _LIST_BYTES = 2 + 3  # a section's key and its longest array header
-_MAX = 2**63 - 1
+_LARGEST_NUMBER = 2**63 - 1
 
 Need = tuple[str, int, int]
 Window = tuple[str, str, tuple[Entry, ...]]
@@ -204,7 +204,7 @@ def _each(raw: dict[str, Any], section: str, read: Callable[[Any], Any]) -> tupl
 
 
 def _count(number: Any) -> int:
-    if type(number) is int and 0 <= number <= _MAX:
+    if type(number) is int and 0 <= number <= _LARGEST_NUMBER:
         return number
     raise ValueError("not a number from 0 to 2^63 - 1")
 
@@ -214,9 +214,9 @@ def _entry(raw: Any) -> Entry:
     if not (
         type(node) is str
         and type(generation) is type(heartbeat) is type(version) is type(status) is int
-        and 0 <= generation <= _MAX
-        and 0 <= heartbeat <= _MAX
-        and 0 <= version <= _MAX
+        and 0 <= generation <= _LARGEST_NUMBER
+        and 0 <= heartbeat <= _LARGEST_NUMBER
+        and 0 <= version <= _LARGEST_NUMBER
         and 0 <= status <= LEFT
         and _NODE_ID.fullmatch(node)
     ):

@@ -89,7 +89,7 @@ class ModelAdmission:
         # probe, which would never be answered.
         blocking = [stage for stage, breaker in self._breakers.items() if breaker.blocks(now)]
         for stage in blocking or self._breakers:
-            self._breakers[stage].allow(now)  # one that blocks only lets a lost probe run out
+            self._breakers[stage].try_call(now)  # one that blocks only lets a lost probe run out
         if blocking:
             self.refused += 1
             self._admission.lost()

@@ -157,9 +157,9 @@ def counts(result: Result, tried: Tried, silences: Silences) -> bool:
     earlier = result.attempt < tried.attempt
     if result.status is Status.UNAVAILABLE and earlier:
         return False
-    lay_in_a_silence = earlier or silences.swallowed(tried.at)
-    refused = result.status is Status.RESOURCE_EXHAUSTED
-    return not (refused and tried.wants_fast and lay_in_a_silence)
+    if result.status is Status.RESOURCE_EXHAUSTED and tried.wants_fast:
+        return not (earlier or silences.swallowed(tried.at))
+    return True
 
 
 def is_unusual(tried: Tried, hedged: bool, result: Result | None, took: float) -> bool:

@@ -19,13 +19,7 @@ from swarm.wire.messages import Result
 
 DURABLE = "durable"
 FAST = "fast"
-_ALIASES = {"core": FAST}  # the name of fast mode in version 0.1
-
-
-def delivery_mode(name: str) -> str | None:
-    """`DURABLE` or `FAST` for the name of a delivery mode; None for an unknown one."""
-    mode = _ALIASES.get(name, name)
-    return mode if mode in (DURABLE, FAST) else None
+DELIVERY_MODES = {DURABLE: DURABLE, FAST: FAST, "core": FAST}  # "core": its name in version 0.1
 
 
 @dataclass(slots=True)
@@ -80,18 +74,6 @@ class UnderWay:
     sending: Sending | None = None
     outcome: asyncio.Future[Outcome] | None = None
     late_answer: Result | None = None  # it came when nobody waited for one
-
-    def settle(self, outcome: Outcome) -> None:
-        """The present wait came to this. The first word counts; where that does not end the
-        request, an answer behind it does."""
-        if self.outcome is None or self.outcome.cancelled():
-            return
-        if not self.outcome.done():
-            self.outcome.set_result(outcome)
-        elif isinstance(outcome, Result) and outcome.status is Status.OK:
-            before = self.outcome.result()
-            if not isinstance(before, Result) or before.status is Status.UNAVAILABLE:
-                self.late_answer = outcome
 
     def failed(self, error: SwarmError) -> Result:
         """The result of a request that this error ends."""

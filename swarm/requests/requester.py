@@ -44,6 +44,7 @@ from swarm.transport.parcel import Parcel
 from swarm.transport.stage_sender import Routes, StageSender
 from swarm.wire.hops import Hop
 from swarm.wire.messages import Features, Result
+from swarm.wire.tensors import Claimed
 
 # Requests under way from which on a request goes together with others of the same turn of the loop:
 # of forty that are asked at once, one by one, ten fill a socket. (Measured: 16 in flight: 5 % fewer
@@ -83,10 +84,12 @@ class Requester:
         self._lender = routes.lender
         self._picker = picker
         self._budget = RetryBudget(RETRIES_PER_REQUEST, RETRIES_PER_SECOND)
+        self._uncounted = 0  # requests that the retry budget has not been told of
         self._hedger = Hedger()
         self._rng = random.Random()
         self._requests: dict[str, UnderWay] = {}  # by reply subject
         self._versions: OrderedDict[tuple[str, str], _Version] = OrderedDict()
+        self.sent = 0  # attempts
         self.retries = 0
         self.hedges = 0
         self._link.on_up.append(self._reconnected)
@@ -114,6 +117,7 @@ class Requester:
         reply = self._link.expect(self._answer)
         request = UnderWay(ask, reply, Tried(ask.delivery == FAST, started))
         self._requests[reply] = request
+        self._uncounted += 1
         result: Result | None = None
         try:
             result = await self._answered(request)
@@ -129,6 +133,12 @@ class Requester:
             # The first lane, if it was full, has room when the next request is answered.
             result.retry_after = result.retry_after or version.admission.pace
         return result
+
+    def tend(self) -> None:
+        """Call about every second: tell the retry budget of the requests since the last call."""
+        if self._uncounted:
+            self._budget.on_requests(self._uncounted, time.monotonic())
+            self._uncounted = 0
 
     def _end(self, request: UnderWay, result: Result | None) -> None:
         if request.sending is not None:
@@ -164,7 +174,6 @@ class Requester:
     # --- attempts ---------------------------------------------------------------------
 
     async def _answered(self, request: UnderWay) -> Result:
-        self._budget.on_request(request.tried.begun)
         # The usual way ends here: one timer, where a timeout's context would be a second one.
         outcome = await self._attempt(request)
         if isinstance(outcome, Result) and outcome.status is not Status.UNAVAILABLE:
@@ -178,6 +187,7 @@ class Requester:
     async def _again(self, request: UnderWay, outcome: Outcome) -> Result:
         """The first attempt came to `outcome`: ask again, as often as it makes sense."""
         loop = asyncio.get_running_loop()
+        self.tend()
         backoff = Backoff(RETRY_PAUSE, RETRY_PAUSE_MOST, self._rng)
         silences = self._silences(request.ask)
         while True:
@@ -263,7 +273,8 @@ class Requester:
             self._link.gather.together()
         now = time.monotonic()
         left = ask.deadline - asyncio.get_running_loop().time()
-        doubtful = self._silences(ask).doubtful(now)
+        silences = self._silences(ask)
+        doubtful = silences.troubled and silences.doubtful(now)
         if not spare:
             tried.fast = goes_fast(tried, doubtful)
             tried.laneless = False
@@ -291,6 +302,7 @@ class Requester:
         if request.first is None:
             request.first = parcel
         request.copies += 1
+        self.sent += 1
         on = partial(self._event, request, parcel, spare)
         sending = self._version(ask.info).sender.send(parcel, on)
         if not spare:
@@ -302,13 +314,13 @@ class Requester:
         match event:
             case Held() | Left():
                 tried.stored = True  # as much as need be
-                self._lender.collect()
+                self._collect()
                 if isinstance(event, Left) and request.reply not in self._requests:
                     self._cancel(request.ask)  # given up within the burst that it was sent with
             case Stored(late):
                 tried.stored = True
                 request.copies += late
-                self._lender.collect()
+                self._collect()
             case Safe():
                 pass  # a later stage has it; the answer ends the request
             case Refused(error):
@@ -318,7 +330,13 @@ class Requester:
                     tried.attempt -= 1  # the first copy is still on its way
                 elif parcel.features.attempt == tried.attempt:
                     tried.stored = False
-                    request.settle(error)
+                    _settle(request, error)
+
+    def _collect(self) -> None:
+        """A message was sent, and nothing waits for this process: see which memory is free
+        again."""
+        if self._lender.lent:
+            self._lender.collect()
 
     def _timers(self, request: UnderWay) -> list[asyncio.TimerHandle]:
         """When to ask again, and when to send a second copy."""
@@ -326,8 +344,9 @@ class Requester:
         left = ask.deadline - loop.time()
         admission = self.admission(ask.info)
         p99 = admission.usual(tried.at) if tried.fast else 0.0
-        after = missing_after(tried, left, p99, admission.fast.lasting)
-        timers = [loop.call_later(after, request.settle, None)]
+        lasting = tried.fast and admission.fast.lasting
+        after = missing_after(tried, left, p99, lasting)
+        timers = [loop.call_later(after, _settle, request, None)]
         if ask.hedge is not None and tried.attempt == 1:
             self._hedger.on_request(tried.at)
             delay = self._hedger.delay_s(
@@ -354,7 +373,7 @@ class Requester:
         loop = asyncio.get_running_loop()
         request.outcome = loop.create_future()
         # Not a timeout: it could come between an answer and the task that waits for it.
-        timer = loop.call_later(seconds, request.settle, None)
+        timer = loop.call_later(seconds, _settle, request, None)
         try:
             return await request.outcome
         finally:
@@ -394,7 +413,7 @@ class Requester:
         request = self._requests.get(message.subject)
         if request is None:
             return
-        if message.status == b"503":
+        if message.headers is not None and message.status == b"503":
             if request.sending is not None:
                 request.sending.unheard()
             return
@@ -404,7 +423,8 @@ class Requester:
             return
         try:
             result = decode_result(message.data)
-            self._lender.take(result.outputs)
+            if Claimed in map(type, result.outputs.values()):
+                self._lender.take(result.outputs)
         except (DecodeError, ShmError) as error:
             # An answer that cannot be read is as good as lost: ask again.
             result = request.failed(Unavailable(f"the answer cannot be read: {error}"))
@@ -414,7 +434,8 @@ class Requester:
     def _take(self, request: UnderWay, result: Result) -> None:
         ok = result.status is Status.OK
         silences = self._silences(request.ask)
-        silences.heard(time.monotonic(), ok)
+        if silences.troubled:
+            silences.heard(time.monotonic(), ok)
         if not counts(result, request.tried, silences):
             return
         if result.attempt == 1 and request.sending is not None:
@@ -424,13 +445,13 @@ class Requester:
                 self._version(request.ask.info).ran(hops)
             else:
                 request.sending.drop()
-        request.settle(result)
+        _settle(request, result)
 
     def _reconnected(self) -> None:
         """The server may have lost what it kept in memory: ask again at once, same id."""
         for request in self._requests.values():
             request.tried.stored = False
-            request.settle(None)
+            _settle(request, None)
 
     def close(self) -> None:
         """Nothing is sent any more."""
@@ -438,6 +459,20 @@ class Requester:
             self._link.on_up.remove(self._reconnected)
         while self._versions:
             self._versions.popitem()[1].sender.close()
+
+
+def _settle(request: UnderWay, outcome: Outcome) -> None:
+    """The present wait came to this. The first word counts; where that does not end the request, an
+    answer behind it does."""
+    waiting = request.outcome
+    if waiting is None or waiting.cancelled():
+        return
+    if not waiting.done():
+        waiting.set_result(outcome)
+    elif isinstance(outcome, Result) and outcome.status is Status.OK:
+        before = waiting.result()
+        if not isinstance(before, Result) or before.status is Status.UNAVAILABLE:
+            request.late_answer = outcome
 
 
 def _failure(request: UnderWay, outcome: Outcome) -> Result:

@@ -109,6 +109,7 @@ class Adaptive(Policy):
         transfer = request.features_bytes * 1e-9
         best, best_score = None, inf
         chosen: Features = (0.0, 0.0, 0.0, 0.0)
+        self.estimates.learn(candidates)
         load = self.estimates.load
         for candidate, time_s in zip(
             candidates, self.estimates.compute_times(candidates), strict=True
@@ -118,7 +119,7 @@ class Adaptive(Policy):
                 continue
             time_s /= candidate.weight
             cold = time_s if home is not None and home != node else 0.0
-            features = (load(candidate) * time_s, time_s, cold, transfer)
+            features = (load(node) * time_s, time_s, cold, transfer)
             weights = self._weights.get(node)
             if weights is None:
                 weights = self._weights[node] = list(_PRIOR)

@@ -74,7 +74,8 @@ class TokenBuckets(Policy):
 
     def _bucket(self, candidate: Candidate, now: float) -> TokenBucket:
         held = self._buckets.get(candidate.node)
-        capacity = candidate.weight / (self.estimates.compute_s(candidate) or 0.010)
+        self.estimates.learn((candidate,))
+        capacity = candidate.weight / (self.estimates.compute_s(candidate.node) or 0.010)
         if held is None:
             # A random phase, so that requesters that start together do not fill one node first.
             bucket = TokenBucket(capacity * _FIRST_SHARE, self._burst)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from math import inf
 from random import Random
 from typing import ClassVar
@@ -16,75 +16,99 @@ over a second. Taken as told (1.0), news that are 100 ms old make every requeste
 that looked idle (simulated: p99 of 8 nodes at 75 % load 175 ms instead of 20)."""
 
 
+class _Lane:
+    """What is believed of one lane. ours, others: requests that it holds; heard: when the newest
+    news came (seconds, as in `Candidate`); compute_s: seconds a request, 0.0 for not yet known."""
+
+    __slots__ = ("compute_s", "heard", "others", "ours")
+
+    def __init__(self) -> None:
+        self.ours = 0
+        self.others = 0.0
+        self.heard = -inf
+        self.compute_s = 0.0
+
+
 class Estimates:
     """What is believed of each lane: our own requests exactly, the rest by smoothed gossip.
 
     Old news are worse than none when followed greedily (Mitzenmacher, "How Useful Is Old
-    Information?", 2000). Our own requests are known at once; what is told beyond them is averaged
-    over many rounds, and so says who is busier and slower in general, not at this instant.
+    Information?", 2000). Our own requests are known at once; requests that gossip tells beyond them
+    are averaged over many rounds, and so say who is busier and slower in general, not at this
+    instant.
     """
 
     __slots__ = ("_lanes",)
 
     def __init__(self) -> None:
-        self._lanes: dict[str, list[float]] = {}  # [ours, others', heard, compute_s]
+        self._lanes: dict[str, _Lane] = {}
+
+    # --- events ---------------------------------------------------------------------------
 
     def sent(self, lane: str) -> None:
         """Count a request sent to `lane`."""
-        entry = self._lanes.get(lane)
-        if entry is None:
-            entry = self._lanes[lane] = [0.0, 0.0, -inf, 0.0]
-        entry[0] += 1
+        self._lane(lane).ours += 1
 
     def done(self, lane: str) -> None:
         """Count one answered or given up; a lane not known is ignored."""
-        entry = self._lanes.get(lane)
-        if entry is not None and entry[0] > 0:
-            entry[0] -= 1
+        known = self._lanes.get(lane)
+        if known is not None and known.ours > 0:
+            known.ours -= 1
 
-    def count(self, lane: str) -> float:
+    def learn(self, candidates: Iterable[Candidate]) -> None:
+        """Take in the news of these nodes; news that were taken in before change nothing."""
+        for candidate in candidates:
+            lane = self._lane(candidate.node)
+            if lane.heard == candidate.heard:
+                continue
+            weight = NEWS_WEIGHT if lane.heard > -inf else 1.0
+            others = max(0.0, candidate.load + candidate.in_flight - lane.ours)
+            lane.others += (others - lane.others) * weight
+            lane.heard = candidate.heard
+            if candidate.compute_ewma_s > 0.0:
+                known = lane.compute_s > 0.0
+                lane.compute_s += (candidate.compute_ewma_s - lane.compute_s) * (
+                    weight if known else 1.0
+                )
+
+    def retain(self, nodes: Set[str]) -> None:
+        """Forget lanes of other nodes where nothing is pending."""
+        gone = [name for name, lane in self._lanes.items() if name not in nodes and not lane.ours]
+        for name in gone:
+            del self._lanes[name]
+
+    def _lane(self, name: str) -> _Lane:
+        lane = self._lanes.get(name)
+        if lane is None:
+            lane = self._lanes[name] = _Lane()
+        return lane
+
+    # --- questions: of what `learn` took in -------------------------------------------------
+
+    def count(self, lane: str) -> int:
         """Requests of ours pending there."""
-        entry = self._lanes.get(lane)
-        return 0.0 if entry is None else entry[0]
+        known = self._lanes.get(lane)
+        return 0 if known is None else known.ours
 
-    def load(self, candidate: Candidate) -> float:
+    def load(self, lane: str) -> float:
         """Best estimate of the requests that the node holds: queued, running and on their way."""
-        entry = self._heard(candidate)
-        return entry[0] + entry[1]
+        known = self._lanes.get(lane)
+        return 0.0 if known is None else known.ours + known.others
 
-    def compute_s(self, candidate: Candidate) -> float:
+    def compute_s(self, lane: str) -> float:
         """Smoothed compute time per request in seconds; 0.0 for not yet known."""
-        return self._heard(candidate)[3]
+        known = self._lanes.get(lane)
+        return 0.0 if known is None else known.compute_s
 
     def compute_times(self, candidates: Sequence[Candidate]) -> list[float]:
-        """The same for all; those not yet known count as the mean of the others (1.0 where none
-        is known), so that a new node is neither shunned nor flooded."""
-        times = [self._heard(candidate)[3] for candidate in candidates]
+        """`compute_s` of each candidate. A time not yet known counts as the mean of the others (1.0
+        where none is known), so that a new node is neither shunned nor flooded."""
+        times = [self.compute_s(candidate.node) for candidate in candidates]
         if min(times, default=1.0) <= 0.0:
             known = [time for time in times if time > 0.0]
             mean = sum(known) / len(known) if known else 1.0
             times = [time if time > 0.0 else mean for time in times]
         return times
-
-    def _heard(self, candidate: Candidate) -> list[float]:
-        entry = self._lanes.get(candidate.node)
-        if entry is None:
-            entry = self._lanes[candidate.node] = [0.0, 0.0, -inf, 0.0]
-        if entry[2] != candidate.heard:
-            weight = NEWS_WEIGHT if entry[2] > -inf else 1.0
-            others = max(0.0, candidate.load + candidate.in_flight - entry[0])
-            entry[1] += (others - entry[1]) * weight
-            entry[2] = candidate.heard
-            if candidate.compute_ewma_s > 0.0:
-                known = entry[3] > 0.0
-                entry[3] += (candidate.compute_ewma_s - entry[3]) * (weight if known else 1.0)
-        return entry
-
-    def retain(self, nodes: Set[str]) -> None:
-        """Forget lanes of other nodes where nothing is pending."""
-        gone = [lane for lane, entry in self._lanes.items() if lane not in nodes and not entry[0]]
-        for lane in gone:
-            del self._lanes[lane]
 
 
 class Policy(ABC):

@@ -90,15 +90,16 @@ class PowerOfTwo(Policy):
         first = int(random() * size)
         second = (first + 1 + int(random() * (size - 1))) % size
         one, other = candidates[first], candidates[second]
+        self.estimates.learn((one, other))
         load = self.estimates.load
-        less = (load(one) + 1.0) / one.weight <= (load(other) + 1.0) / other.weight
+        less = (load(one.node) + 1.0) / one.weight <= (load(other.node) + 1.0) / other.weight
         return one.node if less else other.node
 
 
 class WeightedLeastPending(Policy):
     """The node expected to finish first: (requests it holds + 1) * compute time / weight.
 
-    Requests held: gossip, corrected by what we sent and finished since; compute time: its EWMA.
+    Requests held: as gossip tells, corrected by those of ours since; compute time: its EWMA.
     """
 
     name = "weighted-least-pending"
@@ -106,12 +107,13 @@ class WeightedLeastPending(Policy):
     def choose(
         self, candidates: Sequence[Candidate], request: RequestInfo, now: float
     ) -> str | None:
+        self.estimates.learn(candidates)
         load = self.estimates.load
         best, best_score, ties = None, inf, 1
         for candidate, time_s in zip(
             candidates, self.estimates.compute_times(candidates), strict=True
         ):
-            score = (load(candidate) + 1.0) * time_s / candidate.weight
+            score = (load(candidate.node) + 1.0) * time_s / candidate.weight
             if score < best_score:
                 best, best_score, ties = candidate.node, score, 1
             elif score == best_score:

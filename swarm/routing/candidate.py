@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from swarm.subjects import ANY
 
-_MOST = 1e9
+_LARGEST_MEASURE = 1e9
 _MEASURES = (
     "load",
     "in_flight",
@@ -59,8 +59,10 @@ class Candidate:
     def __post_init__(self) -> None:
         for name in _MEASURES:
             value = getattr(self, name)
-            if not 0.0 <= value <= _MOST:
-                object.__setattr__(self, name, _MOST if value > _MOST else 0.0)
+            if not 0.0 <= value <= _LARGEST_MEASURE:
+                object.__setattr__(
+                    self, name, _LARGEST_MEASURE if value > _LARGEST_MEASURE else 0.0
+                )
         if not 1e-6 <= self.weight <= 1e6:
             object.__setattr__(self, "weight", 1.0)
 

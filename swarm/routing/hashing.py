@@ -36,7 +36,8 @@ class ConsistentHash(Policy):
         if not candidates:
             return None
         key = hash64(request.session or request.agent or request.id)
-        loads = [self.estimates.load(candidate) for candidate in candidates]
+        self.estimates.learn(candidates)
+        loads = [self.estimates.load(candidate.node) for candidate in candidates]
         owner = home(key, candidates)
         weights = sum(candidate.weight for candidate in candidates)
         bound = self.balance * (sum(loads) + 1.0) / weights

@@ -13,6 +13,8 @@ class Catalog:
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
+        # By the name that was asked for; only where the answer is the same for every requester.
+        self.fixed: dict[str, ModelInfo] = {}
         self._infos: dict[tuple[str, str], ModelInfo] = {}
         self._desired: dict[str, DesiredState] = {}
 
@@ -26,6 +28,9 @@ class Catalog:
             name, _, version = model.partition("@")
             version = version or await self.version_for(name, agent, session, request_id)
             info = self._infos[(name, version)] = await self._registry.info(name, version)
+            state = self._desired.get(name)
+            if "@" in model or (state is not None and len(state.serve) == 1):
+                self.fixed[model] = info
         return info
 
     def known(self, model: str, agent: str, session: str, request_id: str) -> ModelInfo | None:
@@ -54,5 +59,6 @@ class Catalog:
 
     def forget(self) -> None:
         """Models or desired state may have changed: look all up again."""
+        self.fixed.clear()
         self._infos.clear()
         self._desired.clear()

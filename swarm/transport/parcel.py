@@ -8,6 +8,7 @@ from typing import Protocol
 
 from swarm.local.compact import features_parts
 from swarm.local.lending import NO_LOAN, Loan
+from swarm.shm import MIN_BYTES
 from swarm.subjects import ANY
 from swarm.wire.messages import Features
 from swarm.wire.tensors import Part, Tensors
@@ -16,7 +17,6 @@ from swarm.wire.tensors import Part, Tensors
 class Lends(Protocol):
     """What a parcel needs of the process's shared memory (`swarm.local.lending.Lender`)."""
 
-    def wants(self, tensors: Tensors) -> bool: ...
     def lend(self, tensors: Tensors) -> Loan: ...
 
 
@@ -51,6 +51,11 @@ class Parcel:
         self.doubtful = doubtful
         self.wanted = wanted
         self.loan = NO_LOAN
+
+    @property
+    def large(self) -> bool:
+        """Whether any tensor is large enough for shared memory."""
+        return any(array.nbytes >= MIN_BYTES for array in self.features.tensors.values())
 
     def lend(self, lender: Lends) -> None:
         """Put large tensors into shared memory, once. Raises `InvalidArgument`."""

@@ -89,7 +89,7 @@ class StageSource:
         self._paused = False
         desk = ReplyDesk(routes, stage, subjects.dead(info.model), tally)
         self._desk = desk
-        self._receiver = HandoverReceiver(desk, routes.lender, self._serves, accept)
+        self._receiver = HandoverReceiver(desk, routes.lender, self._serves, self._has_room, accept)
         group = PRIMARIES if options.priority == PRIMARY else COVER
         fast_subject = subjects.fresh(info.model, info.version, stage)
         self.fast = FastQueue(
@@ -166,9 +166,6 @@ class StageSource:
             return
         self._take(delivery)
 
-    def _from_this_host(self, data: bytes, sent: int, reply: str) -> None:
-        self._receiver.came(data, sent, reply, self._has_room)
-
     def _serves(self, features: Features) -> bool:
         info = self.info
         wanted = (info.model, info.version, self.stage)
@@ -232,7 +229,7 @@ class StageSource:
             clock=options.clock,
         )
         self.lanes[name] = lane
-        routes.socket.listen(self._subject(name), self._from_this_host)
+        routes.socket.listen(self._subject(name), self._receiver.came)
         return lane
 
     def _subject(self, lane: str) -> str:

@@ -64,9 +64,9 @@ def fresh_look(router: Router) -> None:
 def outstanding(router: Router) -> float:
     """Requests that some policy believes to be under way."""
     return sum(
-        entry[0]
+        lane.ours
         for policy in router._table._policies.values()
-        for entry in policy.estimates._lanes.values()
+        for lane in policy.estimates._lanes.values()
     )
 
 

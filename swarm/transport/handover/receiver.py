@@ -22,12 +22,15 @@ from swarm.wire.messages import Features
 from swarm.wire.tensors import Claimed
 
 MOST_TAKEN = 512  # parcels whose copies may still come
-LAST_HANDED_OUT = 32  # ids of messages that lanes handed out last
+LAST_HANDED_OUT = 32  # messages that lanes handed out last, which are remembered
 # Nanoseconds; a parcel that lay longer in the socket, of a process that was stopped, say, may be
 # another node's by now.
 STALE_AFTER = 50_000_000
 # Nanoseconds; the server remembers ids for as long (`LaneOptions.duplicates`).
 COPY_COMES_WITHIN = 30_000_000_000
+
+
+Key = tuple[str, int]  # a message of this stage: id of the request, attempt
 
 
 class Taken(BaseDelivery):
@@ -42,7 +45,7 @@ class Taken(BaseDelivery):
         "_over",
         "_reply",
         "age",
-        "id",
+        "key",
         "received",
     )
 
@@ -61,7 +64,7 @@ class Taken(BaseDelivery):
         """sent, received: ns of `time.monotonic_ns()`. reply: where the sender waits for a word.
         on_end(taken, done): it ended before a copy came."""
         super().__init__(desk, features)
-        self.id = features.message_id
+        self.key: Key = (features.id, features.attempt)
         self.received = received
         self.age = (received - sent) / 1e9
         self._reply = reply
@@ -144,33 +147,35 @@ class Taken(BaseDelivery):
 
 
 class HandoverReceiver:
-    """One stage's. serves(features): whether they were sent for this stage. accept(delivery) begins
-    the work."""
+    """One stage's. serves(features): whether they were sent for this stage. has_room(): whether one
+    more parcel may be taken. accept(delivery) begins the work."""
 
     def __init__(
         self,
         desk: ReplyDesk,
         lender: Lender,
         serves: Callable[[Features], bool],
+        has_room: Callable[[], bool],
         accept: Callable[[Taken], None],
     ) -> None:
         self._desk = desk
         self._lender = lender
         self._serves = serves
+        self._has_room = has_room
         self._accept = accept
-        self._taken: dict[str, Taken] = {}  # by message id, while a copy may still come
+        self._taken: dict[Key, Taken] = {}  # while a copy may still come
         self._in_hand: set[Taken] = set()  # worked on; no copy has come
-        self._handed_out: deque[str] = deque(maxlen=LAST_HANDED_OUT)
+        self._handed_out: deque[Key] = deque(maxlen=LAST_HANDED_OUT)
 
     @property
     def in_hand(self) -> int:
         """Parcels that are worked on, and of which no lane has handed out a copy."""
         return len(self._in_hand)
 
-    def came(self, data: bytes, sent: int, reply: str, has_room: Callable[[], bool]) -> None:
+    def came(self, data: bytes, sent: int, reply: str) -> None:
         """A parcel came; `sent`: ns of `time.monotonic_ns()`. It is refused whenever anything
         speaks against it: its sender stores it then."""
-        taken = self._take(data, sent, reply, has_room)
+        taken = self._take(data, sent, reply)
         if taken is None:
             self._desk.word(reply, REFUSED, False)
             return
@@ -184,13 +189,14 @@ class HandoverReceiver:
     def joined(self, copy: LaneMessage, features: Features) -> bool:
         """Match a lane's message with the parcels that were handed over: whether it is in hand, or
         done, already."""
-        taken = self._taken.get(features.message_id)
+        key = (features.id, features.attempt)
+        taken = self._taken.get(key)
         if taken is not None and self._join(taken, copy):
             # A message that is not settled may be handed out again, and needs its memory.
             if copy.settled:
                 self._lender.give_back(features.tensors, but=taken.opened)
             return True
-        self._handed_out.append(features.message_id)
+        self._handed_out.append(key)
         return False
 
     def clear(self) -> None:
@@ -203,26 +209,24 @@ class HandoverReceiver:
             taken.give_back()
         self.clear()
 
-    def _take(
-        self, data: bytes, sent: int, reply: str, has_room: Callable[[], bool]
-    ) -> Taken | None:
+    def _take(self, data: bytes, sent: int, reply: str) -> Taken | None:
         now = time.monotonic_ns()
-        if now - sent > STALE_AFTER or not has_room() or not self._make_room(now):
+        if now - sent > STALE_AFTER or not self._has_room() or not self._make_room(now):
             return None
         try:
             features = decode_features(data)
             if not self._serves(features):
                 return None
-            message_id = features.message_id
+            key = (features.id, features.attempt)
             # Its copy may have come first, and may even be done, as far as that is known.
-            if message_id in self._taken or message_id in self._handed_out:
+            if key in self._taken or key in self._handed_out:
                 return None
             taken = Taken(self._desk, features, sent, now, reply, self._ended)
             if Claimed in map(type, features.tensors.values()):
                 taken.opened = self._lender.open(features.tensors)
         except (DecodeError, ShmError):
             return None
-        self._taken[message_id] = taken
+        self._taken[key] = taken
         self._in_hand.add(taken)
         return taken
 
@@ -240,7 +244,7 @@ class HandoverReceiver:
         self._forget(taken)
         if copy.received - taken.received > COPY_COMES_WITHIN:
             return False
-        self._handed_out.append(taken.id)
+        self._handed_out.append(taken.key)
         taken.join(copy)
         return True
 
@@ -253,5 +257,5 @@ class HandoverReceiver:
 
     def _forget(self, taken: Taken) -> None:
         self._in_hand.discard(taken)
-        if self._taken.get(taken.id) is taken:
-            del self._taken[taken.id]
+        if self._taken.get(taken.key) is taken:
+            del self._taken[taken.key]

@@ -29,16 +29,17 @@ LOOK_AGAIN = 0.001  # seconds; event loops have timers of whole milliseconds
 class HandedOver:
     """One parcel that a process of this host has, or had (a `Sending`)."""
 
-    __slots__ = ("_owner", "key", "late", "on", "over", "own_subject", "parcel")
+    __slots__ = ("_owner", "key", "lane", "late", "on", "over", "own_subject", "parcel")
 
     def __init__(
-        self, owner: HandoverSender, parcel: Parcel, on: OnEvent, own_subject: bool
+        self, owner: HandoverSender, parcel: Parcel, on: OnEvent, lane: str, own_subject: bool
     ) -> None:
-        """own_subject: whether the word comes to a subject of its own, and not to the parcel's
-        reply subject."""
+        """lane: the subject of the lane behind it. own_subject: whether the word comes to a subject
+        of its own, and not to the parcel's reply subject."""
         self._owner = owner
         self.parcel = parcel
         self.on = on
+        self.lane = lane
         self.own_subject = own_subject
         self.key = ""
         self.late = False  # it is being stored, and the process may still be done with it before
@@ -87,9 +88,10 @@ class HandoverSender:
         """A parcel went to the lane, since `accepts` said no."""
         self._policy.stored(time.monotonic())
 
-    def send(self, parcel: Parcel, on: OnEvent, peer: str, run: float) -> HandedOver:
-        """Hand the parcel over to the process `peer`, or store it where that fails."""
-        handed = HandedOver(self, parcel, on, not self._from_requester)
+    def send(self, parcel: Parcel, on: OnEvent, peer: str, subject: str, run: float) -> HandedOver:
+        """Hand the parcel over to the process `peer`, or store it where that fails. subject: of the
+        lane that the parcel is for. run: usual seconds of a run."""
+        handed = HandedOver(self, parcel, on, subject, not self._from_requester)
         try:
             parts = parcel.compact()
         except SwarmError as error:
@@ -101,7 +103,6 @@ class HandoverSender:
             self._policy.stored(now)
             self._store(handed, late=False)
             return handed
-        subject = self._lane.subject(parcel)
         if handed.own_subject:
             handed.key = self._link.expect(self._word)
         else:
@@ -182,7 +183,7 @@ class HandoverSender:
             self._end(handed)
             handed.parcel.released()
             return
-        self._lane.send(handed.parcel, partial(self._stored, handed), late)
+        self._lane.send(handed.lane, handed.parcel, partial(self._stored, handed), late)
 
     def _stored(self, handed: HandedOver, event: Event) -> None:
         if handed.over:

@@ -7,7 +7,14 @@ from contextlib import ExitStack
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.flow.silence import DOUBT_FOR, FEW, MANY, PROBE_EVERY, REPEATED, Silences
+from swarm.flow.silence import (
+    DOUBT_FOR,
+    LASTING_AFTER,
+    MOST_REPEATS,
+    PROBE_EVERY,
+    PROBES_AFTER,
+    Silences,
+)
 
 
 def silent(times: int, now: float = 0.0) -> Silences:
@@ -18,13 +25,13 @@ def silent(times: int, now: float = 0.0) -> Silences:
 
 
 def test_single_silences_change_nothing() -> None:
-    some = silent(FEW - 1)
+    some = silent(LASTING_AFTER - 1)
     assert not some.doubtful(0.0)
-    assert all(some.may_ask(0.0) for _ in range(100))
+    assert all(some.try_probe(0.0) for _ in range(100))
 
 
 def test_after_a_few_in_a_row_everything_goes_by_the_server_for_a_while() -> None:
-    some = silent(FEW)
+    some = silent(LASTING_AFTER)
     assert some.doubtful(DOUBT_FOR - 0.01)
     assert not some.doubtful(DOUBT_FOR)
     some.heard(0.0)
@@ -40,25 +47,25 @@ def test_what_nobody_serves_is_doubted_at_once() -> None:
 
 @given(st.lists(st.floats(0.0, 0.02), min_size=1, max_size=200))
 def test_while_nothing_is_answered_one_asks_for_all(pauses: list[float]) -> None:
-    some, now, asked = silent(MANY), 0.0, 0
+    some, now, asked = silent(PROBES_AFTER), 0.0, 0
     for pause in pauses:
         now += pause
-        asked += some.may_ask(now)
+        asked += some.try_probe(now)
     assert 1 <= asked <= now / PROBE_EVERY + 1
 
 
 def test_the_first_answer_lets_all_ask_again() -> None:
-    some = silent(10 * MANY)
-    assert [some.may_ask(0.0) for _ in range(3)] == [True, False, False]
+    some = silent(10 * PROBES_AFTER)
+    assert [some.try_probe(0.0) for _ in range(3)] == [True, False, False]
     some.heard(0.0)
-    assert all(some.may_ask(0.0) for _ in range(100))
+    assert all(some.try_probe(0.0) for _ in range(100))
 
 
 def test_only_what_was_sent_before_a_lasting_silence_ended_was_swallowed() -> None:
-    some = silent(FEW - 1)
+    some = silent(LASTING_AFTER - 1)
     some.heard(1.0)
     assert not some.swallowed(0.5), "that was no lasting one"
-    some = silent(FEW)
+    some = silent(LASTING_AFTER)
     assert not some.swallowed(0.5), "it is not over"
     some.heard(1.0)
     assert some.swallowed(0.5)
@@ -66,7 +73,7 @@ def test_only_what_was_sent_before_a_lasting_silence_ended_was_swallowed() -> No
 
 
 def test_a_refusal_lets_no_more_be_repeated_at_a_time() -> None:
-    some = silent(FEW)
+    some = silent(LASTING_AFTER)
     some.heard(1.0)
     with some.repeating():
         some.heard(1.1, ok=False)
@@ -74,7 +81,7 @@ def test_a_refusal_lets_no_more_be_repeated_at_a_time() -> None:
 
 
 def test_what_was_swallowed_is_repeated_one_at_a_time_and_more_with_each_answer() -> None:
-    some = silent(FEW)
+    some = silent(LASTING_AFTER)
     some.heard(1.0)
     with some.repeating():
         assert not some.may_repeat()
@@ -86,7 +93,7 @@ def test_what_was_swallowed_is_repeated_one_at_a_time_and_more_with_each_answer(
 
 @given(st.lists(st.sampled_from(["repeat", "answer", "silence"]), max_size=300))
 def test_repeats_are_never_many_and_never_stop(events: list[str]) -> None:
-    some, under_way = silent(FEW), ExitStack()
+    some, under_way = silent(LASTING_AFTER), ExitStack()
     some.heard(1.0)
     most = 0
     for event in events:
@@ -97,6 +104,6 @@ def test_repeats_are_never_many_and_never_stop(events: list[str]) -> None:
         elif some.may_repeat():
             under_way.enter_context(some.repeating())
             most += 1
-            assert most <= REPEATED
+            assert most <= MOST_REPEATS
     under_way.close()
     assert some.may_repeat(), "with none under way, one may always go"

@@ -6,16 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.flow import (
-    Action,
-    Backoff,
-    Hedger,
-    SlidingCount,
-    Usual,
-    Watchdog,
-    ack_wait_for,
-    should_start,
-)
+from swarm.flow.ack_wait import ack_wait_for
+from swarm.flow.backoff import Backoff
+from swarm.flow.budget import should_start
+from swarm.flow.hedge import Hedger
+from swarm.flow.usual import Usual
+from swarm.flow.watchdog import Action, Watchdog
+from swarm.flow.window import SlidingCount
 
 
 def test_work_that_would_probably_end_too_late_is_not_started() -> None:
@@ -124,7 +121,6 @@ def test_a_run_within_its_bound_is_left_alone() -> None:
     dog = Watchdog()
     assert not dog.running("r1", 0.99, 0.001, now=0.0)
     assert not dog.running("r2", 4.9, 0.5, now=0.0)
-    assert dog.bound_s(0.5) == 5.0
 
 
 def test_a_hung_run_is_returned_and_its_worker_restarted_once() -> None:
@@ -141,7 +137,7 @@ def test_a_stalled_loop_returns_what_it_holds() -> None:
     assert dog.loop_late(0.6, now=0.0).actions == (Action.RETURN,)
 
 
-def test_the_third_failure_in_the_window_keeps_it_out_until_reset() -> None:
+def test_the_third_failure_in_the_window_keeps_it_out_for_good() -> None:
     dog = Watchdog(max_failures=3, window_s=60)
     assert not dog.self_test(True, now=0.0)
     assert Action.RESTART in dog.self_test(False, now=0.0).actions
@@ -149,9 +145,6 @@ def test_the_third_failure_in_the_window_keeps_it_out_until_reset() -> None:
     assert dog.self_test(False, now=20.0).actions == (Action.RETURN, Action.STAY_OUT)
     assert dog.out
     assert Action.STAY_OUT in dog.self_test(False, now=500.0).actions
-    dog.reset()
-    assert not dog.out
-    assert Action.RESTART in dog.self_test(False, now=501.0).actions
 
 
 def test_failures_far_apart_never_keep_it_out() -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from swarm.gossip import LAN, Event, Request
 from swarm.gossip.simulation import World
-from swarm.gossip.state import DEAD
 
 ROUND = LAN.interval
 SPOKEN = 100  # rounds
@@ -75,7 +74,7 @@ def test_whose_process_is_said_to_have_ended_is_asked_at_once_and_dead_if_nobody
         ("a", "died", "b"),
         ("c", "died", "b"),
     ], "all know at once, and each has asked itself"
-    assert a._table.nodes["b"].status == DEAD
+    assert a.peer("b", now).state == "dead"
     assert a.detector.ask_now("b", now) == [], "nothing is asked of the dead"
     assert a.detector.ask_now("nobody", now) == []
 

@@ -14,7 +14,7 @@ from real_server import eventually
 from swarm.errors import NoResponders, ResourceExhausted, Status, SwarmError, Unavailable
 from swarm.flow.hedge import Hedger
 from swarm.flow.retry import RetryBudget
-from swarm.flow.silence import DOUBT_FOR, FEW, REPEATED
+from swarm.flow.silence import DOUBT_FOR, LASTING_AFTER, MOST_REPEATS
 from swarm.requests.request import CORE, Ask
 from swarm.services.embedded import EmbeddedServer
 from swarm.wire.hops import Hop
@@ -539,12 +539,12 @@ async def test_a_lane_that_is_silent_keeps_nobody_from_fast_mode(
 async def test_what_fast_mode_loses_is_no_doubt_in_who_serves_durable_requests(desk: Desk) -> None:
     await desk.open(fresh=True)
     gate, now = desk.requester.gate(INFO), time.monotonic()
-    for _ in range(FEW):
+    for _ in range(LASTING_AFTER):
         gate.fast.silent(now)
     assert gate.fast.doubtful(now)
     assert not gate.silences.doubtful(now)
     gate.fast.heard(now)
-    for _ in range(FEW):
+    for _ in range(LASTING_AFTER):
         gate.silences.silent(now)
     assert (await desk.infer(10.0, delivery=CORE)).status is Status.OK
     assert gate.silences.lasting, "an answer of fast mode says nothing of them"
@@ -604,7 +604,7 @@ async def test_what_a_hanging_stage_swallowed_is_asked_again_beside_the_retry_bu
     assert (await desk.infer(30.0, delivery=CORE)).status is Status.OK
     results = await asyncio.wait_for(asyncio.gather(*asking), 20.0)
     assert {result.status for result in results} == {Status.OK}
-    assert most <= REPEATED + 1
+    assert most <= MOST_REPEATS + 1
     assert desk.idle()
 
 

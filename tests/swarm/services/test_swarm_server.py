@@ -144,7 +144,6 @@ async def test_a_start_that_is_cancelled_leaves_no_process(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr(EmbeddedServer, "_announced_port", staticmethod(lambda directory: 0))
     running = EmbeddedServer()
     starting = asyncio.create_task(running.start())
     await eventually(lambda: running.pid != 0)
@@ -157,28 +156,30 @@ async def test_a_start_that_is_cancelled_leaves_no_process(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_PDEATHSIG is Linux's")
-def test_the_server_dies_with_the_process_that_started_it() -> None:
+def test_the_server_dies_with_the_process_that_started_it(tmp_path: Path) -> None:
     code = (
         "import asyncio\n"
         "from swarm.services.embedded import EmbeddedServer\n"
         "async def main():\n"
         "    server = EmbeddedServer()\n"
         "    await server.start()\n"
-        "    print(server.pid, server._directory, flush=True)\n"
+        "    print(server.pid, flush=True)\n"
         "    await asyncio.sleep(60)\n"
         "asyncio.run(main())\n"
     )
-    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+    )
     assert parent.stdout is not None
-    pid, directory = parent.stdout.readline().split()
-    try:
-        assert alive(int(pid))
-        parent.kill()
-        parent.wait(5.0)
-        deadline = time.monotonic() + 5.0
-        while alive(int(pid)):
-            assert time.monotonic() < deadline, "the server outlived its parent"
-            time.sleep(0.01)
-    finally:
-        parent.stdout.close()
-        shutil.rmtree(directory, ignore_errors=True)
+    with parent.stdout:
+        pid = int(parent.stdout.readline())
+    assert alive(pid)
+    parent.kill()
+    parent.wait(5.0)
+    deadline = time.monotonic() + 5.0
+    while alive(pid):
+        assert time.monotonic() < deadline, "the server outlived its parent"
+        time.sleep(0.01)
