@@ -230,7 +230,8 @@ class HandoverPolicy:
             self._give_up(key, hanging, now)
         if self._late >= LATE_IN_A_ROW:
             self._late = 0
-            self._word.add(2 * self._word.seconds)  # the word may take longer now
+            if self._word.seconds < MOST_FOR_SHORT:
+                self._word.add(2 * self._word.seconds)  # the word may take longer now
         return Look(ask, given_up)
 
     def close(self) -> tuple[str, ...]:
