@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from math import inf
@@ -18,13 +18,13 @@ ANSWERS_IN = 0.001  # seconds in which an event loop answers that is not busy
 class Process:
     """A process of this host that does one parcel after the other.
 
-    run: seconds of a run. word_after: seconds between the run's end and its word. stopped: from
-    when to when it is stopped. ends: when it is killed. refuses: from when to when it takes
-    nothing. answers_in: seconds in which it answers the question whether it lives.
+    run: seconds of a run. word_after: seconds between a run's end and its word, of one parcel after
+    the other. stopped: from when to when it is stopped. ends: when it is killed. refuses: from when
+    to when it takes nothing. answers_in: seconds in which it answers the question whether it lives.
     """
 
     run: float = 0.0
-    word_after: float = 0.001
+    word_after: Sequence[float] = (0.001,)
     stopped: tuple[float, float] = (inf, inf)
     ends: float = inf
     refuses: tuple[float, float] = (inf, inf)
@@ -111,7 +111,8 @@ class Host:
             return
         end = process.works_until(max(now, process.free_at), process.run)
         process.free_at = max(process.free_at, end)
-        word = process.works_until(end, process.word_after) if end < inf else inf
+        after = process.word_after[(len(self.fates) - 1) % len(process.word_after)]
+        word = process.works_until(end, after) if end < inf else inf
         self._at(word, lambda then: self._done(key, then))
 
     def _done(self, key: str, now: float) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from swarm.transport.choose import MOST_IN_FLIGHT, Way, choose
+from swarm.transport.stage_sender import MOST_IN_FLIGHT, Way, choose
 
 BEST: dict[str, Any] = {
     "attempt": 1,

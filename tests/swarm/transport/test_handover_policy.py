@@ -14,7 +14,9 @@ from swarm.transport.handover.policy import (
     CROWDED_FOR,
     CROWDED_PATIENCE,
     HANG_PAUSE,
+    LATE_IN_A_ROW,
     LEAST_PATIENCE,
+    MOST_FOR_SHORT,
     MOST_HELD,
     MOST_PATIENCE,
     MOST_WORK_HELD,
@@ -67,11 +69,12 @@ def test_a_parcel_of_which_nothing_is_heard_is_stored_when_its_patience_ends(
     policy: HandoverPolicy,
 ) -> None:
     hand(policy, "a")
-    assert policy.due("a") == policy.next_due == LEAST_PATIENCE
-    before = nextafter(LEAST_PATIENCE, 0.0)
+    late_at = policy.due("a")
+    assert LEAST_PATIENCE < late_at == policy.next_due <= MOST_FOR_SHORT
+    before = nextafter(late_at, 0.0)
     assert (policy.is_due(before), policy.look(before)) == (False, NOTHING)
-    assert policy.is_due(LEAST_PATIENCE)
-    assert policy.look(LEAST_PATIENCE) == Look((), ("a",))
+    assert policy.is_due(late_at)
+    assert policy.look(late_at) == Look((), ("a",))
     assert policy.held == 0
 
 
@@ -258,6 +261,69 @@ def test_messages_that_were_stored_lately_are_before_the_next_one_until_they_are
     assert patience(late, RUN, 1.0 + 1.01 * HANG_PAUSE) == pytest.approx(alone)
 
 
+def words(policy: HandoverPolicy, *seconds: float, since: float = 0.0) -> float:
+    """Lone parcels, each done after so long; the time afterwards."""
+    now = since
+    for number, word in enumerate(seconds):
+        hand(policy, f"{since} {number}", now=now)
+        policy.ended(f"{since} {number}", now + word)
+        now += word
+    return now
+
+
+def test_the_patience_for_short_runs_follows_the_time_that_their_words_usually_take(
+    policy: HandoverPolicy,
+) -> None:
+    assert patience(policy, 0.0) == MOST_FOR_SHORT, "before anything is known"
+    policy.dropped("probe")
+    now = words(policy, *[0.001] * 60)
+    assert patience(policy, 0.0, now) == pytest.approx(0.001 + LEAST_PATIENCE, rel=0.01)
+    policy.dropped("probe")
+    now = words(policy, *[0.001, 0.012] * 20, since=now)
+    assert patience(policy, 0.0, now) == pytest.approx(MOST_FOR_SHORT), "they vary"
+
+
+def test_the_words_of_a_crowd_say_nothing_of_lone_parcels(policy: HandoverPolicy) -> None:
+    now = words(policy, *[0.001] * 60)
+    usual = patience(policy, 0.0, now)
+    policy.dropped("probe")
+    policy.handed("crowded", NEXT, 0.0, now, together=True)
+    policy.ended("crowded", now + 0.050)
+    now += 2 * CROWDED_FOR
+    assert patience(policy, 0.0, now) == pytest.approx(usual)
+
+
+def late(policy: HandoverPolicy, since: float, count: int) -> float:
+    """Lone parcels in a row, each of which is late; the time afterwards."""
+    now = since
+    for _ in range(count):
+        hand(policy, "late", now=now)
+        now = policy.due("late")
+        assert policy.look(now).store == ("late",)
+        now += 0.001
+    return now
+
+
+def test_after_late_parcels_in_a_row_words_are_thought_to_take_longer(
+    policy: HandoverPolicy,
+) -> None:
+    now = words(policy, *[0.004] * 60)
+    usual = patience(policy, 0.0, now)
+    policy.dropped("probe")
+    now = late(policy, now, LATE_IN_A_ROW)
+    assert 1.02 * usual < patience(policy, 0.0, now) <= MOST_FOR_SHORT
+
+
+def test_words_that_are_quick_again_are_soon_expected_quickly_however_long_all_were_late(
+    policy: HandoverPolicy,
+) -> None:
+    now = words(policy, *[0.001] * 60)
+    for _ in range(10_000):
+        now = late(policy, now, LATE_IN_A_ROW) + HANG_PAUSE
+    now = words(policy, *[0.001] * 100, since=now)
+    assert patience(policy, 0.0, now) == pytest.approx(0.001 + LEAST_PATIENCE, rel=0.1)
+
+
 def test_patience_has_an_end_however_long_the_runs(policy: HandoverPolicy) -> None:
     assert patience(policy, 100.0) == MOST_PATIENCE
 
@@ -271,15 +337,15 @@ def test_in_a_crowd_each_parcel_is_waited_for_longer_and_for_a_moment_after_it(
     else:
         hand(policy, *map(str, range(CROWD + 1)))
     crowded = policy.due(str(0 if together else CROWD))
-    assert crowded > LEAST_PATIENCE
+    assert crowded > MOST_FOR_SHORT
     for key in map(str, range(CROWD + 1)):
         policy.ended(key, 0.001)
     still, later = CROWDED_FOR * 0.99, CROWDED_FOR
     hand(policy, "still", now=still)
-    assert policy.due("still") - still > LEAST_PATIENCE
+    assert policy.due("still") - still > MOST_FOR_SHORT
     policy.ended("still", later)
     hand(policy, "later", now=later)
-    assert policy.due("later") - later == pytest.approx(LEAST_PATIENCE)
+    assert policy.due("later") - later <= MOST_FOR_SHORT + 1e-9
 
 
 @pytest.mark.parametrize("last", [2, 3, 8])
@@ -312,9 +378,17 @@ def test_a_process_that_is_silent_for_longer_than_a_run_should_take_is_asked_onc
     assert policy.next_due == pytest.approx(asked_at + ANSWER_WITHIN)
 
 
-def test_short_runs_do_not_make_a_process_seem_silent(policy: HandoverPolicy) -> None:
-    policy.handed("a", NEXT, 0.001, 0.0, together=True)
-    assert policy.next_due == pytest.approx(SILENT_LEAST)
+def test_a_process_of_short_runs_is_silent_only_after_a_while(policy: HandoverPolicy) -> None:
+    hand(policy, *map(str, range(40)), run=0.002)
+    assert policy.due("39") == pytest.approx(SILENT_LEAST)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_parcel_that_is_soon_given_up_anyway_is_not_asked_for(
+    policy: HandoverPolicy, together: bool
+) -> None:
+    policy.handed("a", NEXT, 0.001, 0.0, together)
+    assert policy.look(policy.next_due) == Look((), ("a",))
 
 
 def test_a_requester_which_hears_nothing_of_the_first_stage_waits_for_all_of_them() -> None:
@@ -378,14 +452,44 @@ def test_a_word_of_one_process_does_not_put_off_the_question_to_another(
     assert policy.look(asked_at) == Look((NEXT,), ())
 
 
-def test_a_process_that_lives_and_is_late_rests_for_as_long_as_it_was_waited_for(
+def test_a_process_of_long_runs_that_lives_and_is_late_rests_for_as_long_as_it_was_waited_for(
     policy: HandoverPolicy,
 ) -> None:
     """One run in a hundred takes longer: that must not store the next second of parcels."""
-    waited = patience(policy, 0.010)
-    assert policy.look(waited).store == ("probe",)
-    assert not policy.accepts(OTHER, 0.010, waited + 0.99 * waited)
-    assert policy.accepts(OTHER, 0.010, 2 * waited + 1e-9)
+    now = waited = 0.0
+    for number in range(LATE_IN_A_ROW):
+        assert policy.accepts(OTHER, 0.1, now), f"after {number} in a row"
+        now += 10.0
+        waited = patience(policy, 0.1, now)
+        now += waited
+        assert policy.look(now).store == ("probe",)
+    assert not policy.accepts(OTHER, 0.1, now + 0.99 * waited)
+    assert policy.accepts(OTHER, 0.1, now + 1.01 * waited)
+
+
+def test_a_process_of_short_runs_that_is_late_again_and_again_rests_for_a_second(
+    policy: HandoverPolicy,
+) -> None:
+    """Its event loop waits for a processor, or it hangs."""
+    now = late(policy, 0.0, LATE_IN_A_ROW)
+    assert rest(policy, now) == pytest.approx(HANG_PAUSE, rel=0.01)
+
+
+def test_a_burst_that_is_late_is_late_once(policy: HandoverPolicy) -> None:
+    for number in range(10):
+        policy.handed(str(number), NEXT, 0.0, 0.0, together=True)
+    assert len(policy.look(CROWDED_PATIENCE).store) == 10
+    assert policy.accepts(NEXT, 0.0, CROWDED_PATIENCE)
+
+
+def test_a_word_in_time_between_late_parcels_makes_their_count_begin_anew(
+    policy: HandoverPolicy,
+) -> None:
+    now = 0.0
+    for _ in range(5):
+        now = late(policy, now, LATE_IN_A_ROW - 1)
+        now = words(policy, 0.001, since=now)
+    assert policy.accepts(NEXT, 0.0, now)
 
 
 def test_an_answer_that_comes_when_nothing_is_held_changes_nothing(

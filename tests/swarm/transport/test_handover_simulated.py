@@ -20,13 +20,44 @@ def test_a_short_run_may_take_a_little_longer_than_usual(monkeypatch: Patch) -> 
     """A killed process, too, keeps its socket for some milliseconds."""
 
     def in_vain() -> int:
-        run = host(Process(run=0.0001, word_after=0.008))
-        run.send_at(every(0.050, 1.0))
+        run = host(Process(run=0.0001, word_after=[*[0.001] * 30, 0.008]))
+        run.send_at(every(0.050, 2.0))
         return len(stored(run.run()))
 
     assert in_vain() == 0
     monkeypatch.setattr(policy, "LEAST_PATIENCE", 0.001)
     assert in_vain() > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("MOST_FOR_SHORT", 0.0, [0.015]),
+        ("USUAL_DEVIATIONS", 0, [0.001, 0.001, 0.017]),
+    ],
+)
+def test_the_words_of_short_runs_may_take_as_long_as_they_usually_do(
+    monkeypatch: Patch, name: str, value: float, words: list[float]
+) -> None:
+    def in_vain() -> int:
+        run = host(Process(run=0.0001, word_after=words))
+        run.send_at(every(0.050, 3.0))
+        return len(stored(run.run()))
+
+    assert in_vain() == 0
+    monkeypatch.setattr(policy, name, value)
+    assert in_vain() > 0
+
+
+def test_one_late_parcel_does_not_store_those_that_follow(monkeypatch: Patch) -> None:
+    def not_handed() -> int:
+        run = host(Process(run=0.0001, word_after=[*[0.001] * 19, 0.050]))
+        run.send_at(every(0.010, 4.0))
+        return sum(not fate.handed for fate in run.run())
+
+    assert not_handed() == 0
+    monkeypatch.setattr(policy, "LATE_IN_A_ROW", 1)
+    assert not_handed() > 200
 
 
 def test_a_parcel_waits_two_seconds_at_most_for_a_process_that_lives(monkeypatch: Patch) -> None:
@@ -50,7 +81,7 @@ def test_in_a_crowd_event_loops_wait_for_each_other_and_nothing_is_stored_for_it
     """Words come after 30 ms while five parcels are under way, and for a while after."""
 
     def in_vain() -> int:
-        run = host(Process(run=0.0001, word_after=0.030))
+        run = host(Process(run=0.0001, word_after=[0.030]))
         run.policy.handed("before", run.peer, 0.0, 0.0, together=name == "CROWDED_FOR")
         run.policy.ended("before", 0.001)
         if name == "CROWDED_FOR":
@@ -107,8 +138,9 @@ def test_a_stopped_process_of_long_runs_is_found_out_within_two_runs(
 
 def test_a_process_of_short_runs_is_not_asked_for_nothing(monkeypatch: Patch) -> None:
     def questions() -> int:
-        run = host(Process(run=0.001, word_after=0.012))
-        run.send_at([t for at in every(0.2, 2.0) for t in [at] * 6], together=True)
+        # Twice the usual time; each word is a sign of life.
+        run = host(Process(run=0.004), usual=0.002)
+        run.send_at([t for at in every(0.5, 5.0) for t in [at] * 40], together=True)
         assert stored(run.run()) == []
         return run.questions
 
@@ -177,7 +209,7 @@ def test_every_parcel_is_safe_soon_whatever_its_process_does(run_s: float, troub
         case "stops":
             process.stopped = (1.0, 2.5)
         case "is slow":
-            process.word_after = 4 * run_s
+            process.word_after = [4 * run_s]
         case "dies":
             process.ends = 1.0
         case "refuses":
