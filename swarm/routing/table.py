@@ -122,7 +122,7 @@ class RoutingTable:
         route.policy.sent(route.lane, route.request, now)
 
     def done(self, route: Route, now: float, latency_s: float, ok: bool) -> None:
-        """The request ended at `now`, `latency_s` seconds after it was sent. Call once per `sent`."""
+        """The request ended at `now`, `latency_s` seconds after `sent`. Call once per `sent`."""
         route.policy.done(route.lane, route.request, now, latency_s, ok)
 
     def take_events(self) -> list[tuple[str, int, object]]:

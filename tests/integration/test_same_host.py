@@ -60,9 +60,11 @@ def rest(local: LocalMesh) -> None:
     local.mesh.placement.forget()
 
 
-def remembered(local: LocalMesh) -> set[str]:
+def remembered(local: LocalMesh, model: str = "digits") -> set[str]:
     """The inboxes of the nodes that the client knows of."""
-    return {heard.peer.inbox for heard in local.mesh.hosts._nodes.values()}
+    stages = range(1, len(ROLES) + 1)
+    peers = [peer for stage in stages for peer in local.mesh.hosts.serving(model, "1", stage)]
+    return {peer.inbox for peer in peers}
 
 
 async def known_near(local: LocalMesh) -> None:
@@ -138,7 +140,8 @@ async def test_what_lanes_had_first_does_not_keep_there_what_follows() -> None:
         by_lanes = []
         for _ in range(5):  # a machine that stands still for a moment makes them store for a second
             rest(local)
-            local.mesh.hosts._nodes.clear()
+            for inbox in remembered(local, "chain"):
+                local.mesh.hosts.gone(inbox)
             before = await stored(local, "chain")
             await asyncio.gather(*(keep_asking(local, 12) for _ in range(8)))
             by_lanes.append(await stored(local, "chain") - before)
