@@ -53,7 +53,7 @@ def decide(
     arrivals_per_s: float,
     run_s: float,
 ) -> Run[Key] | Wait:
-    """What a lane does at `now` (seconds): pure, called at each arrival, finish and `until`.
+    """Whether a lane runs or waits at `now` (seconds). Ask at each arrival, finish and `until`.
 
     idle_workers: workers free to run. max_batch: most requests in one run, >= 1.
     max_wait_s: most seconds that a request is held back on purpose; 0 never holds back.
