@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Generic, TypeVar
 
-from swarm.flow.usual import Usual
+from swarm.flow.latency import Usual
 
 Item = TypeVar("Item")
 Key = TypeVar("Key", bound=Hashable)

@@ -17,9 +17,9 @@ from functools import partial
 from swarm.errors import DeadlineExceeded, DecodeError, Status, SwarmError, Unavailable
 from swarm.flow.backoff import Backoff
 from swarm.flow.hedge import Hedger
+from swarm.flow.latency import Usual
 from swarm.flow.retry import RetryBudget
 from swarm.flow.silence import Silences
-from swarm.flow.usual import Usual
 from swarm.link import LinkMessage
 from swarm.local.compact import decode_result
 from swarm.model import ModelInfo

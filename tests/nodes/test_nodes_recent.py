@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-
 from nodes.stage.recent import MOST, REMEMBERED, Recent
 
 

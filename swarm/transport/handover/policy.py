@@ -22,7 +22,7 @@ from math import inf
 from typing import NamedTuple
 
 from swarm.flow.backoff import Backoff
-from swarm.flow.usual import Usual
+from swarm.flow.latency import Usual
 
 # Seconds of patience beside the runs. A killed process keeps its sockets until its memory is freed,
 # and its lane would give it the message again, for an ack_wait. Measured: with 1 ms that happened

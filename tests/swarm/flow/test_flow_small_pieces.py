@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from swarm.flow.ack_wait import ack_wait_for
 from swarm.flow.backoff import Backoff
 from swarm.flow.hedge import Hedger
-from swarm.flow.usual import Usual
+from swarm.flow.latency import Usual
 from swarm.flow.watchdog import Action, Watchdog
 from swarm.flow.window import SlidingCount
 

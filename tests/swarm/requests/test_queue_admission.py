@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.requests.admission import QueueAdmission, Decision
+from swarm.requests.admission import Decision, QueueAdmission
 
 SERVICE_S = (0.004, 0.005, 0.003)
 CAPACITY = 1 / max(SERVICE_S)
