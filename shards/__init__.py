@@ -1,7 +1,8 @@
-"""The models: graph, cuts, split, manifest, runtimes. Knows no network.
+"""The models: graphs, cuts, shards, manifests, runtimes. Knows no network.
 
-Names are loaded on first use: a device that only runs shards never imports `onnx`. The function
-that splits is `shards.split.split.split`: one name cannot be both the function and its package.
+Names are loaded on first use, so a device that only runs shards never imports `onnx`. The function
+that splits a model is `shards.split.split.split`: it is not in this list, because the name
+`shards.split` belongs to its package.
 """
 
 from __future__ import annotations
@@ -22,17 +23,18 @@ if TYPE_CHECKING:
         SplitError,
     )
     from shards.manifest import Manifest, Shard, TensorSpec, read_dir, write_dir
-    from shards.runtimes.load import StageRuntime, load_lighter, load_stage
+    from shards.runtimes.load import load_lighter, load_stage
     from shards.runtimes.ort import OrtRuntime
     from shards.runtimes.runtime import CancelToken, Runtime
+    from shards.runtimes.stage import StageRuntime
     from shards.split.split import SplitResult
 
 # From 1.29 on, the official wheels of ONNX Runtime send usage data to their maker, and keep it in a
-# database in the user's cache folder until they can. No device of a fleet does so unasked. It is
-# read when the library is loaded; `disable_telemetry_events` comes too late, and did not stop it.
+# database in the user's cache folder until then. A device of a fleet must not do so unasked. The
+# library reads this variable when it is loaded; its `disable_telemetry_events` comes too late.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
-_HOME = {
+_MODULE_OF_NAME = {
     "ArtifactError": "errors",
     "CancelToken": "runtimes.runtime",
     "InputError": "errors",
@@ -47,7 +49,7 @@ _HOME = {
     "ShardsError": "errors",
     "SplitError": "errors",
     "SplitResult": "split.split",
-    "StageRuntime": "runtimes.load",
+    "StageRuntime": "runtimes.stage",
     "TensorSpec": "manifest",
     "load_lighter": "runtimes.load",
     "load_stage": "runtimes.load",
@@ -80,10 +82,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOME.get(name)
-    if home is None:
+    module = _MODULE_OF_NAME.get(name)
+    if module is None:
         raise AttributeError(f"module 'shards' has no attribute {name!r}")
-    value = getattr(import_module(f".{home}", __name__), name)
+    value = getattr(import_module(f"shards.{module}"), name)
     globals()[name] = value
     return value
 

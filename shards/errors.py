@@ -1,11 +1,11 @@
-"""What can go wrong with a model, and nothing else.
+"""The errors of this package.
 
 ShardsError
-├── ModelError            a graph that cannot be used, and why
-│   └── SplitError        a graph that cannot be split as asked
+├── ModelError            a model that cannot be used
+│   └── SplitError        a model that cannot be split as asked
 ├── ManifestError         a manifest that cannot be read
-├── ArtifactError         a file that is missing or not the one the manifest names
-├── InputError            tensors that do not fit what a run needs
+├── ArtifactError         a missing file, or a file with another hash than in the manifest
+├── InputError            tensors that do not fit a stage's inputs
 └── RunError              the runtime failed on valid tensors
     └── RunTerminated     the run was cancelled or ran out of time
 """
@@ -14,17 +14,17 @@ from __future__ import annotations
 
 
 class ShardsError(Exception):
-    """Base of every error that this package raises on purpose."""
+    """Base of all errors of this package."""
 
 
 class ModelError(ShardsError):
-    """The model is invalid or uses something unsupported; the message says what and where."""
+    """The model is invalid or unsupported; the message names the place and the reason."""
 
 
 class SplitError(ModelError):
-    """The model is fine, but cannot be split as asked.
+    """The model is valid, but cannot be split as asked.
 
-    `possible` is the largest number of stages the graph allows, where that is known.
+    `possible` is the largest number of stages that the graph allows, None where it is unknown.
     """
 
     def __init__(self, message: str, *, possible: int | None = None) -> None:
@@ -37,11 +37,11 @@ class ManifestError(ShardsError):
 
 
 class ArtifactError(ShardsError):
-    """An artifact is missing, or its bytes are not the ones the manifest names."""
+    """An artifact (a file of a model version) is missing, or has another hash than it should."""
 
 
 class InputError(ShardsError):
-    """A tensor does not fit: `name`, what was `expected`, what was `got`."""
+    """The tensor `name` does not fit: `expected` and `got` describe datatype and shape."""
 
     def __init__(self, name: str, expected: str, got: str) -> None:
         super().__init__(f"tensor {name!r}: expected {expected}, got {got}")
@@ -51,7 +51,7 @@ class InputError(ShardsError):
 
 
 class RunError(ShardsError):
-    """The runtime failed although the inputs fit."""
+    """The runtime failed although the inputs fit, or it is closed."""
 
 
 class RunTerminated(RunError):

@@ -1,6 +1,7 @@
-"""The manifest of a model version, and a version as a folder: artifacts, manifest last.
+"""A model version as a folder: its artifacts, and the manifest that describes them.
 
-The dataclasses live in `schema` and `specs`; import them from here.
+The dataclasses of the manifest are defined in `shards.schema` and `shards.specs`, and are imported
+from here.
 """
 
 from __future__ import annotations
@@ -39,12 +40,15 @@ def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def verify(data: bytes, digest: str, what: str = "artifact") -> bytes:
-    """Return `data` if its SHA-256 is `digest`. Raises ArtifactError otherwise."""
+def verify(data: bytes, digest: str, title: str) -> bytes:
+    """Return `data` if its SHA-256 is `digest`.
+
+    Raises ArtifactError otherwise, which names the artifact by `title`.
+    """
     actual = sha256(data)
     if actual != digest:
         raise ArtifactError(
-            f"{what} has SHA-256 {actual}, the manifest names {digest}: "
+            f"{title} has SHA-256 {actual}, the manifest names {digest}: "
             "it was changed or cut short, fetch or push it again"
         )
     return data
@@ -53,10 +57,10 @@ def verify(data: bytes, digest: str, what: str = "artifact") -> bytes:
 def write_dir(
     directory: str | os.PathLike[str], manifest: Manifest, files: Mapping[str, bytes]
 ) -> None:
-    """Write a whole version into a new folder, so that it is there completely or not at all.
+    """Write a whole version into a new folder. The folder appears complete or not at all.
 
-    Raises ArtifactError when the files are not those of the manifest or the folder holds one
-    already: versions are immutable.
+    `files` are the artifacts by name. Raises ArtifactError when an artifact is missing or changed,
+    and when the folder is not empty: versions are immutable.
     """
     target = Path(directory)
     missing = set(manifest.files()) - files.keys()
@@ -69,7 +73,8 @@ def write_dir(
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
-        temporary.chmod(0o755)  # mkdtemp's 0700 would lock out the service that reads it.
+        # `mkdtemp` gives the folder to one user only; the service that reads it may be another.
+        temporary.chmod(0o755)
         for name in manifest.files():
             _write(temporary / name, files[name])
         _write(temporary / FILE_NAME, manifest.to_json())
@@ -80,10 +85,10 @@ def write_dir(
 
 
 def read_dir(directory: str | os.PathLike[str]) -> tuple[Manifest, Callable[[str], bytes]]:
-    """The manifest of a folder, and a function that reads and verifies one of its artifacts.
+    """The manifest of a folder, and a function from a file name to a verified artifact.
 
-    Raises ArtifactError when the folder has no manifest, ManifestError when it is malformed; the
-    function raises ArtifactError for missing or changed files.
+    Raises ArtifactError when the folder has no manifest, and ManifestError when the manifest is
+    malformed. The function raises ArtifactError for a missing or changed file.
     """
     source = Path(directory)
     try:
@@ -105,6 +110,7 @@ def read_dir(directory: str | os.PathLike[str]) -> tuple[Manifest, Callable[[str
 
 
 def _digests(manifest: Manifest) -> dict[str, str]:
+    """The SHA-256 of each artifact, by file name."""
     digests = {shard.file: shard.sha256 for shard in manifest.shards if shard.file}
     if manifest.lighter:
         digests[manifest.lighter.file] = manifest.lighter.sha256
@@ -112,6 +118,7 @@ def _digests(manifest: Manifest) -> dict[str, str]:
 
 
 def _write(path: Path, data: bytes) -> None:
+    """Write a file and wait until it is on the disk."""
     with path.open("wb") as handle:
         handle.write(data)
         handle.flush()

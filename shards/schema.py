@@ -1,7 +1,8 @@
-"""What one version of a model consists of: shards, tensors between them, hashes, timings.
+"""The manifest of a model version: its shards, the tensors between them, hashes, timings.
 
-A manifest is JSON, so that any language can read one; unknown fields are ignored, so that a
-newer splitter can add some. This module needs no ONNX: it is what a device reads first.
+A manifest is JSON, so that any language can read it. Unknown fields are ignored, so that a newer
+splitter can add some. A device reads the manifest before anything else, so this module does not
+need ONNX. `shards/README.md` lists the fields.
 """
 
 from __future__ import annotations
@@ -16,17 +17,21 @@ from typing import Any
 from shards.errors import ManifestError
 from shards.specs import TensorSpec
 
+# The version of the manifest's format. A reader refuses another one.
 FORMAT = 1
 FILE_NAME = "manifest.json"
 _TOKEN = re.compile(r"[A-Za-z0-9_-]+")
-# Files lie next to the manifest: a name that climbs out of the folder is an attack or a mistake.
+# Files lie beside the manifest. A name that leads out of the folder is an attack or a mistake.
 _FILE = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
 class LighterModel:
-    """A whole, lighter model that answers when the budget would be missed (`degraded`)."""
+    """A whole, lighter model. It answers, `degraded`, when the mesh would miss the budget.
+
+    `file` and `sha256` name its artifact, which has `bytes` bytes.
+    """
 
     file: str
     sha256: str
@@ -37,12 +42,12 @@ class LighterModel:
 class Shard:
     """The layers `[start, end)` of the fused graph's sorted nodes, run as one stage.
 
-    Stage 0 is the edge's own shard; stages 1..n follow in pipeline order. `inputs` and `outputs`
-    are the runtime session's; `receives` (inputs and carries) is everything that must arrive,
-    `sends` everything that leaves: the next cut's live set, or the model's outputs. `carries`
-    names the tensors that are passed on without being changed. A stage without layers has
-    `file == ""`: it passes everything through. `compute_ms` is a median at batch 1, measured
-    where the model was split; 0 where nothing was measured.
+    Stage 0 is the edge's own; stages 1..n follow in pipeline order. `inputs` and `outputs` are
+    those of the model in `file`. `receives` is everything that must arrive: the inputs, and the
+    tensors in `carries`, which are passed on unchanged. `sends` is everything that leaves: the
+    tensors that cross the next cut, or the model's outputs. A stage without layers has no file
+    (`file == ""`) and passes all tensors on. `compute_ms` is the median time of a run at batch 1 on
+    the machine that split the model, 0 where nothing was measured.
     """
 
     stage: int
@@ -57,15 +62,16 @@ class Shard:
     receives: tuple[TensorSpec, ...]
     sends: tuple[TensorSpec, ...]
     compute_ms: float = 0.0
-    self_test: None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """One immutable version of a model. `shards` are ordered by stage.
 
-    `batchable`: every tensor that enters, leaves or crosses a cut has a dynamic batch axis 0.
-    `extra` is free: the splitter leaves there what a loader may use (`examples`, `tolerance`).
+    `batchable` says that axis 0 of every tensor that enters, leaves or crosses a cut is a dynamic
+    batch axis. `lighter` is the model for degraded answers, if there is one. `fusion` is the
+    optimisation level at which the model was fused before it was cut. `extra` has no fixed fields:
+    the splitter leaves hints there for the loader (`examples`, `tolerance`).
     """
 
     model: str
@@ -84,16 +90,11 @@ class Manifest:
 
     @property
     def stages(self) -> int:
-        """How many stages the mesh runs; the edge's own (stage 0) is not one of them."""
+        """How many stages the mesh runs, without the edge's own (stage 0)."""
         return sum(1 for shard in self.shards if shard.stage > 0)
 
-    @property
-    def has_edge(self) -> bool:
-        """Whether the edge runs the first layers itself."""
-        return any(shard.stage == 0 for shard in self.shards)
-
     def shard(self, stage: int) -> Shard:
-        """The shard of one stage. Raises ManifestError when there is none."""
+        """The shard of one stage. Raises ManifestError when there is no such stage."""
         for shard in self.shards:
             if shard.stage == stage:
                 return shard
@@ -106,7 +107,7 @@ class Manifest:
         return (*names, *((self.lighter.file,) if self.lighter else ()))
 
     def to_json(self) -> bytes:
-        """UTF-8 JSON, stable for equal manifests."""
+        """The manifest as UTF-8 JSON. Equal manifests give equal bytes."""
         raw = {
             "format": self.format,
             "model": self.model,
@@ -163,15 +164,21 @@ class Manifest:
         return manifest
 
 
-def check_token(what: str, value: object) -> str:
-    """A name that may become a subject's token or a folder. Raises ManifestError."""
+def check_token(title: str, value: object) -> str:
+    """Return the value if it may be a token of a subject, or a folder's name.
+
+    Raises ManifestError otherwise, which names the value by `title`.
+    """
     if not isinstance(value, str) or not _TOKEN.fullmatch(value):
-        raise ManifestError(f"{what} {value!r} must be made of letters, digits, '-' and '_'")
+        raise ManifestError(f"{title} {value!r} must be made of letters, digits, '-' and '_'")
     return value
 
 
 def _check_chain(manifest: Manifest) -> None:
-    """What a stage sends is what the next one receives; stages count up from 0 or 1."""
+    """Raise ManifestError unless the stages form one pipeline from the inputs to the outputs.
+
+    Stages count up from 0 or 1. Each stage sends exactly the tensors that the next one receives.
+    """
     shards = manifest.shards
     if not shards or not manifest.stages:
         raise ManifestError("the manifest has no stages")
@@ -213,7 +220,6 @@ def _shard_to_dict(shard: Shard) -> dict[str, Any]:
         "receives": [spec.to_dict() for spec in shard.receives],
         "sends": [spec.to_dict() for spec in shard.sends],
         "compute_ms": shard.compute_ms,
-        "self_test": None,
     }
 
 
@@ -249,6 +255,7 @@ def _lighter(raw: object) -> LighterModel:
 
 
 def _specs(raw: Mapping[str, Any], key: str) -> tuple[TensorSpec, ...]:
+    """A field that lists tensor specifications, each name once. Raises ManifestError."""
     items: Sequence[object] = _get(raw, key, list)
     specs = tuple(TensorSpec.from_dict(item) for item in items)
     if len({spec.name for spec in specs}) != len(specs):
@@ -257,6 +264,7 @@ def _specs(raw: Mapping[str, Any], key: str) -> tuple[TensorSpec, ...]:
 
 
 def _digest(raw: Mapping[str, Any], key: str) -> str:
+    """A field that holds a SHA-256. Raises ManifestError."""
     value = _get(raw, key, str)
     if not _SHA256.fullmatch(value):
         raise ManifestError(f"manifest field {key!r} is not a SHA-256 in hexadecimal")
@@ -264,12 +272,14 @@ def _digest(raw: Mapping[str, Any], key: str) -> str:
 
 
 def _file(name: str) -> str:
+    """The name, if it is a plain file name. Raises ManifestError."""
     if not _FILE.fullmatch(name) or name == FILE_NAME:
         raise ManifestError(f"{name!r} is not a plain file name")
     return name
 
 
 def _get(raw: Mapping[str, Any], key: str, kind: type | tuple[type, ...]) -> Any:
+    """A field of this type; a boolean is no number. Raises ManifestError."""
     value = raw.get(key)
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         names = kind.__name__ if isinstance(kind, type) else "number"

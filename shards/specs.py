@@ -1,10 +1,10 @@
-"""Tensor specifications, by the names of the Open Inference Protocol."""
+"""Tensor specifications, with the datatype names of the Open Inference Protocol."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from shards.errors import ManifestError
 
 # https://github.com/open-inference/open-inference-protocol, "Tensor Data Types". BF16 and BYTES
-# are left out: numpy has no such fixed-size type, so no runtime here could be fed with one.
+# are missing: numpy has no such type of a fixed size, so no runtime could be fed with one.
 DTYPES: Mapping[str, np.dtype[Any]] = {
     "BOOL": np.dtype(np.bool_),
     "UINT8": np.dtype(np.uint8),
@@ -29,7 +29,7 @@ DTYPES: Mapping[str, np.dtype[Any]] = {
 }
 DATATYPES: Mapping[np.dtype[Any], str] = {dtype: name for name, dtype in DTYPES.items()}
 
-# ONNX Runtime's names of the same types (`NodeArg.type`).
+# From ONNX Runtime's names of these types (`NodeArg.type`).
 ORT_TYPES: Mapping[str, str] = {
     "tensor(bool)": "BOOL",
     "tensor(uint8)": "UINT8",
@@ -50,19 +50,20 @@ ORT_TYPES: Mapping[str, str] = {
 class TensorSpec:
     """Name, datatype and shape of one tensor.
 
-    `shape` holds -1 for a dynamic dimension; `batch` says that axis 0 is a dynamic batch axis:
-    rows are independent samples, so requests may be concatenated along it.
+    `datatype` is one of `DTYPES`; another one raises KeyError. `shape` holds -1 for a dynamic
+    dimension. `batch` says that axis 0 is a dynamic batch axis: its rows are independent samples,
+    so requests may be concatenated along it. `dtype` is the numpy type in native byte order.
     """
 
     name: str
     datatype: str
     shape: tuple[int, ...]
     batch: bool = False
+    # A field, not a property: each run of a stage compares it with the tensors that arrive.
+    dtype: np.dtype[Any] = field(init=False, compare=False, repr=False)
 
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The numpy type (native byte order)."""
-        return DTYPES[self.datatype]
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", DTYPES[self.datatype])
 
     @property
     def nbytes(self) -> int:
@@ -73,7 +74,7 @@ class TensorSpec:
         return f"{self.datatype}[{','.join('?' if d == -1 else str(d) for d in self.shape)}]"
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON form; `batch` is left out when false."""
+        """The form for JSON. `batch` is left out when false."""
         out: dict[str, Any] = {
             "name": self.name,
             "datatype": self.datatype,
@@ -83,7 +84,7 @@ class TensorSpec:
 
     @classmethod
     def from_dict(cls, raw: object) -> TensorSpec:
-        """The reverse of `to_dict`. Raises ManifestError."""
+        """The specification that `to_dict` wrote. Raises ManifestError for anything else."""
         if not isinstance(raw, Mapping):
             raise ManifestError(f"a tensor specification is an object, not {type(raw).__name__}")
         name, datatype, shape = raw.get("name"), raw.get("datatype"), raw.get("shape")
@@ -102,5 +103,5 @@ class TensorSpec:
 
 
 def spec_of(name: str, array: np.ndarray) -> TensorSpec:
-    """The specification that exactly this array has. Raises KeyError for unsupported types."""
+    """An array's specification, no axis dynamic. Raises KeyError for unsupported types."""
     return TensorSpec(name, DATATYPES[array.dtype], array.shape)

@@ -14,7 +14,10 @@ RESAMPLE_AFTER = 60.0  # seconds; crystals drift by some 20 ppm, 1.2 ms a minute
 
 
 class ServerClock:
-    """Times in nanoseconds; `now` is `time.monotonic_ns()` of this process."""
+    """Learns the server's clock from samples.
+
+    Times in nanoseconds; `now` is `time.monotonic_ns()` of this process.
+    """
 
     def __init__(self) -> None:
         self._offset: int | None = None
@@ -30,7 +33,10 @@ class ServerClock:
             self._trip, self._sampled = trip, received
 
     def age(self, stored: int, now: int) -> int:
-        """How long ago, in ns, the server stored what it stamped `stored`; at least 0."""
+        """How long ago, in ns, the server stored a message stamped `stored`; at least 0.
+
+        0 as long as no sample was taken.
+        """
         if self._offset is None:
             return 0
         return max(0, now + self._offset - stored)

@@ -1,7 +1,7 @@
 """The settings of one program: flags > environment > TOML file > defaults, by argparse alone.
 
-A node stays for months on a small device. The library behind `swarm` would cost each of them
-10 MB and a third of its start, for a help text that it prints once.
+A node runs for months on a small device. The library behind `swarm` would cost each node 10 MB and
+a third of its start, for a help text that is printed once.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ FALSE = ("0", "false", "f", "no", "n", "off")
 class Flag:
     """One setting. `name` is its key in the file and, after a prefix, in the environment.
 
-    Its type is that of `default`; None is a text that must be given. least, most: bounds,
-    inclusive. spelled: the flags, when they are not `--name`. A switch that is on by default,
-    or `negatable`, has a `--no-name` too.
+    default: its type is the setting's; None stands for a text that must be given. least, most:
+    bounds, inclusive. spelled: the flags, where they are not `--name`. A switch that is on by
+    default, or `negatable`, has a `--no-name` too.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Flag:
         return self.spelled or ("--" + self.name.replace("_", "-"),)
 
     def convert(self, value: object) -> object:
-        """A value as it was found: text from outside, or what TOML holds. Raises `ValueError`."""
+        """The setting's value, of a text or of a TOML file's value. Raises `ValueError`."""
         if isinstance(self.default, bool):
             return _switch(value)
         if self.default is None or isinstance(self.default, str):
@@ -92,7 +92,7 @@ def parse(
         allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    config = Flag("config", "", "A TOML file of settings.")
+    config = Flag("config", "", "A TOML file with these settings as keys.")
     for flag in (*flags, config):
         _add(parser, flag, prefix)
     given: dict[str, Any] = vars(parser.parse_args(arguments))
@@ -122,7 +122,7 @@ def parse(
 
 
 def _add(parser: argparse.ArgumentParser, flag: Flag, prefix: str) -> None:
-    """Texts stay texts here: they are converted with all the others."""
+    """Declare a flag. Its value stays a text: `convert` reads flags, environment and file alike."""
     about = [prefix + flag.name.upper()]
     if flag.default is None:
         about.append("required")
@@ -143,8 +143,9 @@ def _add(parser: argparse.ArgumentParser, flag: Flag, prefix: str) -> None:
 
 
 def read_settings(path: str, known: Set[str]) -> dict[str, Any]:
-    """The settings in a TOML file; `-` and `_` are the same in its keys. Raises `ValueError` for
-    a file that is none, and for settings that are not `known`."""
+    """The settings in a TOML file; `-` and `_` are the same in its keys.
+
+    Raises `ValueError` for a file that is not TOML, and for settings that are not `known`."""
     import tomllib
 
     try:

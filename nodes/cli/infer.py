@@ -10,7 +10,8 @@ import numpy as np
 from rich.table import Table
 
 import swarm
-from nodes.cli.console import duration, guarded, out, print_json
+from nodes.console import delivery as delivery_of
+from nodes.console import duration, guarded, out, print_json
 from swarm.errors import InvalidArgument, Status, error_for
 from swarm.wire.messages import Result
 from swarm.wire.tensors import datatype_of
@@ -28,7 +29,7 @@ def read_inputs(path: str) -> dict[str, np.ndarray]:
         ) from None
 
 
-def run_infer(
+def run_infer(  # an argument for each of the command's options
     model: str,
     source: str,
     output: str,
@@ -40,10 +41,12 @@ def run_infer(
     delivery: str,
     as_json: bool,
 ) -> int:
+    """`swarm infer`; returns its exit code."""
+
     async def main() -> int:
-        inputs, seconds = read_inputs(source), duration(budget)
+        inputs, seconds, way = read_inputs(source), duration(budget), delivery_of(delivery)
         async with swarm.connect(nats, mesh, agent="swarm-infer") as client:
-            results = await ask_many(client, model, inputs, seconds, repeat, concurrency, delivery)
+            results = await ask_many(client, model, inputs, seconds, repeat, concurrency, way)
         answered = [r for r in results if r.status is Status.OK]
         if answered and output:
             np.savez(output, **answered[-1].outputs)  # type: ignore[arg-type]
@@ -67,9 +70,11 @@ async def ask_many(
     budget: float,
     repeat: int,
     concurrency: int,
-    delivery: str = "durable",
+    delivery: str,
 ) -> list[Result]:
-    """`repeat` requests, `concurrency` at a time; failures are results too."""
+    """Send `repeat` requests, `concurrency` at a time; failures are results too.
+
+    budget: seconds for each request."""
     results: list[Result] = []
     remaining = iter(range(repeat))
 
@@ -84,7 +89,7 @@ async def ask_many(
 
 
 def summary(results: list[Result], with_outputs: bool) -> dict[str, Any]:
-    """What `--json` prints: the last result, and percentiles over all."""
+    """The document of `--json`: the last result, and percentiles over all, milliseconds."""
     last = results[-1]
     latencies = np.array([r.latency for r in results]) * 1e3
     doc: dict[str, Any] = {
@@ -94,7 +99,7 @@ def summary(results: list[Result], with_outputs: bool) -> dict[str, Any]:
         "status": str(last.status),
         "degraded": last.degraded,
         "latency_ms": round(last.latency * 1e3, 3),
-        "hops": [hop.as_doc() for hop in last.hops],
+        "hops": [hop.as_json() for hop in last.hops],
         "requests": len(results),
         "answered": sum(r.status is Status.OK for r in results),
         "p50_ms": round(float(np.percentile(latencies, 50)), 3),
@@ -116,7 +121,7 @@ def summary(results: list[Result], with_outputs: bool) -> dict[str, Any]:
 
 
 def show(results: list[Result], output: str) -> None:
-    """For people: the outputs, and where the time went."""
+    """Print the outputs, and where the time went."""
     last = next(r for r in reversed(results) if r.status is Status.OK)
     for name, array in last.outputs.items():
         text = np.array2string(array, precision=5, threshold=40, edgeitems=4)

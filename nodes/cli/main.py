@@ -1,5 +1,7 @@
-"""`swarm`: the command line. Commands import what they need when they run, so that
-`swarm --help` answers at once."""
+"""`swarm`: the command line.
+
+Each command imports its work when it runs, so that `swarm --help` answers at once.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from nodes.bench.cli import register
+from nodes.cli.bench import register
 from nodes.cli.settings import settings_callback
 
 app = typer.Typer(
@@ -17,29 +19,82 @@ app = typer.Typer(
     help="Run one neural network across a fleet of edge devices, over NATS.",
     context_settings={"auto_envvar_prefix": "SWARM"},
 )
-model_app = typer.Typer(no_args_is_help=True, help="Split models, and keep them in the mesh.")
-bench_app = typer.Typer(no_args_is_help=True, help="Measure, as ratios in one run.")
+model_app = typer.Typer(
+    no_args_is_help=True, help="Split models, put them into the mesh, choose the version that runs."
+)
+bench_app = typer.Typer(
+    no_args_is_help=True,
+    help="Measure the mesh beside other systems in one run: ratios hold across machines.",
+)
 app.add_typer(model_app, name="model")
 app.add_typer(bench_app, name="bench")
 register(bench_app)
 
 URL = "nats://127.0.0.1:4222"
-Nats = Annotated[str, typer.Option(help="Server URLs, separated by commas.", envvar="SWARM_NATS")]
-MeshName = Annotated[str, typer.Option(help="Name of the mesh.", envvar="SWARM_MESH")]
-Json = Annotated[bool, typer.Option("--json", help="Machine-readable output on stdout.")]
-Config = Annotated[
-    str, typer.Option(callback=settings_callback, is_eager=True, help="A TOML file of defaults.")
+Nats = Annotated[
+    str, typer.Option(help="NATS server URLs, separated by commas.", envvar="SWARM_NATS")
 ]
+MeshName = Annotated[
+    str,
+    typer.Option(
+        help="Name of the mesh; several share one server without meeting.", envvar="SWARM_MESH"
+    ),
+]
+Json = Annotated[
+    bool,
+    typer.Option(
+        "--json",
+        help="Print one JSON document on standard output, for programs.",
+        show_envvar=False,
+    ),
+]
+Config = Annotated[
+    str,
+    typer.Option(
+        callback=settings_callback,
+        is_eager=True,
+        show_envvar=False,
+        help="A TOML file with these options as keys; flags and the environment win over it.",
+    ),
+]
+Stages = Annotated[
+    int,
+    typer.Option(min=1, max=64, help="Shards to cut the model into, balanced by measured time."),
+]
+Cuts = Annotated[
+    str,
+    typer.Option(
+        help="Names of the tensors to cut after, separated by commas; instead of --stages."
+    ),
+]
+EdgeLayers = Annotated[
+    int,
+    typer.Option(
+        min=0, help="Layers that run on the edge node (stage 0), so that raw input stays there."
+    ),
+]
+ModelName = Annotated[
+    str, typer.Option(help="Name of the model in the mesh; the file's name when empty.")
+]
+ModelVersion = Annotated[
+    str, typer.Option(help="Version of the model; a version in the mesh never changes.")
+]
+Folder = Annotated[str, typer.Argument(help="A folder made by `swarm model split`.")]
 
 
 @app.command()
 def demo(
-    seconds: Annotated[float, typer.Option(min=6, help="How long the stream runs.")] = 20.0,
+    seconds: Annotated[
+        float, typer.Option(min=6, help="How long images are streamed, in seconds.")
+    ] = 20.0,
     rate: Annotated[float, typer.Option(min=1, max=1000, help="Images a second.")] = 30.0,
     json_: Json = False,
 ) -> None:
-    """The whole story on this machine: three shards, a fallback, a live edge, one kill."""
-    from nodes.local.demo import run_demo
+    """Show a takeover on this machine: three shards, a fallback, a live edge, one kill.
+
+    Exits with 1 if an answer was lost or wrong.
+    """
+    from nodes.cli.demo import run_demo
 
     raise typer.Exit(run_demo(seconds, rate, json_))
 
@@ -47,23 +102,33 @@ def demo(
 @app.command()
 def up(
     model: Annotated[str, typer.Option(help="An ONNX file.")],
-    stages: Annotated[int, typer.Option(min=1, max=64, help="Shards in the pipeline.")] = 3,
-    cuts: Annotated[str, typer.Option(help="Tensors to cut after, separated by commas.")] = "",
-    replicas: Annotated[int, typer.Option(min=1, max=16, help="Nodes per shard.")] = 1,
-    fallback: Annotated[bool, typer.Option(help="Start a fallback node.")] = True,
-    edge_layers: Annotated[int, typer.Option(min=0, help="Layers for the edge (stage 0).")] = 0,
-    name: Annotated[str, typer.Option(help="Model name; the file's name by default.")] = "",
-    version: Annotated[str, typer.Option(help="Model version.")] = "1",
-    threads: Annotated[int, typer.Option(min=1, help="Compute threads of a stage.")] = 1,
+    stages: Stages = 3,
+    cuts: Cuts = "",
+    replicas: Annotated[
+        int, typer.Option(min=1, max=16, help="Nodes to start for each shard.")
+    ] = 1,
+    fallback: Annotated[
+        bool, typer.Option(help="Start a fallback node, which takes over any shard that dies.")
+    ] = True,
+    edge_layers: EdgeLayers = 0,
+    name: ModelName = "",
+    version: ModelVersion = "1",
+    threads: Annotated[
+        int, typer.Option(min=1, help="Threads with which each stage computes.")
+    ] = 1,
     mesh: MeshName = "default",
     nats: Annotated[
-        str, typer.Option(help="Server URLs; an embedded server when empty.", envvar="SWARM_NATS")
+        str,
+        typer.Option(
+            help="NATS server URLs; an embedded server on a free port when empty.",
+            envvar="SWARM_NATS",
+        ),
     ] = "",
     json_: Json = False,
     config: Config = "",
 ) -> None:
-    """A local mesh for any ONNX file, until Ctrl-C."""
-    from nodes.local.up import UpOptions, run_up
+    """Split an ONNX file and run it as a mesh on this machine, until Ctrl-C."""
+    from nodes.cli.up import UpOptions, run_up
 
     options = UpOptions(
         file=model,
@@ -83,21 +148,40 @@ def up(
 
 @app.command()
 def infer(
-    model: Annotated[str, typer.Argument(help="NAME or NAME@VERSION.")],
-    input_: Annotated[str, typer.Option("--input", help="An .npz file of the inputs.")],
-    output: Annotated[str, typer.Option("-o", "--output", help="Write outputs to .npz.")] = "",
-    repeat: Annotated[int, typer.Option(min=1, help="How often; prints percentiles.")] = 1,
-    concurrency: Annotated[int, typer.Option(min=1, max=4096, help="Requests at a time.")] = 1,
-    budget: Annotated[str, typer.Option(help="Time for a request: 50ms, 2s.")] = "5s",
+    model: Annotated[
+        str, typer.Argument(help="NAME for the version that the mesh serves, or NAME@VERSION.")
+    ],
+    input_: Annotated[
+        str,
+        typer.Option(
+            "--input", help="An .npz file with one array for each model input.", show_envvar=False
+        ),
+    ],
+    output: Annotated[
+        str, typer.Option("-o", "--output", help="Write the last answer's arrays to this .npz.")
+    ] = "",
+    repeat: Annotated[
+        int, typer.Option(min=1, help="Requests to send; prints percentiles over all of them.")
+    ] = 1,
+    concurrency: Annotated[
+        int, typer.Option(min=1, max=4096, help="Requests in flight at a time.")
+    ] = 1,
+    budget: Annotated[
+        str, typer.Option(help="Time after which a request fails: 50ms, 2s, 1m.")
+    ] = "5s",
     delivery: Annotated[
-        str, typer.Option(help="durable, or core: faster, nothing stored between stages.")
+        str,
+        typer.Option(
+            help="durable: a stage that dies loses no request. fast: sooner, but a lost request "
+            "is asked again by this client only."
+        ),
     ] = "durable",
     nats: Nats = URL,
     mesh: MeshName = "default",
     json_: Json = False,
     config: Config = "",
 ) -> None:
-    """Ask the mesh for one inference."""
+    """Ask the mesh for one inference, and show where its time went."""
     from nodes.cli.infer import run_infer
 
     raise typer.Exit(
@@ -107,7 +191,7 @@ def infer(
 
 @app.command()
 def status(nats: Nats = URL, mesh: MeshName = "default", json_: Json = False) -> None:
-    """What every node says of itself, once."""
+    """Show every node once: state, requests, latencies, memory. Exits with 1 if none answers."""
     from nodes.cli.status import run_status
 
     raise typer.Exit(run_status(nats, mesh, json_))
@@ -115,7 +199,7 @@ def status(nats: Nats = URL, mesh: MeshName = "default", json_: Json = False) ->
 
 @app.command()
 def top(nats: Nats = URL, mesh: MeshName = "default") -> None:
-    """The same, live, until Ctrl-C."""
+    """Show every node live, as `swarm status` does once, until Ctrl-C."""
     from nodes.cli.status import run_top
 
     raise typer.Exit(run_top(nats, mesh))
@@ -124,17 +208,30 @@ def top(nats: Nats = URL, mesh: MeshName = "default") -> None:
 @model_app.command("split")
 def model_split(
     file: Annotated[str, typer.Argument(help="An ONNX file.")],
-    output: Annotated[str, typer.Option("-o", "--output", help="A new folder.")],
-    stages: Annotated[int, typer.Option(min=1, max=64, help="Shards in the pipeline.")] = 3,
-    cuts: Annotated[str, typer.Option(help="Tensors to cut after, separated by commas.")] = "",
-    edge_layers: Annotated[int, typer.Option(min=0, help="Layers for the edge (stage 0).")] = 0,
-    edge_cut: Annotated[str, typer.Option(help="Tensor after which the edge's part ends.")] = "",
-    lighter: Annotated[str, typer.Option(help="A lighter ONNX file for degraded answers.")] = "",
-    name: Annotated[str, typer.Option(help="Model name; the file's name by default.")] = "",
-    version: Annotated[str, typer.Option(help="Model version.")] = "1",
+    output: Annotated[
+        str, typer.Option("-o", "--output", help="The folder to write; it must not exist yet.")
+    ],
+    stages: Stages = 3,
+    cuts: Cuts = "",
+    edge_layers: EdgeLayers = 0,
+    edge_cut: Annotated[
+        str,
+        typer.Option(
+            help="Name of the tensor after which the edge's layers end; instead of --edge-layers."
+        ),
+    ] = "",
+    lighter: Annotated[
+        str,
+        typer.Option(
+            help="A lighter ONNX file with the same inputs and outputs; the edge answers with it "
+            "when the mesh would be late."
+        ),
+    ] = "",
+    name: ModelName = "",
+    version: ModelVersion = "1",
     json_: Json = False,
 ) -> None:
-    """Cut an ONNX graph into shards, balanced by measured times."""
+    """Cut an ONNX file into shards of equal measured time, and check them against the whole."""
     from nodes.cli.model import run_split
 
     raise typer.Exit(
@@ -143,11 +240,8 @@ def model_split(
 
 
 @model_app.command("inspect")
-def model_inspect(
-    folder: Annotated[str, typer.Argument(help="A folder made by `swarm model split`.")],
-    json_: Json = False,
-) -> None:
-    """Show the shards of a split model: layers, times, bytes of each cut."""
+def model_inspect(folder: Folder, json_: Json = False) -> None:
+    """Show the shards of a split model: layers, times, bytes of each cut. Checks the files."""
     from nodes.cli.model import run_inspect
 
     raise typer.Exit(run_inspect(folder, json_))
@@ -155,8 +249,10 @@ def model_inspect(
 
 @model_app.command("push")
 def model_push(
-    folder: Annotated[str, typer.Argument(help="A folder made by `swarm model split`.")],
-    promote: Annotated[bool, typer.Option(help="Let it serve all traffic at once.")] = False,
+    folder: Folder,
+    promote: Annotated[
+        bool, typer.Option(help="Let this version serve all traffic at once.")
+    ] = False,
     nats: Nats = URL,
     mesh: MeshName = "default",
     json_: Json = False,
@@ -169,7 +265,7 @@ def model_push(
 
 @model_app.command("list")
 def model_list(nats: Nats = URL, mesh: MeshName = "default", json_: Json = False) -> None:
-    """The models and versions in the mesh, and which one serves."""
+    """Show the models and versions in the mesh, and each version's share of traffic."""
     from nodes.cli.model import run_list
 
     raise typer.Exit(run_list(nats, mesh, json_))
@@ -195,24 +291,10 @@ def model_rollback(
     mesh: MeshName = "default",
     json_: Json = False,
 ) -> None:
-    """Let the version before the present one serve again."""
+    """Let the version before the present one serve all traffic again."""
     from nodes.cli.model import run_rollback
 
     raise typer.Exit(run_rollback(model, nats, mesh, json_))
-
-
-@bench_app.command("overload")
-def bench_overload(
-    seconds: Annotated[float, typer.Option(min=1, help="How long the overload lasts.")] = 30.0,
-    factor: Annotated[float, typer.Option(min=1, help="Offered load, in capacities.")] = 3.0,
-    budget: Annotated[str, typer.Option(help="Time for a request.")] = "100ms",
-    json_: Json = False,
-) -> None:
-    """Goodput, refusals and recovery at three times the capacity."""
-    from nodes.bench.overload import run_overload
-    from nodes.cli.console import duration
-
-    raise typer.Exit(run_overload(seconds, factor, duration(budget), json_))
 
 
 def main() -> None:

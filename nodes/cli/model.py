@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 
 import swarm
-from nodes.cli.console import err, guarded, out, print_json, with_mesh
+from nodes.console import err, guarded, out, print_json, with_mesh
 from shards.manifest import Manifest, read_dir, write_dir
 from swarm.errors import InvalidArgument
 
@@ -39,6 +39,8 @@ def run_split(
     version: str,
     as_json: bool,
 ) -> int:
+    """`swarm model split`; returns its exit code."""
+
     async def main() -> int:
         from shards.split.split import split
 
@@ -64,10 +66,12 @@ def run_split(
 
 
 def run_inspect(folder: str, as_json: bool) -> int:
+    """`swarm model inspect`; returns its exit code."""
+
     async def main() -> int:
         manifest, fetch = read_dir(folder)
         for name in manifest.files():
-            fetch(name)  # verifies its hash
+            fetch(name)  # raises where the file is not the one of the manifest
         show(manifest, as_json)
         return 0
 
@@ -115,6 +119,8 @@ def show(manifest: Manifest, as_json: bool) -> None:
 
 
 def run_push(folder: str, promote: bool, nats: str, mesh: str, as_json: bool) -> int:
+    """`swarm model push`; returns its exit code."""
+
     async def work(client: swarm.Mesh) -> int:
         manifest, fetch = read_dir(folder)
         files = {name: fetch(name) for name in manifest.files()}
@@ -140,6 +146,8 @@ def run_push(folder: str, promote: bool, nats: str, mesh: str, as_json: bool) ->
 
 
 def run_list(nats: str, mesh: str, as_json: bool) -> int:
+    """`swarm model list`; returns its exit code."""
+
     async def work(client: swarm.Mesh) -> int:
         rows: list[dict[str, Any]] = []
         for model, version in await client.registry.models():
@@ -161,6 +169,8 @@ def run_list(nats: str, mesh: str, as_json: bool) -> int:
 
 
 def run_promote(model: str, nats: str, mesh: str, as_json: bool) -> int:
+    """`swarm model promote`; returns its exit code."""
+
     async def work(client: swarm.Mesh) -> int:
         name, _, version = model.partition("@")
         if not version:
@@ -174,6 +184,8 @@ def run_promote(model: str, nats: str, mesh: str, as_json: bool) -> int:
 
 
 def run_rollback(model: str, nats: str, mesh: str, as_json: bool) -> int:
+    """`swarm model rollback`; returns its exit code."""
+
     async def work(client: swarm.Mesh) -> int:
         version = await client.registry.rollback(model)
         doc = {"model": model, "version": version}

@@ -16,60 +16,148 @@ from collections.abc import Mapping, Sequence  # noqa: E402
 from typing import Any  # noqa: E402
 
 from nodes.cli.flags import Flag, parse  # noqa: E402
-from nodes.life.low_priority import gently  # noqa: E402
+from nodes.life.low_priority import wait_for_low_priority_thread  # noqa: E402
 
 USAGE = "swarm-node --role ROLE [--model NAME[@VERSION]] [--nats URL] [--mesh NAME] [OPTION …]"
 ABOUT = """\
-Run one node. Each option is also SWARM_<NAME> in the environment, or a key in --config.
+Run one node of a mesh. A flag wins over its environment variable SWARM_<NAME>, which wins over the
+key in the file of --config, which wins over the default.
 
-The node waits, with a message, for a server or a model that is not there yet. SIGTERM or
-Ctrl-C drains it: it finishes what it has begun and gives the rest back."""
+A node waits, with a message, for a server or a model that is not there yet. SIGTERM or Ctrl-C
+drains it: it finishes what it has begun and gives the rest back. Exit codes: 0 drained, 1 cannot
+serve as configured, 2 wrong setting, 70 ended by its own watchdog."""
 
 FLAGS = (
-    Flag("role", None, "shard-1 … shard-N, fallback, gateway or edge."),
-    Flag("model", "", "NAME, or NAME@VERSION to pin one (not for a gateway)."),
-    Flag("nats", "nats://127.0.0.1:4222", "Server URLs, separated by commas."),
-    Flag("mesh", "default", "Name of the mesh."),
-    Flag("node_id", "", "Node id; made up when empty.", spelled=("--node",)),
-    Flag("standby", False, "Serve only when no primary does.", negatable=True),
-    Flag("threads", 1, "Compute threads of a stage.", least=1),
-    Flag("credit", 0, "Messages in hand per lane; 0: what suits.", least=0, most=256),
-    Flag("storage", "memory", "Of the lanes: memory or file."),
-    Flag("max_batch", 4, "Requests in one run.", least=1, most=256),
-    Flag("max_wait", 0.5, "Milliseconds a request may wait for company.", least=0),
-    Flag("budget", 5000.0, "Milliseconds for requests that name no budget."),
-    Flag("gossip", "lan", "Preset of the gossip: local, lan or wan."),
-    Flag("mesh_key", "", "A file of 16 to 64 bytes that all nodes share; signs gossip."),
-    Flag("quota", 0.0, "Requests a second that one agent may send; 0: any.", least=0),
-    Flag("state_dir", "", "Folder of the node's durable state."),
-    Flag("shm", True, "Large tensors by shared memory where all are on this host."),
-    Flag("credentials", "", "A .creds file for the server."),
-    Flag("source", "digits", "edge: digits, or an .npz file."),
+    Flag(
+        "role",
+        None,
+        "shard-1 … shard-N: serves one stage. fallback: serves every stage that has "
+        "lost its nodes. gateway: answers requests for any model. edge: captures and asks.",
+    ),
+    Flag(
+        "model",
+        "",
+        "NAME: serves the version that the mesh desires. NAME@VERSION: this version "
+        "only. A gateway needs none.",
+    ),
+    Flag("nats", "nats://127.0.0.1:4222", "NATS server URLs, separated by commas."),
+    Flag("mesh", "default", "Name of the mesh; several share one server without meeting."),
+    Flag(
+        "node_id",
+        "",
+        "Id of this node, unique in the mesh; made up when empty.",
+        spelled=("--node",),
+    ),
+    Flag(
+        "standby",
+        False,
+        "Take requests of the stage only when its primary nodes leave some.",
+        negatable=True,
+    ),
+    Flag("threads", 1, "Threads with which each stage computes.", least=1),
+    Flag(
+        "credit",
+        0,
+        "Requests that a stage asks for ahead; a node that hangs holds them back. "
+        "0: as the stage's pace needs.",
+        least=0,
+        most=256,
+    ),
+    Flag(
+        "storage",
+        "memory",
+        "Where lanes keep requests. memory: a server restart loses them, "
+        "and requesters ask again. file: they survive it.",
+    ),
+    Flag(
+        "replicas",
+        1,
+        "Servers of a cluster that keep a copy of each lane: 1, 3 or 5.",
+        least=1,
+        most=5,
+    ),
+    Flag("max_batch", 4, "Requests that one run may compute together.", least=1, most=256),
+    Flag(
+        "max_wait",
+        0.5,
+        "Milliseconds that a request may wait for others to be computed with.",
+        least=0,
+    ),
+    Flag(
+        "budget", 5000.0, "Milliseconds for requests that name no budget; edge: for each capture."
+    ),
+    Flag(
+        "gossip",
+        "lan",
+        "How often nodes gossip. local: one host. lan: one site. wan: slow or "
+        "metered links; a crash is seen later.",
+    ),
+    Flag(
+        "mesh_key",
+        "",
+        "A file of 16 to 64 bytes that all nodes share; gossip without it is refused.",
+    ),
+    Flag(
+        "quota",
+        0.0,
+        "Requests a second that one client may send to this node; 0: any number.",
+        least=0,
+    ),
+    Flag(
+        "state_dir",
+        "",
+        "Folder in which the node keeps how long its stages take, for its next "
+        "start; empty: nowhere.",
+    ),
+    Flag(
+        "shm",
+        True,
+        "Messages between nodes of one host go by shared memory and sockets; "
+        "--no-shm: all of them by the server.",
+    ),
+    Flag("credentials", "", "A .creds file for the NATS server."),
+    Flag(
+        "source",
+        "digits",
+        "edge: where captures come from. digits, or an .npz file with one "
+        "array for each model input.",
+    ),
     Flag("rate", 30.0, "edge: captures a second.", least=0.01),
-    Flag("sink", "stdout", "edge: stdout, or a name for swarm.<mesh>.results.<name>."),
-    Flag("on_full", "drop-oldest", "edge: drop-oldest or block when the queue is full."),
-    Flag("queue", 8, "edge: captures that may wait.", least=1),
-    Flag("in_flight", 8, "edge: requests at a time.", least=1),
-    Flag("count", 0, "edge: captures in all; 0: endless.", least=0),
-    Flag("verbose", False, "Log more.", spelled=("--verbose", "-v")),
-    Flag("json_events", False, "Print each change of state as a JSON line.", spelled=("--json",)),
+    Flag(
+        "sink",
+        "stdout",
+        "edge: where results go. stdout, or NAME for the subject swarm.<mesh>.results.<NAME>.",
+    ),
+    Flag(
+        "on_full", "drop-oldest", "edge: drop-oldest or block, when the queue of captures is full."
+    ),
+    Flag("queue", 8, "edge: captures that may wait to be sent.", least=1),
+    Flag("in_flight", 8, "edge: requests in flight at a time.", least=1),
+    Flag("count", 0, "edge: captures after which the node ends; 0: never.", least=0),
+    Flag("verbose", False, "Log each detail, on standard error.", spelled=("--verbose", "-v")),
+    Flag(
+        "json_events",
+        False,
+        "Print each change of the node's state as a JSON line.",
+        spelled=("--json",),
+    ),
 )
 
 
 def node(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run one node as told; returns its exit code. Ends the program when told wrongly."""
-    told = parse("swarm-node", USAGE, ABOUT, FLAGS, "SWARM_", arguments, environment)
-    return _run(told)
+    """Run one node; returns its exit code. Ends the program for a wrong setting."""
+    return _run(parse("swarm-node", USAGE, ABOUT, FLAGS, "SWARM_", arguments, environment))
 
 
 def _import() -> None:
+    """All modules of a node: half a second of a core beside nodes that serve."""
     import nodes.life.edge
     import nodes.life.node
     import nodes.life.process  # noqa: F401
 
 
-def _run(told: dict[str, Any]) -> int:
-    gently(_import)
+def _run(settings: dict[str, Any]) -> int:
+    wait_for_low_priority_thread(_import)
     from nodes.life.config import NodeConfig, gossip_preset, read_mesh_key
     from nodes.life.edge import EdgeOptions
     from nodes.life.process import end_with_supervisor, run_node
@@ -78,50 +166,51 @@ def _run(told: dict[str, Any]) -> int:
 
     end_with_supervisor()
     try:
-        settings = NodeConfig(
-            role=told["role"],
-            model=told["model"],
-            mesh=told["mesh"],
+        config = NodeConfig(
+            role=settings["role"],
+            model=settings["model"],
+            mesh=settings["mesh"],
             link=LinkOptions(
-                servers=tuple(told["nats"].split(",")),
-                name=told["role"],
-                credentials=told["credentials"] or None,
+                servers=tuple(settings["nats"].split(",")),
+                name=settings["role"],
+                credentials=settings["credentials"] or None,
             ),
-            node=told["node_id"],
-            standby=told["standby"],
-            threads=told["threads"],
-            credit=told["credit"],
-            storage=told["storage"],
-            max_batch=told["max_batch"],
-            max_wait=told["max_wait"] / 1e3,
-            budget=told["budget"] / 1e3,
-            gossip=gossip_preset(told["gossip"]),
-            mesh_key=read_mesh_key(told["mesh_key"]),
-            quota=told["quota"],
-            state_dir=told["state_dir"],
-            shm=told["shm"],
+            node=settings["node_id"],
+            standby=settings["standby"],
+            threads=settings["threads"],
+            credit=settings["credit"],
+            storage=settings["storage"],
+            replicas=settings["replicas"],
+            max_batch=settings["max_batch"],
+            max_wait=settings["max_wait"] / 1e3,
+            budget=settings["budget"] / 1e3,
+            gossip=gossip_preset(settings["gossip"]),
+            mesh_key=read_mesh_key(settings["mesh_key"]),
+            quota=settings["quota"],
+            state_dir=settings["state_dir"],
+            shm=settings["shm"],
         )
         edge = EdgeOptions(
-            source=told["source"],
-            rate=told["rate"],
-            sink=told["sink"],
-            on_full=told["on_full"],
-            queue=told["queue"],
-            in_flight=told["in_flight"],
-            count=told["count"],
-            budget=told["budget"] / 1e3,
+            source=settings["source"],
+            rate=settings["rate"],
+            sink=settings["sink"],
+            on_full=settings["on_full"],
+            queue=settings["queue"],
+            in_flight=settings["in_flight"],
+            count=settings["count"],
+            budget=settings["budget"] / 1e3,
         )
     except SwarmError as error:
         print(f"swarm-node: {error}", file=sys.stderr)
         return 2
-    return run_node(settings, edge, told["verbose"], told["json_events"], _STARTED)
+    return run_node(config, edge, settings["verbose"], settings["json_events"], _STARTED)
 
 
 def main() -> None:
     """Entry point of `swarm-node`."""
     try:
         code = node(sys.argv[1:], os.environ)
-    except KeyboardInterrupt:  # before there is a loop that takes it
+    except KeyboardInterrupt:  # before the event loop handles signals
         code = 130
     raise SystemExit(code)
 

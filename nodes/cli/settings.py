@@ -1,6 +1,6 @@
 """Settings of `swarm`: flags > environment (`SWARM_*`) > TOML file > defaults, by the CLI library.
 
-A node's are in `nodes.cli.flags`, which does without that library.
+`nodes.cli.flags` reads the settings of a node, without that library.
 """
 
 from __future__ import annotations

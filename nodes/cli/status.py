@@ -1,4 +1,4 @@
-"""`swarm status` and `swarm top`: what the nodes say of themselves."""
+"""`swarm status` and `swarm top`: the status documents of all nodes, as a table."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from rich.live import Live
 from rich.table import Table
 
 import swarm
-from nodes.cli.console import out, print_json, with_mesh
+from nodes.console import out, print_json, with_mesh
 from nodes.life.process import stop_on_signals
 from swarm.link import LinkMessage
 
-LISTEN = 0.5  # seconds: every node answers at once
+LISTEN = 0.5  # seconds; every node answers a status request at once
 FORGET_AFTER = 5.0  # seconds of silence after which a node is shown as silent
 
 
 class StatusBoard:
-    """The last status of each node, and when it came."""
+    """The last status document of each node of a mesh, and the moment at which it came."""
 
     def __init__(self, mesh: swarm.Mesh) -> None:
         self.statuses: dict[str, dict[str, Any]] = {}
@@ -33,11 +33,12 @@ class StatusBoard:
             doc = json.loads(bytes(message.data))
             node = str(doc["node"])
         except (ValueError, KeyError, TypeError):
-            return  # not a status: nothing to show
+            return  # a foreign message: nothing to show
         self.statuses[node] = doc
         self.heard[node] = time.monotonic()
 
     def table(self) -> Table:
+        """One row for each node, by role."""
         table = new_table()
         now = time.monotonic()
         for node, status in sorted(self.statuses.items(), key=lambda item: item[1]["role"]):
@@ -60,7 +61,7 @@ def new_table() -> Table:
 
 
 def status_row(status: dict[str, Any], silent: bool = False) -> list[str]:
-    """One node's row; a node with several stages shows their sums and worst latencies."""
+    """One node's row; a node with several stages shows the sums and the worst latencies of them."""
     stages = status.get("stages", [])
     served = sum(s["counters"]["served"] for s in stages)
     failed = sum(s["counters"]["failed"] for s in stages)
@@ -90,6 +91,8 @@ def status_row(status: dict[str, Any], silent: bool = False) -> list[str]:
 
 
 def run_status(nats: str, mesh: str, as_json: bool) -> int:
+    """`swarm status`; returns its exit code, 1 where no node answers."""
+
     async def work(client: swarm.Mesh) -> int:
         board = StatusBoard(client)
         client.link.publish(client.subjects.status_request)
@@ -106,6 +109,8 @@ def run_status(nats: str, mesh: str, as_json: bool) -> int:
 
 
 def run_top(nats: str, mesh: str) -> int:
+    """`swarm top`, until Ctrl-C; returns its exit code."""
+
     async def work(client: swarm.Mesh) -> int:
         stop = stop_on_signals()
         board = StatusBoard(client)

@@ -1,6 +1,6 @@
 """A node's durable state: saved atomically, restored at its restart.
 
-One MessagePack file with a CRC-32 in front. A torn or foreign file is noticed, set aside with
+One MessagePack file with a CRC-32 in front. A torn or foreign file is ignored with
 a warning, and the node starts afresh.
 """
 
@@ -18,7 +18,7 @@ from swarm.wire.maps import pack, unpack_map
 log = logging.getLogger("swarm.checkpoint")
 
 MAGIC = b"SWARMCP1"
-MAX_BYTES = 16 << 20
+MAX_BYTES = 16 << 20  # of one checkpoint
 
 
 class Checkpoint:
@@ -44,17 +44,17 @@ class Checkpoint:
             temporary.unlink(missing_ok=True)
 
     def load(self) -> dict[str, Any]:
-        """What was saved last, or {}; never raises for a bad file."""
+        """The state that was saved last, or {}; never raises for a bad file."""
         if self.path is None or not self.path.exists():
             return {}
         try:
             data = self.path.read_bytes()
             head = len(MAGIC) + 4
             if data[: len(MAGIC)] != MAGIC or len(data) < head:
-                raise DecodeError("it does not begin as a checkpoint does")
+                raise DecodeError("the file does not begin as a checkpoint does")
             body = data[head:]
             if zlib.crc32(body).to_bytes(4, "big") != data[len(MAGIC) : head]:
-                raise DecodeError("its checksum is wrong: it was torn or changed")
+                raise DecodeError("the checksum is wrong: the file was torn or changed")
             return unpack_map(body, MAX_BYTES)
         except (OSError, DecodeError) as error:
             log.warning("the checkpoint %s is ignored: %s", self.path, error)

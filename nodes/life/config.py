@@ -1,4 +1,4 @@
-"""What a node is told at its start, and what follows from a model's manifest."""
+"""A node's settings, and the limits that follow from them and from a model's manifest."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from swarm.priorities import FALLBACK, PRIMARY, STANDBY
 from swarm.subjects import token
 
 LANE_SECONDS = 0.25  # work that a lane may hold, by the slowest stage's time
-MOST_CREDIT = 32
+MOST_CREDIT = 32  # messages in hand for one lane
+LEAST_DEPTH, MOST_DEPTH = 16, 512  # messages that a lane may hold
 HELD_SECONDS = 0.005  # work that a node may hold beyond what it runs
 HEADER_ROOM = 64 * 1024  # bytes for a message's header beside its tensors
 
@@ -24,13 +25,15 @@ HEADER_ROOM = 64 * 1024  # bytes for a message's header beside its tensors
 class NodeConfig:
     """role: `shard-K`, `fallback`, `gateway` or `edge`. model: NAME or NAME@VERSION.
 
-    threads: ONNX Runtime threads for one stage. credit: messages asked for and in hand per
-    lane, 0 for what suits the stage (see `credit_of`). storage: of the lanes, `memory` or
-    `file`, decided by whichever node makes them. max_batch, max_wait (seconds):
-    micro-batching. gossip: a preset. mesh_key: 16 to 64 bytes that all nodes share; gossip
-    without it is refused. quota: requests a second that one agent may send to this node, 0
-    for any number. state_dir: where durable state is kept, '' for nowhere. shm: whether large
-    tensors may go through shared memory on this host.
+    node: its id, '' for one that is made up. standby: serve only while no primary does. threads:
+    ONNX Runtime threads for one stage. credit: messages asked for and in hand per lane, 0 for a
+    number that suits the stage (see `credit_of`). storage, replicas: of the lanes, `memory` or
+    `file`, and how many servers keep a copy; the node that makes a lane decides. max_batch,
+    max_wait (seconds): micro-batching. budget: seconds for requests that name none. gossip: a
+    preset. mesh_key: 16 to 64 bytes that all nodes share; gossip without it is refused. quota:
+    requests a second that one agent may send to this node, 0 for any number. state_dir: folder of
+    the checkpoint, '' for none. shm: whether messages may go between processes of one host without
+    the server. Raises `InvalidArgument`.
     """
 
     role: str
@@ -58,6 +61,8 @@ class NodeConfig:
             raise InvalidArgument(
                 f"role {self.role!r}: it is shard-1, shard-2 …, fallback, gateway or edge"
             )
+        if self.storage not in ("memory", "file"):
+            raise InvalidArgument(f"--storage {self.storage!r}: it is memory or file")
         if self.role != "gateway":
             token(self.model_name, "model name (--model NAME[@VERSION])")
             if self.version:
@@ -68,6 +73,11 @@ class NodeConfig:
         """K of `shard-K`, else 0."""
         head, _, number = self.role.partition("-")
         return int(number) if head == "shard" and number.isdigit() else 0
+
+    @property
+    def answers_requests(self) -> bool:
+        """Whether any NATS client may ask this node for an inference."""
+        return self.stage == 1 or self.role in ("fallback", "gateway", "edge")
 
     @property
     def model_name(self) -> str:
@@ -102,12 +112,12 @@ def lane_options(info: ModelInfo, config: NodeConfig) -> LaneOptions:
     """Depth and ack_wait of a model's lanes, from its measured stage times.
 
     The depth bounds how long a request can wait: a lane holds a quarter of a second of the
-    slowest stage's work, 16 to 512 messages. Every node computes the same from the same
-    manifest, so it does not matter which one makes the lanes.
+    slowest stage's work, 16 to 512 messages. Every node computes these from the manifest alone,
+    so any node may make the lanes.
     """
     slowest = max(stage.compute_ms for stage in info.stages) / 1e3
-    depth = int(min(512, max(16, LANE_SECONDS / max(slowest, 1e-6))))
-    # A manifest knows medians; a p99 of a busy device is a few times that.
+    depth = int(min(MOST_DEPTH, max(LEAST_DEPTH, LANE_SECONDS / max(slowest, 1e-6))))
+    # A manifest knows medians; the p99 of a busy device is a few times as long.
     ack_wait = ack_wait_for(slowest * 3)
     return LaneOptions(
         depth=depth,
@@ -120,9 +130,10 @@ def lane_options(info: ModelInfo, config: NodeConfig) -> LaneOptions:
 def credit_of(fixed: int, compute: float) -> tuple[int, int]:
     """(least, most) messages that a node asks for and has in hand, by a run's seconds.
 
-    A long run's node asks for one ahead only, since what it holds another could have begun;
-    short runs grow to what hides a round trip, while messages wait. Kept small when they do
-    not: a hung node holds back what it has asked for, one ack_wait each.
+    With long runs a node asks for one message ahead only: another node could have begun it. With
+    short runs the credit grows, while messages wait, until it hides a round trip. While none wait
+    it stays small: a node that hangs holds back every message that it has asked for, one ack_wait
+    each.
     """
     if fixed:
         return fixed, fixed

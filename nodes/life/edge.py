@@ -1,4 +1,4 @@
-"""The edge: captures, runs the first layers, publishes features, hands results to a sink.
+"""The edge: captures, runs the first layers, asks the mesh, hands results to a sink.
 
     source ─► bounded queue ─► in_flight tasks: stage 0, mesh ─► sink
               (drop-oldest | block)
@@ -16,7 +16,7 @@ import logging
 import sys
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +31,11 @@ log = logging.getLogger("swarm.edge")
 
 @dataclass(frozen=True)
 class EdgeOptions:
-    """rate: captures a second. queue: captures that may wait. in_flight: requests at a time.
-    budget: seconds a capture has. count: captures in all, 0 for endless."""
+    """source: see `open_source`. rate: captures a second. sink: `stdout`, or NAME for
+    `swarm.<mesh>.results.<NAME>`. on_full: `drop-oldest` or `block`, when the queue is full.
+    queue: captures that may wait. in_flight: requests at a time. count: captures in all, 0 for
+    endless. budget: seconds from a capture's turn to its answer. Raises `InvalidArgument`.
+    """
 
     source: str = "digits"
     rate: float = 30.0
@@ -74,6 +77,8 @@ def open_source(name: str) -> list[dict[str, np.ndarray]]:
 
 @dataclass(slots=True)
 class EdgeCounters:
+    """Captures since the start, by how they ended."""
+
     captured: int = 0
     dropped: int = 0
     answered: int = 0
@@ -83,14 +88,25 @@ class EdgeCounters:
     def as_doc(self) -> dict[str, int]:
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
+    def status(self) -> dict[str, Any]:
+        """The field that an edge adds to its node's status documents."""
+        return {"edge": self.as_doc()}
 
-@dataclass
+
 class Edge:
-    """`run(stop)`: the node's life, with capture beside it."""
+    """`run(stop)`: the node's life, with capture beside it.
 
-    node: Node
-    options: EdgeOptions
-    counters: EdgeCounters = field(default_factory=EdgeCounters)
+    counters: given to the node too, whose status documents show them.
+    """
+
+    def __init__(self, node: Node, options: EdgeOptions, counters: EdgeCounters) -> None:
+        self.node = node
+        self.options = options
+        self.counters = counters
+        self._queue: deque[tuple[int, dict[str, np.ndarray]]] = deque()
+        self._filled = asyncio.Event()
+        self._room = asyncio.Event()
+        self._ended = asyncio.Event()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Ends when `count` captures were answered or, on `stop`, when those under way are.
@@ -98,10 +114,6 @@ class Edge:
         Raises `SwarmError`.
         """
         captures = open_source(self.options.source)
-        self._queue: deque[tuple[int, dict[str, np.ndarray]]] = deque()
-        self._filled = asyncio.Event()
-        self._room = asyncio.Event()
-        self._ended = asyncio.Event()
         finished = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             life = group.create_task(self.node.run(finished), name="node")
@@ -119,7 +131,6 @@ class Edge:
                 )
             waiter.cancel()
             work.cancel()
-            self.node.extra["edge"] = self.counters.as_doc()
             finished.set()
 
     async def _work(self, captures: list[dict[str, np.ndarray]]) -> None:
@@ -133,7 +144,7 @@ class Edge:
             self._filled.set()
 
     async def _capture(self, captures: Iterator[dict[str, np.ndarray]]) -> None:
-        """At the source's pace, whatever inference does."""
+        """Capture at the source's pace, however long inference takes."""
         loop = asyncio.get_running_loop()
         options, counters = self.options, self.counters
         began = loop.time()
@@ -158,7 +169,6 @@ class Edge:
 
     async def _send(self) -> None:
         node = self.node
-        assert node.front is not None
         while True:
             while not self._queue:
                 if self._ended.is_set():
@@ -168,7 +178,7 @@ class Edge:
             sequence, inputs = self._queue.popleft()
             self._room.set()
             request = Request(inputs, budget=self.options.budget, agent=node.id)
-            result = await node.front.answer(node.config.model_name, request, sequence)
+            result = await node.answerer.answer(node.config.model_name, request, sequence)
             self._count(result)
             self._deliver(sequence, result)
 
@@ -178,7 +188,6 @@ class Edge:
             self.counters.degraded += result.degraded
         else:
             self.counters.failed += 1
-        self.node.extra["edge"] = self.counters.as_doc()
 
     def _deliver(self, sequence: int, result: Result) -> None:
         data = json.dumps(result_line(sequence, result), separators=(",", ":"))
@@ -200,7 +209,7 @@ def iter_endless(captures: list[dict[str, np.ndarray]]) -> Iterator[dict[str, np
 
 
 def result_line(sequence: int, result: Result) -> dict[str, Any]:
-    """What a sink gets for one capture; times in milliseconds."""
+    """The JSON document that a sink gets for one capture; times in milliseconds."""
     line: dict[str, Any] = {
         "sequence": sequence,
         "id": result.id,

@@ -1,9 +1,9 @@
-"""Starting beside nodes that serve: in a thread of low priority, so that they keep their pace.
+"""Work in a thread of low priority, so that nodes beside this one keep their pace.
 
-Importing and loading take half a second of a core, and a fleet's devices have few. Priorities
-are a thread's own on Linux, and one that was lowered cannot be raised again without rights: so
-it is a thread that ends, and not this process, which gets a low one. With the cores idle it
-takes no longer.
+A start imports and loads for half a second of a core, and a device of a fleet has few cores.
+On Linux a priority belongs to a thread, and a thread that lowered its own cannot raise it again
+without rights. So the work gets a thread that ends with it, and the process keeps its priority.
+On an idle core the work takes no longer.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ def _start(work: Callable[[], T]) -> Future[T]:
         except BaseException as error:
             outcome.set_exception(error)
 
-    threading.Thread(target=run, name="gently", daemon=True).start()
+    threading.Thread(target=run, name="low priority", daemon=True).start()
     return outcome
 
 
-def gently(work: Callable[[], T]) -> T:
-    """What `work()` returns or raises, computed while the calling thread waits."""
+def wait_for_low_priority_thread(work: Callable[[], T]) -> T:
+    """Return `work()` or raise its error, while the calling thread waits."""
     return _start(work).result()
 
 
-async def gently_off_loop(work: Callable[[], T]) -> T:
-    """The same without blocking the event loop."""
+async def in_low_priority_thread(work: Callable[[], T]) -> T:
+    """Return `work()` or raise its error, while the event loop goes on."""
     return await asyncio.wrap_future(_start(work))

@@ -1,37 +1,35 @@
-"""A node's life: connect, wait for its model, load, announce, serve, drain, leave.
+"""A node's life: connect, wait for its model, load it, announce itself, serve, drain, leave.
 
-One lifecycle for every role; a role only decides which stages are loaded and whether the
-node also answers `infer.<model>` (shard-1, fallback, gateway, edge) or captures (edge).
+Every role lives alike. A role decides which stages are loaded, whether the node also answers
+`infer.<model>` (shard-1, fallback, gateway, edge), and whether it captures (edge).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
 import swarm
-from nodes.life.announce import Announcer
+from nodes.life.answering import InferAnswerer
 from nodes.life.checkpoint import Checkpoint
 from nodes.life.config import NodeConfig
-from nodes.life.front import Front
+from nodes.life.own_entry import OwnEntry
 from nodes.life.router import Router
-from nodes.life.status import status_document, timestamp
+from nodes.life.status import StatusPublisher
+from nodes.life.takeover import Takeover
 from nodes.life.versions import Versions
-from nodes.life.watch import Watch
-from nodes.stage.server import StageServer
+from nodes.life.watchdog import NodeWatchdog
 from swarm.errors import NotFound, SwarmError, Unavailable
-from swarm.fleet.advertised import StagePeer
+from swarm.fleet.advertised import StagePeer, serving
 from swarm.fleet.membership import Membership
 from swarm.gossip import Event, PeerView
 from swarm.ids import node_id
 from swarm.mesh import Mesh
 from swarm.model import ModelInfo
-from swarm.periodic import BEAT, next_beat
 from swarm.routing import BadDesiredState
 from swarm.services.control import Control
 from swarm.services.infer import InferService
@@ -39,37 +37,47 @@ from swarm.wire.messages import Request, Result
 
 log = logging.getLogger("swarm.node")
 
-STATUS_EVERY = 5 * BEAT  # seconds
-STATUS_LEAST = 0.02  # seconds between two, however often it is asked for
+CONNECT_TIMEOUT = 2.0  # seconds between two warnings that no server answers
 DRAIN_TIMEOUT = 8.0  # seconds
 SAVE_EVERY = 10.0  # seconds between checkpoints
-# Seconds between looks at the desired state. A change is announced too: while serving, this is
-# only for an announcement that was lost.
-CHECK_MODEL_EVERY, CHECK_WHILE_SERVING = 1.0, 10.0
+# Seconds between looks at the desired state. Each change is announced too: a node that serves
+# looks only for an announcement that was lost.
+CHECK_WHILE_WAITING, CHECK_WHILE_SERVING = 1.0, 10.0
+REASON_LIMIT = 500  # characters of an event's reason
+USUAL_TIMES = "compute_p99_us"  # the checkpoint's key
+
+Own = Callable[[Coroutine[Any, Any, None], str], None]  # starts a task that ends with the node
 
 
 class Node:
-    """`run(stop)` is its whole life; it ends when `stop` is set."""
+    """`run(stop)` is its whole life; it ends when `stop` is set.
 
-    def __init__(self, config: NodeConfig, started: float | None = None) -> None:
+    started: `time.monotonic()` of the process's start. on_change(document) is called at each
+    change of state. more_status: fields that a role adds to the status documents.
+    """
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        started: float | None = None,
+        on_change: Callable[[dict[str, Any]], None] = lambda document: None,
+        more_status: Callable[[], dict[str, Any]] = dict,
+    ) -> None:
         self.config = config
         self.id = config.node or node_id(config.role)
-        self.state = "waiting"
-        self.detail = "connecting"
-        self.since = timestamp()
-        self.ready_ms = 0.0
-        self.extra: dict[str, Any] = {}
         self.became_ready = asyncio.Event()
-        self.on_change: Callable[[dict[str, Any]], None] | None = None
-        self.router = Router(self._view, self.tell)
+        self._on_change = on_change
+        self._desired_changed = asyncio.Event()
+        # The router and the mesh ask for gossip's picture when requests come, never before.
+        self._router = Router(self._view, self._tell)
         self.mesh = Mesh(
             config.link,
             config.mesh,
             shm=config.shm,
-            known_peers=self._peers,
-            picker=self.router,
+            known_peers=self._known_peers,
+            picker=self._router,
         )
-        self.membership = Membership(
+        self._membership = Membership(
             self.mesh.link,
             self.mesh.subjects,
             self.id,
@@ -77,23 +85,32 @@ class Node:
             config.gossip,
             config.mesh_key,
         )
-        self.mesh.socket.on_gone.append(self.membership.gone)
-        self.versions = Versions(
+        self.mesh.socket.on_gone.append(self._membership.gone)
+        self._checkpoint = Checkpoint(config.state_dir, config.mesh, config.role)
+        self._versions = Versions(
             self.mesh,
             config,
             self.id,
-            self.answers_requests,
-            self.router.apply,
-            self.router,
+            self._router.apply,
+            self._router,
+            usual_times(self._checkpoint.load()),
         )
-        self.announcer = Announcer(
-            self.mesh, config, self.membership, self.router, self.versions.all, self.tell
+        self._status = StatusPublisher(
+            self.mesh,
+            config,
+            self.id,
+            self._versions,
+            self._membership,
+            time.monotonic() if started is None else started,
+            more_status,
         )
-        self.front: Front | None = None
-        if self.answers_requests:
-            self.front = Front(
-                self.mesh, self.id, self.versions.lookup, config.budget, config.version
-            )
+        self._entry = OwnEntry(self.mesh, config, self._membership, self._versions.all)
+        self._takeover = Takeover(
+            self.mesh, config, self._membership, self._router, self._versions.all, self._tell
+        )
+        self.answerer = InferAnswerer(
+            self.mesh, self.id, self._versions.lookup, config.budget, config.version
+        )
         self._service = InferService(
             f"swarm-{config.mesh}",
             swarm.__version__,
@@ -101,120 +118,94 @@ class Node:
             self._service_subjects(),
             self._answer,
         )
-        self.checkpoint = Checkpoint(config.state_dir, config.mesh, config.role)
-        self.versions.restored = self.checkpoint.load()
-        self._started = time.monotonic() if started is None else started
-        self._changed = asyncio.Event()
-        self._asked_status = asyncio.Event()
 
-    @property
-    def answers_requests(self) -> bool:
-        """Whether any NATS client may ask this node for an inference."""
-        return self.config.stage == 1 or self.config.role in ("fallback", "gateway", "edge")
-
-    def _service_subjects(self) -> list[str]:
-        subjects = self.mesh.subjects
-        if not self.answers_requests:
-            return []
-        if self.config.role == "gateway":
-            return [f"{subjects.root}.infer.*"]
-        return [subjects.infer(self.config.model_name)]
-
-    async def _answer(self, model: str, request: Request) -> Result:
-        assert self.front is not None
-        return await self.front.answer(model, request)
-
-    # What is made first knows what is made later by these.
-
-    def _peers(self, info: ModelInfo, stage: int) -> list[StagePeer]:
-        return self.announcer.peers(info, stage)
-
-    def _view(self) -> Mapping[str, PeerView]:
-        return self.membership.view()
-
-    def _on_gossip(self, event: Event) -> None:
-        self.announcer.on_event(event)
-
-    # --- life -----------------------------------------------------------------------
+    # --- the story ------------------------------------------------------------------------
 
     async def run(self, stop: asyncio.Event) -> None:
         """Raises `SwarmError` or `ShardsError` when the node can never serve as configured."""
-        link = self.mesh.link
         async with asyncio.TaskGroup() as group:
-            background = [group.create_task(link.run(), name="link")]
+            background = [group.create_task(self.mesh.link.run(), name="link")]
 
             def own(work: Coroutine[Any, Any, None], name: str) -> None:
                 background.append(group.create_task(work, name=name))
 
             try:
                 if await self._connect(stop):
-                    self.mesh.follow_config(self._changed.set)
-                    own(self._publish_status(), "status")
+                    self.mesh.follow_config(self._desired_changed.set)
+                    own(self._status.run(), "status")
                     own(self.mesh.tend(), "tend")
-                    await self._serve(stop, own)
+                    await self._follow_desired_state(stop, own)
             finally:
                 await self._leave()
                 await _end(background)
 
     async def _connect(self, stop: asyncio.Event) -> bool:
+        """Wait for a server; returns False when `stop` came first."""
         while not stop.is_set():
             try:
-                await self.mesh.link.ready(2.0)
+                await self.mesh.link.ready(CONNECT_TIMEOUT)
                 self.mesh.open_socket()
                 return True
             except SwarmError as error:
                 log.warning("waiting: %s", error)
         return False
 
-    async def _serve(
-        self, stop: asyncio.Event, own: Callable[[Coroutine[Any, Any, None], str], None]
-    ) -> None:
-        """Follow the mesh's desired state until `stop`."""
+    async def _follow_desired_state(self, stop: asyncio.Event, own: Own) -> None:
+        """Load and serve the versions that the mesh desires, until `stop`."""
         announced: set[str] = set()
         while not stop.is_set():
-            self._changed.clear()
-            pause = CHECK_MODEL_EVERY
+            self._desired_changed.clear()
+            pause = CHECK_WHILE_WAITING
             try:
-                await self.versions.reconcile(self._loading)
+                await self._versions.reconcile(self._loading)
                 if not self.became_ready.is_set():
                     self._become_ready(own)
                 pause = CHECK_WHILE_SERVING
             except BadDesiredState as error:
-                # Refused as a whole; what is served stays as it is.
+                # Refused as a whole: the node serves the versions that it served before.
                 log.warning("%s", error)
-                self.tell("rejected", {"model": self.config.model_name, "detail": str(error)[:500]})
+                reason = str(error)[:REASON_LIMIT]
+                self._tell("rejected", {"model": self.config.model_name, "detail": reason})
             except (NotFound, Unavailable) as error:
                 if not self.became_ready.is_set():
                     self._become("waiting", str(error))
-            # Also of a reconciliation that failed half-way.
-            if self.became_ready.is_set() and announced != set(self.versions.serving):
-                announced = set(self.versions.serving)
-                self.announcer.announce()
-            await self._until_changed(stop, pause)
+            # A reconciliation that failed half-way may have changed the served versions too.
+            if self.became_ready.is_set() and announced != set(self._versions.serving):
+                announced = set(self._versions.serving)
+                self._entry.announce()
+            await self._until_desired_state_changes(stop, pause)
 
     def _loading(self, version: str) -> None:
         if not self.became_ready.is_set():
             self._become("loading", f"{self.config.model_name}@{version}")
 
-    def _become_ready(self, own: Callable[[Coroutine[Any, Any, None], str], None]) -> None:
-        self.ready_ms = round((time.monotonic() - self._started) * 1e3, 1)
+    def _become_ready(self, own: Own) -> None:
+        """Every lane of this node pulls: join the mesh, and tell everybody."""
         own(Control(self.config.link, self.id, self._service.attach).run(), "control")
-        own(self.announcer.run(), "announce")
-        own(self.membership.run(), "gossip")
-        watch = Watch(
-            self._servers, self.versions.reload, self.tell, lambda why: self._become("failed", why)
+        own(self._entry.run(), "own entry")
+        own(self._takeover.run(), "takeover")
+        own(self._membership.run(), "gossip")
+        watchdog = NodeWatchdog(
+            self._versions.servers,
+            self._versions.reload,
+            self._tell,
+            lambda reason: self._become("failed", reason),
         )
-        own(watch.run(), "watchdog")
+        own(watchdog.run(), "watchdog")
         own(self._save_regularly(), "checkpoint")
         self._become("ready", "serving")
-        self.tell("joined", {})
+        self._tell("joined", {})
         self.became_ready.set()
 
-    async def _until_changed(self, stop: asyncio.Event, pause: float) -> None:
-        waiters = [asyncio.ensure_future(stop.wait()), asyncio.ensure_future(self._changed.wait())]
+    async def _until_desired_state_changes(self, stop: asyncio.Event, pause: float) -> None:
+        """Or until `stop`, the end of a version's task, or `pause` seconds later."""
+        waiters = [
+            asyncio.ensure_future(stop.wait()),
+            asyncio.ensure_future(self._desired_changed.wait()),
+        ]
         try:
             await asyncio.wait(
-                [*waiters, *self.versions.tasks],
+                [*waiters, *self._versions.tasks],
                 timeout=pause,
                 return_when=asyncio.FIRST_COMPLETED,
             )
@@ -223,43 +214,58 @@ class Node:
                 waiter.cancel()
 
     async def _leave(self) -> None:
-        """Drain and say goodbye; bounded in time."""
+        """Drain and say goodbye, within `DRAIN_TIMEOUT`."""
         was_ready = self.became_ready.is_set()
         if was_ready:
             self._become("draining", "finishing what runs")
-            self.announcer.announce(draining=True)
+            self._entry.announce(draining=True)
             self._save()
         try:
             async with asyncio.timeout(DRAIN_TIMEOUT):
                 await self._service.stop()
-                await self.versions.drain()
+                await self._versions.drain()
         except (TimeoutError, ExceptionGroup) as error:
             log.warning("left without draining: %r", error)
         if was_ready:
-            self.membership.leave()
-        if self.front is not None:
-            self.front.close()
+            self._membership.leave()
+        self.answerer.close()
         self._become("left", "stopped")
         if was_ready:
-            self.tell("left", {})
+            self._tell("left", {})
         with contextlib.suppress(SwarmError):
             await self.mesh.close()
 
-    # --- status -----------------------------------------------------------------------
-
     def _become(self, state: str, detail: str) -> None:
-        if (state, detail) == (self.state, self.detail):
-            return
-        if state != self.state:
-            self.since = timestamp()
-        self.state, self.detail = state, detail
-        log.info("%s: %s", state, detail)
-        self._publish(self.mesh.subjects.status(self.id), self.document())
-        if self.on_change is not None:
-            self.on_change({"event": state, "node": self.id, "detail": detail})
+        if self._status.become(state, detail):
+            self._on_change({"event": state, "node": self.id, "detail": detail})
 
-    def _servers(self) -> list[StageServer]:
-        return [server for serving in self.versions.all() for server in serving.servers]
+    # --- answers to its parts -----------------------------------------------------------------
+
+    def _view(self) -> Mapping[str, PeerView]:
+        return self._membership.view()
+
+    def _known_peers(self, info: ModelInfo, stage: int) -> list[StagePeer]:
+        """The living nodes that serve a stage, this one included."""
+        return serving(self._membership.alive(), info.model, info.version, stage)
+
+    def _on_gossip(self, event: Event) -> None:
+        self._takeover.on_event(event)
+
+    def _tell(self, kind: str, detail: dict[str, Any]) -> None:
+        self._status.tell(kind, detail)
+
+    def _service_subjects(self) -> list[str]:
+        """The subjects that any NATS client may ask this node on."""
+        if not self.config.answers_requests:
+            return []
+        if self.config.role == "gateway":
+            return [f"{self.mesh.subjects.root}.infer.*"]
+        return [self.mesh.subjects.infer(self.config.model_name)]
+
+    async def _answer(self, model: str, request: Request) -> Result:
+        return await self.answerer.answer(model, request)
+
+    # --- the checkpoint -----------------------------------------------------------------------
 
     async def _save_regularly(self) -> None:
         while True:
@@ -267,73 +273,17 @@ class Node:
             self._save()
 
     def _save(self) -> None:
-        """What a successor should know: the versions adopted, and how long stages take."""
-        now = time.monotonic()
-        state = {
-            "versions": list(self.versions.serving),
-            "compute_p99_us": {
-                f"{server.info.model}/{server.stage}": int(
-                    server.stats.compute.percentile(0.99, now) * 1e6
-                )
-                for server in self._servers()
-            },
-        }
+        """Keep for this node's successor how long the stages take."""
         try:
-            self.checkpoint.save(state)
+            self._checkpoint.save({USUAL_TIMES: self._versions.usual_times()})
         except OSError as error:
             log.warning("the checkpoint was not saved: %s", error)
 
-    def document(self) -> dict[str, Any]:
-        """The status document as of now."""
-        servings = self.versions.all()
-        extra = {
-            "host_id": self.mesh.lender.host,
-            "inbox": self.mesh.inbox,
-            "priority": self.config.priority,
-            "gossip": self._gossip_document(),
-        } | self.extra
-        if self.ready_ms:
-            extra["ready_ms"] = self.ready_ms
-        return status_document(
-            self.config,
-            self.id,
-            self.state,
-            self.since,
-            self.detail,
-            servings[-1].info if servings else None,
-            self._servers(),
-            extra,
-        )
 
-    def _gossip_document(self) -> dict[str, Any]:
-        states = [peer.state for peer in self.membership.view().values()]
-        return {
-            "peers": {state: states.count(state) for state in ("alive", "suspect", "dead", "left")},
-            "refused": dict(self.membership.gossip.counters),
-        }
-
-    def tell(self, kind: str, detail: dict[str, Any]) -> None:
-        """Publish an event for dashboards."""
-        doc = {"v": 1, "kind": kind, "node": self.id, "role": self.config.role, "at": timestamp()}
-        self._publish(self.mesh.subjects.event(kind), doc | detail)
-
-    def _publish(self, subject: str, doc: dict[str, Any]) -> None:
-        try:
-            self.mesh.link.publish(subject, json.dumps(doc).encode())
-        except SwarmError as error:
-            log.debug("not published: %s", error)
-
-    async def _publish_status(self) -> None:
-        self.mesh.link.subscribe(
-            self.mesh.subjects.status_request, lambda _: self._asked_status.set()
-        )
-        while True:
-            self._asked_status.clear()
-            self._publish(self.mesh.subjects.status(self.id), self.document())
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(next_beat(STATUS_EVERY)):
-                    await self._asked_status.wait()
-                    await asyncio.sleep(STATUS_LEAST)
+def usual_times(checkpoint: Mapping[str, Any]) -> dict[str, int]:
+    """p99 of each stage's run, microseconds, as a checkpoint holds them; {} where it does not."""
+    known = checkpoint.get(USUAL_TIMES)
+    return known if isinstance(known, dict) else {}
 
 
 async def _end(tasks: Iterable[asyncio.Task[None]]) -> None:

@@ -1,8 +1,9 @@
-"""Which lane a request takes: the routing table fed from gossip and desired state."""
+"""Chooses the lane of a request: the routing table, fed from gossip and desired state."""
 
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ OBSERVE_EVERY = 0.1  # seconds: gossip is no fresher
 
 @dataclass(slots=True)
 class Picked:
-    """A lane, and what must be told to the policy when the request has ended."""
+    """A lane, and the route and time that its policy is told of when the request has ended."""
 
     lane: str
     route: Route | None = None
@@ -32,25 +33,33 @@ class Picked:
 
 
 class Router:
-    """One node's routing, for requests it sends to stage 1 and for the stages it feeds.
+    """One node's routing, for requests that it sends to stage 1 and for the stages that it feeds.
 
-    tell(kind, detail): where a policy's events go (an adaptive policy that yields says so).
+    view: the gossip's picture of the mesh. tell(kind, detail): publishes an event (an adaptive
+    policy that yields, a refused desired state). clock: seconds.
     """
 
     def __init__(
         self,
         view: Callable[[], Mapping[str, PeerView]],
         tell: Callable[[str, dict[str, Any]], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._view = view
         self._tell = tell
+        self._clock = clock
         self._table = RoutingTable()
-        self._observed = 0.0
+        self._observed = -math.inf
         self._picked: dict[str, Picked] = {}  # by request id
         self.routed: set[str] = set()  # models whose policy uses nodes' own lanes
 
+    @property
+    def under_way(self) -> int:
+        """Requests of this requester whose end a policy has yet to hear of."""
+        return len(self._picked)
+
     def apply(self, model: str, document: dict[str, Any]) -> None:
-        """Take a model's desired state; a bad one is refused whole, and the old one stays."""
+        """Take a model's desired state. A bad one is refused whole, and the one before it stays."""
         try:
             state = self._table.apply(document | {"model": model})
         except BadDesiredState as error:
@@ -63,7 +72,7 @@ class Router:
             self.routed.add(model)
 
     def uses_own_lanes(self, model: str) -> bool:
-        """Whether the nodes of this model must serve lanes of their own."""
+        """Whether each node of this model must serve a lane of its own."""
         return model in self.routed
 
     def pick_lane(self, ask: Ask, remaining: float) -> str:
@@ -88,8 +97,8 @@ class Router:
             self.done(picked, ok)
 
     def next_lane(self, info: ModelInfo, stage: int, features: Features) -> str:
-        """For a stage: the lane of the next one. Its outcome is not seen from here, so the
-        policy learns of it from gossip alone."""
+        """For a stage: the lane of the next stage. A stage does not see the request's outcome, so
+        the policy learns the load from gossip alone."""
         if info.model not in self.routed:
             return ANY
         picked = self.pick(
@@ -116,7 +125,7 @@ class Router:
         """The lane for a request; the shared lane when the policy has no better idea."""
         if info.model not in self.routed:
             return Picked(ANY)
-        now = time.monotonic()
+        now = self._clock()
         if now - self._observed > OBSERVE_EVERY:
             self._observed = now
             self._table.observe(candidates(self._view(), now))
@@ -134,5 +143,5 @@ class Router:
     def done(self, picked: Picked, ok: bool) -> None:
         """The request ended; call once for each `pick`."""
         if picked.route is not None:
-            now = time.monotonic()
+            now = self._clock()
             self._table.done(picked.route, now, now - picked.at, ok)

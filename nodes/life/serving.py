@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 
 from nodes.life.config import NodeConfig, check_payload, credit_of, lane_options
-from nodes.life.low_priority import gently_off_loop
+from nodes.life.low_priority import in_low_priority_thread
 from nodes.stage.compute import INLINE_ALONE_BELOW, StageOptions
 from nodes.stage.server import LanePicker, StageServer
 from shards.manifest import Manifest
@@ -77,7 +77,7 @@ async def load(
     if config.threads > 1:
         # The runtime's own threads would inherit the low priority, for good.
         return await asyncio.to_thread(build)
-    return await gently_off_loop(build)
+    return await in_low_priority_thread(build)
 
 
 class Serving:

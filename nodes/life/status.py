@@ -1,22 +1,161 @@
-"""A node's status document: what dashboards consume, each second and at each change.
+"""Status documents and events of a node, as JSON, for dashboards.
 
+A status document goes out each second, at each change of state, and at once on request.
 `swarm/schemas/status.schema.json` is its contract.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import json
+import logging
 import os
 import socket
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 import swarm
 from nodes.life.config import NodeConfig
+from nodes.life.versions import Versions
 from nodes.stage.server import StageServer
-from swarm.model import ModelInfo
+from swarm.errors import SwarmError
+from swarm.fleet.membership import Membership
+from swarm.mesh import Mesh
+from swarm.periodic import BEAT, next_beat
 
-STATES = ("waiting", "loading", "ready", "draining", "left", "failed")
+log = logging.getLogger("swarm.node")
+
+STATUS_EVERY = 5 * BEAT  # seconds
+STATUS_PAUSE = 0.02  # seconds between two documents, however often one is requested
+
+
+class StatusPublisher:
+    """`become` changes the node's state, `tell` publishes an event, `run()` publishes documents.
+
+    States: waiting, loading, ready, draining, left, failed. started: `time.monotonic()` of the
+    process's start. more: fields that a role adds, asked for with each document.
+    """
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        config: NodeConfig,
+        node: str,
+        versions: Versions,
+        membership: Membership,
+        started: float,
+        more: Callable[[], dict[str, Any]],
+    ) -> None:
+        self.state = "waiting"
+        self.detail = "connecting"
+        self._since = timestamp()
+        self._ready_ms = 0.0
+        self._mesh = mesh
+        self._config = config
+        self._node = node
+        self._versions = versions
+        self._membership = membership
+        self._started = started
+        self._more = more
+        self._requested = asyncio.Event()
+
+    async def run(self) -> None:
+        """Publish documents until cancelled."""
+        self._mesh.link.subscribe(
+            self._mesh.subjects.status_request, lambda _: self._requested.set()
+        )
+        while True:
+            self._requested.clear()
+            self.publish()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(next_beat(STATUS_EVERY)):
+                    await self._requested.wait()
+                    await asyncio.sleep(STATUS_PAUSE)
+
+    def become(self, state: str, detail: str) -> bool:
+        """Change state or detail, and publish the change; returns False where nothing changed."""
+        if (state, detail) == (self.state, self.detail):
+            return False
+        if state != self.state:
+            self._since = timestamp()
+        self.state, self.detail = state, detail
+        if state == "ready" and not self._ready_ms:
+            self._ready_ms = round((time.monotonic() - self._started) * 1e3, 1)
+        log.info("%s: %s", state, detail)
+        self.publish()
+        return True
+
+    def tell(self, kind: str, detail: dict[str, Any]) -> None:
+        """Publish an event on `swarm.<mesh>.events.<kind>`."""
+        doc = {
+            "v": 1,
+            "kind": kind,
+            "node": self._node,
+            "role": self._config.role,
+            "at": timestamp(),
+        }
+        self._publish(self._mesh.subjects.event(kind), doc | detail)
+
+    def publish(self) -> None:
+        """Publish the document as of now."""
+        self._publish(self._mesh.subjects.status(self._node), self.document())
+
+    def _publish(self, subject: str, doc: dict[str, Any]) -> None:
+        try:
+            self._mesh.link.publish(subject, json.dumps(doc).encode())
+        except SwarmError as error:
+            log.debug("not published: %s", error)
+
+    def document(self) -> dict[str, Any]:
+        """All times in milliseconds, memory in bytes; counters count since the node's start."""
+        servings, servers = self._versions.all(), self._versions.servers()
+        now = time.monotonic()
+        doc: dict[str, Any] = {
+            "v": 1,
+            "node": self._node,
+            "role": self._config.role,
+            "mesh": self._config.mesh,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "state": self.state,
+            "detail": self.detail,
+            "since": self._since,
+            "at": timestamp(),
+            "software": swarm.__version__,
+            "model": servings[-1].info.model if servings else self._config.model_name,
+            "version": servings[-1].info.version if servings else self._config.version,
+            "stages": [_stage_document(server, now) for server in servers],
+            "queue_depth": sum(server.waiting for server in servers),
+            "rss_bytes": rss_bytes(),
+            "host_id": self._mesh.lender.host,
+            "inbox": self._mesh.inbox,
+            "priority": self._config.priority,
+            "gossip": self._gossip_document(),
+        }
+        if self._ready_ms:
+            doc["ready_ms"] = self._ready_ms
+        return doc | self._more()
+
+    def _gossip_document(self) -> dict[str, Any]:
+        states = [peer.state for peer in self._membership.view().values()]
+        return {
+            "peers": {state: states.count(state) for state in ("alive", "suspect", "dead", "left")},
+            "refused": dict(self._membership.gossip.counters),
+        }
+
+
+def _stage_document(server: StageServer, now: float) -> dict[str, Any]:
+    return {
+        "stage": server.stage,
+        "version": server.info.version,
+        "in_hand": server.queued,
+        "waiting": server.waiting,
+        "counters": server.stats.counters.as_doc(),
+        **server.stats.as_doc(now),
+    }
 
 
 def timestamp() -> str:
@@ -31,47 +170,3 @@ def rss_bytes() -> int:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         return 0
-
-
-def status_document(
-    config: NodeConfig,
-    node: str,
-    state: str,
-    since: str,
-    detail: str,
-    info: ModelInfo | None,
-    servers: list[StageServer],
-    extra: dict[str, Any],
-) -> dict[str, Any]:
-    """All times in milliseconds, memory in bytes; counters count since the node's start."""
-    now = time.monotonic()
-    stages = [
-        {
-            "stage": server.stage,
-            "version": server.info.version,
-            "in_hand": server.queued,
-            "waiting": server.waiting,
-            "counters": server.stats.counters.as_doc(),
-            **server.stats.as_doc(now),
-        }
-        for server in servers
-    ]
-    return {
-        "v": 1,
-        "node": node,
-        "role": config.role,
-        "mesh": config.mesh,
-        "host": socket.gethostname(),
-        "pid": os.getpid(),
-        "state": state,
-        "detail": detail,
-        "since": since,
-        "at": timestamp(),
-        "software": swarm.__version__,
-        "model": info.model if info else config.model_name,
-        "version": info.version if info else config.version,
-        "stages": stages,
-        "queue_depth": sum(server.waiting for server in servers),
-        "rss_bytes": rss_bytes(),
-        **extra,
-    }

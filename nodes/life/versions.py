@@ -1,16 +1,14 @@
-"""The model versions that a node serves: made to agree with the mesh's desired state."""
+"""The model versions that a node serves, kept in agreement with the mesh's desired state."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from nodes.life.config import NodeConfig
-from nodes.life.hugepages import collapse_memory
-from nodes.life.low_priority import gently_off_loop
 from nodes.life.serving import Loaded, Serving, load
 from nodes.stage.server import LanePicker, StageServer
 from swarm.clock import ServerClock
@@ -19,11 +17,14 @@ from swarm.mesh import Mesh
 
 log = logging.getLogger("swarm.node")
 
+LONGEST_RUN_US = 60_000_000  # a longer time in a checkpoint is not believed
+
 
 class Versions:
-    """What is served, by version; a gateway's models, loaded on demand.
+    """The served versions, by name; a gateway's models, loaded on demand.
 
-    on_desired(model, document) is called with each desired state that was read.
+    on_desired(model, document) is called with each desired state that was read. lanes: the
+    routing policy. usual_times: `usual_times()` of this node's predecessor, or {}.
     """
 
     def __init__(
@@ -31,36 +32,39 @@ class Versions:
         mesh: Mesh,
         config: NodeConfig,
         node: str,
-        answers_requests: bool,
         on_desired: Callable[[str, dict[str, Any]], None],
         lanes: LanePicker,
+        usual_times: Mapping[str, int],
     ) -> None:
         self.serving: dict[str, Serving] = {}
         self._mesh = mesh
         self._config = config
         self._node = node
-        self._answers_requests = answers_requests
         self._on_desired = on_desired
         self._lanes = lanes
-        self.restored: dict[str, Any] = {}
+        self._usual_times = usual_times
         self._clock = ServerClock()
         self._runs: dict[str, asyncio.Task[None]] = {}
         self._gateway: dict[tuple[str, str], Loaded] = {}
 
     def all(self) -> list[Serving]:
-        """The versions being served."""
+        """The versions being served, in the order of their loading."""
         return list(self.serving.values())
+
+    def servers(self) -> list[StageServer]:
+        """The stages of all versions."""
+        return [server for serving in self.serving.values() for server in serving.servers]
 
     @property
     def tasks(self) -> list[asyncio.Task[None]]:
-        """Their tasks: one that ends has failed."""
+        """One task for each version; a task that ends has failed."""
         return list(self._runs.values())
 
     async def reconcile(self, on_loading: Callable[[str], None]) -> None:
-        """Load what is missing, then drain what is over.
+        """Load the versions that are missing, then drain those that shall serve no more.
 
-        Raises `NotFound` when the model is not in the mesh yet, `Unavailable`, and whatever
-        ended a version's task.
+        on_loading(version) is called before each loading. Raises `NotFound` when the model is not
+        in the mesh yet, `Unavailable`, and the error that ended a version's task.
         """
         for version, task in list(self._runs.items()):
             if task.done():
@@ -98,7 +102,7 @@ class Versions:
             self._mesh,
             self._config,
             info,
-            edge=self._answers_requests,
+            edge=self._config.answers_requests,
             lighter=self._config.role == "edge",
         )
         serving = Serving(self._mesh, self._config, loaded, self._node, self._clock, self._lanes)
@@ -106,21 +110,25 @@ class Versions:
         self._runs[version] = asyncio.create_task(serving.run(), name=f"serve {version}")
         self.serving[version] = serving
         await serving.ready()
-        size = await gently_off_loop(collapse_memory)  # all that a request touches is there by now
-        text = "%s@%s loaded in %.2f s, %d MB are in huge pages"
-        log.info(text, info.model, version, loaded.seconds, size >> 20)
+        log.info("%s@%s loaded in %.2f s", info.model, version, loaded.seconds)
 
     def _prime(self, serving: Serving) -> None:
-        """Start from how long the stages took before a restart."""
-        known = self.restored.get("compute_p99_us")
+        """Start from the times that the stages took before this node's restart."""
         for server in serving.servers:
-            key = f"{server.info.model}/{server.stage}"
-            p99 = known.get(key) if isinstance(known, dict) else None
-            if isinstance(p99, int) and 0 < p99 < 60_000_000:
+            p99 = self._usual_times.get(_time_key(server))
+            if isinstance(p99, int) and 0 < p99 < LONGEST_RUN_US:
                 server.stats.compute.add(p99 / 1e6, time.monotonic())
 
+    def usual_times(self) -> dict[str, int]:
+        """p99 of each stage's run, microseconds, for this node's successor."""
+        now = time.monotonic()
+        return {
+            _time_key(server): int(server.stats.compute.percentile(0.99, now) * 1e6)
+            for server in self.servers()
+        }
+
     async def reload(self, server: StageServer) -> None:
-        """A new session for a stage whose old one cannot be trusted any more."""
+        """Load a new session for a stage whose old one cannot be trusted any more."""
         loaded = await load(self._mesh, self._config, server.info, edge=False, lighter=False)
         server.replace_model(loaded.stages[server.stage])
 
@@ -130,7 +138,7 @@ class Versions:
             await task
 
     async def lookup(self, model: str, version: str) -> Loaded:
-        """What is loaded of a model version. Raises `NotFound`."""
+        """The runtimes of a model version on this node. Raises `NotFound`."""
         if self._config.role == "gateway":
             return await self._lookup_gateway(model, version)
         if model != self._config.model_name:
@@ -150,7 +158,7 @@ class Versions:
         return self._gateway[key]
 
     async def drain(self) -> None:
-        """Give everything back and free it."""
+        """Give back what has not begun, finish what runs, and free all runtimes."""
         for version in list(self.serving):
             try:
                 await self._retire(version)
@@ -160,3 +168,7 @@ class Versions:
             task.cancel()
         for loaded in self._gateway.values():
             loaded.close()
+
+
+def _time_key(server: StageServer) -> str:
+    return f"{server.info.model}/{server.stage}"

@@ -1,4 +1,4 @@
-"""A local mesh: an embedded server unless one is given, a model, and its node processes."""
+"""A local mesh: an embedded server unless one is given, and node processes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import logging
 import shutil
 import tempfile
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,10 +23,15 @@ from swarm.services.embedded import EmbeddedServer
 
 log = logging.getLogger("swarm.up")
 
+LOOK_EVERY = 0.2  # seconds: a process that dies publishes no status
+
 
 @dataclass
 class LocalMesh:
-    """What runs, and what its nodes last said of themselves (by node id)."""
+    """A running mesh. statuses: the last status document of each node, by node id.
+
+    changed: set at each status. shm: see `local_mesh`.
+    """
 
     url: str
     name: str
@@ -50,15 +55,15 @@ class LocalMesh:
         return self.supervisor.add(NodeProcess(role, arguments, path))
 
     def status_of(self, node: NodeProcess) -> dict[str, Any] | None:
-        """The last status of the process that now has this role."""
+        """The last status document of a node's present process, or None before the first."""
         for status in self.statuses.values():
             if status["pid"] == node.pid:
                 return status
         return None
 
     async def ready(self, timeout: float = 30.0) -> None:
-        """Wait until every node process says `ready`. Raises `Unavailable`, saying which
-        did not, with the end of its log."""
+        """Wait until every node process says `ready`. Raises `Unavailable`, which names a node
+        that did not, with the end of its log. timeout: seconds."""
         deadline = time.monotonic() + timeout
         while True:
             waiting = [
@@ -72,9 +77,21 @@ class LocalMesh:
             if broken or time.monotonic() > deadline:
                 node = (broken or waiting)[0]
                 raise Unavailable(f"{node.role} did not become ready:\n{self.tail(node)}")
-            self.changed.clear()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.changed.wait(), 0.2)
+            await self._next_status(LOOK_EVERY)
+
+    async def until(self, condition: Callable[[], bool], timeout: float) -> bool:
+        """Wait until `condition`, which is asked at each status; False after `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        while not condition():
+            if time.monotonic() > deadline:
+                return False
+            await self._next_status(LOOK_EVERY)
+        return True
+
+    async def _next_status(self, timeout: float) -> None:
+        self.changed.clear()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.changed.wait(), timeout)
 
     @staticmethod
     def tail(node: NodeProcess) -> str:
@@ -85,7 +102,8 @@ class LocalMesh:
         except OSError:
             return "(no log)"
 
-    def _take_status(self, message: LinkMessage) -> None:
+    def take_status(self, message: LinkMessage) -> None:
+        """Note a status document that came."""
         try:
             doc = json.loads(bytes(message.data))
             self.statuses[doc["node"]] = doc
@@ -98,9 +116,11 @@ class LocalMesh:
 async def local_mesh(
     *, url: str = "", name: str = "default", max_payload: int = 16 << 20, shm: bool = True
 ) -> AsyncIterator[LocalMesh]:
-    """Everything started inside ends with it: nodes drain, then the server stops.
+    """A mesh with no node yet. Everything started inside ends with it: nodes drain, then the
+    server stops.
 
-    shm: whether large tensors may go through shared memory, or always over the wire.
+    url: a running server, '' for an embedded one. max_payload: bytes of the embedded server's
+    largest message. shm: whether messages may go between processes without the server.
     """
     server: EmbeddedServer | None = None
     logs = Path(tempfile.mkdtemp(prefix="swarm-logs-"))
@@ -112,7 +132,7 @@ async def local_mesh(
             url = server.url
         async with swarm.connect(url, name, shm=shm) as mesh:
             local = LocalMesh(url, name, mesh, supervisor, logs, server, shm)
-            mesh.link.subscribe(mesh.subjects.status_all, local._take_status)
+            mesh.link.subscribe(mesh.subjects.status_all, local.take_status)
             await mesh.registry.prepare()
             watching = asyncio.create_task(supervisor.run(), name="supervisor")
             try:
@@ -130,7 +150,7 @@ async def local_mesh(
 
 
 async def push(local: LocalMesh, manifest: bytes, files: Mapping[str, bytes]) -> str:
-    """Push a version that was just split; promotes it. Returns its version."""
+    """Push a version that was just split, and let it serve all traffic. Returns its version."""
     info = await local.mesh.registry.push(manifest, files)
     if await local.mesh.registry.serving(info.model) != info.version:
         await local.mesh.registry.promote(info.model, info.version)

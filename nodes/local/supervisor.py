@@ -15,20 +15,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nodes.life.process import SUPERVISOR
+from swarm.flow.backoff import Backoff
 
 log = logging.getLogger("swarm.up")
 
-BACKOFF = (0.2, 10.0)  # seconds: first and longest pause before a restart
-STABLE_AFTER = 10.0  # seconds of life after which the backoff starts anew
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0  # seconds between a death and the restart
+STABLE_AFTER = 10.0  # seconds of life after which the pauses begin anew
 STOP_TIMEOUT = 10.0  # seconds to drain before SIGKILL
-# Seconds between looks: while something is to be started again, or the kernel does not tell who
-# ended; and else.
-POLL, LOOK = 0.1, 1.0
+LOOK_EVERY = 1.0  # seconds between looks, beside the kernel's word that a process ended
+# Seconds between looks while a process waits for its restart, or where the kernel does not tell.
+POLL_EVERY = 0.1
 
 
 @dataclass
 class NodeProcess:
-    """One role's process, and its successors."""
+    """One role's process, and its successors.
+
+    arguments: of `swarm-node`. restarts: how often it was started again. failures: deaths in a row
+    that came soon after a start. restart_at: when it starts again (`time.monotonic()`), 0 while no
+    restart waits. wanted: whether the supervisor starts it again after its death.
+    """
 
     role: str
     arguments: list[str]
@@ -39,17 +45,20 @@ class NodeProcess:
     started: float = 0.0
     restart_at: float = 0.0
     wanted: bool = True
+    backoff: Backoff = field(default_factory=lambda: Backoff(FIRST_PAUSE, LONGEST_PAUSE))
 
     @property
     def pid(self) -> int:
+        """Process id, 0 before the first start."""
         return self.process.pid if self.process is not None else 0
 
     @property
     def alive(self) -> bool:
+        """Whether its process runs, stopped or not."""
         return self.process is not None and self.process.poll() is None
 
     def start(self) -> None:
-        sink = subprocess.DEVNULL
+        """Start a process; its standard error is appended to the log. Raises `OSError`."""
         handle = None
         if self.log_path is not None:
             handle = self.log_path.open("ab")
@@ -57,12 +66,12 @@ class NodeProcess:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "nodes.cli.node", *self.arguments],
                 stdin=subprocess.DEVNULL,
-                stdout=sink,
+                stdout=subprocess.DEVNULL,
                 stderr=handle or subprocess.DEVNULL,
                 # Ctrl-C is for the supervisor, which ends the nodes in order.
                 start_new_session=True,
-                # The child itself sees to it that it ends with us: a `preexec_fn` rules out
-                # vfork, and a fork stops this process's event loop for 10-25 ms.
+                # The child itself sees to it that it ends with this process: a `preexec_fn` rules
+                # out vfork, and a fork stops the event loop (measured: 10-25 ms).
                 env=os.environ | {"PYTHONUNBUFFERED": "1", SUPERVISOR: str(os.getpid())},
             )
         finally:
@@ -70,25 +79,43 @@ class NodeProcess:
                 handle.close()
         self.started = time.monotonic()
 
+    def died(self, now: float) -> float:
+        """Plan the restart of a process that was found dead; returns seconds until then."""
+        if now - self.started > STABLE_AFTER:
+            self.backoff.reset()
+            self.failures = 0
+        self.failures += 1
+        pause = self.backoff.next()
+        self.restart_at = now + pause
+        return pause
+
+    def restart(self) -> None:
+        """Start the successor of a process that died."""
+        self.restart_at = 0.0
+        self.restarts += 1
+        self.start()
+
     def signal(self, number: signal.Signals) -> None:
+        """Send a signal, if it is alive."""
         if self.alive and self.process is not None:
             self.process.send_signal(number)
 
 
 @dataclass
 class Supervisor:
-    """`run()` watches; `stop()` drains all. on_exit(node, code) is called at each death."""
+    """`run()` watches; `stop()` drains all nodes. on_exit(node, code) is called at each death."""
 
     nodes: list[NodeProcess] = field(default_factory=list)
     on_exit: Callable[[NodeProcess, int], None] = lambda node, code: None
 
     def add(self, node: NodeProcess) -> NodeProcess:
+        """Start a node and watch it."""
         self.nodes.append(node)
         node.start()
         return node
 
     async def run(self) -> None:
-        """Restart what dies, until cancelled."""
+        """Restart the nodes that die, until cancelled."""
         while True:
             now = time.monotonic()
             for node in self.nodes:
@@ -97,19 +124,13 @@ class Supervisor:
                 if node.restart_at == 0.0:
                     code = node.process.returncode if node.process is not None else 0
                     self.on_exit(node, code or 0)
-                    lived = now - node.started
-                    node.failures = 1 if lived > STABLE_AFTER else node.failures + 1
-                    pause = min(BACKOFF[1], BACKOFF[0] * 2 ** min(node.failures - 1, 10))
-                    node.restart_at = now + pause
-                    log.warning(
-                        "%s ended with code %s; it starts again in %.1f s", node.role, code, pause
-                    )
+                    text = "%s ended with code %s; it starts again in %.1f s"
+                    log.warning(text, node.role, code, node.died(now))
                 elif now >= node.restart_at:
-                    node.restart_at = 0.0
-                    node.restarts += 1
-                    node.start()
+                    node.restart()
             living = [node.pid for node in self.nodes if node.alive]
-            await one_ends(living, LOOK if len(living) == len(self.nodes) else POLL)
+            all_alive = len(living) == len(self.nodes)
+            await one_ends(living, LOOK_EVERY if all_alive else POLL_EVERY)
 
     async def stop(self, timeout: float = STOP_TIMEOUT) -> list[str]:
         """Drain all nodes; returns the roles that had to be killed. Leaves no process."""
@@ -135,8 +156,10 @@ class Supervisor:
 
 
 async def one_ends(pids: Iterable[int], seconds: float) -> None:
-    """Wait until one of these child processes ends, or for `seconds`. Without pidfds (Linux 5.3)
-    no longer than `POLL`; asked for ten times a second, they are 2.5 ms of CPU a second."""
+    """Wait until one of these child processes ends, or for `seconds`.
+
+    The kernel tells by pidfds (Linux 5.3); without them this waits for `POLL_EVERY` at the most.
+    """
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     with contextlib.ExitStack() as undo:
@@ -146,8 +169,8 @@ async def one_ends(pids: Iterable[int], seconds: float) -> None:
                 undo.callback(os.close, file)
                 loop.add_reader(file, ended.set)
                 undo.callback(loop.remove_reader, file)
-        except (AttributeError, OSError):  # one may be gone by now
-            seconds = min(seconds, POLL)
+        except (AttributeError, OSError):  # a process may be gone by now
+            seconds = min(seconds, POLL_EVERY)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await ended.wait()

@@ -30,8 +30,9 @@ from swarm.model import ModelInfo
 from swarm.subjects import ANY
 from swarm.transport.api import Delivery, Event, Held, Left, Refused, Room, Safe, Stored
 from swarm.transport.parcel import Parcel
+from swarm.transport.routes import Routes
 from swarm.transport.source import SourceOptions, StageSource
-from swarm.transport.stage_sender import Routes, StageSender
+from swarm.transport.stage_sender import StageSender
 from swarm.wire.messages import Features
 
 log = logging.getLogger("swarm.stage")
@@ -130,7 +131,7 @@ class StageServer:
 
     def _room(self, fast: bool) -> Room:
         load = Load(
-            self.source.in_hand,
+            self.source.parcels,
             self.source.waiting,
             self._compute.waiting,
             self.stats.compute.ewma,

@@ -1,4 +1,7 @@
-"""Where a graph may be cut: which positions are sensible, and a bounded choice among them."""
+"""Where a graph may be cut: the sensible positions, what a cut costs, a bounded choice of cuts.
+
+A position p lies right before node p (see `shards.graph.graph`).
+"""
 
 from __future__ import annotations
 
@@ -7,92 +10,107 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 
-from shards.graph.graph import Graph, reads
-from shards.graph.infer import TensorType
+from onnx import NodeProto
 
-# A runtime computes these in the same pass as the operator before them.
+from shards.graph.graph import Graph, names_read
+from shards.graph.tensor_types import TensorType
+
+# A runtime computes one of these in the same pass as the operator before it.
 _ACTIVATIONS = frozenset(
     {"Relu", "LeakyRelu", "PRelu", "ThresholdedRelu", "Clip", "Elu", "Selu", "Celu", "Gelu"}
     | {"Sigmoid", "HardSigmoid", "HardSwish", "Swish", "Mish", "Tanh", "Softplus", "Softsign"}
 )
-_HEAVY = frozenset(
+# Operators that a runtime fuses with the activation that follows.
+_FUSED_WITH_ACTIVATION = frozenset(
     {"Conv", "ConvTranspose", "Gemm", "MatMul", "Add", "Sum", "Mul", "ConvInteger"}
     | {"MatMulInteger", "QLinearConv", "QLinearMatMul"}
     | {"BatchNormalization", "InstanceNormalization"}
 )
-_AFFINE = frozenset({"Add", "Mul", "Sub", "Div", "BatchNormalization"})
-_MULTIPLY = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+# Operators that a runtime fuses with the constant scale or bias that follows.
+_FUSED_WITH_SCALE = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+_SCALES_AND_BIASES = frozenset({"Add", "Mul", "Sub", "Div", "BatchNormalization"})
 
 
-def sensible(graph: Graph, types: Mapping[str, TensorType]) -> list[int]:
-    """Positions 1..n-1 where a cut costs little: no pair that belongs together is torn apart.
+def sensible_cuts(graph: Graph, types: Mapping[str, TensorType]) -> list[int]:
+    """The positions from 1 to n-1 where a cut costs little, ascending.
 
-    Never between an operator and its activation, bias or scale; never at a dequantized tensor
-    whose 8-bit form is four times smaller; never at a tensor that cannot cross the mesh.
+    A sensible cut never parts an operator from its activation, bias or scale. It never sends a
+    dequantized tensor, since the 8-bit form is four times smaller. It never sends a tensor of a
+    type that cannot cross the mesh.
     """
     good = []
     for position in range(1, len(graph)):
         live = graph.live[position]
-        # Nothing live at all: what follows depends on no input (random numbers, say).
+        # Without a live tensor the layers behind depend on no input (random numbers, for example).
         if live and all(
-            types[name].datatype is not None and not _torn(graph, name, position) for name in live
+            types[name].datatype is not None and not _parts_a_pair(graph, name, position)
+            for name in live
         ):
             good.append(position)
     return good
 
 
-def _torn(graph: Graph, name: str, position: int) -> bool:
+def _parts_a_pair(graph: Graph, name: str, position: int) -> bool:
+    """Whether sending this live tensor parts its maker from a reader that belongs to it."""
     made_by = graph.producer[name]
-    after = [graph.nodes[user] for user in graph.consumers[name] if user >= position]
-    if any(node.op_type == "QuantizeLinear" for node in after):
+    readers = [graph.nodes[user] for user in graph.consumers[name] if user >= position]
+    if any(node.op_type == "QuantizeLinear" for node in readers):
         return True
     if made_by < 0:
         return False
     maker = graph.nodes[made_by]
     if maker.op_type == "DequantizeLinear":
-        return bool(after)
-    if maker.op_type in _ACTIVATIONS and any(node.op_type == "Mul" for node in after):
-        # x * sigmoid(x): the gate and its argument are both alive in between.
-        return any(
-            set(reads(node)) - {name} <= set(reads(maker))
-            for node in after
-            if node.op_type == "Mul"
-        )
-    if maker.op_type in _HEAVY and any(node.op_type in _ACTIVATIONS for node in after):
+        return bool(readers)
+    products = [node for node in readers if node.op_type == "Mul"]
+    if maker.op_type in _ACTIVATIONS and products:
+        return any(_is_gate(name, maker, product) for product in products)
+    if maker.op_type in _FUSED_WITH_ACTIVATION and any(
+        node.op_type in _ACTIVATIONS for node in readers
+    ):
         return True
-    return maker.op_type in _MULTIPLY and any(
-        node.op_type in _AFFINE
-        and all(graph.is_constant(other) for other in reads(node) if other != name)
-        for node in after
+    return maker.op_type in _FUSED_WITH_SCALE and any(
+        node.op_type in _SCALES_AND_BIASES
+        and all(graph.is_constant(other) for other in names_read(node) if other != name)
+        for node in readers
     )
 
 
+def _is_gate(name: str, activation: NodeProto, product: NodeProto) -> bool:
+    """Whether the product is x * activation(x), as in a Swish: all its other factors are x."""
+    return set(names_read(product)) - {name} <= set(names_read(activation))
+
+
 def cut_bytes(graph: Graph, types: Mapping[str, TensorType], position: int) -> int:
-    """Bytes of the live set at a position; an unknown size counts as 1."""
-    return sum(nbytes(types[name]) for name in graph.live[position])
+    """Bytes that cross a cut at this position. An unknown size counts as 1."""
+    return sum(_tensor_bytes(types[name]) for name in graph.live[position])
 
 
-def nbytes(kind: TensorType) -> int:
-    """Bytes of one tensor, an unknown size counting as 1; 0 for what cannot cross the mesh."""
+def _tensor_bytes(kind: TensorType) -> int:
+    """Bytes of one tensor; 0 for a type that cannot cross the mesh."""
     return kind.spec().nbytes if kind.datatype else 0
 
 
 def node_costs(graph: Graph, types: Mapping[str, TensorType]) -> list[float]:
-    """A rough cost of each node in multiply-adds: output size, times taps for the heavy ones.
+    """A rough cost of each node in multiply-adds.
 
-    Good enough to spread candidates over the work; the balance itself is measured.
+    The cost is the number of output elements. Convolutions and matrix products multiply it by the
+    number of weights that each element takes. This is good enough to spread candidates evenly
+    over the work; the choice among the candidates goes by measured times.
     """
     costs = []
     for node in graph.nodes:
         made = sum(_elements(types[name]) for name in node.output if name in types)
         taps = 1.0
-        if node.op_type in _MULTIPLY and len(node.input) > 1:
-            taps = _taps(graph, types, node.op_type, node.input[1])
+        if node.op_type in _FUSED_WITH_SCALE and len(node.input) > 1:
+            taps = _weights_per_element(graph, types, node.op_type, node.input[1])
         costs.append(made * taps + 1.0)
     return costs
 
 
-def _taps(graph: Graph, types: Mapping[str, TensorType], op_type: str, weight: str) -> float:
+def _weights_per_element(
+    graph: Graph, types: Mapping[str, TensorType], op_type: str, weight: str
+) -> float:
+    """How many weights one output element of a convolution or a matrix product takes."""
     if weight in graph.initializers:
         dims = tuple(graph.initializers[weight].dims)
     elif weight in types:
@@ -101,37 +119,39 @@ def _taps(graph: Graph, types: Mapping[str, TensorType], op_type: str, weight: s
         return 1.0
     if not dims:
         return 1.0
-    outer = dims[0] if op_type in ("Conv", "ConvTranspose") else dims[-1]
-    return float(math.prod(dims) / max(1, outer))
+    outputs = dims[0] if op_type in ("Conv", "ConvTranspose") else dims[-1]
+    return float(math.prod(dims) / max(1, outputs))
 
 
 def _elements(kind: TensorType) -> float:
     return float(math.prod(dim if isinstance(dim, int) else 1 for dim in kind.shape))
 
 
-def thin(
+def thin_out(
     positions: Sequence[int], bytes_at: Mapping[int, int], costs: Sequence[float], limit: int
 ) -> list[int]:
-    """At most `limit` positions: the lightest one of each equal share of the total cost.
+    """At most `limit` of the positions, ascending: the lightest one of each equal share of cost.
 
-    Ties go to the later position, which is nearer to the end of the operator that shrank it.
+    `bytes_at` gives the bytes that cross each position, `costs` the cost of each node. Of two
+    equally light positions the later one is taken: it is nearer to the end of the operator that
+    shrank the tensors.
     """
     if len(positions) <= limit:
         return list(positions)
     done = list(accumulate(costs, initial=0.0))
-    best: dict[int, int] = {}
+    lightest: dict[int, int] = {}
     for position in positions:
         share = min(limit - 1, int(done[position] / done[-1] * limit))
-        held = best.get(share)
+        held = lightest.get(share)
         if held is None or bytes_at[position] <= bytes_at[held]:
-            best[share] = position
-    # Shares without a position leave room for the lightest of the others.
-    chosen = set(best.values())
+            lightest[share] = position
+    # A share without a position leaves room for the lightest position of the other shares.
+    chosen = set(lightest.values())
     spare = sorted((p for p in positions if p not in chosen), key=lambda p: (bytes_at[p], p))
     return sorted(chosen | set(spare[: limit - len(chosen)]))
 
 
-def nearest(positions: Iterable[int], wanted: int) -> int | None:
+def nearest_position(positions: Iterable[int], wanted: int) -> int | None:
     """The position closest to `wanted`, the earlier one on a tie; None when there are none."""
     ordered = sorted(positions)
     index = bisect_left(ordered, wanted)

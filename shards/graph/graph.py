@@ -1,9 +1,10 @@
 """A model's graph as the splitter sees it: sorted nodes, live tensors, constants.
 
-Words: a *constant* is a tensor that depends on no input (initializers, and nodes fed by nothing
-else): it is cloned into each shard that uses it and never crosses a cut. A *position* p in 0..n
-is the gap before node p. A tensor is *live* at p when it exists before p (model inputs always do)
-and is needed at or after p; model outputs are needed until the end.
+A *constant* is a tensor that depends on no model input: an initializer, or the output of a node
+that reads constants only. A constant is copied into each shard that uses it and never crosses a
+cut. A *position* p in 0..n is the gap before node p. A tensor is *live* at p when it exists before
+p and is needed at or after p. Model inputs exist from the start; model outputs are needed until
+the end.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from onnx import GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto, ValueInfoProto
+from onnx import GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto
 
 from shards.errors import ModelError
-from shards.split.source import bodies
+from shards.graph.source import subgraphs
 
-# A clone of one of these would draw other numbers in each shard.
-_RANDOM = frozenset(
+# A copy of one of these in each shard would draw other numbers in each, so it is no constant.
+_RANDOM_OPERATORS = frozenset(
     {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial"}
     | {"Bernoulli"}
 )
@@ -27,7 +28,12 @@ _RANDOM = frozenset(
 
 @dataclass(frozen=True)
 class Graph:
-    """A view of one model. Node indices count `nodes`: the nodes that are not constant."""
+    """A view of one model.
+
+    `nodes` are the nodes that are not constant, in topological order; node indices count these.
+    `constant_nodes` maps each constant that a node computes to this node. `initializers` and
+    `sparse` are the stored weights by name. `inputs` and `outputs` are the model's own.
+    """
 
     model: ModelProto
     nodes: tuple[NodeProto, ...]
@@ -39,7 +45,10 @@ class Graph:
 
     @classmethod
     def of(cls, model: ModelProto) -> Graph:
-        """Sort, separate the constants, check. Raises ModelError."""
+        """Sort the nodes and separate the constants.
+
+        Raises ModelError for a cycle, for a tensor that nothing or more than one node produces.
+        """
         graph = model.graph
         initializers = {tensor.name: tensor for tensor in graph.initializer}
         sparse = {tensor.values.name: tensor for tensor in graph.sparse_initializer}
@@ -51,7 +60,7 @@ class Graph:
         constant_nodes: dict[str, NodeProto] = {}
         nodes: list[NodeProto] = []
         for node in ordered:
-            if constant.issuperset(reads(node)) and not _is_random(node):
+            if constant.issuperset(names_read(node)) and not _is_random(node):
                 made = [name for name in node.output if name]
                 constant.update(made)
                 constant_nodes.update(dict.fromkeys(made, node))
@@ -71,7 +80,7 @@ class Graph:
 
     @cached_property
     def producer(self) -> dict[str, int]:
-        """Tensor to the index of the node that makes it; -1 for a model input."""
+        """From each tensor to the index of the node that makes it; -1 for a model input."""
         made = dict.fromkeys(self.inputs, -1)
         for index, node in enumerate(self.nodes):
             made.update({name: index for name in node.output if name})
@@ -79,24 +88,27 @@ class Graph:
 
     @cached_property
     def consumers(self) -> dict[str, tuple[int, ...]]:
-        """Tensor to the indices of the nodes that read it, captures included, ascending."""
+        """From each tensor to the indices of the nodes that read it, ascending.
+
+        A node with subgraphs also reads the tensors that these capture from outside.
+        """
         found: dict[str, list[int]] = {name: [] for name in self.producer}
         for index, node in enumerate(self.nodes):
-            for name in reads(node):
+            for name in names_read(node):
                 if name in found:
                     found[name].append(index)
         return {name: tuple(users) for name, users in found.items()}
 
     @cached_property
     def last_use(self) -> dict[str, int]:
-        """Tensor to the last position that needs it: its last reader, or n for a model output."""
+        """From each tensor to the last position that needs it; n for a model output."""
         last = {name: (users[-1] if users else -1) for name, users in self.consumers.items()}
         last.update({name: len(self.nodes) for name in self.outputs if name in last})
         return last
 
     @cached_property
     def live(self) -> tuple[tuple[str, ...], ...]:
-        """For every position 0..n, the tensors that cross it, in the order they are made.
+        """For every position 0..n, the live tensors, in the order in which they are made.
 
         At position 0 these are all model inputs, at n all model outputs that are not constant.
         """
@@ -109,37 +121,47 @@ class Graph:
         return tuple(sets)
 
     def position_after(self, tensor: str) -> int:
-        """The position right after the tensor exists. Raises KeyError for an unknown one."""
+        """The first position at which the tensor exists. Raises KeyError for an unknown tensor."""
         return self.producer[tensor] + 1
 
 
-def reads(node: NodeProto) -> list[str]:
-    """Names a node needs from outside: its inputs, and what its bodies capture; each once."""
+def names_read(node: NodeProto) -> list[str]:
+    """Names of the tensors that a node reads: its inputs, and captures of its subgraphs.
+
+    Each name comes once.
+    """
     names = dict.fromkeys(name for name in node.input if name)
     for attribute in node.attribute:
-        for body in bodies(attribute):
-            names.update(dict.fromkeys(_captures(body)))
+        for subgraph in subgraphs(attribute):
+            names.update(dict.fromkeys(_captures(subgraph)))
     return list(names)
 
 
 def _captures(graph: GraphProto) -> Iterator[str]:
+    """Names of the tensors that a subgraph reads from the graphs around it."""
     inner = {value.name for value in graph.input}
     inner.update(tensor.name for tensor in graph.initializer)
     inner.update(tensor.values.name for tensor in graph.sparse_initializer)
     for node in graph.node:
-        yield from (name for name in reads(node) if name not in inner)
+        yield from (name for name in names_read(node) if name not in inner)
         inner.update(node.output)
     yield from (value.name for value in graph.output if value.name not in inner)
 
 
 def _is_random(node: NodeProto) -> bool:
-    return node.op_type in _RANDOM or any(
-        _is_random(inner) for a in node.attribute for body in bodies(a) for inner in body.node
+    return node.op_type in _RANDOM_OPERATORS or any(
+        _is_random(inner)
+        for attribute in node.attribute
+        for subgraph in subgraphs(attribute)
+        for inner in subgraph.node
     )
 
 
 def _sorted(nodes: Sequence[NodeProto], known: Iterable[str]) -> list[NodeProto]:
-    """Topological order that keeps the given one wherever it is possible. Raises ModelError."""
+    """The nodes in topological order, which keeps the given order wherever that is possible.
+
+    `known` are the names of the tensors that exist before any node. Raises ModelError.
+    """
     made_by: dict[str, int] = {}
     for index, node in enumerate(nodes):
         for name in node.output:
@@ -149,7 +171,7 @@ def _sorted(nodes: Sequence[NodeProto], known: Iterable[str]) -> list[NodeProto]
     waits: list[int] = []
     users: dict[int, list[int]] = {}
     for index, node in enumerate(nodes):
-        needed = [name for name in reads(node) if name not in available]
+        needed = [name for name in names_read(node) if name not in available]
         for name in needed:
             if name not in made_by:
                 raise ModelError(
@@ -172,8 +194,3 @@ def _sorted(nodes: Sequence[NodeProto], known: Iterable[str]) -> list[NodeProto]
     if len(order) != len(nodes):
         raise ModelError("the graph has a cycle")
     return order
-
-
-def value_infos(graph: GraphProto) -> dict[str, ValueInfoProto]:
-    """Declared types of inputs, outputs and intermediates, by name."""
-    return {value.name: value for value in (*graph.value_info, *graph.output, *graph.input)}

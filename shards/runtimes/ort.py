@@ -1,4 +1,4 @@
-"""ONNX Runtime, and everything that is peculiar to it, on the side that runs shards."""
+"""ONNX Runtime: sessions with this project's settings, and the `Runtime` that runs a shard."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from typing import Any, Literal
 import numpy as np
 
 from shards.errors import ModelError, RunError, RunTerminated
-from shards.runtimes.runtime import CancelToken, check_feeds
-from shards.runtimes.synthetic import TOLERANCE, random_feeds, worst
+from shards.runtimes.runtime import CancelToken
+from shards.runtimes.synthetic import TOLERANCE, random_feeds, worst_deviation
 from shards.specs import ORT_TYPES, TensorSpec
 
 log = logging.getLogger(__name__)
 
 Level = Literal["none", "basic", "extended", "all"]
 _CPU = ("CPUExecutionProvider",)
-# A takeover must not wait for more: long runs vary little anyway.
-_WARM_S = 0.5
-_LEVELS = {
+# A takeover waits for the warm-up. Long runs vary little, so a few of them are enough.
+_MOST_WARM_SECONDS = 0.5
+_MOST_WARM_RUNS = 5
+_LEVEL_NAMES = {
     "none": "ORT_DISABLE_ALL",
     "basic": "ORT_ENABLE_BASIC",
     "extended": "ORT_ENABLE_EXTENDED",
@@ -35,7 +36,10 @@ _LEVELS = {
 def make_session(
     model: bytes, *, level: Level = "all", threads: int = 1, providers: Sequence[str] = _CPU
 ) -> Any:
-    """An `onnxruntime.InferenceSession` as this project wants one. Raises ModelError."""
+    """An `onnxruntime.InferenceSession` that computes a run with `threads` threads.
+
+    Raises ModelError when a provider is not there, or when ONNX Runtime refuses the model.
+    """
     import onnxruntime as ort
 
     absent = set(providers) - set(ort.get_available_providers())
@@ -45,48 +49,55 @@ def make_session(
             f"{', '.join(ort.get_available_providers())}: install another build or name another"
         )
     options = ort.SessionOptions()
-    options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, _LEVELS[level])
+    options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, _LEVEL_NAMES[level])
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
-    # Nodes share cores: spinning on contended cores cost twice the time and the energy.
+    # Nodes share cores, and a spinning thread keeps a core from the others (measured: 144 instead
+    # of 80 ms, and twice the CPU time).
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
     try:
         session = ort.InferenceSession(model, options, providers=list(providers))
     except Exception as error:  # pybind raises a dozen unrelated types here
         raise ModelError(f"ONNX Runtime refuses the model: {error}") from error
-    # The wrapper keeps the whole model's bytes for a fallback to other providers, which would hide
-    # a broken accelerator. The session has copied the weights: 102 MB back for a ResNet-50.
+    # A fallback to another provider would hide a broken accelerator. Only for this fallback the
+    # Python wrapper keeps the model's bytes (102 MB of a ResNet-50); the session has its own copy
+    # of the weights.
     session.disable_fallback()
     if hasattr(session, "_model_bytes"):
-        session._model_bytes = None
+        session._model_bytes = None  # noqa: SLF001  # see the comment above
     return session
 
 
-def _inner(session: Any) -> Any:
-    """What the wrapper's `run` calls when it has checked what `check_feeds` has: 19 of 84 us that a
-    run of nothing takes behind a convolution. Another version may have no such thing."""
+def _without_wrapper(session: Any) -> Any:
+    """The compiled session inside the library's Python wrapper, or the wrapper if it has none.
+
+    The wrapper's `run` first checks the names of the feeds, which the stage has checked (measured:
+    19 of the 84 us of a run without work, behind a convolution).
+    """
     return getattr(session, "_sess", session)
 
 
 def trim_memory() -> None:
-    """Give freed memory back to the system, where the C library can (glibc).
+    """Give freed memory back to the system, where the C library can do so (glibc).
 
-    Loading parses and copies the weights. Measured on a ResNet-50 of 102 MB: 372 MB resident after
-    loading, 213 after this, 111 with the model's bytes released too. Switching the allocator's
-    arena off changed neither memory (252 against 236 after runs) nor time.
+    Loading parses and copies the weights (measured: a ResNet-50 of 102 MB takes 372 MB after
+    loading, 213 after this call, 111 with the model's bytes released too).
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 class OrtRuntime:
-    """A model in one ONNX Runtime session. Building takes 50-150 ms for a ResNet-50: use a thread.
+    """A `Runtime`: one model in one ONNX Runtime session.
 
-    `inputs` and `outputs` default to what the session says, where every dynamic axis is -1. Raises
-    ModelError when the runtime refuses the model, or the specifications do not name its tensors.
-    `examples` gives shapes to dynamic inputs, by name, for the self-test and warming.
+    `inputs` and `outputs` default to the session's own, where every dynamic axis is -1. `examples`
+    gives shapes to dynamic inputs, by name, for the self-test and the warm-up. `level` is the
+    optimisation level; a level that fails on this model, or changes its results, is replaced by
+    BASIC. Loading blocks (measured: 50-150 ms for a ResNet-50), so call the constructor in a
+    thread. Raises ModelError when ONNX Runtime refuses the model, or when the specifications name
+    other tensors than the model.
     """
 
     def __init__(
@@ -107,98 +118,88 @@ class OrtRuntime:
         self._session = self._build()
         self.inputs = _specs(self._session.get_inputs(), inputs)
         self.outputs = _specs(self._session.get_outputs(), outputs)
-        self._names = [spec.name for spec in self.outputs]
+        self._output_names = [spec.name for spec in self.outputs]
         self._examples = examples
         from onnxruntime import RunOptions
 
-        self._run_options = RunOptions
-        self._spare: list[Any] = []  # run options that no run uses
+        self._new_options = RunOptions
+        self._spare_options: list[Any] = []  # no run uses them at the moment
 
     def run(
         self, feeds: Mapping[str, np.ndarray], cancel: CancelToken | None = None
     ) -> dict[str, np.ndarray]:
-        """Outputs by name, as fresh arrays. Raises InputError, RunError, RunTerminated.
+        """The outputs by name, as fresh arrays. The caller has checked that the feeds fit.
 
-        Feeds may be read-only views of a received buffer; they are not copied unless misaligned.
+        Feeds may be read-only views of a received buffer. Only misaligned feeds are copied. Raises
+        RunError and RunTerminated.
         """
-        # Plain `run` is also the fastest way for one-off arrays. Measured against binding per call
-        # (v1.31, one thread): 4 us against 7 on 64 floats, 19 against 25 on 131 thousand, 0.75 ms
-        # against 0.78 on 4 million, bound to a new numpy array; `copy_outputs_to_cpu` doubles it.
-        check_feeds(self.inputs, feeds)
-        return self.run_checked(feeds, cancel)
-
-    def run_checked(
-        self, feeds: Mapping[str, np.ndarray], cancel: CancelToken | None = None
-    ) -> dict[str, np.ndarray]:
-        """The same for feeds that were checked already (a check takes 1.2 us)."""
-        for array in feeds.values():
-            if not array.flags.aligned:
-                # x86 forgives this; C++ and some Arm cores do not.
-                feeds = {name: np.require(a, requirements=["A", "C"]) for name, a in feeds.items()}
-                break
-        return self._run(feeds, cancel)
-
-    def _run(
-        self, feeds: Mapping[str, np.ndarray], cancel: CancelToken | None
-    ) -> dict[str, np.ndarray]:
         session = self._session
         if session is None:
             raise RunError("the runtime is closed: load the shard again")
-        if cancel is None:
-            options = None
-        else:
+        for array in feeds.values():
+            if not array.flags.aligned:
+                # C++ requires alignment. x86 forgives a misaligned read, some Arm cores do not.
+                feeds = {name: np.require(a, requirements=["A", "C"]) for name, a in feeds.items()}
+                break
+        options = None
+        if cancel is not None:
             try:
-                options = self._spare.pop()
+                options = self._spare_options.pop()
             except IndexError:
-                options = self._run_options()
+                options = self._new_options()
             cancel.begin(partial(setattr, options, "terminate", True))
         try:
-            values = _inner(session).run(self._names, feeds, options)
+            # Plain `run` with one-off arrays is faster than binding inputs and outputs for each
+            # call (measured: 4 against 7 us on 64 floats, 19 against 25 us on 131 thousand).
+            values = _without_wrapper(session).run(self._output_names, feeds, options)
         except Exception as error:  # pybind raises a dozen unrelated types here
             if cancel is not None and cancel.cancelled:
                 raise RunTerminated("the run was cancelled or ran out of its budget") from error
             raise RunError(f"ONNX Runtime failed: {error}") from error
         finally:
-            # The terminate flag sticks: such options are not used again.
+            # The terminate flag cannot be taken back: such options are not used again.
             if cancel is not None and cancel.end():
-                self._spare.append(options)
-        outputs: dict[str, np.ndarray] = dict(zip(self._names, values, strict=True))
-        return outputs
+                self._spare_options.append(options)
+        return dict(zip(self._output_names, values, strict=True))
 
-    def self_test(self, *, tolerance: float = TOLERANCE, seed: int = 0) -> float:
-        """Compare with the unoptimised model on seeded input; the relative deviation.
+    def self_test(self, *, tolerance: float = TOLERANCE) -> float:
+        """Compare the optimised model with the plain one on seeded input.
 
-        Optimisation can break a valid graph. Beyond `tolerance` (see `synthetic`) this falls back
-        to BASIC with a warning, and raises ModelError when even that differs. The model's bytes are
-        released afterwards: call it once, before `warm`. A model that cannot run on synthetic
-        input, or draws random numbers, cannot be compared: 0.0 then, and a warning says so.
+        Optimisation can break a valid graph. A result further apart than `tolerance` makes the
+        runtime fall back to BASIC, with a warning, and raises ModelError when BASIC is as far
+        apart. A model that does not run on synthetic input, or draws random numbers, cannot be
+        compared: the result is 0.0 then, and a warning says why. Call it once, before `warm`:
+        it releases the model's bytes. Returns the relative deviation (see `deviation`).
         """
         model = self._model
         if model is None:
             raise RunError("test before warming, once, and not after closing")
-        feeds = random_feeds(self.inputs, self._examples, seed=seed)
+        feeds = random_feeds(self.inputs, self._examples)
         reference = make_session(model, level="none", threads=self._threads)
         try:
-            expected = dict(zip(self._names, reference.run(self._names, feeds), strict=True))
-            again = dict(zip(self._names, reference.run(self._names, feeds), strict=True))
+            runs = [reference.run(self._output_names, feeds) for _ in range(2)]
         except Exception as error:  # pybind raises a dozen unrelated types here
             log.warning("no self-test: the model does not run on synthetic input (%s)", error)
             self._model = None
             return 0.0
         finally:
             del reference
+        expected, again = (dict(zip(self._output_names, run, strict=True)) for run in runs)
         apart = 0.0
-        if worst(expected, again) == 0.0:
-            apart = self._settle(expected, feeds, tolerance)
+        if worst_deviation(expected, again) == 0.0:
+            apart = self._settle_level(expected, feeds, tolerance)
         else:
             log.warning("no self-test: the model gives another result each time")
         self._model = None
         return apart
 
-    def _settle(
+    def _settle_level(
         self, expected: Mapping[str, np.ndarray], feeds: Mapping[str, np.ndarray], tolerance: float
     ) -> float:
-        """Keep the level if it computes `expected`, else go down to one that does."""
+        """Keep the optimisation level if it computes `expected`, else go down to BASIC.
+
+        Returns how far the level that is kept is apart from `expected`. Raises ModelError.
+        """
         apart = self._apart(expected, feeds)
         if apart > tolerance and self.level in ("all", "extended"):
             log.warning(
@@ -218,27 +219,29 @@ class OrtRuntime:
         return apart
 
     def _apart(self, expected: Mapping[str, np.ndarray], feeds: Mapping[str, np.ndarray]) -> float:
+        """The deviation of a run from `expected`; infinite when the run fails."""
         try:
-            return worst(expected, self._run(feeds, None))
+            return worst_deviation(expected, self.run(feeds))
         except RunError as error:
             log.warning("the optimised model fails where the plain one runs: %s", error)
             return float("inf")
 
-    def warm(self, runs: int = 5) -> float:
-        """Run on synthetic inputs until nothing is first-time any more; the median in ms.
+    def warm(self) -> float:
+        """Run on synthetic input until nothing happens for the first time any more.
 
-        0.0 when the model does not run on synthetic input (a warning says so). Releases the
-        model's bytes: the session has its own copy of the weights.
+        Returns the median time of a run in milliseconds, 0.0 when the model does not run on
+        synthetic input (a warning says why). Releases the model's bytes: the session has its own
+        copy of the weights. Raises RunError when the runtime is closed.
         """
         self._model = None
         feeds = random_feeds(self.inputs, self._examples)
         times: list[float] = []
         try:
-            self._run(feeds, None)
-            until = time.perf_counter() + _WARM_S
-            while not times or (len(times) < runs and time.perf_counter() < until):
+            self.run(feeds)
+            until = time.perf_counter() + _MOST_WARM_SECONDS
+            while not times or (len(times) < _MOST_WARM_RUNS and time.perf_counter() < until):
                 begin = time.perf_counter()
-                self._run(feeds, None)
+                self.run(feeds)
                 times.append((time.perf_counter() - begin) * 1e3)
         except RunError as error:
             if self._session is None:
@@ -248,10 +251,11 @@ class OrtRuntime:
         return statistics.median(times)
 
     def close(self) -> None:
-        """Give the memory back; runs under way end on the old session. Idempotent."""
+        """Give the memory back. Runs under way end on the old session. May be called twice."""
         self._session = self._model = None
 
     def _build(self) -> Any:
+        """A session at the present level, or at BASIC if that level fails on this model."""
         if self._model is None:
             raise RunError("the runtime is closed: load the shard again")
         try:
@@ -270,10 +274,11 @@ class OrtRuntime:
             return session
 
 
-def spec_of_arg(arg: Any) -> TensorSpec:
-    """The specification of a session's input or output. Raises ModelError for other types.
+def _spec_of_arg(arg: Any) -> TensorSpec:
+    """The specification of a session's input or output. Raises ModelError for unsupported types.
 
-    ONNX Runtime reports an unknown rank like a scalar's: pass specifications where that matters.
+    ONNX Runtime reports an unknown rank as it reports a scalar's, so the manifest's specifications
+    are used where there are any.
     """
     datatype = ORT_TYPES.get(arg.type)
     if datatype is None:
@@ -283,8 +288,9 @@ def spec_of_arg(arg: Any) -> TensorSpec:
 
 
 def _specs(args: Sequence[Any], given: Sequence[TensorSpec] | None) -> tuple[TensorSpec, ...]:
+    """The given specifications, if they name the same tensors as the session, or the session's."""
     if given is None:
-        return tuple(spec_of_arg(arg) for arg in args)
+        return tuple(_spec_of_arg(arg) for arg in args)
     if {spec.name for spec in given} != {arg.name for arg in args}:
         raise ModelError(
             f"the model has {', '.join(arg.name for arg in args) or 'nothing'} where the manifest "

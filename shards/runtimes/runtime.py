@@ -1,21 +1,32 @@
-"""What every runtime offers, and the checks that come before a run. Needs numpy only."""
+"""The seam between a stage and the library that computes it. Needs numpy only.
+
+A stage knows a `Runtime` and a `CancelToken`, and no library. To add a runtime (CUDA, TensorRT,
+OpenVINO):
+
+1. Write `shards/runtimes/<library>.py` with a class that has the members of `Runtime`. Import the
+   library inside the constructor: a node that does not use the runtime must not load the library.
+   Map the library's errors in this one module: ModelError while loading, RunError while running.
+2. Choose the class in `shards.runtimes.load`, the one place that names runtimes.
+3. Add it to `RUNTIMES` in `tests/shards/test_runtime_contract.py`: the suite holds every promise
+   of `Runtime` against it.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import numpy as np
 
-from shards.errors import InputError, RunTerminated
+from shards.errors import RunTerminated
 from shards.specs import TensorSpec
 
 
 class CancelToken:
-    """Stops the run that it was given to, from any thread. One token per request.
+    """Stops the run that it was given to, from any thread. Each run takes a token of its own.
 
-    Once cancelled it stays so: a later run with the same token does not start.
+    A cancelled token stays cancelled: a later run with it does not start.
     """
 
     __slots__ = ("_cancelled", "_lock", "_stop")
@@ -31,28 +42,40 @@ class CancelToken:
         return self._cancelled
 
     def cancel(self) -> None:
-        """Stop the current run, if there is one, and refuse later ones. Never blocks on a run."""
+        """Stop the current run, if there is one, and refuse later ones. Never waits for a run."""
         with self._lock:
             self._cancelled = True
             if self._stop is not None:
                 self._stop()
 
     def begin(self, stop: Callable[[], None]) -> None:
-        """Until `end`, `cancel` calls `stop`. Raises RunTerminated when already cancelled."""
+        """A runtime begins a run: until `end`, `cancel` calls `stop`.
+
+        Raises RunTerminated when the token is cancelled already.
+        """
         with self._lock:
             if self._cancelled:
                 raise RunTerminated("the request was cancelled before this run began")
             self._stop = stop
 
     def end(self) -> bool:
-        """The run is over: `stop` is not called any more. False when it may have been."""
+        """A runtime ends a run: `stop` is not called any more.
+
+        Returns whether `stop` was never called, so that the object that it stops can be used again.
+        """
         with self._lock:
             self._stop = None
             return not self._cancelled
 
 
 class Runtime(Protocol):
-    """One loaded model. `run` may be called from several threads at once."""
+    """One model, loaded and ready to run. Every runtime passes one contract suite.
+
+    The constructor takes the verified bytes of an ONNX model, loads it, and raises ModelError when
+    the library refuses the model. It blocks, so it is called in a thread. `inputs` and `outputs`
+    are the model's tensors, in the model's order. After the constructor, `load_stage` calls
+    `self_test` once, then `warm` once, and `run` from then on.
+    """
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
@@ -60,54 +83,35 @@ class Runtime(Protocol):
     def run(
         self, feeds: Mapping[str, np.ndarray], cancel: CancelToken | None = None
     ) -> dict[str, np.ndarray]:
-        """Outputs by name. Raises InputError, RunError, RunTerminated (cancelled)."""
+        """The outputs by name, in the order of `outputs`, as arrays that the caller owns.
+
+        The caller has checked that the feeds fit `inputs` (`StageRuntime` does, with
+        `check_feeds`). A feed may be a read-only and misaligned view of a received buffer. Several
+        threads may run at once. A run with a `cancel` token calls its `begin` first and its `end`
+        last. Raises RunError when the library fails or the runtime is closed, and RunTerminated
+        when `cancel` stopped the run.
+        """
         ...
 
-    def run_checked(
-        self, feeds: Mapping[str, np.ndarray], cancel: CancelToken | None = None
-    ) -> dict[str, np.ndarray]:
-        """The same for feeds that were checked already."""
+    def self_test(self, *, tolerance: float) -> float:
+        """Compare the optimised model with the plain one on seeded input.
+
+        Returns the deviation (see `shards.runtimes.synthetic.deviation`), 0.0 where the two cannot
+        be compared. Raises ModelError when they are further apart than `tolerance`.
+        """
         ...
 
     def warm(self) -> float:
-        """Run a few times on synthetic inputs; the median in milliseconds."""
+        """Run on synthetic input until nothing happens for the first time any more.
+
+        Returns the median time of a run in milliseconds, 0.0 when the model does not run on
+        synthetic input. Gives back the memory that only loading needs.
+        """
         ...
 
     def close(self) -> None:
-        """Give the memory back. Later runs raise RunError."""
+        """Give the memory back. Runs under way end as usual, later ones raise RunError.
+
+        May be called twice.
+        """
         ...
-
-
-def check_feeds(specs: Sequence[TensorSpec], feeds: Mapping[str, np.ndarray]) -> None:
-    """Check names, datatypes and shapes; a dimension of -1 takes any size.
-
-    The batch axes of all batch inputs must agree. Raises InputError for the first mismatch.
-    """
-    rows = -1
-    for spec in specs:
-        array = feeds.get(spec.name)
-        if array is None:
-            raise InputError(spec.name, str(spec), "nothing")
-        if not isinstance(array, np.ndarray):
-            raise InputError(spec.name, str(spec), type(array).__name__)
-        shape = array.shape
-        if array.dtype != spec.dtype or (shape != spec.shape and not _fits(spec.shape, shape)):
-            raise InputError(spec.name, str(spec), _describe(array))
-        if spec.batch:
-            if rows not in (-1, shape[0]):
-                raise InputError(spec.name, f"a batch of {rows}", f"a batch of {shape[0]}")
-            rows = shape[0]
-    if len(feeds) != len(specs):
-        names = [spec.name for spec in specs]
-        unknown = next(name for name in feeds if name not in names)
-        raise InputError(unknown, f"only {', '.join(names)}", "an unknown tensor")
-
-
-def _fits(wanted: tuple[int, ...], got: tuple[int, ...]) -> bool:
-    return len(wanted) == len(got) and all(
-        want in (-1, have) for want, have in zip(wanted, got, strict=True)
-    )
-
-
-def _describe(array: np.ndarray) -> str:
-    return f"{array.dtype.name}[{','.join(map(str, array.shape))}]"

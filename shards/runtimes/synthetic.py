@@ -1,4 +1,4 @@
-"""Seeded inputs for warming, self-tests and timing, and how far two results are apart."""
+"""Seeded inputs for warm-ups, self-tests and timing; how far two results are apart."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import numpy as np
 
 from shards.specs import TensorSpec
 
-# Relative to the largest value of a tensor. Measured differences between optimisation levels are
-# 5e-7 (fp32) and 7.8e-3 (quantized, where a rounding flips); half precision has 11 bits.
+# The deviation that a self-test allows between optimisation levels, relative to the largest value
+# of a tensor. Measured: 5e-7 (FP32) and 7.8e-3 (quantized, where a rounding flips). Half precision
+# has 11 bits.
 TOLERANCE = 1e-4
 TOLERANCE_HALF = 1e-2
 TOLERANCE_QUANTIZED = 3e-2
@@ -24,13 +25,13 @@ def random_feeds(
     seed: int = 0,
     dynamic: int = 1,
 ) -> dict[str, np.ndarray]:
-    """Seeded arrays that fit `specs`, C order.
+    """Seeded arrays in C order that fit `specs`, by name.
 
-    `shapes` overrides shapes by name; other dynamic dimensions become 1 on axis 0 and `dynamic`
-    elsewhere. Floats are standard normal, 8-bit integers span their range, booleans are fair, and
-    wider integers are 0 or 1: they are mostly indices, and those two rarely leave a table.
+    `shapes` gives shapes by name. Other dynamic dimensions become 1 on axis 0 and `dynamic` on the
+    other axes. Floats are standard normal, 8-bit integers span their range, booleans are fair.
+    Wider integers are 0 or 1: they are mostly indices, and nearly every table has these two rows.
     """
-    # Not numpy.random: its import takes 2 MB and 20 ms of every node that runs a shard.
+    # Importing numpy.random takes 2 MB and 20 ms in every node that runs a shard.
     source = random.Random(seed)
     return {
         spec.name: _random(source, spec, (shapes or {}).get(spec.name), dynamic) for spec in specs
@@ -53,7 +54,7 @@ def _random(
 
 
 def _normal(source: random.Random, count: int) -> np.ndarray:
-    """FP32, standard normal (G. Box, M. Muller, 1958), from 24 random bits for each uniform."""
+    """FP32 [count], standard normal, from 24 random bits a value (G. Box, M. Muller, 1958)."""
     pairs = (count + 1) // 2
     bits = np.frombuffer(source.randbytes(8 * pairs), "<u4").reshape(2, pairs) >> 8
     uniform = (bits + 1).astype(np.float32) / np.float32(1 << 24)  # in (0, 1]
@@ -63,10 +64,10 @@ def _normal(source: random.Random, count: int) -> np.ndarray:
 
 
 def deviation(expected: np.ndarray, actual: np.ndarray) -> float:
-    """Largest difference, relative to the largest finite value expected; 0.0 when equal.
+    """The largest difference, relative to the largest finite value expected; 0.0 when equal.
 
-    8-bit integers count relative to their range of 255, because one flipped rounding is no error.
-    Infinite when shapes, types, infinities or wider integers differ.
+    For 8-bit integers it is relative to their range of 255, because one flipped rounding is no
+    error. It is infinite when shapes, types, infinities, NaNs, booleans or wider integers differ.
     """
     if expected.shape != actual.shape or expected.dtype != actual.dtype:
         return float("inf")
@@ -86,8 +87,8 @@ def deviation(expected: np.ndarray, actual: np.ndarray) -> float:
     return difference / max(float(np.abs(wide).max()), float(np.finfo(np.float32).tiny))
 
 
-def worst(expected: Mapping[str, np.ndarray], actual: Mapping[str, np.ndarray]) -> float:
-    """The largest `deviation` over all tensors of two results."""
+def worst_deviation(expected: Mapping[str, np.ndarray], actual: Mapping[str, np.ndarray]) -> float:
+    """The largest `deviation` over all tensors of two results; infinite when names differ."""
     if expected.keys() != actual.keys():
         return float("inf")
     return max((deviation(expected[name], actual[name]) for name in expected), default=0.0)

@@ -7,19 +7,23 @@ import operator
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 
-# 1 Gbit/s, in bytes per millisecond: the link that a cut's bytes are priced at.
-BANDWIDTH = 125_000.0
+# Bytes per millisecond: 1 Gbit/s, the link that a cut's bytes are counted as time on.
+LINK_BYTES_PER_MS = 125_000.0
+
+# Sums in another order round differently, so a stage may be slower than the slowest by this part.
+_ROUNDING = 1e-12
 
 
 def balance(segment_ms: Sequence[float], send_ms: Sequence[float], stages: int) -> list[int]:
-    """Choose `stages - 1` of the boundaries between segments.
+    """Choose `stages - 1` of the boundaries between segments, ascending.
 
-    Boundary i lies after segment i and costs its sender `send_ms[i]`; there is one boundary less
-    than segments. A stage takes the sum of its segments plus the boundary it sends over. Returns
-    the chosen boundaries, ascending: they minimise the slowest stage's time, and among those the
-    sum of squares, so that the other stages are even too. The first pass is PipeEdge's recurrence
-    (arXiv 2110.14895) for equal devices: h[k][j] = min over i < j of max(h[k-1][i], time(i, j)).
-    Raises ValueError when there are fewer segments than stages.
+    Boundary i lies after segment i, so there is one boundary less than there are segments. A stage
+    takes the sum of its segments' `segment_ms`, plus the `send_ms` of the boundary at its end. The
+    chosen boundaries make the slowest stage as fast as possible. Among equally good choices they
+    make the sum of squares least, so that the other stages are even too. The first pass is
+    PipeEdge's recurrence (arXiv 2110.14895) for equal devices:
+    h[k][j] = min over i < j of max(h[k-1][i], time(i, j)). Raises ValueError when there are fewer
+    segments than stages, or when the lengths do not fit.
     """
     count = len(segment_ms)
     if len(send_ms) != max(0, count - 1):
@@ -32,24 +36,27 @@ def balance(segment_ms: Sequence[float], send_ms: Sequence[float], stages: int) 
     def stage_ms(start: int, end: int) -> float:
         return before[end] - before[start] + send[end]
 
-    slowest, _ = _best(count, stages, stage_ms, max)
-    # A hair of room, because sums in another order round differently.
-    limit = slowest * (1 + 1e-12)
+    slowest, _ = _cheapest(count, stages, stage_ms, max)
+    limit = slowest * (1 + _ROUNDING)
 
     def squared(start: int, end: int) -> float:
         spent = stage_ms(start, end)
         return spent * spent if spent <= limit else math.inf
 
-    return _best(count, stages, squared, operator.add)[1]
+    return _cheapest(count, stages, squared, operator.add)[1]
 
 
-def _best(
+def _cheapest(
     count: int,
     stages: int,
     cost: Callable[[int, int], float],
     join: Callable[[float, float], float],
 ) -> tuple[float, list[int]]:
-    """The cheapest way to place segments [0, count) on `stages` stages, each at least one."""
+    """The least cost of placing segments [0, count) on `stages` stages, and its boundaries.
+
+    Each stage has one segment at least. `cost` is that of one stage with the segments
+    [start, end); `join` makes one cost of two.
+    """
     row = [cost(0, end) if end else math.inf for end in range(count + 1)]
     origins: list[list[int]] = []
     for placed in range(2, stages + 1):

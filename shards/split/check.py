@@ -1,4 +1,4 @@
-"""Prove a split on examples before anyone serves it: exactness, shapes, batching."""
+"""Prove a split on examples before it is served: exactness, shapes, batching."""
 
 from __future__ import annotations
 
@@ -8,24 +8,25 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from shards.errors import ModelError
-from shards.graph.extract import Flow
-from shards.graph.infer import TensorType
+from shards.graph.layer_range import LayerRange
+from shards.graph.tensor_types import TensorType
 from shards.runtimes.ort import make_session
-from shards.runtimes.synthetic import deviation, random_feeds, worst
+from shards.runtimes.synthetic import deviation, random_feeds, worst_deviation
 from shards.split.profile import Tensors, run_chain
 
-# Sizes to try for dynamic dimensions other than the batch: sequences, then pictures.
-_SIZES = (16, 64, 128, 224, 320, 8, 1)
-# Between a batch of two and two batches of one, matrix kernels round differently.
+# Sizes to try for dynamic dimensions other than the batch: those of sequences, then of pictures.
+_DYNAMIC_SIZES = (16, 64, 128, 224, 320, 8, 1)
+# Relative deviation. Matrix kernels round a batch of two in another way than two batches of one.
 _BATCH_TOLERANCE = 1e-4
 
 
 @dataclass
-class Report:
-    """What the examples showed. `times_ms`: one median per part, 0 where nothing ran.
+class CheckReport:
+    """The outcome of running the examples.
 
-    `shapes`: observed at batch 1, of every tensor that crosses. `batchable`: two samples in one
-    batch gave the same as one after the other, at every cut.
+    `times_ms` is the median time of each part, 0 where nothing ran. `shapes` has the shape of every
+    tensor that crosses a cut, at batch 1. `batchable` says that two samples in one batch gave equal
+    results to one sample after the other, at every cut.
     """
 
     times_ms: list[float]
@@ -37,14 +38,15 @@ class Report:
 def find_example(
     whole: bytes | None, inputs: Sequence[TensorType], given: Tensors | None
 ) -> tuple[dict[str, np.ndarray] | None, str]:
-    """Inputs that the model runs on, and why there are none. Values are seeded, see `synthetic`.
+    """Inputs that the model runs on, and an empty reason; or None and the reason.
 
-    A model with dynamic dimensions is tried with several sizes. A model too large to be loaded
-    whole (`None`) gets the first size untried. Raises ModelError when a `given` example fails.
+    Without a `given` example the values are seeded (see `random_feeds`), and a model with dynamic
+    dimensions is tried with several sizes. A model that is too large to be loaded whole (`None`)
+    gets the first size untried. Raises ModelError when a `given` example fails.
     """
     specs = [kind.spec() for kind in inputs]
     dynamic = any(-1 in spec.shape[1:] for spec in specs)
-    sizes = _SIZES if dynamic else (1,)
+    sizes = _DYNAMIC_SIZES if dynamic else (1,)
     if whole is None:
         return dict(given) if given else random_feeds(specs, dynamic=sizes[0]), ""
     session = make_session(whole, level="basic")
@@ -63,27 +65,29 @@ def find_example(
 
 def check_split(
     whole: bytes | None,
-    parts: Sequence[tuple[Flow, bytes | None]],
+    parts: Sequence[tuple[LayerRange, bytes | None]],
     types: Mapping[str, TensorType],
     feeds: Mapping[str, np.ndarray],
     *,
     tolerance: float,
     budget_s: float,
-) -> Report:
-    """Compare the parts with the whole at BASIC; time them at full optimisation for `budget_s`.
+) -> CheckReport:
+    """Compare the parts with the whole at BASIC, and time them at full optimisation.
 
-    Raises ModelError when the parts compute something else than the whole.
+    `feeds` are the model's inputs. Timing takes `budget_s` seconds. A model that draws random
+    numbers is not compared. Raises ModelError when the parts deviate from the whole by more than
+    `tolerance`.
     """
     notes: list[str] = []
     basic = run_chain(parts, [feeds], level="basic")
     if whole is not None:
         session = make_session(whole, level="basic")
-        # An input that is an output as well is not one of the session's.
+        # The session of the whole lacks an output that is also a model input.
         names = [out.name for out in session.get_outputs()]
         runs = [dict(zip(names, session.run(names, dict(feeds)), strict=True)) for _ in range(2)]
         del session
-        apart = worst(runs[0], {name: basic.sent[-1][0][name] for name in names})
-        if worst(*runs) > 0.0:
+        apart = worst_deviation(runs[0], {name: basic.sent[-1][0][name] for name in names})
+        if worst_deviation(*runs) > 0.0:
             notes.append("not compared with the whole: the model draws random numbers")
         elif apart > tolerance:
             raise ModelError(
@@ -95,15 +99,15 @@ def check_split(
     times = [0.0] * len(parts)
     if budget_s > 0:
         times = run_chain(parts, [feeds], budget_s=budget_s).times_ms
-    return Report(times, basic.shapes, _batches(parts, types, feeds), notes)
+    return CheckReport(times, basic.shapes, _batches(parts, types, feeds), notes)
 
 
 def _batches(
-    parts: Sequence[tuple[Flow, bytes | None]],
+    parts: Sequence[tuple[LayerRange, bytes | None]],
     types: Mapping[str, TensorType],
     feeds: Mapping[str, np.ndarray],
 ) -> bool:
-    """Whether every crossing tensor has an open axis 0 that behaves like a batch."""
+    """Whether axis 0 of every crossing tensor is dynamic, and its rows are independent samples."""
     crossing = {name for part, _ in parts for name in (*part.receives, *part.sends)}
     for name in crossing:
         shape = types[name].shape
@@ -117,15 +121,16 @@ def _batches(
     other = random_feeds(specs, {name: array.shape for name, array in feeds.items()}, seed=1)
     both = {name: np.concatenate([feeds[name], other[name]]) for name in feeds}
     try:
-        trace = run_chain(parts, [feeds, other, both], level="basic")
+        chain = run_chain(parts, [feeds, other, both], level="basic")
     except ModelError:
         return False
     return all(
-        _stacks(one[name], two[name], pair[name]) for one, two, pair in trace.sent for name in one
+        _stacks(one[name], two[name], pair[name]) for one, two, pair in chain.sent for name in one
     )
 
 
 def _stacks(one: np.ndarray, two: np.ndarray, pair: np.ndarray) -> bool:
+    """Whether `pair` is `one` and then `two` along axis 0."""
     if one.ndim == 0 or one.shape != two.shape or one.shape[0] != 1:
         return False
     return deviation(np.concatenate([one, two]), pair) <= _BATCH_TOLERANCE

@@ -1,4 +1,4 @@
-"""Turn a request for stages, cuts and edge layers into positions in the graph."""
+"""Turn the caller's options (stages, cuts, edge layers) into cut positions in the graph."""
 
 from __future__ import annotations
 
@@ -12,65 +12,72 @@ from itertools import pairwise
 import numpy as np
 
 from shards.errors import ModelError, SplitError
-from shards.graph.cuts import cut_bytes, nearest, node_costs, sensible, thin
+from shards.graph.cuts import cut_bytes, nearest_position, node_costs, sensible_cuts, thin_out
 from shards.graph.graph import Graph
-from shards.graph.infer import TensorType
-from shards.split.balance import BANDWIDTH, balance
+from shards.graph.source import weight_bytes
+from shards.graph.tensor_types import TensorType
+from shards.split.balance import LINK_BYTES_PER_MS, balance
 from shards.split.profile import time_segments, time_stages
 from shards.split.refine import refine
-from shards.split.source import size
 
 log = logging.getLogger(__name__)
 
-# More segments cost more sessions to time, and balance no better.
-MAX_CANDIDATES = 40
-# Stages of less are not timed once more: there is nothing to gain, and noise would choose.
-LEAST_MS = 0.5
-REFINE_S = 10.0  # seconds after which no other cut is tried
-TOGETHER = 1 << 30  # bytes of a model whose stages are timed in turn
+# Candidate cuts whose segments are timed. More need more sessions, and balance no better.
+MOST_CANDIDATES = 40
+# Mean milliseconds of a stage. Shorter stages are not timed as a whole: noise would choose the cut.
+SHORTEST_STAGE_TO_REFINE = 0.5
+# Seconds after which no further cut is tried.
+MOST_REFINING_SECONDS = 10.0
+# Bytes of weights. The sessions of a larger model's stages are not held in memory all at once.
+MOST_WEIGHTS_AT_ONCE = 1 << 30
 
 
 @dataclass(frozen=True)
-class Request:
-    """What the caller asked for; see `split`."""
+class SplitOptions:
+    """The caller's options; the function `split` documents them."""
 
     stages: int | None = None
     cuts: Sequence[Sequence[str] | str] | None = None
     edge_layers: int | None = None
     edge_cut: str | None = None
     profile: bool = True
-    bandwidth: float = BANDWIDTH
+    bandwidth: float = LINK_BYTES_PER_MS
 
 
 @dataclass
 class Plan:
-    """Positions in ascending order: `edge` (or None), then the cuts between stages."""
+    """The chosen positions, ascending: the end of the edge's layers (or None), then the cuts.
+
+    `notes` tell the caller about the choice.
+    """
 
     edge: int | None
     cuts: list[int]
     notes: list[str] = field(default_factory=list)
 
 
-def plan(
+def plan_cuts(
     graph: Graph,
     types: Mapping[str, TensorType],
-    request: Request,
+    options: SplitOptions,
     *,
     sizes: Mapping[str, TensorType] | None = None,
     feeds: Mapping[str, np.ndarray] | None = None,
 ) -> Plan:
-    """Choose the positions. `sizes` are the types with concrete shapes, `feeds` an example input.
+    """Choose the positions.
 
-    Raises SplitError when the graph cannot be split so, naming what is possible.
+    `sizes` are the types with concrete shapes. `feeds` is an example input, without which nothing
+    is timed. Raises SplitError when the graph cannot be split as asked; its message says how
+    it can.
     """
-    _check(request)
+    _check(options)
     sizes = sizes or types
-    if request.cuts is not None:
-        return _by_name(graph, types, request)
-    stages = request.stages or 1
-    candidates = sensible(graph, types)
+    if options.cuts is not None:
+        return _plan_of_named_cuts(graph, types, options)
+    stages = options.stages or 1
+    candidates = sensible_cuts(graph, types)
     notes: list[str] = []
-    edge = _edge(graph, types, request, candidates, stages, notes)
+    edge = _edge_end(graph, types, options, candidates, stages, notes)
     after = [position for position in candidates if position > (edge or 0)]
     if len(after) + 1 < stages:
         beyond = " after the edge's layers" if edge else ""
@@ -83,86 +90,91 @@ def plan(
         return Plan(edge, [], notes)
     bytes_at = {position: cut_bytes(graph, sizes, position) for position in after}
     costs = node_costs(graph, sizes)
-    chosen = thin(after, bytes_at, costs, max(MAX_CANDIDATES, 3 * stages))
+    chosen = thin_out(after, bytes_at, costs, max(MOST_CANDIDATES, 3 * stages))
     bounds = [edge or 0, *chosen, len(graph)]
-    segments = _timed(graph, types, bounds, feeds, notes) if request.profile else None
-    sends = [bytes_at[p] / request.bandwidth for p in chosen]
+    segments = _segment_times(graph, types, bounds, feeds, notes) if options.profile else None
+    sends = [bytes_at[p] / options.bandwidth for p in chosen]
     if segments is not None and feeds is not None:
-        measure = _stage_times(graph, types, bounds, feeds, sum(segments) / stages)
+        measure = _stage_timer(graph, types, bounds, feeds, sum(segments) / stages)
         picked = refine(segments, sends, stages, measure)
     else:
-        # Only proportions matter; 1e6 multiply-adds a millisecond is a slow core's figure.
+        # A slow core does 1e6 multiply-adds a millisecond. Only the proportion to `sends` matters.
         picked = balance([sum(costs[a:b]) / 1e6 for a, b in pairwise(bounds)], sends, stages)
     return Plan(edge, [chosen[index] for index in picked], notes)
 
 
-def _check(request: Request) -> None:
-    if request.stages is not None and request.stages < 1:
-        raise SplitError(f"at least one stage is needed, not {request.stages}")
-    if request.cuts is not None and request.stages not in (None, len(request.cuts) + 1):
+def _check(options: SplitOptions) -> None:
+    """Raise SplitError for options that contradict each other."""
+    if options.stages is not None and options.stages < 1:
+        raise SplitError(f"at least one stage is needed, not {options.stages}")
+    if options.cuts is not None and options.stages not in (None, len(options.cuts) + 1):
         raise SplitError(
-            f"{len(request.cuts)} cuts make {len(request.cuts) + 1} stages, not {request.stages}: "
+            f"{len(options.cuts)} cuts make {len(options.cuts) + 1} stages, not {options.stages}: "
             "give either cuts or stages"
         )
-    if request.edge_layers is not None and request.edge_cut is not None:
+    if options.edge_layers is not None and options.edge_cut is not None:
         raise SplitError("give either edge_layers or edge_cut, not both")
-    if request.edge_layers is not None and request.edge_layers < 0:
-        raise SplitError(f"edge_layers counts layers, and cannot be {request.edge_layers}")
+    if options.edge_layers is not None and options.edge_layers < 0:
+        raise SplitError(f"edge_layers counts layers, and cannot be {options.edge_layers}")
 
 
-def _edge(
+def _edge_end(
     graph: Graph,
     types: Mapping[str, TensorType],
-    request: Request,
+    options: SplitOptions,
     candidates: Sequence[int],
     stages: int,
     notes: list[str],
 ) -> int | None:
-    if request.edge_cut is not None:
-        return _position(graph, types, request.edge_cut)
-    if not request.edge_layers:
+    """The position where the edge's layers end; None without an edge. Raises SplitError."""
+    if options.edge_cut is not None:
+        return _position_after(graph, types, options.edge_cut)
+    if not options.edge_layers:
         return None
-    # The stages behind the edge need their cuts, too.
+    # The stages behind the edge need the last candidates for their own cuts.
     usable = candidates[: len(candidates) - (stages - 1)] if stages > 1 else candidates
-    found = nearest(usable, request.edge_layers)
+    found = nearest_position(usable, options.edge_layers)
     if found is None:
         raise SplitError(
             f"the graph has {len(candidates)} sensible cuts, too few for an edge and {stages} "
             f"stages: {max(0, len(candidates))} stages are possible behind an edge",
             possible=max(0, len(candidates)),
         )
-    if found != request.edge_layers:
+    if found != options.edge_layers:
         _note(
             notes,
-            f"edge_layers {request.edge_layers} moved to {found}, the nearest place to cut well",
+            f"edge_layers {options.edge_layers} moved to {found}, the nearest place to cut well",
         )
     return found
 
 
-def _by_name(graph: Graph, types: Mapping[str, TensorType], request: Request) -> Plan:
+def _plan_of_named_cuts(
+    graph: Graph, types: Mapping[str, TensorType], options: SplitOptions
+) -> Plan:
+    """The plan for cuts that the caller named by tensors. Raises SplitError."""
     notes: list[str] = []
-    cuts = sorted(_position(graph, types, cut) for cut in request.cuts or ())
+    cuts = sorted(_position_after(graph, types, cut) for cut in options.cuts or ())
     if len(set(cuts)) != len(cuts):
         raise SplitError("two of the cuts lie at the same place: each must be after the one before")
+    sensible = sensible_cuts(graph, types)
     edge: int | None = None
-    if request.edge_cut is not None:
-        edge = _position(graph, types, request.edge_cut)
-    elif request.edge_layers:
-        good = [p for p in sensible(graph, types) if not cuts or p < cuts[0]]
-        edge = _edge(graph, types, request, good, 1, notes)
+    if options.edge_cut is not None:
+        edge = _position_after(graph, types, options.edge_cut)
+    elif options.edge_layers:
+        before_cuts = [p for p in sensible if not cuts or p < cuts[0]]
+        edge = _edge_end(graph, types, options, before_cuts, 1, notes)
     if edge is not None and cuts and edge >= cuts[0]:
         raise SplitError("the edge's layers must end before the first cut")
-    well = set(sensible(graph, types))
     for position in cuts:
-        if 0 < position < len(graph) and position not in well:
+        if 0 < position < len(graph) and position not in sensible:
             _note(
                 notes, f"the cut at layer {position} tears operators apart that run faster as one"
             )
     return Plan(edge, cuts, notes)
 
 
-def _position(graph: Graph, types: Mapping[str, TensorType], cut: Sequence[str] | str) -> int:
-    """The position right after all named tensors exist. Raises SplitError."""
+def _position_after(graph: Graph, types: Mapping[str, TensorType], cut: Sequence[str] | str) -> int:
+    """The first position at which all named tensors exist. Raises SplitError."""
     names = [cut] if isinstance(cut, str) else list(cut)
     if not names:
         raise SplitError("a cut names at least one tensor")
@@ -186,13 +198,14 @@ def _position(graph: Graph, types: Mapping[str, TensorType], cut: Sequence[str] 
     return position
 
 
-def _timed(
+def _segment_times(
     graph: Graph,
     types: Mapping[str, TensorType],
     bounds: Sequence[int],
     feeds: Mapping[str, np.ndarray] | None,
     notes: list[str],
 ) -> list[float] | None:
+    """Milliseconds of each segment between neighbouring bounds; None if they cannot be timed."""
     if feeds is None:
         return None
     try:
@@ -202,31 +215,37 @@ def _timed(
         return None
 
 
-def _stage_times(
+def _stage_timer(
     graph: Graph,
     types: Mapping[str, TensorType],
     bounds: Sequence[int],
     feeds: Mapping[str, np.ndarray],
     mean_ms: float,
 ) -> Callable[[Sequence[int]], list[float] | None]:
-    """How long the stages between chosen ones of `bounds` take, while that is worth knowing."""
-    until = time.monotonic() + REFINE_S
-    # All sessions at once hold the weights once more.
-    timer = time_stages if size(graph.model) < TOGETHER else time_segments
+    """A function that times the stages between chosen bounds, for `refine`.
+
+    It gives None where a measurement is not worth its time: for stages of a short mean time, after
+    `MOST_REFINING_SECONDS`, and for stages that do not run.
+    """
+    until = time.monotonic() + MOST_REFINING_SECONDS
+    # `time_stages` holds all weights in sessions at once, `time_segments` one session at a time.
+    together = weight_bytes(graph.model) < MOST_WEIGHTS_AT_ONCE
+    timer = time_stages if together else time_segments
 
     def measure(picked: Sequence[int]) -> list[float] | None:
-        if mean_ms < LEAST_MS or time.monotonic() > until:
+        if mean_ms < SHORTEST_STAGE_TO_REFINE or time.monotonic() > until:
             return None
-        ends = [bounds[0], *(bounds[at + 1] for at in picked), bounds[-1]]
+        ends = [bounds[0], *(bounds[boundary + 1] for boundary in picked), bounds[-1]]
         try:
             return timer(graph, types, ends, feeds, budget_s=1.0)
-        except ModelError as error:  # what was chosen by segments will do
-            log.info("the stages cannot be timed: %s", error)
+        except ModelError as error:
+            log.info("the stages cannot be timed, so the cuts go by segments: %s", error)
             return None
 
     return measure
 
 
 def _note(notes: list[str], text: str) -> None:
+    """Tell the caller by the log and by the notes of the result."""
     log.warning("%s", text)
     notes.append(text)

@@ -1,4 +1,4 @@
-"""Run a graph part by part: how long each takes, and what crosses between them."""
+"""Run a graph part by part: the time of each part, and the tensors that cross between parts."""
 
 from __future__ import annotations
 
@@ -13,20 +13,24 @@ from typing import Any
 import numpy as np
 
 from shards.errors import ModelError
-from shards.graph.extract import Flow, extract, flow
 from shards.graph.graph import Graph
-from shards.graph.infer import TensorType
+from shards.graph.layer_range import LayerRange, extract, layer_range
+from shards.graph.tensor_types import TensorType
 from shards.runtimes.ort import Level, make_session
 
 Tensors = Mapping[str, np.ndarray]
 
+# Rounds of timing. Parts that take microseconds need no more for a good median.
+MOST_TIMING_ROUNDS = 50
+
 
 @dataclass
-class Trace:
-    """What a chain of parts did. `times_ms[i]`: median of part i, 0 where nothing was timed.
+class ChainRun:
+    """The times and tensors of one run through all parts.
 
-    `sent[i]`: for each set of feeds, the tensors that left part i. `shapes`: the shape of every
-    tensor that entered or left a part, for the first set of feeds.
+    `times_ms[i]` is the median time of part i, 0 where nothing was timed. `sent[i]` holds the
+    tensors that left part i, for each set of feeds. `shapes` has the shape of every tensor that
+    entered or left a part, for the first set of feeds.
     """
 
     times_ms: list[float] = field(default_factory=list)
@@ -35,20 +39,21 @@ class Trace:
 
 
 def run_chain(
-    parts: Sequence[tuple[Flow, bytes | None]],
+    parts: Sequence[tuple[LayerRange, bytes | None]],
     feeds: Sequence[Tensors],
     *,
     level: Level = "all",
     budget_s: float = 0.0,
-) -> Trace:
-    """Run the parts one after the other, each on what the one before it sent.
+) -> ChainRun:
+    """Run the parts one after the other, each on the tensors that the part before it sent.
 
-    Every set of `feeds` takes the whole way; only the first is timed, for `budget_s` in all, on
-    one thread. One session lives at a time. Raises ModelError when a part fails.
+    Every set of `feeds` goes through all parts. The first set is timed on one thread, for
+    `budget_s` seconds in all. Only one session lives at a time. Raises ModelError when a part
+    fails.
     """
-    trace = Trace()
+    chain = ChainRun()
     current = [dict(each) for each in feeds]
-    trace.shapes.update({name: array.shape for name, array in current[0].items()})
+    chain.shapes.update({name: array.shape for name, array in current[0].items()})
     for part, model in parts:
         made: list[Mapping[str, np.ndarray]] = [{} for _ in current]
         spent = 0.0
@@ -58,7 +63,7 @@ def run_chain(
                 runs = [_bound(session, part, each) for each in current]
                 made = [dict(zip(part.outputs, run(), strict=True)) for run in runs]
                 if budget_s > 0:
-                    [spent] = _rounds(runs[:1], budget_s / len(parts))
+                    [spent] = _time_in_turn(runs[:1], budget_s / len(parts))
             except Exception as error:  # pybind raises a dozen unrelated types here
                 raise ModelError(
                     f"layers [{part.start}, {part.end}) do not run: {error}"
@@ -68,10 +73,10 @@ def run_chain(
             {name: (each if name in each else new)[name] for name in part.sends}
             for each, new in zip(current, made, strict=True)
         ]
-        trace.shapes.update({name: array.shape for name, array in current[0].items()})
-        trace.times_ms.append(spent)
-        trace.sent.append(current)
-    return trace
+        chain.shapes.update({name: array.shape for name, array in current[0].items()})
+        chain.times_ms.append(spent)
+        chain.sent.append(current)
+    return chain
 
 
 def time_segments(
@@ -84,21 +89,22 @@ def time_segments(
 ) -> list[float]:
     """Median milliseconds of each segment between neighbouring boundaries, at full optimisation.
 
-    `boundaries` ascend; `feeds` are the model's inputs. What lies before the first boundary runs,
-    but is not returned. Raises ModelError.
+    `boundaries` ascend; `feeds` are the model's inputs. The layers before the first boundary run,
+    but their time is not returned. Segments are timed one by one, for `budget_s` seconds in all,
+    and only one session lives at a time. Raises ModelError.
     """
     ends = list(dict.fromkeys((0, *boundaries)))
     total: list[float] = []
     current: Tensors = feeds
     for start, end in pairwise(ends):
-        # Extracted one at a time: together they would hold all weights once more.
+        # All segments at once would hold all weights once more.
         last = end == len(graph)
-        part = flow(graph, start, end, first=start == 0, last=last)
-        trace = run_chain(
+        part = layer_range(graph, start, end, first=start == 0, last=last)
+        chain = run_chain(
             [(part, extract(graph, part, types))], [current], budget_s=budget_s / len(ends)
         )
-        total.append(trace.times_ms[0])
-        current = trace.sent[0][0]
+        total.append(chain.times_ms[0])
+        current = chain.sent[0][0]
     return total[1:] if boundaries[0] > 0 else total
 
 
@@ -110,17 +116,18 @@ def time_stages(
     *,
     budget_s: float = 1.0,
 ) -> list[float]:
-    """The same as `time_segments` for few long segments, each several times in turn.
+    """Median milliseconds of each stage between neighbouring boundaries, timed in turn.
 
-    So each runs with the caches that the others leave, and what slows the machine down for a while
-    slows all of them. All sessions live at once. Raises ModelError.
+    Arguments and result are those of `time_segments`. All stages run once a round, so each finds
+    the caches that the others leave, and a machine that slows down for a while slows all of them.
+    All sessions live at once. Raises ModelError.
     """
     ends = list(dict.fromkeys((0, *boundaries)))
     parts = [
-        flow(graph, start, end, first=start == 0, last=end == len(graph))
+        layer_range(graph, start, end, first=start == 0, last=end == len(graph))
         for start, end in pairwise(ends)
     ]
-    runs: dict[int, Callable[[], Any]] = {}  # by where the part starts; one may have no layers
+    runs: dict[int, Callable[[], Any]] = {}  # by the start of the part; not of parts without layers
     current: dict[str, np.ndarray] = dict(feeds)
     try:
         for part in parts:
@@ -130,7 +137,7 @@ def time_stages(
                 runs[part.start] = run = _bound(make_session(model), part, current)
                 made = dict(zip(part.outputs, run(), strict=True))
             current = {name: (current if name in current else made)[name] for name in part.sends}
-        took = dict(zip(runs, _rounds(list(runs.values()), budget_s), strict=True))
+        took = dict(zip(runs, _time_in_turn(list(runs.values()), budget_s), strict=True))
     except ModelError:
         raise
     except Exception as error:  # pybind raises a dozen unrelated types here
@@ -139,14 +146,14 @@ def time_stages(
     return total[1:] if boundaries[0] > 0 else total
 
 
-def _rounds(runs: Sequence[Callable[[], object]], budget_s: float) -> list[float]:
-    """The median of each in milliseconds, all in turn.
+def _time_in_turn(runs: Sequence[Callable[[], object]], budget_s: float) -> list[float]:
+    """The median time of each run in milliseconds. All run in turn until `budget_s` is spent.
 
-    One round at least, long runs vary little; fifty at most, for parts of microseconds.
+    Long runs vary little, so one round is enough for them.
     """
     times: list[list[float]] = [[] for _ in runs]
     until = time.perf_counter() + budget_s
-    for number in range(50):
+    for number in range(MOST_TIMING_ROUNDS):
         if number and time.perf_counter() > until:
             break
         for run, taken in zip(runs, times, strict=True):
@@ -156,7 +163,7 @@ def _rounds(runs: Sequence[Callable[[], object]], budget_s: float) -> list[float
     return [statistics.median(taken) for taken in times]
 
 
-def _bound(session: Any, part: Flow, tensors: Tensors) -> Callable[[], Any]:
-    """A run of the session on what it needs of `tensors`: `part.outputs`, in order."""
+def _bound(session: Any, part: LayerRange, tensors: Tensors) -> Callable[[], Any]:
+    """A function that runs the session on the part's inputs; it returns `part.outputs` in order."""
     feeds = {name: tensors[name] for name in part.inputs}
     return partial(session.run, list(part.outputs), feeds)

@@ -12,23 +12,23 @@ import numpy as np
 from onnx import ModelProto
 
 from shards.errors import ModelError
-from shards.graph.extract import Flow, extract, flow
 from shards.graph.fuse import fuse
 from shards.graph.graph import Graph
-from shards.graph.infer import TensorType, infer
+from shards.graph.layer_range import LayerRange, extract, layer_range
+from shards.graph.source import PROTOBUF_LIMIT, read_model, weight_bytes
+from shards.graph.tensor_types import TensorType, infer_types
 from shards.manifest import LighterModel, Manifest, Shard, check_token, sha256
 from shards.runtimes.ort import make_session
 from shards.runtimes.synthetic import TOLERANCE, TOLERANCE_HALF, TOLERANCE_QUANTIZED
 from shards.specs import TensorSpec
-from shards.split.balance import BANDWIDTH
-from shards.split.check import Report, check_split, find_example
-from shards.split.plan import Plan, Request, plan
-from shards.split.source import PROTOBUF_LIMIT, read_model, size
+from shards.split.balance import LINK_BYTES_PER_MS
+from shards.split.check import CheckReport, check_split, find_example
+from shards.split.plan import Plan, SplitOptions, plan_cuts
 
 
 @dataclass(frozen=True)
 class SplitResult:
-    """A manifest, its artifacts by file name, and what the caller should know about the split."""
+    """A manifest, its files by name, and notes for the caller about the split."""
 
     manifest: Manifest
     files: dict[str, bytes]
@@ -47,55 +47,56 @@ def split(
     lighter: bytes | None = None,
     profile: bool = True,
     example: Mapping[str, np.ndarray] | None = None,
-    bandwidth: float = BANDWIDTH,
+    bandwidth: float = LINK_BYTES_PER_MS,
     created: str | None = None,
 ) -> SplitResult:
     """Split a model, given as a path or as bytes, into `stages` shards of equal measured time.
 
-    `cuts` names the cuts instead: each is a tensor (or several) of the fused graph, and lies right
-    after it; whatever is live there crosses. `edge_layers` (moved to the nearest good cut, which
-    the notes say) or `edge_cut` set apart a stage 0 for the edge. `lighter` is a whole model with
-    the same inputs and outputs, for degraded answers. `profile=False` balances by estimated work.
-    `example` is one input to time and prove the split with, batch 1; without it, seeded synthetic
-    input is used. `bandwidth` is the link's, in bytes per millisecond: a cut's bytes count as time
-    of the stage that sends them. `created` is an RFC 3339 time, by default now.
+    `cuts` names the cuts instead. Each cut is a tensor (or several) of the fused graph and lies
+    right after it; all tensors that are alive there cross. `edge_layers` or `edge_cut` set apart a
+    stage 0 for the edge; `edge_layers` moves to the nearest sensible cut, and a note says so.
+    `lighter` is a whole model with the same outputs, for degraded answers. `profile=False` balances
+    by estimated work instead of measured times. `example` is one input of batch 1 that the split is
+    timed and proved with; without it, seeded synthetic input is used. `bandwidth` is the link's, in
+    bytes per millisecond: the bytes of a cut count as time of the stage that sends them. `created`
+    is an RFC 3339 time, now by default.
 
-    The shards are compared with the whole model, bit by bit at the same optimisation level, before
-    this returns. Raises ModelError (invalid or unsupported model), SplitError (cannot be split so),
-    ManifestError (name or version is no token).
+    Before this returns, the shards are compared with the whole model at the same optimisation
+    level. Any deviation is told in a note. Raises ModelError (invalid or unsupported model, or a
+    deviation above the model's tolerance), SplitError (cannot be split as asked), ManifestError
+    (name or version is no token).
     """
     check_token("model name", name)
     check_token("model version", version)
-    request = Request(stages, cuts, edge_layers, edge_cut, profile, bandwidth)
+    options = SplitOptions(stages, cuts, edge_layers, edge_cut, profile, bandwidth)
     source, digest = read_model(model)
     graph = Graph.of(fuse(source))
     del source
-    types = infer(graph)
+    types = infer_types(graph)
     _check_crossing(graph, types)
     lighter_file = _check_lighter(lighter, graph, types)
     whole = _whole(graph, types)
     feeds, reason = find_example(whole, [types[n] for n in graph.inputs], example)
     sizes = types
     if feeds is not None:
-        sizes = infer(graph, {key: array.shape for key, array in feeds.items()})
-    found = plan(graph, types, request, sizes=sizes, feeds=feeds)
-    parts = [(part, extract(graph, part, types)) for part in _flows(graph, found)]
+        sizes = infer_types(graph, {key: array.shape for key, array in feeds.items()})
+    found = plan_cuts(graph, types, options, sizes=sizes, feeds=feeds)
+    parts = [(part, extract(graph, part, types)) for part in _layer_ranges(graph, found)]
     tolerance = _tolerance(graph, types)
     if feeds is None:
-        report = Report([0.0] * len(parts), notes=[f"unproven: no input found ({reason})"])
+        report = CheckReport([0.0] * len(parts), notes=[f"unproven: no input found ({reason})"])
     else:
         report = check_split(
             whole, parts, types, feeds, tolerance=tolerance, budget_s=1.0 if profile else 0.0
         )
     notes = (*found.notes, *report.notes)
     specs = _specs(types, parts, report)
-    files: dict[str, bytes] = {}
+    staged = list(enumerate(parts, start=0 if found.edge is not None else 1))
     shards = tuple(
-        _shard(stage, part, data, specs, report.times_ms[index], files)
-        for index, (stage, (part, data)) in enumerate(
-            enumerate(parts, start=0 if found.edge is not None else 1)
-        )
+        _shard(stage, part, data, specs, took)
+        for (stage, (part, data)), took in zip(staged, report.times_ms, strict=True)
     )
+    files = {_file_name(stage): data for stage, (_, data) in staged if data is not None}
     if lighter is not None and lighter_file is not None:
         files[lighter_file.file] = lighter
     manifest = Manifest(
@@ -119,33 +120,35 @@ def split(
     return SplitResult(Manifest.from_json(manifest.to_json()), files, notes)
 
 
-def _flows(graph: Graph, found: Plan) -> list[Flow]:
+def _layer_ranges(graph: Graph, found: Plan) -> list[LayerRange]:
+    """The layers of each stage, the edge's first."""
     bounds = [0, *([] if found.edge is None else [found.edge]), *found.cuts, len(graph)]
     last = len(bounds) - 2
     return [
-        flow(graph, start, end, first=index == 0, last=index == last)
+        layer_range(graph, start, end, first=index == 0, last=index == last)
         for index, (start, end) in enumerate(pairwise(bounds))
     ]
 
 
 def _whole(graph: Graph, types: Mapping[str, TensorType]) -> bytes | None:
-    if size(graph.model) >= PROTOBUF_LIMIT:
+    """The fused model as one file; None if it is too large for one."""
+    if weight_bytes(graph.model) >= PROTOBUF_LIMIT:
         return None
-    return extract(graph, flow(graph, 0, len(graph), first=True, last=True), types)
+    return extract(graph, layer_range(graph, 0, len(graph), first=True, last=True), types)
+
+
+def _file_name(stage: int) -> str:
+    return f"stage-{stage}.onnx"
 
 
 def _shard(
     stage: int,
-    part: Flow,
+    part: LayerRange,
     data: bytes | None,
     specs: Mapping[str, TensorSpec],
     compute_ms: float,
-    files: dict[str, bytes],
 ) -> Shard:
-    file = ""
-    if data is not None:
-        file = f"stage-{stage}.onnx"
-        files[file] = data
+    """The manifest's entry of one stage; `data` is None for a stage without layers."""
 
     def named(names: Sequence[str]) -> tuple[TensorSpec, ...]:
         return tuple(specs[n] for n in names)
@@ -154,7 +157,7 @@ def _shard(
         stage=stage,
         start=part.start,
         end=part.end,
-        file=file,
+        file=_file_name(stage) if data is not None else "",
         sha256=sha256(data) if data is not None else "",
         bytes=len(data or b""),
         inputs=named(part.inputs),
@@ -167,9 +170,11 @@ def _shard(
 
 
 def _specs(
-    types: Mapping[str, TensorType], parts: Sequence[tuple[Flow, bytes | None]], report: Report
+    types: Mapping[str, TensorType],
+    parts: Sequence[tuple[LayerRange, bytes | None]],
+    report: CheckReport,
 ) -> dict[str, TensorSpec]:
-    """Specifications of all crossing tensors; unknown ranks are taken from what was observed."""
+    """Specifications of all tensors that cross, by name. Unknown ranks are those that were seen."""
     specs: dict[str, TensorSpec] = {}
     for part, _ in parts:
         for name in (*part.receives, *part.sends):
@@ -181,6 +186,7 @@ def _specs(
 
 
 def _check_crossing(graph: Graph, types: Mapping[str, TensorType]) -> None:
+    """Raise ModelError for a model input or output of a type that cannot cross the mesh."""
     for name in (*graph.inputs, *graph.outputs):
         if types[name].datatype is None:
             raise ModelError(f"{name!r} is a {types[name].ort}, which cannot cross the mesh")
@@ -189,23 +195,25 @@ def _check_crossing(graph: Graph, types: Mapping[str, TensorType]) -> None:
 def _check_lighter(
     lighter: bytes | None, graph: Graph, types: Mapping[str, TensorType]
 ) -> LighterModel | None:
+    """The lighter model's entry in the manifest. Raises ModelError if it does not fit the model."""
     if lighter is None:
         return None
     session = make_session(lighter, level="basic")
-    for what, mine, theirs in (
+    for title, mine, theirs in (
         ("inputs", graph.inputs, session.get_inputs()),
         ("outputs", graph.outputs, session.get_outputs()),
     ):
         wanted = {name: types[name].ort for name in mine}
         got = {arg.name: arg.type for arg in theirs}
-        # It may do with fewer inputs, but every answer must have all outputs.
-        fits = got.items() <= wanted.items() if what == "inputs" else got == wanted
+        # The lighter model may use fewer inputs, but its answers must have all outputs.
+        fits = got.items() <= wanted.items() if title == "inputs" else got == wanted
         if not fits:
-            raise ModelError(f"the lighter model has the {what} {got}, the model {wanted}")
+            raise ModelError(f"the lighter model has the {title} {got}, the model {wanted}")
     return LighterModel("lighter.onnx", sha256(lighter), len(lighter))
 
 
 def _tolerance(graph: Graph, types: Mapping[str, TensorType]) -> float:
+    """The deviation that this model's self-test allows (see `shards.runtimes.synthetic`)."""
     if any("Quantize" in node.op_type or "QLinear" in node.op_type for node in graph.nodes):
         return TOLERANCE_QUANTIZED
     if any(kind.datatype in ("FP16", None) for kind in types.values()):

@@ -1,7 +1,7 @@
-"""Models that come with the project: a trained one for the demo, and builders for benchmarks.
+"""Models that come with the project: two trained ones for the demo, and builders for benchmarks.
 
-The trained files need numpy only; `shards.zoo.builders` needs onnx, and
-`shards.zoo.train_digits` scikit-learn besides.
+Reading the trained models needs numpy only. `shards.zoo.builders` needs `onnx` too, and
+`shards.zoo.train_digits` also needs scikit-learn.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def digits_model() -> bytes:
 
 
 def digits_lite_model() -> bytes:
-    """A much lighter model with the same input and output, for degraded answers."""
+    """A much lighter model with the input and output of `digits_model`, for degraded answers."""
     return _data("digits-lite.onnx")
 
 
@@ -36,11 +36,12 @@ def digits_heldout() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """
     archive: Any = np.load(io.BytesIO(_data("digits-heldout.npz")), allow_pickle=False)
     with archive:
-        # Stored as the 0..16 counts they are: a quarter of the size, and exact in FP32.
+        # Stored as counts of 0..16, which take a quarter of the size and are exact in FP32.
         images = archive["images"].astype(np.float32) / np.float32(16)
         labels = archive["labels"].astype(np.int64)
     return images, labels
 
 
 def _data(name: str) -> bytes:
+    """The bytes of a file in the package's folder `data`."""
     return files(__name__).joinpath("data", name).read_bytes()

@@ -1,8 +1,8 @@
-"""Benchmark graphs of known shapes, with seeded weights: nothing to download, same bytes each time.
+"""Benchmark graphs of known shapes, with seeded weights: no download, equal bytes each time.
 
 Every builder returns a serialized ModelProto (opset 17). `batch=None` leaves the leading axis
-dynamic, named "batch". Weights are random but scaled so that activations neither die nor explode:
-a wrong cut or a swapped tensor shows in the output.
+dynamic, named "batch". Weights are random, scaled so that activations neither die nor explode.
+Hence a wrong cut or a swapped tensor shows in the output.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A chain of trivially cheap operators with features of an exact size: it measures hops alone."""
+"""A chain of cheap operators with features of an exact size, to measure hops without computing."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from shards.zoo.graph_writer import GraphWriter
 
-# In turn over the whole chain. No neighbours cancel or merge, so that graph optimizers keep every
-# operator, and no value dies, so that a lost or repeated stage shows in the result.
+# The chain repeats these. Neighbours do not cancel or merge, so graph optimizers keep every
+# operator. No value becomes constant, so a lost or repeated stage shows in the result.
 _OPERATORS = ("Add", "Neg", "Mul")
 _ADDEND = np.float32(1.0)
 _FACTOR = np.float32(0.75)
@@ -17,9 +17,9 @@ _FACTOR = np.float32(0.75)
 def chain(stages: int, feature_bytes: int, work: int = 1, *, batch: int | None = 1) -> bytes:
     """`stages` times `work` elementwise operators.
 
-    Input `features` and output `result`: FP32 [batch, n] with 4 * n = `feature_bytes`, the size of
-    every tensor between stages too (per batch row). `chain_expected` computes the result,
-    `chain_cuts` names the tensors between the stages.
+    Input `features`, output `result` and all tensors between stages are FP32 [batch, n] with
+    4 * n = `feature_bytes`. `chain_expected` computes the result, `chain_cuts` names the tensors
+    between the stages. Raises ValueError for sizes that are not possible.
     """
     elements, rest = divmod(feature_bytes, 4)
     if stages < 1 or work < 1:
@@ -34,7 +34,7 @@ def chain(stages: int, feature_bytes: int, work: int = 1, *, batch: int | None =
         if index == stages * work - 1:
             name = "result"
         elif step == work - 1:
-            name = _cut(stage + 1)
+            name = _tensor_after(stage + 1)
         else:
             name = f"stage_{stage + 1}.{step}"
         inputs = [tensor]
@@ -48,14 +48,14 @@ def chain(stages: int, feature_bytes: int, work: int = 1, *, batch: int | None =
 
 
 def chain_cuts(stages: int) -> list[str]:
-    """The `stages - 1` tensors of `chain(stages, ...)` to cut after, in order, one per cut."""
-    return [_cut(stage) for stage in range(1, stages)]
+    """The tensors to cut `chain(stages, ...)` after: `stages - 1` names, in order."""
+    return [_tensor_after(stage) for stage in range(1, stages)]
 
 
 def chain_expected(
     features: NDArray[np.float32], stages: int, work: int = 1
 ) -> NDArray[np.float32]:
-    """What `chain(stages, ..., work)` makes of `features`, to the bit, same shape."""
+    """The exact result of `chain(stages, ..., work)` on `features`, of equal shape."""
     x = features
     for index in range(stages * work):
         match _OPERATORS[index % len(_OPERATORS)]:
@@ -68,5 +68,6 @@ def chain_expected(
     return x
 
 
-def _cut(stage: int) -> str:
+def _tensor_after(stage: int) -> str:
+    """The name of the tensor between this stage and the next one."""
     return f"stage_{stage}"

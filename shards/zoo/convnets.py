@@ -1,7 +1,7 @@
 """ResNet-50 and MobileNetV2 with their published topology and random weights.
 
-BatchNormalization stays a node with plausible running statistics, as in an export from training:
-fusing it is part of what a split must get right.
+BatchNormalization stays a node with plausible running statistics, as in an export from training,
+so that splitting has to fuse it.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ def resnet50(
 
     Input `image` FP32 [batch, 3, size, size], output `logits` FP32 [batch, classes]. Channels are
     scaled by `width_multiplier` to multiples of 8. At 1.0: 25,557,032 trained weights, 102 MB.
+    Raises ValueError for a size below 32.
     """
     _check_size(size)
     writer = _ConvnetWriter("resnet50", batch=batch, seed=seed)
@@ -62,6 +63,7 @@ def mobilenet(
 
     Input `image` FP32 [batch, 3, size, size], output `logits` FP32 [batch, classes]. Channels are
     scaled by `width_multiplier` to multiples of 8. At 1.0: 3,504,872 trained weights, 14 MB.
+    Raises ValueError for a size below 32.
     """
     _check_size(size)
     writer = _ConvnetWriter("mobilenet", batch=batch, seed=seed)
@@ -101,6 +103,8 @@ def mobilenet(
 
 
 class _ConvnetWriter(GraphWriter):
+    """A graph writer that knows the layers of convolutional networks."""
+
     def convolution(
         self,
         tensor: str,
@@ -113,10 +117,10 @@ class _ConvnetWriter(GraphWriter):
         groups: int = 1,
         branch: bool = False,
     ) -> str:
-        """Conv without bias, then BatchNormalization; returns the latter's output, `name`.
+        """Conv without bias, then BatchNormalization with the output `name`. Returns that name.
 
-        A `branch` is about to be added to a shortcut: its scale is a quarter, or the variance would
-        double with each of the network's blocks.
+        `branch` says that the output will be added to a shortcut. Its scale is a quarter then, or
+        the variance would double with each of the network's blocks.
         """
         shape = [outputs, inputs // groups, kernel, kernel]
         weight = self.weight(f"{name}.weight", shape, shape[1] * kernel * kernel)

@@ -2,7 +2,7 @@
 
 `digits` is a small residual network whose feature maps are 4 KiB (16x8x8), 1 KiB (16x4x4) and
 2 KiB (32x4x4) of FP32 per image: several places to cut it into stages, each worth one message.
-`digits-lite` has 1/280 of its multiplications, for an edge that must answer alone.
+`digits-lite` has 1/280 of the multiplications of `digits`, for an edge that must answer alone.
 """
 
 from __future__ import annotations
@@ -57,8 +57,11 @@ def digits_lite_network(seed: int) -> Sequential:
 
 
 def to_onnx(network: Sequential, name: str) -> bytes:
-    """The network as a serialized ModelProto: `image` FP32 [batch, 1, 8, 8], `logits` FP32
-    [batch, 10], no softmax. BatchNormalization stays a node: folding it is the splitter's work."""
+    """The network as a serialized ModelProto. Raises TypeError for a layer without an operator.
+
+    Input `image` FP32 [batch, 1, 8, 8], output `logits` FP32 [batch, 10], no softmax.
+    BatchNormalization stays a node; the splitter folds it.
+    """
     writer = GraphWriter(name)
     tensor = writer.input("image", [1, 8, 8])
     last = len(network.layers) - 1
@@ -71,6 +74,7 @@ def to_onnx(network: Sequential, name: str) -> bytes:
 def _write(
     writer: GraphWriter, layer: Layer, tensor: str, index: int, output: str | None, prefix: str = ""
 ) -> str:
+    """Add one layer that reads `tensor`. Returns the name of its output: `output`, or its own."""
     name = output or f"{prefix}{type(layer).__name__.lower()}_{index}"
     match layer:
         case Convolution():

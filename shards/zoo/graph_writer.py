@@ -1,8 +1,8 @@
 """Writes ONNX graphs: names, initializers and nodes, in the order in which they are added.
 
-What every model of the zoo has in common is decided here: opset 17 (the first one with
-LayerNormalization), IR version 9 (read by every onnxruntime this project accepts), weights inline,
-and a serialization whose bytes depend on nothing but the graph.
+All models of the zoo have opset 17 (the first one with LayerNormalization) and IR version 9 (which
+every onnxruntime that this project accepts can read). Their weights are inline. Equal graphs are
+serialized to equal bytes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ INT64: int = TensorProto.INT64
 
 
 class GraphWriter:
-    """One graph under construction. Weights are drawn from `seed`: same calls, same bytes."""
+    """One graph under construction. Weights are drawn from `seed`: equal calls give equal bytes."""
 
     def __init__(self, name: str, *, batch: int | None = None, seed: int = 0) -> None:
         self.name = name
@@ -45,7 +45,7 @@ class GraphWriter:
         self._outputs.append(self._value(name, shape, datatype))
 
     def constant(self, name: str, value: NDArray[Any]) -> str:
-        """An initializer. Adding the same name twice shares the first one."""
+        """An initializer. A name that is there already keeps its first value."""
         if name not in self._initializers:
             self._initializers[name] = numpy_helper.from_array(np.asarray(value, order="C"), name)
         return name

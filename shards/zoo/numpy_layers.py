@@ -1,9 +1,9 @@
 """Layers with gradients, in plain numpy: enough to train the demo's models without a framework.
 
-Activations are [batch, height, width, channels] (or [batch, features]) inside this module: a
-convolution is then one matrix product over im2col rows, and BatchNormalization is a reduction over
-the leading axes. Weights keep ONNX's layouts, so that exporting copies them unchanged.
-Layers work in the dtype they are given: FP32 to train, FP64 to check gradients.
+Activations are [batch, height, width, channels] or [batch, features]. With this layout a
+convolution is one matrix product over im2col rows, and BatchNormalization is a reduction over the
+leading axes. Weights have ONNX's layouts, so that exporting copies them unchanged. Layers work in
+the dtype that they are given: FP32 to train, FP64 to check gradients.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Convolution:
 class BatchNormalization:
     """Normalizes each channel over all other axes (arXiv 1502.03167), with ONNX's epsilon of 1e-5.
 
-    Running statistics follow with momentum .9 and serve outside training.
+    Running statistics follow with momentum 0.9; outside training they are used for normalizing.
     """
 
     epsilon = 1e-5
@@ -92,6 +92,8 @@ class BatchNormalization:
 
 
 class Relu:
+    """max(x, 0)."""
+
     def forward(self, x: Array, training: bool) -> Array:
         self._positive = x > 0
         return np.maximum(x, 0)
@@ -104,7 +106,7 @@ class Relu:
 
 
 class MaxPool:
-    """2x2, stride 2. Tied maxima share the gradient."""
+    """The maximum of each 2x2 square. Equal maxima share the gradient."""
 
     def forward(self, x: Array, training: bool) -> Array:
         batch, height, width, channels = x.shape
@@ -142,8 +144,11 @@ class GlobalAveragePool:
 
 
 class Flatten:
-    """[batch, height, width, 1] to [batch, height * width]: one channel only, where the order of
-    this module's layout and of ONNX's [batch, channels, height, width] agree."""
+    """[batch, height, width, 1] to [batch, height * width].
+
+    Only for one channel, where this module's layout and ONNX's [batch, channels, height, width]
+    have equal orders of elements.
+    """
 
     def forward(self, x: Array, training: bool) -> Array:
         self._shape = x.shape

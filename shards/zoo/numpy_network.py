@@ -1,4 +1,4 @@
-"""What a network trained in plain numpy is made of: parameters, layers, composition, a loss, Adam.
+"""Training a network in plain numpy: parameters, composition of layers, a loss, Adam.
 
 The layers themselves are in `shards.zoo.numpy_layers`.
 """
@@ -26,7 +26,11 @@ class Parameter:
 
 
 class Layer(Protocol):
-    """`backward` belongs to the last `forward` and returns the gradient of its input."""
+    """A step of a network.
+
+    `backward` takes the gradient of the output of the last `forward`, returns the gradient of its
+    input, and stores the gradients of the parameters.
+    """
 
     def forward(self, x: Array, training: bool) -> Array: ...
     def backward(self, gradient: Array) -> Array: ...
@@ -34,6 +38,8 @@ class Layer(Protocol):
 
 
 class Sequential:
+    """Layers one after the other, itself a layer."""
+
     def __init__(self, *layers: Layer) -> None:
         self.layers = layers
 
@@ -52,7 +58,7 @@ class Sequential:
 
 
 class Residual:
-    """x + body(x)."""
+    """The layer x + body(x)."""
 
     def __init__(self, body: Sequential) -> None:
         self.body = body

@@ -3,8 +3,8 @@
     python -m shards.zoo.train_digits            train both, write, evaluate (scikit-learn, onnx)
     python -m shards.zoo.train_digits --check    evaluate the shipped files only
 
-Everything is seeded: the same machine and numpy give the same bytes. The held-out images are set
-aside first and looked at once, to report; no setting was chosen by them.
+Everything is seeded: a machine with an equal version of numpy gives equal bytes. The held-out
+images are set aside first and only used to report the accuracy; no setting was chosen by them.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from shards.zoo.numpy_network import Adam, Array, Sequential, cross_entropy
 
 DATA = Path(__file__).parent / "data"
 SEED = 7
-HELD_OUT = 540
-BATCH = 64
+HELD_OUT_IMAGES = 540
+BATCH_SIZE = 64
 
 Images = NDArray[np.uint8]
 Labels = NDArray[np.int64]
@@ -43,7 +43,7 @@ def split_digits() -> tuple[Images, Labels, Images, Labels]:
     images = digits.data.reshape(-1, 1, 8, 8).astype(np.uint8)
     labels = digits.target.astype(np.int64)
     order = np.random.default_rng(SEED).permutation(len(labels))
-    held, train = order[:HELD_OUT], order[HELD_OUT:]
+    held, train = order[:HELD_OUT_IMAGES], order[HELD_OUT_IMAGES:]
     return images[train], labels[train], images[held], labels[held]
 
 
@@ -65,13 +65,13 @@ def train(
     rng = np.random.default_rng(SEED)
     x = np.moveaxis(images.astype(np.float32) / 16, 1, -1)
     adam = Adam(network.parameters(), decay=0.01)
-    batches = len(labels) // BATCH
+    batches = len(labels) // BATCH_SIZE
     loss = 0.0
     for epoch in range(epochs):
         losses = []
         order = rng.permutation(len(labels))
         for index in range(batches):
-            chosen = order[index * BATCH : (index + 1) * BATCH]
+            chosen = order[index * BATCH_SIZE : (index + 1) * BATCH_SIZE]
             batch = x[chosen]
             moved = rng.random(len(batch)) < augment
             batch[moved] = shifted(batch[moved], rng)
@@ -105,7 +105,7 @@ def write() -> None:
 
 
 def accuracy(model: bytes) -> float:
-    """The share of held-out images that onnxruntime, on one CPU thread, labels right."""
+    """The share of held-out images whose label ONNX Runtime finds, on one CPU thread."""
     import onnxruntime
 
     options: Any = onnxruntime.SessionOptions()
@@ -124,6 +124,7 @@ def check() -> None:
 
 
 def main() -> None:
+    """Entry point of the command."""
     parser = argparse.ArgumentParser(description="Train or check the demo's digit models.")
     parser.add_argument("--check", action="store_true", help="evaluate the shipped files only")
     if not parser.parse_args().check:

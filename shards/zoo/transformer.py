@@ -1,4 +1,4 @@
-"""A BERT-like transformer encoder: the case where a cut carries more than one tensor."""
+"""A BERT-like transformer encoder, of which each cut carries more than one tensor."""
 
 from __future__ import annotations
 
@@ -60,10 +60,12 @@ def transformer_encoder(
 
 
 class _EncoderWriter(GraphWriter):
-    def mask_bias(self, mask: str) -> str:
-        """0 where the mask is 1 and -10,000 where it is 0: added to scores before the softmax.
+    """A graph writer that knows the parts of a transformer encoder."""
 
-        Finite, so that a row of padding only stays finite (it attends evenly).
+    def mask_bias(self, mask: str) -> str:
+        """A bias on the scores before the softmax: 0 where the mask is 1, -10,000 where it is 0.
+
+        It is finite, so that a row with only padding stays finite (it attends evenly).
         """
         axes = self.constant("mask.axes", np.array([1, 2], np.int64))
         kept = self.add("Cast", [mask], "mask.kept", to=FLOAT)
@@ -74,7 +76,7 @@ class _EncoderWriter(GraphWriter):
     def attention(
         self, hidden: str, bias: str, name: str, d_model: int, heads: int, seq: int
     ) -> str:
-        """Multi-head self-attention, [batch, seq, d_model] to the same."""
+        """Multi-head self-attention, from [batch, seq, d_model] to [batch, seq, d_model]."""
         # 0 copies the input's batch axis, whatever it is.
         split = self.constant("heads.split", np.array([0, seq, heads, d_model // heads], np.int64))
         merged = self.constant("heads.merged", np.array([0, seq, d_model], np.int64))

@@ -1,4 +1,4 @@
-"""What a node gossips of itself, and how little of a peer's word is believed.
+"""The keys that a node gossips of itself, and the checks that a peer's values must pass.
 
 role        "shard-2"                        draining  bool
 device      "cpu", "cuda" …                  host      memory host id, or ""
@@ -35,8 +35,8 @@ MAX_CANDIDATES = 1024  # stages of one node that routing looks at, all versions 
 MAX_STAGE = 4096
 MAX_COUNT = 10**9
 MAX_TIME = 3_600_000_000  # microseconds
-LOAD_FIELDS = 8
-CHUNK = 16  # stages whose loads travel together
+LOAD_FIELDS = 8  # numbers of one stage's load, without the stage itself
+STAGES_PER_LOAD_KEY = 16  # stages whose loads travel together
 _IDLE_LOAD = (0,) * LOAD_FIELDS
 _LARGEST_LOAD = (MAX_COUNT,) * 2 + (MAX_TIME,) * 6
 _LOAD_KEY = re.compile(r"[0-9a-f]{12}/(0|[1-9][0-9]{0,2})")
@@ -51,7 +51,7 @@ def _tag(model: str, version: str) -> str:
 
 
 def serves_entries(stages: Iterable[Where]) -> dict[str, list[Any]]:
-    """What a node serves, as the keys and values that it gossips."""
+    """The stages that a node serves, as the keys and values that it gossips."""
     entries: dict[str, list[Any]] = {}
     for model, version, stage in sorted(set(stages)):
         key = f"serves/{_tag(model, version)}"
@@ -60,15 +60,15 @@ def serves_entries(stages: Iterable[Where]) -> dict[str, list[Any]]:
 
 
 def load_entries(loads: Mapping[Where, Sequence[int]]) -> dict[str, list[list[int]]]:
-    """The loads of its stages (`LOAD_FIELDS` numbers each), as the keys and values that a node
-    gossips; a number out of range is told as the nearest in it."""
+    """The loads of a node's stages (`LOAD_FIELDS` numbers each), as the keys and values that it
+    gossips. A number out of range is told as the nearest one in it."""
     entries: dict[str, list[list[int]]] = {}
     for where in sorted(loads):
         model, version, stage = where
         numbers = [
             min(max(n, 0), most) for n, most in zip(loads[where], _LARGEST_LOAD, strict=True)
         ]
-        key = f"load/{_tag(model, version)}/{stage // CHUNK}"
+        key = f"load/{_tag(model, version)}/{stage // STAGES_PER_LOAD_KEY}"
         entries.setdefault(key, []).append([stage, *numbers])
     return entries
 
@@ -116,7 +116,7 @@ def _load(rest: str, value: object) -> bool:
         and isinstance(value, list | tuple)
         and all(_row(row) for row in value)
         and _ascending([row[0] for row in value])
-        and all(row[0] // CHUNK == int(named[1]) for row in value)
+        and all(row[0] // STAGES_PER_LOAD_KEY == int(named[1]) for row in value)
     )
 
 
@@ -218,7 +218,7 @@ def candidates(peers: Mapping[str, PeerView], heard: float | None = None) -> lis
 
 
 def _stages(values: Mapping[str, object]) -> list[tuple[Where, Sequence[int]]]:
-    """What a node serves, each with its load: idle, as long as none was told."""
+    """The stages that a node serves, each with its load; without a load, it counts as idle."""
     found: list[tuple[Where, Sequence[int]]] = []
     for key, value in values.items():
         kind, slash, tag = key.partition("/")
@@ -226,7 +226,7 @@ def _stages(values: Mapping[str, object]) -> list[tuple[Where, Sequence[int]]]:
             continue
         model, version, stages = value
         loads: dict[int, Sequence[int]] = {}
-        for chunk in {stage // CHUNK for stage in stages}:
+        for chunk in {stage // STAGES_PER_LOAD_KEY for stage in stages}:
             rows = values.get(f"load/{tag}/{chunk}")
             if isinstance(rows, list | tuple):
                 loads |= {row[0]: row[1:] for row in rows}

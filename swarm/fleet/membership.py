@@ -25,17 +25,20 @@ from swarm.subjects import Subjects
 
 log = logging.getLogger("swarm.gossip")
 
-DISCOVER_EVERY = 10.0  # seconds between looks for nodes that nobody has told us of
-LONELY_EVERY = 1.0  # seconds, as long as no peer is known
-SETTLE = 3.0  # seconds after a reconnect in which a missing subscription is no proof of death
+DISCOVER_EVERY = 10.0  # seconds between two discoveries of nodes that no peer has told of
+DISCOVER_EVERY_ALONE = 1.0  # seconds between two discoveries, as long as no peer is known
+# Seconds after a reconnect in which a missing subscription is no proof of death: after a restart of
+# the server, nodes that live have not subscribed again yet.
+SETTLE_FOR = 3.0
 
-_members = itertools.count()  # of this process
+_members_of_this_process = itertools.count()
 
 
 class Membership:
-    """Who is in the mesh, as this node sees it. `run()` gossips until cancelled.
+    """The nodes of the mesh as this node sees them. `run()` gossips until cancelled.
 
-    on_event(event) is called for each change. mesh_key: 16 to 64 bytes shared by all nodes;
+    on_event(event) is called for each change. Whoever learns that a process of this host has ended
+    calls `gone`. mesh_key: 16 to 64 bytes shared by all nodes;
     with it, messages that are not signed by it are refused and counted.
     """
 
@@ -60,8 +63,8 @@ class Membership:
         self._waiting: dict[str, tuple[int, asyncio.TimerHandle]] = {}
         self._discovered = 0.0
         self._connected = 0.0
-        # Nodes that share a process do not all speak at once.
-        self._apart = random.randrange(1000) if next(_members) else 0
+        # Milliseconds: nodes that share a process do not all speak at once.
+        self._apart = random.randrange(1000) if next(_members_of_this_process) else 0
 
     @property
     def node(self) -> str:
@@ -85,8 +88,8 @@ class Membership:
     def set(self, key: str, value: object) -> bool:
         """Write one of this node's own keys.
 
-        False when it cannot be gossiped, being too large as a rule: it stays as it was, which is
-        counted (`own_value_refused`, in the node's status) and logged until it works again.
+        False when the value cannot be gossiped, as a rule because it is too large. The key stays as
+        it was; the refusal is counted (`own_value_refused`, in the node's status) and logged once.
         """
         self._view = None
         try:
@@ -125,7 +128,7 @@ class Membership:
                 if not self._link.connected:
                     continue  # our own silence must not look like everyone else's
                 now = time.monotonic()
-                pause = LONELY_EVERY if self.gossip.detector.alone else DISCOVER_EVERY
+                pause = DISCOVER_EVERY_ALONE if self.gossip.detector.alone else DISCOVER_EVERY
                 if now - self._discovered > pause:
                     self._discover()
                 self._apply(self.gossip.tick(now))
@@ -185,10 +188,9 @@ class Membership:
         timer.cancel()
         now = time.monotonic()
         if message.status == b"503":
-            # After a server's restart everybody's subscription is missing for a moment.
-            settling = now - self._connected < SETTLE
-            told = self.gossip.on_timeout if settling else self.gossip.on_no_responders
-            self._apply(told(token, now))
+            settling = now - self._connected < SETTLE_FOR
+            outcome = self.gossip.on_timeout if settling else self.gossip.on_no_responders
+            self._apply(outcome(token, now))
         else:
             self._apply(self.gossip.on_reply(token, bytes(message.data), now))
 
@@ -208,7 +210,7 @@ class Membership:
 
     def _receive(self, message: LinkMessage) -> None:
         data = message.data
-        # What is too large is refused by its size alone, before it is even copied.
+        # A message that is too large is refused by its size alone: it is not even copied whole.
         payload = bytes(data[: self._config.refuse_bytes + 1])
         answer, effects = self.gossip.on_request(payload, time.monotonic())
         if answer is not None and message.reply:

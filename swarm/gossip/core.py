@@ -42,8 +42,8 @@ from swarm.gossip.table import Table
 from swarm.gossip.wire import Message, Refused, check_key, decode, read_value, valid_id
 
 _STATES: tuple[State, ...] = ("alive", "suspect", "dead", "left")
-_MOST_SEEDS = 64  # first peers remembered
-_SEED_ATTEMPTS = 10
+_MOST_SEEDS = 64  # peers told of from outside that are remembered until they answer
+_SEED_ATTEMPTS = 10  # questions to such a peer, once others are known
 _NODES_AGED = 8  # nodes whose deleted keys are looked at each round
 
 

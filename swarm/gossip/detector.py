@@ -31,14 +31,19 @@ from swarm.gossip.table import Table
 # Rounds between two exchanges of a pair, where a round reaches every peer. (Measured: an exchange
 # wakes two nodes and the server, 1 to 1.5 ms of CPU beside other work.)
 PAIR_ROUNDS = 2
-_EARLY_ROUNDS = 0.25  # rounds by which one that is due may come early, lest it wait for another
-_MOST_NOTED_NODES = 64  # nodes; forgotten, one costs an exchange
+# Rounds by which an exchange may come early: a round that is a little short must not put it off.
+_EARLY_ROUNDS = 0.25
+_MOST_NOTED_NODES = 64  # nodes whose last exchange is kept; a forgotten one costs an exchange
 _MOST_PENDING = 4096  # requests whose outcome the driver may still owe
 
 
 @dataclass(slots=True)
 class Pending:
-    """A request under way. `claim`: what others said, that it checks. `client`: for whom we ask."""
+    """A request under way.
+
+    claim: the word of others that it checks, if any. client: the node for which we ask, if not for
+    ourselves. window: whether it carries a repair window.
+    """
 
     node: str
     sent: float
@@ -49,7 +54,10 @@ class Pending:
 
 
 class Detector:
-    """Keeps the requests under way and the doubts about peers."""
+    """Keeps the requests under way and the doubts about peers.
+
+    Its own evidence decides; the word of others only makes it look.
+    """
 
     def __init__(
         self,
@@ -73,7 +81,8 @@ class Detector:
         self.health = LocalHealth(config.health_max)
         # The last exchange with each peer, kept only where a round reaches every peer.
         self._met: dict[str, float] = {}
-        self._looked: dict[str, float] = {}
+        # The last question to each peer whose process was said to have ended.
+        self._asked_now: dict[str, float] = {}
         self._spread_at = -inf
         self.doubts: dict[str, Doubt] = {}
 
@@ -191,8 +200,8 @@ class Detector:
         return [*events, *self._spread(now)]
 
     def _spread(self, now: float) -> list[Request]:
-        """Tell of a death at once: a round later, who takes over would be as much later. Of many at
-        once the first is told so, and the others by rounds."""
+        """Tell of a death at once: otherwise the node that takes over begins a round later. Of
+        several deaths at one moment only the first is told at once, the others by rounds."""
         if now - self._spread_at < self._config.interval / 4:
             return []
         self._spread_at = now
@@ -296,9 +305,11 @@ class Detector:
         _note(self._met, node, now, self.everybody)
 
     def due(self, node: str, now: float) -> bool:
-        """Whether this round should contact `node`: it is in no doubt (which has a schedule of its
-        own). Where a round reaches every peer, each pair has an exchange every other round: a crash
-        is still met within three."""
+        """Whether this round should contact `node`. Doubted nodes have a schedule of their own.
+
+        Where a round reaches every peer, each pair has an exchange every other round: a crash is
+        still met within three rounds.
+        """
         if self.doubted(node):
             return False
         if not self.everybody:
@@ -307,21 +318,21 @@ class Detector:
         return rounds >= min(PAIR_ROUNDS, self._table.alive - 1)
 
     def hurry(self) -> None:
-        """There is news: the next round contacts everybody."""
+        """There is news: the next round contacts everybody, as far as a round can."""
         self._met.clear()
 
     def ask_now(self, node: str, now: float) -> list[Effect]:
-        """Contact it now: its process is said to have ended."""
+        """Ask a node whose process is said to have ended, at most once a round."""
         known = self._table.nodes.get(node)
         if known is None or known.final or self._asked[node]:
             return []
-        if now - self._looked.get(node, -inf) < self._config.interval:
-            return []  # it answered, and has no socket all the same
-        _note(self._looked, node, now, True)
+        if now - self._asked_now.get(node, -inf) < self._config.interval:
+            return []  # a process that lives, but has no socket, is reported again and again
+        _note(self._asked_now, node, now, True)
         return [self.request(node, now)]
 
     def doubted(self, node: str) -> bool:
-        """Whether `node` is being tried again already."""
+        """Whether `node` missed an answer to us, so that it is tried again each round."""
         doubt = self.doubts.get(node)
         return doubt is not None and doubt.firsthand
 
@@ -337,6 +348,7 @@ class Detector:
 
 
 def _note(times: dict[str, float], node: str, now: float, wanted: bool) -> None:
+    """Keep `now` for `node`, in bounded memory; keep nothing where it is not wanted."""
     if not wanted or len(times) >= _MOST_NOTED_NODES:
         times.clear()
     if wanted:

@@ -1,4 +1,4 @@
-"""What the gossip asks its driver to do, and what it shows of the mesh."""
+"""The effects that the gossip asks its driver to carry out, and its view of a node."""
 
 from __future__ import annotations
 

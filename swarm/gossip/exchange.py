@@ -1,4 +1,4 @@
-"""Push-pull anti-entropy: what a message teaches us, and what we say back.
+"""Push-pull anti-entropy: reading a message against the table, and writing the answer.
 
 A round's SYN carries what is news (rumours) and, to one peer, a repair window: everything known in
 a slice of the id space. The answer brings what the asker lacks and names what the answerer needs;
@@ -41,14 +41,16 @@ from swarm.gossip.wire import Frame, Message, Refused, Window, read_value
 
 Validator = Callable[[str, object], bool]
 _UNHEARD = -1  # the base of a node that a peer has never heard of
-_MOST_NESTED = 3  # of nested values
+_MOST_NESTED = 3  # lists and maps, one in the other
 
 
 @dataclass(slots=True)
 class Heard:
-    """What came of a message: what to give and to ask for, claims to check, events to report.
+    """The result of reading a message.
 
-    `give` maps a node to the version that the peer has of it.
+    give: the version that the peer has of each node of which we know more. need: the packed request
+    for each node of which the peer knows more. claims: entries to check with the node itself.
+    events: changes to report. repaired: whether it mended something that rumours had missed.
     """
 
     give: dict[str, int] = field(default_factory=dict)

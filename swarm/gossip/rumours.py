@@ -1,4 +1,4 @@
-"""What is news: infection-style dissemination with a bounded number of tellings."""
+"""News of nodes: infection-style dissemination with a bounded number of tellings."""
 
 from __future__ import annotations
 

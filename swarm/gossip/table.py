@@ -1,4 +1,4 @@
-"""Who is known: a bounded table, the order in which peers are contacted, and the tombstones."""
+"""The known nodes: a bounded table, the order in which peers are contacted, and tombstones."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Lanes: queues of features, one shared by a stage's replicas or one node's own."""
+"""Lanes: queues of features, one shared by a stage's replicas, or one of a single node."""
 
-from swarm.lanes.consumer import MOST_ACK_WAIT, Lane
+from swarm.lanes.consumer import Lane
 from swarm.lanes.message import LaneMessage
 from swarm.lanes.publisher import Publisher
+from swarm.lanes.server_consumer import MOST_ACK_WAIT
 from swarm.lanes.streams import LaneOptions, consumer_config, ensure_lanes, stream_config
 
 __all__ = [

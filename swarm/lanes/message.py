@@ -6,7 +6,7 @@ from typing import Protocol
 
 from swarm.errors import DecodeError
 
-# What the server understands as the answer to a message (docs.nats.io, "JetStream wire API").
+# The answers to a message that the server understands (docs.nats.io, "JetStream wire API").
 ACK, ACK_AND_NEXT, NAK, TERM, WORKING = b"+ACK", b"+NXT", b"-NAK", b"+TERM", b"+WPI"
 
 

@@ -1,4 +1,4 @@
-"""Publishing into a lane: refused or stored, known for certain, without a task a message."""
+"""Publishing into a lane: each message is stored or refused, and its sender is told which."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ ACK_TIMEOUT = 2.0  # seconds
 class Publisher:
     """`publish` writes at once and calls back when the server has stored the message.
 
-    The callback always comes, exactly once: with the PubAck, the refusal, the loss of the
-    connection, `ACK_TIMEOUT` (a lost PubAck must not leak its slot), or `close()`.
+    The callback always comes, exactly once: with the server's answer (its PubAck), or with an error
+    on its refusal, on the loss of the connection, after `ACK_TIMEOUT`, or on `close()`. No task is
+    made for a message.
     """
 
     def __init__(self, link: Link) -> None:
         self._link = link
         self._waiting: dict[str, OnStored] = {}
-        # In order of time, since every message waits equally long.
+        # When each runs out, in order of time, since every message waits equally long.
         self._expiry: deque[tuple[float, str]] = deque()
         self._sweep: asyncio.TimerHandle | None = None
         link.on_down.append(self._down)
@@ -43,7 +44,11 @@ class Publisher:
     def publish(
         self, subject: str, data: Sequence[Part], message_id: str, on_stored: OnStored
     ) -> None:
-        """Raises `NotConnected`, `ResourceExhausted` at once; else calls back later."""
+        """Publish `data` with `message_id`, by which the server drops copies.
+
+        on_stored(error, sequence): None and the number in the stream, or the error and 0.
+        Raises `NotConnected` or `ResourceExhausted` at once; then nobody is called back.
+        """
         link = self._link
         reply = link.expect(self._stored)
         headers = b"NATS/1.0\r\nNats-Msg-Id: " + message_id.encode() + b"\r\n\r\n"
@@ -84,7 +89,7 @@ class Publisher:
         try:
             on_stored(error, sequence)
         except Exception:
-            # Out of here it would cost the others their outcome, or end the sweep for good.
+            # Raised from here, the other senders would not be told, and the sweep would end.
             self._link.callback_errors += 1
             log.exception("a publisher's callback failed")
 
@@ -106,6 +111,7 @@ class Publisher:
         self._expiry.clear()
 
     def close(self) -> None:
+        """Report all that is not stored yet as lost; idempotent."""
         if self._sweep is not None:
             self._sweep.cancel()
             self._sweep = None
@@ -115,7 +121,7 @@ class Publisher:
 
 
 def lane_error(error: ApiError) -> SwarmError:
-    """A full lane and a missing JetStream have the same class in clients; not here."""
+    """The server's refusal as an error: a full lane is told apart from a missing JetStream."""
     if error.err_code == jetstream.STREAM_STORE_FAILED:
         return ResourceExhausted(f"the lane is full: {error.description}")
     return Unavailable(str(error))

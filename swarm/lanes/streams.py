@@ -1,12 +1,12 @@
-"""What the server is told of a model's lanes: one WorkQueue stream a model version, one
-consumer a lane."""
+"""The server's configuration of lanes: one WorkQueue stream for each model version, and one
+consumer for each lane."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from swarm.lanes.consumer import GROUP
+from swarm.lanes.pulls import GROUP
 from swarm.link import Link, jetstream
 from swarm.subjects import ANY, Subjects
 
@@ -18,10 +18,11 @@ class LaneOptions:
     """How the lanes of a model version are kept. Times in seconds.
 
     depth: messages a lane holds, the unacked ones included; one more is refused at once.
-    ack_wait: silence after which a message is handed to another node. storage: `memory`
-    (a server restart loses what is queued; requesters retry) or `file`. max_age: when an
-    abandoned message goes. duplicates: how long a message id is remembered; more than the
-    worst redelivery, which is a few ack_waits.
+    ack_wait: silence after which a message is handed to another node. storage: `memory` (a restart
+    of the server loses the queued messages; requesters retry) or `file`. replicas: servers of a
+    cluster that keep the messages. max_age: the age at which an abandoned message is removed.
+    duplicates: how long the server remembers a message's id; longer than the latest redelivery,
+    which comes after a few ack_waits.
     """
 
     depth: int = 256
@@ -35,6 +36,7 @@ class LaneOptions:
 def stream_config(
     subjects: Subjects, model: str, version: str, options: LaneOptions
 ) -> dict[str, Any]:
+    """The stream's configuration, as JetStream's API takes it."""
     return {
         "name": subjects.stream(model, version),
         "subjects": [subjects.features_of(model, version)],
@@ -52,13 +54,14 @@ def stream_config(
 def consumer_config(
     subjects: Subjects, model: str, version: str, stage: int, options: LaneOptions, lane: str = ANY
 ) -> dict[str, Any]:
+    """The configuration of one lane's consumer, as JetStream's API takes it."""
     return {
         "durable_name": subjects.consumer(stage, lane),
         "filter_subject": subjects.features(model, version, stage, lane),
         "ack_policy": "explicit",
         "ack_wait": int(options.ack_wait * NS),
-        # Poison is counted and dead-lettered by the node that gets it once too often: only
-        # a node can tell the requester.
+        # A message that ends its nodes is counted, and dead-lettered, by a node: the server could
+        # not tell the requester.
         "max_deliver": -1,
         "max_ack_pending": 4096,
         "priority_groups": [GROUP],
@@ -71,7 +74,10 @@ def consumer_config(
 async def ensure_lanes(
     link: Link, subjects: Subjects, model: str, version: str, options: LaneOptions
 ) -> None:
-    """The model version's stream, and the mesh's stream of dead letters."""
+    """Make the model version's stream, and the mesh's stream of dead letters.
+
+    Raises `ApiError`, `Unavailable`, `NotConnected`.
+    """
     await jetstream.ensure_stream(link, stream_config(subjects, model, version, options))
     await jetstream.ensure_stream(
         link,

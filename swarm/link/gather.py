@@ -1,11 +1,11 @@
-"""One write for a burst: what the messages of one read cause is sent together, and at once.
+"""One write for a burst: messages that one read brings about are sent together, and at once.
 
-Each write is a system call, and uvloop makes one per `write()`: they were a quarter of a busy
-node's time, and made the server read as often. Gathering them doubled the requests a second.
+Each write is a system call, and makes the server read once. uvloop makes one for each `write()`
+(measured: a quarter of a busy node's time; gathered, twice the requests a second).
 
 uvloop also sends only when all callbacks of its turn have returned, so an answer would wait for
-its stage's bookkeeping. What is small goes to the socket directly, therefore, as asyncio's own
-transports do it; the transport takes what the socket does not.
+the bookkeeping behind it. Therefore a small message goes to the socket directly, as asyncio's own
+transports do it, and the transport takes the bytes that the socket does not take.
 """
 
 from __future__ import annotations
@@ -16,18 +16,20 @@ import socket
 import time
 from collections.abc import Callable
 
-# Seconds of a burst after which what it caused so far is sent: its tasks may compute something.
-LONGEST = 0.01
+# Seconds of a burst after which its messages so far are sent: its tasks may compute something.
+LONGEST_BURST = 0.01
 
 
 class Gather:
     """The small writes of a connection. `transport` is None while there is none.
 
-    messages: those of the present burst; bursts that overlap are one. before: called before what
-    was gathered is sent; may write, must not raise.
+    messages: the messages of the present burst; bursts that overlap are one. before: callbacks that
+    are called before the gathered bytes are sent; they may write, and must not raise. clock:
+    seconds, monotonic.
     """
 
     __slots__ = (
+        "_clock",
         "_ends",
         "_pieces",
         "_since",
@@ -38,7 +40,8 @@ class Gather:
         "transport",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self.transport: asyncio.Transport | None = None
         self._socket: socket.socket | None = None
         self.corked = False
@@ -46,10 +49,10 @@ class Gather:
         self.before: list[Callable[[], None]] = []
         self._pieces: list[bytes] = []
         self._ends = 0  # of reads, whose tasks have not all run
-        self._since = 0.0  # time.monotonic()
+        self._since = 0.0  # of the clock, when the burst began or was last sent
 
     def reset(self, transport: asyncio.Transport | None) -> None:
-        """Another connection: what was gathered for the last one is void."""
+        """Another connection, or none: bytes that were gathered for the last one are dropped."""
         if self._socket is not None:
             self._socket.close()  # the connection ends with its last descriptor
         self.transport = transport
@@ -66,30 +69,32 @@ class Gather:
             self._send(data)
 
     def begin(self, messages: int = 0) -> None:
-        """A read begins: gather. messages: as far as their number is known."""
+        """A read begins: gather. messages: their number, as far as it is known."""
         self.corked = True
         if not self._ends:
             self.messages = 0
-            self._since = time.monotonic()
+            self._since = self._clock()
         self.messages += messages
 
     def gathered(self) -> None:
-        """Something was gathered, here or elsewhere."""
-        now = time.monotonic()
-        if now - self._since > LONGEST:
+        """A message was gathered, here or elsewhere: a burst that is long already is sent."""
+        now = self._clock()
+        if now - self._since > LONGEST_BURST:
             self._since = now
             self._send_all()
 
     def flush(self) -> None:
-        """Send what was gathered."""
+        """Send the gathered bytes."""
         if self._pieces:
             data = b"".join(self._pieces)
             self._pieces.clear()
             self._send(data)
 
     def end(self) -> None:
-        """The read is over. When several messages came at once, the tasks they woke will write
-        too: that is sent behind all of them."""
+        """The read is over.
+
+        When several messages came at once, the tasks that they woke will write too: their messages
+        are sent when all of these tasks have run."""
         self._send_all()
         if self.messages < 2:
             self.corked = False
@@ -98,7 +103,7 @@ class Gather:
             asyncio.get_running_loop().call_soon(self._end)
 
     def together(self) -> None:
-        """Gather what is sent in the rest of this turn of the loop, as if a burst had caused it."""
+        """Gather the messages of the rest of this turn of the loop, as those of a burst."""
         self.begin(2)
         self.end()
 

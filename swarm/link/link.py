@@ -1,13 +1,12 @@
 """A supervised connection to NATS for the hot path: features, results, acks, gossip.
 
-Why not nats-py here: per message it wakes two tasks, copies the payload four times and
-parses headers as e-mail. Everything that is called seldom (object store, KV, services)
-does use it: `swarm.services.control`. Callbacks run inside the read: they must not block, and an
-exception in one is logged and counted, never fatal (an `error_cb` that raises stops
-nats-py for good).
+nats-py wakes two tasks for each message, copies the payload four times and parses headers as
+e-mail, so it is used only for calls that are seldom (object store, KV, services:
+`swarm.services.control`). Callbacks run inside the read: they must not block. An exception in one
+is logged and counted, and ends nothing.
 
-Publishing never waits. While there is no connection it raises `NotConnected` instead of
-buffering: features that are sent late are stale.
+Publishing never waits. While there is no connection it raises `NotConnected` and keeps nothing:
+features that are sent late are stale.
 """
 
 from __future__ import annotations
@@ -15,15 +14,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import random
 from collections.abc import Callable, Sequence
 from math import inf
+from random import Random
 from typing import Any, cast
 from urllib.parse import SplitResult, urlsplit
 
 from swarm.errors import NoResponders, NotConnected, ResourceExhausted, SwarmError
+from swarm.flow.backoff import Backoff
 from swarm.link.gather import Gather
 from swarm.link.parser import Parser, ProtocolError
+from swarm.link.pings import Pings
 from swarm.link.session import (
     connect_command,
     endpoint,
@@ -31,59 +32,67 @@ from swarm.link.session import (
     parse_info,
     without_credentials,
 )
+from swarm.link.subscriptions import OnMessage, Replies, Subscriptions
 from swarm.link.types import LinkMessage, LinkOptions
 from swarm.periodic import next_beat
 from swarm.wire.tensors import Part
 
 log = logging.getLogger("swarm.link")
 
-JOIN_BELOW = 16 * 1024  # bytes: one joined write costs less than a gather below this
+JOIN_BELOW = 16 * 1024  # bytes: a smaller message is joined, and not written in pieces
+FIRST_BACKOFF = 0.1  # seconds between rounds over the servers; they grow to `max_backoff`
+DEFAULT_MAX_PAYLOAD = 1 << 20  # bytes; a server's, unless it says another
 NO_RESPONDERS = b"503"
-
-
-OnMessage = Callable[[LinkMessage], None]
 
 
 class Link(asyncio.BufferedProtocol):
     """`run()` keeps it connected; `await ready()` waits for the first connection.
 
-    on_up / on_down: lists of callbacks without arguments, called at each change.
+    on_up / on_down: lists of callbacks without arguments, called at each change. gather: its
+    writes. reconnects, callback_errors, last_error: figures for people.
+
+    It has seventeen attributes, because asyncio wants one object that is the connection's reader,
+    and its users one that outlives all connections: those parts that need neither stand alone
+    (`Parser`, `Gather`, `Pings`, `Subscriptions`, `Replies`).
     """
 
     def __init__(self, options: LinkOptions) -> None:
         self.options = options
-        self.info: dict[str, Any] = {}
         self.url: SplitResult | None = None
         self.connected = False
-        self.max_payload = 1 << 20  # the server's limit on one message with its headers, bytes
+        self.max_payload = (
+            DEFAULT_MAX_PAYLOAD  # the server's limit on one message with its headers, bytes
+        )
         self.reconnects = 0
         self.callback_errors = 0
         self.last_error: str = ""
         self.on_up: list[Callable[[], None]] = []
         self.on_down: list[Callable[[], None]] = []
-        self._transport: asyncio.Transport | None = None
-        self._parser = Parser(self._message, self._control)
-        self._subscriptions: dict[int, tuple[str, str, OnMessage]] = {}
-        self._next_sid = 1
-        self._replies: dict[str, OnMessage] = {}
-        self._next_reply = 0
-        self._pongs: list[asyncio.Future[None]] = []
-        self._pings_out = 0
         self.gather = Gather()
+        self._parser = Parser(self._message, self._control)
+        self._pings = Pings()
+        self._subscriptions = Subscriptions()
+        self._replies = Replies(options.inbox)
         self._up = asyncio.Event()
         self._lost = asyncio.Event()
         self._closing = False
-        self._greeting: asyncio.Future[None] | None = None
-        self.subscribe(f"{options.inbox}.*", self.deliver)
+        self.subscribe(f"{options.inbox}.*", self._replies.deliver)
+
+    @property
+    def open_replies(self) -> int:
+        """Reply subjects that are expected and not forgotten."""
+        return len(self._replies)
 
     # --- life -----------------------------------------------------------------------
 
     async def run(self) -> None:
         """Connect, and reconnect with jittered backoff, until `close()` or cancellation."""
+        servers, longest = self.options.servers, self.options.max_backoff
+        backoff = Backoff(min(FIRST_BACKOFF, longest), longest, Random())
         attempt = 0
         try:
             while not self._closing:
-                server = self.options.servers[attempt % len(self.options.servers)]
+                server = servers[attempt % len(servers)]
                 try:
                     await self._connect(server)
                 except (OSError, TimeoutError, ValueError, ProtocolError, SwarmError) as error:
@@ -91,11 +100,11 @@ class Link(asyncio.BufferedProtocol):
                     where = without_credentials(server)
                     self.last_error = f"{where}: {error or type(error).__name__}"
                     self._abort()
-                    if attempt % len(self.options.servers) == 0:
-                        delay = min(self.options.max_backoff, 0.05 * 2 ** min(attempt, 8))
-                        await asyncio.sleep(random.uniform(delay / 2, delay))
+                    if attempt % len(servers) == 0:
+                        await asyncio.sleep(backoff.next())
                     continue
                 attempt = 0
+                backoff.reset()
                 await self._serve()
         finally:
             self._abort()
@@ -113,7 +122,7 @@ class Link(asyncio.BufferedProtocol):
             ) from None
 
     async def close(self) -> None:
-        """Send what is buffered, then end."""
+        """Send the buffered bytes, then end."""
         self._closing = True
         if self.connected:
             with contextlib.suppress(SwarmError, TimeoutError):
@@ -125,25 +134,21 @@ class Link(asyncio.BufferedProtocol):
     async def _connect(self, server: str) -> None:
         self.url = urlsplit(server if "//" in server else f"nats://{server}")
         self._parser = Parser(self._message, self._control)
-        self._pings_out = 0
-        self.info = {}
+        self._pings = Pings()
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(self.options.connect_timeout):
             info = await open_session(loop, self, self.url, self.options)
-            if self._transport is None:
+            if self.gather.transport is None:
                 raise NotConnected("the server closed the connection before the greeting")
-            self._learn(info)
-            self._greeting = loop.create_future()
-            self.gather.write(connect_command(self.info, self.url, self.options) + b"PING\r\n")
-            await self._greeting
-        self._greeting = None
+            self._learn({"max_payload": DEFAULT_MAX_PAYLOAD} | info)
+            greeted = self._pings.expect()
+            self.gather.write(connect_command(info, self.url, self.options) + b"PING\r\n")
+            await greeted
         self.connected = True
-        lines = [self._sub_line(sid) for sid in self._subscriptions]
-        self.gather.write(b"".join(lines))
+        self.gather.write(self._subscriptions.lines())
 
     def _learn(self, info: dict[str, Any]) -> None:
-        self.info |= info
-        self.max_payload = int(self.info.get("max_payload", 1 << 20))
+        self.max_payload = int(info.get("max_payload", self.max_payload))
 
     async def _serve(self) -> None:
         self._up.set()
@@ -155,20 +160,19 @@ class Link(asyncio.BufferedProtocol):
                     await self._lost.wait()
             if self._lost.is_set():
                 break
-            if self._pings_out >= 2:
+            if self._pings.hung:
                 # wait_closed() can hang on unsent bytes when the server is stopped: abort.
                 self.last_error = "the server does not answer pings"
                 break
-            self._pings_out += 1
-            self.sync().cancel()  # nobody waits; its PONG keeps its place in the order
+            self._pings.keep_alive()
+            self.gather.write(b"PING\r\n")
         self._abort()
         self._went_down()
         self.reconnects += 1
 
     def _abort(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
-            self._transport = None
+        if self.gather.transport is not None:
+            self.gather.transport.abort()
             self.gather.reset(None)
 
     def _went_down(self) -> None:
@@ -176,10 +180,7 @@ class Link(asyncio.BufferedProtocol):
         if not self.connected:
             return
         self.connected = False
-        for pong in self._pongs:
-            if not pong.done():
-                pong.set_exception(NotConnected("the connection to NATS was lost"))
-        self._pongs.clear()
+        self._pings.fail(NotConnected("the connection to NATS was lost"))
         self._notify(self.on_down)
 
     def _notify(self, callbacks: list[Callable[[], None]]) -> None:
@@ -204,13 +205,13 @@ class Link(asyncio.BufferedProtocol):
         Raises `NotConnected`, or `ResourceExhausted` for a message above the server's
         limit or when `max_pending` bytes are unsent.
         """
-        transport = self._transport
+        transport = self.gather.transport
         if transport is None or not self.connected:
             raise NotConnected("there is no connection to NATS at present")
         size = len(data) if isinstance(data, bytes) else sum(map(len, data))
         total = size + len(headers)
         if total > self.max_payload:
-            # Sent all the same, it would end the connection.
+            # The server would end the connection.
             raise ResourceExhausted(
                 f"message of {total} bytes; the server accepts {self.max_payload}: raise "
                 "max_payload in its configuration, or choose a smaller cut",
@@ -234,14 +235,15 @@ class Link(asyncio.BufferedProtocol):
         transport.writelines([line, *([data] if isinstance(data, bytes) else data), b"\r\n"])
 
     def push(self) -> None:
-        """Send now what was gathered, when no other message came with this read: what else its
-        callback does need not come first."""
+        """Send the gathered bytes, unless several messages came at once.
+
+        For a callback that has more to do behind its message."""
         if not self.bursting:
             self.gather.flush()
 
     @property
     def bursting(self) -> bool:
-        """Whether what is sent now goes with more, since several messages came at once."""
+        """Whether messages that are sent now leave together: several came at once."""
         gather = self.gather
         return gather.corked and (gather.messages > 1 or self._parser.more)
 
@@ -254,8 +256,7 @@ class Link(asyncio.BufferedProtocol):
         `NotConnected` when the connection is lost before. Raises `NotConnected`."""
         if not self.connected:
             raise NotConnected("there is no connection to NATS at present")
-        pong = asyncio.get_running_loop().create_future()
-        self._pongs.append(pong)
+        pong = self._pings.expect()
         self.gather.write(b"PING\r\n")
         return pong
 
@@ -263,35 +264,31 @@ class Link(asyncio.BufferedProtocol):
 
     def subscribe(self, subject: str, callback: OnMessage, queue: str = "") -> int:
         """Returns the subscription's number. It is renewed after each reconnect."""
-        sid = self._next_sid
-        self._next_sid += 1
-        self._subscriptions[sid] = (subject, queue, callback)
+        sid = self._subscriptions.add(subject, queue, callback)
         if self.connected:
-            self.gather.write(self._sub_line(sid))
+            self.gather.write(self._subscriptions.line(sid))
         return sid
 
     def unsubscribe(self, sid: int) -> None:
         """No message of this subscription is delivered from now on."""
-        if self._subscriptions.pop(sid, None) is not None and self.connected:
+        if self._subscriptions.remove(sid) and self.connected:
             self.gather.write(f"UNSUB {sid}\r\n".encode())
 
     async def unsubscribe_and_drain(self, sid: int, timeout: float = 2.0) -> None:
-        """Stop a subscription; what the server had sent already is still delivered."""
-        if sid in self._subscriptions and self.connected:
+        """Stop a subscription; messages that the server has sent already are still delivered."""
+        if sid in self._subscriptions.callbacks and self.connected:
             self.gather.write(f"UNSUB {sid}\r\n".encode())
             with contextlib.suppress(SwarmError, TimeoutError):
                 await self.flush(timeout)
-        self._subscriptions.pop(sid, None)
+        self._subscriptions.remove(sid)
 
     def expect(self, callback: OnMessage) -> str:
-        """A fresh reply subject; `callback` gets each message to it until `forget`."""
-        self._next_reply += 1
-        reply = f"{self.options.inbox}.{self._next_reply:x}"
-        self._replies[reply] = callback
-        return reply
+        """A new reply subject; `callback` gets each message to it until `forget`."""
+        return self._replies.expect(callback)
 
     def forget(self, reply: str) -> None:
-        self._replies.pop(reply, None)
+        """Replies to this subject are dropped from now on."""
+        self._replies.forget(reply)
 
     async def request(
         self, subject: str, data: Sequence[Part] | bytes = b"", timeout: float = 2.0
@@ -318,15 +315,9 @@ class Link(asyncio.BufferedProtocol):
             raise NoResponders(f"nobody listens on {subject}")
         return message
 
-    def _sub_line(self, sid: int) -> bytes:
-        subject, queue, _ = self._subscriptions[sid]
-        return f"SUB {subject} {queue} {sid}\r\n".encode()
-
     def deliver(self, message: LinkMessage) -> None:
-        """Call back who expects this reply; also for what came another way than by the server."""
-        callback = self._replies.get(message.subject)
-        if callback is not None:
-            callback(message)
+        """Hand a reply that came another way than by the server to its callback."""
+        self._replies.deliver(message)
 
     def _message(
         self,
@@ -337,11 +328,11 @@ class Link(asyncio.BufferedProtocol):
         data: bytes | memoryview,
     ) -> None:
         self.gather.messages += 1
-        entry = self._subscriptions.get(sid)
-        if entry is None:
+        callback = self._subscriptions.callbacks.get(sid)
+        if callback is None:
             return
         try:
-            entry[2](LinkMessage(subject.decode(), reply.decode(), headers, data))
+            callback(LinkMessage(subject.decode(), reply.decode(), headers, data))
         except Exception:
             self.callback_errors += 1
             log.exception("the callback for %s failed", subject.decode(errors="replace"))
@@ -350,21 +341,14 @@ class Link(asyncio.BufferedProtocol):
         if verb == b"PING":
             self.gather.write(b"PONG\r\n")
         elif verb == b"PONG":
-            self._pings_out = 0
-            if self._greeting is not None:
-                if not self._greeting.done():
-                    self._greeting.set_result(None)
-            elif self._pongs:
-                pong = self._pongs.pop(0)
-                if not pong.done():
-                    pong.set_result(None)
+            self._pings.answered()
         elif verb == b"INFO":
             self._learn(parse_info(argument))
         elif verb == b"-ERR":
             text = argument.decode(errors="replace").strip("' ")
             self.last_error = f"server: {text}"
-            if self._greeting is not None and not self._greeting.done():
-                self._greeting.set_exception(NotConnected(f"the server refused: {text}"))
+            if not self.connected:
+                self._pings.fail(NotConnected(f"the server refused: {text}"))
             elif not text.lower().startswith("permissions violation"):
                 log.warning("the server ended the connection: %s", text)
 
@@ -384,17 +368,16 @@ class Link(asyncio.BufferedProtocol):
             self.gather.end()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # Only from here on is a loss this connection's: the one before reports its own late.
-        self._transport = cast(asyncio.Transport, transport)
-        self.gather.reset(self._transport)
+        self.gather.reset(cast(asyncio.Transport, transport))
+        # The connection before may have reported its loss late, after it was given up.
         self._lost.clear()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None  # uvloop raises RuntimeError on a write to it
-        self._up.clear()  # who finds it set, and asks again, would not let the next one be made
-        self.gather.reset(None)
+        self.gather.reset(None)  # uvloop raises RuntimeError on a write to a lost transport
+        # A caller that finds it set would try again at once, and keep the loop from reconnecting.
+        self._up.clear()
         if exc is not None:
             self.last_error = str(exc)
-        if self._greeting is not None and not self._greeting.done():
-            self._greeting.set_exception(NotConnected(self.last_error or "connection refused"))
+        if not self.connected:
+            self._pings.fail(NotConnected(self.last_error or "connection refused"))
         self._lost.set()

@@ -1,9 +1,8 @@
 """The NATS client protocol, received side, without a socket (docs.nats.io, "client protocol").
 
-The owner reads into `buffer()` and reports with `received(n)`; messages come out of a
-callback. A large payload is read by the kernel straight into its own memory: the one copy
-that is left is the kernel's. nats-py reads 32 KB at a time, joins the pieces and copies
-the payload again.
+The owner reads into `buffer()` and reports with `received(n)`; a callback gets the messages. The
+kernel reads a large payload straight into memory of its own, so the kernel's copy is the only one
+(nats-py reads 32 KB at a time, joins the pieces and copies the payload again).
 """
 
 from __future__ import annotations
@@ -11,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 CHUNK = 256 * 1024  # bytes; one read
-# A payload that is not complete yet and larger than this gets memory of its own.
-OWN_MEMORY_FROM = 32 * 1024
+OWN_MEMORY_FROM = 32 * 1024  # bytes; an incomplete payload as large as this gets its own memory
 LONGEST_LINE = 64 * 1024  # bytes of a control line
 _TOO_LONG = f"a control line longer than {LONGEST_LINE} bytes"
 
@@ -25,8 +23,12 @@ class ProtocolError(Exception):
 
 
 class Parser:
-    """on_message(sid, subject, reply, headers or None, payload); on_control(verb, argument)
-    with verb one of INFO, PING, PONG, -ERR, +OK."""
+    """Calls on_message(sid, subject, reply, headers or None, payload) for each message, and
+    on_control(verb, argument) for each other line: INFO, PING, PONG, -ERR, +OK.
+
+    max_payload: bytes; a longer message is a `ProtocolError`. `more`: whether bytes lie behind the
+    present message that came with it.
+    """
 
     def __init__(self, on_message: OnMessage, on_control: OnControl, max_payload: int = 64 << 20):
         self._on_message = on_message
@@ -36,7 +38,7 @@ class Parser:
         self._view = memoryview(self._buffer)
         self._start = 0
         self._end = 0
-        self.more = False  # bytes that came with the present message and are behind it
+        self.more = False
         self._own: memoryview | None = None  # a large payload being received
         self._own_end = 0
         self._own_args: tuple[int, bytes, bytes, int] = (0, b"", b"", 0)

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def endpoint(url: SplitResult | None) -> str:
-    """Host and port for messages: never the credentials that a URL may hold."""
+    """Host and port, as people may read them: without the credentials that a URL may hold."""
     return "nowhere" if url is None else f"{url.hostname}:{url.port or 4222}"
 
 
 def without_credentials(server: str) -> str:
-    """A server's URL as it may be shown and logged."""
+    """A server's URL, as people and logs may read it."""
     scheme, slashes, rest = server.rpartition("//")
     return scheme + slashes + rest.rpartition("@")[2]
 
@@ -85,7 +85,7 @@ async def _tcp(loop: asyncio.AbstractEventLoop, host: str, port: int) -> socket.
 
 
 async def _read_info(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> dict[str, Any]:
-    """The INFO line, byte by byte past its first kilobyte: nothing after it may be eaten."""
+    """The document of the INFO line, with which every server greets. Raises `ProtocolError`."""
     line = bytearray()
     while not line.endswith(b"\r\n"):
         # The server sends nothing after INFO until it gets CONNECT, so a read is safe.
@@ -112,7 +112,10 @@ def parse_info(argument: bytes) -> dict[str, Any]:
 
 
 def connect_command(info: dict[str, Any], url: SplitResult, options: LinkOptions) -> bytes:
-    """CONNECT with whichever credentials were given. Raises `ValueError` on a bad file."""
+    """The CONNECT line, with the credentials of the options or of the URL.
+
+    Raises `OSError` or `ValueError` where the file of credentials is missing or malformed.
+    """
     doc: dict[str, Any] = {
         "verbose": False,
         "pedantic": False,

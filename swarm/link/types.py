@@ -1,4 +1,4 @@
-"""What a link is made from, and what comes out of it."""
+"""The options of a link, and the messages that it delivers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class LinkMessage:
-    """A message as it came: `subject` and `reply` are text, `headers` raw or None."""
+    """A received message: `reply` is "" and `headers` None where it has none.
+
+    headers: the whole block of bytes, from `NATS/1.0` on. data: a view where it is large.
+    """
 
     subject: str
     reply: str
@@ -26,7 +29,11 @@ class LinkMessage:
 
 @dataclass(frozen=True)
 class LinkOptions:
-    """servers: URLs, tried in turn. Times in seconds, sizes in bytes."""
+    """How a link connects. Times in seconds, sizes in bytes.
+
+    servers: URLs, tried in turn. name: shown by the server. inbox: the subject below which
+    everything for this process alone is sent.
+    """
 
     servers: Sequence[str] = ("nats://127.0.0.1:4222",)
     name: str = "swarm"

@@ -1,15 +1,16 @@
 """Features and results between processes of one host, in a form that takes few steps to read.
 
-Behind a long run a function's code and data are not in the caches: what takes 6 us in a loop takes
-90 then (measured, `Features.decode` behind a convolution). So what is the same for every request
-(model, stage, names and shapes of tensors) travels as one piece, which is parsed once, and the rest
-has fixed places:
+Behind a long run a function's code and data are not in the caches: a decoder that takes 6 us in a
+loop takes 90 then (measured: `Features.decode` behind a convolution). So the values that many
+requests share (model, stage, names and shapes of tensors) travel as one piece, which is parsed once
+and remembered, and all other values have fixed places:
 
     mark u8 | kind u8 | attempt u16 | sizes of the pieces u16 … | numbers
-    id, reply, traceparent | what is the same (MessagePack) | packed hops | each tensor's data
+    id, reply, traceparent | shared values (MessagePack) | packed hops | each tensor's data
 
-A tensor's data are its bytes, or a claim with its length. Nothing here leaves the host but as
-MessagePack (`swarm.wire.messages`), which also carries what does not fit.
+The data of a tensor are its bytes, or a claim behind one byte of its length. Compact messages do
+not leave the host. A message that does not fit into this form travels as MessagePack
+(`swarm.wire.messages`) between processes of one host too.
 """
 
 from __future__ import annotations
@@ -26,19 +27,19 @@ from swarm.errors import DecodeError
 from swarm.local.lending import Loan
 from swarm.wire.hops import pack_hop, unpack_hops
 from swarm.wire.messages import Features, Result, result_parts
-from swarm.wire.tensors import DATATYPES, LIMITS, Claimed, Part, memory_of, plain, read_spec
+from swarm.wire.tensors import DATATYPES, LIMITS, Claimed, Part, plain, read_spec
 
 MARK = 0xC1  # a byte that no MessagePack value begins with
 FEATURES, RESULT = 1, 2
-# mark | kind | attempt | sizes: id, reply, traceparent, same, hops | sequence | budget_us
+# mark | kind | attempt | sizes: id, reply, traceparent, shared, hops | sequence | budget_us
 _FEATURES = struct.Struct("<BBHHHHHHqq")
-# mark | kind | attempt | sizes: id, same, hops
+# mark | kind | attempt | sizes: id, shared, hops
 _RESULT = struct.Struct("<BBHHHH")
-_KINDS = 128  # of messages that are remembered
+_MOST_SHARED = 128  # pieces of shared values that are remembered
 
 
 class _Tensor(NamedTuple):
-    """owner: where to ask for its bytes if a claim on them cannot be used; "": they are here."""
+    """owner: not empty if a claim stands in place of the bytes (see `Loan.owner`)."""
 
     name: str
     dtype: np.dtype[Any]
@@ -47,8 +48,8 @@ class _Tensor(NamedTuple):
     owner: str
 
 
-class _Same(NamedTuple):
-    """What many requests have in common; the first two are a result's."""
+class _Shared(NamedTuple):
+    """The values that many requests have in common. Of a result, the first three count."""
 
     model: str
     version: str
@@ -62,13 +63,13 @@ class _Same(NamedTuple):
 # --- writing ----------------------------------------------------------------------
 
 
-def features_parts(features: Features, lent: Loan) -> list[Part]:
-    """The message in pieces: compact, or as MessagePack if it does not fit. `lent`: what of the
-    tensors lies in shared memory. Raises `InvalidArgument` for a dtype without a datatype."""
-    specs, data = _tensors(features.tensors, lent)
+def features_parts(features: Features, loan: Loan) -> list[Part]:
+    """The message in pieces: compact, or as MessagePack if it does not fit. loan: on those of the
+    tensors that lie in shared memory. Raises `InvalidArgument` for a dtype without a datatype."""
+    specs, data = _tensors(features.tensors, loan)
     try:
         names = f"{features.id}{features.reply}{features.traceparent}".encode("ascii")
-        same = _same(
+        shared = _pack_shared(
             features.model,
             features.version,
             specs,
@@ -85,58 +86,60 @@ def features_parts(features: Features, lent: Loan) -> list[Part]:
             len(features.id),
             len(features.reply),
             len(features.traceparent),
-            len(same),
+            len(shared),
             len(hops),
             features.sequence,
             features.budget_us,
         )
     except (struct.error, ValueError):
-        return features.parts(lent.packed)
-    return [b"".join((head, names, same, hops)), *data]
+        return features.parts(loan.packed)
+    return [b"".join((head, names, shared, hops)), *data]
 
 
-def answer_parts(result: Result, features: Features, lent: Loan) -> list[Part]:
-    """The same for a result whose status is OK and which is not degraded, with the hops of
-    `features`."""
-    specs, data = _tensors(result.outputs, lent)
+def answer_parts(result: Result, features: Features, loan: Loan) -> list[Part]:
+    """A result in pieces, with the hops of `features`: compact, or as MessagePack if it does not
+    fit. For a result whose status is OK and which is not degraded. loan: on those of the outputs
+    that lie in shared memory. Raises `InvalidArgument` for a dtype without a datatype."""
+    specs, data = _tensors(result.outputs, loan)
     try:
         name = result.id.encode("ascii")
-        same = _same(result.model, result.version, specs)
+        shared = _pack_shared(result.model, result.version, specs)
         hops = _hops(features)
-        head = _RESULT.pack(MARK, RESULT, result.attempt, len(name), len(same), len(hops))
+        head = _RESULT.pack(MARK, RESULT, result.attempt, len(name), len(shared), len(hops))
     except (struct.error, ValueError):
-        return result_parts(result, features.all_hops, lent.packed)
-    return [b"".join((head, name, same, hops)), *data]
+        return result_parts(result, features.all_hops, loan.packed)
+    return [b"".join((head, name, shared, hops)), *data]
 
 
 def _hops(features: Features) -> bytes:
-    """Raises `ValueError` for one that does not fit."""
+    """All hops, packed. Raises `ValueError` for one that does not fit."""
     return features.packed_hops + b"".join(map(pack_hop, features.hops))
 
 
 Spec = tuple[str, np.dtype[Any], tuple[int, ...], str]
 
 
-def _tensors(tensors: Mapping[str, np.ndarray], lent: Loan) -> tuple[tuple[Spec, ...], list[Part]]:
-    """What is said of them, and their data."""
+def _tensors(tensors: Mapping[str, np.ndarray], loan: Loan) -> tuple[tuple[Spec, ...], list[Part]]:
+    """What the message says of the tensors, and their data."""
     specs: list[Spec] = []
     data: list[Part] = []
     for name, array in tensors.items():
         shape = array.shape
-        claim = lent.claims.get(name)
+        claim = loan.claims.get(name)
         if claim is not None:
             wire = claim.to_wire()
-            specs.append((name, array.dtype, shape, lent.owner))
+            specs.append((name, array.dtype, shape, loan.owner))
             data += (len(wire).to_bytes(1, "little"), wire)
             continue
-        array = plain(array)
+        if array.dtype not in DATATYPES:  # another byte order, or no datatype at all
+            array = plain(array)
         specs.append((name, array.dtype, shape, ""))
-        data.append(memory_of(array))
+        data.append(array.tobytes())  # a copy: messages of one host are small
     return tuple(specs), data
 
 
-@lru_cache(maxsize=_KINDS)
-def _same(
+@lru_cache(maxsize=_MOST_SHARED)
+def _pack_shared(
     model: str,
     version: str,
     specs: tuple[Spec, ...],
@@ -145,7 +148,7 @@ def _same(
     session: str = "",
     host: str = "",
 ) -> bytes:
-    # In shared memory too they are little-endian, whatever the array was.
+    # The bytes are little-endian, whatever the array is; in shared memory too.
     tensors = [
         (name, DATATYPES[dtype.newbyteorder("<")], shape, owner)
         for name, dtype, shape, owner in specs
@@ -158,13 +161,16 @@ def _same(
 
 
 def decode_features(data: bytes | memoryview) -> Features:
-    """Compact or MessagePack. Raises `DecodeError`."""
+    """The features in a message, compact or MessagePack.
+
+    Tensors are read-only arrays, or `Claimed`. Raises `DecodeError`.
+    """
     if data[:1] != b"\xc1":
         return Features.decode(data)
     data = bytes(data)
     try:
-        _, kind, attempt, id_, reply, trace, same_, hops, sequence, budget = _FEATURES.unpack_from(
-            data
+        _, kind, attempt, id_, reply, trace, shared_size, hops, sequence, budget = (
+            _FEATURES.unpack_from(data)
         )
     except struct.error as error:
         raise DecodeError(f"not features: {error}") from None
@@ -173,53 +179,56 @@ def decode_features(data: bytes | memoryview) -> Features:
     names = _text(data[start:middle])
     if kind != FEATURES or not 0 < id_ <= 128 or not 0 < reply <= 512:
         raise DecodeError("not features: an id and a reply subject are missing, or too long")
-    same = _read_same(data[middle : (end := middle + same_)], FEATURES)
+    shared = _read_shared(data[middle : (end := middle + shared_size)], FEATURES)
     return Features(
         names[:id_],
-        same.model,
-        same.version,
-        same.stage,
+        shared.model,
+        shared.version,
+        shared.stage,
         names[id_ : id_ + reply],
         budget,
-        _read_tensors(data, end + hops, same.tensors),
+        _read_tensors(data, end + hops, shared.tensors),
         attempt,
-        same.agent,
+        shared.agent,
         sequence,
-        same.session,
+        shared.session,
         names[id_ + reply :],
-        same.host,
+        shared.host,
         [],
         data[end : end + hops],
     )
 
 
 def decode_result(data: bytes | memoryview) -> Result:
-    """Compact or MessagePack. Raises `DecodeError`."""
+    """The result in a message, compact or MessagePack.
+
+    Outputs are read-only arrays, or `Claimed`. Raises `DecodeError`.
+    """
     if data[:1] != b"\xc1":
         return Result.decode(data)
     data = bytes(data)
     try:
-        _, kind, attempt, id_, same_, hops = _RESULT.unpack_from(data)
+        _, kind, attempt, id_, shared_size, hops = _RESULT.unpack_from(data)
     except struct.error as error:
         raise DecodeError(f"not a result: {error}") from None
     start = _RESULT.size
     middle = start + id_
-    end = middle + same_
+    end = middle + shared_size
     if kind != RESULT:
         raise DecodeError("not a result")
-    same = _read_same(data[middle:end], RESULT)
+    shared = _read_shared(data[middle:end], RESULT)
     return Result(
         _text(data[start:middle]),
-        same.model,
-        same.version,
-        outputs=_read_tensors(data, end + hops, same.tensors),
+        shared.model,
+        shared.version,
+        outputs=_read_tensors(data, end + hops, shared.tensors),
         attempt=attempt,
         hops=tuple(unpack_hops(data[end : end + hops])),
     )
 
 
 def _text(data: bytes) -> str:
-    """Raises `DecodeError` for what cannot stand in a subject."""
+    """Text of characters that may stand in a subject. Raises `DecodeError` for others."""
     try:
         text = str(data, "ascii")
     except UnicodeDecodeError as error:
@@ -235,7 +244,7 @@ def _read_tensors(data: bytes, at: int, specs: tuple[_Tensor, ...]) -> dict[str,
         if owner:
             start = at + 1
             at = start + data[at] if at < len(data) else start
-            # As in MessagePack; who looks at it checks both.
+            # As in MessagePack; whoever opens the claim checks it.
             document = {"claim": data[start:at], "owner": owner}
             tensors[name] = Claimed(dtype, shape, nbytes, document)
             continue
@@ -250,8 +259,8 @@ def _read_tensors(data: bytes, at: int, specs: tuple[_Tensor, ...]) -> dict[str,
     return tensors
 
 
-@lru_cache(maxsize=_KINDS)
-def _read_same(packed: bytes, kind: int) -> _Same:
+@lru_cache(maxsize=_MOST_SHARED)
+def _read_shared(packed: bytes, kind: int) -> _Shared:
     """Raises `DecodeError`."""
     try:
         model, version, tensors, stage, agent, session, host = msgpack.unpackb(packed)
@@ -265,7 +274,7 @@ def _read_same(packed: bytes, kind: int) -> _Same:
             raise DecodeError("model and version must have 1 to 128 characters")
     if type(stage) is not int or len(specs) > LIMITS.tensors:
         raise DecodeError(f"a stage is a number; at most {LIMITS.tensors} tensors are accepted")
-    return _Same(model, version, specs, stage, agent, session, host)
+    return _Shared(model, version, specs, stage, agent, session, host)
 
 
 def _read_spec(name: Any, datatype: Any, shape: Any, owner: Any) -> _Tensor:

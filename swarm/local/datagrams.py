@@ -1,8 +1,9 @@
-"""What several messages of one read cause, in one datagram for each process that it is for.
+"""How messages lie in a datagram: one alone, or a bundle of those that one burst causes.
 
-One by one, each message costs its sender a system call and its receiver a turn of the loop, which
-with several in flight is more than the server's bursts do: with 16, tiny stages had 14 % fewer
-requests a second than by lanes, and have 14 % more so (measured).
+A burst is a read that brought several messages: the messages that they cause are gathered, and all
+of them for one process go as one datagram, a bundle. One by one, each message costs its sender a
+system call and its receiver a turn of the loop (measured, with 16 requests in flight through tiny
+stages: bundles give a third more requests a second).
 """
 
 from __future__ import annotations
@@ -14,24 +15,24 @@ from dataclasses import dataclass, field
 
 from swarm.wire.tensors import Part
 
-# Bytes in one datagram; fewer where the kernel grants a socket less. With 64 in flight, a third of
-# it gave 12 % fewer requests a second.
+# Bytes; fewer where the kernel grants a socket less. Measured: a third of it gives 12 % fewer
+# requests a second with 64 in flight.
 LARGEST_DATAGRAM = 180_000
-# CLOCK_MONOTONIC in ns at the sending; lengths of data, subject and reply subject.
+# CLOCK_MONOTONIC in ns at the sending | bytes of data, of the subject and of the reply subject
 _HEAD = struct.Struct("<QIHH")
 
-Then = Callable[[bool], None]  # told whether it was sent
+OnSent = Callable[[bool], None]  # told whether the message was sent
 
 
 def frame_head(size: int, subject: str, reply: str) -> bytes:
-    """What precedes `size` bytes of data; subjects are ASCII."""
+    """The bytes that precede `size` bytes of a message's data; subjects are ASCII."""
     names = subject.encode() + reply.encode()
     return _HEAD.pack(time.monotonic_ns(), size, len(names) - len(reply), len(reply)) + names
 
 
 def frames(datagram: memoryview) -> list[tuple[int, str, str, bytes]]:
-    """(when it was sent, subject, reply subject, data) of each message. Raises `ValueError` when
-    something in it is none."""
+    """(when it was sent: `time.monotonic_ns()`, subject, reply subject, data) of each message in a
+    datagram. Raises `ValueError` where the bytes are no messages."""
     found = []
     while datagram:
         try:
@@ -53,21 +54,27 @@ def frames(datagram: memoryview) -> list[tuple[int, str, str, bytes]]:
 @dataclass(slots=True)
 class _Bundle:
     data: bytearray = field(default_factory=bytearray)
-    then: list[Then] = field(default_factory=list)
+    then: list[OnSent] = field(default_factory=list)
 
 
 class Bundles:
-    """send(inbox, pieces): whether they lie, as one datagram, in that process's socket. None of the
-    callbacks may raise; they may add. largest: bytes in one datagram."""
+    """The bundles that are being filled, one for each process.
 
-    def __init__(self, send: Callable[[str, Sequence[Part]], bool]) -> None:
+    send(inbox, pieces): whether the pieces lie, as one datagram, in the socket of the process with
+    that inbox. largest: bytes in one datagram.
+    """
+
+    def __init__(
+        self, send: Callable[[str, Sequence[Part]], bool], largest: int = LARGEST_DATAGRAM
+    ) -> None:
         self._send = send
-        self.largest = LARGEST_DATAGRAM
+        self._largest = largest
         self._open: dict[str, _Bundle] = {}
 
-    def add(self, inbox: str, head: bytes, parts: Sequence[Part], then: Then) -> None:
-        """Keep one message until `flush`, or until its datagram is full."""
-        room = self.largest - len(head) - sum(map(len, parts))
+    def add(self, inbox: str, head: bytes, parts: Sequence[Part], then: OnSent) -> None:
+        """Keep one message until `flush`, or until its datagram is full. then(sent) is called when
+        the datagram was sent, or refused; it must not raise, and may add."""
+        room = self._largest - len(head) - sum(map(len, parts))
         while (bundle := self._open.get(inbox)) is not None and len(bundle.data) > room:
             self._dispatch(inbox, self._open.pop(inbox))
         if bundle is None:
@@ -78,7 +85,7 @@ class Bundles:
         bundle.then.append(then)
 
     def flush(self) -> None:
-        """Send all; and what their callbacks add, behind it."""
+        """Send all bundles, and then the messages that their callbacks add."""
         while self._open:
             inbox = next(iter(self._open))
             self._dispatch(inbox, self._open.pop(inbox))

@@ -1,10 +1,20 @@
-"""Large tensors between nodes of one host: a claim in the message, the bytes in shared memory.
+"""Large tensors between processes of one host: a claim in the message, the bytes in shared memory.
 
-Over the wire a tensor is copied into the server, out of it, and through two sockets (1.6 MB:
-4-5 ms a hop here); in shared memory it is copied once (0.04 ms). A message carries claims
-only when every node that may receive it is on this host. The copy stays until the receiver
-says that it is done, so a redelivery finds it again, also after the sender's death; a copy
-that was recycled is noticed (generation, checksum) and the request goes back to its lane.
+Over the wire a tensor is copied into the server, out of it, and through two sockets (measured: 4 to
+5 ms a hop for 1.6 MB); in shared memory it is copied once (0.04 ms). A message carries claims only
+when every node that may receive it is on this host.
+
+The life of a copy:
+
+    lend        the sender copies the tensors, and the message carries claims
+    open        a receiver views them, computes, and asks whether they stayed `intact` meanwhile
+    done        the message is settled, and the receiver says so by a word in the memory itself
+    collect     the sender uses the memory again
+
+The copy stays until the receiver is done, so a redelivery finds it again, also after the sender's
+death. A copy that was recycled is noticed (generation, checksum). A receiver that cannot read a
+claim answers UNAVAILABLE, and the requester asks again over the wire. A copy that nobody says
+anything about (its message was lost, or its receiver died) is freed by age: `swarm.shm.ring`.
 """
 
 from __future__ import annotations
@@ -21,13 +31,25 @@ import numpy as np
 
 from swarm.errors import DecodeError, SwarmError
 from swarm.link import Link
-from swarm.shm import MIN_BYTES, Claim, Reader, Ring, ShmError, ShmGone, host_id, sweep, unavailable
+from swarm.shm import (
+    MIN_BYTES,
+    Claim,
+    Reader,
+    Ring,
+    RingStats,
+    ShmError,
+    ShmStale,
+    host_id,
+    sweep,
+    unavailable,
+)
 from swarm.wire.tensors import Claimed, Part, claim_prefix, encode_tensors, plain
 
 log = logging.getLogger("swarm.claims")
 
 SWEEP_EVERY = 5.0  # seconds; each opens the segments of all of a host's processes
-# What is done with is gathered: one PING, and its answer's turn of the loop, for all of it.
+# Claims that this process is done with are gathered for so long, or until they are so large: one
+# PING, and its answer's turn of the loop, serves all of them.
 CONFIRM_AFTER, CONFIRM_BYTES = 0.25, 8 << 20  # seconds, bytes
 
 _CLAIM = b"\x82\xa5claim\xc4"  # a map of two: the claim, as up to 255 bytes, then its owner
@@ -36,13 +58,13 @@ Opened = list[Claim]  # in use
 
 
 class Loan:
-    """Tensors lent for one message; a context around its publishing, which takes them back at
-    once when that raises. Without claims (`NO_LOAN`) it does nothing.
+    """Tensors lent for one message, whatever ways it is tried; a context around an attempt to
+    publish it, which takes them back when that raises. Without claims (`NO_LOAN`) it does nothing.
 
-    claims: by name of tensor; the other tensors' bytes travel. owner: an inbox, where nodes of the
-    version before ask for bytes that they cannot map; nobody answers there.
-    tensors: what the message says of all of them; a `Claimed` in place of each that was copied, so
-    that its array can be let go.
+    claims: by name of tensor; the bytes of the other tensors travel in the message. tensors: as the
+    message says them, with a `Claimed` in place of each that was copied, so that its array can be
+    let go. owner: an inbox, which nodes of the version before expect beside a claim; nobody answers
+    there.
     """
 
     __slots__ = ("_kept", "_packed", "_ring", "claims", "owner", "tensors")
@@ -55,15 +77,16 @@ class Loan:
         owner: str = "",
     ) -> None:
         self.tensors = tensors or {}
-        self._ring = ring
         self.claims = {} if claims is None else claims
         self.owner = owner
+        self._ring = ring
         self._packed: bytes | None = None
         self._kept = False
 
     @property
     def packed(self) -> bytes | None:
-        """The tensors' encoding as a MessagePack map, or None: the message carries the bytes."""
+        """The tensors as a MessagePack map with claims. None without claims: the message carries
+        the bytes of all."""
         if self._packed is None and self.claims:
             owner = msgpack.packb("owner") + msgpack.packb(self.owner)
             parts: list[Part] = [b"\xde" + len(self.tensors).to_bytes(2, "big")]
@@ -80,25 +103,25 @@ class Loan:
 
     @property
     def alive(self) -> bool:
-        """Whether a message that carries the claims can still be read: none of them was given back
-        or recycled."""
+        """Whether a message that carries the claims can still be read: no receiver is done with one
+        of them, and none was taken back, or freed by age."""
         ring = self._ring
         return ring is None or all(map(ring.holds, self.claims.values()))
 
     def take_back(self) -> None:
-        """The message reached nobody: free the memory now, not by age. Any number of times; not
-        what is kept."""
+        """Free the memory, unless the loan is kept: the message reached nobody. May be called any
+        number of times."""
         if self._ring is not None and not self._kept:
             for claim in self.claims.values():
                 self._ring.release(claim)
 
     def keep(self) -> None:
-        """Somebody may be reading it, whatever becomes of the message: it is freed when that says
-        so (`unread`, or a word in the memory itself), or by age."""
+        """Somebody may be reading the tensors, whatever becomes of the message: `take_back` does
+        nothing until `unread`."""
         self._kept = True
 
     def unread(self) -> None:
-        """Nobody reads it, or will."""
+        """Nobody reads the tensors, or will: `take_back` frees them again."""
         self._kept = False
 
     def __enter__(self) -> Loan:
@@ -113,42 +136,40 @@ NO_LOAN = Loan()
 
 
 class Lender:
-    """One process's shared memory: what it lends, and what it has borrowed.
+    """One process's shared memory: the tensors that it lends, and those that it has borrowed.
 
-    ask `host` before using it: empty where shared memory is not available, or not enabled.
-    Then nothing is lent, and nobody lends to this process: its tensors go over the wire.
+    host: names the host and the kind of memory; processes with equal names can read each other's
+    claims. Empty where shared memory is not available, or not enabled: nothing is lent then, and
+    nobody lends to this process. lent: how many tensors were lent.
     """
 
     def __init__(self, link: Link, mesh: str, enabled: bool = True) -> None:
+        self.host = _host() if enabled else ""
+        self.lent = 0
         self._link = link
         self._mesh = mesh
-        reason = unavailable() if enabled else "switched off"
-        self.host = ""
-        if reason is None:
-            try:
-                self.host = host_id()
-            except ShmError as error:
-                reason = str(error)
-        if reason is not None:
-            log.info("no shared memory: %s", reason)
         self._ring = Ring(mesh)
         self._reader = Reader(mesh)
         self._owner = f"{link.options.inbox}.claims.x"
-        self._finished: list[Claim] = []
+        self._finished: Opened = []
         self._finished_bytes = 0
         self._confirming: asyncio.TimerHandle | None = None
+        self._swept = 0.0  # time.monotonic()
         link.on_down.append(self._forget_finished)
-        self._swept = 0.0
-        self.lent = 0
+
+    @property
+    def stats(self) -> RingStats:
+        """Counts of the memory that this process lends."""
+        return self._ring.stats
+
+    # --- lending ----------------------------------------------------------------------
 
     def wants(self, tensors: Mapping[str, np.ndarray]) -> bool:
-        """Whether any tensor is large enough: the cheap question, to be asked first."""
+        """Whether any tensor is large enough to be lent: the cheap question, to be asked first."""
         for array in tensors.values():
             if array.nbytes >= MIN_BYTES:
                 return self.host != ""
         return False
-
-    # --- lending ----------------------------------------------------------------------
 
     def lend(self, tensors: Mapping[str, np.ndarray]) -> Loan:
         """Copy the large tensors into shared memory, for one message.
@@ -160,31 +181,33 @@ class Lender:
             return NO_LOAN
         said: dict[str, Any] = {name: plain(array) for name, array in tensors.items()}
         claims: dict[str, Claim] = {}
-        lent = Loan(said, self._ring, claims, self._owner)
-        with lent:  # an error half-way leaves nothing lent
+        loan = Loan(said, self._ring, claims, self._owner)
+        with loan:  # an error half-way leaves nothing lent
             for name, array in said.items():
                 if array.nbytes < MIN_BYTES:
                     continue
                 claim = self._ring.put([array.data])
                 if claim is None:
-                    lent.take_back()
+                    loan.take_back()
                     return NO_LOAN
                 claims[name] = claim
                 said[name] = Claimed(array.dtype, array.shape, array.nbytes, claim)
         self.lent += len(claims)
-        return lent
+        return loan
 
     def collect(self) -> None:
-        """A message was sent and nothing waits for this process: see what can be lent again."""
+        """Free the tensors that receivers are done with. For the moment when a message was sent and
+        nothing waits for this process."""
         if self.lent:
             self._ring.collect()
 
     # --- borrowing --------------------------------------------------------------------
 
     def open(self, tensors: dict[str, Any]) -> Opened:
-        """Replace claims by arrays that view shared memory (no copy).
+        """Replace claims by arrays that view shared memory (no copy, read-only).
 
-        Raises `ShmError` when a claim cannot be used here, `DecodeError` for a malformed one.
+        Raises `ShmError` when a claim cannot be used here, `DecodeError` for a malformed one; no
+        claim is replaced then.
         """
         opened: Opened = []
         views: dict[str, np.ndarray] = {}
@@ -211,19 +234,22 @@ class Lender:
             if not value.flags.owndata:
                 tensors[name] = value.copy()
         if not self.intact(opened):
-            raise ShmGone("the memory was recycled while it was read")
+            raise ShmStale("the memory was recycled while it was read")
         self._tell_owners(opened)
 
     def intact(self, opened: Opened) -> bool:
-        """Whether what was read is still what was meant: ask after use, before publishing."""
+        """Whether the memory still holds the tensors that were lent: ask after the use, before the
+        result is published."""
         return all(map(self._reader.check, opened))
 
     def done(self, opened: Opened) -> None:
-        """The message they came with is settled: tell the owners, when the server has read that.
+        """The message that carried the claims is settled: tell the owners, when the server has read
+        everything that this process sent.
 
-        Not before: a lost ack hands the message out again, which needs them; and a result may be a
-        view of them (a carried tensor) that still waits in the socket. When the connection is lost
-        first, they are freed by age, or by whoever gets the message next.
+        Not before: a lost ack hands the message out again, which needs the memory; and a result may
+        be a view of the memory (a carried tensor) that still waits in the socket. When the
+        connection is lost first, the memory is freed by age, or by the next receiver of the
+        message.
         """
         if not opened:
             return
@@ -236,10 +262,11 @@ class Lender:
             self._confirming = loop.call_later(CONFIRM_AFTER, self._confirm)
 
     def give_back(self, tensors: Mapping[str, Any], but: Sequence[Claim] = ()) -> None:
-        """The same for claims that were never opened, except for those in `but`."""
+        """`done` for claims that were never opened, except for those in `but`. A malformed claim
+        is passed over: nobody can be told."""
         for name, value in tensors.items():
             if isinstance(value, Claimed):
-                with contextlib.suppress(DecodeError, ShmError):  # by age
+                with contextlib.suppress(DecodeError, ShmError):
                     claim = _parse(name, value)
                     self.done([] if claim in but else [claim])
 
@@ -248,7 +275,7 @@ class Lender:
         try:
             read = self._link.sync()
         except SwarmError:
-            return  # by age
+            return  # freed by age
 
         def confirmed(read: asyncio.Future[None]) -> None:
             if not read.cancelled() and read.exception() is None:
@@ -264,6 +291,7 @@ class Lender:
         return finished
 
     def _forget_finished(self) -> None:
+        """The connection is lost, and perhaps the acks with it."""
         self._take_finished()
 
     def _tell_owners(self, opened: Opened) -> None:
@@ -273,7 +301,8 @@ class Lender:
     # --- life -------------------------------------------------------------------------
 
     def tend(self) -> None:
-        """Call about every second: expire what nobody released, sweep what the dead left."""
+        """Call about every second. Frees by age the tensors that nobody released; unmaps and
+        removes the segments of dead processes."""
         self._ring.reclaim()
         self._reader.prune()
         if (now := time.monotonic()) - self._swept > SWEEP_EVERY:
@@ -281,7 +310,7 @@ class Lender:
             sweep(self._mesh)
 
     async def close(self, linger: float = 1.0) -> None:
-        """Give borrowers a moment, then free everything."""
+        """Give receivers up to `linger` seconds, then free everything."""
         if finished := self._take_finished():
             with contextlib.suppress(SwarmError, TimeoutError):
                 await self._link.flush(1.0)
@@ -289,6 +318,17 @@ class Lender:
         emptied = await self._ring.drain(linger)
         self._ring.close(abandon=not emptied)
         self._reader.close()
+
+
+def _host() -> str:
+    reason = unavailable()
+    if reason is None:
+        try:
+            return host_id()
+        except ShmError as error:
+            reason = str(error)
+    log.info("no shared memory: %s", reason)
+    return ""
 
 
 def _parse(name: str, value: Claimed) -> Claim:

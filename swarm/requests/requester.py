@@ -10,14 +10,16 @@ import contextlib
 import random
 import time
 from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 from swarm.errors import DeadlineExceeded, DecodeError, Status, SwarmError, Unavailable
 from swarm.flow.backoff import Backoff
 from swarm.flow.hedge import Hedger
+from swarm.flow.latency import Usual
 from swarm.flow.retry import RetryBudget
 from swarm.flow.silence import Silences
-from swarm.flow.usual import Usual
 from swarm.link import LinkMessage
 from swarm.local.compact import decode_result
 from swarm.model import ModelInfo
@@ -35,13 +37,14 @@ from swarm.requests.attempts import (
     no_lane_took,
     unheard,
 )
-from swarm.requests.request import FAST, Ask, Picker, UnderWay
+from swarm.requests.request import FAST, Ask, Picker
 from swarm.shm import ShmError
 from swarm.subjects import ANY
-from swarm.transport.api import Event, Held, Left, Refused, Safe, Stored
+from swarm.transport.api import Event, Held, Left, Refused, Safe, Sending, Stored
 from swarm.transport.handover.words import WORDS
 from swarm.transport.parcel import Parcel
-from swarm.transport.stage_sender import Routes, StageSender
+from swarm.transport.routes import Routes
+from swarm.transport.stage_sender import StageSender
 from swarm.wire.hops import Hop
 from swarm.wire.messages import Features, Result
 from swarm.wire.tensors import Claimed
@@ -55,21 +58,72 @@ RETRIES_PER_REQUEST, RETRIES_PER_SECOND = 0.1, 5.0
 MOST_VERSIONS = 16  # model versions whose way to stage 1 is kept; the longest unused one goes
 
 
-class _Version:
+class ModelWay:
     """One model version: its admission, its way to stage 1, and how long its slowest stage
-    takes."""
+    takes.
 
-    def __init__(self, routes: Routes, info: ModelInfo, requester: Requester) -> None:
+    in_flight(): requests of this requester that are under way."""
+
+    def __init__(self, routes: Routes, info: ModelInfo, in_flight: Callable[[], int]) -> None:
         self.admission = ModelAdmission()
         self.slowest = Usual(max((s.compute_ms / 1e3 for s in info.stages), default=0.0))
-        self.sender = StageSender(
-            routes, info, 1, lambda: self.slowest.seconds, lambda: requester.under_way
-        )
+        self.sender = StageSender(routes, info, 1, lambda: self.slowest.seconds, in_flight)
 
     def ran(self, hops: tuple[Hop, ...]) -> None:
         """A request was answered, over these hops."""
         if hops:
             self.slowest.add(max([hop.compute_us for hop in hops]) / 1e6)
+
+
+@dataclass(slots=True, eq=False)
+class UnderWay:
+    """A request that waits for its answer.
+
+    reply: the subject of the answer. silences: of its model version and delivery mode. copies:
+    attempts that were sent, and may still be computed. refusal: why the last attempt failed of
+    which that is known. first: the first attempt's parcel, which alone may lend memory. sending:
+    the last attempt. outcome: of the present wait.
+    """
+
+    ask: Ask
+    reply: str
+    tried: Tried
+    version: ModelWay
+    silences: Silences
+    copies: int = 0
+    refusal: str = ""
+    first: Parcel | None = None
+    sending: Sending | None = None
+    outcome: asyncio.Future[Outcome] | None = None
+    late_answer: Result | None = None  # it came when nobody waited for one
+
+    def failed(self, error: SwarmError) -> Result:
+        """The result of a request that this error ends."""
+        return self.ask.failed(error, self.tried.attempt)
+
+    def expired(self) -> Result:
+        """The result of a request whose budget is over."""
+        where = (
+            "the first stage, or its lane, had it"
+            if self.tried.stored
+            else "it could not be stored"
+        )
+        return Result(
+            id=self.ask.id,
+            model=self.ask.info.model,
+            version=self.ask.info.version,
+            status=Status.DEADLINE_EXCEEDED,
+            message=f"no answer inside the budget ({where}, {self.tried.attempt} attempt(s)); "
+            + (f"before that: {self.refusal}; " if self.refusal else "")
+            + "`swarm status` shows which stages have a ready node",
+            attempt=self.tried.attempt,
+        )
+
+    def free(self) -> None:
+        """Free the shared memory of the request. A process that still reads it computes in vain:
+        it finds the memory recycled, and fails, which nobody waits for."""
+        if self.first is not None:
+            self.first.released()
 
 
 class Requester:
@@ -88,7 +142,7 @@ class Requester:
         self._hedger = Hedger()
         self._rng = random.Random()
         self._requests: dict[str, UnderWay] = {}  # by reply subject
-        self._versions: OrderedDict[tuple[str, str], _Version] = OrderedDict()
+        self._versions: OrderedDict[tuple[str, str], ModelWay] = OrderedDict()
         self.sent = 0  # attempts
         self.retries = 0
         self.hedges = 0
@@ -115,7 +169,8 @@ class Requester:
         except SwarmError as error:
             return ask.failed(error)
         reply = self._link.expect(self._answer)
-        request = UnderWay(ask, reply, Tried(ask.delivery == FAST, started))
+        silences = version.admission.fast if ask.delivery == FAST else version.admission.silences
+        request = UnderWay(ask, reply, Tried(ask.delivery == FAST, started), version, silences)
         self._requests[reply] = request
         self._uncounted += 1
         result: Result | None = None
@@ -158,18 +213,23 @@ class Requester:
             subject = self._routes.subjects.cancel(ask.info.model, ask.info.version)
             self._link.publish(subject, ask.id.encode())
 
-    def _version(self, info: ModelInfo) -> _Version:
+    def _version(self, info: ModelInfo) -> ModelWay:
         key = (info.model, info.version)
         version = self._versions.get(key)
         if version is None:
-            version = self._versions[key] = _Version(self._routes, info, self)
-            if len(self._versions) > MOST_VERSIONS:
-                self._versions.popitem(last=False)[1].sender.close()
+            self._make_room()
+            version = ModelWay(self._routes, info, lambda: len(self._requests))
+            self._versions[key] = version
+        else:
+            self._versions.move_to_end(key)
         return version
 
-    def _silences(self, ask: Ask) -> Silences:
-        admission = self.admission(ask.info)
-        return admission.fast if ask.delivery == FAST else admission.silences
+    def _make_room(self) -> None:
+        """Close the ways that were not used for longest. A way with requests under way stays: its
+        parcels would be stored, and computed twice."""
+        idle = [key for key, version in self._versions.items() if not version.admission.inside]
+        for key in idle[: max(0, len(self._versions) + 1 - MOST_VERSIONS)]:
+            self._versions.pop(key).sender.close()
 
     # --- attempts ---------------------------------------------------------------------
 
@@ -189,7 +249,7 @@ class Requester:
         loop = asyncio.get_running_loop()
         self.tend()
         backoff = Backoff(RETRY_PAUSE, RETRY_PAUSE_MOST, self._rng)
-        silences = self._silences(request.ask)
+        silences = request.silences
         while True:
             failed = _failure(request, outcome)
             if outcome is not None:
@@ -239,7 +299,10 @@ class Requester:
             if request.sending is not None:
                 request.sending.drop()
             request.outcome = asyncio.get_running_loop().create_future()
-            self._send(request)
+            try:
+                self._send(request)
+            except SwarmError as error:  # of the routing policy
+                return error
             timers = self._timers(request)
             try:
                 outcome = await request.outcome
@@ -261,9 +324,9 @@ class Requester:
         if outcome is None and tried.wants_fast and not tried.fast:
             tried.laneless = True  # and it says nothing of fast mode
         elif outcome is None:
-            self._silences(request.ask).silent(now)
+            request.silences.silent(now)
         elif tried.fast and (unheard(outcome) or unserved):
-            self._silences(request.ask).unserved(now)
+            request.silences.unserved(now)
         tried.silences = tried.silences + 1 if outcome is None else 0
 
     def _send(self, request: UnderWay, spare: bool = False) -> None:
@@ -273,7 +336,7 @@ class Requester:
             self._link.gather.together()
         now = time.monotonic()
         left = ask.deadline - asyncio.get_running_loop().time()
-        silences = self._silences(ask)
+        silences = request.silences
         doubtful = silences.troubled and silences.doubtful(now)
         if not spare:
             tried.fast = goes_fast(tried, doubtful)
@@ -301,10 +364,10 @@ class Requester:
         parcel = Parcel(features, now + left, lane=lane, fast=tried.fast, doubtful=doubtful)
         if request.first is None:
             request.first = parcel
-        request.copies += 1
+        request.copies += not tried.fast  # one that goes together with others has not left yet
         self.sent += 1
         on = partial(self._event, request, parcel, spare)
-        sending = self._version(ask.info).sender.send(parcel, on)
+        sending = request.version.sender.send(parcel, on)
         if not spare:
             request.sending = sending
 
@@ -312,10 +375,14 @@ class Requester:
         """What became of an attempt on its way to stage 1."""
         tried = request.tried
         match event:
-            case Held() | Left():
+            case Held():
                 tried.stored = True  # as much as need be
                 self._collect()
-                if isinstance(event, Left) and request.reply not in self._requests:
+            case Left():
+                tried.stored = True
+                request.copies += 1
+                self._collect()
+                if request.reply not in self._requests:
                     self._cancel(request.ask)  # given up within the burst that it was sent with
             case Stored(late):
                 tried.stored = True
@@ -323,12 +390,16 @@ class Requester:
                 self._collect()
             case Safe():
                 pass  # a later stage has it; the answer ends the request
+            case Refused(late=True):
+                pass  # the process that has it may still answer
             case Refused(error):
                 parcel.loan.take_back()
-                if spare:
-                    request.copies -= 1
+                request.copies -= not parcel.fast
+                present = parcel.features.attempt == tried.attempt
+                self.hedges -= spare
+                if spare and present:
                     tried.attempt -= 1  # the first copy is still on its way
-                elif parcel.features.attempt == tried.attempt:
+                elif present:
                     tried.stored = False
                     _settle(request, error)
 
@@ -342,7 +413,7 @@ class Requester:
         """When to ask again, and when to send a second copy."""
         loop, ask, tried = asyncio.get_running_loop(), request.ask, request.tried
         left = ask.deadline - loop.time()
-        admission = self.admission(ask.info)
+        admission = request.version.admission
         p99 = admission.usual(tried.at) if tried.fast else 0.0
         lasting = tried.fast and admission.fast.lasting
         after = missing_after(tried, left, p99, lasting)
@@ -364,7 +435,11 @@ class Requester:
         if self._hedger.try_hedge(time.monotonic()):
             request.tried.attempt += 1
             self.hedges += 1
-            self._send(request, spare=True)
+            try:
+                self._send(request, spare=True)
+            except SwarmError:  # of the routing policy
+                request.tried.attempt -= 1
+                self.hedges -= 1
 
     # --- waits ------------------------------------------------------------------------
 
@@ -433,7 +508,7 @@ class Requester:
 
     def _take(self, request: UnderWay, result: Result) -> None:
         ok = result.status is Status.OK
-        silences = self._silences(request.ask)
+        silences = request.silences
         if silences.troubled:
             silences.heard(time.monotonic(), ok)
         if not counts(result, request.tried, silences):
@@ -442,7 +517,7 @@ class Requester:
             if ok:
                 hops = result.hops[len(request.ask.hops) :]
                 request.sending.answered(hops)
-                self._version(request.ask.info).ran(hops)
+                request.version.ran(hops)
             else:
                 request.sending.drop()
         _settle(request, result)
@@ -454,7 +529,10 @@ class Requester:
             _settle(request, None)
 
     def close(self) -> None:
-        """Nothing is sent any more."""
+        """Nothing is sent any more: for parcels that are held nobody will wait."""
+        for request in self._requests.values():
+            if request.sending is not None:
+                request.sending.drop()
         if self._reconnected in self._link.on_up:
             self._link.on_up.remove(self._reconnected)
         while self._versions:

@@ -3,8 +3,8 @@
 A contextual bandit with one linear model per node over the features of (node, request), trained on
 the observed latency by normalised least mean squares (Haykin, "Adaptive Filter Theory", ch. 6) and
 explored by epsilon-greedy, where exploring means power-of-two: a safe second opinion instead of a
-random node. Its prior is weighted-least-pending, so that it starts from a good rule and learns what
-that rule does not see: warm caches, slow links, nodes whose queues lie.
+random node. Its prior is weighted-least-pending: it starts from a good rule and learns the rest,
+which that rule does not see: warm caches, slow links, nodes whose queues lie.
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ class Policy(ABC):
         self.estimates.done(node)
 
     def take_events(self) -> Sequence[object]:
-        """What the policy has to say since the last call, oldest first; most say nothing."""
+        """The policy's events since the last call, oldest first; most policies have none."""
         return ()
 
     def retain(self, nodes: Set[str]) -> None:

@@ -1,4 +1,4 @@
-"""What a routing decision is made from: the nodes as gossip describes them, and the request."""
+"""The inputs of a routing decision: the nodes as gossip describes them, and the request."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class RequestInfo:
-    """What routing may know of a request. version: "" lets the desired state decide."""
+    """The part of a request that routing may know. version: "" lets the desired state decide."""
 
     id: str
     model: str

@@ -1,7 +1,7 @@
 """The routing table: which nodes may serve a request, which version does, and on which lane.
 
-Filters first, then the policy. What a filter decides depends only on gossip and desired state, so
-that it is computed when one of them changes, never per request.
+Filters first, then the policy. A filter depends only on gossip and desired state: it is computed
+when one of them changes, never for each request.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from swarm.routing.base import Policy
 from swarm.routing.candidate import Candidate, RequestInfo
 from swarm.routing.desired import DEFAULT_POLICY, DesiredState, parse_desired
 from swarm.routing.registry import policy
+
+_MOST_FILTERED = 1024  # answers of filters kept: requests name versions, real ones or not
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +40,11 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class NoRoute:
-    """Why nobody can serve a request at present; `out` counts the candidates by what rules them
-    out: draining, suspected, unwarmed, memory, version."""
+    """No node can serve a request at present.
+
+    out: the number of candidates ruled out, by reason: draining, suspected, unwarmed, memory,
+    version.
+    """
 
     reason: str
     out: Mapping[str, int] = field(default_factory=dict)
@@ -73,27 +78,17 @@ class RoutingTable:
         self._eligible.clear()
         return state
 
-    def remove(self, model: str) -> None:
-        """Forget a model's desired state; unknown models are ignored."""
-        if self._desired.pop(model, None) is not None:
-            self._drop_policies(model)
-            self._eligible.clear()
-
     def desired(self, model: str) -> DesiredState | None:
-        """What is in force for a model."""
+        """The desired state in force for a model, if any."""
         return self._desired.get(model)
 
     def observe(self, candidates: Iterable[Candidate]) -> None:
-        """Replace what gossip says: every node of the mesh, once per stage it serves."""
+        """Replace the news of gossip: every node of the mesh, once for each stage it serves."""
         self._candidates = tuple(candidates)
         self._eligible.clear()
         nodes = {candidate.node for candidate in self._candidates}
         for chosen in self._policies.values():
             chosen.retain(nodes)
-
-    def candidates(self, model: str, version: str, stage: int) -> list[Candidate]:
-        """The nodes that may serve, filters applied."""
-        return list(self._filtered(model, version, stage)[0])
 
     def route(self, request: RequestInfo, now: float) -> Route | NoRoute:
         """Decide version and lane for a request at `now` (seconds). Call `sent` once published."""
@@ -127,7 +122,8 @@ class RoutingTable:
         route.policy.sent(route.lane, route.request, now)
 
     def done(self, route: Route, now: float, latency_s: float, ok: bool) -> None:
-        """It ended at `now`, `latency_s` seconds after it was sent. Call once per `sent`."""
+        """The request ended at `now`, `latency_s` seconds after it was sent. Call it once for each
+        `sent`."""
         route.policy.done(route.lane, route.request, now, latency_s, ok)
 
     def take_events(self) -> list[tuple[str, int, object]]:
@@ -182,14 +178,14 @@ class RoutingTable:
                 else:
                     fit.append(candidate)
             preferred = [candidate for candidate in fit if device and candidate.device == device]
-            if len(self._eligible) > 1024:  # versions are named by requests: keep it bounded
+            if len(self._eligible) > _MOST_FILTERED:
                 self._eligible.clear()
             cached = self._eligible[key] = (preferred or fit, out)
         return cached
 
 
 def _ruled_out(candidate: Candidate, model: str, version: str, memory_bytes: int) -> str:
-    """What keeps a node from serving, or "" where nothing does."""
+    """The reason for which a node may not serve, or "" where it may."""
     if version not in candidate.versions[model]:
         return "version"
     if candidate.draining:

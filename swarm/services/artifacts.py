@@ -1,4 +1,4 @@
-"""The object store of a mesh's artifacts, by nats-py: what registries fetch from and push to."""
+"""The object store of a mesh's artifacts: the registry pushes to it and fetches from it."""
 
 from __future__ import annotations
 
@@ -27,42 +27,45 @@ async def put(
     files: Mapping[str, bytes],
     progress: Callable[[str, int], None],
 ) -> None:
-    """Store `files` under `prefix`; `progress(name, bytes)` before each. Raises `Unavailable`."""
+    """Store `files` under `prefix`; calls `progress(name, bytes)` before each file.
+
+    Raises `Unavailable`.
+    """
     client = await control.connect(options, "swarm-registry")
     try:
-        store = await _taken(_store(client, bucket, create=True))
+        store = await _accepted(_store(client, bucket, create=True))
         for name, data in files.items():
             progress(name, len(data))
-            await _taken(store.put(prefix + name, data))
+            await _accepted(store.put(prefix + name, data))
     finally:
         await control.close(client)
 
 
-async def _taken(call: Awaitable[T]) -> T:
+async def _accepted(call: Awaitable[T]) -> T:
     try:
         return await asyncio.wait_for(call, TRANSFER_TIMEOUT)
-    except control.TROUBLE as error:
+    except control.NETWORK_ERRORS as error:
         raise Unavailable(f"the object store did not take the model: {error!r}") from error
 
 
 async def get(
     options: LinkOptions, bucket: str, prefix: str, names: Sequence[str]
 ) -> dict[str, bytes]:
-    """Artifacts by name. Raises `NotFound`, `Unavailable`."""
+    """The artifacts of these names under `prefix`, by name. Raises `NotFound`, `Unavailable`."""
     client = await control.connect(options, "swarm-registry")
     files: dict[str, bytes] = {}
     name = ""
     try:
         store = await _store(client, bucket, create=False)
         for name in names:
-            # get() without a sink joins its chunks one by one: quadratic.
+            # Without a sink, nats-py joins the chunks one by one, in quadratic time.
             sink = io.BytesIO()
             await asyncio.wait_for(store.get(prefix + name, writeinto=sink), TRANSFER_TIMEOUT)
             files[name] = sink.getvalue()
     except (nats.js.errors.ObjectNotFoundError, nats.js.errors.NotFoundError):
         model, version, _ = prefix.split("/")
         raise NotFound(f"{model}@{version} lacks the file {name!r} in this mesh") from None
-    except control.TROUBLE as error:
+    except control.NETWORK_ERRORS as error:
         raise Unavailable(f"the object store did not answer: {error!r}") from error
     finally:
         await control.close(client)

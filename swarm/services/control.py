@@ -1,8 +1,8 @@
-"""The control connection: nats-py, for what is called seldom (services, object store).
+"""The control connection: a nats-py client for services and the object store, used seldom.
 
-Supervised: almost any -ERR closes a nats-py client for good, a reconnect can hang on
-unsent bytes, and a callback that raises ends its read loop silently. A watchdog rebuilds
-the client in each of these cases and calls `on_client` again with the new one.
+A nats-py client can be beyond repair in three ways: almost any -ERR closes it for good, a reconnect
+can hang on unsent bytes, and a callback that raises ends its read loop silently. `Control` watches
+for each of them, builds a new client and calls `on_client` with it.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ log = logging.getLogger("swarm.control")
 WATCH_EVERY = 5 * BEAT  # seconds
 RECONNECT_LIMIT = 5.0  # seconds of reconnecting after which a fresh client is tried
 CLOSE_TIMEOUT = 1.0  # seconds
-# What nats-py raises where the network is at fault. RuntimeError: uvloop's, when it writes to a
-# connection that has ended; unmet, it ended the node (50 nodes in one process, all cores busy).
-TROUBLE = (nats.errors.Error, OSError, TimeoutError, RuntimeError)
+RETRY_AFTER = 0.5  # seconds after a client that could not be set up
+# The errors that nats-py raises where the network is at fault. uvloop raises RuntimeError for a
+# write to a connection that has ended.
+NETWORK_ERRORS = (nats.errors.Error, OSError, TimeoutError, RuntimeError)
 
 
 async def connect(options: LinkOptions, name: str) -> Client:
@@ -64,17 +65,17 @@ async def connect(options: LinkOptions, name: str) -> Client:
             drain_timeout=2,
             **kwargs,
         )
-    except TROUBLE as error:
+    except NETWORK_ERRORS as error:
         servers = ", ".join(map(without_credentials, options.servers))
         raise Unavailable(f"no NATS server at {servers}: {error}") from error
 
 
 async def close(client: Client) -> None:
-    """Close it in good time, or drop it. Raises nothing of `TROUBLE`."""
+    """Close a client, within `CLOSE_TIMEOUT`; raises no network errors."""
     try:
-        # It flushes, and a dead peer makes that hang.
+        # Closing flushes, which hangs where the peer is dead.
         await asyncio.wait_for(client.close(), CLOSE_TIMEOUT)
-    except TROUBLE as error:
+    except NETWORK_ERRORS as error:
         log.info("a client was dropped: %r", error)
 
 
@@ -90,22 +91,23 @@ class Control:
         self._options = options
         self._name = name
         self._on_client = on_client
-        self.client: Client | None = None
+        self._client: Client | None = None
         self.rebuilt = 0
+        """How often a client was beyond repair."""
 
     async def run(self) -> None:
         """Until cancelled."""
         try:
             while True:
                 try:
-                    self.client = await connect(self._options, self._name)
-                    await self._on_client(self.client)
-                except (Unavailable, *TROUBLE) as error:
+                    self._client = await connect(self._options, self._name)
+                    await self._on_client(self._client)
+                except (Unavailable, *NETWORK_ERRORS) as error:
                     log.info("control connection: %r", error)
                     await self._discard()
-                    await asyncio.sleep(0.5)
+                    await asyncio.sleep(RETRY_AFTER)
                     continue
-                await self._watch(self.client)
+                await self._watch(self._client)
                 self.rebuilt += 1
                 await self._discard()
         finally:
@@ -116,7 +118,8 @@ class Control:
         reconnecting = 0.0
         while not client.is_closed:
             await beat(WATCH_EVERY)
-            reading = client._reading_task
+            # nats-py tells nobody that its read loop has ended.
+            reading = client._reading_task  # noqa: SLF001  # nothing public says so
             if client.is_connected and reading is not None and reading.done():
                 log.warning("the client's read loop has ended; building a new client")
                 return
@@ -125,6 +128,6 @@ class Control:
                 return
 
     async def _discard(self) -> None:
-        client, self.client = self.client, None
+        client, self._client = self._client, None
         if client is not None and not client.is_closed:
             await close(client)

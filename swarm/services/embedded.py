@@ -32,10 +32,11 @@ def find_binary() -> str:
 
 
 class EmbeddedServer:
-    """`async with EmbeddedServer() as server: server.url`.
+    """A nats-server that runs as a child: `async with EmbeddedServer() as server: server.url`.
 
-    port 0 takes a free one. store: kept when given, else a temporary directory that goes
-    with the server. max_payload: bytes. The server dies with this process (PDEATHSIG).
+    port: 0 takes a free one. store: the directory of JetStream's files, which is kept; without one,
+    a temporary directory that goes with the server. max_payload: bytes. On Linux the server dies
+    with this process (PDEATHSIG).
     """
 
     def __init__(
@@ -61,7 +62,10 @@ class EmbeddedServer:
         return self._process.pid if self._process is not None else 0
 
     async def start(self, timeout: float = 10.0) -> None:
-        """Raises `Unavailable` with the server's own words when it does not come up."""
+        """Start the server and wait until it listens, `timeout` seconds at most.
+
+        Raises `Unavailable`, with the server's own words, when it does not come up.
+        """
         binary = find_binary()
         if self._directory is None:
             self._directory = Path(tempfile.mkdtemp(prefix="swarm-nats-"))
@@ -109,6 +113,7 @@ class EmbeddedServer:
 
     @staticmethod
     def _announced_port(directory: Path) -> int:
+        """The port that the server has written down; 0 as long as there is none."""
         for path in directory.glob("*.ports"):
             try:
                 return int(json.loads(path.read_text())["nats"][0].rsplit(":", 1)[1])
@@ -124,7 +129,7 @@ class EmbeddedServer:
             self._directory = None
 
     async def kill(self, sig: int = signal.SIGKILL, timeout: float = 5.0) -> None:
-        """End the process only: `start()` brings it back on the same port and store."""
+        """End the process only: `start()` brings the server back on the same port and store."""
         process = self._process
         if process is None:
             return

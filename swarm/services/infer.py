@@ -1,4 +1,4 @@
-"""`infer.<model>` as a NATS micro service (ADR-32): any client, JSON or MessagePack."""
+"""`infer.<model>` as a NATS micro service (ADR-32): for any NATS client, in JSON or MessagePack."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from nats.micro.service import EndpointConfig, Service, ServiceConfig
 
 from swarm.errors import ResourceExhausted, Status, SwarmError
 from swarm.ids import ulid
-from swarm.services.control import TROUBLE
+from swarm.services.control import NETWORK_ERRORS
 from swarm.wire import oip
 from swarm.wire.messages import Request, Result
 from swarm.wire.tensors import Part
 
 log = logging.getLogger("swarm.service")
 
-MAX_IN_FLIGHT = 256  # requests a node handles for simple clients at a time
-CODES = {
+MAX_IN_FLIGHT = 256  # requests that a node handles for such clients at a time
+STOP_TIMEOUT, FINISH_TIMEOUT = 1.0, 5.0  # seconds to leave the service, to finish requests
+SERVICE_ERROR_CODES = {
     Status.INVALID_ARGUMENT: "400",
     Status.UNAUTHENTICATED: "401",
     Status.PERMISSION_DENIED: "403",
@@ -35,7 +36,10 @@ Answer = Callable[[str, Request], Awaitable[Result]]  # (model, request) -> resu
 
 
 class InferService:
-    """Serves `infer.<model>`; `answer` does the work. `attach` for each new client."""
+    """Serves `infer.<model>` on the subjects given; `answer(model, request)` does the work.
+
+    Call `attach` with each new client, and `stop` once.
+    """
 
     def __init__(
         self,
@@ -56,6 +60,7 @@ class InferService:
         self._tasks: set[asyncio.Task[None]] = set()
         self._service: Service | None = None
         self.refused = 0
+        """Requests refused because too many were in flight."""
 
     async def attach(self, client: Client) -> None:
         """Register with service discovery, and listen if there is anything to serve."""
@@ -67,7 +72,7 @@ class InferService:
             )
 
     async def _handle(self, request: MicroRequest) -> None:
-        # Handlers of one subscription run one after another: each gets a task, up to a bound.
+        # nats-py awaits the handlers of a subscription one after another: each request gets a task.
         if len(self._tasks) >= MAX_IN_FLIGHT:
             self.refused += 1
             error = ResourceExhausted(f"{MAX_IN_FLIGHT} requests are in flight on this node")
@@ -88,20 +93,20 @@ class InferService:
                 result = _failure("", model, error)
             try:
                 await _respond(request, result)
-            except TROUBLE as error:
+            except NETWORK_ERRORS as error:
                 log.info("an answer could not be sent: %r", error)
         except Exception:
             log.exception("a request to %s failed", request.subject)
 
     async def stop(self) -> None:
-        """Take no more requests, and finish those in flight (bounded by their budgets)."""
+        """Take no more requests; those in flight end within `FINISH_TIMEOUT` or are cancelled."""
         if self._service is not None:
             try:
-                await asyncio.wait_for(self._service.stop(), 1.0)
-            except TROUBLE as error:
+                await asyncio.wait_for(self._service.stop(), STOP_TIMEOUT)
+            except NETWORK_ERRORS as error:
                 log.debug("stopping the service: %r", error)
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=5.0)
+            await asyncio.wait(self._tasks, timeout=FINISH_TIMEOUT)
         for task in self._tasks:
             task.cancel()
 
@@ -113,7 +118,7 @@ async def _respond(request: MicroRequest, result: Result) -> None:
     if result.status is not Status.OK:
         headers = {
             "Nats-Service-Error": result.message[:500].replace("\r", " ").replace("\n", " "),
-            "Nats-Service-Error-Code": CODES.get(result.status, "500"),
+            "Nats-Service-Error-Code": SERVICE_ERROR_CODES.get(result.status, "500"),
         }
     await request.respond(b"".join(parts), headers=headers)
 

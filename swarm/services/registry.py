@@ -21,7 +21,11 @@ from swarm.subjects import Subjects, token
 
 
 class Registry:
-    """All methods raise `Unavailable` when the server cannot be reached."""
+    """Reads and writes the models of one mesh.
+
+    All methods raise `Unavailable` when the server cannot be reached, and `SubjectError` for a name
+    or version that is no token.
+    """
 
     def __init__(self, link: Link, subjects: Subjects) -> None:
         self._link = link
@@ -29,11 +33,11 @@ class Registry:
         self._bucket = subjects.config_bucket
 
     async def prepare(self) -> None:
-        """Make sure the config bucket exists."""
+        """Create the config bucket, unless it exists."""
         await jetstream.ensure_bucket(self._link, self._bucket, f"{self._subjects.root}.config")
 
     async def manifest(self, model: str, version: str) -> bytes:
-        """Raises `NotFound`."""
+        """A version's manifest, JSON. Raises `NotFound`."""
         key = f"models.{token(model, 'model name')}.{token(version, 'version')}"
         data = await jetstream.kv_get(self._link, self._bucket, key)
         if data is None:
@@ -41,7 +45,8 @@ class Registry:
         return data
 
     async def info(self, model: str, version: str = "") -> ModelInfo:
-        """The model version, or the one that serves. Raises `NotFound`."""
+        """A version of a model; without a version, the one that `serving` names. Raises
+        `NotFound`."""
         version = version or await self.serving(model)
         return ModelInfo.from_manifest(await self.manifest(model, version))
 
@@ -69,7 +74,10 @@ class Registry:
         return doc
 
     async def promote(self, model: str, version: str) -> str:
-        """Let `version` serve all traffic; returns the version that did, or ''."""
+        """Let `version` serve all traffic. Returns the version that served before, or "".
+
+        Raises `NotFound`.
+        """
         await self.manifest(model, version)
         before = await self.desired(model)
         previous = await self.serving(model) if before else ""
@@ -78,7 +86,10 @@ class Registry:
         return previous
 
     async def rollback(self, model: str) -> str:
-        """Let the version before the present one serve again; returns it."""
+        """Let the version that served before the present one serve again, and return it.
+
+        Raises `NotFound`.
+        """
         doc = await self.desired(model)
         previous = str((doc or {}).get("previous") or "")
         if not previous:
@@ -87,7 +98,7 @@ class Registry:
         return previous
 
     async def models(self) -> list[tuple[str, str]]:
-        """(model, version) of everything that was pushed, sorted."""
+        """The model and version of each manifest that was pushed, sorted."""
         keys = await jetstream.kv_keys(self._link, self._bucket, "models")
         return [(key.split(".")[1], key.split(".")[2]) for key in keys]
 
@@ -111,7 +122,7 @@ class Registry:
                 f"{info.model}@{info.version} exists and versions are immutable: "
                 "split again with another --version"
             )
-        # Imported here: who only asks for inferences needs no nats-py (3 MB, 40 ms).
+        # Imported on use: a client that only asks for inferences needs no nats-py (3 MB, 40 ms).
         from swarm.services import artifacts
 
         prefix = f"{info.model}/{info.version}/"

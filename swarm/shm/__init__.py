@@ -3,8 +3,18 @@
 A sender puts its tensors into its `Ring` and publishes the claim; a receiver opens the claim with
 its `Reader`, computes on the view, checks the claim once more, and only then publishes its result.
 The receiver says in the segment itself when it is `done`. Every node calls `sweep`.
-Whatever goes wrong is a `ShmError` (or a None from `put`), and the answer to it is the wire, as it
-is below `MIN_BYTES`.
+Every failure is a `ShmError` (or a None from `put`): the tensor travels over the wire then, as
+tensors below `MIN_BYTES` always do.
+
+    ring      the sender's side: its segment, its slots, and how long they are kept
+    reader    the receiver's side: a claim becomes a view
+    slots     the bytes of a slot, and the protocol by which a reader knows that a slot is whole
+    segment   the file: made, grown, opened
+    arena     pure: the free bytes of a segment
+    claim     the words that a message carries
+    sweep     removes the segments of dead processes
+    host      the processes that can share memory with this one
+    measure   the cost
 """
 
 from .claim import Claim

@@ -29,7 +29,7 @@ class Arena:
 
     @property
     def free_tail(self) -> int:
-        """Free bytes right before the end: what growing does not have to add."""
+        """Free bytes right before the end, which growing does not have to add."""
         if self._free and self._free[-1][1] == self._end:
             return self._end - self._free[-1][0]
         return 0

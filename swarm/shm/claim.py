@@ -1,4 +1,4 @@
-"""The claim check: what a message carries in place of a tensor's bytes."""
+"""The claim check: the words that a message carries in place of a tensor's bytes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import secrets
 import struct
 from typing import Final, NamedTuple
 
-from . import layout
+from . import slots
 from .errors import ClaimError
 
 VERSION: Final = 3
@@ -23,8 +23,8 @@ _MOST_BYTES: Final = _WIRE.size + 128
 class Claim(NamedTuple):
     """Where a tensor's bytes lie in shared memory, about 90 bytes in a message.
 
-    What comes from elsewhere is built by `from_wire` only: it validates the numbers, and who opens
-    the segment its name; the constructor does neither.
+    A claim from elsewhere is built by `from_wire` only, which validates the numbers; the segment's
+    name is validated by the reader that opens the segment. The constructor does neither.
 
     Attributes:
         host: `host_id()` of the sender.
@@ -32,7 +32,7 @@ class Claim(NamedTuple):
         offset: of the slot in the segment, bytes, a multiple of 64.
         length: of the payload, bytes, at least 1.
         generation: of the slot; even, never used twice in a segment.
-        checksum: `layout.checksum` of the payload.
+        checksum: `slots.checksum` of the payload.
         word: which of the segment's words says that the slot is needed no more.
     """
 
@@ -76,7 +76,7 @@ class Claim(NamedTuple):
         if (
             offset >= MAX_OFFSET
             or not 0 < length < MAX_OFFSET
-            or word >= layout.WORDS
+            or word >= slots.DONE_WORDS
             or offset % 64
             or generation % 2
         ):

@@ -7,8 +7,9 @@
     ├── ShmGone          the segment is no longer there
     └── ShmStale         the slot was recycled, or is being written
 
-A receiver treats them all alike, by asking for the bytes over the wire; they differ in what an
-operator should look at. A sender sees none of them: `Ring.put` answers None.
+A receiver treats all of them alike: the request fails as UNAVAILABLE, and the requester sends the
+bytes over the wire. They differ in where an operator should look. A sender sees none of them:
+`Ring.put` answers None.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class ShmUnavailable(ShmError):
 
 
 class ClaimError(ShmError):
-    """The claim is malformed, or what it names is not a segment of ours."""
+    """The claim is malformed, or the file that it names is not a segment of ours."""
 
 
 class ShmForeign(ShmError):

@@ -6,14 +6,14 @@ import hashlib
 import os
 import sys
 
-from . import claim, layout
+from . import claim, slots
 from .errors import ShmUnavailable
 
 SHM_DIRECTORY = "/dev/shm"
 # Left alone for everyone else on the host: Docker's default /dev/shm is 64 MB for all processes of
 # a container, and a full tmpfs kills others with SIGBUS.
 RESERVE_BYTES = 4 << 20
-VERSIONS = f"{claim.VERSION}.{layout.SEGMENT_VERSION}"
+VERSIONS = f"{claim.VERSION}.{slots.SEGMENT_VERSION}"
 
 
 def unavailable(directory: str = SHM_DIRECTORY) -> str | None:

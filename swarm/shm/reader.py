@@ -7,18 +7,18 @@ import os
 import threading
 from collections import OrderedDict
 
-from . import layout
+from . import slots
 from .claim import Claim, checked_mesh, mesh_of
 from .errors import ClaimError, ShmError, ShmForeign, ShmGone, ShmStale, ShmUnavailable
 from .host import SHM_DIRECTORY, host_id
 from .segment import open_segment
 
-MAX_SEGMENTS = 32
+MOST_SEGMENTS = 32  # mapped at a time
 
 
 class _Mapped:
-    """A segment of another process: a descriptor, and a read-only mapping of what it held. The
-    descriptor is for writing too: the done words."""
+    """A segment of another process: a read-only mapping of the bytes that it had when it was last
+    mapped, and a descriptor, which also writes the done words."""
 
     __slots__ = ("file", "memory")
 
@@ -57,22 +57,21 @@ class Reader:
     """Opens claims of other processes of the same host, mesh and user. Thread-safe.
 
     `open` asks with `pread`, which cannot fault, whether the slot is within the file, so a segment
-    cut off by its owner is an error here. What remains: a process *of the same user* that
+    cut off by its owner is an error here. One danger remains: a process *of the same user* that
     truncates a segment while a view of it is in use kills the reader with SIGBUS (tmpfs files
-    cannot be sealed against it).
-    Our own senders never shrink a file. `copy` is free of even that.
+    cannot be sealed against it). Our own senders never shrink a file.
 
     Args:
         mesh: claims on segments of any other mesh are refused.
-        max_segments: mappings kept open (two descriptors each); those in use are never closed.
+        most_segments: mappings kept open (two descriptors each); those in use are never closed.
         directory: where segments live.
     """
 
     def __init__(
-        self, mesh: str, *, max_segments: int = MAX_SEGMENTS, directory: str = SHM_DIRECTORY
+        self, mesh: str, *, most_segments: int = MOST_SEGMENTS, directory: str = SHM_DIRECTORY
     ) -> None:
         self._mesh = checked_mesh(mesh)
-        self._max_segments = max_segments
+        self._most_segments = most_segments
         self._directory = directory
         self._host = ""
         self._lock = threading.Lock()
@@ -97,18 +96,18 @@ class Reader:
             memory = segment.view(claim.segment, end)
         if not _holds(memory, claim.offset, claim):
             raise _stale(claim)
-        start = claim.offset + layout.SLOT_HEADER_BYTES
+        start = claim.offset + slots.SLOT_HEADER_BYTES
         payload = memory[start : start + claim.length]
-        if layout.checksum(payload) != claim.checksum:
+        if slots.checksum(payload) != claim.checksum:
             raise ShmStale(f"slot at {claim.offset} of {claim.segment}: the checksum differs")
         return payload
 
     def check(self, claim: Claim) -> bool:
-        """Whether the slot still holds what the claim says: ask after the use. Never raises.
+        """Whether the slot still holds the claim's tensor: ask after the use. Never raises.
 
         By the generation, which the owner makes odd before it touches anything else: `open` has
-        seen the whole payload by its checksum already (again here, with caches that the run has
-        emptied, it took 0.05 ms). As with the view itself, a hostile truncation ends this process.
+        compared the checksum already (measured: again here, with caches that the run has emptied,
+        it takes 0.05 ms). As with the view itself, a hostile truncation ends this process.
         """
         segment = self._mapped.get(claim.segment)
         memory = None if segment is None else segment.memory
@@ -129,35 +128,22 @@ class Reader:
             return False
 
     def done(self, claim: Claim) -> bool:
-        """Tell the owner that the slot is needed no more. Never raises; False when it cannot be
-        told: the slot is freed by age then."""
+        """Tell the owner that the slot is needed no more. Never raises.
+
+        False when there is nobody to tell: the slot was freed already. (Its word may belong to
+        another slot by then, and must not be overwritten.) False too when the word cannot be
+        written: the slot is freed by age then.
+        """
+        if not self.check(claim):
+            return False
         try:
             with self._lock:
                 file = self._segment(claim).file
-                at = layout.DONE_OFFSET + claim.word * layout.DONE.size
-                os.pwrite(file, layout.DONE.pack(claim.generation), at)
+                at, word = slots.done_word(claim.word, claim.generation)
+                os.pwrite(file, word, at)
             return True
         except (OSError, ShmError):
             return False
-
-    def copy(self, claim: Claim) -> bytes:
-        """The payload as bytes of our own, verified before and after: nothing to check later.
-
-        Two to three times the cost of a plain copy (0.09 ms for 1.6 MB), and safe even from a
-        hostile truncation.
-
-        Raises:
-            as `open`.
-        """
-        with self._lock:
-            segment = self._segment(claim)
-            _verify(segment.file, claim)
-            start = claim.offset + layout.SLOT_HEADER_BYTES
-            data = _read(segment.file, claim.length, start)
-            _verify(segment.file, claim)
-        if layout.checksum(data) != claim.checksum:
-            raise ShmStale(f"slot at {claim.offset} of {claim.segment}: the checksum differs")
-        return data
 
     def prune(self) -> int:
         """Unmap deleted segments that no view uses, which frees their memory; returns how many.
@@ -193,9 +179,9 @@ class Reader:
     def _map(self, name: str) -> _Mapped:
         if mesh_of(name) != self._mesh:
             raise ClaimError(f"not a segment of mesh {self._mesh}")
-        segment = self._mapped[name] = _Mapped(open_segment(self._directory, name, write=True))
+        segment = self._mapped[name] = _Mapped(open_segment(self._directory, name))
         for other in list(self._mapped)[:-1]:
-            if len(self._mapped) <= self._max_segments:
+            if len(self._mapped) <= self._most_segments:
                 break
             self._close(other)
         return segment
@@ -207,9 +193,9 @@ class Reader:
 
 
 def _holds(memory: mmap.mmap | memoryview | bytes, at: int, claim: Claim) -> bool:
-    """Whether the slot's header, `at` in `memory`, says what the claim says."""
-    expected = (layout.SLOT_MAGIC, claim.generation, claim.length, claim.checksum)
-    return memory[at : at + layout.SLOT_HEADER.size] == layout.SLOT_HEADER.pack(*expected)
+    """Whether the bytes at `at` in `memory` are the header of the claim's slot."""
+    expected = slots.header(claim.generation, claim.length, claim.checksum)
+    return memory[at : at + slots.SLOT_HEADER.size] == expected
 
 
 def _stale(claim: Claim) -> ShmStale:
@@ -217,39 +203,24 @@ def _stale(claim: Claim) -> ShmStale:
 
 
 def _verify_end(file: int, claim: Claim) -> int:
-    """Compare the slot's trailer with the claim; that it can be read bounds the slot. Returns where
-    the trailer ends.
+    """Compare the slot's trailer with the claim, and return where the trailer ends. A trailer that
+    can be read bounds the slot: it lies within the file.
 
     Raises:
         ClaimError: the slot lies outside the segment.
         ShmStale: it holds something else.
     """
-    at = claim.offset + layout.trailer_offset(claim.length)
-    trailer = os.pread(file, layout.TRAILER.size, at)
-    if claim.offset < layout.FIRST_SLOT or len(trailer) < layout.TRAILER.size:
+    at = claim.offset + slots.trailer_offset(claim.length)
+    trailer = os.pread(file, slots.TRAILER.size, at)
+    if claim.offset < slots.FIRST_SLOT or len(trailer) < slots.TRAILER.size:
         raise ClaimError(f"slot [{claim.offset}, {at}) is outside {claim.segment}")
-    if trailer != layout.TRAILER.pack(claim.generation):
+    if trailer != slots.trailer(claim.generation):
         raise _stale(claim)
-    return at + layout.TRAILER.size
+    return at + slots.TRAILER.size
 
 
 def _verify(file: int, claim: Claim) -> None:
-    """The same, and the slot's header."""
+    """Compare the slot's trailer and header with the claim. Raises as `_verify_end`."""
     _verify_end(file, claim)
-    if not _holds(os.pread(file, layout.SLOT_HEADER.size, claim.offset), 0, claim):
+    if not _holds(os.pread(file, slots.SLOT_HEADER.size, claim.offset), 0, claim):
         raise _stale(claim)
-
-
-def _read(file: int, length: int, offset: int) -> bytes:
-    """Exactly `length` bytes.
-
-    Raises:
-        ShmGone: the file ends before.
-    """
-    data = os.pread(file, length, offset)
-    while len(data) < length:  # a signal, or the kernel's 2 GB a call
-        more = os.pread(file, length - len(data), offset + len(data))
-        if not more:
-            raise ShmGone("the segment was cut off")
-        data += more
-    return data

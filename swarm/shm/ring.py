@@ -14,26 +14,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from . import layout
+from . import slots
 from .arena import Arena
 from .claim import Claim, checked_mesh
 from .errors import ShmError
 from .host import RESERVE_BYTES, SHM_DIRECTORY, free_bytes, host_id, unavailable
 from .segment import OwnedSegment
 
-# From here on a claim is cheaper than the bytes, which fit into no socket (measure.py).
+# Bytes of a tensor from which a claim is cheaper than the bytes, which fit into no socket
+# (`swarm.shm.measure`).
 MIN_BYTES = 19 << 10
-CAPACITY = 64 << 20
-CHUNK = 4 << 20  # growing by this much takes 2 ms at most: an event loop can bear it
-MAX_AGE = 30.0
-IDLE_AFTER = 60.0
-RETRY_AFTER = 5.0
-DRAIN_LOOK = 0.02  # seconds between looks while draining: once, at the end of a life
+CAPACITY = 64 << 20  # bytes of shared memory, of one sender
+GROWTH_STEP = 4 << 20  # bytes; growing by them takes 2 ms at most, which an event loop can bear
+MAX_AGE = 30.0  # seconds
+IDLE_AFTER = 60.0  # seconds
+RETRY_AFTER = 5.0  # seconds between tries to make a segment where that failed
+DRAIN_LOOK_EVERY = 0.02  # seconds
 
 
 @dataclass(frozen=True, slots=True)
 class RingStats:
-    """Counts since the ring was made, and what it holds now (bytes include slot headers)."""
+    """Counts since the ring was made, and the present size (bytes include slot headers)."""
 
     put: int = 0
     refused: int = 0
@@ -41,6 +42,14 @@ class RingStats:
     expired: int = 0
     outstanding: int = 0
     allocated_bytes: int = 0
+
+
+@dataclass(slots=True)
+class _Counts:
+    put: int = 0
+    refused: int = 0
+    released: int = 0
+    expired: int = 0
 
 
 class _Slot(NamedTuple):
@@ -75,24 +84,15 @@ class Ring:
         idle_after: float = IDLE_AFTER,
         directory: str = SHM_DIRECTORY,
     ) -> None:
-        self._mesh = checked_mesh(mesh)
-        self._capacity = capacity
+        self._space = _Space(checked_mesh(mesh), capacity, directory)
         self._max_age = max_age
         self._idle_after = idle_after
-        self._directory = directory
         self._lock = threading.Lock()
-        self._segment: OwnedSegment | None = None
-        self._arena = Arena(layout.FIRST_SLOT, layout.FIRST_SLOT)
         self._slots: dict[int, _Slot] = {}  # by offset, oldest first
-        # That no slot uses, the one that has rested longest first: a receiver that comes late
-        # then says it of nobody.
-        self._words = deque(range(layout.WORDS))
+        self._words = deque(range(slots.DONE_WORDS))  # free, the one that has rested longest first
         # 62 random bits, even: never met by chance in a payload, room to count for ever.
         self._generation = secrets.randbits(62) & ~1
-        self._host = ""
-        self._put = self._refused = self._released = self._expired = 0
-        self._reason: str | None = None
-        self._retry_at = 0.0
+        self._counts = _Counts()
         self._used_at = 0.0
         self._closed = False
         _rings.add(self)
@@ -100,16 +100,23 @@ class Ring:
     @property
     def reason(self) -> str | None:
         """Why shared memory could not be used at the last try, for a status page; else None."""
-        return self._reason
+        return self._space.reason
 
     @property
     def stats(self) -> RingStats:
-        """Counts so far and the present size."""
+        """Counts so far and the present size. A slot that a receiver is done with, and that was
+        not collected yet, counts as released."""
         with self._lock:
-            self._collect()
-        counts = self._put, self._refused, self._released, self._expired
-        size = self._segment.size if self._segment else 0
-        return RingStats(*counts, outstanding=len(self._slots), allocated_bytes=size)
+            done = len(self._done_slots())
+            counts, space = self._counts, self._space
+            return RingStats(
+                counts.put,
+                counts.refused,
+                counts.released + done,
+                counts.expired,
+                outstanding=len(self._slots) - done,
+                allocated_bytes=0 if space.segment is None else space.segment.size,
+            )
 
     def put(
         self, parts: Sequence[memoryview | bytes | bytearray], *, now: float | None = None
@@ -133,7 +140,7 @@ class Ring:
         """
         views = [view.cast("B") for part in parts if (view := memoryview(part)).nbytes]
         length = sum(map(len, views))
-        size = layout.slot_bytes(length)
+        size = slots.slot_bytes(length)
         moment = time.monotonic() if now is None else now
         with self._lock:
             if not self._words:
@@ -141,18 +148,17 @@ class Ring:
             if not self._words:
                 self._expire(moment)
             offset = self._allocate(size, moment) if length and self._words else None
-            segment = self._segment
+            segment = self._space.segment
             if offset is None or segment is None:
-                self._refused += 1
+                self._counts.refused += 1
                 return None
-            slot = _Slot(self._generation, size, moment, self._words.popleft())
+            generation, word = self._generation, self._words.popleft()
             self._generation += 2
-            self._slots[offset] = slot
+            self._slots[offset] = _Slot(generation, size, moment, word)
             self._used_at = moment
-            self._put += 1
-            check = segment.write(offset, slot.generation, views, length)
-        place = (segment.name, offset, length)
-        return Claim(self._host, *place, slot.generation, check, slot.word)
+            self._counts.put += 1
+            check = slots.write(segment.view, offset, generation, views, length)
+        return Claim(self._space.host, segment.name, offset, length, generation, check, word)
 
     def release(self, claim: Claim) -> bool:
         """Free the slot: nobody will ever read it. False when it was free already."""
@@ -161,22 +167,22 @@ class Ring:
             if slot is None or slot.generation != claim.generation:
                 return False
             self._free(claim.offset, slot)
-            self._released += 1
+            self._counts.released += 1
             return True
 
     def holds(self, claim: Claim) -> bool:
         """Whether the slot is still there for a receiver: nobody released it, no receiver is done
         with it, and it was not freed by age."""
         with self._lock:
-            slot, segment = self._slots.get(claim.offset), self._segment
+            slot, segment = self._slots.get(claim.offset), self._space.segment
             if slot is None or segment is None or slot.generation != claim.generation:
                 return False
-            return not segment.is_done(slot.word, slot.generation)
+            return not slots.is_done(segment.view, slot.word, slot.generation)
 
     def collect(self) -> int:
-        """Free what receivers are done with; returns how many. `put` does so only when it finds no
-        room: call it when nothing waits, and the memory that is used again is still in the caches.
-        """
+        """Free the slots that receivers are done with; returns how many. `put` does so only when it
+        finds no room: call this when nothing waits, and the memory that is used again is still in
+        the caches."""
         with self._lock:
             return self._collect()
 
@@ -189,28 +195,12 @@ class Ring:
         with self._lock:
             self._collect()
             count = self._expire(moment)
-            segment = self._segment
+            segment = self._space.segment
             if segment is not None:
                 idle = not self._slots and moment - self._used_at >= self._idle_after
-                if idle or not segment.linked():
+                if idle or not segment.is_linked():
                     self._drop(unlink=True)
         return count
-
-    def prepare(self, size: int) -> str | None:
-        """Allocate `size` bytes ahead, so that no `put` has to: at start, in a worker thread.
-
-        Returns:
-            None, or why it is not possible.
-        """
-        size = layout.align(min(size, self._capacity - layout.FIRST_SLOT - layout.ALIGNMENT))
-        with self._lock:
-            moment = time.monotonic()
-            offset = self._allocate(size, moment)
-            if offset is None:
-                return self._reason or "the ring is closed, or has no room left"
-            self._arena.free(offset, size)
-            self._used_at = moment
-        return None
 
     async def drain(self, linger: float) -> bool:
         """Wait up to `linger` seconds until every slot has been released; True when they were."""
@@ -218,7 +208,7 @@ class Ring:
         while self.stats.outstanding:
             if time.monotonic() >= end:
                 return False
-            await asyncio.sleep(min(linger, DRAIN_LOOK))
+            await asyncio.sleep(min(linger, DRAIN_LOOK_EVERY))
         return True
 
     def close(self, *, abandon: bool = False) -> None:
@@ -230,108 +220,152 @@ class Ring:
         """
         with self._lock:
             self._closed = True
-            if self._segment is not None:
-                self._drop(unlink=not (abandon and self._slots))
+            self._collect()
+            self._drop(unlink=not (abandon and self._slots))
 
-    def _allocate(self, size: int, now: float) -> int | None:
-        if self._closed or layout.FIRST_SLOT + size > self._capacity:
-            return None
-        if self._segment is None and not self._create(now):
-            return None
-        offset = self._arena.allocate(size)
-        if offset is None and self._collect() + self._expire(now):
-            offset = self._arena.allocate(size)
-        if offset is None and self._grow(size):
-            offset = self._arena.allocate(size)
-        return offset
-
-    def _create(self, now: float) -> bool:
-        if now < self._retry_at:
-            return False
-        self._reason = unavailable(self._directory)
-        if self._reason is None:
-            try:
-                self._host = host_id(self._directory)
-                self._segment = OwnedSegment.create(self._directory, self._mesh, self._capacity)
-                self._arena = Arena(layout.FIRST_SLOT, layout.FIRST_SLOT)
-                return True
-            except (OSError, ShmError) as error:
-                self._reason = f"{self._directory}: {error}"
-        self._retry_at = now + RETRY_AFTER
-        return False
-
-    def _grow(self, size: int) -> bool:
-        segment = self._segment
-        if segment is None:
-            return False
-        missing = size - self._arena.free_tail
-        end = min(self._capacity, segment.size + layout.align(missing, CHUNK))
-        end -= end % layout.ALIGNMENT
-        if end < segment.size + missing:
-            return False
-        try:
-            if free_bytes(self._directory) < end - segment.size + RESERVE_BYTES:
-                self._reason = f"{self._directory} has no room to grow to {end} bytes"
-                return False
-            segment.grow(end)
-        except OSError as error:
-            self._reason = f"{self._directory}: {error}"
-            return False
-        self._reason = None
-        self._arena.extend(end)
-        return True
-
-    def _collect(self) -> int:
-        """Free what receivers are done with, and return how many. 0.3 us for each slot in use."""
-        segment = self._segment
-        if segment is None or not self._slots:
-            return 0
-        done = [o for o, s in self._slots.items() if segment.is_done(s.word, s.generation)]
-        for offset in done:
-            self._free(offset, self._slots[offset])
-        self._released += len(done)
-        return len(done)
-
-    def _expire(self, now: float) -> int:
-        old = [item for item in self._slots.items() if now - item[1].since > self._max_age]
-        for offset, slot in old:
-            self._free(offset, slot)
-        self._expired += len(old)
-        return len(old)
-
-    def _free(self, offset: int, slot: _Slot) -> None:
-        # Invalid before free: a reader of the old slot must not see new bytes under its header,
-        # and whoever writes there next does not invalidate it again.
-        if self._segment is not None:
-            self._segment.invalidate(offset, slot.generation)
-        del self._slots[offset]
-        self._words.append(slot.word)
-        self._arena.free(offset, slot.size)
-
-    def _drop(self, *, unlink: bool) -> None:
-        if self._segment is not None:
-            self._segment.close(unlink=unlink)
-        self._segment = None
-        self._slots.clear()
-        self._words = deque(range(layout.WORDS))
-
-    def _forget(self) -> None:
+    def disown(self) -> None:
         """In a forked child: the segment is the parent's, and so must its lock be."""
         self._lock = threading.Lock()  # a thread of the parent may have held the old one
         self._closed = True
         with contextlib.suppress(BufferError):  # a thread of the parent was copying
             self._drop(unlink=False)
 
+    def _allocate(self, size: int, now: float) -> int | None:
+        space = self._space
+        if self._closed or size > space.most_bytes or not space.make(now):
+            return None
+        offset = space.allocate(size)
+        if offset is None and self._collect() + self._expire(now):
+            offset = space.allocate(size)
+        if offset is None and space.grow(size):
+            offset = space.allocate(size)
+        return offset
+
+    def _done_slots(self) -> list[int]:
+        """The offsets of the slots that receivers are done with. 0.3 us for each slot in use."""
+        segment = self._space.segment
+        if segment is None or not self._slots:
+            return []
+        view, is_done = segment.view, slots.is_done
+        return [o for o, s in self._slots.items() if is_done(view, s.word, s.generation)]
+
+    def _collect(self) -> int:
+        done = self._done_slots()
+        for offset in done:
+            self._free(offset, self._slots[offset])
+        self._counts.released += len(done)
+        return len(done)
+
+    def _expire(self, now: float) -> int:
+        old = [item for item in self._slots.items() if now - item[1].since > self._max_age]
+        for offset, slot in old:
+            self._free(offset, slot)
+        self._counts.expired += len(old)
+        return len(old)
+
+    def _free(self, offset: int, slot: _Slot) -> None:
+        # Invalid before free: a reader of the old slot must not see new bytes under its header.
+        # `slots.write` does not invalidate the space again.
+        if self._space.segment is not None:
+            slots.invalidate(self._space.segment.view, offset, slot.generation)
+        del self._slots[offset]
+        self._words.append(slot.word)
+        self._space.free(offset, slot.size)
+
+    def _drop(self, *, unlink: bool) -> None:
+        self._slots.clear()
+        self._words = deque(range(slots.DONE_WORDS))
+        self._space.drop(unlink=unlink)
+
+
+class _Space:
+    """The segment of a ring, made at its first use, and its free bytes. Not thread-safe.
+
+    host: `host_id` of this process, "" before the first segment. reason: why there is no segment,
+    or no larger one; None when the last try went well.
+    """
+
+    def __init__(self, mesh: str, capacity: int, directory: str) -> None:
+        self.segment: OwnedSegment | None = None
+        self.host = ""
+        self.reason: str | None = None
+        self._mesh = mesh
+        self._capacity = capacity
+        self._directory = directory
+        self._arena = Arena(slots.FIRST_SLOT, slots.FIRST_SLOT)
+        self._retry_at = 0.0
+
+    @property
+    def most_bytes(self) -> int:
+        """The size of the largest slot, header included."""
+        room = self._capacity - slots.FIRST_SLOT
+        return room - room % slots.ALIGNMENT
+
+    def allocate(self, size: int) -> int | None:
+        """The offset of `size` free bytes; None when there is no such gap."""
+        return self._arena.allocate(size)
+
+    def free(self, offset: int, size: int) -> None:
+        """Give back bytes that `allocate` handed out."""
+        self._arena.free(offset, size)
+
+    def make(self, now: float) -> bool:
+        """See to it that there is a segment; False, with a `reason`, when there can be none."""
+        if self.segment is not None:
+            return True
+        if now < self._retry_at:
+            return False
+        self.reason = unavailable(self._directory)
+        if self.reason is None:
+            try:
+                self.host = host_id(self._directory)
+                self.segment = OwnedSegment.create(self._directory, self._mesh, self._capacity)
+                self._arena = Arena(slots.FIRST_SLOT, slots.FIRST_SLOT)
+                return True
+            except (OSError, ShmError) as error:
+                self.reason = f"{self._directory}: {error}"
+        self._retry_at = now + RETRY_AFTER
+        return False
+
+    def grow(self, size: int) -> bool:
+        """Make the segment longer, so that `size` bytes are free at its end; False, with a
+        `reason`, when the host has no room, or when the capacity is reached."""
+        segment = self.segment
+        if segment is None:
+            return False
+        missing = size - self._arena.free_tail
+        end = min(self._capacity, segment.size + slots.align(missing, GROWTH_STEP))
+        end -= end % slots.ALIGNMENT
+        if end < segment.size + missing:
+            return False
+        try:
+            if free_bytes(self._directory) < end - segment.size + RESERVE_BYTES:
+                self.reason = f"{self._directory} has no room to grow to {end} bytes"
+                return False
+            segment.grow(end)
+        except OSError as error:
+            self.reason = f"{self._directory}: {error}"
+            return False
+        self.reason = None
+        self._arena.extend(end)
+        return True
+
+    def drop(self, *, unlink: bool) -> None:
+        """Give up the segment, if there is one; `make` makes another."""
+        segment, self.segment = self.segment, None
+        if segment is not None:
+            segment.close(unlink=unlink)
+
 
 _rings: weakref.WeakSet[Ring] = weakref.WeakSet()
 
 
-def _forget_all() -> None:
+def _disown_all() -> None:
     for ring in list(_rings):
-        ring._forget()
+        ring.disown()
 
 
 # A forked child inherits the locked descriptor: were it kept, the dead parent's segment would look
 # alive for as long as the child runs.
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_all)
+    os.register_at_fork(after_in_child=_disown_all)

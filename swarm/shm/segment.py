@@ -1,4 +1,4 @@
-"""One file in the shared-memory directory: made, grown, opened, and told alive from dead.
+"""One file in the shared-memory directory: made, grown and opened.
 
 `multiprocessing.shared_memory` is not used: its resource tracker unlinks segments that belong to
 others. This is `open`, `flock` and `mmap`.
@@ -11,16 +11,15 @@ import errno
 import mmap
 import os
 import stat
-from collections.abc import Sequence
 
-from . import layout
+from . import slots
 from .claim import mesh_of, segment_name
 from .errors import ClaimError, ShmGone, ShmUnavailable
 
 MODE = 0o600
 _MADV_POPULATE_WRITE = 23  # Linux 5.14; not among Python 3.11's constants
 
-# What opening a symbolic link, another user's file, a directory or a socket ends in.
+# The errors of opening a symbolic link, another user's file, a directory or a socket.
 _NOT_OURS = frozenset({errno.ELOOP, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENXIO})
 
 
@@ -37,8 +36,8 @@ class OwnedSegment:
     def __init__(self, directory: str, name: str, file: int, memory: mmap.mmap) -> None:
         self.name = name
         self.memory = memory
-        self.view = memoryview(memory)  # kept: making one for each slot took as long as a header
-        self.size = layout.FIRST_SLOT
+        self.view = memoryview(memory)  # kept: making one takes as long as a header
+        self.size = slots.FIRST_SLOT
         self._path = os.path.join(directory, name)
         self._file = file
 
@@ -48,7 +47,7 @@ class OwnedSegment:
 
         The file gets its name last (`O_TMPFILE`, then `linkat`, which is exclusive): nobody ever
         sees one that is unlocked or has no header, and a death half-way leaves nothing behind.
-        0.07 ms measured.
+        Measured: 0.07 ms.
 
         Raises:
             OSError: no room, no permission, or a file system without O_TMPFILE.
@@ -65,10 +64,10 @@ class OwnedSegment:
             os.ftruncate(file, capacity)
             memory = mmap.mmap(file, capacity)
             os.ftruncate(file, 0)
-            os.posix_fallocate(file, 0, layout.FIRST_SLOT)
+            os.posix_fallocate(file, 0, slots.FIRST_SLOT)
             process = os.getpid()
-            header = (layout.SEGMENT_MAGIC, layout.SEGMENT_VERSION, process, 0.0)
-            layout.SEGMENT_HEADER.pack_into(memory, 0, *header)
+            header = (slots.SEGMENT_MAGIC, slots.SEGMENT_VERSION, process, 0.0)
+            slots.SEGMENT_HEADER.pack_into(memory, 0, *header)
             name = segment_name(mesh, process)
             # Python calls linkat, which can follow /proc's link, only when given a directory.
             place = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -87,7 +86,7 @@ class OwnedSegment:
     def grow(self, size: int) -> None:
         """Make the file `size` bytes long, with every page really there.
 
-        0.5 ms for each MB measured, most of it zeroing, and paid once.
+        Measured: 0.5 ms for each MB, most of it zeroing, and paid once.
 
         Raises:
             OSError: the file system is full (ENOSPC, here, instead of SIGBUS at the first store).
@@ -97,36 +96,7 @@ class OwnedSegment:
             self.memory.madvise(_MADV_POPULATE_WRITE, self.size, size - self.size)
         self.size = size
 
-    def write(self, offset: int, generation: int, views: Sequence[memoryview], length: int) -> int:
-        """Fill a slot with `views` of format "B", `length` bytes in all; returns the checksum.
-
-        The space must be of no valid slot: `invalidate` came before it was free. The header is
-        written last, so a reader never takes a half for a whole.
-        """
-        memory = self.view
-        start = position = offset + layout.SLOT_HEADER_BYTES
-        for view in views:
-            memory[position : position + len(view)] = view
-            position += len(view)
-        check = layout.checksum(memory[start:position])
-        layout.TRAILER.pack_into(memory, offset + layout.trailer_offset(length), generation)
-        layout.fence()
-        header = (layout.SLOT_MAGIC, generation, length, check)
-        layout.SLOT_HEADER.pack_into(memory, offset, *header)
-        return check
-
-    def invalidate(self, offset: int, generation: int) -> None:
-        """Make the slot's generation odd, before anything else of it changes."""
-        header = (layout.SLOT_MAGIC, generation | 1, 0, 0)
-        layout.SLOT_HEADER.pack_into(self.memory, offset, *header)
-        layout.fence()
-
-    def is_done(self, word: int, generation: int) -> bool:
-        """Whether a receiver has said that it needs the slot of this generation no more."""
-        at = layout.DONE_OFFSET + word * layout.DONE.size
-        return bool(layout.DONE.unpack_from(self.memory, at)[0] == generation)
-
-    def linked(self) -> bool:
+    def is_linked(self) -> bool:
         """Whether the name still exists: logind (RemoveIPC) and tmp cleaners delete such files."""
         return os.fstat(self._file).st_nlink > 0
 
@@ -141,10 +111,12 @@ class OwnedSegment:
         os.close(self._file)
 
 
-def open_segment(directory: str, name: str, *, write: bool = False, least: int = 0) -> int:
-    """A descriptor of the named segment, after everything about the file has been checked.
+def open_segment(directory: str, name: str, *, oldest: int = slots.SEGMENT_VERSION) -> int:
+    """A descriptor, for reading and writing, of the named segment, after everything about the file
+    has been checked.
 
-    least: the oldest version that will do, for those who read no slots; else only ours will.
+    oldest: the oldest version of the layout that is accepted. A caller that reads slots accepts
+    only ours.
 
     Raises:
         ShmGone: there is no such file.
@@ -154,7 +126,7 @@ def open_segment(directory: str, name: str, *, write: bool = False, least: int =
     if mesh_of(name) is None:
         raise ClaimError("not the name of a segment")
     # NONBLOCK: a FIFO by that name must not hang us. NOFOLLOW: nor may a symbolic link lead away.
-    flags = (os.O_RDWR if write else os.O_RDONLY) | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         file = os.open(os.path.join(directory, name), flags)
     except FileNotFoundError as error:
@@ -168,23 +140,22 @@ def open_segment(directory: str, name: str, *, write: bool = False, least: int =
             raise ClaimError(f"segment {name} is not a regular file of mode 0600")
         if status.st_uid != os.geteuid():
             raise ClaimError(f"segment {name} belongs to user {status.st_uid}")
-        read_header(file, name, least)
+        read_header(file, name, oldest)
     except BaseException:
         os.close(file)
         raise
     return file
 
 
-def read_header(file: int, name: str, least: int = 0) -> float:
+def read_header(file: int, name: str, oldest: int = slots.SEGMENT_VERSION) -> float:
     """When the owner was found dead, seconds of CLOCK_MONOTONIC; 0.0 when it was not.
 
     Raises:
-        ClaimError: the file does not begin like a segment of a version from `least` (ours) on.
+        ClaimError: the file does not begin like a segment of a version from `oldest` to ours.
     """
-    data = os.pread(file, layout.SEGMENT_HEADER.size, 0)
-    if len(data) == layout.SEGMENT_HEADER.size:
-        magic, version, _process, orphaned_at = layout.SEGMENT_HEADER.unpack(data)
-        ours = layout.SEGMENT_VERSION
-        if magic == layout.SEGMENT_MAGIC and (least or ours) <= version <= ours:
+    data = os.pread(file, slots.SEGMENT_HEADER.size, 0)
+    if len(data) == slots.SEGMENT_HEADER.size:
+        magic, version, _process, orphaned_at = slots.SEGMENT_HEADER.unpack(data)
+        if magic == slots.SEGMENT_MAGIC and oldest <= version <= slots.SEGMENT_VERSION:
             return float(orphaned_at)
-    raise ClaimError(f"segment {name} has no header of version {layout.SEGMENT_VERSION}")
+    raise ClaimError(f"segment {name} has no header of version {slots.SEGMENT_VERSION}")

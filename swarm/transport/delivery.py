@@ -15,7 +15,8 @@ from swarm.lanes import LaneMessage
 from swarm.local.compact import answer_parts
 from swarm.local.lending import NO_LOAN, Loan, Opened
 from swarm.transport.fast import FastMessage
-from swarm.transport.stage_sender import Routes
+from swarm.transport.parcel import are_large
+from swarm.transport.routes import Routes
 from swarm.wire.messages import Features, Result, failure, result_parts
 from swarm.wire.tensors import Part
 
@@ -57,14 +58,15 @@ class ReplyDesk:
         directly = here and delivery.direct
         loan = NO_LOAN
         try:
-            if here:
+            if here and are_large(outputs):
                 loan = self.lender.lend(outputs)
-            with loan:
-                if directly:
-                    parts = answer_parts(result, features, loan)
-                else:
-                    parts = result_parts(result, features.all_hops, loan.packed)
+            if directly:
+                parts = answer_parts(result, features, loan)
+            else:
+                packed = loan.packed if loan.claims else None
+                parts = result_parts(result, features.all_hops, packed)
         except SwarmError as error:
+            loan.take_back()
             then(error)
             return
 
@@ -87,10 +89,10 @@ class ReplyDesk:
     ) -> None:
         """The answer lies in the requester's socket, or goes by the server now."""
         try:
-            with loan:
-                if not sent:
-                    self.publish(delivery, parts)
+            if not sent:
+                self.publish(delivery, parts)
         except SwarmError as error:
+            loan.take_back()
             then(error)
             return
         if urgent:

@@ -20,6 +20,14 @@ class Lends(Protocol):
     def lend(self, tensors: Tensors) -> Loan: ...
 
 
+def are_large(tensors: Tensors) -> bool:
+    """Whether any tensor is large enough for shared memory."""
+    for array in tensors.values():  # noqa: SIM110  # a generator takes twice as long
+        if array.nbytes >= MIN_BYTES:
+            return True
+    return False
+
+
 def _always() -> bool:
     return True
 
@@ -55,7 +63,7 @@ class Parcel:
     @property
     def large(self) -> bool:
         """Whether any tensor is large enough for shared memory."""
-        return any(array.nbytes >= MIN_BYTES for array in self.features.tensors.values())
+        return are_large(self.features.tensors)
 
     def lend(self, lender: Lends) -> None:
         """Put large tensors into shared memory, once. Raises `InvalidArgument`."""
@@ -73,12 +81,13 @@ class Parcel:
     def encoded(self) -> list[Part]:
         """The bytes for the server: MessagePack. Raises `InvalidArgument`."""
         self._count_down()
-        return self.features.parts(self.loan.packed)
+        return self.features.parts(self.loan.packed if self.loan.claims else None)
 
     def released(self) -> None:
         """No process reads the loan: free it now, not by age."""
-        self.loan.unread()
-        self.loan.take_back()
+        if self.loan.claims:
+            self.loan.unread()
+            self.loan.take_back()
 
     def _count_down(self) -> None:
         self.features.budget_us = int((self.expires - time.monotonic()) * 1e6)

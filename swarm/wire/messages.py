@@ -30,11 +30,11 @@ _STATUS = {str(status): status for status in Status}
 class Features:
     """A cut's tensors on their way to `stage`.
 
-    budget_us: time left for the request when this was sent, in microseconds: a duration,
-    not a date, since the clocks of devices differ. `host`: where the requester can read shared
-    memory, or empty. `hops` are kept as the maps they
-    travel as: a stage only appends its own. `packed_hops`: those before them, as they came from a
-    process of this host (`swarm.local.compact`).
+    budget_us: time left for the request when this was sent, in microseconds: a duration, and not a
+    date, since the clocks of devices differ. tensors: arrays by name, or `Claimed` ones in shared
+    memory. host: the host whose shared memory the requester can read, or "". hops: the maps that
+    travel; a stage only appends its own. packed_hops: the hops before them, packed, as they came
+    from a process of this host (`swarm.wire.hops`).
     """
 
     id: str
@@ -55,14 +55,14 @@ class Features:
 
     @property
     def all_hops(self) -> list[dict[str, Any]]:
-        """Every stage's so far, as maps. Raises `DecodeError`."""
+        """The hops of all stages so far, as maps. Raises `DecodeError`."""
         if not self.packed_hops:
             return self.hops
         return [*(hop.as_doc() for hop in unpack_hops(self.packed_hops)), *self.hops]
 
     @property
     def message_id(self) -> str:
-        """What JetStream deduplicates by."""
+        """The id by which JetStream drops copies."""
         return f"{self.id}/{self.stage}/{self.attempt}"
 
     def header(self) -> dict[str, Any]:
@@ -77,7 +77,7 @@ class Features:
             "budget_us": self.budget_us,
             "hops": self.all_hops,
         }
-        # What is at its default does not travel: a third of the header's cost.
+        # A field at its default does not travel (measured: a third of the header's cost).
         if self.agent:
             doc["agent"] = self.agent
         if self.sequence:
@@ -119,7 +119,7 @@ class Features:
             get("host", ""),
             get("hops", []),
         )
-        # One pass over all types: a check by name for each field took five times as long.
+        # One pass over all types (measured: a fifth of the time of checks field by field).
         if not (
             type(features.stage) is type(features.budget_us) is type(features.attempt) is int
             and type(features.id) is type(features.model) is type(features.version) is str
@@ -139,7 +139,7 @@ class Features:
 
 @dataclass(slots=True)
 class Result:
-    """What a request came to.
+    """The answer to a request.
 
     outputs: the model's outputs by name, empty unless `status` is OK. degraded: answered
     by a lighter model. On failure `message`, `stage` and `node` say what went wrong where.
@@ -189,7 +189,7 @@ class Result:
             get("degraded", False),
             get("attempt", 1),
         )
-        # One pass, as for features: by field it took twice as long.
+        # One pass over all types, as for features.
         if not (
             status is not None
             and type(result.id) is type(result.model) is type(result.version) is str
@@ -208,9 +208,9 @@ class Result:
 def result_parts(
     result: Result, hops: list[dict[str, Any]], packed_tensors: bytes | None = None
 ) -> list[Part]:
-    """A result's pieces, with the hops as the maps they arrived as.
+    """A result in pieces, with `hops` in place of its own.
 
-    `packed_tensors` replaces the outputs' own encoding."""
+    hops: maps, as they travel. packed_tensors: replaces the encoding of the outputs."""
     doc: dict[str, Any] = {
         "v": VERSION,
         "id": result.id,
@@ -249,7 +249,7 @@ def failure(features: Features, status: Status, message: str, stage: int, node: 
 
 @dataclass(slots=True)
 class Request:
-    """What a simple client sends to `infer.<model>`: inputs, and nothing it need not know."""
+    """A request of a simple client to `infer.<model>`; every field but `inputs` is optional."""
 
     inputs: dict[str, np.ndarray]
     id: str = ""

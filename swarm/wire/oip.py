@@ -1,6 +1,6 @@
 """Requests and results as Open Inference Protocol v2 JSON (kserve/open-inference-protocol).
 
-What any client without MessagePack sends: `{"inputs":[{"name","shape","datatype","data"}]}`,
+Any client without MessagePack sends this: `{"inputs":[{"name","shape","datatype","data"}]}`,
 `data` flat or nested; `parameters` may carry `budget_ms`, `session`, `agent`, `version`.
 FP16 travels as numbers too.
 """
@@ -103,7 +103,7 @@ def encode_result(result: Result) -> bytes:
     parameters: dict[str, Any] = {
         "degraded": result.degraded,
         "latency_ms": round(result.latency * 1e3, 3),
-        "hops": [hop.as_doc() for hop in result.hops],
+        "hops": [hop.as_json() for hop in result.hops],
     }
     if result.status is not Status.OK:
         return json.dumps(

@@ -41,7 +41,7 @@ SHM = "shm"  # `data` is a claim on shared memory, not the bytes
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a message may hold; checked before anything is allocated."""
+    """Bounds on a message; checked before anything is allocated."""
 
     bytes: int = 64 << 20  # the server's own hard limit on a payload
     tensors: int = 256
@@ -64,8 +64,11 @@ def datatype_of(array: np.ndarray) -> str:
 
 
 def plain(array: np.ndarray) -> np.ndarray:
-    """The array as it travels: little-endian, C order; itself where it is that already (a 0-d one
-    may become 1-d otherwise). Raises `InvalidArgument`."""
+    """The array in the form that travels: little-endian, C order.
+
+    It is `array` itself where that has this form already; otherwise a copy, in which a 0-d array
+    may become 1-d. Raises `InvalidArgument` for a dtype without a datatype.
+    """
     if array.dtype not in DATATYPES:
         array = array.astype(DTYPES[datatype_of(array)])
     return array if array.flags.c_contiguous else np.ascontiguousarray(array)
@@ -73,7 +76,7 @@ def plain(array: np.ndarray) -> np.ndarray:
 
 @lru_cache(maxsize=1024)
 def _prefix(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
-    """All MessagePack bytes of one tensor up to its data: the same for every request."""
+    """The MessagePack bytes of one tensor up to its data; every request of a model repeats them."""
     size = dtype.itemsize * math.prod(shape)
     return _head(name, dtype, shape, RAW) + b"\xc6" + size.to_bytes(4, "big")
 
@@ -92,7 +95,7 @@ def _head(name: str, dtype: np.dtype[Any], shape: tuple[int, ...], codec: str) -
 
 @lru_cache(maxsize=1024)
 def claim_prefix(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
-    """The same for a tensor in shared memory, up to its claim: any MessagePack value."""
+    """The bytes of a tensor in shared memory, up to its claim, which is any MessagePack value."""
     return _head(name, dtype, shape, SHM)
 
 
@@ -117,10 +120,10 @@ def memory_of(array: np.ndarray) -> Part:
 
 
 class Claimed(NamedTuple):
-    """A tensor whose bytes lie in shared memory: what its message says of it.
+    """A tensor whose bytes lie in shared memory, as its message describes it.
 
-    nbytes: of dtype and shape, in Python's integers: NumPy's would wrap, and a hostile shape pass
-    for a small one.
+    nbytes: the bytes of dtype and shape. They are computed with Python's integers: NumPy's would
+    wrap around, and a hostile shape would pass for a small one.
     """
 
     dtype: np.dtype[Any]
@@ -166,7 +169,7 @@ def _decode_tensor(name: Any, value: Any, limits: Limits) -> Any:
 def read_spec(
     name: Any, datatype: Any, shape: Any, limits: Limits = LIMITS
 ) -> tuple[np.dtype[Any], int]:
-    """The dtype and the bytes of a tensor of which a message says so. Raises `DecodeError`."""
+    """The dtype and the number of bytes of a tensor in a message. Raises `DecodeError`."""
     _check_name(name, limits)
     return _dtype_and_size(name, datatype, shape, limits)
 

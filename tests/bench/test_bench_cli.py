@@ -3,26 +3,39 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
-from nodes.bench import hop as hop_module
-from nodes.bench import simulated
-from nodes.bench.cli import register
-from nodes.bench.peers_command import OURS, entrants, figures_of
-from nodes.bench.present import ChartsMissing, present
+from nodes.bench.hop.measure import HopPlan
+from nodes.bench.peers.command import OURS, entrants, figures_of
+from nodes.bench.report.command import ChartsMissing, run_benchmark
+from nodes.bench.sim.gossip import run_gossip
+from nodes.cli.bench import register
 
 app = typer.Typer()
 register(app)
 runner = CliRunner()
 
+MEASURED = ("hop", "throughput", "peers", "scale", "failover", "overload")
+
+
+def test_the_command_line_loads_no_benchmark_until_one_runs() -> None:
+    code = (
+        "import sys, nodes.cli.main;"
+        "print([name for name in sys.modules if name.startswith('nodes.bench')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "[]", done.stderr
+
 
 def test_all_benchmarks_are_commands() -> None:
     shown = runner.invoke(app, ["--help"]).output
-    for name in ("hop", "throughput", "peers", "scale", "failover", "gossip", "routing", "compare"):
+    for name in (*MEASURED, "gossip", "routing", "compare", "regression"):
         assert name in shown
         assert runner.invoke(app, [name, "--help"]).exit_code == 0
 
@@ -35,6 +48,7 @@ def test_all_benchmarks_are_commands() -> None:
         ["throughput", "--models", "nowhere"],
         ["throughput", "--concurrency", "0"],
         ["scale", "--agents", "many"],
+        ["throughput", "--models", ""],
     ],
 )
 def test_a_bad_option_is_refused_before_anything_starts(arguments: list[str]) -> None:
@@ -45,7 +59,7 @@ def test_the_document_goes_to_the_file_and_to_standard_output(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "result.json"
-    code = present(lambda _: {"v": 1}, lambda _: None, None, as_json=True, output=str(path))
+    code = run_benchmark(lambda _: {"v": 1}, lambda _: None, None, as_json=True, output=str(path))
     assert code == 0
     assert json.loads(capsys.readouterr().out) == json.loads(path.read_text()) == {"v": 1}
 
@@ -56,16 +70,16 @@ def test_a_failed_measurement_is_one_line_and_exit_code_1(
     def measure(progress: object) -> dict[str, object]:
         raise ExceptionGroup("several", [TimeoutError("too slow")])
 
-    assert present(measure, lambda _: None) == 1
+    assert run_benchmark(measure, lambda _: None) == 1
     assert "too slow" in capsys.readouterr().err
 
 
 def test_a_chart_without_matplotlib_is_refused_before_measuring(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     never = lambda _: pytest.fail("measured")  # noqa: E731
-    assert present(never, lambda _: None, lambda *_: None, chart="x.png") == 1
+    assert run_benchmark(never, lambda _: None, lambda *_: None, chart="x.png") == 1
     assert "pip install" in str(ChartsMissing())
 
 
@@ -93,16 +107,16 @@ def test_the_simulations_reports_are_shown_and_a_missed_target_is_an_exit_code(
 ) -> None:
     row = {"scenario": "spread", "nodes": 10, "rounds_max": 13, "target": "12", "met": False}
     report = {"seed": 1, "interval_s": 0.1, "rows": [row], "met": False}
-    monkeypatch.setattr("swarm.gossip.report.run_report", lambda quick, seed: report)
-    assert simulated.run_gossip() == 1
+    monkeypatch.setattr("nodes.bench.sim.gossip_report.run_report", lambda quick, seed: report)
+    assert run_gossip() == 1
     assert "missed" in capsys.readouterr().out
     row["met"] = True
-    assert simulated.run_gossip(as_json=True) == 0
+    assert run_gossip(as_json=True) == 0
 
 
 def test_hop_hands_its_options_on(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[object] = []
-    monkeypatch.setattr(hop_module, "run_hop", lambda *given: seen.extend(given) or 0)
+    monkeypatch.setattr("nodes.bench.hop.command.run_hop", lambda *given: seen.extend(given) or 0)
     arguments = ["hop", "--sizes", "1KiB,8MB", "--rounds", "2", "--json"]
     assert runner.invoke(app, arguments).exit_code == 0
-    assert seen == [[1024, 8_000_000], 150, 2, "durable", True, "", ""]
+    assert seen == [HopPlan([1024, 8_000_000], 150, 2, "durable"), True, "", ""]

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from nodes.bench.figures import Figure, significant
-from nodes.bench.growth import fit
-from nodes.bench.sizes import HOP_SIZES, parse_size, parse_sizes, size_text
+from nodes.bench.hop.sizes import parse_size, parse_sizes, size_text
+from nodes.bench.report.figure import Figure, percentile, significant
+from nodes.bench.scale.growth_law import fit
+from nodes.cli.bench import HOP_SIZES
 
 
 def test_a_figure_is_the_median_of_its_rounds_with_the_extremes_beside_it() -> None:
     figure = Figure.of([3.0, 1.0, 2.0], "ms")
     assert (figure.value, figure.low, figure.high) == (2.0, 1.0, 3.0)
-    assert figure.spread == pytest.approx(1.0)
     assert Figure.from_doc(figure.as_doc()) == figure
 
 
@@ -40,6 +40,14 @@ def test_a_size_that_is_no_multiple_of_a_float_is_refused() -> None:
         parse_sizes("4KiB,7")
     with pytest.raises(ValueError, match="no size"):
         parse_sizes("4 parsecs")
+
+
+def test_a_percentile_is_a_value_that_was_observed() -> None:
+    values = [float(number) for number in range(100, 0, -1)]
+    assert percentile(values, 0.50) == 50.0
+    assert percentile(values, 0.99) == 99.0
+    assert percentile(values[:8], 0.99) == 100.0
+    assert percentile([], 0.99) == 0.0
 
 
 def test_the_default_sizes_go_from_one_kibibyte_to_eight_megabytes() -> None:

@@ -9,17 +9,18 @@ from pathlib import Path
 import psutil
 import pytest
 
-from nodes.bench.chains import chain_workload
-from nodes.bench.figures import Figure
-from nodes.bench.hop import FLOORS, HopPlan, measure_hop, summarise
-from nodes.bench.hop_report import show
-from nodes.bench.lineup import MESH, WrongAnswer, answers, check, lineup
-from nodes.bench.peers.contenders.swarm_mesh import manifest_of
+from nodes.bench.contenders.catalogue import MESH
+from nodes.bench.contenders.side_by_side import checked_latencies, side_by_side
+from nodes.bench.contenders.systems.swarm_mesh import manifest_of
+from nodes.bench.contenders.workload import Workload, WrongAnswer
+from nodes.bench.hop.chain_workload import chain_workload
+from nodes.bench.hop.measure import FLOORS, HopPlan, measure_hop, summarise
+from nodes.bench.hop.regression import check_regression, ratios_of
+from nodes.bench.hop.tables import show
 from nodes.bench.peers.measure import Load
+from nodes.bench.peers.networks import build_workload
 from nodes.bench.peers.runner import Entrant, run_client
-from nodes.bench.peers.workload import Workload
-from nodes.bench.peers.workload import build as build_peer_workload
-from nodes.bench.regression import check_regression, ratios_of
+from nodes.bench.report.figure import Figure
 from shards.manifest import Manifest
 from swarm.shm import unavailable
 
@@ -36,7 +37,7 @@ def test_a_chain_has_three_stages_and_features_of_exactly_the_size(tiny: Workloa
 
 
 def test_the_manifest_names_the_workloads_own_files(tmp_path: Path) -> None:
-    build_peer_workload(tmp_path, "tiny")
+    build_workload(tmp_path, "tiny")
     workload = Workload.load(tmp_path)
     data, files = manifest_of(workload)
     manifest = Manifest.from_json(data)
@@ -48,7 +49,7 @@ def test_the_manifest_names_the_workloads_own_files(tmp_path: Path) -> None:
 
 def test_a_wrong_answer_is_never_timed(tiny: Workload) -> None:
     with pytest.raises(WrongAnswer, match="differs"):
-        check(tiny, {"result": tiny.expected["result"] + 1})
+        tiny.check({"result": tiny.expected["result"] + 1})
 
 
 def test_the_overhead_is_what_is_left_of_a_request_per_hop_without_its_compute() -> None:
@@ -115,13 +116,13 @@ def test_the_mesh_and_all_floors_answer_rightly_in_the_same_rounds_and_leave_no_
 
 @pytest.mark.processes
 @pytest.mark.integration
-@pytest.mark.parametrize("delivery", ["durable", "core"])
+@pytest.mark.parametrize("delivery", ["durable", "fast"])
 def test_the_mesh_takes_part_in_the_peer_benchmark(delivery: str, tmp_path: Path) -> None:
-    build_peer_workload(tmp_path, "tiny")
+    build_workload(tmp_path, "tiny")
     entrant = Entrant("swarm", MESH[delivery], Path(sys.executable))
     load = Load(warmup=2, sequential=5, concurrent=40)
     row = run_client(entrant, tmp_path, load, timeout=60)
-    if delivery == "core" and row["status"] == "unavailable":
+    if delivery == "fast" and row["status"] == "unavailable":
         pytest.skip(row["reason"])
     assert row["status"] == "ok", row
     assert row["verified"] == 45
@@ -132,9 +133,12 @@ def test_the_mesh_takes_part_in_the_peer_benchmark(delivery: str, tmp_path: Path
 @pytest.mark.processes
 @pytest.mark.integration
 def test_a_contender_that_is_not_installed_does_not_stop_the_others(tiny: Workload) -> None:
-    with lineup(tiny, {"inprocess": "inprocess", "gone": "no_such_module:Thing"}) as (up, absent):
+    with side_by_side(tiny, {"inprocess": "inprocess", "gone": "no_such_module:Thing"}) as (
+        up,
+        absent,
+    ):
         assert list(up) == ["inprocess"]
-        assert len(answers(up["inprocess"], tiny, 7)) == 7
+        assert len(checked_latencies(up["inprocess"], tiny, 7)) == 7
     assert absent == {"gone": "not installed: no_such_module"}
 
 

@@ -7,8 +7,14 @@ import json
 import psutil
 import pytest
 
-from nodes.bench.scale import KEPT, ScalePlan, allow_connections, laws, measure_scale
-from nodes.bench.scale_point import Point, manifest
+from nodes.bench.scale.point import Point, manifest
+from nodes.bench.scale.sweeps import (
+    GROWING_FIGURES,
+    ScalePlan,
+    allow_connections,
+    laws,
+    measure_scale,
+)
 from shards.manifest import Manifest
 from swarm.model import ModelInfo
 
@@ -41,7 +47,7 @@ def test_one_quantity_grows_while_the_others_are_held() -> None:
 
 def test_each_law_names_the_figure_the_cause_and_what_one_more_costs() -> None:
     seen = {
-        ("nodes", n): [{**dict.fromkeys(KEPT, 1.0), "idle_messages_per_s": 100.0 * n}]
+        ("nodes", n): [{**dict.fromkeys(GROWING_FIGURES, 1.0), "idle_messages_per_s": 100.0 * n}]
         for n in (3, 30)
     }
     found = {law["figure"]: law for law in laws(seen)}
@@ -78,5 +84,5 @@ def test_nodes_models_and_agents_are_swept_on_a_real_server() -> None:
     assert set(document["figures"]) == {
         f"{value} {sweep}/{key}"
         for sweep, value in (("nodes", 3), ("models", 2), ("agents", 4))
-        for key in KEPT
+        for key in GROWING_FIGURES
     }

@@ -11,9 +11,9 @@ import numpy as np
 import psutil
 import pytest
 
-from nodes.bench.loads import Sample, WorkerLoad
-from nodes.bench.pipelines import EXPECTED, NoModel, build_pipeline, ultraface_file
-from nodes.bench.throughput import ThroughputPlan, measure_throughput, summarise
+from nodes.bench.throughput.closed_loop import Sample, WorkerLoad
+from nodes.bench.throughput.measure import ThroughputPlan, measure_throughput, summarise
+from nodes.bench.throughput.pipelines import EXPECTED_FILE, NoModel, build_pipeline, ultraface_file
 
 
 def sample(per_s: float, latency: float) -> Sample:
@@ -21,7 +21,7 @@ def sample(per_s: float, latency: float) -> Sample:
 
 
 def test_throughput_is_that_of_a_full_pipeline() -> None:
-    """Three in flight: the first end fills it, the last three requests leave it empty behind."""
+    """Three in flight: two ends fill the pipeline, the last three requests leave it empty."""
     filling, steady, emptying = [1.0, 2.0], [3.0, 3.5, 4.0, 4.5], [5.5, 6.5, 7.5]
     assert Sample([0.1] * 9, filling + steady + emptying, 3, 0.1).per_s == pytest.approx(2.0)
 
@@ -65,9 +65,16 @@ def test_a_floors_processes_share_the_requests_and_notice_a_wrong_answer(tmp_pat
         assert len(load.run(3, 1).latencies) == 3
     finally:
         load.stop()
-    with np.load(directory / EXPECTED) as arrays:
-        np.savez(directory / EXPECTED, **{name: arrays[name] + 1 for name in arrays.files})
-    command = [sys.executable, "-m", "nodes.bench.floor_worker", str(directory), "whole", "1"]
+    with np.load(directory / EXPECTED_FILE) as arrays:
+        np.savez(directory / EXPECTED_FILE, **{name: arrays[name] + 1 for name in arrays.files})
+    command = [
+        sys.executable,
+        "-m",
+        "nodes.bench.throughput.floor_process",
+        str(directory),
+        "whole",
+        "1",
+    ]
     done = subprocess.run(command, input="2\n", capture_output=True, text=True, timeout=60)
     ready, line = done.stdout.splitlines()
     assert ready == "ready"

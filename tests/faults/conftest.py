@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from nodes.bench.failover_rig import Layout, Rig, Workload, make_workload, rig
+from nodes.bench.faults.rig import Layout, Rig, Workload, make_workload, start_rig
 
 
 @pytest.fixture(scope="session")
@@ -21,5 +21,5 @@ def workload(tmp_path_factory: pytest.TempPathFactory) -> Workload:
 async def mesh(request: pytest.FixtureRequest, workload: Workload) -> AsyncIterator[Rig]:
     """A ready mesh of the module's `LAYOUT`."""
     layout = getattr(request.module, "LAYOUT", Layout())
-    async with rig(layout, workload, quick=True) as made:
-        yield made
+    async with start_rig(layout, workload, quick=True) as rig:
+        yield rig

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from nodes.bench.failover import play_scenario
-from nodes.bench.failover_rig import Rig
-from nodes.bench.failover_scenarios import SCENARIOS
+from nodes.bench.faults.rig import Rig
+from nodes.bench.faults.scenarios import SCENARIOS
+from nodes.bench.faults.trials import play_scenario
 
 RATE = 100.0  # requests a second
 REFUSED = 0.1  # of the requests at most: a busy machine has real queues after a fault

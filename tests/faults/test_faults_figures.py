@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from nodes.bench.failover_figures import (
+from nodes.bench.faults.figures import (
     Trial,
-    percentile,
+    quiet_latency,
     scenario_figures,
-    usual,
     window_figures,
 )
-from nodes.bench.failover_scenarios import Targets
+from nodes.bench.faults.scenarios import Targets
+from nodes.bench.report.figure import percentile
 
-TRIAL = Trial(quiet=0.0, fault=1.0, end=2.0, again=2.5)
+TRIAL = Trial(quiet=0.0, fault=1.0, end=2.0, ready_again=2.5)
 WAITS = {"1": 60.0}
 
 
@@ -36,7 +36,7 @@ def test_the_p99_of_a_few_trials_is_their_worst() -> None:
 
 def test_only_the_quiet_part_counts_as_usual() -> None:
     requests = [*paced(0.0, 0.9), request(1.5, 0.5), request(0.95, 0.5)]
-    figures = usual(requests, [TRIAL])
+    figures = quiet_latency(requests, [TRIAL])
     assert figures["requests"] == 90
     assert figures["p99"] == pytest.approx(2.0)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from faults_rig import by_fallback, played, slowest
 
-from nodes.bench.failover_netns import why_not
-from nodes.bench.failover_rig import Layout, Rig
+from nodes.bench.faults.cut_link import why_not
+from nodes.bench.faults.rig import Layout, Rig
 
 pytestmark = [
     pytest.mark.processes,

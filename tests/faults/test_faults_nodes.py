@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from faults_rig import by_fallback, gap, played, slowest
 
-from nodes.bench.failover_rig import Rig
+from nodes.bench.faults.rig import Rig
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 

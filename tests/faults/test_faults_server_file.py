@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from faults_rig import played, slowest
 
-from nodes.bench.failover_rig import Layout, Rig
+from nodes.bench.faults.rig import Layout, Rig
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 LAYOUT = Layout(storage="file")

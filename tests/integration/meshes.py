@@ -1,4 +1,4 @@
-"""What the integration tests share: models, a load generator, commands, process trees."""
+"""Shared by the integration tests: models, a load generator, waits, commands, process trees."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ from nodes.local.supervisor import NodeProcess
 from shards.runtimes.ort import OrtRuntime
 from shards.split.split import SplitResult, split
 from shards.zoo import digits_heldout, digits_model
+from swarm.link import jetstream
+from swarm.subjects import api
 
 ROOT = Path(__file__).resolve().parents[2]
 LOOPBACK = 1e6  # bytes a millisecond: so that compute decides the cuts
@@ -110,7 +112,7 @@ class Load:
     wrong: int = 0
 
     async def run(self, count: int) -> None:
-        """`count` requests at `rate` a second, whatever the answers do."""
+        """Send `count` requests at `rate` a second, answered or not."""
         began = time.monotonic()
         async with asyncio.TaskGroup() as group:
             for number in range(count):
@@ -167,6 +169,17 @@ async def until(condition: Callable[[], Any], timeout: float, what: str) -> None
         await asyncio.sleep(0.01)
 
 
+async def emptied(local: LocalMesh, model: str = "digits") -> None:
+    """Until every lane of the model has nothing stored and nothing handed out."""
+    stream = local.mesh.subjects.stream(model, "1")
+    async with asyncio.timeout(10):
+        while True:
+            info = await jetstream.call(local.mesh.link, api("STREAM.INFO", stream))
+            if info["state"]["messages"] == 0:
+                return
+            await asyncio.sleep(0.02)
+
+
 def until_now(condition: Callable[[], Any], timeout: float, what: str) -> None:
     """`until`, for tests without an event loop."""
     deadline = time.monotonic() + timeout
@@ -189,7 +202,7 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 
 @dataclass
 class Command:
-    """A command as its own process; its output goes to files, so that it never blocks."""
+    """A command as its own process. Its output goes to files: a full pipe would block it."""
 
     process: subprocess.Popen[bytes]
     out: Path
@@ -225,7 +238,7 @@ class Command:
         return left
 
     def signal(self, number: signal.Signals) -> None:
-        """To the command only, having noted what it has started so far."""
+        """Signal the command only, and note the processes that it has started so far."""
         self.look()
         self.process.send_signal(number)
 
@@ -250,7 +263,7 @@ class Command:
         return dict(json.loads(self.stdout.splitlines()[0]))
 
     def end(self) -> None:
-        """Whatever state it is in, nothing of it remains."""
+        """Kill the command and all its descendants."""
         self.look()
         if self.process.poll() is None:
             self.process.kill()

@@ -1,4 +1,4 @@
-"""Whatever arrives, its sender is told what is wrong with it, and the next request is served."""
+"""A bad message is answered with its fault, and the next request is served."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import msgpack
 import numpy as np
 import pytest
-from meshes import add_model, digits, dismiss, good_request
+from meshes import add_model, digits, dismiss, emptied, good_request
 from nats.aio.client import Client
 
 import swarm
@@ -110,7 +110,7 @@ WRONG: dict[str, tuple[bytes, str]] = {
 
 
 async def answer_of(client: Client, body: bytes, subject: str = SUBJECT) -> tuple[str, str]:
-    """(status, message) of the reply, whichever encoding it has."""
+    """(status, message) of a reply in JSON or MessagePack."""
     reply = await client.request(subject, body, timeout=LIMIT)
     assert reply.headers is not None, "a refusal carries the service's error headers"
     assert reply.headers["Nats-Service-Error"]
@@ -135,7 +135,7 @@ async def test_a_wrong_request_gets_its_status_and_the_next_is_served(
 
 
 async def test_a_good_request_in_either_encoding_is_served(nats_client: Client) -> None:
-    """The frame of the wrong ones: what they change is all that is wrong with them."""
+    """A good request; each wrong one differs from it in its one fault."""
     for body in (as_json(), packed(), packed(shape=[2, 1, 8, 8], data=bytes(512))):
         reply = await nats_client.request(SUBJECT, body, timeout=LIMIT)
         assert not reply.headers or "Nats-Service-Error" not in reply.headers
@@ -219,7 +219,7 @@ async def test_a_wrong_call_raises_its_typed_error_within_the_budget(
     error: type[swarm.SwarmError],
     known: bool,
 ) -> None:
-    """The same whether the client has looked the model up before or not."""
+    """A client that has looked the model up before and one that has not get this one answer."""
     async with swarm.connect(digits_mesh.url) as mesh:
         if known:
             await mesh.model("digits")
@@ -276,7 +276,7 @@ async def test_garbage_in_a_lane_is_dead_lettered_and_the_node_survives(
     assert last.headers["Swarm-Stage"] == str(stage)
     assert "undecodable" in last.headers["Swarm-Reason"]
     await good_request(digits_mesh.mesh)
-    await asyncio.sleep(0.3)
+    await emptied(digits_mesh)  # so no message can come a second time
     assert await buried() == len(bodies), "each is buried once"
     alive = {s["node"] for s in digits_mesh.statuses.values() if s["state"] == "ready"}
     assert {n for n, pid in before.items() if digits_mesh.statuses[n]["pid"] == pid} >= alive

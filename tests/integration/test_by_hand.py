@@ -1,4 +1,4 @@
-"""A mesh made command by command, in whatever order."""
+"""A mesh made command by command, in any order."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MESH = "by-hand"
 
 @dataclass
 class Hand:
-    """What a person has at hand: a folder, a server that may not run yet, commands."""
+    """A person's tools: a folder, a server that may not run yet, commands."""
 
     folder: Path
     run: Commands
@@ -262,7 +262,7 @@ async def test_versions_change_under_load_without_an_error(hand: Hand) -> None:
 
 
 async def test_a_pinned_version_stays_beside_the_one_that_serves(hand: Hand) -> None:
-    """Nodes of digits@2 serve it to those who ask for it, whatever the mesh promotes."""
+    """Nodes of digits@2 serve it to clients that ask for version 2, promoted or not."""
     pinned = hand.start_node("fallback", "--node", "pinned", model="digits@2")
     await hand.state(pinned, "ready")
     images, logits = digits()

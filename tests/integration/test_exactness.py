@@ -1,4 +1,4 @@
-"""What comes out of the mesh is what the whole model computes."""
+"""The mesh answers with the results of the whole model."""
 
 from __future__ import annotations
 

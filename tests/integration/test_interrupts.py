@@ -1,4 +1,4 @@
-"""However a command ends, at whichever moment, nothing that it started remains."""
+"""A command that ends, at any moment and for any reason, leaves no process behind."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def ask(ready: dict[str, Any], count: int = 3, budget: float = 5.0) -> None:
 
 
 def kinds(command: Command) -> list[str]:
-    """What its descendants are: `nats-server`, or a node's role."""
+    """Its descendants: `nats-server`, or a node's role."""
     found = []
     for process in command.look().values():
         try:
@@ -67,7 +67,7 @@ def kinds(command: Command) -> list[str]:
 
 
 def gone(command: Command, timeout: float) -> None:
-    """Nothing that it started runs any more."""
+    """No process that the command started runs any more."""
     deadline = time.monotonic() + timeout
     while command.remaining() and time.monotonic() < deadline:
         time.sleep(0.02)

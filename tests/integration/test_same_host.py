@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from meshes import LOOPBACK, add_model, close, digits, split_digits, until
+from meshes import LOOPBACK, add_model, close, digits, emptied, split_digits, until
 
 import swarm
 from nodes.local.mesh import LocalMesh, local_mesh
 from shards.split.split import split
 from shards.zoo.chain import chain, chain_cuts, chain_expected
 from swarm.link import jetstream
-from swarm.local.host_socket import VERSION
+from swarm.local.socket_directory import VERSION
 from swarm.shm import unavailable
 from swarm.subjects import api
 
@@ -55,34 +55,25 @@ async def ask(local: LocalMesh, number: int, **options: Any) -> swarm.Result:
 
 
 def rest(local: LocalMesh) -> None:
-    """As after 5 s in which the client asked nothing."""
+    """Let the client be as after 5 s without a request."""
     local.mesh.hosts.rest()
     local.mesh.placement.forget()
 
 
 def remembered(local: LocalMesh) -> set[str]:
     """The inboxes of the nodes that the client knows of."""
-    return {heard.peer.inbox for heard in local.mesh.hosts._nodes.values()}
+    serving = local.mesh.hosts.serving
+    return {peer.inbox for stage in (1, 2, 3) for peer in serving("digits", "1", stage)}
 
 
 async def known_near(local: LocalMesh) -> None:
-    """Until the client knows that the nodes are on its host."""
-    async with asyncio.timeout(10):
-        while not local.mesh.direct.sent:
-            await ask(local, 0)
-            await asyncio.sleep(0.05)
-    await asyncio.sleep(0.5)  # the nodes of each other
-
-
-async def emptied(local: LocalMesh, model: str = "digits") -> None:
-    """Until every lane has nothing stored and nothing handed out."""
-    stream = local.mesh.subjects.stream(model, "1")
-    async with asyncio.timeout(10):
+    """Until the client and the nodes know that all of them are on one host."""
+    async with asyncio.timeout(20):
         while True:
-            info = await jetstream.call(local.mesh.link, api("STREAM.INFO", stream))
-            if info["state"]["messages"] == 0:
+            await ask(local, 0)
+            handed = await counters(local, "handed_over")
+            if local.mesh.direct.sent and handed["shard-1"] and handed["shard-2"]:
                 return
-            await asyncio.sleep(0.02)
 
 
 async def stored(local: LocalMesh, model: str = "digits") -> int:
@@ -128,26 +119,25 @@ async def test_what_lanes_had_first_does_not_keep_there_what_follows() -> None:
     features = np.ones((1, 1 << 18), np.float32)
     expected = chain_expected(features, 3, work=90)
 
-    async def keep_asking(local: LocalMesh, count: int) -> None:
+    async def keep_asking(mesh: swarm.Mesh, count: int) -> None:
         for _ in range(count):
-            result = await local.mesh.infer("chain", {"features": features}, 20.0)
+            result = await mesh.infer("chain", {"features": features}, 20.0)
             assert np.array_equal(result.outputs["result"], expected)
 
     async with local_mesh() as local:
         await add_model(local, split_chain, *ROLES)
         by_lanes = []
         for _ in range(5):  # a machine that stands still for a moment makes them store for a second
-            rest(local)
-            local.mesh.hosts._nodes.clear()
             before = await stored(local, "chain")
-            await asyncio.gather(*(keep_asking(local, 12) for _ in range(8)))
+            async with swarm.connect(local.url, local.name) as client:
+                await asyncio.gather(*(keep_asking(client, 12) for _ in range(8)))
+                assert client.requester.retries == 0
             by_lanes.append(await stored(local, "chain") - before)
             if 8 <= by_lanes[-1] < 60:
                 break
         else:
             pytest.fail(f"of 96 requests, three stages each, {by_lanes} messages were stored")
         await emptied(local, "chain")
-        assert local.mesh.requester.retries == 0
 
 
 async def test_a_client_that_has_rested_remembers_where_nodes_are() -> None:
@@ -236,7 +226,8 @@ async def test_nodes_that_end_with_lone_requests_in_hand_lose_nothing(
         running = asyncio.create_task(stream())
         random = np.random.default_rng(5)
         for _ in range(4):
-            await asyncio.sleep(0.3 + float(random.uniform(0, 0.01)))
+            calm = answered + int(random.integers(20, 60))
+            await until(lambda n=calm: answered > n, 10.0, "answers before the fault")
             before = answered
             for victim in victims:
                 nodes[victim].signal(number)
@@ -260,9 +251,8 @@ async def test_killed_nodes_leave_no_socket_to_the_next_start() -> None:
             node.wanted = False
             node.signal(signal.SIGKILL)
         await until(lambda: not any(node.alive for node in nodes), 10.0, "the nodes end")
-        local.mesh.direct._swept = -1e9
-        local.mesh.direct.tend()
-        assert not theirs & sockets()
+        async with swarm.connect(local.url, local.name):
+            await until(lambda: not theirs & sockets(), 10.0, "the next process removes them")
 
 
 async def test_status_says_where_a_node_is_reached_and_its_priority() -> None:

@@ -1,10 +1,11 @@
-"""What nodes say of themselves: status documents, service discovery, the edge's results."""
+"""Status documents, service discovery and the edge's results keep their contracts."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
@@ -12,7 +13,7 @@ import jsonschema
 import numpy as np
 import pytest
 import pytest_asyncio
-from meshes import READY, ROOT, Commands, digits, dismiss, good_request
+from meshes import READY, ROOT, Commands, digits, dismiss, good_request, until
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
@@ -37,20 +38,24 @@ async def with_edge(digits_mesh: LocalMesh) -> AsyncIterator[LocalMesh]:
     await dismiss(digits_mesh, [edge])
 
 
-async def collect(client: Client, subject: str, seconds: float) -> list[dict[str, Any]]:
+Docs = list[dict[str, Any]]
+
+
+async def collect(client: Client, subject: str, enough: Callable[[Docs], bool]) -> Docs:
+    """The documents that come on a subject, until they are enough."""
     docs: list[dict[str, Any]] = []
 
     async def take(message: Msg) -> None:
         docs.append(json.loads(message.data))
 
     subscription = await client.subscribe(subject, cb=take)
-    await asyncio.sleep(seconds)
+    await until(lambda: enough(docs), 10.0, f"documents on {subject}")
     await subscription.unsubscribe()
     return docs
 
 
-async def discover(client: Client, verb: str, wait: float = 1.0) -> list[dict[str, Any]]:
-    """What `nats service ls` and `nats service info` do."""
+async def discover(client: Client, verb: str, nodes: int) -> Docs:
+    """Ask as `nats service ls` and `nats service info` do; this many nodes answer."""
     inbox = client.new_inbox()
     docs: list[dict[str, Any]] = []
 
@@ -59,7 +64,8 @@ async def discover(client: Client, verb: str, wait: float = 1.0) -> list[dict[st
 
     subscription = await client.subscribe(inbox, cb=take)
     await client.publish(f"$SRV.{verb}", b"", reply=inbox)
-    await asyncio.sleep(wait)
+    await until(lambda: len(docs) >= nodes, 10.0, f"{nodes} answers to {verb}")
+    await client.flush()
     await subscription.unsubscribe()
     return docs
 
@@ -70,17 +76,22 @@ async def test_status_documents_of_every_role_keep_their_contract(
     validator = jsonschema.Draft202012Validator(
         SCHEMA, format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER
     )
-    docs = await collect(nats_client, "swarm.default.status.*", 2.3)
+    running = {node.pid for node in with_edge.supervisor.nodes}
+
+    def each_twice(docs: Docs) -> bool:
+        return all(sum(doc["pid"] == pid for doc in docs) >= 2 for pid in running)
+
+    docs = await collect(nats_client, "swarm.default.status.*", each_twice)
     for doc in docs:
         problems = [error.message for error in validator.iter_errors(doc)]
         assert problems == [], doc["role"]
     assert {doc["role"] for doc in docs} == ROLES
-    running = {node.pid for node in with_edge.supervisor.nodes}
     per_node = {pid: [d for d in docs if d["pid"] == pid] for pid in running}
-    assert all(len(said) >= 2 for said in per_node.values()), "each speaks every second"
     for said in per_node.values():
         for earlier, later in pairwise(said):
             assert earlier["at"] < later["at"]
+            pause = datetime.fromisoformat(later["at"]) - datetime.fromisoformat(earlier["at"])
+            assert pause < timedelta(seconds=2.3), "each speaks every second"
             assert earlier["node"] == later["node"]
     shard = next(d for d in reversed(docs) if d["role"] == "shard-1")
     assert shard["stages"][0]["counters"]["served"] > 0
@@ -103,7 +114,12 @@ async def test_a_last_status_says_left(digits_mesh: LocalMesh, nats_client: Clie
     node = digits_mesh.start("shard-3", "digits")
     await digits_mesh.ready(READY)
     await dismiss(digits_mesh, [node])
-    await asyncio.sleep(0.1)
+    await until(
+        lambda: any(doc["pid"] == node.pid and doc["state"] == "left" for doc in docs),
+        5.0,
+        "the last status",
+    )
+    await nats_client.flush()
     await subscription.unsubscribe()
     states = [doc["state"] for doc in docs if doc["pid"] == node.pid]
     order = [state for at, state in enumerate(states) if at == 0 or states[at - 1] != state]
@@ -125,11 +141,11 @@ async def test_every_node_answers_service_discovery(
         for node in with_edge.supervisor.nodes
         if (status := with_edge.status_of(node)) is not None
     }
-    pings = await discover(nats_client, "PING")
+    pings = await discover(nats_client, "PING", len(expected))
     assert {doc["metadata"]["node"] for doc in pings} == expected
     assert all(doc["type"] == "io.nats.micro.v1.ping_response" for doc in pings)
     assert len({doc["id"] for doc in pings}) == len(pings) == len(expected)
-    infos = await discover(nats_client, "INFO.swarm-default")
+    infos = await discover(nats_client, "INFO.swarm-default", len(expected))
     assert {doc["metadata"]["role"] for doc in infos} == ROLES
     for doc in infos:
         subjects = [endpoint["subject"] for endpoint in doc["endpoints"]]
@@ -147,8 +163,7 @@ async def test_an_edges_results_say_how_each_capture_ended(
     with_edge: LocalMesh, nats_client: Client
 ) -> None:
     _, logits = digits()
-    lines = await collect(nats_client, "swarm.default.results.test", 1.5)
-    assert len(lines) > 20
+    lines = await collect(nats_client, "swarm.default.results.test", lambda lines: len(lines) > 40)
     sequences = [line["sequence"] for line in lines]
     assert len(set(sequences)) == len(sequences), "each capture ends once"
     assert max(sequences) - min(sequences) == len(sequences) - 1, "none is missing"
@@ -202,7 +217,8 @@ async def test_the_services_statistics_count_requests(
     def total(docs: list[dict[str, Any]]) -> int:
         return sum(e["num_requests"] for doc in docs for e in doc["endpoints"])
 
-    before = total(await discover(nats_client, "STATS", 0.5))
+    nodes = len(digits_mesh.supervisor.nodes)
+    before = total(await discover(nats_client, "STATS", nodes))
     body = {
         "inputs": [{"name": "image", "shape": [1, 1, 8, 8], "datatype": "FP32", "data": [0.5] * 64}]
     }
@@ -210,4 +226,4 @@ async def test_the_services_statistics_count_requests(
         await nats_client.request(
             "swarm.default.infer.digits", json.dumps(body).encode(), timeout=3.0
         )
-    assert total(await discover(nats_client, "STATS", 0.5)) - before == 5
+    assert total(await discover(nats_client, "STATS", nodes)) - before == 5

@@ -1,4 +1,4 @@
-"""A node's durable state survives what happens to files."""
+"""A node's durable state survives torn, foreign and lost files."""
 
 from __future__ import annotations
 

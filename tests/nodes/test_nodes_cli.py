@@ -10,19 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 import nodes.cli.infer
 import nodes.cli.status
+import nodes.cli.up
 import nodes.life.process
-import nodes.local.up
-from nodes.cli.console import duration
 from nodes.cli.main import app
 from nodes.cli.node import FLAGS
 from nodes.cli.node import node as run
+from nodes.cli.up import UpOptions
+from nodes.console import delivery, duration
 from nodes.life.config import NodeConfig
 from nodes.life.edge import EdgeOptions
-from nodes.local.up import UpOptions
 from swarm.errors import InvalidArgument
 
 HEAVY = ("onnxruntime", "onnx", "numpy", "nats", "msgpack", "uvloop")
@@ -30,7 +31,7 @@ HEAVY = ("onnxruntime", "onnx", "numpy", "nats", "msgpack", "uvloop")
 
 @pytest.mark.parametrize("module", ["nodes.cli.main", "nodes.cli.node"])
 def test_help_needs_none_of_the_heavy_imports(module: str) -> None:
-    """What makes `--help` answer at once: libraries are imported when a command runs."""
+    """`--help` answers at once: libraries are imported when a command runs."""
     code = f"import sys, {module}; print(*(name for name in {HEAVY} if name in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
     assert done.returncode == 0, done.stderr
@@ -65,6 +66,26 @@ def test_every_command_explains_itself(command: list[str]) -> None:
     assert "Usage" in result.output
 
 
+def test_every_option_of_every_command_says_its_effect() -> None:
+    silent = [
+        f"{name} {parameter.name}"
+        for name, command in commands(typer.main.get_command(app)).items()
+        for parameter in command.params
+        if parameter.name != "help" and not getattr(parameter, "help", None)
+    ]
+    assert silent == []
+    assert [flag.name for flag in FLAGS if len(flag.help) < 10] == []
+
+
+def commands(group: Any, path: str = "swarm") -> dict[str, Any]:
+    """All commands below a group, by the words that call them."""
+    found: dict[str, Any] = {}
+    for name, command in group.commands.items():
+        words = f"{path} {name}"
+        found |= commands(command, words) if hasattr(command, "commands") else {words: command}
+    return found
+
+
 def test_a_command_that_does_not_exist_fails() -> None:
     assert CliRunner().invoke(app, ["serve"]).exit_code == 2
 
@@ -74,7 +95,7 @@ def test_a_command_that_does_not_exist_fails() -> None:
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[NodeConfig, EdgeOptions]]:
-    """What `swarm-node` would have run."""
+    """The settings of each node that `swarm-node` would have run."""
     seen: list[tuple[NodeConfig, EdgeOptions]] = []
 
     def run_node(config: NodeConfig, edge: EdgeOptions, *_: Any) -> int:
@@ -86,7 +107,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[NodeConfig, EdgeOptio
 
 
 def node(arguments: list[str], env: dict[str, str] | None = None, code: int = 0) -> str:
-    """What `swarm-node` prints, ending with this code."""
+    """The output of `swarm-node`, which ends with this code."""
     output = io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
         try:
@@ -166,6 +187,8 @@ def test_a_bad_file_of_settings_is_refused_and_named(
         ["--threads", "0"],
         ["--credit", "257"],
         ["--on-full", "explode"],
+        ["--storage", "paper"],
+        ["--replicas", "6"],
     ],
     ids=" ".join,
 )
@@ -271,7 +294,7 @@ def test_up_and_infer_take_defaults_from_a_file(
         seen.append(arguments)
         return 0
 
-    monkeypatch.setattr(nodes.local.up, "run_up", run_up)
+    monkeypatch.setattr(nodes.cli.up, "run_up", run_up)
     monkeypatch.setattr(nodes.cli.infer, "run_infer", run_infer)
     file = tmp_path / "up.toml"
     file.write_text("stages = 5\nfallback = false\n")
@@ -311,3 +334,9 @@ def test_a_duration_is_a_number_and_a_unit(text: str, seconds: float) -> None:
 def test_what_is_no_duration_is_refused_with_examples(text: str) -> None:
     with pytest.raises(InvalidArgument, match="write 50ms, 2s or 1m"):
         duration(text)
+
+
+def test_fast_mode_is_called_fast_and_answers_to_its_old_name() -> None:
+    assert delivery("fast") == delivery("core") != delivery("durable")
+    with pytest.raises(InvalidArgument, match="durable or fast"):
+        delivery("slow")

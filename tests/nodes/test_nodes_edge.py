@@ -1,4 +1,4 @@
-"""The edge's queue: what happens to captures that come faster than answers."""
+"""The edge's queue keeps, drops or holds back captures that come faster than answers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nodes.life.edge import Edge, EdgeOptions, open_source
+from nodes.life.edge import Edge, EdgeCounters, EdgeOptions, open_source
 from swarm.errors import InvalidArgument, NotConnected, Status
 from swarm.subjects import Subjects
 from swarm.wire.messages import Request, Result
@@ -21,7 +21,7 @@ LIMIT = 20.0  # seconds; only a hang gets there
 
 @dataclass
 class Gate:
-    """Answers one request for each `open`; notes what it was asked."""
+    """Answers one request for each `open`; notes the requests."""
 
     permits: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
     asked: list[int] = field(default_factory=list)
@@ -38,7 +38,7 @@ class Gate:
 
 
 class FakeLink:
-    """Takes what is published, unless it is cut."""
+    """Takes published results, unless it is cut."""
 
     def __init__(self) -> None:
         self.lines: list[dict[str, Any]] = []
@@ -56,9 +56,8 @@ class FakeNode:
 
     def __init__(self) -> None:
         self.id = "edge-1"
-        self.front = Gate()
+        self.answerer = Gate()
         self.config = type("Config", (), {"model_name": "m", "role": "edge"})()
-        self.extra: dict[str, Any] = {}
         self.became_ready = asyncio.Event()
         self.became_ready.set()
         self.link = FakeLink()
@@ -84,7 +83,7 @@ def edge(node: FakeNode, source: str, **options: Any) -> Edge:
         "in_flight": 1,
         "count": 20,
     }
-    return Edge(node, EdgeOptions(**(settings | options)))  # type: ignore[arg-type]
+    return Edge(node, EdgeOptions(**(settings | options)), EdgeCounters())  # type: ignore[arg-type]
 
 
 async def settled(condition: Any) -> None:
@@ -99,13 +98,13 @@ async def test_drop_oldest_keeps_the_newest_captures(source: str) -> None:
     running = edge(node, source, on_full="drop-oldest")
     life = asyncio.create_task(running.run(asyncio.Event()))
     await settled(lambda: running.counters.captured == 20)
-    node.front.open(20)
+    node.answerer.open(20)
     await asyncio.wait_for(life, LIMIT)
-    assert node.front.asked[-4:] == [16, 17, 18, 19]
+    assert node.answerer.asked[-4:] == [16, 17, 18, 19]
     assert running.counters.captured == 20
-    assert running.counters.dropped == 20 - len(node.front.asked)
+    assert running.counters.dropped == 20 - len(node.answerer.asked)
     assert running.counters.dropped >= 15
-    assert running.counters.answered == len(node.front.asked) == len(node.link.lines)
+    assert running.counters.answered == len(node.answerer.asked) == len(node.link.lines)
 
 
 async def test_block_loses_no_capture_and_holds_no_more_than_its_queue(source: str) -> None:
@@ -116,9 +115,9 @@ async def test_block_loses_no_capture_and_holds_no_more_than_its_queue(source: s
         await asyncio.sleep(0)
     # One is asked, four wait, and one more was captured and waits for room.
     assert running.counters.captured <= 6
-    node.front.open(20)
+    node.answerer.open(20)
     await asyncio.wait_for(life, LIMIT)
-    assert node.front.asked == list(range(20))
+    assert node.answerer.asked == list(range(20))
     assert running.counters.dropped == 0
     assert running.counters.answered == 20
 
@@ -129,39 +128,39 @@ async def test_no_more_are_in_flight_than_allowed(source: str) -> None:
     life = asyncio.create_task(running.run(asyncio.Event()))
     for _ in range(200):
         await asyncio.sleep(0)
-    assert len(node.front.asked) == 3
-    node.front.open(1)
-    await settled(lambda: len(node.front.asked) == 4)
-    node.front.open(20)
+    assert len(node.answerer.asked) == 3
+    node.answerer.open(1)
+    await settled(lambda: len(node.answerer.asked) == 4)
+    node.answerer.open(20)
     await asyncio.wait_for(life, LIMIT)
-    assert sorted(node.front.asked) == list(range(20))
+    assert sorted(node.answerer.asked) == list(range(20))
 
 
 async def test_each_answer_reaches_the_sink_failed_or_not(source: str) -> None:
     node = FakeNode()
-    node.front.status = Status.UNAVAILABLE
-    node.front.open(20)
+    node.answerer.status = Status.UNAVAILABLE
+    node.answerer.open(20)
     running = edge(node, source, on_full="block")
     await asyncio.wait_for(running.run(asyncio.Event()), LIMIT)
     assert [line["sequence"] for line in node.link.lines] == list(range(20))
     assert {line["status"] for line in node.link.lines} == {"UNAVAILABLE"}
     assert all(line["error"] == "no" and "outputs" not in line for line in node.link.lines)
     assert (running.counters.answered, running.counters.failed) == (0, 20)
-    assert node.extra["edge"]["failed"] == 20
+    assert running.counters.status()["edge"]["failed"] == 20
 
 
 async def test_a_sink_that_cannot_be_reached_stops_no_capture(source: str) -> None:
     node = FakeNode()
     node.link.cut = True
-    node.front.open(20)
+    node.answerer.open(20)
     running = edge(node, source, on_full="block")
     await asyncio.wait_for(running.run(asyncio.Event()), LIMIT)
     assert (running.counters.answered, running.counters.degraded) == (20, 20)
 
 
-async def test_stop_ends_an_endless_source_without_waiting_out_a_budget(source: str) -> None:
+async def test_stop_ends_an_endless_source_long_before_a_budget_ends(source: str) -> None:
     node = FakeNode()
-    node.front.open(1_000_000)
+    node.answerer.open(1_000_000)
     stop = asyncio.Event()
     running = edge(node, source, count=0, budget=1000.0)
     life = asyncio.create_task(running.run(stop))

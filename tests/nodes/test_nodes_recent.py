@@ -1,10 +1,9 @@
-"""Ids are remembered for a while: what nobody waits for any more is not computed."""
+"""Cancelled ids are remembered for a while, so that no run is spent on them."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-
 from nodes.stage.recent import MOST, REMEMBERED, Recent
 
 

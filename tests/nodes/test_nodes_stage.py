@@ -8,11 +8,11 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import nodes.stage.outbox
 import numpy as np
 import pytest
 from stage_bench import LIMIT, POISON, Bench, FakeDelivery, FakeModel
 
-import nodes.stage.outbox
 from shards.errors import RunError
 from swarm.errors import NotConnected, ResourceExhausted, Status, SwarmError, Unavailable
 from swarm.flow.batching import BatchLimit

@@ -16,7 +16,14 @@ from typing import Any
 import pytest
 
 from nodes.local import supervisor as module
-from nodes.local.supervisor import BACKOFF, STABLE_AFTER, NodeProcess, Supervisor
+from nodes.local.supervisor import (
+    FIRST_PAUSE,
+    LONGEST_PAUSE,
+    POLL_EVERY,
+    STABLE_AFTER,
+    NodeProcess,
+    Supervisor,
+)
 
 
 class World:
@@ -31,7 +38,7 @@ class World:
 
     async def one_ends(self, pids: list[int], seconds: float) -> None:
         """As on a kernel that does not tell."""
-        self.now += min(seconds, module.POLL)
+        self.now += min(seconds, POLL_EVERY)
         if self.now >= self.until:
             raise asyncio.CancelledError
 
@@ -80,29 +87,32 @@ def pauses(starts: list[float], lifetime: float) -> list[float]:
 async def test_a_node_that_keeps_dying_starts_again_ever_later_up_to_a_limit(
     world: World,
 ) -> None:
-    first, longest = BACKOFF
     deaths: list[Any] = []
     supervisor = Supervisor(on_exit=lambda node, code: deaths.append(code))
     dying = supervisor.add(node(world, 0.0))
     await watch(world, supervisor, 120.0)
     waited = pauses(dying.starts, 0.0)  # type: ignore[attr-defined]
-    expected = [min(longest, first * 2**attempt) for attempt in range(len(waited))]
+    expected = [min(LONGEST_PAUSE, FIRST_PAUSE * 2**attempt) for attempt in range(len(waited))]
     assert len(waited) > 8
-    assert waited == pytest.approx(expected, abs=3 * module.POLL)
+    assert waited == pytest.approx(expected, abs=3 * POLL_EVERY)
     assert dying.restarts == len(waited)
     assert set(deaths) == {1}
     assert len(deaths) - dying.restarts in (0, 1), "each death is told once"
 
 
 async def test_a_node_that_lived_long_is_not_punished_for_old_deaths(world: World) -> None:
-    lifetime = STABLE_AFTER + 1.0
     supervisor = Supervisor()
-    steady = supervisor.add(node(world, lifetime))
-    steady.failures = 9
+    steady = node(world, 0.0)
+    supervisor.add(steady)
+    await watch(world, supervisor, 60.0)
+    assert steady.failures > 5
+    steady.lifetime = STABLE_AFTER + 1.0
+    steady.starts.clear()
+    steady.start()
     await watch(world, supervisor, 40.0)
-    waited = pauses(steady.starts, lifetime)  # type: ignore[attr-defined]
+    waited = pauses(steady.starts, steady.lifetime)
     assert len(waited) == 3
-    assert waited == pytest.approx([BACKOFF[0]] * 3, abs=3 * module.POLL)
+    assert waited == pytest.approx([FIRST_PAUSE] * 3, abs=3 * POLL_EVERY)
 
 
 async def test_a_node_that_lives_is_left_alone_and_one_not_wanted_stays_dead(
@@ -124,7 +134,7 @@ async def test_one_nodes_backoff_does_not_hold_up_another(world: World) -> None:
     supervisor.add(fine)
     await watch(world, supervisor, 60.0)
     assert pauses(fine.starts, fine.lifetime) == pytest.approx(
-        [BACKOFF[0]] * (len(fine.starts) - 1), abs=3 * module.POLL
+        [FIRST_PAUSE] * (len(fine.starts) - 1), abs=3 * POLL_EVERY
     )
     assert len(fine.starts) == 6
 

@@ -44,6 +44,11 @@ def make(
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
 
 
+def floats(*shape: int, seed: int = 3) -> np.ndarray:
+    """Standard normal FP32 values, equal for equal seeds."""
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
 def weights(seed: int = 0, **shapes: Sequence[int]) -> dict[str, np.ndarray]:
     """He-scaled: activations neither die out nor blow up, so that a wrong split shows."""
     rng = np.random.default_rng(seed)
@@ -57,6 +62,7 @@ def he(rng: np.random.Generator, shape: Sequence[int]) -> np.ndarray:
 
 
 def whole(model: bytes, feeds: Arrays, level: str = "basic") -> dict[str, np.ndarray]:
+    """The outputs of the unsplit model."""
     session = make_session(model, level=level)  # type: ignore[arg-type]
     names = [out.name for out in session.get_outputs()]
     return dict(zip(names, session.run(names, dict(feeds)), strict=True))
@@ -65,7 +71,10 @@ def whole(model: bytes, feeds: Arrays, level: str = "basic") -> dict[str, np.nda
 def chained(
     result: SplitResult, feeds: Arrays, level: str = "basic", *, bare: bool = False
 ) -> dict[str, np.ndarray]:
-    """Load every stage as a device does, and hand the tensors on. `bare`: no test, no warming."""
+    """Load every stage as a device does, and pass the tensors on.
+
+    `bare` leaves out the self-test and the warm-up.
+    """
     manifest = Manifest.from_json(result.manifest.to_json())
     tensors: dict[str, np.ndarray] = dict(feeds)
     for shard in manifest.shards:
@@ -88,6 +97,7 @@ def chained(
 
 
 def same(expected: Arrays, got: Arrays) -> None:
+    """Assert that two results are equal to the bit, in names, order, types and values."""
     assert list(expected) == list(got)
     for name, array in expected.items():
         assert got[name].dtype == array.dtype
@@ -95,7 +105,7 @@ def same(expected: Arrays, got: Arrays) -> None:
 
 
 def proves_exact(model: ModelProto | bytes, result: SplitResult, feeds: Arrays) -> None:
-    """Bit-exact at BASIC, 1e-5 relative at full optimisation, and not by being constant."""
+    """Assert that shards equal the whole: bit-exact at BASIC, 1e-5 relative at the best level."""
     data = model if isinstance(model, bytes) else model.SerializeToString()
     expected = whole(data, feeds)
     same(expected, chained(result, feeds))

@@ -10,6 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from shard_graphs import (
     chained,
+    floats,
     make,
     mlp,
     node,
@@ -27,10 +28,6 @@ from shards.split.split import split
 
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
 NAMES = sorted(path.stem.removeprefix("light_") for path in LIGHT.glob("*.onnx"))
-
-
-def floats(*shape: int, seed: int = 7) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
 def test_the_real_graphs_are_all_here() -> None:
@@ -315,7 +312,7 @@ def test_local_functions_are_inlined() -> None:
     proves_exact(model, result, {"x": floats(2, 8)})
 
 
-def test_the_same_model_gives_the_same_shards() -> None:
+def test_equal_models_give_equal_shards() -> None:
     data = mlp().SerializeToString()
     first, second = (split(data, name="m", cuts=["r1", "r3"]) for _ in range(2))
     assert first.files == second.files

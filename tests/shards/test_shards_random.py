@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from onnx import ModelProto
 from shard_graphs import he, make, node, same, value, whole
 
-from shards.graph.extract import extract, flow
 from shards.graph.fuse import fuse
 from shards.graph.graph import Graph
-from shards.graph.infer import infer
+from shards.graph.layer_range import extract, layer_range
+from shards.graph.source import normalize
+from shards.graph.tensor_types import infer_types
 from shards.split.balance import balance
 from shards.split.check import check_split
 from shards.split.profile import run_chain
-from shards.split.source import normalize
 
 UNARY = ("Relu", "Tanh", "Sigmoid", "Neg", "Identity", "Softplus")
 BINARY = ("Add", "Mul", "Sub", "Max")
@@ -64,7 +64,7 @@ def dags(draw: st.DrawFn) -> ModelProto:
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_any_graph_cut_anywhere_computes_the_same(data: st.DataObject) -> None:
+def test_any_graph_cut_anywhere_computes_what_the_whole_computes(data: st.DataObject) -> None:
     model = normalize(data.draw(dags()))
     ordered = Graph.of(model)
     del model.graph.node[:]
@@ -74,9 +74,9 @@ def test_any_graph_cut_anywhere_computes_the_same(data: st.DataObject) -> None:
     positions = st.integers(0, len(graph))
     cuts = sorted(data.draw(st.lists(positions, max_size=4)))
     bounds = [0, *cuts, len(graph)]
-    types = infer(graph)
+    types = infer_types(graph)
     flows = [
-        flow(graph, a, b, first=i == 0, last=i == len(bounds) - 2)
+        layer_range(graph, a, b, first=i == 0, last=i == len(bounds) - 2)
         for i, (a, b) in enumerate(pairwise(bounds))
     ]
     parts = [(part, extract(graph, part, types)) for part in flows]
@@ -89,7 +89,7 @@ def test_any_graph_cut_anywhere_computes_the_same(data: st.DataObject) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(dags())
-def test_a_live_set_is_all_that_the_rest_needs_and_nothing_else(model: ModelProto) -> None:
+def test_the_live_tensors_are_exactly_those_that_later_layers_need(model: ModelProto) -> None:
     graph = Graph.of(normalize(model))
     for position in range(1, len(graph) + 1):
         before = {name for each in graph.nodes[:position] for name in each.output} | {*graph.inputs}

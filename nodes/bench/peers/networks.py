@@ -1,8 +1,8 @@
-"""The two small convolutional networks of the peer benchmark, written with ``onnx.helper``.
+"""The two small convolutional networks of `swarm bench peers`, written with ``onnx.helper``.
 
 Each network is a list of stages; each stage is a list of layers. The weights come from a seeded
-generator, so every machine builds the same files. ``build`` also runs the network *unsplit* once,
-which gives the outputs that every contender's chain is compared with.
+generator, so every machine builds the same files. ``build_workload`` also runs the *unsplit*
+network once, for the outputs that every contender's answers are compared with.
 """
 
 from __future__ import annotations
@@ -15,6 +15,10 @@ from typing import Any, Literal
 import numpy as np
 
 Kind = Literal["tiny", "large"]
+KINDS: tuple[Kind, ...] = ("tiny", "large")
+
+
+SEED = 7  # of the weights and the input
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ class Network:
     in_flight: int
 
 
-NETWORKS: dict[str, Network] = {
+NETWORKS: dict[Kind, Network] = {
     # Features between stages: 16 x 8 x 8 FP32 = 4 KiB.
     "tiny": Network((1, 3, 16, 16), ((Conv(16, 2),), (Conv(16),), (Conv(32, 2), Head())), 16),
     # Features between stages: 32 x 80 x 80 FP32 = 0.8 MB, then 64 x 80 x 80 FP32 = 1.6 MB.
@@ -63,7 +67,7 @@ class _Graph:
         self.name = name
 
     def add(self, layer: Conv | Head, prefix: str, weights: dict[str, np.ndarray]) -> None:
-        """Append one layer; its arrays are ``weights[prefix + ".weight"]`` and ``.bias``."""
+        """Append one layer; its arrays are ``prefix.weight`` and ``prefix.bias`` of ``weights``."""
         from onnx import helper, numpy_helper
 
         for suffix in ("weight", "bias"):
@@ -111,17 +115,16 @@ class _Graph:
         return model
 
 
-def build(directory: Path, kind: Kind, seed: int = 7) -> None:
-    """Write ``stage-1.onnx`` ... ``stage-n.onnx``, ``input.npz``, ``expected.npz``, ``meta.json``.
+def build_workload(directory: Path, kind: Kind) -> None:
+    """Write a workload directory, see ``nodes.bench.contenders.workload``.
 
-    ``expected.npz`` comes from the unsplit network, so a chain is compared with something that no
-    chain computed.
+    ``expected.npz`` comes from the unsplit network: no chain of stages computed it.
     """
     import onnx
     import onnxruntime
 
     network = NETWORKS[kind]
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(SEED)
     weights = _weights(network, random)
     directory.mkdir(parents=True, exist_ok=True)
     whole = _Graph(network.input_shape, "image")

@@ -1,7 +1,8 @@
-"""Running the contenders side by side: interleaved rounds, one client process at a time.
+"""Measuring entrants in interleaved rounds, one client process at a time.
 
-Rounds go A B C, A B C, ... so that whatever slows the machine for a while slows all of them. Every
-measurement is a fresh client process that ends, with everything it started, before the next.
+Rounds go A B C, A B C, … so that whatever slows the machine for a while slows all of them. Every
+measurement is a fresh client process, which ends with everything that it started before the next
+one begins.
 """
 
 from __future__ import annotations
@@ -11,23 +12,22 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from nodes.bench.peers.base import Contender
-from nodes.bench.peers.contenders import CONTENDERS, FLOOR
-from nodes.bench.peers.measure import LOADS, Load, Row, measure
-from nodes.bench.peers.processes import descendants, kill
-from nodes.bench.peers.report import document
-from nodes.bench.peers.workload import KINDS, Workload, build
-
-REPOSITORY = Path(__file__).resolve().parents[3]
-"""What goes on ``PYTHONPATH`` of the clients: they need this package, not its dependencies."""
+from nodes.bench.contenders.catalogue import FLOOR
+from nodes.bench.contenders.processes import REPOSITORY, descendants, kill
+from nodes.bench.contenders.workload import Workload
+from nodes.bench.peers.measure import LOAD_BY_KIND, Load, Row
+from nodes.bench.peers.networks import KINDS, Kind, build_workload
+from nodes.bench.peers.summary import document
 
 RUN_TIMEOUT = 300.0
 """Seconds for one contender, one workload, one round, from start to stop."""
+CLIENT_END_TIMEOUT = 15.0
+"""Seconds in which a client that is told to end takes its processes down."""
 
 
 @dataclass(frozen=True)
@@ -42,18 +42,10 @@ class Entrant:
     python: Path
 
 
-def peers(python: Path, names: Iterable[str] | None = None) -> list[Entrant]:
-    """The named contenders (all by default), run by ``python``; ``KeyError`` on an unknown one."""
-    chosen = list(CONTENDERS if names is None else names)
-    unknown = [name for name in chosen if name not in CONTENDERS]
-    if unknown:
-        raise KeyError(f"no contender {', '.join(unknown)}; known: {', '.join(CONTENDERS)}")
-    return [Entrant(name, name, python) for name in chosen]
-
-
 def run_client(entrant: Entrant, directory: Path, load: Load, timeout: float = RUN_TIMEOUT) -> Row:
-    """One measurement in a client process; it is killed with its descendants after ``timeout``."""
-    command = [str(entrant.python), "-m", "nodes.bench.peers.worker", entrant.target]
+    """One measurement in a client process, which is killed with its descendants after ``timeout``
+    seconds."""
+    command = [str(entrant.python), "-m", "nodes.bench.peers.client", entrant.target]
     command += [str(directory), json.dumps(asdict(load))]
     paths = [str(REPOSITORY), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
@@ -74,7 +66,7 @@ def run_client(entrant: Entrant, directory: Path, load: Load, timeout: float = R
                 tree = descendants(client.pid)
                 client.terminate()
                 try:
-                    client.wait(15)
+                    client.wait(CLIENT_END_TIMEOUT)
                 except subprocess.TimeoutExpired:
                     tree = [*tree, *descendants(client.pid)]
                     client.kill()
@@ -92,62 +84,39 @@ def run_client(entrant: Entrant, directory: Path, load: Load, timeout: float = R
     return row
 
 
-def run_object(make: Callable[[Workload, Path], Contender], directory: Path, load: Load) -> Row:
-    """One measurement of a contender that lives in this process.
-
-    Processes of the caller's own are counted too: prefer an :class:`Entrant`.
-    """
-    workload = Workload.load(directory)
-    with tempfile.TemporaryDirectory(prefix="peer-") as scratch:
-        return measure(make(workload, Path(scratch)), workload, load)
-
-
 def run_peers(
     entrants: Sequence[Entrant],
     *,
-    objects: Mapping[str, Callable[[Workload, Path], Contender]] | None = None,
-    kinds: Sequence[str] = KINDS,
-    directories: Mapping[str, Path] | None = None,
+    kinds: Sequence[Kind] = KINDS,
     rounds: int = 3,
-    loads: Mapping[str, Load] | None = None,
-    timeout: float = RUN_TIMEOUT,
-    on_row: Callable[[Row], None] | None = None,
+    loads: Mapping[str, Load] = LOAD_BY_KIND,
+    on_row: Callable[[Row], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Measure every entrant ``rounds`` times on every workload; returns the JSON document.
 
-    ``objects`` are extra contenders by name, made in this process. ``directories`` gives
-    ready-made workloads by kind; the others are built. ``on_row`` sees each row as it comes. A
-    contender that is unavailable is not asked again.
+    The floor takes part in any case. ``on_row`` sees each row as it comes. A contender that is
+    unavailable is not asked again for the same workload.
     """
     rows: list[Row] = []
-    objects = objects or {}
     if not any(entrant.name == FLOOR for entrant in entrants):
         python = entrants[0].python if entrants else Path(sys.executable)
         entrants = [Entrant(FLOOR, FLOOR, python), *entrants]
     with tempfile.TemporaryDirectory(prefix="peers-") as root:
-        workloads = {}
-        for kind in kinds:
-            directory = (directories or {}).get(kind)
-            if directory is None:
-                directory = Path(root) / kind
-                build(directory, "tiny" if kind == "tiny" else "large")
-            workloads[kind] = Workload.load(directory)
+        workloads: dict[str, Workload] = {}
+        for network in kinds:
+            directory = Path(root) / network
+            build_workload(directory, network)
+            workloads[network] = Workload.load(directory)
         for kind, workload in workloads.items():
-            load = (loads or {}).get(kind) or LOADS.get(kind, Load())
-            gone: set[str] = set()
+            unavailable: set[str] = set()
             for number in range(1, rounds + 1):
-                for name in [*(e.name for e in entrants), *objects]:
-                    if name in gone:
+                for entrant in entrants:
+                    if entrant.name in unavailable:
                         continue
-                    if name in objects:
-                        row = run_object(objects[name], workload.directory, load)
-                    else:
-                        entrant = next(e for e in entrants if e.name == name)
-                        row = run_client(entrant, workload.directory, load, timeout)
-                    row = {"contender": name, "workload": kind, "round": number, **row}
+                    row = run_client(entrant, workload.directory, loads[kind])
+                    row = {"contender": entrant.name, "workload": kind, "round": number, **row}
                     if row["status"] == "unavailable":
-                        gone.add(name)
+                        unavailable.add(entrant.name)
                     rows.append(row)
-                    if on_row is not None:
-                        on_row(row)
+                    on_row(row)
         return document(rows, workloads, rounds)

@@ -22,7 +22,7 @@ from math import inf
 from typing import NamedTuple
 
 from swarm.flow.backoff import Backoff
-from swarm.flow.usual import Usual
+from swarm.flow.latency import Usual
 
 # Seconds of patience beside the runs. A killed process keeps its sockets until its memory is freed,
 # and its lane would give it the message again, for an ack_wait. Measured: with 1 ms that happened
@@ -141,8 +141,9 @@ class HandoverPolicy:
 
     # --- events -----------------------------------------------------------------------
 
-    def handed(self, key: str, peer: str, run: float, now: float, together: bool) -> None:
-        """A parcel was handed over. together: with others, in one burst."""
+    def handed(self, key: str, peer: str, run: float, now: float, together: bool) -> float:
+        """A parcel was handed over. together: with others, in one burst. The time at which it is to
+        be looked at."""
         before = self._stored_lately(now)
         runs = len(self._kept) + self._stages_behind + before
         usual = self._word.seconds + max(LEAST_PATIENCE, USUAL_DEVIATIONS * self._word.deviation)
@@ -151,12 +152,13 @@ class HandoverPolicy:
             self._crowded_until = now + CROWDED_FOR
         if now < self._crowded_until:
             patience = max(patience, self._crowded_patience)
-        # A parcel that is given up as soon as that anyway is not asked for. On a loaded machine many
-        # event loops are silent for longer than a short run, and live.
+        # A parcel that is given up as soon as that anyway is not asked for. On a loaded machine
+        # many event loops are silent for longer than a short run, and live.
         asked = patience > self._crowded_patience
         quiet = max(SILENT_LEAST, self._silent_runs * run) if asked else inf
         self._kept[key] = _Kept(peer, now, now + min(MOST_PATIENCE, patience), quiet)
         self._peer(peer, now).held += 1
+        return self.due(key)
 
     def stored(self, now: float) -> None:
         """A parcel went to the lane instead: it is before the next one."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from real_server import Links
 
-from swarm.errors import SwarmError
+from swarm.errors import SwarmError, Unavailable
 from swarm.lanes import (
     Lane,
     LaneMessage,
@@ -33,31 +33,48 @@ class Bench:
         self.url = url
         self.options = options
         self.provisioned = 0
-        self._tasks: list[asyncio.Task[None]] = []
+        self.provision_fails = 0  # so many times from now on
+        self._tasks: dict[Lane, asyncio.Task[None]] = {}
 
-    async def lane(self, **kwargs: Any) -> tuple[Lane, list[LaneMessage]]:
-        """A running lane on a link of its own, and what it delivers."""
+    async def lane(self, ack: bool = False, **kwargs: Any) -> tuple[Lane, list[LaneMessage]]:
+        """A running lane on a link of its own, and the messages that it delivers.
+
+        ack: settle each message as it comes.
+        """
         link = await self.links.connect(self.url)
         got: list[LaneMessage] = []
 
         async def provision() -> None:
+            if self.provision_fails:
+                self.provision_fails -= 1
+                raise Unavailable("not yet")
             self.provisioned += 1
             await ensure_lanes(link, SUBJECTS, "m", "1", self.options)
 
+        def delivered(message: LaneMessage) -> None:
+            got.append(message)
+            if ack:
+                message.ack()
+
         config = consumer_config(SUBJECTS, "m", "1", 1, self.options)
-        lane = Lane(link, STREAM, config, provision, got.append, **kwargs)
-        self._tasks.append(asyncio.get_running_loop().create_task(lane.run()))
+        lane = Lane(link, STREAM, config, provision, delivered, **kwargs)
+        self._tasks[lane] = asyncio.get_running_loop().create_task(lane.run())
         await lane.ready(5.0)
         await link.flush()  # the pull is parked now
         return lane, got
+
+    async def end(self, lane: Lane) -> None:
+        """Drain a lane, and wait until its run is over."""
+        await lane.drain()
+        await asyncio.wait_for(self._tasks[lane], 5.0)
 
     async def sender(self) -> Sender:
         return Sender(await self.links.connect(self.url))
 
     async def close(self) -> None:
-        for task in self._tasks:
+        for task in self._tasks.values():
             task.cancel()
-        results = await asyncio.gather(*self._tasks, return_exceptions=True)
+        results = await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         failures = [r for r in results if isinstance(r, Exception)]
         assert not failures, f"a lane ended by an exception: {failures}"
 
@@ -89,8 +106,12 @@ class Sender:
 
     async def emptied(self) -> bool:
         """Whether the lane is empty soon: the server settles acks behind its answers to pings."""
+        return await self.comes_down_to(0)
+
+    async def comes_down_to(self, count: int) -> bool:
+        """Whether the stream soon holds `count` messages: all acks of the others have arrived."""
         for _ in range(500):
-            if await self.stored() == 0:
+            if await self.stored() == count:
                 return True
             await asyncio.sleep(0.01)
         return False

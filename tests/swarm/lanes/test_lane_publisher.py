@@ -7,8 +7,8 @@ import os
 import signal
 
 import pytest
-from lane_tools import STREAM, SUBJECT, Bench, bodies
-from real_server import eventually, hang, resume
+from lane_tools import STREAM, SUBJECT, Bench, Sender, bodies
+from real_server import cut, eventually, hang, resume
 
 from swarm.errors import (
     ApiError,
@@ -35,7 +35,7 @@ async def test_what_is_stored_is_reported_with_its_number(bench: Bench) -> None:
         sender.send(str(number))
     await eventually(lambda: sender.settled(10))
     assert list(sender.outcomes.values()) == [[(None, n)] for n in range(1, 11)]
-    assert sender.link._replies == {}
+    assert sender.link.open_replies == 0
 
 
 async def test_a_full_lane_refuses_at_once_and_takes_more_when_there_is_room(
@@ -113,7 +113,7 @@ async def test_a_lost_connection_fails_what_waits_exactly_once(
         ((error, _),) = sender.outcomes[str(number)]
         assert isinstance(error, NotConnected)
     assert sender.outcomes["late"] == []
-    assert sender.link._replies == {}
+    assert sender.link.open_replies == 0
 
 
 async def test_a_missing_ack_is_reported_after_the_timeout_and_a_late_one_is_ignored(
@@ -137,7 +137,7 @@ async def test_a_missing_ack_is_reported_after_the_timeout_and_a_late_one_is_ign
         assert "PubAck" in str(error)
     sender.send("c")  # and the next one is none the worse
     await eventually(lambda: sender.outcomes["c"] == [(None, 3)])
-    assert sender.link._replies == {}
+    assert sender.link.open_replies == 0
 
 
 async def test_a_callback_that_raises_does_not_cost_another_its_outcome(
@@ -166,8 +166,8 @@ async def test_a_callback_that_raises_does_not_cost_another_its_outcome(
         for number in range(3):
             sender.publisher.publish(SUBJECT, [b""], f"lost-{number}", fail)
             sender.send(f"lost-{number}")
-        sender.publisher._down()
-        assert (calls, sender.settled(7)) == (6, True)
+        cut(sender.link)
+        await eventually(lambda: sender.settled(7) and calls == 6)
     finally:
         resume(server)
 
@@ -176,7 +176,9 @@ async def test_closing_a_publisher_reports_what_was_not_acknowledged(
     server: EmbeddedServer, bench: Bench
 ) -> None:
     await bench.lane()
-    sender = await bench.sender()
+    link = await bench.links.connect(bench.url)
+    before = list(link.on_down)
+    sender = Sender(link)
     await hang(server)
     try:
         sender.send("x")
@@ -187,8 +189,8 @@ async def test_closing_a_publisher_reports_what_was_not_acknowledged(
         assert len(sender.outcomes["x"]) == 1
     finally:
         resume(server)
-    assert sender.link._replies == {}
-    assert sender.publisher._down not in sender.link.on_down
+    assert sender.link.open_replies == 0
+    assert link.on_down == before, "nothing of it is called any more"
 
 
 async def test_a_message_above_max_payload_is_refused_here_and_leaves_nothing_behind(
@@ -198,7 +200,7 @@ async def test_a_message_above_max_payload_is_refused_here_and_leaves_nothing_be
     with pytest.raises(ResourceExhausted):
         sender.send("x", b"x" * (server.max_payload + 1))
     assert sender.outcomes["x"] == []
-    assert sender.link._replies == {}
+    assert sender.link.open_replies == 0
 
 
 async def test_a_forged_acknowledgement_is_an_error_and_still_comes_once(bench: Bench) -> None:

@@ -7,7 +7,7 @@ import time
 
 import pytest
 from lane_tools import CONSUMER, STREAM, Bench, bodies
-from real_server import eventually
+from real_server import cut, eventually
 
 from swarm.link import jetstream
 from swarm.priorities import STANDBY
@@ -31,7 +31,7 @@ async def test_after_a_restart_that_lost_the_streams_the_lane_makes_them_anew(
     await server.start()
     await sender.link.ready(5.0)
     await eventually(lambda: bench.provisioned == 2)
-    await eventually(lambda: bool(lane._asked))
+    await eventually(lambda: lane.asked > 0)
     sender.send("after")
     await eventually(lambda: len(got) == 2)
     assert bytes(got[1].data) == b"after"
@@ -55,7 +55,7 @@ async def test_a_lane_outlives_a_connection_that_is_cut_and_loses_nothing(bench:
         sender.send(str(number))
     await eventually(lambda: len(got) == 2)
     held = list(got)
-    lane.link._abort()
+    cut(lane.link)
     await eventually(lambda: lane.link.reconnects == 1 and lane.link.connected)
     for delivery in held:
         delivery.ack()  # came over the old connection: by now the lane's again
@@ -109,37 +109,19 @@ async def test_a_lane_waits_for_a_server_whose_jetstream_fails_and_then_serves(
     server: EmbeddedServer, bench: Bench
 ) -> None:
     lane, got = await bench.lane()
-    failures = 0
-    original = lane._provision
-
-    async def fail_twice() -> None:
-        nonlocal failures
-        failures += 1
-        if failures <= 2:
-            raise jetstream.Unavailable("not yet")
-        await original()
-
-    lane._provision = fail_twice
+    bench.provision_fails = 2
     sender = await bench.sender()
     await jetstream.call(sender.link, api("STREAM.DELETE", STREAM))
-    await eventually(lambda: failures == 3)
-    await eventually(lambda: bool(lane._asked))
+    await eventually(lambda: bench.provisioned == 2)
+    await eventually(lambda: lane.asked > 0)
     sender.send("x")
     await eventually(lambda: bodies(got) == [b"x"])
 
 
 async def test_two_lanes_share_the_work_and_every_message_is_done_once(bench: Bench) -> None:
-    one, first = await bench.lane(credit=2)
-    two, second = await bench.lane(credit=2)
+    _, first = await bench.lane(credit=2, ack=True)
+    _, second = await bench.lane(credit=2, ack=True)
     _, spare = await bench.lane(credit=2, priority=STANDBY)
-    for lane, got in ((one, first), (two, second)):
-        deliver = got.append
-
-        def done(delivery, keep=deliver) -> None:
-            keep(delivery)
-            delivery.ack()
-
-        lane._on_message = done
     sender = await bench.sender()
     for number in range(200):
         while True:
@@ -170,4 +152,4 @@ async def test_an_idle_lane_asks_once_for_all_that_it_may_hold(bench: Bench) -> 
     pulls.clear()
     await eventually(lambda: len(pulls) == 2, within=10.0)
     assert all(b'"batch": 4' in pull for pull in pulls)
-    assert len(lane._asked) == 4
+    assert lane.asked == 4

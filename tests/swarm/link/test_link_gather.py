@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import socket
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from swarm.link import Link, LinkOptions
-from swarm.link.gather import LONGEST, Gather
+from swarm.link.gather import LONGEST_BURST, Gather
 
 
 class Transport:
@@ -47,8 +45,17 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 Pair = tuple[socket.socket, socket.socket]
 
 
-def over(transport: Transport) -> Gather:
-    gather = Gather()
+class Clock:
+    """Time stands still until a test moves it."""
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def over(transport: Transport, clock: Clock | None = None) -> Gather:
+    gather = Gather(clock or Clock())
     gather.reset(transport)  # type: ignore[arg-type]
     return gather
 
@@ -59,7 +66,6 @@ def test_what_is_written_is_sent_at_once_and_a_burst_together(pair: Pair) -> Non
     gather.write(b"now")
     assert pair[1].recv(100) == b"now"
     gather.begin()
-    gather._since = math.inf  # however long this takes
     gather.write(b"one ")
     gather.write(b"burst")
     with pytest.raises(BlockingIOError):
@@ -75,7 +81,6 @@ async def test_what_the_tasks_of_a_burst_write_goes_together_too(pair: Pair) -> 
     before: list[bytes] = [b"first ", b"second "]
     gather.before.append(lambda: gather.write(before.pop(0)) if before else None)
     gather.begin(2)
-    gather._since = math.inf  # however long this takes
     gather.write(b"read ")
     gather.end()
     assert pair[1].recv(100) == b"read first ", "what is gathered elsewhere is written before"
@@ -111,21 +116,22 @@ async def test_bursts_that_overlap_go_together(pair: Pair, second: int) -> None:
 
 
 async def test_nothing_waits_for_what_the_tasks_of_a_burst_compute(pair: Pair) -> None:
-    gather = over(Transport(pair[0]))
+    clock = Clock()
+    gather = over(Transport(pair[0]), clock)
     elsewhere: list[str] = []
     gather.before.append(lambda: elsewhere.append("sent"))
     gather.begin(2)
     gather.end()
     assert elsewhere == ["sent"]
-    gather._since = math.inf
     gather.write(b"first")
-    gather._since = time.monotonic() - LONGEST
+    clock.now += 0.9 * LONGEST_BURST
     with pytest.raises(BlockingIOError):
         pair[1].recv(100)
+    clock.now += 0.2 * LONGEST_BURST
     gather.write(b" second")
     assert pair[1].recv(100) == b"first second"
     assert elsewhere == ["sent"] * 2
-    gather._since = time.monotonic() - 2 * LONGEST
+    clock.now += 2 * LONGEST_BURST
     gather.gathered()
     assert elsewhere == ["sent"] * 3
     await asyncio.sleep(0)

@@ -122,7 +122,7 @@ async def test_a_flush_under_way_fails_when_the_connection_is_lost(
     link = await links.connect(server.url)
     await hang(server)
     flushing = asyncio.create_task(link.flush(5.0))
-    await asyncio.sleep(0.01)
+    await asyncio.sleep(0)  # it has begun
     os.kill(server.pid, signal.SIGKILL)
     with pytest.raises(NotConnected):
         await flushing
@@ -239,7 +239,7 @@ async def test_nonsense_in_mid_stream_costs_one_connection_and_no_more(
     link = await links.connect(f"nats://127.0.0.1:{port}")
     await eventually(lambda: sessions == 2 and link.connected)
     assert link.reconnects == 1
-    await asyncio.sleep(0.1)
+    await link.flush()
     assert (sessions, link.connected) == (2, True)
     await link.close()
     strange.close()
@@ -252,9 +252,12 @@ async def test_waiting_for_a_server_that_is_not_there_says_what_to_do(links: Lin
 
 
 async def test_closing_while_connecting_ends_the_link(links: Links) -> None:
+    asked = asyncio.Event()
+
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"INFO {}\r\n")
         await reader.readline()
+        asked.set()
         await asyncio.sleep(0.2)
         writer.write(b"PONG\r\n")
         await reader.read()
@@ -263,7 +266,7 @@ async def test_closing_while_connecting_ends_the_link(links: Links) -> None:
     slow = await asyncio.start_server(silent, "127.0.0.1", 0)
     port = slow.sockets[0].getsockname()[1]
     link = links.start(f"nats://127.0.0.1:{port}")
-    await asyncio.sleep(0.1)
+    await asyncio.wait_for(asked.wait(), 5.0)
     await link.close()
     await eventually(lambda: not links.running(link), within=3.0)
     assert not link.connected

@@ -279,15 +279,6 @@ def test_the_yield_of_an_adaptive_policy_reaches_the_table() -> None:
     assert isinstance(event, SafetyEvent)
 
 
-def test_removing_a_models_state_leaves_other_models_alone() -> None:
-    made = table(node("n"))
-    made.apply({"model": "letters", "serve": [{"version": "1", "share": 100}]})
-    made.remove("letters")
-    made.remove("unknown")
-    assert made.desired("letters") is None
-    assert route(made, request()).lane == ANY
-
-
 def test_versions_named_by_requests_do_not_grow_the_table_without_bound() -> None:
     made = table(node("n"))
 

@@ -55,6 +55,9 @@ class Peer:
     def done(self, claim: Any) -> bool:
         return self.reader.done(Claim.from_wire(bytes.fromhex(claim)))
 
+    def collect(self) -> int:
+        return self.ring.collect()
+
     def outstanding(self) -> int:
         return self.ring.stats.outstanding
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import swarm.shm
-from swarm.shm import Claim, ClaimError, Reader, layout
+from swarm.shm import Claim, ClaimError, Reader, slots
 from swarm.shm.claim import VERSION, checked_mesh, mesh_of, segment_name
 
 GOOD = Claim("0123456789abcdef", "swarm-m-7-0123456789abcdef", 4096, 5, 8, 2**64 - 1, 3)
@@ -45,7 +45,7 @@ def test_the_package_offers_this_and_no_more() -> None:
     length=st.integers(1, 1 << 46),
     generation=st.integers(0, (1 << 63) - 1).map(lambda number: number * 2),
     checksum=st.integers(0, (1 << 64) - 1),
-    word=st.integers(0, layout.WORDS - 1),
+    word=st.integers(0, slots.DONE_WORDS - 1),
 )
 def test_a_claim_survives_the_wire_in_small_messages_and_in_large_ones(
     offset: int, length: int, generation: int, checksum: int, word: int
@@ -82,7 +82,7 @@ def within_bounds(value: bytes) -> None:
         return
     assert 0 <= claim.offset < 1 << 47
     assert 1 <= claim.length < 1 << 47
-    assert 0 <= claim.word < layout.WORDS
+    assert 0 <= claim.word < slots.DONE_WORDS
     assert claim.offset % 64 == claim.generation % 2 == 0
     assert len(claim.host) == 16
     assert claim.segment.isascii()
@@ -106,9 +106,8 @@ def test_a_claim_opens_nothing_but_segments(segment: str) -> None:
     host = swarm.shm.host_id()
     claim = Claim.from_wire(GOOD._replace(host=host, segment=segment).to_wire())
     reader = Reader("m")
-    for use in (reader.open, reader.copy):
-        with pytest.raises(ClaimError, match="segment"):
-            use(claim)
+    with pytest.raises(ClaimError, match="segment"):
+        reader.open(claim)
     assert not reader.check(claim)
     assert not reader.done(claim)
 
@@ -128,7 +127,7 @@ def test_a_claim_of_another_version_is_refused(version: int) -> None:
 @pytest.mark.parametrize(
     "fields",
     [
-        {"word": layout.WORDS},
+        {"word": slots.DONE_WORDS},
         {"offset": 4097},
         {"offset": 1 << 47},
         {"length": 0},

@@ -137,7 +137,10 @@ def test_fields_of_a_later_minor_version_are_ignored(extra: dict[str, Any]) -> N
     assert Result.decode(changed(Result("id"), **extra)).id == "id"
     assert Request.decode(changed(Request({}), **extra)).inputs == {}
     hop = HOP | extra
-    assert Features.decode(changed(features(), hops=[hop])).hops == [hop]
+    passed_on = Features.decode(changed(features(), hops=[hop]))
+    assert passed_on.hops == [hop]
+    answered = Result.decode(b"".join(failure(passed_on, Status.INTERNAL, "no", 2, "n")))
+    assert [hop.as_doc() for hop in answered.hops] == [hop]
 
 
 WRONG: list[Any] = [None, True, 7, 1.5, "text", b"bytes", [], [1], {}, {"a": 1}]

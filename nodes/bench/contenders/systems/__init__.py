@@ -1,0 +1,1 @@
+"""One module for each contender; a module is imported only where its contender runs."""

@@ -1,0 +1,105 @@
+"""`swarm bench failover`: what each fault costs the clients that ask meanwhile.
+
+Real processes, a paced load, every answer compared with the whole model's. Three trials or fewer
+are the quick mode, with shorter stops and cuts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from nodes.bench.faults.rig import REQUEST_BUDGET, Workload, make_workload, start_rig
+from nodes.bench.faults.scenarios import SCENARIOS, Scenario
+from nodes.bench.faults.tables import misses, scenario_line, table
+from nodes.bench.faults.trials import play_scenario, scenario_entry
+from nodes.bench.report.machine import machine
+from nodes.console import err, guarded, out, print_json
+from nodes.life.process import set_up_logging
+from swarm.errors import InvalidArgument, SwarmError
+
+MOST_QUICK_TRIALS = 3  # trials up to which stops and cuts are short
+REQUESTS_PER_S = 100.0  # requests a second: the scenarios' targets hold at this rate
+
+
+def run_failover(trials: int, scenarios: Sequence[str] | None, as_json: bool) -> int:
+    """The command: play scenarios (all when None), `trials` times each.
+
+    Returns 0 only if every target was met. A scenario that cannot be played here is skipped, with
+    the reason, and fails nothing.
+    """
+    set_up_logging(False)
+    logging.getLogger("swarm").setLevel(logging.ERROR)
+
+    async def main() -> int:
+        chosen = _chosen(scenarios)
+        if trials < 1:
+            raise InvalidArgument("at least one trial")
+        with tempfile.TemporaryDirectory(prefix="failover-") as directory:
+            workload = await asyncio.to_thread(make_workload, Path(directory))
+            played: dict[str, dict[str, Any]] = {}
+            for _, group in itertools.groupby(chosen, lambda scenario: scenario.layout):
+                one_layout = list(group)
+                names = ", ".join(scenario.name for scenario in one_layout)
+                err.print(f"failover: {names} …", highlight=False)
+                played |= await _play_layout(one_layout, workload, trials)
+                for scenario in one_layout:
+                    err.print(f"failover: {scenario_line(played[scenario.name])}", highlight=False)
+        doc = {
+            "v": 1,
+            "bench": "failover",
+            "machine": machine(),
+            "trials": trials,
+            "quick": trials <= MOST_QUICK_TRIALS,
+            "requests_per_s": REQUESTS_PER_S,
+            "budget_ms": REQUEST_BUDGET * 1e3,
+            "scenarios": played,
+        }
+        if as_json:
+            print_json(doc)
+        else:
+            out.print(table(doc))
+            for line in misses(doc):
+                out.print(line, highlight=False)
+        return int(any(not entry.get("passed", True) for entry in played.values()))
+
+    return guarded(main, as_json)
+
+
+def _chosen(names: Sequence[str] | None) -> list[Scenario]:
+    unknown = [name for name in names or () if name not in SCENARIOS]
+    if unknown:
+        raise InvalidArgument(f"no scenario {', '.join(unknown)}; there are {', '.join(SCENARIOS)}")
+    chosen = [SCENARIOS[name] for name in names] if names else list(SCENARIOS.values())
+    # One mesh serves all scenarios of its layout.
+    layouts = list(dict.fromkeys(scenario.layout for scenario in chosen))
+    return sorted(chosen, key=lambda scenario: layouts.index(scenario.layout))
+
+
+async def _play_layout(
+    scenarios: Sequence[Scenario], workload: Workload, trials: int
+) -> dict[str, dict[str, Any]]:
+    """Scenarios of one layout, on one mesh. After a scenario that fails, the rest gets a new mesh;
+    no failure ends the benchmark."""
+    played: dict[str, dict[str, Any]] = {}
+    while len(played) < len(scenarios):
+        left = [s for s in scenarios if s.name not in played]
+        current = left[0]
+        if reason := current.unavailable():
+            played[current.name] = scenario_entry(current, status="skipped", reason=reason)
+            continue
+        try:
+            quick = trials <= MOST_QUICK_TRIALS
+            async with start_rig(current.layout, workload, quick) as rig:
+                for current in left:
+                    played[current.name] = await play_scenario(rig, current, trials, REQUESTS_PER_S)
+        except (SwarmError, TimeoutError) as error:
+            played[current.name] = scenario_entry(
+                current, status="failed", reason=f"{type(error).__name__}: {error}", passed=False
+            )
+    return played

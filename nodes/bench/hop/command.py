@@ -1,0 +1,17 @@
+"""`swarm bench hop`: measure, print, draw."""
+
+from __future__ import annotations
+
+from nodes.bench.hop.measure import HopPlan, measure_hop
+from nodes.bench.hop.tables import draw, show
+from nodes.bench.report.command import run_benchmark
+
+
+def run_hop(plan: HopPlan, as_json: bool = False, chart: str = "", output: str = "") -> int:
+    """The command; returns the exit code.
+
+    chart: an image file. output: a JSON file for `swarm bench compare`. Empty: not written.
+    """
+    return run_benchmark(
+        lambda progress: measure_hop(plan, progress), show, draw, as_json, chart, output
+    )

@@ -1,0 +1,1 @@
+"""`swarm bench scale`: what grows with nodes, models and clients."""

@@ -1,0 +1,1 @@
+"""`swarm bench gossip` and `swarm bench routing`: the simulations' reports, printed and drawn."""

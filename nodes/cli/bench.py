@@ -1,0 +1,230 @@
+"""`swarm bench …`: the commands and their options.
+
+A command imports its benchmark when it runs: nothing else in the programs imports `nodes.bench`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Json = Annotated[bool, typer.Option("--json", help="Machine-readable output on stdout.")]
+Chart = Annotated[str, typer.Option(help="Draw the result into this image (needs matplotlib).")]
+Output = Annotated[str, typer.Option("-o", "--output", help="Write the JSON document here.")]
+Rounds = Annotated[int, typer.Option(min=1, max=100, help="Interleaved rounds.")]
+Delivery = Annotated[str, typer.Option(help="durable (lanes) or core (nothing is stored).")]
+
+HOP_SIZES = "1KiB,4KiB,16KiB,64KiB,256KiB,1MiB,2MiB,4MiB,8MB"
+# The largest is decimal: with its header the message must fit into the 8 MiB above which
+# nats-server warns.
+
+
+def hop(
+    sizes: Annotated[str, typer.Option(help="Bytes of features, separated by commas.")] = HOP_SIZES,
+    requests: Annotated[int, typer.Option(min=1, help="In one slice of one contender.")] = 150,
+    rounds: Rounds = 5,
+    delivery: Delivery = "durable",
+    json_: Json = False,
+    chart: Chart = "",
+    output: Output = "",
+) -> None:
+    """What the mesh adds per hop, beside raw NATS chains measured in the same run."""
+    from nodes.bench.hop.command import run_hop
+    from nodes.bench.hop.measure import HopPlan
+    from nodes.bench.hop.sizes import parse_sizes
+
+    delivery = _delivery_mode(delivery)
+    try:
+        feature_bytes = parse_sizes(sizes)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--sizes") from None
+    plan = HopPlan(feature_bytes, requests, rounds, delivery)
+    raise typer.Exit(run_hop(plan, json_, chart, output))
+
+
+def throughput(
+    models: Annotated[
+        str, typer.Option(help="digits, resnet50, resnet50-small, ultraface.")
+    ] = "digits,resnet50,ultraface",
+    concurrency: Annotated[str, typer.Option(help="Requests at once.")] = "1,2,4,8,16,32,64",
+    rounds: Rounds = 3,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Length of a slice.")] = 2.0,
+    stages: Annotated[int, typer.Option(min=1, max=16, help="Processes of a pipeline.")] = 3,
+    delivery: Delivery = "durable",
+    ultraface: Annotated[str, typer.Option(help="The detector's ONNX file or folder.")] = "",
+    json_: Json = False,
+    chart: Chart = "",
+    output: Output = "",
+) -> None:
+    """What a pipeline yields, beside the same cores without a mesh."""
+    from nodes.bench.throughput.command import run_throughput
+    from nodes.bench.throughput.measure import ThroughputPlan
+    from nodes.bench.throughput.pipelines import PIPELINES
+
+    delivery = _delivery_mode(delivery)
+    names = [name for name in models.split(",") if name]
+    unknown = [name for name in names if name not in PIPELINES]
+    if unknown or not names:
+        raise typer.BadParameter(f"{unknown}: choose of {', '.join(PIPELINES)}")
+    levels = _numbers(concurrency, "--concurrency")
+    plan = ThroughputPlan(names, levels, rounds, seconds, stages, delivery, ultraface)
+    raise typer.Exit(run_throughput(plan, json_, chart, output))
+
+
+def scale(
+    nodes: Annotated[str, typer.Option(help="Nodes; empty: no such sweep.")] = "3,12,25,50,100",
+    models: Annotated[str, typer.Option(help="Models, three nodes each.")] = "1,5,10,25,50",
+    agents: Annotated[str, typer.Option(help="Clients asking at once.")] = "1,10,100,300,1000",
+    requests: Annotated[int, typer.Option(min=1, help="At each point.")] = 2000,
+    hosts: Annotated[int, typer.Option(min=1, help="Processes the nodes are spread over.")] = 2,
+    rounds: Rounds = 1,
+    json_: Json = False,
+    chart: Chart = "",
+    output: Output = "",
+) -> None:
+    """What grows with nodes, models and agents; the laws in words."""
+    from nodes.bench.scale.command import run_scale
+    from nodes.bench.scale.point import Point
+    from nodes.bench.scale.sweeps import ScalePlan
+
+    plan = ScalePlan(
+        _numbers(nodes, "--nodes") if nodes else [],
+        _numbers(models, "--models") if models else [],
+        _numbers(agents, "--agents") if agents else [],
+        rounds,
+        Point(requests=requests, hosts=hosts),
+    )
+    raise typer.Exit(run_scale(plan, json_, chart, output))
+
+
+def peers(
+    only: Annotated[str, typer.Option(help="Contenders, with commas; all when empty.")] = "",
+    rounds: Rounds = 3,
+    kinds: Annotated[str, typer.Option(help="tiny (4 KB features), large (0.8-1.6 MB).")] = (
+        "tiny,large"
+    ),
+    environment: Annotated[
+        str, typer.Option(help="Where the peers are installed; in the user's cache when empty.")
+    ] = "",
+    json_: Json = False,
+    chart: Chart = "",
+    output: Output = "",
+) -> None:
+    """The mesh beside what users would pick; installs them into an environment of their own."""
+    from nodes.bench.peers.command import run_peers_command
+
+    raise typer.Exit(
+        run_peers_command(_words(only), rounds, _words(kinds), environment, json_, chart, output)
+    )
+
+
+def compare(
+    before: Annotated[str, typer.Argument(help="A JSON document; `baseline`: the stored one.")],
+    after: Annotated[str, typer.Argument(help="Another one of the same benchmark.")],
+    fail_above: Annotated[
+        float, typer.Option(help="Exit 1 when a ratio to a floor got so many times worse.")
+    ] = 0.0,
+    all_: Annotated[bool, typer.Option("--all", help="Show what did not change, too.")] = False,
+    json_: Json = False,
+) -> None:
+    """What changed between two results, with the spread of their rounds."""
+    from nodes.bench.report.compare import BASELINE, run_compare
+
+    first = str(BASELINE) if before == "baseline" and not Path(before).exists() else before
+    raise typer.Exit(run_compare(first, after, fail_above, json_, all_))
+
+
+def regression(
+    limit: Annotated[float, typer.Option(min=0.1, help="Most of the ratio to the floor.")] = 2.0,
+    rounds: Annotated[int, typer.Option(min=1, max=20, help="The best one counts.")] = 3,
+    json_: Json = False,
+) -> None:
+    """For CI: a 4 KB hop beside raw JetStream, some seconds; exit 1 above the limit."""
+    from nodes.bench.hop.regression import run_regression
+
+    raise typer.Exit(run_regression(limit, rounds, json_))
+
+
+def gossip(
+    full: Annotated[bool, typer.Option(help="Up to 2000 nodes: some minutes.")] = False,
+    seed: Annotated[int, typer.Option(help="Of the simulation.")] = 1,
+    json_: Json = False,
+    chart: Chart = "",
+    output: Output = "",
+) -> None:
+    """What the gossip achieves, simulated: spread, traffic, crashes, splits."""
+    from nodes.bench.sim.gossip import run_gossip
+
+    raise typer.Exit(run_gossip(full, seed, json_, chart, output))
+
+
+def routing(
+    full: Annotated[bool, typer.Option(help="Ten times the requests: some minutes.")] = False,
+    seed: Annotated[int, typer.Option(help="Of the simulation.")] = 1,
+    json_: Json = False,
+    chart: Chart = "",
+    output: Output = "",
+) -> None:
+    """All routing policies in all scenarios, simulated, beside one that knows the future."""
+    from nodes.bench.sim.routing import run_routing
+
+    raise typer.Exit(run_routing(full, seed, json_, chart, output))
+
+
+def failover(
+    trials: Annotated[int, typer.Option(min=1, help="Per scenario.")] = 10,
+    scenarios: Annotated[str, typer.Option(help="Names, with commas; all when empty.")] = "",
+    json_: Json = False,
+) -> None:
+    """How long a takeover lasts and what is lost: nodes killed, hung, cut off, drained."""
+    from nodes.bench.faults.command import run_failover
+
+    raise typer.Exit(run_failover(trials, _words(scenarios) or None, json_))
+
+
+def overload(
+    seconds: Annotated[float, typer.Option(min=1, help="How long the overload lasts.")] = 30.0,
+    factor: Annotated[float, typer.Option(min=1, help="Offered load, in capacities.")] = 3.0,
+    budget: Annotated[str, typer.Option(help="Time for a request.")] = "100ms",
+    json_: Json = False,
+) -> None:
+    """Goodput, refusals and recovery at three times the capacity."""
+    from nodes.bench.overload.command import run_overload
+    from nodes.console import duration
+
+    raise typer.Exit(run_overload(seconds, factor, duration(budget), json_))
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _delivery_mode(name: str) -> str:
+    from swarm.requests.request import DELIVERY_MODES
+
+    mode = DELIVERY_MODES.get(name)
+    if mode is None:
+        raise typer.BadParameter(f"{name!r}: it is durable or fast", param_hint="--delivery")
+    return mode
+
+
+def _numbers(text: str, hint: str) -> list[int]:
+    """Positive integers, separated by commas."""
+    try:
+        values = [int(part) for part in _words(text)]
+    except ValueError:
+        values = []
+    if not values or min(values) < 1:
+        raise typer.BadParameter(f"{text!r}: numbers from 1, with commas", param_hint=hint)
+    return values
+
+
+COMMANDS = (hop, throughput, peers, scale, failover, gossip, routing, compare, regression, overload)
+
+
+def register(app: typer.Typer) -> None:
+    """Add all benchmark commands to `swarm bench`."""
+    for command in COMMANDS:
+        app.command()(command)

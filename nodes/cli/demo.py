@@ -1,0 +1,191 @@
+"""`swarm demo`: three shards, a fallback and a live edge; one kill, one takeover, one return.
+
+All parts are separate processes on loopback, and every figure is measured, none assumed.
+Each answer is compared with the whole model's, run here beside the mesh.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from rich.console import Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.text import Text
+
+from nodes.cli.demo_record import DemoRecord, summarise
+from nodes.cli.status import new_table, status_row
+from nodes.console import err, guarded, out, print_json
+from nodes.life.process import set_up_logging, stop_on_signals
+from nodes.local.mesh import LocalMesh, local_mesh, push
+from nodes.local.supervisor import NodeProcess
+from shards.runtimes.ort import OrtRuntime
+from shards.split.split import split
+from shards.zoo import digits_heldout, digits_lite_model, digits_model
+
+SINK = "demo"
+KILL_AT, RESTART_AT = 0.4, 0.6  # parts of the stream's time
+LOCAL_BANDWIDTH = 1e6  # bytes a millisecond: loopback, so that compute decides the cuts
+RETURN_WITHIN = 15.0  # seconds that the stream goes on while shard-2 is not back yet
+
+
+def run_demo(seconds: float, rate: float, as_json: bool) -> int:
+    """Exit code 0 only if every image was answered, and rightly."""
+    set_up_logging(False)
+    if as_json or not out.is_terminal:
+        logging.getLogger("swarm").setLevel(logging.WARNING)
+
+    async def main() -> int:
+        stop = stop_on_signals()
+        tell: Callable[[str], None] = err.print
+        tell("demo: splitting the digits model into three shards …")
+        record = DemoRecord(await asyncio.to_thread(_whole_model), digits_heldout()[1])
+        result = await asyncio.to_thread(
+            split,
+            digits_model(),
+            name="digits",
+            stages=3,
+            lighter=digits_lite_model(),
+            bandwidth=LOCAL_BANDWIDTH,
+        )
+        tell("demo: starting a NATS server and five node processes …")
+        async with local_mesh() as local:
+            await push(local, result.manifest.to_json(), result.files)
+            for role in ("shard-1", "shard-2", "shard-3", "fallback"):
+                local.start(role, "digits")
+            await local.ready()
+            local.mesh.link.subscribe(local.mesh.subjects.results(SINK), record.take)
+            # The restart is part of the story: the supervisor leaves it to this command.
+            victim = next(n for n in local.supervisor.nodes if n.role == "shard-2")
+            victim.wanted = False
+            edge = local.start(
+                "edge",
+                "digits",
+                *("--source", "digits", "--rate", str(rate), "--sink", SINK),
+                *("--on-full", "block", "--budget", "3000"),
+            )
+            edge.wanted = False
+            tell(f"demo: images at {rate:g} a second; shard-2 will be killed …")
+            await _story(local, record, victim, seconds, stop, as_json)
+            count = await _end_of_stream(local, edge)
+        if stop.is_set():
+            return 130
+        return _report(record, count, as_json)
+
+    return guarded(main, as_json)
+
+
+def _whole_model() -> np.ndarray:
+    """The whole model's logits for all held-out images, [n, 10]."""
+    runtime = OrtRuntime(digits_model())
+    images, _ = digits_heldout()
+    # One at a time, as the mesh runs them.
+    rows = [runtime.run({"image": images[i : i + 1]})["logits"] for i in range(len(images))]
+    runtime.close()
+    return np.concatenate(rows)
+
+
+async def _story(
+    local: LocalMesh,
+    record: DemoRecord,
+    victim: NodeProcess,
+    seconds: float,
+    stop: asyncio.Event,
+    as_json: bool,
+) -> None:
+    """Stream; kill shard-2; bring it back."""
+    await _until(lambda: record.answered > 0, 15.0, stop)
+    began = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        live = None
+        if not as_json and out.is_terminal:
+            live = stack.enter_context(Live(console=out, refresh_per_second=8))
+        while not stop.is_set():
+            now = time.monotonic()
+            part = (now - began) / seconds
+            if record.killed_at == 0.0 and part >= KILL_AT:
+                _say(record, live is None, f"shard-2 (pid {victim.pid}) gets SIGKILL")
+                record.killed(str((local.status_of(victim) or {}).get("node", "")))
+                victim.signal(signal.SIGKILL)
+            if record.restarted_at == 0.0 and part >= RESTART_AT:
+                _say(record, live is None, "shard-2 starts again")
+                record.restarted()
+                victim.start()
+                victim.wanted = True
+            if live is not None:
+                live.update(live_picture(record, local.statuses, part))
+            if part > 1 and (record.returned_at or now - began > seconds + RETURN_WITHIN):
+                break
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), 0.05)
+
+
+async def _end_of_stream(local: LocalMesh, edge: NodeProcess) -> int:
+    """Let the edge finish; returns how many images it captured, by its own last status."""
+    edge.signal(signal.SIGTERM)
+    deadline = time.monotonic() + 10.0
+    while edge.alive and time.monotonic() < deadline:  # noqa: ASYNC110
+        await asyncio.sleep(0.02)
+    await local.until(lambda: (local.status_of(edge) or {}).get("state") == "left", 1.0)
+    status = local.status_of(edge) or {}
+    return int(status.get("edge", {}).get("captured", 0))
+
+
+def _say(record: DemoRecord, aloud: bool, text: str) -> None:
+    record.story.append(text)
+    if aloud:
+        err.print(f"demo: {text}")
+
+
+async def _until(condition: Callable[[], bool], timeout: float, stop: asyncio.Event) -> None:
+    deadline = time.monotonic() + timeout
+    while not condition() and time.monotonic() < deadline and not stop.is_set():  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+
+
+def _report(record: DemoRecord, count: int, as_json: bool) -> int:
+    doc = summarise(record, count)
+    if as_json:
+        print_json(doc)
+    else:
+        out.print()
+        for key, value in doc.items():
+            out.print(f"  {key.replace('_', ' '):<28}{json.dumps(value)}", highlight=False)
+        good = doc["lost"] == 0 and doc["wrong"] == 0
+        out.print(
+            "[bold green]nothing was lost, nothing was wrong[/]"
+            if good
+            else "[bold red]something was lost or wrong[/]"
+        )
+        out.print("next: swarm up --model YOUR.onnx --stages 3")
+    complete = record.taken_over_at and record.returned_at
+    if not complete:
+        err.print("demo: the takeover or the return did not happen in time")
+    return 0 if doc["lost"] == 0 and doc["wrong"] == 0 and complete else 1
+
+
+def live_picture(record: DemoRecord, statuses: dict[str, dict[str, Any]], part: float) -> Group:
+    """The nodes, the stream's progress and its figures. part: 0 to 1, of the stream's time."""
+    table = new_table()
+    for status in sorted(statuses.values(), key=lambda s: (s["role"], s["since"])):
+        dead = status["node"] == record.old_node and record.killed_at > 0
+        row = status_row(status)
+        if dead:
+            row[2] = "[red]killed[/]"
+        table.add_row(*row)
+    doc = summarise(record, record.answered)
+    line = (
+        f"{record.answered} answered · {record.wrong} wrong · accuracy {doc['accuracy']:.3f} · "
+        f"p50 {doc['latency_p50_ms']:.2f} ms · p99 {doc['latency_p99_ms']:.2f} ms"
+    )
+    bar = ProgressBar(total=1.0, completed=min(1.0, part), width=60)
+    story = Text("\n".join(record.story[-6:]), style="yellow")
+    return Group(table, bar, Text(line, style="bold"), Text(record.last), story)

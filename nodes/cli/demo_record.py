@@ -1,0 +1,126 @@
+"""The answers that the demo has seen, and the figures that follow from them."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from swarm.link import LinkMessage
+
+TOLERANCE = 1e-4  # relative: ONNX Runtime optimises the shards and the whole model apart
+
+
+@dataclass
+class DemoRecord:
+    """expected: the whole model's logits for each image, FP32 [n, 10]; labels: digits [n].
+
+    Moments are `time.monotonic()`, 0 where they have not come.
+    """
+
+    expected: np.ndarray
+    labels: np.ndarray
+    seen: set[int] = field(default_factory=set)
+    latencies: list[float] = field(default_factory=list)  # ms
+    overheads: list[float] = field(default_factory=list)  # ms per hop
+    arrivals: list[float] = field(default_factory=list)
+    right: int = 0
+    wrong: int = 0
+    failed: int = 0
+    twice: int = 0
+    degraded: int = 0
+    killed_at: float = 0.0
+    restarted_at: float = 0.0
+    taken_over_at: float = 0.0
+    returned_at: float = 0.0
+    old_node: str = ""
+    last: str = ""
+    story: list[str] = field(default_factory=list)
+
+    @property
+    def answered(self) -> int:
+        return len(self.seen)
+
+    def killed(self, node: str) -> None:
+        """The node of shard-2 is killed now."""
+        self.old_node, self.killed_at = node, time.monotonic()
+
+    def restarted(self) -> None:
+        """Shard-2 starts again now."""
+        self.restarted_at = time.monotonic()
+
+    def take(self, message: LinkMessage) -> None:
+        """Count one line of the edge's sink: the answer to one image."""
+        now = time.monotonic()
+        line = json.loads(bytes(message.data))
+        sequence = int(line["sequence"])
+        if line["status"] != "OK":
+            self.failed += 1
+            self.story.append(f"image {sequence}: {line['status']}: {line.get('error', '')}")
+            return
+        if sequence in self.seen:
+            self.twice += 1
+            return
+        self.seen.add(sequence)
+        self.arrivals.append(now)
+        self._check(sequence, np.asarray(line["outputs"]["logits"], np.float32)[0])
+        self._time(line, now)
+        self.degraded += line["degraded"]
+
+    def _check(self, sequence: int, logits: np.ndarray) -> None:
+        index = sequence % len(self.expected)
+        expected = self.expected[index]
+        if np.abs(logits - expected).max() > TOLERANCE * np.abs(expected).max():
+            self.wrong += 1
+        digit = int(logits.argmax())
+        self.right += digit == self.labels[index]
+        self.last = f"image {sequence}: it is a {digit} (label {self.labels[index]})"
+
+    def _time(self, line: dict[str, Any], now: float) -> None:
+        hops = line["hops"]
+        self.latencies.append(line["latency_ms"])
+        compute = sum(hop["compute_us"] for hop in hops) / 1e3
+        self.overheads.append((line["latency_ms"] - compute) / max(1, len(hops)))
+        node = next((hop["node"] for hop in hops if hop["stage"] == 2), "")
+        if self.killed_at and not self.taken_over_at and node.startswith("fallback"):
+            self.taken_over_at = now
+            self.story.append(f"{node} took over stage 2")
+        back = node.startswith("shard-2") and node != self.old_node
+        if self.restarted_at and not self.returned_at and back:
+            self.returned_at = now
+            self.story.append(f"{node} has its stage back")
+
+
+def summarise(record: DemoRecord, count: int) -> dict[str, Any]:
+    """The figures that the demo ends with; times in milliseconds. count: captured images."""
+
+    def percentile(values: list[float], q: float) -> float:
+        return round(float(np.percentile(values, q)), 3) if values else 0.0
+
+    after = [t for t in record.arrivals if record.killed_at]
+    gaps = np.diff(np.array(after)) * 1e3 if len(after) > 1 else np.zeros(1)
+    return {
+        "requests": count,
+        "answered": record.answered,
+        "lost": count - record.answered,
+        "wrong": record.wrong,
+        "degraded": record.degraded,
+        "answered_twice": record.twice,
+        "accuracy": round(record.right / max(1, record.answered), 4),
+        "latency_p50_ms": percentile(record.latencies, 50),
+        "latency_p99_ms": percentile(record.latencies, 99),
+        "latency_max_ms": percentile(record.latencies, 100),
+        "overhead_per_hop_p50_ms": percentile(record.overheads, 50),
+        "overhead_per_hop_p99_ms": percentile(record.overheads, 99),
+        "takeover_ms": _between(record.killed_at, record.taken_over_at),
+        "longest_gap_ms": round(float(gaps.max()), 1),
+        "return_ms": _between(record.restarted_at, record.returned_at),
+    }
+
+
+def _between(start: float, end: float) -> float | None:
+    """Milliseconds between two moments, or None where one of them did not come."""
+    return round((end - start) * 1e3, 1) if start and end else None

@@ -1,0 +1,138 @@
+"""`swarm up`: a local mesh for any ONNX file, in the foreground."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass, field
+
+from nodes.cli.model import model_name, read_model, show
+from nodes.console import err, guarded, out, print_json
+from nodes.life.process import set_up_logging, stop_on_signals
+from nodes.local.mesh import LocalMesh, local_mesh, push
+from shards.split.split import SplitResult, split
+from swarm.model import ModelInfo
+from swarm.services.embedded import MAX_PAYLOAD
+from swarm.wire.tensors import DTYPES
+
+
+@dataclass(frozen=True)
+class UpOptions:
+    """See `swarm up --help`."""
+
+    file: str
+    stages: int = 3
+    cuts: list[str] = field(default_factory=list)
+    replicas: int = 1
+    fallback: bool = True
+    edge_layers: int = 0
+    name: str = ""
+    version: str = "1"
+    threads: int = 1
+    mesh: str = "default"
+    nats: str = ""
+
+
+def run_up(options: UpOptions, as_json: bool) -> int:
+    """`swarm up`; returns its exit code."""
+    set_up_logging(False)
+
+    async def main() -> int:
+        stop = stop_on_signals()
+        if not as_json:
+            err.print(f"splitting {options.file} …")
+        result = await asyncio.to_thread(_split, options)
+        if stop.is_set():
+            return 130
+        largest = max(sum(s.nbytes for s in shard.sends) for shard in result.manifest.shards)
+        # Room for a batch axis that requests may fill, up to the server's hard limit.
+        payload = min(64 << 20, max(MAX_PAYLOAD, 2 * largest + (1 << 20)))
+        async with local_mesh(url=options.nats, name=options.mesh, max_payload=payload) as local:
+            await push(local, result.manifest.to_json(), result.files)
+            name = result.manifest.model
+            for stage in range(1, result.manifest.stages + 1):
+                for _ in range(options.replicas):
+                    local.start(f"shard-{stage}", name, "--threads", str(options.threads))
+            if options.fallback:
+                local.start("fallback", name, "--threads", str(options.threads))
+            ready = asyncio.create_task(local.ready())
+            stopped = asyncio.create_task(stop.wait())
+            await asyncio.wait({ready, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            if not ready.done():
+                ready.cancel()
+                return 130
+            ready.result()
+            _announce(local, result, as_json)
+            await stopped
+            if not as_json:
+                err.print("stopping: nodes drain …")
+        return 0
+
+    return guarded(main, as_json)
+
+
+def _split(options: UpOptions) -> SplitResult:
+    return split(
+        read_model(options.file),
+        name=options.name or model_name(options.file),
+        version=options.version,
+        stages=None if options.cuts else options.stages,
+        cuts=options.cuts or None,
+        edge_layers=options.edge_layers or None,
+    )
+
+
+def _announce(local: LocalMesh, result: SplitResult, as_json: bool) -> None:
+    manifest = result.manifest
+    nodes = []
+    for process in local.supervisor.nodes:
+        status = local.status_of(process)
+        nodes.append(
+            {
+                "node": status["node"] if status else "",
+                "role": process.role,
+                "pid": process.pid,
+            }
+        )
+    if as_json:
+        print_json(
+            {
+                "event": "ready",
+                "nats": local.url,
+                "mesh": local.name,
+                "model": manifest.model,
+                "version": manifest.version,
+                "stages": manifest.stages,
+                "nodes": nodes,
+            }
+        )
+        return
+    show(manifest, False)
+    info = ModelInfo.from_manifest(manifest.to_json())
+    flag = "" if local.name == "default" else f" --mesh {local.name}"
+    out.print(f"[bold green]ready[/] at {local.url}, mesh {local.name!r}. Ask it:")
+    out.print(
+        f"  swarm infer {manifest.model} --input x.npz --nats {local.url}{flag}", markup=False
+    )
+    out.print(
+        f"  nats -s {local.url} req {local.mesh.subjects.infer(manifest.model)} "
+        f"'{example_request(info)}'",
+        markup=False,
+        soft_wrap=True,
+    )
+    out.print(f"  swarm top --nats {local.url}{flag}        (Ctrl-C here ends all)", markup=False)
+
+
+def example_request(info: ModelInfo) -> str:
+    """An Open Inference Protocol request to fill in."""
+    inputs = [
+        {
+            "name": spec.name,
+            "shape": [max(1, d) for d in spec.shape],
+            "datatype": spec.datatype,
+            "data": "…",
+        }
+        for spec in info.inputs
+        if spec.datatype in DTYPES
+    ]
+    return json.dumps({"inputs": inputs}, ensure_ascii=False).replace('"…"', "[…]")

@@ -1,0 +1,91 @@
+"""Shared by all commands: consoles, a client, errors that say what to do, exit codes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sys
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from rich.console import Console
+
+import swarm
+from nodes.life.process import run_event_loop
+from shards.errors import ShardsError
+from swarm.errors import InvalidArgument, SwarmError
+from swarm.requests.request import DELIVERY_MODES
+
+out = Console()
+err = Console(stderr=True)
+
+
+def print_json(doc: Any) -> None:
+    """One JSON document, on one line, on standard output."""
+    sys.stdout.write(json.dumps(doc) + "\n")
+    sys.stdout.flush()
+
+
+def guarded(main: Callable[[], Coroutine[Any, Any, int]], as_json: bool = False) -> int:
+    """Run a command's coroutine; returns its exit code.
+
+    An error becomes one clear line and exit code 1, Ctrl-C exit code 130."""
+    try:
+        return run_event_loop(main())
+    except (SwarmError, ShardsError, OSError) as error:
+        return report(error, as_json)
+    except BaseExceptionGroup as group:
+        expected, rest = group.split((SwarmError, ShardsError, OSError))
+        if rest is not None:
+            raise
+        assert expected is not None
+        return report(_first(expected), as_json)
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        return 130
+
+
+def report(error: BaseException, as_json: bool) -> int:
+    """Print an error for a person or a program; returns the exit code 1."""
+    status = str(error.status) if isinstance(error, SwarmError) else "INVALID_ARGUMENT"
+    if as_json:
+        print_json({"error": str(error), "status": status})
+    err.print(f"[bold red]swarm:[/] {status}: ", end="")
+    err.print(str(error), markup=False, highlight=False)
+    return 1
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    inner = group.exceptions[0]
+    return _first(inner) if isinstance(inner, BaseExceptionGroup) else inner
+
+
+def with_mesh(
+    nats: str, mesh: str, as_json: bool, work: Callable[[swarm.Mesh], Awaitable[int]]
+) -> int:
+    """Run `work` with a connected client."""
+
+    async def main() -> int:
+        async with swarm.connect(nats, mesh) as client:
+            return await work(client)
+
+    return guarded(main, as_json)
+
+
+def duration(text: str) -> float:
+    """Seconds of `50ms`, `2s`, `0.5` (seconds). Raises `InvalidArgument`."""
+    match = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*(us|ms|s|m)?", text.strip())
+    if match is None:
+        raise InvalidArgument(f"{text!r} is no duration: write 50ms, 2s or 1m")
+    return float(match[1]) * {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, None: 1.0}[match[2]]
+
+
+def delivery(text: str) -> str:
+    """The library's name of a delivery, `durable` or fast mode's; `core` is fast mode's old name.
+
+    Raises `InvalidArgument`.
+    """
+    mode = DELIVERY_MODES.get(text)
+    if mode is None:
+        raise InvalidArgument(f"--delivery {text!r}: it is durable or fast")
+    return mode

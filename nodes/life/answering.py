@@ -1,0 +1,185 @@
+"""Answers requests for an inference: those of `infer.<model>` from any NATS client, and an edge's.
+
+The answerer checks a request, runs the model's first layers (stage 0) if the model was split with
+edge layers, and asks the mesh as every requester does. Where a lighter model is at hand, it
+answers what the mesh cannot answer in time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import numpy as np
+
+from nodes.life.serving import Loaded
+from nodes.stage.worker import Worker
+from shards.errors import ShardsError
+from swarm.errors import DeadlineExceeded, Internal, InvalidArgument, Status, SwarmError
+from swarm.ids import ulid
+from swarm.mesh import MAX_BUDGET, Mesh
+from swarm.requests.request import Ask
+from swarm.wire.hops import Hop
+from swarm.wire.messages import Request, Result
+
+LIGHTER_ROOM = 0.002  # seconds beside the lighter model's own time
+INLINE_BELOW = 0.0003  # seconds: a shorter run costs less than a thread and back
+# Outcomes in whose place the lighter model answers.
+LIGHTER_ANSWERS = {Status.DEADLINE_EXCEEDED, Status.UNAVAILABLE, Status.RESOURCE_EXHAUSTED}
+
+Lookup = Callable[[str, str], Awaitable[Loaded]]  # (model, version) -> its runtimes
+
+
+class InferAnswerer:
+    """`answer` never raises for a bad request: the failure is the result.
+
+    node: this node's id. lookup: the runtimes of a model version; raises `NotFound`. budget:
+    seconds for requests that name none. pinned: the version for requests that name none, or ''
+    to follow the mesh's desired state.
+    """
+
+    def __init__(
+        self, mesh: Mesh, node: str, lookup: Lookup, budget: float, pinned: str = ""
+    ) -> None:
+        self._mesh = mesh
+        self._node = node
+        self._lookup = lookup
+        self._budget = budget
+        self._pinned = pinned
+        self._worker: Worker | None = None
+
+    async def answer(self, model: str, request: Request, sequence: int = 0) -> Result:
+        """The result of one request, inside its budget. sequence: number of an edge's capture."""
+        started = asyncio.get_running_loop().time()
+        began = time.perf_counter()
+        # The client's own id comes back with the answer, but does not travel: clients reuse their
+        # ids, and the lanes would drop the second request as a duplicate.
+        request.id = request.id or ulid()
+        try:
+            deadline = started + self._checked_budget(request)
+            async with asyncio.timeout_at(deadline):
+                loaded = await self._loaded(model, request)
+            loaded.info.check(request.inputs)
+            result = await self._ask(loaded, request, deadline, sequence)
+        except TimeoutError:
+            result = self._failed(
+                request, model, DeadlineExceeded("the budget ended before it was sent")
+            )
+        except SwarmError as error:
+            result = self._failed(request, model, error)
+        except ShardsError as error:
+            result = self._failed(request, model, Internal(f"stage 0: {error}"))
+        result.id = request.id
+        result.latency = time.perf_counter() - began
+        return result
+
+    async def _loaded(self, model: str, request: Request) -> Loaded:
+        version = request.version or self._pinned
+        if not version:
+            version = await self._mesh.catalog.version_for(
+                model, request.agent, request.session, request.id
+            )
+        return await self._lookup(model, version)
+
+    async def _ask(
+        self, loaded: Loaded, request: Request, deadline: float, sequence: int
+    ) -> Result:
+        """Ask the mesh; the lighter model, if there is one, answers in its place where it fails."""
+        info, reserve = loaded.info, 0.0
+        tensors = request.inputs
+        hops: list[Hop] = []
+        if info.edge is not None:
+            tensors, hops = await self._edge_layers(loaded, request.inputs)
+        if loaded.lighter is not None:
+            reserve = loaded.lighter_seconds * 2 + LIGHTER_ROOM
+        ask = Ask(
+            info,
+            tensors,
+            deadline - reserve,
+            agent=request.agent,
+            session=request.session,
+            sequence=sequence,
+            hops=[hop.as_doc() for hop in hops],
+        )
+        result = await self._mesh.requester.infer(ask)
+        if loaded.lighter is not None and result.status in LIGHTER_ANSWERS:
+            return await self._lighter(loaded, request, result)
+        return result
+
+    async def _lighter(self, loaded: Loaded, request: Request, failed: Result) -> Result:
+        """The degraded answer, flagged as such; `message` names the failure that it replaces."""
+        lighter = loaded.lighter
+        assert lighter is not None
+        started = time.perf_counter()
+        if loaded.lighter_seconds < INLINE_BELOW:
+            outputs = lighter.run(request.inputs)
+        else:
+            outputs = await self._in_thread(lambda: lighter.run(request.inputs))
+        spent = int((time.perf_counter() - started) * 1e6)
+        return Result(
+            failed.id,
+            loaded.info.model,
+            loaded.info.version,
+            outputs=outputs,
+            message=f"degraded: {failed.status}: {failed.message}",
+            degraded=True,
+            attempt=failed.attempt,
+            hops=(Hop(0, self._node, 0, spent, 1),),
+        )
+
+    def _checked_budget(self, request: Request) -> float:
+        budget = self._budget if request.budget is None else request.budget
+        if not budget <= MAX_BUDGET:
+            raise InvalidArgument(f"a budget of {budget} s: at most {MAX_BUDGET:.0f} s are given")
+        if budget <= 0:
+            raise DeadlineExceeded(f"a budget of {budget} s leaves no time at all")
+        return budget
+
+    async def _edge_layers(
+        self, loaded: Loaded, inputs: dict[str, np.ndarray]
+    ) -> tuple[dict[str, np.ndarray], list[Hop]]:
+        """Run stage 0, in a thread unless it is very short."""
+        runtime = loaded.edge
+        if runtime is None:
+            raise Internal("this node has not loaded the model's first layers (stage 0)")
+        started = time.perf_counter()
+        if runtime.compute_ms < INLINE_BELOW * 1e3:
+            outputs = runtime.run(inputs)
+        else:
+            outputs = await self._in_thread(lambda: runtime.run(inputs))
+        spent = int((time.perf_counter() - started) * 1e6)
+        return outputs, [Hop(0, self._node, 0, spent, 1)]
+
+    async def _in_thread(self, work: Callable[[], Any]) -> Any:
+        loop = asyncio.get_running_loop()
+        if self._worker is None:
+            self._worker = Worker(loop, "stage-0")
+        future: asyncio.Future[Any] = loop.create_future()
+
+        def done(result: Any, error: Exception | None, _seconds: float) -> None:
+            if future.done():
+                return
+            if error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(error)
+
+        self._worker.submit(work, done)
+        return await future
+
+    def _failed(self, request: Request, model: str, error: SwarmError) -> Result:
+        return Result(
+            request.id,
+            model,
+            request.version,
+            status=error.status if isinstance(error.status, Status) else Status.INTERNAL,
+            message=str(error),
+            node=self._node,
+        )
+
+    def close(self) -> None:
+        """End the thread of stage 0, if there is one."""
+        if self._worker is not None:
+            self._worker.close()

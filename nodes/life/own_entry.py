@@ -1,0 +1,129 @@
+"""A node's own entry in the gossip: its role, its place, its stages, and how busy they are."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Set
+
+from nodes.life.config import NodeConfig
+from nodes.life.serving import Serving
+from nodes.stage.server import StageServer
+from swarm.fleet.advertised import Where, load_entries, serves_entries
+from swarm.fleet.membership import Membership
+from swarm.mesh import Mesh
+from swarm.periodic import BEAT, beat
+
+LOAD_EVERY = 3 * BEAT  # seconds between looks at the load
+# A load is told again when one of its numbers moves by a quarter, and by more than this noise.
+NOISE_REQUESTS, NOISE_US = 2, 200
+REQUEST_COUNTS = 2  # the first numbers of a load count requests, the others are microseconds
+
+
+class OwnEntry:
+    """`announce()` writes who this node is; `run()` keeps its load current."""
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        config: NodeConfig,
+        membership: Membership,
+        servings: Callable[[], list[Serving]],
+    ) -> None:
+        self._mesh = mesh
+        self._config = config
+        self._members = membership
+        self._servings = servings
+        self._announced: Set[Where] = set()  # without the versions that still load
+        self._told_load: dict[Where, list[int]] = {}
+        self._keys: Set[str] = set()  # in the gossip now: stages and loads
+        self._load_fits = False  # whether the gossip had room for all loads
+
+    async def run(self) -> None:
+        """Announce this node, then keep its load current, until cancelled."""
+        self.announce()
+        while True:
+            await beat(LOAD_EVERY)
+            self.write_load()
+
+    def announce(self, draining: bool = False) -> None:
+        """Write who this node is and which stages it serves at this moment."""
+        self._members.set("role", self._config.role)
+        self._members.set("priority", self._config.priority)
+        self._members.set("host", self._mesh.lender.host)
+        self._members.set("inbox", self._mesh.inbox)
+        self._members.set("device", "cpu")
+        self._members.set("draining", draining)
+        self._announced = set(self._served())
+        self._write()
+
+    def write_load(self) -> None:
+        """Write how busy the announced stages are, if that has changed enough to matter."""
+        now = time.monotonic()
+        loads: dict[Where, list[int]] = {}
+        for where, server in self._served().items():
+            numbers, told = load_of(server, now), self._told_load.get(where)
+            loads[where] = numbers if told is None or moved(told, numbers) else told
+        if loads != self._told_load:
+            self._told_load = loads
+            self._members.set("memory", memory_free())
+        elif self._load_fits:
+            return
+        self._write()
+
+    def _served(self) -> dict[Where, StageServer]:
+        return {
+            (server.info.model, server.info.version, server.stage): server
+            for serving in self._servings()
+            for server in serving.servers
+        }
+
+    def _write(self) -> None:
+        """Gossip the announced stages and their loads; delete the keys of all others."""
+        told = {where: load for where, load in self._told_load.items() if where in self._announced}
+        serves, loads = serves_entries(self._announced), load_entries(told)
+        for key in self._keys - serves.keys() - loads.keys():
+            self._members.delete(key)
+        self._keys = serves.keys() | loads.keys()
+        if self._set(serves):
+            self._load_fits = self._set(loads)
+            return
+        # The stages matter more than their loads: perhaps there is room without the loads.
+        self._load_fits = False
+        for key in loads:
+            self._members.delete(key)
+        self._set(serves)
+
+    def _set(self, entries: Mapping[str, object]) -> bool:
+        """Whether all of them had room."""
+        written = [self._members.set(key, value) for key, value in entries.items()]
+        return all(written)
+
+
+def load_of(server: StageServer, now: float) -> list[int]:
+    """A stage's load as it is gossiped (see `swarm.fleet.advertised`)."""
+    stats = server.stats
+    numbers = [server.waiting, server.queued]
+    for window in (stats.compute, stats.queue):
+        numbers += [
+            int(window.ewma * 1e6),
+            int(window.percentile(0.5, now) * 1e6),
+            int(window.percentile(0.99, now) * 1e6),
+        ]
+    return numbers
+
+
+def moved(told: list[int], now: list[int]) -> bool:
+    """Whether a load changed enough to be told again."""
+    return any(
+        abs(after - before) > max(NOISE_REQUESTS if at < REQUEST_COUNTS else NOISE_US, before // 4)
+        for at, (before, after) in enumerate(zip(told, now, strict=True))
+    )
+
+
+def memory_free() -> int:
+    """Bytes of memory that are free on this host; 0 where the system does not say."""
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        return 0

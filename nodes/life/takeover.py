@@ -1,0 +1,184 @@
+"""A node takes over from others that die, and gives back to others that return.
+
+Three duties follow from the gossip. A node that is not a primary serves fast mode while no primary
+does. The lanes of a dead node fall to one survivor, which every node computes alike, without an
+election. One primary of each stage keeps the lane's `ack_wait` in tune with the pace of its work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from nodes.life.config import NodeConfig
+from nodes.life.router import Router
+from nodes.life.serving import Serving
+from nodes.stage.server import StageServer
+from swarm.errors import SwarmError
+from swarm.fleet.advertised import StagePeer, of_load, serving
+from swarm.fleet.membership import Membership
+from swarm.flow.ack_wait import ack_wait_for
+from swarm.gossip import Event
+from swarm.lanes import MOST_ACK_WAIT, Lane
+from swarm.mesh import Mesh
+from swarm.model import ModelInfo
+from swarm.periodic import BEAT, next_beat
+from swarm.priorities import FALLBACK, PRIMARY
+from swarm.routing.rendezvous import rendezvous
+
+log = logging.getLogger("swarm.node")
+
+TEND_EVERY = 3 * BEAT  # seconds between looks at lanes
+ADAPT_EVERY = 5.0  # seconds between looks at ack_wait and at the server's clock
+# Gossip's events that dashboards hear of; the others are about loads.
+PUBLISHED_EVENTS = {"joined", "left", "suspected", "died", "refuted", "returned", "duplicate"}
+
+
+class Takeover:
+    """`run()` acts until cancelled; `on_event` takes the gossip's news.
+
+    tell(kind, detail) publishes an event.
+    """
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        config: NodeConfig,
+        membership: Membership,
+        router: Router,
+        servings: Callable[[], list[Serving]],
+        tell: Callable[[str, dict[str, Any]], None],
+    ) -> None:
+        self._mesh = mesh
+        self._config = config
+        self._members = membership
+        self._router = router
+        self._servings = servings
+        self._tell = tell
+        self._covering: set[tuple[str, int]] = set()  # version, stage
+        self._adopted: set[tuple[str, int, str]] = set()  # version, stage, gone node
+        self._news = asyncio.Event()
+
+    async def run(self) -> None:
+        """Act on the gossip, and tend the lanes, until cancelled."""
+        adapted = time.monotonic()
+        while True:
+            await self.react_until(next_beat(TEND_EVERY))
+            await self._cover()
+            try:
+                await self.tend_lanes()
+                if time.monotonic() - adapted > ADAPT_EVERY:
+                    adapted = time.monotonic()
+                    await self._adapt_ack_waits()
+            except SwarmError as error:
+                log.info("lanes are left as they are: %s", error)
+
+    def on_event(self, event: Event) -> None:
+        """A change in the mesh. One of the living nodes publishes it for dashboards."""
+        if event.kind != "updated" or not all(map(of_load, event.detail.split(","))):
+            self._mesh.placement.forget()
+        if event.kind == "duplicate":
+            log.error("two processes use the node id %s: %s", event.node, event.detail)
+        if event.kind not in PUBLISHED_EVENTS:
+            return
+        self._news.set()
+        log.info("%s %s %s", event.node, event.kind, event.detail)
+        alive = [peer.node for peer in self._members.alive()]
+        if rendezvous(event.node, alive)[:1] == [self._members.node]:
+            self._tell(event.kind, {"subject": event.node, "detail": event.detail})
+
+    # --- fast mode --------------------------------------------------------------------------
+
+    async def react_until(self, moment: float) -> None:
+        """Wait until `moment` (event loop time); a death or a return meanwhile is acted on at
+        once."""
+        while True:
+            try:
+                async with asyncio.timeout_at(moment):
+                    await self._news.wait()
+            except TimeoutError:
+                return
+            self._news.clear()  # before acting: news that come meanwhile are acted on next
+            await self._cover()
+
+    async def _cover(self) -> None:
+        """Serve fast mode while every node of a better priority is gone."""
+        if self._config.priority == PRIMARY:
+            return
+        for serving_ in self._servings():
+            for server in serving_.servers:
+                stage, fresh = server.stage, server.source.fast
+                better = [
+                    peer
+                    for peer in self._peers(serving_.info, stage)
+                    if peer.priority < self._config.priority and not peer.draining
+                ]
+                key = (serving_.info.version, stage)
+                detail = {"stage": stage, "model": serving_.info.model}
+                if not better and key not in self._covering:
+                    self._covering.add(key)
+                    fresh.open()
+                    if self._config.priority == FALLBACK:
+                        self._tell("took-over", detail)
+                elif better and key in self._covering:
+                    self._covering.discard(key)
+                    await fresh.close()
+                    self._tell("gave-back", detail)
+
+    # --- lanes ------------------------------------------------------------------------------
+
+    async def tend_lanes(self) -> None:
+        """Open own lanes where the routing policy uses them; serve the lanes of gone nodes until
+        they are empty. Raises `SwarmError`."""
+        states = {node: peer.state for node, peer in self._members.view().items()}
+        gone = [node for node, state in states.items() if state in ("dead", "left")]
+        # Each lane is adopted once: gossip remembers its node for an hour after the lane is gone.
+        self._adopted = {entry for entry in self._adopted if entry[2] in gone}
+        for serving_ in self._servings():
+            if self._router.uses_own_lanes(serving_.info.model):
+                for server in serving_.servers:
+                    if self._config.priority == PRIMARY:
+                        server.source.open_lane(self._members.node)
+                    self._adopt(serving_, server, gone)
+            for server in serving_.servers:
+                await server.source.close_idle_lanes(self._members.node)
+
+    def _adopt(self, serving_: Serving, server: StageServer, gone: list[str]) -> None:
+        """Open those lanes of gone nodes that fall to this one."""
+        peers = [peer for peer in self._peers(serving_.info, server.stage) if not peer.draining]
+        best = min((peer.priority for peer in peers), default=PRIMARY)
+        heirs = [peer.node for peer in peers if peer.priority == best]
+        for node in gone:
+            entry = (serving_.info.version, server.stage, node)
+            # Every node computes the same survivor: no election, no messages.
+            if entry not in self._adopted and rendezvous(node, heirs)[:1] == [self._members.node]:
+                self._adopted.add(entry)
+                server.source.open_lane(node)
+
+    async def _adapt_ack_waits(self) -> None:
+        """Keep each ack_wait a few times as long as a message takes; one primary of a stage does
+        it for all."""
+        now = time.monotonic()
+        for serving_ in self._servings():
+            for server in serving_.servers:
+                peers = self._peers(serving_.info, server.stage)
+                primaries = [peer.node for peer in peers if peer.priority == PRIMARY]
+                for lane in server.source.lanes.values():
+                    await lane.refresh()
+                    # From arrival to ack (or handing over): a busy loop counts, not only the run.
+                    p99 = lane.holding.percentile(0.99, now)
+                    wanted = ack_wait_for(p99, ceiling=MOST_ACK_WAIT, current=lane.ack_wait)
+                    if primaries and min(primaries) == self._members.node and p99:
+                        await self._set_ack_wait(server, lane, wanted)
+
+    async def _set_ack_wait(self, server: StageServer, lane: Lane, wanted: float) -> None:
+        if abs(wanted - lane.ack_wait) > 1e-3:
+            log.info("stage %d: ack_wait is now %.3f s", server.stage, wanted)
+            await lane.set_ack_wait(wanted)
+
+    def _peers(self, info: ModelInfo, stage: int) -> list[StagePeer]:
+        """The living nodes that serve a stage, this one included."""
+        return serving(self._members.alive(), info.model, info.version, stage)

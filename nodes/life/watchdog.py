@@ -1,0 +1,175 @@
+"""The node's watchdog: a run that hangs, a loop that stalls, a stage that computes wrongly.
+
+`swarm.flow.watchdog` decides; this module observes and carries out. A stage that fails gives its
+work back to its lane, gets a new session, and returns. After three failures in a minute it stays
+out and says so. An event loop that is blocked for good can do none of this: then a thread, the
+`LoopGuard`, ends the process, and the process's supervisor starts it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from nodes.stage.server import StageServer
+from shards.errors import ShardsError
+from swarm.errors import SwarmError
+from swarm.flow.watchdog import Action, Verdict, Watchdog
+from swarm.periodic import BEAT, beat, next_beat
+
+log = logging.getLogger("swarm.watchdog")
+
+LOOK_EVERY = BEAT  # seconds between looks at the stages
+SELF_TEST_EVERY = 30.0  # seconds
+RELOAD_EVERY = 1.0  # seconds between attempts at a new session
+PULSE_EVERY = 5 * BEAT  # seconds between two signs of life of the loop
+GUARD_EVERY = 0.5  # seconds between two looks of the guarding thread
+STOPPED_FOR = 3.0  # seconds: a thread that slept so long was stopped with its process
+BLOCKED_FOR_GOOD = 15.0  # seconds without a turn of the event loop
+EXIT_CODE = 70  # EX_SOFTWARE
+
+
+class NodeWatchdog:
+    """`run()` watches until cancelled. reload(server) gives a stage a new, tested session.
+
+    tell(kind, detail) publishes an event; on_out(reason) is called when a stage stays out.
+    """
+
+    def __init__(
+        self,
+        servers: Callable[[], list[StageServer]],
+        reload: Callable[[StageServer], Awaitable[Any]],
+        tell: Callable[[str, dict[str, Any]], None],
+        on_out: Callable[[str], None] = lambda reason: None,
+    ) -> None:
+        self._servers = servers
+        self._reload = reload
+        self._tell = tell
+        self._on_out = on_out
+        self._failures: WeakKeyDictionary[StageServer, Watchdog] = WeakKeyDictionary()
+        # Stages that did not get a new session, and when to try again.
+        self._reload_at: WeakKeyDictionary[StageServer, float] = WeakKeyDictionary()
+
+    async def run(self) -> None:
+        """Watch the stages until cancelled."""
+        tested = time.monotonic()
+        with LoopGuard(self._end_overdue) as guard:
+            while True:
+                ticks = guard.ticks
+                due_at = await beat(LOOK_EVERY)
+                now = time.monotonic()
+                late = asyncio.get_running_loop().time() - due_at
+                if (guard.ticks - ticks) * GUARD_EVERY < late / 2:
+                    # The thread stood still as well: the process was stopped, or the machine
+                    # slept. That is no stage's fault, and the lanes have recovered from it.
+                    late = 0.0
+                test_due = now - tested > SELF_TEST_EVERY
+                if test_due:
+                    tested = now
+                for server in self._servers():
+                    await self._look(server, now, late, test_due)
+
+    def _end_overdue(self, now: float) -> None:
+        """In the guard's thread: a run on the loop that lasts too long is ended from outside."""
+        for server in self._servers():
+            server.end_overdue(now)
+
+    async def _look(self, server: StageServer, now: float, late: float, test_due: bool) -> None:
+        failures = self._failures.setdefault(server, Watchdog())
+        if failures.out:
+            return
+        if server in self._reload_at:
+            if now >= self._reload_at[server]:
+                await self._restart(server)
+            return
+        verdict = failures.loop_late(late, now)
+        since = server.running_since
+        if not verdict and since:
+            p99 = server.stats.compute.percentile(0.99, now)
+            verdict = failures.running(f"{since:.6f}", now - since, p99, now)
+        if not verdict and test_due and not server.queued:
+            # In a thread: a long run on the loop would stall every other stage of this node.
+            verdict = failures.self_test(await asyncio.to_thread(server.self_test), now)
+        if verdict:
+            await self._act(server, verdict)
+
+    async def _act(self, server: StageServer, verdict: Verdict) -> None:
+        log.error("stage %d: %s", server.stage, verdict.reason)
+        actions = verdict.actions
+        detail = {
+            "stage": server.stage,
+            "detail": verdict.reason,
+            "actions": [str(action) for action in actions],
+        }
+        self._tell("watchdog", detail)
+        if Action.RETURN in actions:
+            server.suspend()
+        if Action.STAY_OUT in actions:
+            log.error("stage %d stays out: restart the node", server.stage)
+            self._on_out(f"stage {server.stage} stays out: {verdict.reason}; restart the node")
+            return
+        if Action.RESTART in actions:
+            await self._restart(server)
+        else:
+            server.resume()
+
+    async def _restart(self, server: StageServer) -> None:
+        """Get a new session now or, where there is none to be had (no server, no memory), later."""
+        try:
+            await self._reload(server)
+        except (SwarmError, ShardsError) as error:
+            log.error("stage %d did not get a new session: %s", server.stage, error)
+            self._reload_at[server] = time.monotonic() + RELOAD_EVERY
+            return
+        self._reload_at.pop(server, None)
+        server.resume()
+
+
+class LoopGuard:
+    """A thread beside the event loop, for as long as this context is entered on that loop.
+
+    It ends the process when the loop does not turn for `BLOCKED_FOR_GOOD`. each_tick(now) is
+    called in the thread, every `GUARD_EVERY`. ticks: looks of the thread so far.
+    """
+
+    def __init__(self, each_tick: Callable[[float], None]) -> None:
+        self._each_tick = each_tick
+        self._turned_at = time.monotonic()
+        self._pulse: asyncio.TimerHandle | None = None
+        self._ended = threading.Event()
+        self.ticks = 0
+
+    def __enter__(self) -> LoopGuard:
+        self._turn()
+        threading.Thread(target=self._guard, name="loop guard", daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        if self._pulse is not None:
+            self._pulse.cancel()
+
+    def _turn(self) -> None:
+        """The loop's pulse: a timer of its own, since a look may wait for a long reload."""
+        self._turned_at = time.monotonic()
+        self._pulse = asyncio.get_running_loop().call_at(next_beat(PULSE_EVERY), self._turn)
+
+    def _guard(self) -> None:
+        while not self._ended.is_set():
+            slept = time.monotonic()
+            self._ended.wait(GUARD_EVERY)
+            now = time.monotonic()
+            self.ticks += 1
+            if now - slept > STOPPED_FOR:
+                # This thread was late too: the whole process was stopped, not the loop blocked.
+                self._turned_at = now
+            elif now - self._turned_at > BLOCKED_FOR_GOOD:
+                log.critical("the event loop is blocked for %.0f s: exiting", now - self._turned_at)
+                os._exit(EXIT_CODE)
+            self._each_tick(now)

@@ -1,0 +1,129 @@
+"""A range of layers of a graph: the tensors at its ends, and the range as a model of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from onnx import ModelProto, NodeProto
+
+from shards.errors import SplitError
+from shards.graph.graph import Graph, names_read
+from shards.graph.source import PROTOBUF_LIMIT, subgraphs, weight_bytes
+from shards.graph.tensor_types import TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class LayerRange:
+    """The layers `[start, end)` of a graph, and the names of the tensors around them.
+
+    `receives` is everything that arrives and `sends` everything that leaves, each in graph order.
+    The layers read `inputs` and make `outputs`. `carries` are tensors that arrive and leave again
+    unchanged.
+    """
+
+    start: int
+    end: int
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    carries: tuple[str, ...]
+    receives: tuple[str, ...]
+    sends: tuple[str, ...]
+
+
+def layer_range(
+    graph: Graph, start: int, end: int, *, first: bool = False, last: bool = False
+) -> LayerRange:
+    """The layers `[start, end)` with the tensors around them.
+
+    The `first` range takes all model inputs, also those that no layer reads. The `last` range sends
+    the model's outputs in the model's order, also those that are constants.
+    """
+    receives = graph.live[start]
+    sends = graph.outputs if last else graph.live[end]
+    arriving = set(receives)
+    carries = tuple(name for name in sends if name in arriving)
+    needed = {name for node in graph.nodes[start:end] for name in names_read(node)}
+    inputs = tuple(name for name in receives if name in needed)
+    if first:
+        idle = arriving - needed - set(carries)
+        inputs = tuple(name for name in receives if name in needed or name in idle)
+    outputs = tuple(name for name in sends if name not in arriving)
+    return LayerRange(start, end, inputs, outputs, carries, receives, sends)
+
+
+def extract(
+    graph: Graph, part: LayerRange, types: Mapping[str, TensorType], *, limit: int = PROTOBUF_LIMIT
+) -> bytes | None:
+    """The serialized model of one range; None if the range makes no tensor.
+
+    The constants that the layers need are copied into it. Equal graphs give equal bytes. Raises
+    SplitError when the weights take `limit` bytes or more.
+    """
+    if not part.outputs:
+        return None
+    source = graph.model
+    nodes = graph.nodes[part.start : part.end]
+    read = [name for node in nodes for name in names_read(node)]
+    wanted, copies = _constants(graph, [*read, *part.outputs])
+    model = ModelProto(ir_version=source.ir_version, producer_name="swarm")
+    model.graph.name = "shard"
+    model.graph.node.extend(copies)
+    model.graph.node.extend(nodes)
+    model.graph.initializer.extend(
+        tensor for name, tensor in graph.initializers.items() if name in wanted
+    )
+    model.graph.sparse_initializer.extend(
+        tensor for name, tensor in graph.sparse.items() if name in wanted
+    )
+    model.graph.input.extend(types[name].value_info() for name in part.inputs)
+    model.graph.output.extend(types[name].value_info() for name in part.outputs)
+    # The fusing runtime lists all domains that it knows; an older one may refuse an unknown domain.
+    domains = _domains((*copies, *nodes)) | {""}
+    model.opset_import.extend(
+        opset for opset in source.opset_import if _canonical(opset.domain) in domains
+    )
+    weights = weight_bytes(model)
+    if weights >= limit:
+        raise SplitError(
+            f"layers [{part.start}, {part.end}) hold {weights / 2**30:.1f} GiB of weights, "
+            "more than one file can (2 GiB): ask for more stages"
+        )
+    return bytes(model.SerializeToString(deterministic=True))
+
+
+def _constants(graph: Graph, names: Iterable[str]) -> tuple[set[str], list[NodeProto]]:
+    """All constants that `names` depend on, and the nodes that compute them, in graph order."""
+    wanted: set[str] = set()
+    makers: set[int] = set()
+    stack = list(names)
+    while stack:
+        name = stack.pop()
+        if name in wanted or not graph.is_constant(name):
+            continue
+        wanted.add(name)
+        node = graph.constant_nodes.get(name)
+        if node is not None:
+            makers.add(id(node))
+            stack.extend(names_read(node))
+    copies: dict[int, NodeProto] = {}
+    for node in graph.constant_nodes.values():
+        if id(node) in makers:
+            copies.setdefault(id(node), node)
+    return wanted, list(copies.values())
+
+
+def _domains(nodes: Iterable[NodeProto]) -> set[str]:
+    """The operator domains that these nodes and their subgraphs use."""
+    found: set[str] = set()
+    for node in nodes:
+        found.add(_canonical(node.domain))
+        for attribute in node.attribute:
+            for subgraph in subgraphs(attribute):
+                found |= _domains(subgraph.node)
+    return found
+
+
+def _canonical(domain: str) -> str:
+    """The domain's one name: the standard domain may be written in two ways."""
+    return "" if domain == "ai.onnx" else domain

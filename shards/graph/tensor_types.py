@@ -1,0 +1,132 @@
+"""Types and shapes of every tensor of a graph, as ONNX Runtime infers them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from onnx import ModelProto, TensorProto, TypeProto, ValueInfoProto, helper
+
+from shards.errors import ModelError
+from shards.graph.graph import Graph
+from shards.graph.source import PROTOBUF_LIMIT, tensor_bytes, weight_bytes
+from shards.runtimes.ort import make_session
+from shards.specs import ORT_TYPES, TensorSpec
+
+# Bytes. Type inference looks into shapes, axes and scales; a larger weight is none of these.
+_LARGEST_SHAPE_WEIGHT = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """Type and shape of one tensor.
+
+    `ort` is ONNX Runtime's name of the type, such as "tensor(float)". Each dimension of `shape` is
+    a size, the name of a symbol, or None (unknown). An empty shape means a scalar or an unknown
+    rank: the runtime does not tell these apart.
+    """
+
+    name: str
+    ort: str
+    shape: tuple[int | str | None, ...]
+
+    @property
+    def datatype(self) -> str | None:
+        """The Open Inference Protocol's name of the type; None if it cannot cross the mesh."""
+        return ORT_TYPES.get(self.ort)
+
+    def spec(self, *, batch: bool = False) -> TensorSpec:
+        """The specification, with -1 for every size that is not fixed.
+
+        `batch` says that axis 0 is a batch axis. Raises ModelError for unsupported types.
+        """
+        if self.datatype is None:
+            raise ModelError(f"{self.name!r} is a {self.ort}, which cannot cross the mesh")
+        shape = tuple(dim if isinstance(dim, int) else -1 for dim in self.shape)
+        return TensorSpec(self.name, self.datatype, shape, batch and bool(shape))
+
+    def value_info(self) -> ValueInfoProto:
+        """The declaration of a shard's input or output. An empty shape is left open."""
+        element = helper.np_dtype_to_tensor_dtype(self.spec().dtype)
+        return helper.make_tensor_value_info(
+            self.name, element, list(self.shape) if self.shape else None
+        )
+
+
+def infer_types(
+    graph: Graph, fixed: Mapping[str, Sequence[int]] | None = None
+) -> dict[str, TensorType]:
+    """The types of all model inputs, model outputs and tensors that a node makes, by name.
+
+    `fixed` gives shapes to model inputs. All other shapes are concrete then, unless they depend on
+    data. Raises ModelError when the runtime refuses the graph.
+    """
+    names = dict.fromkeys((*graph.producer, *graph.outputs))
+    try:
+        session = make_session(_probe(graph, names, fixed, keep_weights=False), level="none")
+    except ModelError:
+        # A few operators insist on constant weights, so the second try keeps the weights.
+        if weight_bytes(graph.model) >= PROTOBUF_LIMIT:
+            raise
+        session = make_session(_probe(graph, names, fixed, keep_weights=True), level="none")
+    types = {
+        arg.name: TensorType(arg.name, arg.type, tuple(_dim(d) for d in arg.shape))
+        for arg in (*session.get_outputs(), *session.get_inputs())
+    }
+    return {name: types[name] for name in names}
+
+
+def _dim(dim: object) -> int | str | None:
+    """A dimension as ONNX Runtime gives it; None where the size is unknown."""
+    if isinstance(dim, int):
+        return dim if dim >= 0 else None
+    return dim if isinstance(dim, str) else None
+
+
+def _probe(
+    graph: Graph,
+    names: Mapping[str, None],
+    fixed: Mapping[str, Sequence[int]] | None,
+    *,
+    keep_weights: bool,
+) -> bytes:
+    """A model with every tensor of the graph as an output without a type, for the runtime to infer.
+
+    Unless `keep_weights`, large weights become inputs, so that they are not copied.
+    """
+    source = graph.model
+    probe = ModelProto(ir_version=source.ir_version)
+    probe.opset_import.extend(source.opset_import)
+    probe.graph.name = "probe"
+    probe.graph.node.extend(source.graph.node)
+    probe.graph.sparse_initializer.extend(source.graph.sparse_initializer)
+    for tensor in source.graph.initializer:
+        if (
+            not keep_weights
+            and tensor_bytes(tensor) > _LARGEST_SHAPE_WEIGHT
+            and tensor.name not in names
+        ):
+            probe.graph.input.append(_declared(tensor))
+        else:
+            probe.graph.initializer.append(tensor)
+    for value in source.graph.input:
+        probe.graph.input.append(_fix(value, (fixed or {}).get(value.name)))
+    inputs = set(graph.inputs)
+    probe.graph.output.extend(ValueInfoProto(name=n) for n in names if n not in inputs)
+    if not probe.graph.output:
+        probe.graph.output.extend(v for v in probe.graph.input if v.name in graph.outputs)
+    return bytes(probe.SerializeToString())
+
+
+def _declared(tensor: TensorProto) -> ValueInfoProto:
+    return helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
+
+
+def _fix(value: ValueInfoProto, shape: Sequence[int] | None) -> ValueInfoProto:
+    """The declaration of an input with this shape instead of its own, if one is given."""
+    if shape is None:
+        return value
+    element = value.type.tensor_type.elem_type
+    kind = TypeProto()
+    kind.CopyFrom(helper.make_tensor_type_proto(element, list(shape)))
+    return ValueInfoProto(name=value.name, type=kind)

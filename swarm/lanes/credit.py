@@ -1,0 +1,76 @@
+"""How many messages a lane may work on or have asked for: its credit. Pure."""
+
+from __future__ import annotations
+
+TUNE_EVERY = 0.1  # seconds
+# Seconds of traffic to ask for in advance. A round trip takes a few milliseconds; with more in
+# advance messages come in bursts (measured: a quarter less CPU for each of 2000 requests a second).
+SECONDS_AHEAD = 0.03
+FUSED_UP_TO = 4  # messages of credit up to which each ack also asks for the next message
+
+
+class Credit:
+    """Follows the rate of messages between two bounds.
+
+    The credit is the bound on a node's own queue, and on the number of messages that a hung node
+    can hold back. `size` is its present value, in messages; `came_in_all` counts messages since the
+    start. Times are seconds of any monotonic clock.
+    """
+
+    __slots__ = (
+        "_least",
+        "_most",
+        "_most_at_once",
+        "_tuned_at",
+        "_tuned_count",
+        "came_in_all",
+        "size",
+    )
+
+    def __init__(self, least: int, most: int) -> None:
+        """most: at most so many messages; below `least` it is taken as `least`."""
+        self.size = self._least = least
+        self._most = max(least, most)
+        self._most_at_once = 0  # messages, since the last tuning
+        self._tuned_at = 0.0
+        self._tuned_count = 0  # messages that had come at the last tuning
+        self.came_in_all = 0
+
+    @property
+    def fused(self) -> bool:
+        """Whether an ack also asks for the next message: the cheapest while messages are few."""
+        return self.size <= FUSED_UP_TO
+
+    def came(self, at_once: int) -> None:
+        """A message came; `at_once` are at work or wait in the lane now, this one included."""
+        self.came_in_all += 1
+        if at_once > self._most_at_once:
+            self._most_at_once = at_once
+
+    def tune(self, now: float) -> None:
+        """Follow the rate, at most once in `TUNE_EVERY` seconds.
+
+        The credit becomes the number of messages of `SECONDS_AHEAD`, but not much more than there
+        is at once: a hung node gets one message for each that it has asked for, and each of them
+        costs its requester one ack_wait.
+        """
+        passed = now - self._tuned_at
+        if passed < TUNE_EVERY:
+            return
+        rate = (self.came_in_all - self._tuned_count) / passed
+        wanted = min(int(rate * SECONDS_AHEAD), 2 * self._most_at_once)
+        self.size = min(self._most, max(self._least, wanted))
+        self._tuned_at, self._tuned_count = now, self.came_in_all
+        self._most_at_once = 0
+
+    def room(self, at_work: int, asked: int) -> int:
+        """How many messages to ask for, with `at_work` in hand and `asked` on their way."""
+        return self.size - at_work - asked
+
+    def is_half(self, messages: int) -> bool:
+        """Whether `messages` are at least half of the credit: then one pull for them pays.
+
+        The server parses one pull instead of sixteen, and delivers in bursts, each of which costs
+        a node one read and one write.
+        """
+        return messages * 2 >= self.size

@@ -1,0 +1,78 @@
+"""The pulls of a lane: requests for messages that stand at the server until one comes. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+
+from swarm.lanes.message import ACK_AND_NEXT
+
+GROUP = "g"  # the consumer's one priority group
+EXPIRES = 1.0  # seconds; a vanished node's pulls attract messages no longer than this
+GRACE = 1.0  # seconds; a pull that is unanswered so long past its expiry was lost
+
+
+class Pulls:
+    """How a pull is written, and how many messages are asked for.
+
+    subject: where the server takes pulls. inbox: where it sends messages, and the ends of pulls,
+    to. priority: 0 is served first. `ack_and_next`
+    settles a message and asks for one more in the same publish. `len()` is the number of messages
+    asked for and not come. Times are seconds of any monotonic clock.
+    """
+
+    __slots__ = ("_asked", "_fields", "_looked", "_one", "ack_and_next", "inbox", "subject")
+
+    def __init__(self, subject: str, inbox: str, priority: int) -> None:
+        self.subject = subject
+        self.inbox = inbox
+        self._fields = {"expires": int(EXPIRES * 1e9), "group": GROUP, "priority": priority}
+        self._one = self._encode(1)
+        self.ack_and_next = ACK_AND_NEXT + b" " + self._one
+        self._asked: deque[float] = deque()  # when each message was asked for
+        self._looked = 0.0  # the time of the last `forget_lost`
+
+    def __len__(self) -> int:
+        return len(self._asked)
+
+    def body(self, count: int) -> bytes:
+        """A pull for `count` messages, as the server reads it."""
+        return self._one if count == 1 else self._encode(count)
+
+    def asked(self, count: int, now: float) -> None:
+        """`count` messages were asked for."""
+        self._asked.extend([now] * count)
+
+    def answered(self) -> None:
+        """A message came. The server may send one that nobody has asked for."""
+        if self._asked:
+            self._asked.popleft()
+
+    def ended(self, count: int) -> None:
+        """The oldest pulls have ended: `count` of their messages will not come."""
+        for _ in range(min(count, len(self._asked))):
+            self._asked.popleft()
+
+    def forget_lost(self, now: float) -> None:
+        """Forget messages that were asked for so long ago that their pull must have been lost.
+
+        The time of the call before decides: behind a stop of this process, answers may lie in the
+        socket that nobody has read.
+        """
+        lost, self._looked = self._looked - EXPIRES - GRACE, now
+        while self._asked and self._asked[0] < lost:
+            self._asked.popleft()
+
+    def clear(self) -> None:
+        """None stands at the server any more."""
+        self._asked.clear()
+
+    def _encode(self, count: int) -> bytes:
+        return json.dumps({"batch": count, **self._fields}).encode()
+
+
+def unanswered(headers: bytes) -> int:
+    """How many messages of a pull had not come when it ended, from its end's headers."""
+    _, _, rest = headers.partition(b"Nats-Pending-Messages: ")
+    digits = rest.partition(b"\r\n")[0]
+    return int(digits) if digits.isdigit() else 1

@@ -1,0 +1,85 @@
+"""The server's side of a lane: its durable consumer, and the settings that all its nodes share."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from swarm.clock import ServerClock
+from swarm.errors import ApiError
+from swarm.link import Link, jetstream
+from swarm.subjects import api
+
+log = logging.getLogger("swarm.lanes")
+
+MOST_ACK_WAIT = 5.0  # seconds: longer runs are kept alive, not waited for
+
+
+class ServerConsumer:
+    """Makes sure that the consumer exists, and changes its settings.
+
+    config: its configuration (`swarm.lanes.streams.consumer_config`). provision: makes its stream.
+    clock: the server's clock, which every answer about the consumer is a sample of.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        stream: str,
+        config: dict[str, Any],
+        provision: Callable[[], Awaitable[Any]],
+        clock: ServerClock,
+    ) -> None:
+        self.stream = stream
+        self.config = config
+        self.name: str = config["durable_name"]
+        self.clock = clock
+        self._link = link
+        self._provision = provision
+
+    @property
+    def ack_wait(self) -> float:
+        """Seconds of silence after which the server hands a message to another node."""
+        return float(self.config["ack_wait"]) / 1e9
+
+    async def ensure(self) -> None:
+        """Make the consumer, and its stream, where they do not exist. Raises `SwarmError`."""
+        try:
+            await self._learn(jetstream.ensure_consumer(self._link, self.stream, self.config))
+        except ApiError as error:
+            if error.err_code != jetstream.STREAM_NOT_FOUND:
+                raise
+            await self._provision()
+            await self._learn(jetstream.ensure_consumer(self._link, self.stream, self.config))
+
+    async def refresh(self) -> int:
+        """Take over changed settings; returns the number of messages that wait in the lane.
+
+        Raises `ApiError`, `Unavailable`, `NotConnected`.
+        """
+        subject = api("CONSUMER.INFO", self.stream, self.name)
+        info = await self._learn(jetstream.call(self._link, subject))
+        return int(info.get("num_pending", 0))
+
+    async def set_ack_wait(self, seconds: float) -> None:
+        """Change `ack_wait` for all nodes. Raises `ApiError`, `Unavailable`, `NotConnected`."""
+        config = self.config | {"ack_wait": int(seconds * 1e9)}
+        await jetstream.update_consumer(self._link, self.stream, config)
+        self.config = config
+
+    async def lengthen_ack_wait(self) -> None:
+        """Double `ack_wait`, up to `MOST_ACK_WAIT`. Raises as `set_ack_wait`."""
+        wanted = min(MOST_ACK_WAIT, 2 * self.ack_wait)
+        log.warning("%s: ack_wait is now %.3f s", self.name, wanted)
+        await self.set_ack_wait(wanted)
+
+    async def _learn(self, answer: Awaitable[dict[str, Any]]) -> dict[str, Any]:
+        sent = time.monotonic_ns()
+        info = await answer
+        if stamp := info.get("ts"):
+            self.clock.sample(sent, time.monotonic_ns(), stamp)
+        # Another node may have made or changed the consumer: its settings are the lane's.
+        self.config["ack_wait"] = info["config"]["ack_wait"]
+        return info

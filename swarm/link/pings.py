@@ -1,0 +1,49 @@
+"""PINGs that were sent and whose PONGs are to come: the server answers them in order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+MOST_UNANSWERED = 2  # keep-alives in a row; then the server counts as hung
+
+
+class Pings:
+    """One connection's. A caller that sent a PING waits for the future of `expect`."""
+
+    __slots__ = ("_unanswered", "_waiting")
+
+    def __init__(self) -> None:
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._unanswered = 0  # keep-alives since the last PONG
+
+    @property
+    def hung(self) -> bool:
+        """Whether the server has left too many keep-alives unanswered."""
+        return self._unanswered >= MOST_UNANSWERED
+
+    def expect(self) -> asyncio.Future[None]:
+        """A PING is sent now; the future completes with its PONG."""
+        pong: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(pong)
+        return pong
+
+    def keep_alive(self) -> None:
+        """A PING is sent now for which nobody waits: its PONG keeps its place in the order."""
+        self._unanswered += 1
+        self.expect().cancel()
+
+    def answered(self) -> None:
+        """A PONG came; a server may send one that nobody has asked for."""
+        self._unanswered = 0
+        if self._waiting:
+            pong = self._waiting.popleft()
+            if not pong.done():
+                pong.set_result(None)
+
+    def fail(self, error: Exception) -> None:
+        """No PONG will come: every future gets `error`."""
+        for pong in self._waiting:
+            if not pong.done():
+                pong.set_exception(error)
+        self._waiting.clear()

@@ -1,0 +1,78 @@
+"""Where a message goes that a link receives: subscriptions by number, replies by subject. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from swarm.link.types import LinkMessage
+
+OnMessage = Callable[[LinkMessage], None]
+
+
+class Subscriptions:
+    """Subscriptions by their numbers, which the server repeats with each message.
+
+    `callbacks` is read for each message; only `add` and `remove` change it.
+    """
+
+    __slots__ = ("_last", "_lines", "callbacks")
+
+    def __init__(self) -> None:
+        self.callbacks: dict[int, OnMessage] = {}
+        self._lines: dict[int, bytes] = {}
+        self._last = 0
+
+    def add(self, subject: str, queue: str, callback: OnMessage) -> int:
+        """Returns the number of the new subscription."""
+        self._last += 1
+        self.callbacks[self._last] = callback
+        self._lines[self._last] = f"SUB {subject} {queue} {self._last}\r\n".encode()
+        return self._last
+
+    def remove(self, sid: int) -> bool:
+        """Whether there was one of this number."""
+        self._lines.pop(sid, None)
+        return self.callbacks.pop(sid, None) is not None
+
+    def line(self, sid: int) -> bytes:
+        """The line that tells the server of one subscription."""
+        return self._lines[sid]
+
+    def lines(self) -> bytes:
+        """The lines that tell a server of all."""
+        return b"".join(self._lines.values())
+
+
+class Replies:
+    """Callbacks by the subject on which each expects replies. `len()`: so many are expected."""
+
+    __slots__ = ("_callbacks", "_last", "_prefix")
+
+    def __init__(self, inbox: str) -> None:
+        """inbox: the subject that all replies of the link stand below."""
+        self._prefix = f"{inbox}."
+        self._callbacks: dict[str, OnMessage] = {}
+        self._last = 0
+
+    def __len__(self) -> int:
+        return len(self._callbacks)
+
+    def __contains__(self, reply: object) -> bool:
+        return reply in self._callbacks
+
+    def expect(self, callback: OnMessage) -> str:
+        """A new subject; `callback` gets each message to it until `forget`."""
+        self._last += 1
+        reply = f"{self._prefix}{self._last:x}"
+        self._callbacks[reply] = callback
+        return reply
+
+    def forget(self, reply: str) -> None:
+        """Replies to this subject are dropped from now on."""
+        self._callbacks.pop(reply, None)
+
+    def deliver(self, message: LinkMessage) -> None:
+        """Hand a reply to the callback that expects it, if there is one."""
+        callback = self._callbacks.get(message.subject)
+        if callback is not None:
+            callback(message)

@@ -1,0 +1,100 @@
+"""The commands that judge: which results make `failover` and `overload` fail."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from nodes.bench.faults.command import run_failover
+from nodes.bench.faults.figures import Trial, scenario_figures
+from nodes.bench.faults.scenarios import Scenario
+from nodes.bench.faults.trials import scenario_entry
+from nodes.bench.overload.command import run_overload
+from swarm.errors import Unavailable
+
+COMMAND = "nodes.bench.faults.command"
+
+
+class FakeMeshes:
+    """In place of meshes of real processes: counts them, and answers from records made by hand."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.started = 0
+        self.lost: set[str] = set()  # scenarios in which one request is lost
+        self.failing: set[str] = set()  # scenarios in which the mesh does not come up again
+        monkeypatch.setattr(f"{COMMAND}.make_workload", lambda directory: None)
+        monkeypatch.setattr(f"{COMMAND}.start_rig", self.start_rig)
+        monkeypatch.setattr(f"{COMMAND}.play_scenario", self.play_scenario)
+
+    @asynccontextmanager
+    async def start_rig(self, *_: object) -> AsyncIterator[None]:
+        self.started += 1
+        yield None
+
+    async def play_scenario(
+        self, rig: None, scenario: Scenario, trials: int, rate: float
+    ) -> dict[str, Any]:
+        if scenario.name in self.failing:
+            raise Unavailable("shard-2 did not come up")
+        sent = [number * 0.01 for number in range(250)]
+        requests = [
+            {"due": at, "sent": at, "done": at + 0.002, "status": "OK", "attempt": 1}
+            | {"wrong": False, "nodes": []}
+            for at in sent
+        ]
+        if scenario.name in self.lost:
+            requests[120]["status"] = "UNAVAILABLE"
+        trial = Trial(quiet=0.0, fault=1.0, end=2.0, ready_again=2.5)
+        figures = scenario_figures(requests, [], [trial], {"1": 60.0}, scenario.targets)
+        return scenario_entry(scenario, status="ok", **figures)
+
+
+def test_a_lost_request_fails_the_whole_benchmark(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    meshes = FakeMeshes(monkeypatch)
+    names = ["kill-shard-1", "kill-shard-2"]
+    assert run_failover(1, names, as_json=False) == 0
+    meshes.lost = {"kill-shard-2"}
+    assert run_failover(1, names, as_json=False) == 1
+    shown = capsys.readouterr().out
+    assert "missed: kill-shard-2: lost: 1, limit 0" in shown
+    assert meshes.started == 2  # one for both scenarios of a layout
+
+
+def test_after_a_scenario_that_fails_the_others_get_a_new_mesh(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    meshes = FakeMeshes(monkeypatch)
+    meshes.failing = {"kill-shard-1"}
+    assert run_failover(1, ["kill-shard-1", "kill-shard-2"], as_json=True) == 1
+    scenarios = json.loads(capsys.readouterr().out)["scenarios"]
+    assert scenarios["kill-shard-1"]["status"] == "failed"
+    assert "did not come up" in scenarios["kill-shard-1"]["reason"]
+    assert scenarios["kill-shard-2"]["passed"]
+    assert meshes.started == 2
+
+
+def test_an_unknown_scenario_is_refused_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    meshes = FakeMeshes(monkeypatch)
+    assert run_failover(1, ["kill-the-moon"], as_json=False) == 1
+    assert "no scenario kill-the-moon" in capsys.readouterr().err
+    assert meshes.started == 0
+
+
+@pytest.mark.parametrize(("share", "code"), [(0.86, 0), (0.84, 1)])
+def test_overload_passes_when_goodput_stays_near_the_capacity(
+    share: float, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def measured(*_: object) -> dict[str, Any]:
+        return {"goodput_share": share}
+
+    monkeypatch.setattr("nodes.bench.overload.command.measure_overload", measured)
+    assert run_overload() == code
+    assert "goodput share" in capsys.readouterr().out

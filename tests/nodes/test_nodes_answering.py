@@ -1,0 +1,204 @@
+"""Requests of any client: budgets, refusals, and degraded answers by a lighter model."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nodes.life.answering import LIGHTER_ANSWERS, LIGHTER_ROOM, InferAnswerer
+from nodes.life.serving import Loaded
+from shards.errors import RunError
+from swarm.errors import NotFound, Status
+from swarm.model import ModelInfo, Spec, Stage
+from swarm.requests.request import Ask
+from swarm.wire.hops import Hop
+from swarm.wire.messages import Request, Result
+
+SPEC = (Spec("x", "FP32", (-1, 4)),)
+STAGE = Stage(1, SPEC, SPEC, 1.0)
+INFO = ModelInfo("m", "1", SPEC, SPEC, (STAGE,))
+WITH_EDGE = ModelInfo("m", "1", SPEC, SPEC, (STAGE,), edge=Stage(0, SPEC, SPEC, 0.1))
+
+
+class Model:
+    """A runtime that multiplies."""
+
+    def __init__(self, factor: float, error: Exception | None = None) -> None:
+        self.factor = factor
+        self.error = error
+        self.compute_ms = 0.01
+        self.runs = 0
+
+    def run(self, tensors: Any) -> dict[str, np.ndarray]:
+        self.runs += 1
+        if self.error is not None:
+            raise self.error
+        return {"x": tensors["x"] * self.factor}
+
+    def close(self) -> None:
+        pass
+
+
+class Scene:
+    """An answerer whose mesh answers with `status`."""
+
+    def __init__(self, loaded: Loaded, status: Status = Status.OK) -> None:
+        self.loaded = loaded
+        self.status = status
+        self.asks: list[Ask] = []
+        self.requester = self
+        self.lookups: list[tuple[str, str]] = []
+        self.answerer = InferAnswerer(self, "n1", self._lookup, 1.0)  # type: ignore[arg-type]
+
+    async def version_for(self, model: str, agent: str, session: str, request_id: str) -> str:
+        return "1"
+
+    async def _lookup(self, model: str, version: str) -> Loaded:
+        self.lookups.append((model, version))
+        if version == "absent":
+            raise NotFound("no such version")
+        if version == "slow":
+            await asyncio.Event().wait()  # for ever
+        return self.loaded
+
+    async def infer(self, ask: Ask) -> Result:
+        self.asks.append(ask)
+        outputs = {"x": ask.tensors["x"] * 2} if self.status is Status.OK else {}
+        hops = (Hop(1, "s", 1, 2, 1),)
+        return Result(ask.id, "m", "1", self.status, outputs, "why", attempt=3, hops=hops)
+
+    async def answer(self, value: float = 1.0, **options: Any) -> Result:
+        x = np.full((1, 4), value, np.float32)
+        return await self.answerer.answer("m", Request({"x": x}, **options))
+
+
+def loaded(lighter: Model | None = None, seconds: float = 0.0, edge: Model | None = None) -> Loaded:
+    info = WITH_EDGE if edge is not None else INFO
+    return Loaded(info, {}, edge, lighter, 0.0, seconds)  # type: ignore[arg-type]
+
+
+async def test_the_answer_of_the_mesh_is_passed_on_whole() -> None:
+    scene = Scene(loaded(Model(10)))
+    result = await scene.answer(3.0, id="mine")
+    assert (result.status, result.degraded, result.id) == (Status.OK, False, "mine")
+    assert result.outputs["x"][0, 0] == 6
+    assert scene.asks[0].id != "mine"  # clients reuse theirs
+    assert result.latency > 0
+
+
+@pytest.mark.parametrize(
+    "status", [Status.DEADLINE_EXCEEDED, Status.UNAVAILABLE, Status.RESOURCE_EXHAUSTED]
+)
+@pytest.mark.parametrize("seconds", [0.0, 0.01], ids=["inline", "thread"])
+async def test_what_the_mesh_cannot_answer_a_lighter_model_does_and_says_so(
+    status: Status, seconds: float
+) -> None:
+    scene = Scene(loaded(Model(10), seconds), status)
+    result = await scene.answer(3.0, id="mine")
+    assert (result.status, result.degraded, result.id) == (Status.OK, True, "mine")
+    assert result.outputs["x"][0, 0] == 30
+    assert result.message == f"degraded: {status}: why"
+    assert (result.attempt, [hop.node for hop in result.hops]) == (3, ["n1"])
+    scene.answerer.close()
+
+
+@pytest.mark.parametrize("status", [s for s in Status if s not in LIGHTER_ANSWERS])
+async def test_any_other_outcome_is_the_meshs_own(status: Status) -> None:
+    """A wrong request is wrong for a lighter model too."""
+    lighter = Model(10)
+    result = await Scene(loaded(lighter), status).answer()
+    assert (result.status, result.degraded, lighter.runs) == (status, False, 0)
+
+
+async def test_without_a_lighter_model_the_failure_is_the_answer() -> None:
+    result = await Scene(loaded(), Status.UNAVAILABLE).answer(id="mine")
+    assert (result.status, result.degraded, result.id) == (Status.UNAVAILABLE, False, "mine")
+
+
+async def test_the_lighter_models_time_is_kept_free_inside_the_budget() -> None:
+    scene = Scene(loaded(Model(10), seconds=0.1))
+    began = asyncio.get_running_loop().time()
+    await scene.answer(budget=2.0)
+    assert scene.asks[0].deadline == pytest.approx(began + 2.0 - 0.2 - LIGHTER_ROOM, abs=0.2)
+    plain = Scene(loaded())
+    began = asyncio.get_running_loop().time()
+    await plain.answer(budget=2.0)
+    assert plain.asks[0].deadline == pytest.approx(began + 2.0, abs=0.1)
+    scene.answerer.close()
+
+
+async def test_a_lighter_model_that_fails_is_an_internal_error_and_no_crash() -> None:
+    scene = Scene(loaded(Model(10, RunError("broken"))), Status.UNAVAILABLE)
+    result = await scene.answer(id="mine")
+    assert (result.status, result.degraded, result.id) == (Status.INTERNAL, False, "mine")
+
+
+@pytest.mark.parametrize(
+    ("budget", "status"),
+    [
+        (0.0, Status.DEADLINE_EXCEEDED),
+        (-1.0, Status.DEADLINE_EXCEEDED),
+        (601.0, Status.INVALID_ARGUMENT),
+        (float("inf"), Status.INVALID_ARGUMENT),
+        (float("nan"), Status.INVALID_ARGUMENT),
+    ],
+)
+async def test_an_impossible_budget_is_refused_before_anything_is_sent(
+    budget: float, status: Status
+) -> None:
+    scene = Scene(loaded(Model(10)))
+    result = await scene.answer(budget=budget)
+    assert (result.status, scene.asks) == (status, [])
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        {},
+        {"y": np.zeros((1, 4), np.float32)},
+        {"x": np.zeros((1, 5), np.float32)},
+        {"x": np.zeros((1, 4), np.float64)},
+        {"x": np.zeros((0, 4), np.float32)},
+        {"x": np.zeros((1, 4), np.float32), "z": np.zeros(1)},
+    ],
+)
+async def test_wrong_inputs_go_no_further_and_get_no_degraded_answer(
+    inputs: dict[str, np.ndarray],
+) -> None:
+    lighter = Model(10)
+    scene = Scene(loaded(lighter))
+    result = await scene.answerer.answer("m", Request(inputs, id="mine"))
+    assert (result.status, result.id) == (Status.INVALID_ARGUMENT, "mine")
+    assert (scene.asks, lighter.runs) == ([], 0)
+
+
+async def test_a_lookup_that_takes_too_long_ends_with_the_budget() -> None:
+    scene = Scene(loaded())
+    began = time.monotonic()
+    result = await scene.answer(budget=0.1, version="slow")
+    assert result.status is Status.DEADLINE_EXCEEDED
+    assert time.monotonic() - began < 5.0
+    assert (await scene.answer(version="absent")).status is Status.NOT_FOUND
+
+
+async def test_the_edges_layers_run_first_and_are_a_hop() -> None:
+    scene = Scene(loaded(edge=Model(100)))
+    await scene.answer(1.0)
+    assert scene.asks[0].tensors["x"][0, 0] == 100
+    assert [hop["stage"] for hop in scene.asks[0].hops] == [0]
+
+
+async def test_a_lighter_model_gets_the_raw_input_not_the_edges_features() -> None:
+    scene = Scene(loaded(Model(10), edge=Model(100)), Status.UNAVAILABLE)
+    assert (await scene.answer(1.0)).outputs["x"][0, 0] == 10
+
+
+async def test_an_edge_that_fails_is_an_internal_error() -> None:
+    scene = Scene(loaded(edge=Model(1, RunError("broken"))))
+    result = await scene.answer()
+    assert (result.status, scene.asks) == (Status.INTERNAL, [])
+    assert "stage 0" in result.message

@@ -1,0 +1,166 @@
+"""A node says how it is: at each change of state and on request, heard or not."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jsonschema
+import pytest
+
+import swarm
+from nodes.life.config import NodeConfig
+from nodes.life.node import Node
+from nodes.life.status import STATUS_EVERY, StatusPublisher
+from swarm.errors import NotConnected
+from swarm.gossip import PeerView
+from swarm.link import LinkOptions
+from swarm.subjects import Subjects
+
+SCHEMA = json.loads((Path(swarm.__file__).parent / "schemas/status.schema.json").read_text())
+
+
+class FakeLink:
+    """Keeps published documents; `cut` refuses them. `hear` is a message of somebody."""
+
+    def __init__(self) -> None:
+        self.published: list[tuple[str, dict[str, Any]]] = []
+        self.cut = False
+        self.came = asyncio.Event()
+        self._callbacks: dict[str, Callable[[object], None]] = {}
+
+    def publish(self, subject: str, data: bytes) -> None:
+        if self.cut:
+            raise NotConnected("cut")
+        self.published.append((subject, json.loads(data)))
+        self.came.set()
+
+    def subscribe(self, subject: str, callback: Callable[[object], None]) -> int:
+        self._callbacks[subject] = callback
+        return 1
+
+    def hear(self, subject: str) -> None:
+        self._callbacks[subject](object())
+
+
+class Scene:
+    """A publisher beside a node without stages, in a mesh of three."""
+
+    def __init__(self, more: Callable[[], dict[str, Any]] = dict) -> None:
+        self.link = FakeLink()
+        states: list[Any] = ["alive", "alive", "dead"]
+        view = {f"n{n}": PeerView(f"n{n}", state, 1, 1, {}) for n, state in enumerate(states)}
+        self.started = time.monotonic()
+        self.status = StatusPublisher(
+            SimpleNamespace(  # type: ignore[arg-type]
+                link=self.link, subjects=Subjects(), claims=SimpleNamespace(host=""), inbox=""
+            ),
+            NodeConfig("shard-1", "digits@7"),
+            "n0",
+            SimpleNamespace(all=list, servers=list),  # type: ignore[arg-type]
+            SimpleNamespace(view=lambda: view, gossip=SimpleNamespace(counters={})),  # type: ignore[arg-type]
+            self.started,
+            more,
+        )
+
+    @property
+    def documents(self) -> list[dict[str, Any]]:
+        return [doc for subject, doc in self.link.published if subject == "swarm.default.status.n0"]
+
+
+async def test_a_change_is_published_at_once_and_what_is_not_changed_is_not() -> None:
+    scene = Scene()
+    assert scene.status.become("loading", "digits@7")
+    assert not scene.status.become("loading", "digits@7")
+    assert scene.status.become("loading", "digits@8")
+    assert [doc["detail"] for doc in scene.documents] == ["digits@7", "digits@8"]
+    assert scene.documents[0]["since"] == scene.documents[1]["since"], (
+        "of the state, not the detail"
+    )
+
+
+async def test_a_document_keeps_the_contract_in_every_state() -> None:
+    scene = Scene()
+    validator = jsonschema.Draft202012Validator(SCHEMA)
+    for state in ("waiting", "loading", "ready", "draining", "left", "failed"):
+        scene.status.become(state, "for a test")
+        assert [error.message for error in validator.iter_errors(scene.status.document())] == []
+    assert scene.status.document()["gossip"]["peers"]["alive"] == 2
+
+
+async def test_the_start_is_timed_once_from_the_first_ready_on() -> None:
+    scene = Scene()
+    assert "ready_ms" not in scene.status.document()
+    scene.status.become("ready", "serving")
+    took = scene.status.document()["ready_ms"]
+    assert 0 < took <= (time.monotonic() - scene.started) * 1e3 + 1
+    scene.status.become("draining", "")
+    scene.status.become("ready", "again")
+    assert scene.status.document()["ready_ms"] == took
+
+
+async def test_a_role_adds_fields_as_they_are_at_the_moment() -> None:
+    captured = 0
+    scene = Scene(lambda: {"edge": {"captured": captured}})
+    captured = 5
+    assert scene.status.document()["edge"] == {"captured": 5}
+
+
+async def test_a_request_for_status_is_answered_long_before_the_next_is_due() -> None:
+    scene = Scene()
+    publishing = asyncio.create_task(scene.status.run())
+    began = time.monotonic()
+    try:
+        async with asyncio.timeout(10):
+            for count in range(1, 6):
+                while len(scene.documents) < count:
+                    scene.link.came.clear()
+                    await scene.link.came.wait()
+                scene.link.hear(Subjects().status_request)
+        assert time.monotonic() - began < STATUS_EVERY, "five documents"
+    finally:
+        publishing.cancel()
+
+
+async def test_an_event_says_who_tells_and_what_it_is_about() -> None:
+    scene = Scene()
+    scene.status.tell("took-over", {"stage": 2})
+    [(subject, doc)] = scene.link.published
+    assert subject == "swarm.default.events.took-over"
+    assert (doc["node"], doc["role"], doc["kind"], doc["stage"]) == (
+        "n0",
+        "shard-1",
+        "took-over",
+        2,
+    )
+
+
+async def test_without_a_connection_a_node_goes_on_unheard() -> None:
+    scene = Scene()
+    scene.link.cut = True
+    assert scene.status.become("ready", "serving")
+    scene.status.tell("joined", {})
+    scene.link.cut = False
+    scene.status.publish()
+    assert scene.documents[0]["state"] == "ready"
+
+
+@pytest.mark.parametrize("role", ["shard-1", "shard-2", "fallback", "gateway", "edge"])
+async def test_a_node_that_finds_no_server_ends_when_it_is_told_to(role: str) -> None:
+    nowhere = LinkOptions(servers=("nats://127.0.0.1:1",))
+    changes: list[str] = []
+    node = Node(
+        NodeConfig(role, "digits", link=nowhere), on_change=lambda doc: changes.append(doc["event"])
+    )
+    stop = asyncio.Event()
+    life = asyncio.create_task(node.run(stop))
+    await asyncio.sleep(0)
+    stop.set()
+    await asyncio.wait_for(life, 20.0)
+    assert changes == ["left"]
+    assert not node.became_ready.is_set()

@@ -1,0 +1,200 @@
+"""A node takes over from the dead, and gives back to those that return."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from nodes.life.config import NodeConfig
+from nodes.life.serving import Serving
+from nodes.life.takeover import Takeover
+from swarm.fleet.advertised import serves_entries
+from swarm.gossip import Event, PeerView
+from swarm.model import ModelInfo, Spec, Stage
+from swarm.routing.rendezvous import rendezvous
+
+SPEC = (Spec("x", "FP32", (-1, 4)),)
+INFO = ModelInfo("m", "1", SPEC, SPEC, (Stage(1, SPEC, SPEC, 1.0),))
+
+
+class FakeFresh:
+    """Fast mode's queue, open or closed."""
+
+    def __init__(self) -> None:
+        self.opened, self.closed = asyncio.Event(), asyncio.Event()
+
+    def open(self) -> None:
+        self.closed.clear()
+        self.opened.set()
+
+    async def close(self) -> None:
+        self.opened.clear()
+        self.closed.set()
+
+
+class FakeServing:
+    """Opens lanes; each is found empty at once, and closed."""
+
+    def __init__(self) -> None:
+        self.info = INFO
+        self.servers = [SimpleNamespace(stage=1, info=INFO, lanes=[])]
+        self.fresh = {1: FakeFresh()}
+        self.lanes: set[str] = set()
+        self.opened: list[str] = []
+
+    def open_lane(self, server: Any, name: str) -> None:
+        if name not in self.lanes:
+            self.lanes.add(name)
+            self.opened.append(name)
+
+    async def close_idle_lanes(self, own: str) -> None:
+        self.lanes &= {own}
+
+
+class Scene:
+    """One node's takeover, in a mesh that the test describes."""
+
+    def __init__(self, role: str = "shard-1", node: str = "me") -> None:
+        self.node = node
+        self.placements_forgotten = 0
+        self.peers: dict[str, PeerView] = {}
+        self.told: list[str] = []
+        self.serving = FakeServing()
+        self.own_lanes = True
+        config = NodeConfig(role, "m@1")
+        self.add(node, config.priority)
+        placement = SimpleNamespace(forget=self._forget_placement)
+        self.takeover = Takeover(
+            SimpleNamespace(placement=placement),  # type: ignore[arg-type]
+            config,
+            self,  # type: ignore[arg-type]
+            SimpleNamespace(uses_own_lanes=lambda model: self.own_lanes),  # type: ignore[arg-type]
+            lambda: [self.serving],  # type: ignore[list-item]
+            lambda kind, detail: self.told.append(kind),
+        )
+
+    def add(self, node: str, priority: int = 0, state: Any = "alive", **more: Any) -> None:
+        values = serves_entries([("m", "1", 1)]) | {"priority": priority} | more
+        self.peers[node] = PeerView(node, state, 1, 1, values if state == "alive" else {})
+
+    def view(self) -> dict[str, PeerView]:
+        return self.peers
+
+    def alive(self) -> list[PeerView]:
+        return [peer for peer in self.peers.values() if peer.state == "alive"]
+
+    def _forget_placement(self) -> None:
+        self.placements_forgotten += 1
+
+    async def tend(self, times: int = 1) -> list[str]:
+        """The lanes of others that were opened meanwhile."""
+        before = len(self.serving.opened)
+        for _ in range(times):
+            await self.takeover.tend_lanes()
+        return [name for name in self.serving.opened[before:] if name != self.node]
+
+
+def test_the_fake_opens_lanes_as_the_real_one_does() -> None:
+    assert {"open_lane", "close_idle_lanes"} <= set(dir(Serving))
+
+
+async def test_the_lane_of_a_dead_node_is_drained_by_exactly_one_survivor() -> None:
+    names = ["a", "b", "c", "d"]
+    scenes = []
+    for name in names:
+        scene = Scene(node=name)
+        for other in names:
+            scene.add(other)
+        scene.add("dead", state="dead")
+        scene.add("fallback", priority=2)
+        scenes.append(scene)
+    drained = [await scene.tend() for scene in scenes]
+    assert sorted(drained) == [[], [], [], ["dead"]]
+
+
+async def test_a_lane_that_was_drained_is_not_opened_again_and_again() -> None:
+    """A dead node is remembered for an hour; its lane is gone after seconds."""
+    scene = Scene()
+    scene.add("dead", state="dead")
+    assert await scene.tend(20) == ["dead"]
+    scene.add("dead")  # alive after all
+    assert await scene.tend() == []
+    scene.add("dead", state="dead")
+    assert await scene.tend(20) == ["dead"]
+
+
+@pytest.mark.parametrize("dead", [f"dead-{n}" for n in range(6)])
+async def test_a_fallback_node_inherits_nothing_while_a_primary_lives(dead: str) -> None:
+    scene = Scene("fallback", "helper")
+    scene.add("primary")
+    scene.add(dead, state="dead")
+    assert await scene.tend() == []
+    primary = Scene(node="primary")
+    primary.add("helper", priority=2)
+    primary.add(dead, state="dead")
+    assert await primary.tend() == [dead]
+    assert {rendezvous(f"dead-{n}", ["helper", "primary"])[0] for n in range(6)} == {
+        "helper",
+        "primary",
+    }  # priorities decide, not the hash
+
+
+async def test_with_no_primary_left_the_fallback_drains_the_lanes() -> None:
+    scene = Scene("fallback", "helper")
+    scene.add("dead", state="dead")
+    scene.add("primary", draining=True)
+    scene.peers.pop("primary")
+    assert await scene.tend() == ["dead"]
+    assert "helper" not in scene.serving.opened  # it has no lane of its own
+
+
+async def test_under_the_pull_policy_no_lanes_are_opened() -> None:
+    scene = Scene()
+    scene.own_lanes = False
+    scene.add("dead", state="dead")
+    await scene.tend()
+    assert scene.serving.opened == []
+
+
+async def test_a_fallback_covers_fast_mode_as_soon_as_the_last_primary_died() -> None:
+    """At the news, not at the next look, which is a minute away here."""
+    scene = Scene("fallback", "helper")
+    scene.add("primary")
+    fresh = scene.serving.fresh[1]
+    in_a_minute = asyncio.get_running_loop().time() + 60
+    reacting = asyncio.create_task(scene.takeover.react_until(in_a_minute))
+    scene.takeover.on_event(Event("joined", "primary"))
+    await asyncio.sleep(0)
+    assert not fresh.opened.is_set()
+    async with asyncio.timeout(10):
+        scene.add("primary", state="dead")
+        scene.takeover.on_event(Event("died", "primary"))
+        await fresh.opened.wait()
+        assert scene.told.count("took-over") == 1
+        scene.add("another")
+        scene.takeover.on_event(Event("joined", "another"))
+        await fresh.closed.wait()
+    assert scene.told.count("gave-back") == 1
+    reacting.cancel()
+
+
+@pytest.mark.parametrize(
+    ("event", "kept"),
+    [
+        (Event("updated", "other", "load/0123456789ab/0,memory"), True),
+        (Event("updated", "other", "load/0123456789ab/0,draining"), False),
+        (Event("updated", "other", "serves/0123456789ab"), False),
+        (Event("suspected", "other"), False),
+        (Event("died", "other"), False),
+        (Event("joined", "other"), False),
+    ],
+)
+async def test_where_nodes_are_is_asked_again_at_any_news_but_of_how_busy_they_are(
+    event: Event, kept: bool
+) -> None:
+    scene = Scene()
+    scene.takeover.on_event(event)
+    assert (scene.placements_forgotten == 0) is kept

@@ -1,0 +1,242 @@
+"""The watchdog over stages that hang, compute wrongly or cannot be loaded again."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import threading
+import time
+import weakref
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import nodes.life.watchdog
+from nodes.life.watchdog import EXIT_CODE, NodeWatchdog
+from shards.errors import RunError
+from swarm.errors import Unavailable
+
+LIMIT = 20.0  # seconds; only a hang gets there
+
+
+class FakeWorker:
+    def __init__(self) -> None:
+        self.busy_since = 0.0
+
+
+class FakeWindow:
+    p99 = 0.0
+
+    def percentile(self, q: float, now: float) -> float:
+        return self.p99
+
+
+class FakeServer:
+    """As much of a stage as the watchdog sees; notes its acts."""
+
+    def __init__(self, stage: int = 1) -> None:
+        self.stage = stage
+        self.worker: FakeWorker | None = FakeWorker()
+        self.queued = 0
+        self.right = True
+        self.tests = 0
+        self.acts: list[str] = []
+        self.stats = SimpleNamespace(compute=FakeWindow())
+
+    def end_overdue(self, now: float) -> None:
+        """It never blocks the loop."""
+
+    def self_test(self) -> bool:
+        self.tests += 1
+        return self.right
+
+    def suspend(self) -> None:
+        self.acts.append("suspend")
+
+    def resume(self) -> None:
+        self.worker = FakeWorker()
+        self.acts.append("resume")
+
+    def hang(self, seconds: float = 5.0) -> None:
+        assert self.worker is not None
+        self.worker.busy_since = time.monotonic() - seconds
+
+
+class Scene:
+    def __init__(self, *servers: FakeServer) -> None:
+        self.servers = list(servers)
+        self.events: list[tuple[str, dict[str, Any]]] = []
+        self.failing: list[Exception] = []
+        self.slow = 0.0
+        self._looks = 0  # of the watchdog; its thread looks too
+        self._looked = asyncio.Event()
+        self.watchdog = NodeWatchdog(self._seen, self._reload, self._tell)  # type: ignore[arg-type]
+
+    def _seen(self) -> list[FakeServer]:
+        if threading.current_thread() is threading.main_thread():
+            self._looks += 1
+            self._looked.set()
+        return self.servers
+
+    async def looks(self, more: int = 2) -> None:
+        """Until the watchdog has looked so many times more."""
+        wanted = self._looks + more
+        async with asyncio.timeout(LIMIT):
+            while self._looks < wanted:
+                self._looked.clear()
+                await self._looked.wait()
+
+    async def _reload(self, server: FakeServer) -> None:
+        await asyncio.sleep(self.slow)
+        if self.failing:
+            server.acts.append("reload failed")
+            raise self.failing.pop(0)
+        server.acts.append("reload")
+        server.right = True
+
+    def _tell(self, kind: str, detail: dict[str, Any]) -> None:
+        self.events.append((kind, detail))
+
+    @asynccontextmanager
+    async def watched(self) -> AsyncIterator[None]:
+        task = asyncio.create_task(self.watchdog.run())
+        try:
+            yield
+        finally:
+            assert not task.done(), "the watchdog has ended"
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+async def settled(condition: Callable[[], Any]) -> None:
+    async with asyncio.timeout(LIMIT):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Self-tests at each look."""
+    monkeypatch.setattr(nodes.life.watchdog, "SELF_TEST_EVERY", 0.0)
+
+
+async def test_a_run_that_hangs_is_given_back_and_the_stage_gets_a_new_session() -> None:
+    hung, well = FakeServer(1), FakeServer(2)
+    scene = Scene(hung, well)
+    hung.hang()
+    async with scene.watched():
+        await settled(lambda: "resume" in hung.acts)
+        await scene.looks()
+    assert hung.acts == ["suspend", "reload", "resume"]
+    assert well.acts == []
+    [(kind, detail)] = scene.events
+    assert (kind, detail["stage"]) == ("watchdog", 1)
+    assert detail["actions"] == ["return", "restart"]
+    assert "took over" in detail["detail"]
+
+
+async def test_a_long_run_of_a_slow_model_is_no_hang() -> None:
+    slow = FakeServer()
+    slow.stats.compute.p99 = 2.0  # ten times that is allowed
+    slow.hang(seconds=15.0)
+    scene = Scene(slow)
+    async with scene.watched():
+        await scene.looks()
+    assert (slow.acts, scene.events) == ([], [])
+
+
+async def test_a_stage_that_computes_wrongly_is_loaded_again(often: None) -> None:
+    wrong = FakeServer()
+    wrong.right = False
+    scene = Scene(wrong)
+    async with scene.watched():
+        await settled(lambda: "resume" in wrong.acts)
+        await scene.looks()
+    assert wrong.acts == ["suspend", "reload", "resume"]
+    assert "self-test failed" in scene.events[0][1]["detail"]
+
+
+async def test_a_busy_stage_is_not_tested(often: None) -> None:
+    busy = FakeServer()
+    busy.queued = 3
+    scene = Scene(busy)
+    async with scene.watched():
+        await scene.looks()
+    assert busy.tests == 0
+
+
+async def test_after_three_failures_a_stage_stays_out_and_an_event_says_so() -> None:
+    server = FakeServer()
+    scene = Scene(server)
+    async with scene.watched():
+        for count in (1, 2, 3):
+            server.hang()
+            await settled(lambda count=count: len(scene.events) == count)
+            if count < 3:
+                await settled(lambda count=count: server.acts.count("resume") == count)
+        server.hang()
+        await scene.looks()
+    again = ["suspend", "reload", "resume"]
+    assert server.acts == [*again, *again, "suspend"]
+    assert scene.events[2][1]["actions"] == ["return", "stay-out"]
+    assert len(scene.events) == 3
+
+
+@pytest.mark.parametrize("error", [Unavailable("no server"), RunError("no memory")])
+async def test_a_session_that_cannot_be_had_is_tried_for_again(error: Exception) -> None:
+    """The server was away for a moment: the stage must not be lost to the mesh for ever."""
+    server = FakeServer()
+    scene = Scene(server)
+    scene.failing = [error, error]
+    server.hang()
+    async with scene.watched():
+        await settled(lambda: "reload failed" in server.acts)
+        assert "resume" not in server.acts
+        await settled(lambda: "resume" in server.acts)
+    assert server.acts == ["suspend", "reload failed", "reload failed", "reload", "resume"]
+
+
+async def test_a_long_reload_is_no_blocked_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large model takes its time to load; the process must not be ended for it."""
+    ended: list[int] = []
+    monkeypatch.setattr(nodes.life.watchdog, "BLOCKED_FOR_GOOD", 1.2)
+    monkeypatch.setattr(os, "_exit", ended.append)
+    server = FakeServer()
+    scene = Scene(server)
+    scene.slow = 3.5
+    server.hang()
+    async with scene.watched():
+        await settled(lambda: "resume" in server.acts)
+    assert ended == []
+
+
+async def test_a_loop_that_is_blocked_for_good_ends_the_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ended: list[int] = []
+    monkeypatch.setattr(nodes.life.watchdog, "BLOCKED_FOR_GOOD", 0.5)
+    monkeypatch.setattr(os, "_exit", ended.append)
+    scene = Scene()
+    async with scene.watched():
+        await scene.looks(1)
+        time.sleep(2.5)  # noqa: ASYNC251 - that is the fault
+        assert EXIT_CODE in ended
+
+
+async def test_nothing_is_kept_of_a_stage_that_is_gone() -> None:
+    """A new one may come to lie at its address: it must not inherit its failures."""
+    scene = Scene(FakeServer(), FakeServer(2))
+    async with scene.watched():
+        scene.servers[0].hang()
+        await settled(lambda: "resume" in scene.servers[0].acts)
+        gone = weakref.ref(scene.servers.pop(0))
+        await scene.looks()
+        gc.collect()
+        assert gone() is None
+        scene.servers.append(FakeServer(3))
+        scene.servers[-1].hang()
+        await settled(lambda: "resume" in scene.servers[-1].acts)

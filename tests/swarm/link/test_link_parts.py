@@ -1,0 +1,94 @@
+"""The parts of a link that need no socket: who gets a message, and which PONG is whose."""
+
+from __future__ import annotations
+
+import pytest
+from real_server import Inbox
+
+from swarm.errors import NotConnected
+from swarm.link import LinkMessage
+from swarm.link.pings import MOST_UNANSWERED, Pings
+from swarm.link.subscriptions import Replies, Subscriptions
+
+
+def reply(subject: str) -> LinkMessage:
+    return LinkMessage(subject, "", None, b"")
+
+
+def test_subscriptions_have_numbers_of_their_own_and_are_told_to_the_server_in_order() -> None:
+    table = Subscriptions()
+    first, second, third = Inbox(), Inbox(), Inbox()
+    numbers = [table.add("a", "", first), table.add("b", "g", second), table.add("c", "", third)]
+    assert len(set(numbers)) == 3
+    assert table.remove(numbers[0])
+    assert not table.remove(numbers[0])
+    assert table.callbacks == {numbers[1]: second, numbers[2]: third}
+    assert table.lines() == table.line(numbers[1]) + table.line(numbers[2])
+    assert table.line(numbers[1]).split() == [b"SUB", b"b", b"g", b"%d" % numbers[1]]
+    assert table.add("d", "", first) not in numbers, "what a server still sends for one is dropped"
+
+
+def test_a_reply_reaches_only_the_callback_that_expects_it_until_it_is_forgotten() -> None:
+    replies = Replies("_INBOX.x")
+    one, other = Inbox(), Inbox()
+    subjects = [replies.expect(one), replies.expect(other)]
+    assert all(subject.startswith("_INBOX.x.") for subject in subjects)
+    replies.deliver(reply(subjects[0]))
+    replies.deliver(reply(subjects[0]))
+    replies.deliver(reply("_INBOX.x.nobody"))
+    assert (len(one), len(other), len(replies)) == (2, 0, 2)
+    replies.forget(subjects[0])
+    replies.forget(subjects[0])
+    replies.deliver(reply(subjects[0]))
+    assert (len(one), len(replies)) == (2, 1)
+    assert subjects[1] in replies
+    assert subjects[0] not in replies
+
+
+async def test_a_keep_alive_pong_does_not_complete_a_flush() -> None:
+    pings = Pings()
+    pings.keep_alive()
+    flushed = pings.expect()
+    pings.keep_alive()
+    pings.answered()
+    assert not flushed.done()
+    pings.answered()
+    assert flushed.done()
+    pings.answered()
+    pings.answered()  # more than were asked for
+
+
+async def test_a_caller_that_no_longer_waits_keeps_its_pongs_place() -> None:
+    pings = Pings()
+    first, second = pings.expect(), pings.expect()
+    first.cancel()
+    pings.answered()
+    assert not second.done()
+    pings.answered()
+    assert second.done()
+
+
+async def test_a_server_counts_as_hung_when_it_leaves_keep_alives_unanswered() -> None:
+    pings = Pings()
+    for _ in range(MOST_UNANSWERED - 1):
+        pings.keep_alive()
+    pings.expect().cancel()  # a flush says nothing of how long the server has been silent
+    assert not pings.hung
+    pings.answered()
+    for _ in range(MOST_UNANSWERED):
+        assert not pings.hung
+        pings.keep_alive()
+    assert pings.hung
+    pings.answered()
+    assert not pings.hung
+
+
+async def test_all_who_wait_for_a_pong_learn_of_the_loss_once() -> None:
+    pings = Pings()
+    waiting = [pings.expect(), pings.expect()]
+    pings.answered()
+    pings.fail(NotConnected("lost"))
+    pings.fail(NotConnected("again"))
+    assert waiting[0].exception() is None
+    with pytest.raises(NotConnected, match="lost"):
+        await waiting[1]

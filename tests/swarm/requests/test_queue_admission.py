@@ -1,0 +1,174 @@
+"""The gate of a pipeline of three stages with one server and one bounded lane each, simulated."""
+
+import heapq
+from collections import deque
+from dataclasses import dataclass, field
+from itertools import count, pairwise
+from math import inf
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swarm.requests.admission import Decision, QueueAdmission
+
+SERVICE_S = (0.004, 0.005, 0.003)
+CAPACITY = 1 / max(SERVICE_S)
+BUDGET_S = 0.100
+LANE = 100
+
+
+@dataclass
+class Request:
+    at: float
+    decision: Decision
+    stage: int = 0
+
+
+@dataclass
+class Told:
+    """What happened: (arrival, answer) of what was admitted, times of refusals and lost."""
+
+    answers: list[tuple[float, float]] = field(default_factory=list)
+    refused: list[float] = field(default_factory=list)
+    overflowed: int = 0
+    idle_at: float = 0.0
+
+
+def run_pipeline(
+    gate: QueueAdmission | None, load: list[tuple[float, float]], seed: int, wrong: float = 1.0
+) -> Told:
+    """Poisson arrivals by (until, rate) phases; the gate is told a pace `wrong` times too slow."""
+    rng, told = Random(seed), Told()
+    lanes: list[deque[Request]] = [deque() for _ in SERVICE_S]
+    busy = [False] * len(SERVICE_S)
+    heap: list[tuple[float, int, str, object]] = []
+    order = count()
+    pace = max(SERVICE_S) * wrong
+
+    def at(when: float, kind: str, what: object = None) -> None:
+        heapq.heappush(heap, (when, next(order), kind, what))
+
+    def start(stage: int, now: float) -> None:
+        if not busy[stage] and lanes[stage]:
+            busy[stage] = True
+            took = SERVICE_S[stage] * rng.lognormvariate(-0.02, 0.2)
+            at(now + took, "finish", (stage, lanes[stage].popleft()))
+
+    def enter(request: Request, stage: int, now: float) -> None:
+        if len(lanes[stage]) >= LANE:
+            told.overflowed += 1
+            return
+        lanes[stage].append(request)
+        start(stage, now)
+
+    now = 0.0
+    for until, rate in load:
+        while rate and (now := now + rng.expovariate(rate)) < until:
+            at(now, "arrive")
+        now = until
+    while heap:
+        now, _, kind, what = heapq.heappop(heap)
+        if kind == "arrive":
+            free = Decision(True, 0.0)
+            decision = free if gate is None else gate.decide(pace, BUDGET_S, now)
+            if decision:
+                enter(Request(now, decision), 0, now)
+            else:
+                told.refused.append(now)
+        else:
+            assert isinstance(what, tuple)
+            stage, request = what
+            busy[stage] = False
+            start(stage, now)
+            if stage + 1 < len(SERVICE_S):
+                enter(request, stage + 1, now)
+                continue
+            told.answers.append((request.at, now))
+            told.idle_at = now
+            if gate is not None:
+                gate.observe(request.decision, pace, now - request.at, now)
+    return told
+
+
+def goodput(told: Told, start: float, end: float) -> float:
+    good = sum(start <= at < end and done - at <= BUDGET_S for at, done in told.answers)
+    return good / (end - start)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_at_three_times_the_load_goodput_stays_near_capacity(seed: int) -> None:
+    told = run_pipeline(QueueAdmission(), [(10.0, 3 * CAPACITY)], seed)
+    assert goodput(told, 0.0, 10.0) >= 0.85 * CAPACITY
+    assert told.overflowed == 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_admitted_meets_its_budget(seed: int) -> None:
+    told = run_pipeline(QueueAdmission(), [(10.0, 3 * CAPACITY)], seed)
+    late = sum(done - at > BUDGET_S for at, done in told.answers)
+    assert late <= 0.01 * len(told.answers)
+
+
+def test_without_the_gate_the_same_load_collapses() -> None:
+    told = run_pipeline(None, [(10.0, 3 * CAPACITY)], 0)
+    assert goodput(told, 0.0, 10.0) < 0.2 * CAPACITY
+
+
+def test_below_capacity_nearly_everything_is_admitted() -> None:
+    told = run_pipeline(QueueAdmission(), [(10.0, 0.7 * CAPACITY)], 1)
+    offered = len(told.refused) + len(told.answers)
+    assert len(told.refused) <= 0.01 * offered
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_within_a_second_after_the_overload_everything_is_admitted_again(seed: int) -> None:
+    gate = QueueAdmission()
+    told = run_pipeline(gate, [(5.0, 3 * CAPACITY), (10.0, 0.5 * CAPACITY)], seed)
+    after = [at for at in told.refused if at > 5.5]
+    assert not after
+    late = [at for at, done in told.answers if at > 5.5 and done - at > BUDGET_S / 2]
+    assert not late
+
+
+def test_the_queue_is_empty_within_a_second_after_the_load_stops() -> None:
+    told = run_pipeline(QueueAdmission(), [(5.0, 3 * CAPACITY)], 2)
+    assert told.idle_at < 5.0 + BUDGET_S
+
+
+@pytest.mark.parametrize("wrong", [0.5, 2.0])
+def test_service_times_told_wrong_by_a_factor_of_two_are_survived(wrong: float) -> None:
+    told = run_pipeline(QueueAdmission(), [(10.0, 3 * CAPACITY)], 0, wrong=wrong)
+    assert goodput(told, 1.0, 10.0) >= 0.85 * CAPACITY
+
+
+def test_a_refusal_says_why_and_when_to_come_back() -> None:
+    gate = QueueAdmission()
+    gate.inside = 100
+    refused = gate.decide(0.005, 0.100, 0.0)
+    assert not refused
+    assert gate.inside == 100
+    assert refused.reason == "the budget would end in the queue"
+    assert refused.retry_after_s == pytest.approx(0.505 - 0.090)
+    assert gate.decide(0.2, 0.100, 0.0).retry_after_s == inf
+
+
+@given(st.floats(0.0001, 0.1))
+def test_more_inside_never_predicts_less_time(pace: float) -> None:
+    gate = QueueAdmission()
+    predicted = [gate.decide(pace, 1e6, 0.0).predicted_s for _ in range(20)]
+    assert all(one < other for one, other in pairwise(predicted))
+    assert gate.inside == 20
+
+
+def test_a_standing_queue_is_forgotten_when_no_answers_tell_of_it() -> None:
+    gate, pace = QueueAdmission(), 0.005
+    assert gate.decide(pace, 1.0, 0.0)
+    for tick in range(30):
+        gate.inside = 11
+        gate.observe(Decision(True, 0.055), pace, 0.080, tick * 0.01)
+    assert gate.standing
+    assert not gate.decide(pace, 1.0, 0.30)
+    assert gate.decide(pace, 1.0, 5.0)
+    assert not gate.standing

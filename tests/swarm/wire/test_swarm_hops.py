@@ -1,0 +1,146 @@
+"""Hops, as maps and packed: there and back, with the fields of versions to come."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from messages_strategies import damaged, documents
+
+from swarm.errors import DecodeError
+from swarm.wire.hops import NAMED, Hop, is_hop, pack_hop, unpack_hops
+
+HOP = {"stage": 1, "node": "n", "queue_us": 5, "compute_us": 7, "batch": 2}
+
+plain_hops = st.fixed_dictionaries(
+    {
+        "stage": st.integers(0, 2**16 - 1),
+        "node": st.text(st.characters(codec="ascii"), max_size=255),
+        "queue_us": st.integers(0, 2**32 - 1),
+        "compute_us": st.integers(0, 2**32 - 1),
+        "batch": st.integers(0, 2**16 - 1),
+    }
+)
+extras = st.dictionaries(
+    st.text(min_size=1, max_size=12).map("new_".__add__),
+    st.one_of(st.integers(-(2**63), 2**64 - 1), st.text(max_size=20), st.binary(max_size=20)),
+    max_size=4,
+)
+
+
+@given(st.lists(st.tuples(plain_hops, extras), max_size=5))
+def test_hops_come_back_packed_and_as_maps_with_the_fields_that_nobody_knows_yet(
+    hops: list[tuple[dict[str, Any], dict[str, Any]]],
+) -> None:
+    docs = [hop | extra for hop, extra in hops]
+    back = unpack_hops(b"".join(map(pack_hop, docs)))
+    assert [hop.as_doc() for hop in back] == docs
+    assert back == [Hop.from_doc(doc) for doc in docs]
+    assert [hop.extra for hop in back] == [extra for _, extra in hops]
+
+
+def test_a_packed_hop_has_the_documented_form() -> None:
+    record = struct.pack("<HHHIIB", 14, 1, 2, 5, 7, 1) + b"n"
+    assert pack_hop(HOP) == record
+    named = b"\x92\xa1w\x03"  # ["w", 3]
+    longer = struct.pack("<HHHIIB", 20, 1, 2, 5, 7, 1) + b"n" + bytes((NAMED, 4)) + named
+    assert pack_hop(HOP | {"w": 3}) == longer
+
+
+@given(plain_hops, st.lists(st.tuples(st.integers(1, 255), st.binary(max_size=255)), max_size=6))
+def test_a_reader_skips_fields_whose_tag_it_does_not_know(
+    hop: dict[str, Any], fields: list[tuple[int, bytes]]
+) -> None:
+    """The record of a later version, between two of this one."""
+    record = pack_hop(hop)
+    later = b"".join(bytes((tag, len(data))) + data for tag, data in fields)
+    longer = struct.pack("<H", len(record) - 2 + len(later)) + record[2:] + later
+    expected = Hop.from_doc(hop)
+    assert unpack_hops(record + longer + record) == [expected] * 3
+
+
+def test_a_map_without_a_batch_is_a_hop_of_one_request() -> None:
+    doc = {key: value for key, value in HOP.items() if key != "batch"} | {"later": 1}
+    assert Hop.from_doc(doc) == Hop(1, "n", 5, 7, 1, {"later": 1})
+    assert unpack_hops(pack_hop(doc)) == [Hop(1, "n", 5, 7, 1, {"later": 1})]
+
+
+def test_json_shows_the_unknown_fields_that_it_can_say() -> None:
+    more: dict[Any, Any] = {
+        "a": 1,
+        "b": "x",
+        "c": 0.5,
+        "d": b"raw",
+        "e": float("nan"),
+        "f": [1],
+        "g": None,
+        b"h": 1,
+    }
+    shown = {"a": 1, "b": "x", "c": 0.5, "g": None}
+    assert Hop.from_doc(HOP | more).as_json() == HOP | shown
+
+
+def test_a_hop_of_known_fields_has_no_others() -> None:
+    assert Hop.from_doc(HOP).extra == {}
+    assert Hop.from_doc(HOP).as_doc() == HOP
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"node": "ö"},
+        {"node": "n" * 256},
+        {"stage": -1},
+        {"stage": 1 << 16},
+        {"queue_us": -1},
+        {"later": "x" * 255},
+        {"later": object()},
+        {"later": 1 << 64},
+        {7: "no name"},
+    ],
+    ids=str,
+)
+def test_a_hop_that_does_not_fit_the_packed_form_is_refused(change: dict[Any, Any]) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        pack_hop(HOP | change)
+
+
+@pytest.mark.parametrize(
+    "field", [b"", b"\xc1", b"\x91\x01", b"\x92\x01\x01", b"\x92\xa5stage\x01", b"\xa1w"]
+)
+def test_a_named_field_that_is_no_name_with_a_value_is_refused(field: bytes) -> None:
+    fields = bytes((NAMED, len(field))) + field
+    record = pack_hop(HOP)
+    with pytest.raises(DecodeError, match="field"):
+        unpack_hops(struct.pack("<H", len(record) - 2 + len(fields)) + record[2:] + fields)
+
+
+def test_truncated_records_are_refused() -> None:
+    whole = pack_hop(HOP | {"later": 1})
+    for end in range(1, len(whole)):
+        with pytest.raises(DecodeError):
+            unpack_hops(whole[:end])
+    assert unpack_hops(b"") == []
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_damaged_records_are_hops_or_a_decode_error(data: st.DataObject) -> None:
+    valid = pack_hop(HOP | {"later": "text", "more": [1, 2]}) + pack_hop(HOP)
+    hops, problem = [], "none"
+    try:
+        hops = unpack_hops(data.draw(damaged(valid)))
+    except DecodeError as error:
+        problem = str(error)
+    assert all(is_hop(hop.as_doc()) for hop in hops)
+    assert 0 < len(problem) < 1000
+
+
+@given(documents)
+def test_whatever_is_no_hop_is_refused(doc: Any) -> None:
+    if not is_hop(doc):
+        with pytest.raises(DecodeError):
+            Hop.from_doc(doc)
