@@ -1,10 +1,10 @@
 """How long something usually takes: cheap enough for every message.
 
 `Usual` is a mean in which the newest measurement counts most, with its deviation (RFC 6298, 2).
-`LatencyWindow` knows percentiles of the last seconds: a log-bucket histogram: bucket widths grow by a constant ratio, so that any percentile is known
-within a constant *relative* error (Masson, Rim, Lee: "DDSketch", VLDB 2019; HdrHistogram has the
-same idea). Forgetting is by slices of time, so that nothing is sorted and nothing is stored per
-sample.
+`LatencyWindow` knows percentiles of the last seconds. It is a log-bucket histogram: bucket widths
+grow by a constant ratio, so that any percentile is known within a constant *relative* error
+(Masson, Rim, Lee: "DDSketch", VLDB 2019; HdrHistogram has the same idea). Forgetting is by slices
+of time, so that nothing is sorted and nothing is stored per sample.
 """
 
 from math import ceil, exp, log

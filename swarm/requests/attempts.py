@@ -107,7 +107,7 @@ def next_step(
             return Step(Do.WAIT, ASK_LATER)
     # To ask again for a request that nobody could take multiplies no overload.
     free = unheard(outcome) and now - tried.begun < NOBODY_FOR
-    paid = tried.stored and not free
+    paid = not free and (tried.stored or (tried.fast and unheard(outcome)))
     if paid and not has_retry:
         return Step(Do.WAIT, ASK_LATER) if silent and tried.unkept else Step(Do.LAST_CHANCE)
     if pause >= left:

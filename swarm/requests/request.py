@@ -39,8 +39,8 @@ class Ask:
     traceparent: str = ""
     hops: list[dict[str, Any]] = field(default_factory=list)
 
-    def failed(self, error: SwarmError, attempt: int = 1) -> Result:
-        """The result of a request that this error ends."""
+    def failed(self, error: SwarmError, attempt: int = 0) -> Result:
+        """The result of a request that this error ends; attempt 0: before it was sent."""
         return Result(
             id=self.id,
             model=self.info.model,

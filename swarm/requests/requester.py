@@ -217,11 +217,19 @@ class Requester:
         key = (info.model, info.version)
         version = self._versions.get(key)
         if version is None:
+            self._make_room()
             version = ModelWay(self._routes, info, lambda: len(self._requests))
             self._versions[key] = version
-            if len(self._versions) > MOST_VERSIONS:
-                self._versions.popitem(last=False)[1].sender.close()
+        else:
+            self._versions.move_to_end(key)
         return version
+
+    def _make_room(self) -> None:
+        """Close the ways that were not used for longest. A way with requests under way stays: its
+        parcels would be stored, and computed twice."""
+        idle = [key for key, version in self._versions.items() if not version.admission.inside]
+        for key in idle[: max(0, len(self._versions) + 1 - MOST_VERSIONS)]:
+            self._versions.pop(key).sender.close()
 
     # --- attempts ---------------------------------------------------------------------
 
@@ -291,7 +299,10 @@ class Requester:
             if request.sending is not None:
                 request.sending.drop()
             request.outcome = asyncio.get_running_loop().create_future()
-            self._send(request)
+            try:
+                self._send(request)
+            except SwarmError as error:  # of the routing policy
+                return error
             timers = self._timers(request)
             try:
                 outcome = await request.outcome
@@ -353,7 +364,7 @@ class Requester:
         parcel = Parcel(features, now + left, lane=lane, fast=tried.fast, doubtful=doubtful)
         if request.first is None:
             request.first = parcel
-        request.copies += 1
+        request.copies += not tried.fast  # one that goes together with others has not left yet
         self.sent += 1
         on = partial(self._event, request, parcel, spare)
         sending = request.version.sender.send(parcel, on)
@@ -364,10 +375,14 @@ class Requester:
         """What became of an attempt on its way to stage 1."""
         tried = request.tried
         match event:
-            case Held() | Left():
+            case Held():
                 tried.stored = True  # as much as need be
                 self._collect()
-                if isinstance(event, Left) and request.reply not in self._requests:
+            case Left():
+                tried.stored = True
+                request.copies += 1
+                self._collect()
+                if request.reply not in self._requests:
                     self._cancel(request.ask)  # given up within the burst that it was sent with
             case Stored(late):
                 tried.stored = True
@@ -375,12 +390,16 @@ class Requester:
                 self._collect()
             case Safe():
                 pass  # a later stage has it; the answer ends the request
+            case Refused(late=True):
+                pass  # the process that has it may still answer
             case Refused(error):
                 parcel.loan.take_back()
-                if spare:
-                    request.copies -= 1
+                request.copies -= not parcel.fast
+                present = parcel.features.attempt == tried.attempt
+                self.hedges -= spare
+                if spare and present:
                     tried.attempt -= 1  # the first copy is still on its way
-                elif parcel.features.attempt == tried.attempt:
+                elif present:
                     tried.stored = False
                     _settle(request, error)
 
@@ -416,7 +435,11 @@ class Requester:
         if self._hedger.try_hedge(time.monotonic()):
             request.tried.attempt += 1
             self.hedges += 1
-            self._send(request, spare=True)
+            try:
+                self._send(request, spare=True)
+            except SwarmError:  # of the routing policy
+                request.tried.attempt -= 1
+                self.hedges -= 1
 
     # --- waits ------------------------------------------------------------------------
 
@@ -506,7 +529,10 @@ class Requester:
             _settle(request, None)
 
     def close(self) -> None:
-        """Nothing is sent any more."""
+        """Nothing is sent any more: for parcels that are held nobody will wait."""
+        for request in self._requests.values():
+            if request.sending is not None:
+                request.sending.drop()
         if self._reconnected in self._link.on_up:
             self._link.on_up.remove(self._reconnected)
         while self._versions:

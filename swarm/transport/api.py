@@ -61,13 +61,15 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The parcel is with its sender again. This may also come after `Held`.
+    """The parcel is with its sender again. This may also come after `Held`. late: it could not be
+    stored, and the process that was not done in time has it still.
 
     error: `NotConnected`, `ResourceExhausted` (a full lane), `Unavailable` (no lane, no answer of
     the server), `NoResponders` (fast mode: nobody serves the stage), `InvalidArgument` (a tensor
     that has no form on the wire)."""
 
     error: SwarmError
+    late: bool = False
 
 
 Event = Held | Stored | Safe | Left | Refused

@@ -23,8 +23,8 @@ class LaneSender:
             message_id = parcel.features.message_id
             self._publisher.publish(subject, parcel.encoded(), message_id, stored)
         except SwarmError as error:
-            on(Refused(error))
+            on(Refused(error, late))
 
 
 def _stored(on: OnEvent, late: bool, error: SwarmError | None, _sequence: int) -> None:
-    on(Stored(late) if error is None else Refused(error))
+    on(Stored(late) if error is None else Refused(error, late))

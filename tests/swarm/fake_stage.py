@@ -8,15 +8,20 @@ from typing import Any
 
 import numpy as np
 from real_server import Links
-from swarm.lanes.fresh import FreshDelivery, FreshLane
 
 from swarm.errors import Status
+from swarm.fleet.placement import Placement
 from swarm.lanes import Lane, LaneMessage, LaneOptions, Publisher, consumer_config, ensure_lanes
 from swarm.link import Link
+from swarm.local.host_socket import HostSocket
+from swarm.local.lending import Lender
 from swarm.model import ModelInfo, Spec, Stage
-from swarm.requests.request import CORE, Ask
+from swarm.requests.admission import ModelAdmission
+from swarm.requests.request import FAST, Ask
 from swarm.requests.requester import Requester
 from swarm.subjects import Subjects
+from swarm.transport.fast import PRIMARIES, FastMessage, FastQueue
+from swarm.transport.stage_sender import Routes
 from swarm.wire.hops import Hop
 from swarm.wire.messages import Features, Result, failure
 
@@ -24,11 +29,36 @@ SUBJECTS = Subjects("test")
 SPEC = (Spec("x", "FP32", (-1, 4)),)
 INFO = ModelInfo("m", "1", SPEC, SPEC, (Stage(1, SPEC, SPEC, 1.0),))
 
-Behaviour = Callable[["FakeStage", Any, Features], None]
+Message = LaneMessage | FastMessage
+Behaviour = Callable[["FakeStage", Message, Features], None]
+
+
+def is_fast(message: Message) -> bool:
+    """Whether a message came in fast mode."""
+    return isinstance(message, FastMessage)
+
+
+def take(message: Message) -> None:
+    """It need not come again."""
+    if isinstance(message, LaneMessage):
+        message.ack()
+
+
+def routes_by_server(link: Link) -> Routes:
+    """The routes of a process without the short cuts of its host."""
+    return Routes(
+        link,
+        SUBJECTS,
+        Publisher(link),
+        Lender(link, "test", enabled=False),
+        HostSocket(link),
+        Placement("", lambda info, stage: ()),
+        lambda: None,
+    )
 
 
 class FakeStage:
-    """Consumes the lane (or the fast mode's queue group) of stage 1; `behave` decides."""
+    """Consumes the lane of stage 1, and its fast queue once that is opened; `behave` decides."""
 
     def __init__(self, link: Link, options: LaneOptions) -> None:
         self.link = link
@@ -37,16 +67,17 @@ class FakeStage:
         self.behave: Behaviour = answer_at_once
         config = consumer_config(SUBJECTS, "m", "1", 1, options)
         stream = SUBJECTS.stream("m", "1")
-        self.lane = Lane(link, stream, config, self._provision, self._delivered, credit=32)
-        self.fresh = FreshLane(link, SUBJECTS.fresh("m", "1", 1), self._delivered)
+        self.lane = Lane(link, stream, config, self._provision, self._came, credit=32)
+        subject = SUBJECTS.fresh("m", "1", 1)
+        self.fast = FastQueue(link, HostSocket(link), subject, PRIMARIES, self._came)
 
     async def _provision(self) -> None:
         await ensure_lanes(self.link, SUBJECTS, "m", "1", self.options)
 
-    def _delivered(self, delivery: LaneMessage | FreshDelivery) -> None:
-        features = Features.decode(delivery.data)
+    def _came(self, message: Message) -> None:
+        features = Features.decode(message.data)
         self.seen.append(features)
-        self.behave(self, delivery, features)
+        self.behave(self, message, features)
 
     def reply(self, features: Features, result: Result) -> None:
         self.link.publish(features.reply, result.parts())
@@ -68,14 +99,14 @@ def outcome(features: Features, node: str = "fake", request_id: str = "") -> Res
     )
 
 
-def answer_at_once(stage: FakeStage, delivery: Any, features: Features) -> None:
+def answer_at_once(stage: FakeStage, message: Message, features: Features) -> None:
     stage.reply(features, outcome(features))
-    delivery.ack()
+    take(message)
 
 
-def silent(stage: FakeStage, delivery: Any, features: Features) -> None:
+def silent(stage: FakeStage, message: Message, features: Features) -> None:
     """Takes it and never answers."""
-    delivery.ack()
+    take(message)
 
 
 class Desk:
@@ -89,19 +120,23 @@ class Desk:
         self.stage: FakeStage
         self.requester: Requester
 
-    async def open(self, *, lane: bool = True, fresh: bool = False) -> Desk:
+    async def open(self, *, lane: bool = True, fast: bool = False) -> Desk:
         server_side = await self._links.connect(self._url)
         client_side = await self._links.connect(self._url)
         self.stage = FakeStage(server_side, self._options)
         if lane:
             self._tasks.append(asyncio.get_running_loop().create_task(self.stage.lane.run()))
             await self.stage.lane.ready(10.0)
-        if fresh:
-            self.stage.fresh.open()
+        if fast:
+            self.stage.fast.open()
         await server_side.flush()
         self.link = client_side
-        self.requester = Requester(client_side, SUBJECTS, Publisher(client_side))
+        self.requester = Requester(routes_by_server(client_side))
         return self
+
+    @property
+    def admission(self) -> ModelAdmission:
+        return self.requester.admission(INFO)
 
     def ask(self, budget: float, value: float = 1.0, **options: Any) -> Ask:
         inputs = {"x": np.full((1, 4), value, np.float32)}
@@ -114,12 +149,11 @@ class Desk:
     async def learn(self) -> None:
         """How long fast mode takes as a rule."""
         for _ in range(30):
-            await self.infer(10.0, delivery=CORE)
+            await self.infer(10.0, delivery=FAST)
 
-    def idle(self) -> bool:
-        """Nothing of any request is left behind."""
-        requester, gate = self.requester, self.requester.gate(INFO)
-        return not requester._asks and gate.inside == 0
+    def is_idle(self) -> bool:
+        """Whether nothing of any request is left behind."""
+        return self.requester.under_way == 0 and self.admission.inside == 0
 
     async def close(self) -> None:
         self.requester.close()

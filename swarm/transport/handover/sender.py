@@ -10,7 +10,7 @@ import logging
 import time
 from functools import partial
 
-from swarm.errors import Internal, ResourceExhausted, SwarmError
+from swarm.errors import ResourceExhausted, SwarmError, Unavailable
 from swarm.link import Link, LinkMessage
 from swarm.local.host_socket import LARGEST_MESSAGE, LIVING, HostSocket
 from swarm.transport.api import HELD, Event, OnEvent, Refused, Safe
@@ -183,7 +183,10 @@ class HandoverSender:
             self._end(handed)
             handed.parcel.released()
             return
-        self._lane.send(handed.lane, handed.parcel, partial(self._stored, handed), late)
+        try:
+            self._lane.send(handed.lane, handed.parcel, partial(self._stored, handed), late)
+        except Exception:
+            self._failed(handed)
 
     def _stored(self, handed: HandedOver, event: Event) -> None:
         if handed.over:
@@ -209,10 +212,14 @@ class HandoverSender:
         try:
             handed.on(event)
         except Exception:
-            self._link.callback_errors += 1
-            log.exception("the event of a parcel failed: the parcel goes back")
-            self._end(handed)
-            handed.on(Refused(Internal("the sender failed on an event of its parcel")))
+            self._failed(handed)
+
+    def _failed(self, handed: HandedOver) -> None:
+        """A defect, which must not cost the other parcels their events: this parcel goes back."""
+        self._link.callback_errors += 1
+        log.exception("a parcel that was handed over could not be stored, or its event failed")
+        self._end(handed)
+        handed.on(Refused(Unavailable("a defect in the sender; its log has the error")))
 
     # --- looks ------------------------------------------------------------------------
 

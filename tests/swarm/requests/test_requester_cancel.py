@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
-from fake_stage import SUBJECTS, Desk, FakeStage, outcome, silent
+from fake_stage import SUBJECTS, Desk, FakeStage, Message, outcome, silent, take
 from real_server import eventually
 
 from swarm.errors import Status
@@ -24,11 +23,11 @@ async def watch(desk: Desk) -> list[str]:
     return seen
 
 
-def only_the_second(stage: FakeStage, delivery: Any, features: Features) -> None:
+def only_the_second(stage: FakeStage, message: Message, features: Features) -> None:
     """The first attempt is lost somewhere."""
     if features.attempt > 1:
         stage.reply(features, outcome(features))
-    delivery.ack()
+    take(message)
 
 
 async def test_when_a_later_attempt_was_answered_the_earlier_is_cancelled(desk: Desk) -> None:
@@ -49,7 +48,7 @@ async def test_a_request_that_its_caller_gives_up_is_cancelled(desk: Desk) -> No
     await eventually(lambda: len(desk.stage.seen) == 1)
     task.cancel()
     await eventually(lambda: seen == [ask.id])
-    assert desk.idle()
+    assert desk.is_idle()
 
 
 async def test_a_request_that_was_answered_at_once_cancels_nothing(desk: Desk) -> None:

@@ -1,4 +1,4 @@
-"""The requester's gate, with all times passed in."""
+"""Which requests of a model version are let in, with all times passed in."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarm.errors import ResourceExhausted, Status, Unavailable
-from swarm.requests.admission import OPEN, PROBE, Gate
+from swarm.requests.admission import BREAKER_OPEN, BREAKER_PROBE, ModelAdmission
 from swarm.wire.messages import Result
 
 
@@ -18,21 +18,23 @@ def answer(status: Status = Status.OK, stage: int = 0) -> Result:
     return Result("r", "m", "1", status=status, stage=stage)
 
 
-def fail(gate: Gate, now: float, stage: int = 0, status: Status = Status.UNAVAILABLE) -> None:
-    gate.leave(gate.enter(5.0, now), answer(status, stage), now + 0.001)
+def fail(
+    admission: ModelAdmission, now: float, stage: int = 0, status: Status = Status.UNAVAILABLE
+) -> None:
+    admission.leave(admission.enter(5.0, now), answer(status, stage), now + 0.001)
 
 
-def broken(gate: Gate, now: float, stage: int) -> None:
+def broken(admission: ModelAdmission, now: float, stage: int) -> None:
     """Open one stage's breaker."""
     for _ in range(5):
-        fail(gate, now, stage)
+        fail(admission, now, stage)
 
 
 class Pipeline:
     """Requests that queue for one server, `service` seconds each, first come first served."""
 
-    def __init__(self, gate: Gate, service: float) -> None:
-        self.gate = gate
+    def __init__(self, admission: ModelAdmission, service: float) -> None:
+        self.admission = admission
         self.service = service
         self.free = 0.0
         self.under_way: deque[tuple[float, object]] = deque()
@@ -47,12 +49,12 @@ class Pipeline:
             status = Status.OK if in_time else Status.DEADLINE_EXCEEDED
             self.answered += in_time
             self.late += not in_time
-            self.gate.leave(taken, answer(status), done)  # type: ignore[arg-type]
+            self.admission.leave(taken, answer(status), done)  # type: ignore[arg-type]
 
     def send(self, budget: float, now: float) -> None:
         self.until(now)
         try:
-            taken = self.gate.enter(budget, now)
+            taken = self.admission.enter(budget, now)
         except (ResourceExhausted, Unavailable):
             self.refused += 1
             return
@@ -60,54 +62,54 @@ class Pipeline:
         self.under_way.append((self.free, taken))
 
 
-def test_an_idle_gate_lets_everything_in() -> None:
+def test_an_idle_admission_lets_everything_in() -> None:
     """One at a time, however slow the mesh and however small the budget."""
-    gate = Gate()
+    admission = ModelAdmission()
     now = 0.0
     for number in range(500):
-        taken = gate.enter(0.001 if number % 2 else 5.0, now)
+        taken = admission.enter(0.001 if number % 2 else 5.0, now)
         now += 0.3
-        gate.leave(taken, answer(), now)
-    assert (gate.shed, gate.refused, gate.inside) == (0, 0, 0)
+        admission.leave(taken, answer(), now)
+    assert (admission.shed, admission.refused, admission.inside) == (0, 0, 0)
 
 
 def test_light_load_is_never_shed() -> None:
     """Half of what the pipeline can do."""
-    pipeline = Pipeline(Gate(), service=0.010)
+    pipeline = Pipeline(ModelAdmission(), service=0.010)
     for number in range(3000):
         pipeline.send(1.0, number * 0.020)
     assert pipeline.refused == 0
     assert pipeline.late == 0
 
 
-def test_overload_is_shed_at_once_and_what_is_let_in_is_answered_in_time() -> None:
+def test_overload_is_shed_at_once_and_admitted_requests_are_answered_in_time() -> None:
     """Three times what the pipeline can do: it stays busy, and refusals replace late answers."""
-    pipeline = Pipeline(Gate(), service=0.010)
+    pipeline = Pipeline(ModelAdmission(), service=0.010)
     for number in range(6000):
         pipeline.send(0.2, number * 0.0033)
     pipeline.until(1e9)
     assert pipeline.refused > 2000
     assert pipeline.answered > 0.8 * 6000 * 0.0033 / 0.010  # the pipeline's own pace
     assert pipeline.late < 0.05 * pipeline.answered
-    assert pipeline.gate.inside == 0
+    assert pipeline.admission.inside == 0
 
 
-def test_what_is_shed_is_told_when_to_come_back() -> None:
-    pipeline = Pipeline(Gate(), service=0.010)
+def test_a_request_that_is_shed_is_told_when_to_come_back() -> None:
+    pipeline = Pipeline(ModelAdmission(), service=0.010)
     now = 0.0
     while not pipeline.refused:
         now += 0.001
         pipeline.send(0.2, now)
     with pytest.raises(ResourceExhausted, match=r"try again in \d+\.\d{3} s") as refused:
-        pipeline.gate.enter(0.2, now)
-    assert pipeline.gate.shed == 2
+        pipeline.admission.enter(0.2, now)
+    assert pipeline.admission.shed == 2
     assert 0 < refused.value.retry_after < 0.2
     pipeline.until(now + refused.value.retry_after)
-    pipeline.gate.enter(0.2, now + refused.value.retry_after)
+    pipeline.admission.enter(0.2, now + refused.value.retry_after)
 
 
-def test_after_an_overload_the_gate_opens_again() -> None:
-    pipeline = Pipeline(Gate(), service=0.010)
+def test_after_an_overload_admission_opens_again() -> None:
+    pipeline = Pipeline(ModelAdmission(), service=0.010)
     for number in range(3000):
         pipeline.send(0.2, number * 0.001)
     assert pipeline.refused > 0
@@ -119,18 +121,18 @@ def test_after_an_overload_the_gate_opens_again() -> None:
 
 
 def test_larger_budgets_pass_where_smaller_ones_are_shed() -> None:
-    gate = Gate()
-    pipeline = Pipeline(gate, service=0.010)
+    admission = ModelAdmission()
+    pipeline = Pipeline(admission, service=0.010)
     for number in range(3000):
         pipeline.send(0.3, number * 0.005)
     with pytest.raises(ResourceExhausted):
-        gate.enter(0.02, 15.0)
-    gate.leave(gate.enter(30.0, 15.0), None, 15.0)
+        admission.enter(0.02, 15.0)
+    admission.leave(admission.enter(30.0, 15.0), None, 15.0)
 
 
-def test_the_gate_learns_the_pace_of_a_pipeline_that_became_faster() -> None:
+def test_admission_learns_the_pace_of_a_pipeline_that_became_faster() -> None:
     """Twice as fast after a while: twice as many are let in."""
-    pipeline = Pipeline(Gate(), service=0.010)
+    pipeline = Pipeline(ModelAdmission(), service=0.010)
     now = 0.0
     for _ in range(8000):
         now += 0.0025
@@ -145,27 +147,27 @@ def test_the_gate_learns_the_pace_of_a_pipeline_that_became_faster() -> None:
 
 
 def test_repeated_failures_of_a_stage_are_refused_at_once_and_name_it() -> None:
-    gate = Gate()
-    broken(gate, 1.0, stage=2)
+    admission = ModelAdmission()
+    broken(admission, 1.0, stage=2)
     with pytest.raises(Unavailable, match="stage 2 failed repeatedly"):
-        gate.enter(5.0, 1.01)
-    assert (gate.refused, gate.inside) == (1, 0)
+        admission.enter(5.0, 1.01)
+    assert (admission.refused, admission.inside) == (1, 0)
 
 
 def test_failures_of_nobody_in_particular_open_the_whole_pipeline() -> None:
-    gate = Gate()
-    broken(gate, 1.0, stage=0)
+    admission = ModelAdmission()
+    broken(admission, 1.0, stage=0)
     with pytest.raises(Unavailable, match="the pipeline failed"):
-        gate.enter(5.0, 1.01)
+        admission.enter(5.0, 1.01)
 
 
 def test_a_single_success_between_failures_keeps_the_breaker_closed() -> None:
-    gate = Gate()
+    admission = ModelAdmission()
     for number in range(40):
-        fail(gate, number * 1.0, stage=1)
+        fail(admission, number * 1.0, stage=1)
         for extra in range(3):
-            gate.leave(gate.enter(5.0, number + extra * 0.1), answer(), number + 0.05)
-    assert gate.refused == 0
+            admission.leave(admission.enter(5.0, number + extra * 0.1), answer(), number + 0.05)
+    assert admission.refused == 0
 
 
 @pytest.mark.parametrize(
@@ -173,85 +175,85 @@ def test_a_single_success_between_failures_keeps_the_breaker_closed() -> None:
     [Status.INVALID_ARGUMENT, Status.NOT_FOUND, Status.RESOURCE_EXHAUSTED, Status.UNAUTHENTICATED],
 )
 def test_faults_of_the_requester_never_open_a_breaker(status: Status) -> None:
-    gate = Gate()
+    admission = ModelAdmission()
     for number in range(100):
-        fail(gate, number * 0.01, 1, status)
-    gate.enter(5.0, 2.0)
-    assert gate.refused == 0
+        fail(admission, number * 0.01, 1, status)
+    admission.enter(5.0, 2.0)
+    assert admission.refused == 0
 
 
 def test_budgets_that_are_too_small_never_open_a_breaker() -> None:
     """The mesh usually takes 100 ms; asking for 10 says nothing about the mesh."""
-    gate = Gate()
+    admission = ModelAdmission()
     for number in range(50):
-        gate.leave(gate.enter(5.0, number * 1.0), answer(), number + 0.1)
+        admission.leave(admission.enter(5.0, number * 1.0), answer(), number + 0.1)
     for number in range(50):
-        taken = gate.enter(0.010, 50.0 + number * 0.2)
-        gate.leave(taken, answer(Status.DEADLINE_EXCEEDED), taken.started + 0.010)
-    assert gate.refused == 0
+        taken = admission.enter(0.010, 50.0 + number * 0.2)
+        admission.leave(taken, answer(Status.DEADLINE_EXCEEDED), taken.started + 0.010)
+    assert admission.refused == 0
 
 
 def test_after_the_open_period_one_probe_passes_and_its_success_closes_the_breaker() -> None:
-    gate = Gate()
-    broken(gate, 1.0, stage=2)
+    admission = ModelAdmission()
+    broken(admission, 1.0, stage=2)
     with pytest.raises(Unavailable):
-        gate.enter(5.0, 1.1)
-    later = 1.1 + OPEN
-    probe = gate.enter(5.0, later)
+        admission.enter(5.0, 1.1)
+    later = 1.1 + BREAKER_OPEN
+    probe = admission.enter(5.0, later)
     with pytest.raises(Unavailable):
-        gate.enter(5.0, later + 0.01)  # one probe at a time
-    gate.leave(probe, answer(), later + 0.02)
+        admission.enter(5.0, later + 0.01)  # one probe at a time
+    admission.leave(probe, answer(), later + 0.02)
     for number in range(10):
-        gate.leave(gate.enter(5.0, later + 0.03 + number * 0.01), answer(), later + 0.2)
-    assert gate.inside == 0
+        admission.leave(admission.enter(5.0, later + 0.03 + number * 0.01), answer(), later + 0.2)
+    assert admission.inside == 0
 
 
 def test_a_probe_that_fails_opens_it_again_for_at_most_a_second() -> None:
-    gate = Gate()
-    broken(gate, 1.0, stage=2)
+    admission = ModelAdmission()
+    broken(admission, 1.0, stage=2)
     now, probes = 1.1, 0
     for _ in range(1000):
         now += 0.01
         try:
-            taken = gate.enter(5.0, now)
+            taken = admission.enter(5.0, now)
         except Unavailable:
             continue
         probes += 1
-        gate.leave(taken, answer(Status.UNAVAILABLE, 2), now + 0.001)
+        admission.leave(taken, answer(Status.UNAVAILABLE, 2), now + 0.001)
     assert 8 <= probes <= 20  # one a second, for ten seconds; the first after half of one
 
 
 def test_a_probe_that_is_abandoned_does_not_block_for_ever() -> None:
-    gate = Gate()
-    broken(gate, 1.0, stage=2)
-    gate.leave(gate.enter(5.0, 3.0), None, 3.1)
+    admission = ModelAdmission()
+    broken(admission, 1.0, stage=2)
+    admission.leave(admission.enter(5.0, 3.0), None, 3.1)
     passed = []
     now = 3.1
-    while now < 3.1 + 2 * (OPEN + PROBE):
+    while now < 3.1 + 2 * (BREAKER_OPEN + BREAKER_PROBE):
         now += 0.05
         try:
-            passed.append(gate.enter(5.0, now))
+            passed.append(admission.enter(5.0, now))
         except Unavailable:
             continue
-        gate.leave(passed[-1], answer(), now + 0.001)
+        admission.leave(passed[-1], answer(), now + 0.001)
     assert len(passed) > 1
 
 
 def test_one_stages_open_breaker_consumes_no_probe_of_another() -> None:
     """Stage 1 is due for its probe while stage 2 has only just opened: the refusal of stage 2
     must not use up the probe of stage 1."""
-    gate = Gate()
-    under_way = [gate.enter(5.0, 1.0) for _ in range(10)]
+    admission = ModelAdmission()
+    under_way = [admission.enter(5.0, 1.0) for _ in range(10)]
     for taken in under_way[:5]:
-        gate.leave(taken, answer(Status.UNAVAILABLE, 1), 1.0)
+        admission.leave(taken, answer(Status.UNAVAILABLE, 1), 1.0)
     for taken in under_way[5:]:
-        gate.leave(taken, answer(Status.UNAVAILABLE, 2), 1.4)
+        admission.leave(taken, answer(Status.UNAVAILABLE, 2), 1.4)
     with pytest.raises(Unavailable, match="stage 2"):
-        gate.enter(5.0, 1.55)  # half a second has passed for stage 1, not for stage 2
-    probe = gate.enter(5.0, 1.95)  # both are due: one probe for both
-    gate.leave(probe, answer(), 1.96)
-    gate.leave(gate.enter(5.0, 1.97), answer(), 1.98)
-    assert gate.inside == 0
+        admission.enter(5.0, 1.55)  # half a second has passed for stage 1, not for stage 2
+    probe = admission.enter(5.0, 1.95)  # both are due: one probe for both
+    admission.leave(probe, answer(), 1.96)
+    admission.leave(admission.enter(5.0, 1.97), answer(), 1.98)
+    assert admission.inside == 0
 
 
 OUTCOMES = [None, *Status]
@@ -274,28 +276,28 @@ def test_nothing_leaks_whatever_the_outcomes(
     steps: list[tuple[float, float, int, Status | None, int]],
 ) -> None:
     """Entered and left in any order with any outcome, refused or not: inside ends at 0, and the
-    gate opens again by itself."""
-    gate = Gate()
+    admission opens again by itself."""
+    admission = ModelAdmission()
     now = 100.0
     held = []
     for passed, budget, back, status, stage in steps:
         now += passed
         with contextlib.suppress(ResourceExhausted, Unavailable):
-            held.append(gate.enter(budget, now))
-        assert gate.inside == len(held)
+            held.append(admission.enter(budget, now))
+        assert admission.inside == len(held)
         if back and len(held) >= back:
             taken = held.pop(-back)
-            gate.leave(taken, None if status is None else answer(status, stage), now)
-            assert gate.inside == len(held)
+            admission.leave(taken, None if status is None else answer(status, stage), now)
+            assert admission.inside == len(held)
     for taken in held:
-        gate.leave(taken, None, now)
-    assert gate.inside == 0
+        admission.leave(taken, None, now)
+    assert admission.inside == 0
     for _ in range(20):  # the pace and the breakers recover from a minute of single requests
         now += 3.0
         try:
-            gate.leave(gate.enter(5.0, now), answer(), now + 0.01)
+            admission.leave(admission.enter(5.0, now), answer(), now + 0.01)
         except (ResourceExhausted, Unavailable):
             continue
-    assert gate.inside == 0
+    assert admission.inside == 0
     now += 3.0
-    gate.leave(gate.enter(5.0, now), answer(), now + 0.01)
+    admission.leave(admission.enter(5.0, now), answer(), now + 0.01)

@@ -1,0 +1,251 @@
+"""Two versions of the code on one host and in one mesh understand each other.
+
+Nodes and clients of the last version that had other rooms, and another form of the messages between
+processes of one host, run beside those of the present code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from meshes import READY, ROOT, close, digits, dismiss, environment, until
+
+from nodes.life.process import SUPERVISOR
+from nodes.local.mesh import LocalMesh, local_mesh
+from nodes.local.supervisor import NodeProcess
+from shards.zoo import digits_model
+from swarm.link import LinkMessage
+from swarm.shm import unavailable
+from swarm.wire.messages import Features
+from swarm.wire.tensors import Claimed
+
+pytestmark = [pytest.mark.integration, pytest.mark.processes]
+
+BEFORE = "5953008"  # the commit whose code runs beside the present one
+SHARDS = ("shard-1", "shard-2", "shard-3")
+LARGE = 200  # images of a request whose tensors lie in shared memory
+CLIENT = Path(__file__).with_name("upgrade_client.py")
+
+
+@pytest.fixture(scope="module")
+def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tree of the version before."""
+    if shutil.which("git") is None:
+        pytest.skip("there is no git to take the version before from")
+    archive = subprocess.run(["git", "archive", BEFORE], cwd=ROOT, capture_output=True, check=False)
+    if archive.returncode:
+        pytest.skip(f"the version before is not here: {archive.stderr.decode().strip()}")
+    tree = tmp_path_factory.mktemp("before")
+    with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
+        files.extractall(tree, filter="data")
+    return tree
+
+
+def of_tree(tree: Path) -> dict[str, str]:
+    """The environment of a process that runs the code of a tree."""
+    return environment({"PYTHONPATH": str(tree), "PYTHONUNBUFFERED": "1"})
+
+
+@dataclass
+class NodeBefore(NodeProcess):
+    """A node process of the version before."""
+
+    tree: Path = field(default_factory=Path)
+
+    def start(self) -> None:
+        assert self.log_path is not None
+        with self.log_path.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "nodes.node_cli", *self.arguments],
+                cwd=self.tree,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                start_new_session=True,
+                env=of_tree(self.tree) | {SUPERVISOR: str(os.getpid())},
+            )
+
+
+def start_before(local: LocalMesh, tree: Path, role: str) -> NodeProcess:
+    arguments = ["--role", role, "--nats", local.url, "--mesh", local.name, "--model", "digits"]
+    node = NodeBefore(role, arguments, local.logs / f"{role}-before.log", tree=tree)
+    return local.supervisor.add(node)
+
+
+def run_before(tree: Path, *arguments: str) -> None:
+    """Run `swarm …` of the version before to its end."""
+    command = [sys.executable, "-m", "nodes.cli", *arguments]
+    done = subprocess.run(
+        command, cwd=tree, env=of_tree(tree), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def split_before(before: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the model, split by the version before."""
+    folder = tmp_path_factory.mktemp("model")
+    (folder / "digits.onnx").write_bytes(digits_model())
+    file, shards = str(folder / "digits.onnx"), str(folder / "shards")
+    run_before(before, "model", "split", file, "--output", shards, "--name", "digits")
+    return folder / "shards"
+
+
+class Client:
+    """A client's process that keeps asking, and what it was answered."""
+
+    def __init__(self, tree: Path, url: str, feeds: Path, deliveries: Sequence[str]) -> None:
+        self.out = feeds.with_name(f"{tree.name}.out")
+        self.err = self.out.with_suffix(".err")
+        with self.out.open("wb") as out, self.err.open("wb") as err:
+            self.process = subprocess.Popen(
+                [sys.executable, str(CLIENT), url, str(feeds), *deliveries],
+                cwd=tree,
+                stdin=subprocess.PIPE,
+                stdout=out,
+                stderr=err,
+                env=of_tree(tree),
+            )
+
+    @property
+    def answers(self) -> list[dict[str, Any]]:
+        whole = self.out.read_text().rpartition("\n")[0]
+        return [json.loads(line) for line in whole.splitlines()]
+
+    async def answered(self, more: int) -> None:
+        """Until it has been answered so often once more."""
+        wanted = len(self.answers) + more
+
+        def enough() -> bool:
+            assert self.process.poll() is None, self.err.read_text()
+            return len(self.answers) >= wanted
+
+        await until(enough, READY, f"{more} answers to {self.out.stem}")
+
+    async def end(self) -> list[dict[str, Any]]:
+        """Let it end: all its answers."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        await until(lambda: self.process.poll() is not None, READY, "the client ends")
+        assert self.process.returncode == 0, self.err.read_text()
+        return self.answers
+
+
+@contextmanager
+def clients(
+    url: str, folder: Path, trees: Sequence[Path], deliveries: Sequence[str] = ("durable",)
+) -> Iterator[list[Client]]:
+    """A client for each tree of code."""
+    images, logits = digits()
+    feeds = folder / "feeds.npz"
+    np.savez(
+        feeds,
+        **{"image.small": images[:1], "logits.small": logits[:1]},
+        **{"image.large": images[:LARGE], "logits.large": logits[:LARGE]},
+    )
+    made: list[Client] = []
+    try:
+        for tree in trees:
+            made.append(Client(tree, url, feeds, deliveries))
+        yield made
+    finally:
+        for client in made:
+            client.process.kill()
+            client.process.wait()
+
+
+def check(answers: list[dict[str, Any]]) -> None:
+    """All requests were answered, and rightly."""
+    failed = [f"{a['status']}: {a['message']}" for a in answers if a["status"] != "OK"]
+    assert failed == []
+    assert all(answer["right"] for answer in answers)
+
+
+async def memory_is_shared(local: LocalMesh) -> None:
+    """Until the tensors of a request lay in shared memory on the way to each stage, from the client
+    and from a stage of either version."""
+    images, logits = digits()
+    lent: Counter[int] = Counter()
+
+    def look(message: LinkMessage) -> None:
+        features = Features.decode(message.data)
+        if Claimed in map(type, features.tensors.values()):
+            lent[features.stage] += 1
+
+    sid = local.mesh.link.subscribe(f"{local.mesh.subjects.root}.features.>", look)
+    async with asyncio.timeout(READY):
+        while not {1, 2, 3} <= set(lent):
+            result = await local.mesh.infer("digits", {"image": images[:LARGE]}, 20.0)
+            assert close(result.outputs["logits"], logits[:LARGE])
+            assert result.attempt == 1, "memory that a stage cannot read costs a second attempt"
+    local.mesh.link.unsubscribe(sid)
+
+
+async def test_nodes_are_replaced_one_by_one_and_every_request_of_both_versions_is_answered(
+    before: Path, split_before: Path, tmp_path: Path
+) -> None:
+    async with local_mesh() as local:
+        run_before(before, "model", "push", str(split_before), "--nats", local.url)
+        with clients(local.url, tmp_path, [ROOT, before]) as asking:
+            old = [start_before(local, before, role) for role in (*SHARDS, "fallback")]
+            await local.ready(READY)
+            for client in asking:
+                await client.answered(20)
+            for node in old:
+                assert await dismiss(local, [node]) == [0], local.tail(node)
+                local.start(node.role, "digits")
+                await local.ready(READY)
+                for client in asking:
+                    await client.answered(10)
+            new = {s["node"] for s in local.statuses.values() if s["state"] == "ready"}
+            for client in asking:
+                answers = await client.end()
+                check(answers)
+                assert not new & set(answers[0]["nodes"])
+                assert set(answers[-1]["nodes"]) <= new
+
+
+async def test_stages_of_both_versions_read_each_others_memory_and_lose_nothing_when_one_is_killed(
+    before: Path, split_before: Path, tmp_path: Path
+) -> None:
+    async with local_mesh() as local:
+        run_before(before, "model", "push", str(split_before), "--nats", local.url)
+        nodes = [
+            start_before(local, before, "shard-1"),
+            local.start("shard-2", "digits"),
+            start_before(local, before, "shard-3"),
+            local.start("fallback", "digits"),
+        ]
+        await local.ready(READY)
+        if unavailable() is None:
+            await memory_is_shared(local)
+        with clients(local.url, tmp_path, [ROOT, before], ["durable", "core"]) as asking:
+            for client in asking:
+                await client.answered(40)
+                durable = [a for a in client.answers if a["delivery"] == "durable"]
+                assert {answer["attempt"] for answer in durable} == {1}
+            for victim in nodes[:2]:
+                victim.signal(signal.SIGKILL)
+                for client in asking:
+                    await client.answered(20)
+                await local.ready(READY)
+                for client in asking:
+                    await client.answered(20)
+            for client in asking:
+                check(await client.end())
