@@ -35,7 +35,7 @@ from swarm.services.catalog import Catalog
 from swarm.services.registry import Registry
 from swarm.subjects import Subjects
 from swarm.transport.handover.words import REFUSED
-from swarm.transport.stage_sender import Routes
+from swarm.transport.routes import Routes
 from swarm.wire.messages import Request, Result
 
 DEFAULT_BUDGET = 5.0  # seconds

@@ -11,6 +11,7 @@ import numpy as np
 
 from nodes.stage.counters import StageStats
 from nodes.stage.jobs import Job
+from nodes.stage.readiness import is_worth_starting
 from nodes.stage.waiting import Waiting
 from nodes.stage.worker import Worker
 from shards.errors import InputError, RunTerminated
@@ -151,7 +152,7 @@ class Compute:
     def _starts(self, job: Job, now: float) -> bool:
         """Refuse a job that cannot end inside its budget; whether it may start."""
         usual = self._stats.compute.ewma if self._options.start_check else 0.0
-        if job.expires - now > usual:
+        if is_worth_starting(job.expires - now, usual):
             return True
         self._stats.counters.expired += 1
         spent = job.most_spent(self._stage)

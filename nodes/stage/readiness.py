@@ -1,4 +1,4 @@
-"""Whether a stage takes one more message from this host, or from the fast queue: pure decisions."""
+"""Whether a stage takes one more message, and whether it begins a run: pure decisions."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from swarm.transport.api import Room
 
-# Messages in hand or in the lanes, and seconds of work that waits here or there, up to which more
-# is taken from this host. (Each sender hands over a second of work at most, but there may be many.)
+# Parcels in hand and messages in the lanes, and seconds of work that waits here or there, up to
+# which more is taken from this host. (Each sender hands over a second of work at most, but there
+# may be many.)
 MOST_AT_HAND = 256
 MOST_WORK_AT_HAND = 1.0
 # Seconds of work in the lanes that a message of this host may overtake.
@@ -18,10 +19,11 @@ MOST_WAITING_FAST = 64
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """in_hand: messages that this node works on. in_lanes: messages that wait in the stage's lanes.
-    waiting: requests that wait here for a run. run: usual seconds of a run."""
+    """parcels: messages in hand that processes of this host handed over. in_lanes: messages that
+    wait in the stage's lanes. waiting: requests that wait here for a run. run: usual seconds of a
+    run."""
 
-    in_hand: int
+    parcels: int
     in_lanes: int
     waiting: int
     run: float
@@ -34,7 +36,7 @@ def room_for_parcel(load: Load, closed: bool) -> Room:
     if closed:
         return Room.NONE
     waits = load.in_lanes
-    if load.in_hand + waits >= MOST_AT_HAND:
+    if load.parcels + waits >= MOST_AT_HAND:
         return Room.NONE
     if (load.waiting + waits) * load.run > MOST_WORK_AT_HAND:
         return Room.NONE
@@ -44,3 +46,9 @@ def room_for_parcel(load: Load, closed: bool) -> Room:
 def room_for_fast(load: Load) -> Room:
     """For a message of the fast queue."""
     return Room.NONE if load.waiting >= MOST_WAITING_FAST else Room.FREE
+
+
+def is_worth_starting(left: float, usual: float) -> bool:
+    """Whether a run is begun for a request that has `left` seconds of its budget. usual: seconds of
+    a run; 0.0 begins whatever has any budget left."""
+    return left > 0 and left >= usual

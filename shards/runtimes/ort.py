@@ -66,7 +66,7 @@ def make_session(
     # of the weights.
     session.disable_fallback()
     if hasattr(session, "_model_bytes"):
-        session._model_bytes = None
+        session._model_bytes = None  # noqa: SLF001  # see the comment above
     return session
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Generic, TypeVar
 
-from swarm.flow.usual import Usual
+from swarm.flow.latency import Usual
 
 Item = TypeVar("Item")
 Key = TypeVar("Key", bound=Hashable)
@@ -53,7 +53,7 @@ def decide(
     arrivals_per_s: float,
     run_s: float,
 ) -> Run[Key] | Wait:
-    """What a lane does at `now` (seconds): pure, called at each arrival, finish and `until`.
+    """Whether a lane runs or waits at `now` (seconds). Ask at each arrival, finish and `until`.
 
     idle_workers: workers free to run. max_batch: most requests in one run, >= 1.
     max_wait_s: most seconds that a request is held back on purpose; 0 never holds back.

@@ -1,9 +1,10 @@
-"""Streaming latency statistics: an EWMA and windowed percentiles, cheap enough for every message.
+"""How long something usually takes: cheap enough for every message.
 
-A log-bucket histogram: bucket widths grow by a constant ratio, so that any percentile is known
-within a constant *relative* error (Masson, Rim, Lee: "DDSketch", VLDB 2019; HdrHistogram has the
-same idea). Forgetting is by slices of time, so that nothing is sorted and nothing is stored per
-sample.
+`Usual` is a mean in which the newest measurement counts most, with its deviation (RFC 6298, 2).
+`LatencyWindow` knows percentiles of the last seconds. It is a log-bucket histogram: bucket widths
+grow by a constant ratio, so that any percentile is known within a constant *relative* error
+(Masson, Rim, Lee: "DDSketch", VLDB 2019; HdrHistogram has the same idea). Forgetting is by slices
+of time, so that nothing is sorted and nothing is stored per sample.
 """
 
 from math import ceil, exp, log
@@ -12,6 +13,38 @@ SHORTEST_S = 1e-6
 """Durations under this count as this one: no clock we read is finer."""
 LONGEST_S = 1e3
 """Durations above this count as this one: no budget is longer."""
+
+
+class Usual:
+    """An exponentially weighted moving average (EWMA) of durations, and of their deviation: O(1).
+
+    start: seconds that are assumed before the first measurement. 0.0 assumes nothing: the first
+        measurement counts whole.
+    weight: of the newest measurement, above 0 and at most 1; larger follows faster.
+    Raises ValueError for a weight outside.
+    """
+
+    __slots__ = ("_weight", "deviation", "known", "seconds")
+
+    def __init__(self, start: float = 0.0, weight: float = 1 / 8) -> None:
+        if not 0 < weight <= 1:
+            raise ValueError(f"0 < weight <= 1: {weight}")
+        self._weight = weight
+        self.seconds = start
+        """The usual duration in seconds."""
+        self.deviation = 0.0
+        """Seconds by which a measurement usually differs from `seconds`."""
+        self.known = start > 0
+        """Whether `seconds` rests on a start or a measurement."""
+
+    def add(self, seconds: float) -> None:
+        """Learn that it took `seconds` this time."""
+        if self.known:
+            off = seconds - self.seconds
+            self.seconds += off * self._weight
+            self.deviation += (abs(off) - self.deviation) / 4
+        else:
+            self.seconds, self.known = seconds, True
 
 
 class LatencyWindow:

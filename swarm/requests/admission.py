@@ -1,32 +1,160 @@
-"""The requester's gate: refuse at once what would fail anyway, and learn from every answer.
+"""Whether a request is let in: refuse at once what would fail anyway, and learn from every answer.
 
-Two reasons to refuse. Overload: by Little's law a new request waits for those already inside,
-at the pace at which answers come; when that exceeds its budget it is `RESOURCE_EXHAUSTED`
-now instead of late. A broken stage: its circuit breaker is open, `UNAVAILABLE` now.
+Two reasons to refuse. Overload: by Little's law a new request waits for those already inside, at
+the pace at which answers come. When the wait exceeds the request's budget, the request is
+`RESOURCE_EXHAUSTED` now instead of late. A broken stage: its circuit breaker is open, and the
+request is `UNAVAILABLE` now.
+
+Overload has two rules (`QueueAdmission`). The predicted time in the queue must fit the request's
+budget. And when queueing stays above a target for a whole interval the queue is *standing*: it adds
+latency and no throughput, so that until it drains, requests are admitted only while their predicted
+queueing is within the target (CoDel, RFC 8289; for servers: Maurer, "Fail at Scale", ACM Queue
+2015). A learned correction closes the loop where the prediction is wrong (DAGOR, SoCC 2018,
+measures queueing for the same reason: response times of later stages mislead).
 """
 
 from __future__ import annotations
 
+from math import ceil, inf
 from typing import NamedTuple
 
 from swarm.errors import ResourceExhausted, Status, Unavailable
-from swarm.flow.admission import Admission, Decision
 from swarm.flow.breaker import Breaker
 from swarm.flow.latency import LatencyWindow
 from swarm.flow.silence import Silences
 from swarm.wire.messages import Result
 
-BUSY = 4  # requests inside from which the pace of answers tells the capacity
-WHOLE = 0  # the breaker of a pipeline whose failing stage is not known
-# Queueing is judged by each request's own budget; a standing queue alone is no reason to
+# Requests inside from which the pace of answers tells the capacity.
+BUSY_FROM = 4
+WHOLE_PIPELINE = 0  # the breaker's stage where the failing one is not known
+# Seconds. Queueing is judged by each request's own budget; a standing queue alone is no reason to
 # refuse before it is as long as a lane may hold (a quarter of a second).
-TARGET, INTERVAL = 0.25, 0.5  # seconds
+QUEUEING_TARGET, QUEUEING_INTERVAL = 0.25, 0.5
 LEAST_RUNS = 16  # as many as the shortest lane holds, however long they take
 MARGIN = 0.6  # of a budget that the predicted time may take: the rest is for jitter
-PACE_WEIGHT = 0.02  # of the newest gap
-# A control loop cannot wait half a minute for a stage that came back: one probe a second.
-OPEN, PROBE = 1.0, 1.0  # seconds
+PACE_WEIGHT = 0.02  # of the newest gap between answers
+# Seconds. A control loop cannot wait half a minute for a stage that came back: one probe a second.
+BREAKER_OPEN, BREAKER_PROBE = 1.0, 1.0
 MOST_RETRY_AFTER = 60.0  # seconds
+USUAL_KEPT_FOR = 0.2  # seconds: a percentile takes 12 us
+
+
+class Decision(NamedTuple):
+    """admitted, or why not; predicted_s: seconds until the answer; retry_after_s: seconds after
+    which the same request would be admitted if nothing else came."""
+
+    admitted: bool
+    predicted_s: float
+    retry_after_s: float = 0.0
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        return self.admitted
+
+
+class QueueAdmission:
+    """Admits or refuses one request at a time, at a gate in front of a pipeline.
+
+    How many of its own requests are inside the pipeline it knows exactly, and at which *pace* they
+    leave it: a new one waits for all of them (Little's law). Depths told by gossip are older than
+    the queue: by them, the gate would swing between refusing all and admitting all. Every admitted
+    request must be followed by one `observe` or `lost`.
+
+    margin: fraction of the budget that the prediction may use, 0..1; smaller refuses earlier and
+        forgives jitter.
+    target_s: seconds of queueing that may stand; smaller keeps latency lower and may idle a
+        bursty lane. At least `least_runs` times the pace counts as target.
+    interval_s: seconds above the target after which the queue counts as standing.
+    weight: of the newest observation in the correction, 0..1.
+    Raises ValueError for a knob out of its range.
+    """
+
+    def __init__(
+        self,
+        *,
+        margin: float = 0.9,
+        target_s: float = 0.020,
+        interval_s: float = 0.100,
+        weight: float = 0.05,
+        least_runs: float = 2.0,
+    ) -> None:
+        if not (0 < margin <= 1 and target_s > 0 and interval_s > 0 and 0 < weight <= 1):
+            raise ValueError("0 < margin <= 1, target_s > 0, interval_s > 0, 0 < weight <= 1")
+        if not least_runs > 0:
+            raise ValueError(f"least_runs > 0: {least_runs}")
+        self._least_runs = least_runs
+        self._margin = margin
+        self._target_s = target_s
+        self._interval_s = interval_s
+        self._weight = weight
+        self._above_since: float | None = None
+        self._seen_at = 0.0
+        self._refused_at = -inf
+        self.inside = 0
+        """Requests admitted here and not yet ended."""
+        self.standing = False
+        """Whether queueing has stayed above the target for an interval."""
+        self.correction = 1.0
+        """Observed over predicted time, smoothed, 0.5 .. 4."""
+
+    def decide(self, pace_s: float, remaining_s: float, now: float) -> Decision:
+        """Admit or refuse a request with `remaining_s` seconds of budget, at `now` (seconds).
+
+        pace_s: seconds from one answer to the next while requests wait; 0.0 while none do.
+        """
+        queueing = self.inside * pace_s * self.correction
+        predicted = queueing + pace_s
+        over = predicted - remaining_s * self._margin
+        if over > 0:
+            if pace_s > remaining_s * self._margin:
+                return Decision(False, predicted, inf, "the budget is under the service time")
+            after = self._left_by(over, pace_s)
+            return Decision(False, predicted, after, "the budget would end in the queue")
+        if self.standing and now - self._seen_at > self._interval_s:
+            self.standing, self._above_since = False, None  # no answers: no evidence of a queue
+        if self.standing:
+            over = queueing - self._target(pace_s)
+            if over > 0:
+                self._refused_at = now
+                after = self._left_by(over, pace_s)
+                return Decision(False, predicted, after, "the queue is standing")
+        self.inside += 1
+        return Decision(True, predicted)
+
+    def _left_by(self, over: float, pace_s: float) -> float:
+        """Seconds until so many have left that queueing is shorter by `over` seconds."""
+        return ceil(over / (pace_s * self.correction)) * pace_s
+
+    def lost(self) -> None:
+        """An admitted request ended without an answer."""
+        self.inside = max(0, self.inside - 1)
+
+    def observe(self, decision: Decision, pace_s: float, took_s: float, now: float) -> None:
+        """Learn that a request admitted by `decision` was answered after `took_s` seconds.
+
+        pace_s: what it was admitted by.
+        """
+        self.lost()
+        queueing = max(0.0, took_s - pace_s)
+        predicted = decision.predicted_s - pace_s
+        target = self._target(pace_s)
+        if predicted > 0 and max(queueing, predicted) > target / 2:
+            # The prediction already holds the correction: learn what is still missing.
+            ratio = min(2.0, max(0.5, queueing / predicted))
+            moved = self.correction * (1 + self._weight * (ratio - 1))
+            self.correction = min(4.0, max(0.5, moved))
+        self._seen_at = now
+        if queueing <= target:
+            self._above_since = None
+            # While it still refuses, the queue is short *because* it refuses.
+            self.standing = self.standing and now - self._refused_at < self._interval_s
+        elif self._above_since is None:
+            self._above_since = now
+        elif now - self._above_since >= self._interval_s:
+            self.standing = True
+
+    def _target(self, pace_s: float) -> float:
+        return max(self._target_s, self._least_runs * pace_s)
 
 
 class Pass(NamedTuple):
@@ -39,7 +167,8 @@ class Pass(NamedTuple):
 
 
 class ModelAdmission:
-    """One model version's gate. `now` is `time.monotonic()`; every pass must be handed back."""
+    """Lets requests for one model version in. `now` is `time.monotonic()`; every pass must be
+    handed back."""
 
     def __init__(self) -> None:
         self.latency = LatencyWindow(window_s=10.0)
@@ -53,8 +182,11 @@ class ModelAdmission:
         self._usual = 0.05
         self._usual_at = 0.0
         self._busy = False
-        self._admission = Admission(
-            margin=MARGIN, target_s=TARGET, interval_s=INTERVAL, least_runs=LEAST_RUNS
+        self._admission = QueueAdmission(
+            margin=MARGIN,
+            target_s=QUEUEING_TARGET,
+            interval_s=QUEUEING_INTERVAL,
+            least_runs=LEAST_RUNS,
         )
         self._breakers: dict[int, Breaker] = {}
 
@@ -72,7 +204,7 @@ class ModelAdmission:
         """Raises `ResourceExhausted` or `Unavailable`, at once."""
         admission = self._admission
         # The pace of a time that is over says nothing: with few inside, anything is let in.
-        pace = self._pace if self._busy and admission.inside >= BUSY else 0.0
+        pace = self._pace if self._busy and admission.inside >= BUSY_FROM else 0.0
         decision = admission.decide(pace, budget, now)
         if not decision.admitted:
             self.shed += 1
@@ -121,8 +253,8 @@ class ModelAdmission:
             self._last_ok = now
 
     def usual(self, now: float) -> float:
-        """The p99 latency in seconds, at most a fifth of a second old: it takes 12 us."""
-        if now - self._usual_at > 0.2:
+        """The p99 latency in seconds, at most `USUAL_KEPT_FOR` old."""
+        if now - self._usual_at > USUAL_KEPT_FOR:
             self._usual = self.latency.percentile(0.99, now, default=0.05)
             self._usual_at = now
         return self._usual
@@ -139,7 +271,7 @@ class ModelAdmission:
             else:
                 self._pace = gap
         self._answered = now
-        self._busy = self.inside > BUSY
+        self._busy = self.inside > BUSY_FROM
 
     def _judge(self, taken: Pass, result: Result, now: float) -> None:
         if result.status is Status.OK:
@@ -153,6 +285,7 @@ class ModelAdmission:
         elif result.status not in (Status.UNAVAILABLE, Status.INTERNAL):
             return
         breaker = self._breakers.setdefault(
-            result.stage or WHOLE, Breaker(max_open_s=OPEN, probe_timeout_s=PROBE)
+            result.stage or WHOLE_PIPELINE,
+            Breaker(max_open_s=BREAKER_OPEN, probe_timeout_s=BREAKER_PROBE),
         )
         breaker.record(False, now, taken.started)

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 
-from swarm.errors import ResourceExhausted, Status, SwarmError
-from swarm.flow.silence import Silences
+from swarm.errors import ResourceExhausted, SwarmError
 from swarm.ids import ulid
 from swarm.model import ModelInfo
-from swarm.requests.attempts import Outcome, Tried
-from swarm.requests.model_way import ModelWay
-from swarm.transport.api import Sending
-from swarm.transport.parcel import Parcel
 from swarm.wire.messages import Result
 
 DURABLE = "durable"
@@ -56,57 +50,6 @@ class Ask:
             attempt=attempt,
             retry_after=error.retry_after if isinstance(error, ResourceExhausted) else 0.0,
         )
-
-
-@dataclass(slots=True, eq=False)
-class UnderWay:
-    """A request that waits for its answer.
-
-    reply: the subject of the answer. silences: of its model version and delivery mode. copies:
-    attempts that were sent, and may still be computed. refusal: why the last attempt failed of
-    which that is known. first: the first attempt's parcel, which alone may lend memory. sending:
-    the last attempt. outcome: of the present wait.
-    """
-
-    ask: Ask
-    reply: str
-    tried: Tried
-    version: ModelWay
-    silences: Silences
-    copies: int = 0
-    refusal: str = ""
-    first: Parcel | None = None
-    sending: Sending | None = None
-    outcome: asyncio.Future[Outcome] | None = None
-    late_answer: Result | None = None  # it came when nobody waited for one
-
-    def failed(self, error: SwarmError) -> Result:
-        """The result of a request that this error ends."""
-        return self.ask.failed(error, self.tried.attempt)
-
-    def expired(self) -> Result:
-        """The result of a request whose budget is over."""
-        where = (
-            "the first stage, or its lane, had it"
-            if self.tried.stored
-            else "it could not be stored"
-        )
-        return Result(
-            id=self.ask.id,
-            model=self.ask.info.model,
-            version=self.ask.info.version,
-            status=Status.DEADLINE_EXCEEDED,
-            message=f"no answer inside the budget ({where}, {self.tried.attempt} attempt(s)); "
-            + (f"before that: {self.refusal}; " if self.refusal else "")
-            + "`swarm status` shows which stages have a ready node",
-            attempt=self.tried.attempt,
-        )
-
-    def free(self) -> None:
-        """Free the shared memory of the request. A process that still reads it computes in vain:
-        it finds the memory recycled, and fails, which nobody waits for."""
-        if self.first is not None:
-            self.first.released()
 
 
 class Picker(Protocol):

@@ -119,7 +119,7 @@ class Control:
         while not client.is_closed:
             await beat(WATCH_EVERY)
             # nats-py tells nobody that its read loop has ended.
-            reading = client._reading_task
+            reading = client._reading_task  # noqa: SLF001  # nothing public says so
             if client.is_connected and reading is not None and reading.done():
                 log.warning("the client's read loop has ended; building a new client")
                 return

@@ -16,7 +16,7 @@ from swarm.local.compact import answer_parts
 from swarm.local.lending import NO_LOAN, Loan, Opened
 from swarm.transport.fast import FastMessage
 from swarm.transport.parcel import are_large
-from swarm.transport.stage_sender import Routes
+from swarm.transport.routes import Routes
 from swarm.wire.messages import Features, Result, failure, result_parts
 from swarm.wire.tensors import Part
 

@@ -28,7 +28,7 @@ from swarm.transport.api import Delivery, Room
 from swarm.transport.delivery import BaseDelivery, FastDelivery, LaneDelivery, ReplyDesk, Tally
 from swarm.transport.fast import COVER, PRIMARIES, FastMessage, FastQueue
 from swarm.transport.handover.receiver import HandoverReceiver
-from swarm.transport.stage_sender import Routes
+from swarm.transport.routes import Routes
 from swarm.wire.messages import Features
 from swarm.wire.tensors import Claimed
 
@@ -113,6 +113,11 @@ class StageSource:
     def waiting(self) -> int:
         """Messages that wait in the stage's lanes, as last seen."""
         return sum([lane.pending for lane in self.lanes.values()])
+
+    @property
+    def parcels(self) -> int:
+        """Messages in hand that processes of this host handed over."""
+        return self._receiver.in_hand
 
     # --- messages ---------------------------------------------------------------------
 

@@ -7,18 +7,15 @@ from enum import Enum, auto
 from functools import partial
 
 from swarm.errors import SwarmError
-from swarm.fleet.placement import NOWHERE, Nearby, Placement
-from swarm.lanes import Publisher
-from swarm.link import Link
-from swarm.local.host_socket import HostSocket
-from swarm.local.lending import Lender
+from swarm.fleet.placement import NOWHERE, Nearby
 from swarm.model import ModelInfo
-from swarm.subjects import ANY, Subjects
+from swarm.subjects import ANY
 from swarm.transport.api import OnEvent, Refused, Sending
 from swarm.transport.fast import FastSender
 from swarm.transport.handover.sender import HandoverSender
 from swarm.transport.lane import LaneSender
 from swarm.transport.parcel import Parcel
+from swarm.transport.routes import Routes
 from swarm.wire.hops import Hop
 from swarm.wire.tensors import Part
 
@@ -60,33 +57,6 @@ def choose(
     if fast:
         return Way.SOCKET if short else Way.SERVER
     return Way.HAND_OVER if short and accepted else Way.LANE
-
-
-class Routes:
-    """What all senders and sources of one process share.
-
-    placement: which nodes of a stage are on this host. on_large(): a message with large tensors is
-    about to be sent."""
-
-    __slots__ = ("lender", "link", "on_large", "placement", "publisher", "socket", "subjects")
-
-    def __init__(
-        self,
-        link: Link,
-        subjects: Subjects,
-        publisher: Publisher,
-        lender: Lender,
-        socket: HostSocket,
-        placement: Placement,
-        on_large: Callable[[], None],
-    ) -> None:
-        self.link = link
-        self.subjects = subjects
-        self.publisher = publisher
-        self.lender = lender
-        self.socket = socket
-        self.placement = placement
-        self.on_large = on_large
 
 
 class _InLane:

@@ -107,7 +107,7 @@ def test_the_simulations_reports_are_shown_and_a_missed_target_is_an_exit_code(
 ) -> None:
     row = {"scenario": "spread", "nodes": 10, "rounds_max": 13, "target": "12", "met": False}
     report = {"seed": 1, "interval_s": 0.1, "rows": [row], "met": False}
-    monkeypatch.setattr("swarm.gossip.report.run_report", lambda quick, seed: report)
+    monkeypatch.setattr("nodes.bench.sim.gossip_report.run_report", lambda quick, seed: report)
     assert run_gossip() == 1
     assert "missed" in capsys.readouterr().out
     row["met"] = True

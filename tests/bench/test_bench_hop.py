@@ -116,13 +116,13 @@ def test_the_mesh_and_all_floors_answer_rightly_in_the_same_rounds_and_leave_no_
 
 @pytest.mark.processes
 @pytest.mark.integration
-@pytest.mark.parametrize("delivery", ["durable", "core"])
+@pytest.mark.parametrize("delivery", ["durable", "fast"])
 def test_the_mesh_takes_part_in_the_peer_benchmark(delivery: str, tmp_path: Path) -> None:
     build_workload(tmp_path, "tiny")
     entrant = Entrant("swarm", MESH[delivery], Path(sys.executable))
     load = Load(warmup=2, sequential=5, concurrent=40)
     row = run_client(entrant, tmp_path, load, timeout=60)
-    if delivery == "core" and row["status"] == "unavailable":
+    if delivery == "fast" and row["status"] == "unavailable":
         pytest.skip(row["reason"])
     assert row["status"] == "ok", row
     assert row["verified"] == 45

@@ -20,7 +20,7 @@ def run_gossip(
     missed: list[str] = []
 
     def measure(progress: Callable[[str], None]) -> dict[str, Any]:
-        from swarm.gossip.report import run_report
+        from nodes.bench.sim.gossip_report import run_report
 
         progress("simulating: some minutes …" if full else "simulating: about 10 s …")
         report = run_report(quick=not full, seed=seed)

@@ -16,7 +16,7 @@ def run_routing(
     """The command; returns the exit code."""
 
     def measure(progress: Callable[[str], None]) -> dict[str, Any]:
-        from swarm.routing.report import run_report
+        from nodes.bench.sim.routing_report import run_report
 
         progress("simulating: some minutes …" if full else "simulating: some seconds …")
         return {"v": 1, "bench": "routing", **run_report(not full, seed=seed), "figures": {}}
@@ -26,8 +26,8 @@ def run_routing(
 
 def show(document: dict[str, Any]) -> None:
     """The report's own Markdown table, unchanged: the table is wide, and made to be pasted."""
+    from nodes.bench.sim.routing_report import render_markdown
     from nodes.console import out
-    from swarm.routing.report import render_markdown
 
     out.print(render_markdown(document), markup=False, highlight=False, soft_wrap=True)
 

@@ -22,7 +22,7 @@ from math import inf
 from typing import NamedTuple
 
 from swarm.flow.backoff import Backoff
-from swarm.flow.usual import Usual
+from swarm.flow.latency import Usual
 
 # Seconds of patience beside the runs. A killed process keeps its sockets until its memory is freed,
 # and its lane would give it the message again, for an ack_wait. Measured: with 1 ms that happened
@@ -211,14 +211,15 @@ class HandoverPolicy:
 
     def look(self, now: float) -> Look:
         """Ask the silent, and give up what is late or with a process that hangs."""
+        asked = {name: peer.asked for name, peer in self._peers.items() if peer.asked > -inf}
+        # Also one whose silent parcels have ended since: it was asked, and has said nothing.
+        hanging = {name for name, at in asked.items() if at + ANSWER_WITHIN <= now}
         silent = {
             kept.peer
             for kept in self._kept.values()
             if self._silent_at(kept, self._peers[kept.peer]) <= now
         }
-        open_questions = {name for name in silent if self._peers[name].asked > -inf}
-        hanging = {n for n in open_questions if self._peers[n].asked + ANSWER_WITHIN <= now}
-        ask = tuple(silent - open_questions)
+        ask = tuple(silent - asked.keys())
         for name in ask:
             self._peers[name].asked = now
         given_up = tuple(
@@ -231,7 +232,8 @@ class HandoverPolicy:
             self._give_up(key, hanging, now)
         if self._late >= LATE_IN_A_ROW:
             self._late = 0
-            self._word.add(2 * self._word.seconds)  # the word may take longer now
+            if self._word.seconds < MOST_FOR_SHORT:
+                self._word.add(2 * self._word.seconds)  # the word may take longer now
         return Look(ask, given_up)
 
     def close(self) -> tuple[str, ...]:

@@ -65,47 +65,46 @@ def test_no_message_goes_directly_to_another_host_or_to_a_node_without_a_socket(
 
 
 class Scene:
-    """A placement whose answers are kept for one second of simulated time."""
+    """A placement, and the nodes that it is told of."""
 
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.host = HERE
+    def __init__(self, host: str = HERE) -> None:
         self.peers = [ONE]
-        self.asked: list[tuple[int, bool]] = []
-        self.placement = Placement(lambda: self.host, self.serving, 1.0, lambda: self.now)
+        self.asked: list[int] = []
+        self.placement = Placement(host, self.serving)
 
-    def serving(self, info: ModelInfo, stage: int, large: bool) -> list[StagePeer]:
-        self.asked.append((stage, large))
+    def serving(self, info: ModelInfo, stage: int) -> list[StagePeer]:
+        self.asked.append(stage)
         return self.peers
 
 
-def test_an_answer_is_kept_for_as_long_as_said() -> None:
+def test_an_answer_is_kept_until_there_is_news() -> None:
     scene = Scene()
     assert scene.placement.at(INFO, 1).shared
-    scene.peers, scene.now = [replace(ONE, host=THERE)], 0.9
+    scene.peers = [replace(ONE, host=THERE)]
     assert scene.placement.at(INFO, 1).shared
-    assert scene.asked == [(1, True)]
-    scene.now = 1.1
+    assert scene.asked == [1]
+    scene.placement.forget()
     assert not scene.placement.at(INFO, 1).shared
 
 
 def test_the_news_that_nodes_came_or_went_ends_every_answer() -> None:
     scene = Scene()
     assert scene.placement.at(INFO, 1).shared
+    before = scene.placement.generation
     scene.peers = []
     scene.placement.forget()
+    assert scene.placement.generation > before, "who keeps an answer sees that it is out of date"
     assert scene.placement.at(INFO, 1) == NOWHERE
 
 
-def test_each_stage_and_size_has_an_answer_of_its_own() -> None:
+def test_each_stage_has_an_answer_of_its_own() -> None:
     scene = Scene()
-    for stage, large in [(1, True), (2, True), (1, False), (1, True)]:
-        scene.placement.at(INFO, stage, large)
-    assert scene.asked == [(1, True), (2, True), (1, False)]
+    for stage in (1, 2, 1):
+        scene.placement.at(INFO, stage)
+    assert scene.asked == [1, 2]
 
 
 def test_a_process_that_shares_no_memory_asks_nobody() -> None:
-    scene = Scene()
-    scene.host = ""
+    scene = Scene(host="")
     assert scene.placement.at(INFO, 1) == NOWHERE
     assert scene.asked == []

@@ -58,6 +58,7 @@ class Client:
         self.link = Statuses()
         self.news = 0
         self.now = 100.0
+        self.sent = 0
         self.listener = StatusListener(self.link, SUBJECTS, self._count_news, lambda: self.now)
 
     def _count_news(self) -> None:
@@ -73,7 +74,12 @@ class Client:
         return {peer.node for peer in self.listener.serving(*STAGE)}
 
     def sends(self, *, large: bool) -> None:
-        self.listener.wanted(large)
+        self.sent += 1
+        if large:
+            self.listener.wanted()
+
+    def tend(self) -> None:
+        self.listener.tend(self.sent)
 
     def status(self, node: str, **more: object) -> None:
         doc = {"node": node, "state": "ready", "model": "m", "host_id": "here"}
@@ -88,7 +94,7 @@ class Client:
             if heard:
                 self.status(heard)
             self.now += 1.0
-            self.listener.tend()
+            self.tend()
 
 
 def test_a_client_that_seldom_sends_small_messages_does_not_listen() -> None:
@@ -110,10 +116,10 @@ def test_a_large_message_is_worth_listening_at_once_and_for_a_while() -> None:
     client.sends(large=True)
     assert client.listens
     assert client.link.published == [SUBJECTS.status_request], "the nodes tell at once"
-    client.listener.tend()
+    client.tend()
     assert client.listens
     client.now += IDLE_AFTER + 1
-    client.listener.tend()
+    client.tend()
     assert not client.listens
     client.sends(large=True)
     assert client.listens, "it begins anew"

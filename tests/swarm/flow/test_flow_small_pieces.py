@@ -8,19 +8,10 @@ from hypothesis import strategies as st
 
 from swarm.flow.ack_wait import ack_wait_for
 from swarm.flow.backoff import Backoff
-from swarm.flow.budget import should_start
 from swarm.flow.hedge import Hedger
-from swarm.flow.usual import Usual
+from swarm.flow.latency import Usual
 from swarm.flow.watchdog import Action, Watchdog
 from swarm.flow.window import SlidingCount
-
-
-def test_work_that_would_probably_end_too_late_is_not_started() -> None:
-    assert should_start(0.050, 0.020)
-    assert not should_start(0.010, 0.020)
-    assert should_start(0.010, 0.020, enabled=False)
-    assert not should_start(0.0, 0.0)
-    assert not should_start(-1.0, 0.020, enabled=False)
 
 
 def test_pauses_double_up_to_the_longest_one() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from nodes.bench.sim.gossip_world import World
 from swarm.gossip import GossipConfig
-from swarm.gossip.simulation import World
 
 _STEP = st.one_of(
     st.tuples(st.just("set"), st.integers(0, 20), st.integers(0, 3)),

@@ -7,8 +7,8 @@ from typing import Any
 import msgpack
 import pytest
 
+from nodes.bench.sim.gossip_world import World
 from swarm.gossip import GossipConfig, Request
-from swarm.gossip.simulation import World
 
 
 def about(world: World, name: str, *kinds: str) -> list[str]:

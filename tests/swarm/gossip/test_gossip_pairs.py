@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from nodes.bench.sim.gossip_world import World
 from swarm.gossip import LAN, Event, Request
-from swarm.gossip.simulation import World
 
 ROUND = LAN.interval
 SPOKEN = 100  # rounds

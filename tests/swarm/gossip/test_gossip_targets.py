@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from swarm.gossip import LAN, LOCAL, WAN, GossipConfig
-from swarm.gossip.report import (
+from nodes.bench.sim.gossip_report import (
     crash,
     false_positives,
     hang,
@@ -18,7 +17,8 @@ from swarm.gossip.report import (
     spread,
     traffic,
 )
-from swarm.gossip.simulation import World
+from nodes.bench.sim.gossip_world import World
+from swarm.gossip import LAN, LOCAL, WAN, GossipConfig
 
 
 @pytest.mark.parametrize("seed", [1, 2])

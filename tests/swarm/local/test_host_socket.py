@@ -357,7 +357,7 @@ async def test_a_message_that_nobody_listens_for_any_more_is_told(make: Make) ->
 @pytest.fixture
 def endless(monkeypatch: pytest.MonkeyPatch) -> None:
     """A burst lasts until its end, however slow the machine is."""
-    monkeypatch.setattr(gather, "LONGEST", math.inf)
+    monkeypatch.setattr(gather, "LONGEST_BURST", math.inf)
 
 
 def burst(process: Process) -> gather.Gather:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarm.errors import ResourceExhausted, Status, Unavailable
-from swarm.requests.admission import OPEN, PROBE, ModelAdmission
+from swarm.requests.admission import BREAKER_OPEN, BREAKER_PROBE, ModelAdmission
 from swarm.wire.messages import Result
 
 
@@ -198,7 +198,7 @@ def test_after_the_open_period_one_probe_passes_and_its_success_closes_the_break
     broken(admission, 1.0, stage=2)
     with pytest.raises(Unavailable):
         admission.enter(5.0, 1.1)
-    later = 1.1 + OPEN
+    later = 1.1 + BREAKER_OPEN
     probe = admission.enter(5.0, later)
     with pytest.raises(Unavailable):
         admission.enter(5.0, later + 0.01)  # one probe at a time
@@ -229,7 +229,7 @@ def test_a_probe_that_is_abandoned_does_not_block_for_ever() -> None:
     admission.leave(admission.enter(5.0, 3.0), None, 3.1)
     passed = []
     now = 3.1
-    while now < 3.1 + 2 * (OPEN + PROBE):
+    while now < 3.1 + 2 * (BREAKER_OPEN + BREAKER_PROBE):
         now += 0.05
         try:
             passed.append(admission.enter(5.0, now))

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from swarm.routing.report import CONTENDERS, REFERENCE, render_markdown, run_report
-from swarm.routing.scenarios import scenarios
-from swarm.routing.simulation import Simulation, clairvoyant
+from nodes.bench.sim.routing_pipeline import Simulation, clairvoyant
+from nodes.bench.sim.routing_report import CONTENDERS, REFERENCE, render_markdown, run_report
+from nodes.bench.sim.routing_scenarios import scenarios
 
 
 @pytest.fixture(scope="module")

@@ -49,7 +49,7 @@ async def test_a_client_that_cannot_even_be_closed_is_replaced(
         await eventually(lambda: len(clients) == 1)
         really_close = clients[0].close
         monkeypatch.setattr(clients[0], "close", lambda: _closed_below(clients[0]))
-        reading = clients[0]._reading_task
+        reading = clients[0]._reading_task  # noqa: SLF001  # nats-py says nowhere else that its read loop runs
         assert reading is not None
         reading.cancel()
         await eventually(lambda: len(clients) == 2)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.flow.admission import Admission, Decision
+from swarm.requests.admission import Decision, QueueAdmission
 
 SERVICE_S = (0.004, 0.005, 0.003)
 CAPACITY = 1 / max(SERVICE_S)
@@ -37,7 +37,7 @@ class Told:
 
 
 def run_pipeline(
-    gate: Admission | None, load: list[tuple[float, float]], seed: int, wrong: float = 1.0
+    gate: QueueAdmission | None, load: list[tuple[float, float]], seed: int, wrong: float = 1.0
 ) -> Told:
     """Poisson arrivals by (until, rate) phases; the gate is told a pace `wrong` times too slow."""
     rng, told = Random(seed), Told()
@@ -99,14 +99,14 @@ def goodput(told: Told, start: float, end: float) -> float:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_at_three_times_the_load_goodput_stays_near_capacity(seed: int) -> None:
-    told = run_pipeline(Admission(), [(10.0, 3 * CAPACITY)], seed)
+    told = run_pipeline(QueueAdmission(), [(10.0, 3 * CAPACITY)], seed)
     assert goodput(told, 0.0, 10.0) >= 0.85 * CAPACITY
     assert told.overflowed == 0
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_what_is_admitted_meets_its_budget(seed: int) -> None:
-    told = run_pipeline(Admission(), [(10.0, 3 * CAPACITY)], seed)
+    told = run_pipeline(QueueAdmission(), [(10.0, 3 * CAPACITY)], seed)
     late = sum(done - at > BUDGET_S for at, done in told.answers)
     assert late <= 0.01 * len(told.answers)
 
@@ -117,14 +117,14 @@ def test_without_the_gate_the_same_load_collapses() -> None:
 
 
 def test_below_capacity_nearly_everything_is_admitted() -> None:
-    told = run_pipeline(Admission(), [(10.0, 0.7 * CAPACITY)], 1)
+    told = run_pipeline(QueueAdmission(), [(10.0, 0.7 * CAPACITY)], 1)
     offered = len(told.refused) + len(told.answers)
     assert len(told.refused) <= 0.01 * offered
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_within_a_second_after_the_overload_everything_is_admitted_again(seed: int) -> None:
-    gate = Admission()
+    gate = QueueAdmission()
     told = run_pipeline(gate, [(5.0, 3 * CAPACITY), (10.0, 0.5 * CAPACITY)], seed)
     after = [at for at in told.refused if at > 5.5]
     assert not after
@@ -133,18 +133,18 @@ def test_within_a_second_after_the_overload_everything_is_admitted_again(seed: i
 
 
 def test_the_queue_is_empty_within_a_second_after_the_load_stops() -> None:
-    told = run_pipeline(Admission(), [(5.0, 3 * CAPACITY)], 2)
+    told = run_pipeline(QueueAdmission(), [(5.0, 3 * CAPACITY)], 2)
     assert told.idle_at < 5.0 + BUDGET_S
 
 
 @pytest.mark.parametrize("wrong", [0.5, 2.0])
 def test_service_times_told_wrong_by_a_factor_of_two_are_survived(wrong: float) -> None:
-    told = run_pipeline(Admission(), [(10.0, 3 * CAPACITY)], 0, wrong=wrong)
+    told = run_pipeline(QueueAdmission(), [(10.0, 3 * CAPACITY)], 0, wrong=wrong)
     assert goodput(told, 1.0, 10.0) >= 0.85 * CAPACITY
 
 
 def test_a_refusal_says_why_and_when_to_come_back() -> None:
-    gate = Admission()
+    gate = QueueAdmission()
     gate.inside = 100
     refused = gate.decide(0.005, 0.100, 0.0)
     assert not refused
@@ -156,14 +156,14 @@ def test_a_refusal_says_why_and_when_to_come_back() -> None:
 
 @given(st.floats(0.0001, 0.1))
 def test_more_inside_never_predicts_less_time(pace: float) -> None:
-    gate = Admission()
+    gate = QueueAdmission()
     predicted = [gate.decide(pace, 1e6, 0.0).predicted_s for _ in range(20)]
     assert all(one < other for one, other in pairwise(predicted))
     assert gate.inside == 20
 
 
 def test_a_standing_queue_is_forgotten_when_no_answers_tell_of_it() -> None:
-    gate, pace = Admission(), 0.005
+    gate, pace = QueueAdmission(), 0.005
     assert gate.decide(pace, 1.0, 0.0)
     for tick in range(30):
         gate.inside = 11

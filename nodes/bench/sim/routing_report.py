@@ -6,9 +6,16 @@ from collections.abc import Sequence
 from math import exp, log
 from typing import Any
 
-from swarm.routing import simulation
-from swarm.routing.scenarios import BUDGET_S, NODES, REQUESTERS, SERVICE_S, Scenario, scenarios
-from swarm.routing.simulation import Outcome, Simulation, clairvoyant
+from nodes.bench.sim import routing_pipeline as simulation
+from nodes.bench.sim.routing_pipeline import Outcome, Simulation, clairvoyant
+from nodes.bench.sim.routing_scenarios import (
+    BUDGET_S,
+    NODES,
+    REQUESTERS,
+    SERVICE_S,
+    Scenario,
+    scenarios,
+)
 
 REFERENCE = "clairvoyant"
 CONTENDERS: dict[str, tuple[str, dict[str, Any]]] = {

@@ -16,11 +16,11 @@ from itertools import count
 from random import Random
 from typing import Any
 
+from nodes.bench.sim.routing_scenarios import BUDGET_S, REQUESTERS, SERVICE_S, Job, Scenario
 from swarm.routing.base import Policy
 from swarm.routing.candidate import ANY, Candidate, RequestInfo
 from swarm.routing.registry import policy
 from swarm.routing.rendezvous import rendezvous
-from swarm.routing.scenarios import BUDGET_S, REQUESTERS, SERVICE_S, Job, Scenario
 
 HOP_S = 0.0003
 """Measured: a JetStream hop of small features."""

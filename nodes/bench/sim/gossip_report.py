@@ -9,8 +9,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from nodes.bench.sim.gossip_world import Cut, World
 from swarm.gossip.config import LAN, GossipConfig
-from swarm.gossip.simulation import Cut, World
 
 Row = dict[str, Any]
 

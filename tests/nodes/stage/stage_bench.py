@@ -1,0 +1,409 @@
+"""A stage with a model, a server and neighbours that do as a test tells them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from nodes.stage.compute import StageOptions
+from nodes.stage.server import LanePicker, StageServer
+from shards.errors import InputError, RunError, RunTerminated
+from shards.runtimes.runtime import CancelToken
+from swarm.clock import ServerClock
+from swarm.errors import SwarmError
+from swarm.fleet.advertised import StagePeer
+from swarm.fleet.placement import Placement
+from swarm.link import Link, LinkMessage, LinkOptions
+from swarm.local.compact import decode_features, decode_result
+from swarm.local.host_socket import LIVING, HostSocket
+from swarm.local.lending import Lender
+from swarm.model import ModelInfo, Spec, Stage
+from swarm.priorities import PRIMARY
+from swarm.subjects import Subjects
+from swarm.transport.handover.words import REFUSED, WORDS
+from swarm.transport.routes import Routes
+from swarm.transport.source import SourceOptions
+from swarm.wire.messages import Features, Result
+
+LIMIT = 20.0  # seconds; only a hang gets there
+SPEC = (Spec("x", "FP32", (-1, 4)),)
+INFO = ModelInfo(
+    "m", "1", SPEC, SPEC, (Stage(1, SPEC, SPEC, 0.01), Stage(2, SPEC, SPEC, 0.01)), batchable=True
+)
+POISON = 666.0
+NEXT = "_INBOX.next"  # the process that serves the next stage
+BEFORE = "_INBOX.before.7"  # where the stage before waits for a word
+
+
+async def until(promise: Callable[[], Any]) -> None:
+    """Wait until `promise()` holds: a thread has to get there, or a timer."""
+    async with asyncio.timeout(LIMIT):
+        while not promise():  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+
+
+class FakeModel:
+    """Adds one; fails on poison; `slow` seconds a run, unless cancelled.
+
+    With `gate`, a run in the thread waits for it to be set; `begun` is set when a run begins."""
+
+    batchable = True
+
+    def __init__(self, compute_ms: float = 5.0, slow: float = 0.0) -> None:
+        self.compute_ms = compute_ms
+        self.slow = slow
+        self.gate: threading.Event | None = None
+        self.begun = threading.Event()
+        self.batches: list[int] = []
+        self.error: Exception = RunError("poison")
+        self.threads: list[int] = []
+        self.compute: Callable[[np.ndarray], np.ndarray] = lambda array: array + 1
+
+    def check(self, tensors: Any) -> None:
+        if list(tensors) != ["x"]:
+            raise InputError("x", "x", str(list(tensors)))
+
+    def _wait(self, cancel: CancelToken | None) -> None:
+        until = time.monotonic() + self.slow
+        while time.monotonic() < until or (self.gate is not None and not self.gate.is_set()):
+            time.sleep(0.002)
+            if cancel is not None and cancel.cancelled:
+                raise RunTerminated("cancelled")
+
+    def run(self, tensors: Any, cancel: CancelToken | None = None) -> dict[str, np.ndarray]:
+        self.check(tensors)
+        return self.run_batch([tensors], cancel)[0]
+
+    def run_batch(
+        self, requests: Any, cancel: CancelToken | None = None
+    ) -> list[dict[str, np.ndarray]]:
+        self.batches.append(len(requests))
+        self.threads.append(threading.get_ident())
+        self.begun.set()
+        self._wait(cancel)
+        if any((tensors["x"] == POISON).any() for tensors in requests):
+            raise self.error
+        return [{"x": self.compute(tensors["x"])} for tensors in requests]
+
+
+class FakeLink(Link):
+    """Plays the server: answers what a lane asks of JetStream, and keeps what is published."""
+
+    bursting = False
+
+    def __init__(self) -> None:
+        self.error: SwarmError | Exception | None = None
+        self.sent: list[tuple[str, bytes]] = []
+        self.replies: list[str] = []
+        self.pulls: dict[str, list[int]] = {}  # messages asked for, by consumer
+        self.inboxes: dict[str, str] = {}  # where they are awaited
+        self.callbacks: dict[str, Any] = {}
+        self.expected: set[str] = set()
+        super().__init__(LinkOptions(servers=("nats://127.0.0.1:1",), inbox="_INBOX.node"))
+        self.connected = True
+
+    def subscribe(self, subject: str, callback: Any, queue: str = "") -> int:
+        self.callbacks[subject] = callback
+        return super().subscribe(subject, callback, queue)
+
+    def publish(
+        self,
+        subject: str,
+        data: Sequence[Any] | bytes = b"",
+        reply: str = "",
+        headers: bytes = b"",
+    ) -> None:
+        if self.error is not None:
+            raise self.error
+        body = data if isinstance(data, bytes) else b"".join(data)
+        if subject.startswith("$JS.API.CONSUMER.MSG.NEXT."):
+            consumer = subject.rpartition(".")[2]
+            self.inboxes[consumer] = reply
+            self.pulls.setdefault(consumer, []).append(json.loads(body)["batch"])
+            return
+        self.replies.append(reply)
+        self.sent.append((subject, body))
+
+    async def request(
+        self, subject: str, data: Sequence[Any] | bytes = b"", timeout: float = 2.0
+    ) -> LinkMessage:
+        """As the server answers who makes a stream or a consumer."""
+        asked = json.loads(data if isinstance(data, bytes) else b"".join(data))
+        answer = {"config": asked.get("config", asked)}
+        return LinkMessage(subject, "", None, json.dumps(answer).encode())
+
+    def sync(self) -> asyncio.Future[None]:
+        """All was read at once."""
+        read = asyncio.get_running_loop().create_future()
+        read.set_result(None)
+        return read
+
+    def push(self) -> None:
+        """All was sent at once."""
+
+    def expect(self, callback: Any) -> str:
+        reply = super().expect(callback)
+        self.expected.add(reply)
+        return reply
+
+    def forget(self, reply: str) -> None:
+        self.expected.discard(reply)
+        super().forget(reply)
+
+    def verb(self, reply: str) -> str:
+        """How the message with that acknowledgement subject was settled, if it was."""
+        for subject, body in self.sent:
+            if subject == reply and not body.startswith(b"+WPI"):
+                return {b"+ACK": "ack", b"+NXT": "ack", b"-NAK": "nak", b"+TER": "term"}[body[:4]]
+        return ""
+
+
+class FakeSocket(HostSocket):
+    """Keeps what is sent to processes of this host, and what they are told."""
+
+    def __init__(self, link: FakeLink) -> None:
+        super().__init__(link)
+        self.link = link
+        self.full = False
+        self.handed: list[tuple[str, Features, str]] = []  # inbox, message, reply
+        self.told: list[tuple[str, bytes]] = []  # answers too
+        self.asked: list[tuple[str, str]] = []  # inbox, reply: whether it lives
+        self.listeners: dict[str, Any] = {}
+        self._posted: list[tuple[Any, bool]] = []
+
+    def listen(self, subject: str, callback: Any) -> None:
+        self.listeners[subject] = callback
+
+    def forget(self, subject: str) -> None:
+        self.listeners.pop(subject, None)
+
+    def send(self, inbox: str, subject: str, parts: Any, reply: str = "") -> bool:
+        if subject == LIVING:
+            self.asked.append((inbox, reply))
+            return True
+        if not self.full:
+            self.handed.append((inbox, decode_features(b"".join(parts)), reply))
+        return not self.full
+
+    def post(self, inbox: str, subject: str, parts: Any, then: Any, reply: str = "") -> None:
+        self._later(then, self.send(inbox, subject, parts, reply))
+
+    def answer(self, reply: str, parts: Any, then: Any) -> None:
+        if not self.full:
+            self.told.append((reply, b"".join(parts)))
+        self._later(then, not self.full)
+
+    def _later(self, then: Any, sent: bool) -> None:
+        """At the end of a burst, or at once."""
+        if self.link.bursting:
+            self._posted.append((then, sent))
+        else:
+            then(sent)
+
+    def flush(self) -> None:
+        """The burst is over."""
+        self.link.bursting = False
+        while self._posted:
+            then, sent = self._posted.pop(0)
+            then(sent)
+
+    def say(self, reply: str, word: bytes) -> None:
+        """The process that a message was handed to says this of it."""
+        self.link.deliver(LinkMessage(reply, "", None, word))
+
+
+class FakePublisher:
+    """Stores, or refuses as often as it is told to; with `hold` it is not said before `release`."""
+
+    def __init__(self) -> None:
+        self.hold = False
+        self.raises: Exception | None = None
+        self.stored: list[tuple[str, Features]] = []
+        self.refusals: list[SwarmError] = []
+        self.tries = 0
+        self._held: list[Any] = []
+
+    def publish(self, subject: str, data: Any, message_id: str, on_stored: Any) -> None:
+        self.tries += 1
+        if self.raises is not None:
+            raise self.raises
+        error = self.refusals.pop(0) if self.refusals else None
+        if error is None:
+            self.stored.append((subject, Features.decode(b"".join(data))))
+        if self.hold:
+            self._held.append(on_stored)
+        else:
+            asyncio.get_running_loop().call_soon(on_stored, error, 1)
+
+    def release(self, error: SwarmError | None) -> None:
+        """Tell what was held that it was stored, or not."""
+        while self._held:
+            self._held.pop()(error, 1)
+
+
+class FromLane:
+    """A message as a lane handed it out."""
+
+    def __init__(self, link: FakeLink, reply: str) -> None:
+        self._link = link
+        self.reply = reply
+
+    @property
+    def ended(self) -> str:
+        """`ack`, `nak` or `term`; "" while it is in hand."""
+        return self._link.verb(self.reply)
+
+
+class Bench:
+    """Made by `async with`."""
+
+    def __init__(
+        self,
+        model: FakeModel,
+        stage: int = 2,
+        lanes: LanePicker | None = None,
+        credit: int = 4,
+        info: ModelInfo = INFO,
+        **options: Any,
+    ) -> None:
+        self.model = model
+        self.link = FakeLink()
+        self.publisher = FakePublisher()
+        self.number = 0
+        self.sequence = 0
+        self.stage = stage
+        self.socket = FakeSocket(self.link)
+        self.lender = Lender(self.link, f"test-{secrets.token_hex(6)}")
+        self.peers: list[StagePeer] = []  # of the next stage
+        # A host of "" would mean that this machine shares no memory at all.
+        self.host = self.lender.host
+        self.placement = Placement(self.host, lambda info, stage: self.peers)
+        self._began = time.monotonic_ns()
+        clock = ServerClock()
+        clock.sample(self._began, self._began, "1970-01-01T00:00:00Z")
+        routes = Routes(
+            self.link,
+            Subjects("t"),
+            self.publisher,  # type: ignore[arg-type]
+            self.lender,
+            self.socket,
+            self.placement,
+            lambda: None,
+        )
+        settings: dict[str, Any] = {"max_batch": 8, "start_check": False} | options
+        source = SourceOptions(credit=credit, most_credit=credit, clock=clock)
+        self.server = StageServer(
+            routes, info, stage, "n1", model, source, StageOptions(**settings), lanes
+        )
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Bench:
+        self._task = asyncio.get_running_loop().create_task(self.server.source.run())
+        await self.server.source.ready(LIMIT)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self.model.gate is not None:
+            self.model.gate.set()
+        self.server.close()
+        assert self._task is not None
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        await self.lender.close(0.0)
+
+    @property
+    def lent(self) -> int:
+        """Tensors that lie in shared memory for others."""
+        return self.lender.stats.outstanding
+
+    @property
+    def counters(self) -> Any:
+        return self.server.stats.counters
+
+    # --- the next stage -------------------------------------------------------------------
+
+    def next_is_here(self, inbox: str = NEXT, node: str = "n2") -> None:
+        """The next stage's only primary is a process of this host."""
+        self.peers[:] = [StagePeer(node, PRIMARY, self.host, False, inbox)]
+        self.placement.forget()
+
+    # --- what comes -------------------------------------------------------------------------
+
+    def message(self, value: float = 1.0, *, budget: float = 10.0, **more: Any) -> bytes:
+        """The next request, as it comes."""
+        self.number += 1
+        features = Features(
+            f"r{self.number}",
+            "m",
+            "1",
+            more.pop("stage", self.stage),
+            f"_INBOX.r{self.number}",
+            int(budget * 1e6),
+            more.pop("tensors", {"x": np.full((1, 4), value, np.float32)}),
+            **more,
+        )
+        return b"".join(features.parts())
+
+    def deliver(
+        self, data: bytes, age: float = 0.0, delivered: int = 1, pending: int = 0, lane: str = "any"
+    ) -> FromLane:
+        """Hand a message out, as a lane does; `pending` more wait there."""
+        self.sequence += 1
+        stored = time.monotonic_ns() - self._began - int(age * 1e9)
+        number = self.sequence
+        reply = f"$JS.ACK.S.{lane}.{delivered}.{number}.{number}.{stored}.{pending}"
+        inbox = self.link.inboxes[f"stage{self.server.stage}={lane}"]
+        subject = f"swarm.t.features.m.1.{self.server.stage}.{lane}"
+        self.link.callbacks[inbox](LinkMessage(subject, reply, None, data))
+        return FromLane(self.link, reply)
+
+    def send(self, value: float = 1.0, *, budget: float = 10.0, **more: Any) -> FromLane:
+        """The next request comes by the lane."""
+        names = ("age", "delivered", "pending", "lane")
+        delivery = {key: more.pop(key) for key in names if key in more}
+        return self.deliver(self.message(value, budget=budget, **more), **delivery)
+
+    def fast(self, data: bytes) -> None:
+        """A message comes in fast mode, by the server."""
+        subject = f"swarm.t.fresh.m.1.{self.server.stage}"
+        self.link.callbacks[subject](LinkMessage(subject, "", None, data))
+
+    def hand(self, data: bytes, ago: float = 0.0, reply: str = BEFORE) -> bytes:
+        """A process of this host hands a message over, `ago` seconds ago."""
+        subject = f"swarm.t.features.m.1.{self.server.stage}.any"
+        self.socket.listeners[subject](data, time.monotonic_ns() - int(ago * 1e9), reply)
+        return data
+
+    def from_requester(self, data: bytes, ago: float = 0.0) -> bytes:
+        """A requester waits for the word where it waits for the answer."""
+        return self.hand(data, ago, f"_INBOX.r{self.number}")
+
+    # --- what goes --------------------------------------------------------------------------
+
+    def answers(self) -> dict[str, Result]:
+        """By request id; an id that was answered twice fails the test."""
+        found: dict[str, Result] = {}
+        for subject, data in self.link.sent + self.socket.told:
+            if subject.startswith("_INBOX.r") and data not in WORDS:
+                result = decode_result(data)
+                assert result.id not in found, f"{result.id} was answered twice"
+                found[result.id] = result
+        return found
+
+    @property
+    def refused(self) -> list[str]:
+        """The requests whose requesters were told that nobody here works on them."""
+        told = self.link.sent + self.socket.told
+        return [subject[len("_INBOX.") :] for subject, data in told if data == REFUSED]
+
+    async def all_ended(self, *deliveries: FromLane) -> list[str]:
+        """How the lane's messages were settled, when all are."""
+        await until(lambda: all(delivery.ended for delivery in deliveries))
+        return [delivery.ended for delivery in deliveries]

@@ -1,0 +1,344 @@
+"""A stage's runs: batches, budgets, quotas, cancelled requests, runs on the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable
+
+import numpy as np
+import pytest
+from stage_bench import LIMIT, POISON, Bench, FakeModel, until
+
+from shards.errors import RunError
+from swarm.errors import Status
+
+MakeBench = Callable[..., Awaitable[Bench]]
+
+
+def gated(**options: float) -> FakeModel:
+    """Its runs last until the test says so."""
+    model = FakeModel(**options)
+    model.gate = threading.Event()
+    return model
+
+
+# --- batches ----------------------------------------------------------------------------
+
+
+async def test_a_batch_gives_each_request_the_result_that_it_would_get_alone(
+    bench: MakeBench,
+) -> None:
+    together = await bench(FakeModel(slow=0.002))
+    sent = [together.send(float(n)) for n in range(30)]
+    assert set(await together.all_ended(*sent)) == {"ack"}
+    assert max(together.model.batches) > 1
+    alone = await bench(max_batch=1)
+    await alone.all_ended(*[alone.send(float(n)) for n in range(30)])
+    assert set(alone.model.batches) == {1}
+    batched, single = together.answers(), alone.answers()
+    assert set(batched) == set(single) == {f"r{n}" for n in range(1, 31)}
+    for name, result in batched.items():
+        np.testing.assert_array_equal(result.outputs["x"], single[name].outputs["x"])
+    assert max(result.hops[0].batch for result in batched.values()) > 1
+
+
+async def test_requests_of_different_shapes_are_not_run_together(bench: MakeBench) -> None:
+    b = await bench(FakeModel(slow=0.005))
+    shapes = [(1, 4) if n % 3 else (1, 6) for n in range(12)]
+    await b.all_ended(*[b.send(tensors={"x": np.zeros(s, np.float32)}) for s in shapes])
+    assert [b.answers()[f"r{n + 1}"].outputs["x"].shape for n in range(12)] == shapes
+
+
+@pytest.mark.parametrize("error", [RunError("poison"), ValueError("poison")])
+async def test_a_poison_member_does_not_fail_its_companions(
+    bench: MakeBench, error: Exception
+) -> None:
+    b = await bench(gated())
+    b.model.error = error
+    first = b.send(0.0)  # keeps the worker busy while the others come together
+    values = [float(n) if n != 5 else POISON for n in range(1, 9)]
+    sent = [b.send(value) for value in values]
+    assert b.model.gate is not None
+    b.model.gate.set()
+    await b.all_ended(first, *sent)
+    answers = b.answers()
+    assert len(answers) == 9
+    for number, value in enumerate(values):
+        result = answers[f"r{number + 2}"]
+        if value == POISON:
+            assert (result.status, result.stage, result.node) == (Status.INTERNAL, 2, "n1")
+            assert "poison" in result.message
+        else:
+            assert result.status is Status.OK
+            assert result.outputs["x"][0, 0] == value + 1
+    assert b.counters.failed == 1
+
+
+async def test_an_answer_says_how_long_each_stage_waited_and_computed(bench: MakeBench) -> None:
+    b = await bench(FakeModel(slow=0.010))
+    await b.all_ended(b.send(age=0.5))
+    [hop] = b.answers()["r1"].hops
+    assert (hop.stage, hop.node, hop.batch) == (2, "n1", 1)
+    assert hop.queue_us >= 500_000
+    assert 10_000 <= hop.compute_us < LIMIT * 1e6
+
+
+# --- budgets ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("compute_ms", [5.0, 0.01], ids=["by the worker", "inline"])
+async def test_work_whose_budget_ended_in_the_lane_is_answered_and_not_computed(
+    bench: MakeBench, compute_ms: float
+) -> None:
+    b = await bench(FakeModel(compute_ms))
+    assert await b.all_ended(b.send(budget=1.0, age=1.5)) == ["ack"]
+    result = b.answers()["r1"]
+    assert (result.status, result.stage) == (Status.DEADLINE_EXCEEDED, 2)
+    assert "1500." in result.message
+    assert "ms in the lane of stage 2" in result.message
+    assert (b.model.batches, b.counters.expired) == ([], 1)
+
+
+async def test_the_stage_that_used_up_the_time_is_named(bench: MakeBench) -> None:
+    b = await bench()
+    hop = {"stage": 1, "node": "slow", "queue_us": 500_000, "compute_us": 2_000_000, "batch": 1}
+    await b.all_ended(b.send(budget=0.0, age=0.1, hops=[hop]))
+    assert "2500.0 ms in stage 1" in b.answers()["r1"].message
+
+
+async def test_work_that_cannot_finish_in_time_is_not_started(bench: MakeBench) -> None:
+    b = await bench(start_check=True)
+    now = time.monotonic()
+    for _ in range(20):
+        b.server.stats.compute.add(5.0, now)
+    await b.all_ended(b.send(budget=1.0))
+    assert b.answers()["r1"].status is Status.DEADLINE_EXCEEDED
+    assert b.model.batches == []
+
+
+async def test_a_run_past_its_budget_is_ended_and_the_worker_is_free_again(
+    bench: MakeBench,
+) -> None:
+    b = await bench(gated())
+    assert await b.all_ended(b.send(budget=0.1)) == ["ack"]
+    result = b.answers()["r1"]
+    assert result.status is Status.DEADLINE_EXCEEDED
+    assert "during the run of stage 2" in result.message
+    assert b.model.gate is not None
+    b.model.gate.set()
+    await b.all_ended(b.send())
+    assert b.answers()["r2"].status is Status.OK
+
+
+async def test_work_that_waits_behind_a_long_run_is_answered_when_its_budget_is_over(
+    bench: MakeBench,
+) -> None:
+    b = await bench(FakeModel(slow=0.15))
+    await b.all_ended(b.send(budget=10.0), b.send(budget=0.05))
+    assert b.answers()["r1"].status is Status.OK
+    assert b.answers()["r2"].status is Status.DEADLINE_EXCEEDED
+    assert b.model.batches == [1]
+
+
+async def test_the_budget_that_travels_on_is_the_rest_of_it(bench: MakeBench) -> None:
+    b = await bench(FakeModel(slow=0.05), stage=1)
+    await b.all_ended(b.send(budget=5.0, age=1.0))
+    [(subject, features)] = b.publisher.stored
+    assert subject == "swarm.t.features.m.1.2.any"
+    assert 1.0e6 < features.budget_us < 3.96e6
+    assert (features.stage, [hop["stage"] for hop in features.hops]) == (2, [1])
+    assert features.hops[0]["queue_us"] >= 1_000_000
+
+
+# --- quotas -----------------------------------------------------------------------------
+
+
+async def test_an_agent_over_its_quota_is_refused_and_others_are_not(bench: MakeBench) -> None:
+    b = await bench(stage=1, quota=20.0)  # and a burst of five
+    rogue = [b.send(agent="rogue") for _ in range(100)]
+    good = [b.send(agent=f"good-{n}") for n in range(10)]
+    await b.all_ended(*rogue, *good)
+    refused = b.answers()
+    assert all(result.status is Status.RESOURCE_EXHAUSTED for result in refused.values())
+    assert all("'rogue'" in result.message for result in refused.values())
+    served = [features.agent for _, features in b.publisher.stored]
+    assert 5 <= served.count("rogue") <= 25
+    assert len(refused) == 100 - served.count("rogue")
+    assert sorted(set(served) - {"rogue"}) == sorted(f"good-{n}" for n in range(10))
+    assert b.counters.refused == len(refused)
+
+
+async def test_a_message_that_comes_again_is_not_counted_against_its_agent_again(
+    bench: MakeBench,
+) -> None:
+    b = await bench(stage=1, quota=4.0)  # and a burst of one
+    assert await b.all_ended(b.send(agent="a")) == ["ack"]
+    assert await b.all_ended(b.send(agent="a", delivered=2)) == ["ack"]
+    assert len(b.publisher.stored) == 2
+    await b.all_ended(b.send(agent="a"))
+    assert b.answers()["r3"].status is Status.RESOURCE_EXHAUSTED
+
+
+async def test_a_quota_is_the_first_stages_business(bench: MakeBench) -> None:
+    b = await bench(stage=2, quota=1.0)
+    await b.all_ended(*[b.send(agent="one") for _ in range(20)])
+    assert {result.status for result in b.answers().values()} == {Status.OK}
+
+
+# --- cancelled requests -----------------------------------------------------------------
+
+
+async def test_a_cancelled_request_that_waits_is_dropped_and_the_others_are_served(
+    bench: MakeBench,
+) -> None:
+    b = await bench(gated(), max_batch=1)
+    first, second, third = b.send(1.0), b.send(2.0), b.send(3.0)
+    b.server.cancel("r2")
+    assert second.ended == "ack"
+    assert b.model.gate is not None
+    b.model.gate.set()
+    await b.all_ended(first, third)
+    assert sorted(b.answers()) == ["r1", "r3"]
+    assert b.counters.cancelled == 1
+
+
+async def test_a_cancelled_run_is_ended_and_answers_nobody(bench: MakeBench) -> None:
+    b = await bench(gated(), max_batch=1)
+    only = b.send(1.0, budget=LIMIT)
+    await until(b.model.begun.is_set)
+    b.server.cancel("r1")
+    assert await b.all_ended(only) == ["ack"]
+    assert b.answers() == {}
+
+
+async def test_a_batch_of_which_one_member_was_cancelled_runs_to_its_end(
+    bench: MakeBench,
+) -> None:
+    b = await bench(gated(), max_batch=4)
+    front = b.send(0.0)  # the others wait behind it, and run together
+    second, third = b.send(1.0), b.send(2.0)
+    assert b.model.gate is not None
+    await until(b.model.begun.is_set)
+    b.model.gate.set()
+    await b.all_ended(front)
+    b.model.gate.clear()
+    await until(lambda: b.model.batches[1:] == [2] or second.ended)
+    b.server.cancel("r2")
+    b.model.gate.set()
+    await b.all_ended(second, third)
+    assert b.model.batches == [1, 2]
+    assert b.answers()["r3"].status is Status.OK
+
+
+async def test_an_attempt_that_comes_after_its_cancellation_is_not_computed(
+    bench: MakeBench,
+) -> None:
+    b = await bench()
+    b.server.cancel("r1")
+    assert await b.all_ended(b.send(1.0), b.send(2.0)) == ["ack", "ack"]
+    assert list(b.answers()) == ["r2"]
+    assert b.model.batches == [1]
+
+
+# --- runs on the loop -------------------------------------------------------------------
+
+
+async def test_a_lone_short_run_needs_no_thread_and_under_load_requests_gather(
+    bench: MakeBench,
+) -> None:
+    b = await bench(FakeModel(compute_ms=2.0, slow=0.002), inline_alone_below=0.010)
+    here = threading.get_ident()
+    for _ in range(3):
+        await b.all_ended(b.send())
+        await asyncio.sleep(0.02)  # little comes
+    assert set(b.model.threads) == {here}
+    b.model.threads.clear()
+    await b.all_ended(*[b.send() for _ in range(20)])
+    assert set(b.model.threads) - {here}, "none of a burst went to the worker"
+    assert max(b.model.batches) > 1
+    assert len(b.answers()) == 23
+
+
+async def test_a_longer_run_never_blocks_the_loop(bench: MakeBench) -> None:
+    b = await bench(FakeModel(compute_ms=20.0, slow=0.02), inline_alone_below=0.010)
+    await b.all_ended(b.send())
+    assert threading.get_ident() not in b.model.threads
+
+
+async def test_a_run_on_the_loop_is_ended_from_outside_when_its_budget_is_over(
+    bench: MakeBench,
+) -> None:
+    model = gated(compute_ms=2.0)
+    b = await bench(model, inline_alone_below=0.010)
+    done = threading.Event()
+
+    def guard() -> None:
+        while not done.wait(0.02):
+            b.server.end_overdue(time.monotonic())
+
+    thread = threading.Thread(target=guard)
+    thread.start()
+    late = b.send(budget=0.1)  # blocks the loop meanwhile
+    done.set()
+    thread.join()
+    assert late.ended == "ack"
+    assert b.answers()["r1"].status is Status.DEADLINE_EXCEEDED
+
+
+async def test_a_run_on_the_loop_that_fails_is_answered(bench: MakeBench) -> None:
+    b = await bench(FakeModel(compute_ms=2.0), inline_alone_below=0.010)
+    b.model.error = ValueError("not one of ours")
+    assert await b.all_ended(b.send(POISON)) == ["ack"]
+    assert b.answers()["r1"].status is Status.INTERNAL
+
+
+@pytest.mark.parametrize("compute_ms", [5.0, 2.0, 0.01], ids=["worker", "alone", "inline"])
+async def test_tensors_that_do_not_fit_are_answered_and_not_computed(
+    bench: MakeBench, compute_ms: float
+) -> None:
+    b = await bench(FakeModel(compute_ms), inline_alone_below=0.004)
+    assert await b.all_ended(b.send(tensors={"y": np.zeros(3, np.float32)})) == ["ack"]
+    assert b.answers()["r1"].status is Status.INVALID_ARGUMENT
+    assert b.model.batches == []
+
+
+# --- the self-test ------------------------------------------------------------------------
+
+
+async def test_the_self_test_notices_a_model_that_computes_otherwise(bench: MakeBench) -> None:
+    b = await bench()
+    known = {"x": np.arange(4, dtype=np.float32).reshape(1, 4)}
+    assert b.server.self_test(), "nothing is known yet"
+    b.server.learn_known(known)
+    assert b.server.self_test()
+    b.model.compute = lambda array: array + 2
+    assert not b.server.self_test()
+
+
+async def test_a_model_that_fails_on_its_known_input_does_not_pass(bench: MakeBench) -> None:
+    b = await bench()
+    b.server.learn_known({"x": np.full((1, 4), 3.0, np.float32)})
+
+    def broken(array: np.ndarray) -> np.ndarray:
+        raise RunError("broken")
+
+    b.model.compute = broken
+    assert not b.server.self_test()
+
+
+async def test_a_model_without_known_output_is_not_tested(bench: MakeBench) -> None:
+    b = await bench()
+    b.server.learn_known({"x": np.full((1, 4), POISON, np.float32)})
+    assert b.server.self_test()
+
+
+async def test_another_session_of_the_model_serves_from_the_next_run_on(bench: MakeBench) -> None:
+    b = await bench()
+    await b.all_ended(b.send(1.0))
+    other = FakeModel()
+    other.compute = lambda array: array * 10
+    b.server.replace_model(other)
+    await b.all_ended(b.send(1.0))
+    assert [r.outputs["x"][0, 0] for r in b.answers().values()] == [2.0, 10.0]

@@ -1,0 +1,26 @@
+"""A sender and its receivers on a real server, for each way that a parcel can go."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+
+import pytest
+from contract import Path, Rig
+
+from swarm.lanes import LaneOptions
+from swarm.services.embedded import EmbeddedServer
+
+MakeRig = Callable[..., Awaitable[Rig]]
+
+
+@pytest.fixture
+async def rig(server: EmbeddedServer) -> AsyncIterator[MakeRig]:
+    """Makes a rig: `await rig(path, **lane_options)`."""
+    async with AsyncExitStack() as stack:
+
+        async def make(path: Path, **lanes: float) -> Rig:
+            options = LaneOptions(**{"depth": 64, "ack_wait": 0.2} | lanes)  # type: ignore[arg-type]
+            return await stack.enter_async_context(Rig(server.url, path, options))
+
+        yield make

@@ -1,0 +1,667 @@
+"""What every Sender and Source promises, whichever way a parcel goes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path as FilePath
+
+import numpy as np
+import pytest
+from contract import (
+    AT_ONCE,
+    FAST,
+    HANDED,
+    HANDED_BY_REQUESTER,
+    LANE,
+    LARGE,
+    LIMIT,
+    PATHS,
+    Path,
+    Receiver,
+    Rig,
+    Sent,
+    finish,
+)
+
+from swarm.errors import InvalidArgument, NoResponders, NotConnected, ResourceExhausted, Status
+from swarm.priorities import FALLBACK
+from swarm.shm import unavailable
+from swarm.transport.api import Delivery, Held, Left, Refused, Room, Safe, Stored
+
+MakeRig = Callable[..., Awaitable[Rig]]
+Victim = Callable[..., Awaitable[asyncio.subprocess.Process]]
+
+pytestmark = pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
+every_path = pytest.mark.parametrize("path", PATHS, ids=lambda path: path.name)
+stored_or_handed = pytest.mark.parametrize(
+    "path", [LANE, HANDED, HANDED_BY_REQUESTER], ids=lambda path: path.name
+)
+handed_over = pytest.mark.parametrize(
+    "path", [HANDED, HANDED_BY_REQUESTER], ids=lambda path: path.name
+)
+
+
+def usual_end(path: Path) -> type:
+    """What becomes of a parcel where nothing goes wrong."""
+    if path.fast:
+        return Left
+    return Safe if path.handed else Stored
+
+
+# --- what is sent comes -----------------------------------------------------------------
+
+
+@every_path
+async def test_parcels_come_once_each_in_order_and_as_they_were(rig: MakeRig, path: Path) -> None:
+    r = await rig(path)
+    receiver = await r.receiver()
+    receiver.work = finish
+    sent = []
+    for first in range(0, 40, AT_ONCE):  # more than a socket holds would go by the server
+        sent += [r.send(float(n), sequence=n + 1) for n in range(first, first + AT_ONCE)]
+        for _ in range(AT_ONCE):
+            await receiver.delivery()
+    await r.quiet()
+    assert receiver.values == [float(n) for n in range(40)]
+    assert [d.features.sequence for d in receiver.came] == list(range(1, 41))
+    assert {d.times_delivered for d in receiver.came} == {1}
+    assert {d.fast for d in receiver.came} == {path.fast}
+    assert all(0.0 <= d.age < LIMIT for d in receiver.came)
+    assert all(0 < d.features.budget_us <= LIMIT * 1e6 for d in receiver.came)
+    assert receiver.source.in_hand == 0
+    assert r.mesh.link.callback_errors == receiver.mesh.link.callback_errors == 0
+    for each in sent:
+        assert isinstance(await each.final(), usual_end(path))
+
+
+@every_path
+async def test_a_parcel_ends_once_and_its_sender_hears_nothing_more_of_it(
+    rig: MakeRig, path: Path
+) -> None:
+    r = await rig(path)
+    receiver = await r.receiver()
+    receiver.work = finish
+    sent = [r.send(float(n)) for n in range(5)]
+    for each in sent:
+        await each.final()
+        await receiver.delivery()
+    receiver.work(receiver.came[0])
+    r.sender.close()
+    await r.quiet()
+    for each in sent:
+        assert each.events[:-1] == ([Held()] if path.handed else [])
+
+
+@every_path
+async def test_megabytes_come_bit_by_bit_and_can_be_read_until_the_delivery_ends(
+    rig: MakeRig, path: Path
+) -> None:
+    r = await rig(path)
+    receiver = await r.receiver()
+    numbers = np.random.default_rng(1).random((1 << 16, 4), np.float32)
+    expected = numbers.copy()
+    sent = r.send(tensors={"x": numbers})
+    came = await receiver.delivery()
+    if path.handed:
+        assert isinstance(await sent.event(), Held)
+    assert came.still_mine()
+    np.testing.assert_array_equal(came.features.tensors["x"], expected)
+    came.done(True)
+    assert isinstance(await sent.final(), usual_end(path))
+
+
+# --- refusal ------------------------------------------------------------------------------
+
+
+@every_path
+async def test_a_tensor_that_has_no_form_on_the_wire_is_refused_and_nothing_comes(
+    rig: MakeRig, path: Path
+) -> None:
+    r = await rig(path)
+    receiver = await r.receiver()
+    sent = r.send(tensors={"x": np.zeros((1, 4), np.complex64)})
+    [event] = sent.events
+    assert isinstance(event, Refused)
+    assert isinstance(event.error, InvalidArgument)
+    after = r.send(2.0)
+    await receiver.delivery()
+    assert receiver.values == [2.0]
+    assert sent.events == [event]
+    assert after.parcel.loan.alive
+
+
+@every_path
+async def test_without_a_connection_a_parcel_is_with_its_sender_at_once(
+    rig: MakeRig, path: Path
+) -> None:
+    r = await rig(path)
+    receiver = await r.receiver()
+    await r.mesh.link.close()
+    sent = r.send()
+    [event] = sent.events
+    assert isinstance(event, Refused)
+    assert isinstance(event.error, NotConnected)
+    assert receiver.came == []
+
+
+async def test_a_full_lane_refuses_a_parcel_and_takes_the_next_when_it_has_room(
+    rig: MakeRig,
+) -> None:
+    r = await rig(LANE, depth=2)
+    receiver = await r.receiver()
+    sent = [r.send(float(n)) for n in range(3)]
+    assert [type(await each.final()) for each in sent] == [Stored, Stored, Refused]
+    refusal = sent[2].events[-1]
+    assert isinstance(refusal, Refused)
+    assert isinstance(refusal.error, ResourceExhausted)
+    for _ in range(2):
+        (await receiver.delivery()).done(True)
+    await r.emptied()
+    assert await r.send(9.0).final() == Stored()
+
+
+@handed_over
+async def test_a_parcel_that_is_not_taken_is_stored_and_comes_from_there(
+    rig: MakeRig, path: Path
+) -> None:
+    r = await rig(path)
+    receiver = await r.receiver()
+    receiver.room = Room.NONE
+    sent = r.send(7.0)
+    assert [await sent.event(), await sent.event()] == [Held(), Stored()]
+    (await receiver.delivery()).done(True)
+    await r.emptied()
+    assert (receiver.values, receiver.counts.taken) == ([7.0], 0)
+
+
+@handed_over
+@pytest.mark.parametrize("room", [True, False])
+async def test_a_parcel_that_was_taken_and_then_given_up_is_stored_or_its_senders_again(
+    rig: MakeRig, path: Path, room: bool
+) -> None:
+    """Refused after `Held`: where the lane is full."""
+    r = await rig(path, depth=1)
+    receiver = await r.receiver()
+    if not room:
+        filler = r.send(1.0, attempt=2)  # which goes by the lane, and fills it until it is done
+        assert isinstance(await filler.final(), Stored)
+        held = await receiver.delivery()
+    sent = r.send(7.0)
+    taken = await receiver.delivery()
+    assert taken.withdraw()
+    assert taken.settled
+    assert await sent.event() == Held()
+    if room:
+        assert await sent.event() == Stored()
+    else:
+        refused = await sent.event()
+        assert isinstance(refused, Refused)
+        assert isinstance(refused.error, ResourceExhausted)
+        assert held.done(True)
+        await r.emptied()
+        r.sender.store(sent.parcel, sent.on)
+        assert await sent.event() == Stored()
+    assert (await receiver.delivery()).features.id == sent.parcel.features.id
+
+
+async def test_where_no_node_serves_the_next_stage_fast_mode_says_so_to_the_requester(
+    rig: MakeRig,
+) -> None:
+    r = await rig(FAST)
+    sent = r.send()
+    assert await sent.event() == Left()
+    result = await sent.answer()
+    assert (result.id, result.status, result.stage) == ("r1", Status.UNAVAILABLE, 2)
+
+
+async def test_where_no_node_serves_the_first_stage_fast_mode_refuses_after_all(
+    rig: MakeRig,
+) -> None:
+    r = await rig(Path("fast, by a requester", fast=True, stage=1))
+    sent = r.send()
+    assert await sent.event() == Left()
+    refused = await sent.event()
+    assert isinstance(refused, Refused)
+    assert isinstance(refused.error, NoResponders)
+
+
+# --- pause, give back, drain ----------------------------------------------------------------
+
+
+@every_path
+async def test_a_paused_source_takes_nothing_and_nothing_is_lost_by_it(
+    rig: MakeRig, path: Path
+) -> None:
+    r = await rig(path)
+    receiver = await r.receiver()
+    receiver.source.pause()
+    sent = r.send(3.0)
+    end = await sent.final()
+    if path.fast:
+        assert (await sent.answer()).status is Status.UNAVAILABLE
+        assert receiver.came == []
+        return
+    assert end == Stored()
+    await r.quiet()
+    assert receiver.came == []
+    receiver.source.resume()
+    await receiver.delivery()
+    assert receiver.values == [3.0]
+
+
+@every_path
+async def test_a_delivery_that_is_given_back_is_worked_on_again_unless_only_its_requester_has_it(
+    rig: MakeRig, path: Path
+) -> None:
+    r = await rig(path)
+    receiver = await r.receiver()
+    sent = r.send(3.0)
+    first = await receiver.delivery()
+    first.give_back()
+    end = await sent.final()
+    assert isinstance(end, Left if path.fast else Stored)
+    if path.fast:
+        await r.quiet()
+        assert len(receiver.came) == 1
+        return
+    again = await receiver.delivery()
+    assert (first.settled, again.settled) == (True, False)
+    assert again.features.id == first.features.id
+    assert again.done(True)
+    await r.emptied()
+
+
+@stored_or_handed
+async def test_a_source_gives_back_all_that_it_has_in_hand(rig: MakeRig, path: Path) -> None:
+    r = await rig(path)
+    receiver = await r.receiver()
+    sent = [r.send(float(n)) for n in range(5)]
+    first = [await receiver.delivery() for _ in sent]
+    assert receiver.source.in_hand == 5
+    receiver.work = finish
+    receiver.source.give_back()
+    for each in sent:
+        assert isinstance(await each.final(), Stored)
+    for _ in sent:
+        await receiver.delivery()
+    await r.emptied()
+    assert all(delivery.settled for delivery in first)
+    assert sorted(receiver.values[5:]) == [0.0, 1.0, 2.0, 3.0, 4.0]
+
+
+@stored_or_handed
+async def test_only_the_first_end_of_a_delivery_counts(rig: MakeRig, path: Path) -> None:
+    r = await rig(path)
+    receiver = await r.receiver()
+    sent = r.send()
+    delivery = await receiver.delivery()
+    delivery.done(True)
+    delivery.give_back()
+    delivery.bury("no")
+    delivery.withdraw()
+    assert isinstance(await sent.final(), usual_end(path))
+    await r.quiet()
+    assert len(receiver.came) == 1
+    await r.emptied()
+
+
+@every_path
+async def test_a_drained_source_has_taken_all_that_was_on_its_way_or_refused_it(
+    rig: MakeRig, path: Path
+) -> None:
+    """Each parcel was delivered, lies in its lane, or its requester knows. (Of one that lay in a
+    socket in fast mode, the requester notices.)"""
+    r = await rig(path)
+    receiver = await r.receiver()
+    receiver.work = finish
+    sent = [r.send(float(n)) for n in range(20)]
+    await asyncio.sleep(0)
+    await receiver.close()
+    by_then = len(receiver.came)
+    sent += [r.send(float(n)) for n in range(20, 40)]
+    ends = [await each.final() for each in sent]
+    await r.quiet()
+    assert len(receiver.came) == by_then, "nothing comes after that"
+    assert len(set(receiver.values)) == by_then
+    if path.fast:
+        answered = [each for each in sent if each.answers]
+        assert {each.answers[0].status for each in answered} <= {Status.UNAVAILABLE}
+        assert path.here or by_then + len(answered) == 40
+    else:
+        assert {type(end) for end in ends} <= {Stored, Safe}
+        assert by_then + await r.stored() == 40
+
+
+# --- death --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def victim() -> AsyncIterator[Victim]:
+    """A receiver in a process of its own; the sender knows it when it serves."""
+    started: list[asyncio.subprocess.Process] = []
+
+    async def start(r: Rig, point: str) -> asyncio.subprocess.Process:
+        here = FilePath(__file__)
+        paths = (here.parents[3], here.parent, here.parent.parent)
+        arguments = (r.url, r.name, str(r.path.stage), point, str(r.lanes.ack_wait))
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            str(here.with_name("receiver_process.py")),
+            *arguments,
+            stdout=asyncio.subprocess.PIPE,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths))},
+        )
+        started.append(process)
+        inbox = await said(process)
+        if r.path.here:
+            r.knows(inbox, "victim")
+        return process
+
+    yield start
+    for process in started:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def said(process: asyncio.subprocess.Process) -> str:
+    """The next line of a process."""
+    assert process.stdout is not None
+    async with asyncio.timeout(LIMIT):
+        return (await process.stdout.readline()).decode().strip()
+
+
+async def kill(process: asyncio.subprocess.Process) -> None:
+    process.kill()
+    await process.wait()
+
+
+@stored_or_handed
+async def test_a_receiver_that_died_before_costs_a_parcel_no_more_than_its_lane_does(
+    rig: MakeRig, path: Path, victim: Victim
+) -> None:
+    r = await rig(path)
+    process = await victim(r, "taken")
+    heir = await r.receiver("heir", FALLBACK)
+    await kill(process)
+    sent = r.send(5.0)
+    assert await sent.event() == Stored(), "a process that has ended is noticed at once"
+    (await heir.delivery()).done(True)
+    await r.emptied()
+    assert heir.values[-1] == 5.0
+
+
+@stored_or_handed
+@pytest.mark.parametrize("point", ["taken", "answered"])
+async def test_a_receiver_that_dies_with_a_parcel_in_hand_leaves_it_to_another(
+    rig: MakeRig, path: Path, victim: Victim, point: str
+) -> None:
+    """Also one that has answered its requester, and has not said so."""
+    r = await rig(path)
+    process = await victim(r, point)
+    heir = await r.receiver("heir", FALLBACK)
+    heir.work = finish
+    sent = r.send(5.0, rows=LARGE)
+    assert await said(process) == point
+    await kill(process)
+    assert isinstance(await sent.final(), Stored)
+    came = await heir.delivery()
+    assert (came.features.id, heir.values) == ("r1", [5.0])
+    assert came.still_mine(), "its memory was not given back with the dead process"
+    await r.emptied()
+    assert len(sent.answers) == (point == "answered")
+
+
+@stored_or_handed
+async def test_a_receiver_that_dies_after_its_word_leaves_nothing_to_be_done_again(
+    rig: MakeRig, path: Path, victim: Victim
+) -> None:
+    r = await rig(path)
+    process = await victim(r, "done")
+    heir = await r.receiver("heir", FALLBACK)
+    sent = r.send(5.0)
+    assert await said(process) == "done"
+    await kill(process)
+    assert isinstance(await sent.final(), usual_end(path))
+    await asyncio.sleep(2 * r.lanes.ack_wait)  # by then a lane would have handed it out again
+    assert heir.came == []
+    assert await r.stored() == 0
+
+
+@handed_over
+async def test_a_receiver_that_is_stopped_keeps_a_parcel_no_longer_than_patience_lasts(
+    rig: MakeRig, path: Path, victim: Victim
+) -> None:
+    r = await rig(path)
+    process = await victim(r, "taken")
+    heir = await r.receiver("heir", FALLBACK)
+    process.send_signal(signal.SIGSTOP)
+    sent = r.send(5.0)
+    assert [await sent.event(), await sent.event()] == [Held(), Stored(late=True)]
+    (await heir.delivery()).done(True)
+    process.send_signal(signal.SIGCONT)
+    await r.emptied()
+    assert heir.values[-1] == 5.0
+
+
+@handed_over
+async def test_a_receiver_whose_socket_is_gone_has_the_next_parcel_from_its_lane(
+    rig: MakeRig, path: Path
+) -> None:
+    r = await rig(path)
+    receiver = await r.receiver()
+    first = r.send(1.0)
+    (await receiver.delivery()).done(True)
+    assert isinstance(await first.final(), Safe)
+    receiver.mesh.socket.close()
+    second = r.send(2.0)
+    assert second.events == [], "nobody has it yet but its lane"
+    assert await second.event() == Stored()
+    (await receiver.delivery()).done(True)
+    await r.emptied()
+
+
+# --- copies and memory ------------------------------------------------------------------------
+
+
+async def hold_until_stored(r: Rig, receiver: Receiver, **more: int) -> tuple[Sent, Delivery]:
+    """A parcel that is taken, and then stored since no word of it comes."""
+    sent = r.send(5.0, **more)
+    taken = await receiver.delivery()
+    assert [await sent.event(), await sent.event()] == [Held(), Stored(late=True)]
+    return sent, taken
+
+
+@handed_over
+async def test_a_late_parcel_and_its_copy_in_the_lane_are_one(rig: MakeRig, path: Path) -> None:
+    r = await rig(path)
+    receiver = await r.receiver()
+    sent, taken = await hold_until_stored(r, receiver)
+    await r.quiet()
+    assert (len(receiver.came), receiver.source.in_hand) == (1, 1), "the copy is not worked on"
+    assert await r.stored() == 1, "but kept, until the work is done"
+    assert taken.done(True)
+    await r.emptied()
+    assert (sent.events, len(receiver.came)) == ([Held(), Stored(late=True)], 1)
+
+
+@handed_over
+async def test_a_copy_that_comes_when_the_work_is_done_is_settled_and_not_worked_on(
+    rig: MakeRig, path: Path
+) -> None:
+    r = await rig(path)
+    receiver = await r.receiver()
+    receiver.source.pause()  # what is stored stays in the lane
+    await r.quiet()
+    receiver.source.resume()
+    sent = r.send(5.0)
+    taken = await receiver.delivery()
+    assert await sent.event() == Held()
+    r.sender.store(sent.parcel, sent.on)  # as a sender does that hears nothing for too long
+    taken.done(True)
+    await r.emptied()
+    assert (len(receiver.came), await r.ever_stored()) == (1, 1)
+
+
+@handed_over
+async def test_the_same_parcel_from_two_senders_is_taken_once(rig: MakeRig, path: Path) -> None:
+    """Two nodes may have done the stage before; the other copy comes by the lane, and is joined."""
+    r = await rig(path)
+    receiver = await r.receiver()
+    first = r.send(5.0)
+    taken = await receiver.delivery()
+    r.number -= 1
+    second = r.send(5.0)
+    assert [await second.event(), await second.event()] == [Held(), Stored()]
+    taken.done(True)
+    assert isinstance(await first.final(), Safe | Stored)
+    await r.emptied()
+    assert len(receiver.came) == 1
+
+
+@handed_over
+async def test_another_attempt_is_another_parcel_and_goes_by_the_server(
+    rig: MakeRig, path: Path
+) -> None:
+    r = await rig(path)
+    receiver = await r.receiver()
+    receiver.work = finish
+    first = r.send(5.0)
+    await receiver.delivery()
+    r.number -= 1
+    second = r.send(6.0, attempt=2)
+    await receiver.delivery()
+    assert (await first.final(), await second.final()) == (Safe(True), Stored())
+    assert receiver.values == [5.0, 6.0]
+
+
+@handed_over
+async def test_one_loan_of_memory_spans_all_tries_and_ends_with_the_work(
+    rig: MakeRig, path: Path
+) -> None:
+    r = await rig(path)
+    receiver = await r.receiver()
+    heir = await r.receiver("heir", FALLBACK)
+    sent, taken = await hold_until_stored(r, receiver, rows=LARGE)
+    loan = sent.parcel.loan
+    assert loan.claims
+    assert loan.alive, "the lane's copy is read from it"
+    receiver.source.pause()
+    taken.give_back()
+    again = await heir.delivery()
+    np.testing.assert_array_equal(again.features.tensors["x"], np.full((LARGE, 4), 5.0))
+    assert sent.parcel.loan is loan
+    assert again.done(True)
+    await r.emptied()
+    await heir.mesh.link.flush()
+    async with asyncio.timeout(LIMIT):
+        while loan.alive:
+            r.mesh.lender.collect()
+            await asyncio.sleep(0.01)
+
+
+async def test_memory_of_a_parcel_is_free_when_its_word_comes_and_not_before(rig: MakeRig) -> None:
+    r = await rig(HANDED)
+    receiver = await r.receiver()
+    sent = r.send(5.0, rows=LARGE)
+    taken = await receiver.delivery()
+    assert sent.parcel.loan.alive
+    taken.done(True)
+    assert isinstance(await sent.final(), Safe)
+    assert not sent.parcel.loan.alive
+
+
+@handed_over
+async def test_memory_that_a_process_may_be_reading_is_kept_when_nobody_waits_any_more(
+    rig: MakeRig, path: Path
+) -> None:
+    r = await rig(path)
+    receiver = await r.receiver()
+    sent = r.send(5.0, rows=LARGE)
+    taken = await receiver.delivery()
+    assert sent.sending is not None
+    sent.sending.drop()
+    sent.parcel.loan.take_back()
+    assert sent.parcel.loan.alive
+    assert taken.still_mine()
+
+
+async def test_memory_that_was_recycled_is_noticed_by_its_reader(rig: MakeRig) -> None:
+    r = await rig(HANDED)
+    receiver = await r.receiver()
+    sent = r.send(5.0, rows=LARGE)
+    taken = await receiver.delivery()
+    sent.parcel.released()
+    other = r.send(6.0, rows=LARGE)  # in the same place
+    await receiver.delivery()
+    assert not taken.still_mine()
+    assert not taken.fail(Status.INTERNAL, "it failed on other bytes", 2, "n1")
+    assert isinstance(await sent.final(), Stored), "its sender has it again"
+    assert sent.answers == other.answers == []
+
+
+# --- Sending, and the end of a sender ----------------------------------------------------------
+
+
+@every_path
+async def test_of_a_parcel_that_was_dropped_no_event_comes(rig: MakeRig, path: Path) -> None:
+    r = await rig(path)
+    receiver = await r.receiver()
+    sent = r.send()
+    assert sent.sending is not None
+    sent.sending.drop()
+    seen = list(sent.events)
+    await receiver.delivery()
+    if path is not LANE:  # what is stored is stored
+        await r.quiet()
+        assert sent.events == seen
+
+
+@handed_over
+async def test_an_answer_to_the_request_ends_its_parcel(rig: MakeRig, path: Path) -> None:
+    r = await rig(path)
+    receiver = await r.receiver()
+    sent = r.send()
+    delivery = await receiver.delivery()
+    delivery.answer({"x": np.ones((1, 4), np.float32)}, True, lambda error: None)
+    assert (await sent.answer()).status is Status.OK
+    assert sent.sending is not None
+    sent.sending.answered(())
+    await r.quiet()
+    assert sent.events == [Held()]
+    assert await r.ever_stored() == 0
+
+
+@handed_over
+async def test_a_sender_that_is_closed_stores_all_that_it_holds(rig: MakeRig, path: Path) -> None:
+    r = await rig(path)
+    receiver = await r.receiver()
+    sent = [r.send(float(n)) for n in range(3)]
+    taken = [await receiver.delivery() for _ in sent]
+    r.sender.close()
+    for each in sent:
+        assert isinstance(await each.final(), Stored)
+    for delivery in taken:
+        delivery.done(True)
+    await r.emptied()
+    late = r.send(9.0)
+    assert await late.event() == Stored(), "it hands nothing over any more"
+
+
+@handed_over
+async def test_a_parcel_that_another_node_has_by_now_is_not_stored(
+    rig: MakeRig, path: Path
+) -> None:
+    r = await rig(path)
+    receiver = await r.receiver()
+    sent = r.send(5.0, rows=LARGE)
+    sent.parcel.wanted = lambda: False
+    (await receiver.delivery()).withdraw()
+    await r.quiet()
+    assert sent.events == [Held()]
+    assert await r.ever_stored() == 0
+    assert not sent.parcel.loan.alive
