@@ -28,8 +28,8 @@ from swarm.model import ModelInfo, Spec, Stage
 from swarm.priorities import PRIMARY
 from swarm.subjects import Subjects
 from swarm.transport.handover.words import REFUSED, WORDS
+from swarm.transport.routes import Routes
 from swarm.transport.source import SourceOptions
-from swarm.transport.stage_sender import Routes
 from swarm.wire.messages import Features, Result
 
 LIMIT = 20.0  # seconds; only a hang gets there
@@ -45,7 +45,7 @@ BEFORE = "_INBOX.before.7"  # where the stage before waits for a word
 async def until(promise: Callable[[], Any]) -> None:
     """Wait until `promise()` holds: a thread has to get there, or a timer."""
     async with asyncio.timeout(LIMIT):
-        while not promise():
+        while not promise():  # noqa: ASYNC110
             await asyncio.sleep(0.002)
 
 
@@ -270,6 +270,7 @@ class Bench:
         stage: int = 2,
         lanes: LanePicker | None = None,
         credit: int = 4,
+        info: ModelInfo = INFO,
         **options: Any,
     ) -> None:
         self.model = model
@@ -299,7 +300,7 @@ class Bench:
         settings: dict[str, Any] = {"max_batch": 8, "start_check": False} | options
         source = SourceOptions(credit=credit, most_credit=credit, clock=clock)
         self.server = StageServer(
-            routes, INFO, stage, "n1", model, source, StageOptions(**settings), lanes
+            routes, info, stage, "n1", model, source, StageOptions(**settings), lanes
         )
         self._task: asyncio.Task[None] | None = None
 
@@ -316,6 +317,11 @@ class Bench:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         await self.lender.close(0.0)
+
+    @property
+    def lent(self) -> int:
+        """Tensors that lie in shared memory for others."""
+        return self.lender.stats.outstanding
 
     @property
     def counters(self) -> Any:

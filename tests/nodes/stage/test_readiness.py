@@ -12,6 +12,7 @@ from nodes.stage.readiness import (
     MOST_WAITING_FAST,
     MOST_WORK_AT_HAND,
     Load,
+    is_worth_starting,
     room_for_fast,
     room_for_parcel,
 )
@@ -20,8 +21,8 @@ from swarm.transport.api import Room
 RUN = 0.025  # seconds
 
 
-def load(in_hand: int = 0, in_lanes: int = 0, waiting: int = 0, run: float = RUN) -> Load:
-    return Load(in_hand, in_lanes, waiting, run)
+def load(parcels: int = 0, in_lanes: int = 0, waiting: int = 0, run: float = RUN) -> Load:
+    return Load(parcels, in_lanes, waiting, run)
 
 
 def test_a_stage_that_has_nothing_to_do_takes_a_parcel() -> None:
@@ -70,4 +71,12 @@ def test_with_more_to_do_a_stage_never_takes_more() -> None:
 def test_in_fast_mode_as_many_may_wait_as_no_lane_bounds() -> None:
     assert room_for_fast(load(waiting=MOST_WAITING_FAST - 1)) is Room.FREE
     assert room_for_fast(load(waiting=MOST_WAITING_FAST)) is Room.NONE
-    assert room_for_fast(load(in_hand=10_000, in_lanes=10_000)) is Room.FREE
+    assert room_for_fast(load(parcels=10_000, in_lanes=10_000)) is Room.FREE
+
+
+def test_a_run_is_begun_only_where_it_can_end_inside_the_budget() -> None:
+    assert is_worth_starting(0.1, 0.1)
+    assert not is_worth_starting(0.099, 0.1)
+    assert is_worth_starting(1e-6, 0.0), "of runs of unknown length"
+    assert not is_worth_starting(0.0, 0.0)
+    assert not is_worth_starting(-1.0, 0.0)

@@ -1,40 +1,44 @@
-"""Cancelled ids are remembered for a while, so that no run is spent on them."""
+"""Ids are remembered for a while: no run is spent on a cancelled request, nor on a copy."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from nodes.stage.recent import MOST, REMEMBERED, Recent
+
+from swarm.flow.recent import MOST_REMEMBERED, REMEMBERED_FOR, RecentIds
 
 
 def test_an_id_is_remembered_for_a_while_and_then_forgotten() -> None:
-    cancelled = Recent()
-    assert not cancelled
+    cancelled = RecentIds()
+    assert "a" not in cancelled
     cancelled.add("a", 100.0)
-    cancelled.add("b", 100.0 + REMEMBERED / 2)
+    cancelled.add("b", 100.0 + REMEMBERED_FOR / 2)
     assert "a" in cancelled
-    cancelled.add("c", 100.1 + REMEMBERED)
+    cancelled.add("c", 100.1 + REMEMBERED_FOR)
     assert ("a" in cancelled, "b" in cancelled, "c" in cancelled) == (False, True, True)
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.floats(0, 2)), min_size=1, max_size=60))
-def test_what_was_named_within_the_time_is_known_and_what_was_not_is_not(
+def test_ids_that_were_added_lately_are_known_and_no_others(
     named: list[tuple[int, float]],
 ) -> None:
-    cancelled, now, last = Recent(), 0.0, dict[str, float]()
+    cancelled, now, last = RecentIds(), 0.0, dict[str, float]()
     for number, pause in named:
         now += pause
         cancelled.add(str(number), now)
         last[str(number)] = now
-    expected = {key for key, at in last.items() if at + REMEMBERED > now}
+    expected = {key for key, at in last.items() if at + REMEMBERED_FOR > now}
     assert {str(n) for n in range(21) if str(n) in cancelled} == expected
 
 
 def test_a_flood_of_ids_is_bounded_and_the_newest_are_kept() -> None:
-    cancelled = Recent()
-    for number in range(3 * MOST):
+    cancelled = RecentIds()
+    for number in range(3 * MOST_REMEMBERED):
         cancelled.add(str(number), 1.0)
-    assert [str(n) in cancelled for n in (0, 2 * MOST - 1, 2 * MOST, 3 * MOST - 1)] == [
+    assert [
+        str(n) in cancelled
+        for n in (0, 2 * MOST_REMEMBERED - 1, 2 * MOST_REMEMBERED, 3 * MOST_REMEMBERED - 1)
+    ] == [
         False,
         False,
         True,

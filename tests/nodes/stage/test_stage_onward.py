@@ -1,0 +1,458 @@
+"""Results on their way to the next stage: stored in its lane, or handed over and stored if need be.
+
+A stage's own message is settled only when its result is safe."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+import numpy as np
+import pytest
+from stage_bench import INFO, LIMIT, NEXT, SPEC, Bench, FakeModel, until
+
+from swarm.errors import NotConnected, ResourceExhausted, Status, SwarmError, Unavailable
+from swarm.fleet.advertised import StagePeer
+from swarm.local.host_socket import LARGEST_MESSAGE
+from swarm.model import ModelInfo, Stage
+from swarm.priorities import FALLBACK
+from swarm.shm import MIN_BYTES, unavailable
+from swarm.transport.handover.words import DONE, PASSED_ON, REFUSED
+from swarm.wire.messages import Features
+
+MakeBench = Callable[..., Awaitable[Bench]]
+LARGE = {"x": np.zeros((MIN_BYTES // 16, 4), np.float32)}
+# Longer than a lone short parcel is waited for.
+LATE = 0.1  # seconds
+
+on_a_host = pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
+
+
+@pytest.fixture
+def first(bench: MakeBench) -> Callable[[], Awaitable[Bench]]:
+    """Stage 1 of two, whose runs are short; the next one is a process of this host."""
+
+    async def make(**options: object) -> Bench:
+        b = await bench(FakeModel(compute_ms=0.01), stage=1, **options)
+        b.next_is_here()
+        return b
+
+    return make
+
+
+# --- the next lane ----------------------------------------------------------------------
+
+
+async def test_while_the_next_lane_is_full_the_message_is_held_and_then_passed_on(
+    bench: MakeBench,
+) -> None:
+    b = await bench(stage=1)
+    b.publisher.refusals = [ResourceExhausted("full") for _ in range(10)]
+    sent = b.send(5.0)
+    await until(lambda: b.publisher.tries > 2)
+    assert not sent.ended, "this lane fills up in turn"
+    assert await b.all_ended(sent) == ["ack"]
+    assert (b.publisher.tries, len(b.model.batches), b.counters.blocked) == (11, 1, 10)
+    [(_, features)] = b.publisher.stored
+    assert features.tensors["x"][0, 0] == 6
+    assert b.answers() == {}
+
+
+async def test_a_lane_that_stays_full_is_a_refusal_when_the_budget_is_over(
+    bench: MakeBench,
+) -> None:
+    b = await bench(stage=1)
+    b.publisher.refusals = [ResourceExhausted("full") for _ in range(1000)]
+    assert await b.all_ended(b.send(budget=0.1)) == ["ack"]
+    result = b.answers()["r1"]
+    assert result.status is Status.RESOURCE_EXHAUSTED
+    assert "stage 2 is full" in result.message
+
+
+async def test_a_message_that_was_given_back_is_not_sent_on_later(bench: MakeBench) -> None:
+    b = await bench(stage=1)
+    b.publisher.refusals = [ResourceExhausted("full")]
+    sent = b.send()
+    await until(lambda: b.publisher.tries)
+    b.server.suspend()
+    assert sent.ended == "nak"
+    b.server.resume()
+    b.send(9.0)
+    await until(lambda: b.publisher.stored)
+    assert [f.id for _, f in b.publisher.stored] == ["r2"]
+    assert b.publisher.tries == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "ended"), [(Unavailable("no PubAck"), "nak"), (NotConnected("lost"), "")]
+)
+async def test_a_result_that_was_not_stored_leaves_its_message_to_the_lane(
+    bench: MakeBench, error: SwarmError, ended: str
+) -> None:
+    """By a nak; or, with the connection, the lane hands it out again by itself."""
+    b = await bench(stage=1)
+    b.publisher.hold = True
+    sent = b.send()
+    await until(lambda: b.publisher.tries)
+    b.publisher.release(error)
+    assert (sent.ended, b.answers()) == (ended, {})
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+async def test_an_output_that_cannot_be_sent_is_a_failure_and_no_hang(
+    bench: MakeBench, stage: int
+) -> None:
+    b = await bench(stage=stage)
+    b.model.compute = lambda array: np.zeros(3, np.complex64)
+    assert await b.all_ended(b.send()) == ["ack"]
+    assert b.answers()["r1"].status is not Status.OK
+    # It was computed: a stage that cannot send must not look like one that does nothing.
+    assert b.server.stats.compute.count == 1
+    assert b.counters.served == 0
+    b.model.compute = lambda array: array
+    assert await b.all_ended(b.send()) == ["ack"]
+    assert b.counters.served == 1
+
+
+async def test_a_routed_model_goes_to_the_lane_that_its_policy_picks(bench: MakeBench) -> None:
+    class Policy:
+        def __init__(self, routed: set[str]) -> None:
+            self.routed = routed
+
+        def next_lane(self, info: ModelInfo, stage: int, features: Features) -> str:
+            return f"node-{info.model}-{stage}"
+
+    for routed, lane in (({"m"}, "node-m-2"), ({"other"}, "any")):
+        b = await bench(stage=1, lanes=Policy(routed))
+        await b.all_ended(b.send())
+        assert [subject for subject, _ in b.publisher.stored] == [f"swarm.t.features.m.1.2.{lane}"]
+
+
+# --- handed over --------------------------------------------------------------------------
+
+
+async def test_a_result_that_the_next_process_says_to_be_done_is_acked_and_never_stored(
+    first: MakeBench,
+) -> None:
+    b = await first(credit=1)
+    copy = b.send(3.0)
+    [(inbox, features, reply)] = b.socket.handed
+    assert (inbox, features.stage, features.tensors["x"].tolist()) == (NEXT, 2, [[4.0] * 4])
+    assert not copy.ended, "until it is known to be safe"
+    assert b.link.pulls["stage1=any"] == [1, 1], "which takes no credit"
+    b.socket.say(reply, DONE)
+    assert copy.ended == "ack"
+    assert b.counters.served == b.counters.handed_over == 1
+    assert b.link.expected == set()
+    await asyncio.sleep(LATE)
+    assert b.publisher.tries == 0
+
+
+async def test_a_result_that_the_next_process_refuses_is_stored_at_once(first: MakeBench) -> None:
+    b = await first()
+    b.publisher.hold = True
+    copy = b.send()
+    b.socket.say(b.socket.handed[0][2], REFUSED)
+    assert [features.stage for _, features in b.publisher.stored] == [2]
+    assert not copy.ended
+    b.publisher.release(None)
+    assert copy.ended == "ack"
+    assert (b.counters.served, b.counters.handed_over) == (1, 0)
+    other = b.send()
+    assert len(b.socket.handed) == 1, "a process that refused is left alone for a moment"
+    b.next_is_here("_INBOX.third", "n3")
+    b.send()
+    assert len(b.socket.handed) == 2, "another one is not"
+    b.publisher.release(None)
+    assert await b.all_ended(other) == ["ack"]
+
+
+async def test_a_result_of_which_nothing_is_heard_is_stored_with_the_budget_that_is_left(
+    first: MakeBench,
+) -> None:
+    b = await first()
+    b.publisher.hold = True
+    copy = b.send(3.0)
+    await until(lambda: b.publisher.stored)
+    [(_, late)] = b.publisher.stored
+    [(_, handed, reply)] = b.socket.handed
+    assert (late.message_id, late.hops) == (handed.message_id, handed.all_hops)
+    assert late.tensors["x"].tolist() == handed.tensors["x"].tolist()
+    assert handed.budget_us - late.budget_us >= 1000
+    assert not copy.ended
+    b.socket.say(reply, DONE)  # too late to spare the lane: the word counts all the same
+    assert copy.ended == "ack"
+    b.publisher.release(None)
+    assert (b.counters.served, b.link.verb(copy.reply)) == (1, "ack")
+
+
+async def test_a_process_that_cannot_be_reached_costs_no_wait(first: MakeBench) -> None:
+    b = await first()
+    b.socket.full = True
+    copy = b.send()
+    assert len(b.publisher.stored) == 1
+    assert await b.all_ended(copy) == ["ack"]
+    assert (b.counters.handed_over, b.link.expected) == (0, set())
+
+
+async def test_many_short_runs_are_all_handed_over(first: MakeBench) -> None:
+    b = await first()
+    copies = [b.send() for _ in range(100)]
+    assert (len(b.socket.handed), len(b.publisher.stored)) == (100, 0)
+    for _, _, reply in b.socket.handed:
+        b.socket.say(reply, DONE)
+    assert set(await b.all_ended(*copies)) == {"ack"}
+
+
+async def test_a_result_that_no_datagram_holds_is_stored_and_says_nothing_of_the_next_process(
+    first: MakeBench,
+) -> None:
+    b = await first()
+    b.peers.append(StagePeer("n3", FALLBACK, "another host", False))  # shares no memory
+    b.placement.forget()
+    large = b.send(tensors={"x": np.zeros((LARGEST_MESSAGE // 16, 4), np.float32)})
+    assert (b.socket.handed, len(b.publisher.stored)) == ([], 1)
+    assert await b.all_ended(large) == ["ack"]
+    b.send()
+    assert len(b.socket.handed) == 1
+
+
+async def test_results_of_a_burst_are_stored_when_their_sending_fails(first: MakeBench) -> None:
+    b = await first()
+    b.link.bursting = b.socket.full = True
+    copies = [b.send() for _ in range(5)]
+    assert b.publisher.stored == []
+    b.socket.flush()
+    assert len(b.publisher.stored) == 5
+    assert await b.all_ended(*copies) == ["ack"] * 5
+    assert (b.counters.handed_over, b.link.expected) == (0, set())
+
+
+async def test_a_process_that_has_ended_gives_back_its_results_at_once(first: MakeBench) -> None:
+    b = await first()
+    copies = [b.send() for _ in range(3)]
+    b.next_is_here("_INBOX.third", "n3")
+    other = b.send()
+    for gone in list(b.socket.on_gone):
+        gone(NEXT)
+    assert len(b.publisher.stored) == 3
+    assert await b.all_ended(*copies) == ["ack"] * 3
+    assert not other.ended, "another process has it"
+
+
+def long_runs(seconds: float) -> ModelInfo:
+    """The last stage's runs take so long."""
+    last = Stage(2, SPEC, SPEC, seconds * 1e3)
+    return ModelInfo("m", "1", SPEC, SPEC, (INFO.stages[0], last), batchable=True)
+
+
+async def test_a_process_of_long_runs_that_says_nothing_is_asked_and_keeps_nothing(
+    first: MakeBench,
+) -> None:
+    b = await first(info=long_runs(0.1))
+    copies = [b.send() for _ in range(3)]
+    await until(lambda: b.socket.asked)
+    assert b.publisher.stored == [], "it may have much to do"
+    assert [inbox for inbox, _ in b.socket.asked] == [NEXT]
+    await until(lambda: b.publisher.stored)
+    assert len(b.publisher.stored) == 3
+    assert await b.all_ended(*copies) == ["ack"] * 3
+
+
+async def test_a_process_of_long_runs_that_lives_keeps_its_results(first: MakeBench) -> None:
+    b = await first(info=long_runs(0.1))
+    copies = [b.send() for _ in range(3)]
+    await until(lambda: b.socket.asked)
+    for _, _, reply in b.socket.handed[:1]:
+        b.socket.say(reply, DONE)
+    b.socket.say(b.socket.asked[0][1], b"")
+    await until(lambda: len(b.socket.asked) > 1)
+    assert b.publisher.stored == []
+    for _, _, reply in b.socket.handed[1:]:
+        b.socket.say(reply, DONE)
+    assert await b.all_ended(*copies) == ["ack"] * 3
+
+
+@pytest.mark.parametrize("slow", ["this stage", "a stage behind"])
+async def test_no_more_than_a_second_of_runs_is_handed_over(first: MakeBench, slow: str) -> None:
+    b = await first(info=long_runs(0.1 if slow == "a stage behind" else 1e-5))
+    for _ in range(14):
+        for _ in range(60 if slow == "this stage" else 0):
+            b.server.stats.compute.add(0.1, time.monotonic())
+        b.send()
+    assert 10 <= len(b.socket.handed) <= 12
+    assert len(b.publisher.stored) == 14 - len(b.socket.handed), "the lane does the others as well"
+
+
+async def test_a_word_that_came_while_this_process_stood_still_counts(first: MakeBench) -> None:
+    """Timers are called before sockets are read."""
+    b = await first()
+    copy = b.send()
+    reply = b.socket.handed[0][2]
+    asyncio.get_running_loop().call_later(LATE, b.socket.say, reply, DONE)
+    time.sleep(2 * LATE)  # noqa: ASYNC251
+    await b.all_ended(copy)
+    assert (copy.ended, b.publisher.tries) == ("ack", 0)
+
+
+async def test_a_loop_that_is_blocked_again_and_again_puts_nothing_off_for_ever(
+    first: MakeBench,
+) -> None:
+    b = await first()
+    b.send()
+    ends = time.monotonic() + LIMIT
+    while not b.publisher.stored and time.monotonic() < ends:
+        time.sleep(0.009)  # noqa: ASYNC251
+        await asyncio.sleep(0)
+    assert b.publisher.stored
+
+
+async def test_a_late_result_is_stored_in_the_lane_of_the_node_that_has_it(
+    bench: MakeBench,
+) -> None:
+    class Policy:
+        def __init__(self) -> None:
+            self.routed = {"m"}
+            self._lanes = iter(["here", "elsewhere"])
+
+        def next_lane(self, info: ModelInfo, stage: int, features: Features) -> str:
+            return next(self._lanes)
+
+    b = await bench(FakeModel(compute_ms=0.01), stage=1, lanes=Policy())
+    b.next_is_here(NEXT, "here")
+    b.send()
+    await until(lambda: b.publisher.stored)
+    assert [inbox for inbox, _, _ in b.socket.handed] == [NEXT]
+    assert [subject for subject, _ in b.publisher.stored] == ["swarm.t.features.m.1.2.here"]
+
+
+async def test_a_second_attempt_goes_by_the_lane(first: MakeBench) -> None:
+    b = await first()
+    b.send(attempt=2)
+    assert (b.socket.handed, len(b.publisher.stored)) == ([], 1)
+
+
+async def test_a_defect_in_storing_gives_the_message_back_and_spares_the_others(
+    first: MakeBench,
+) -> None:
+    b = await first()
+    copies = [b.send(), b.send()]
+    b.publisher.raises = ValueError("a defect")
+    b.socket.say(b.socket.handed[0][2], REFUSED)
+    assert copies[0].ended == "nak"
+    assert b.link.callback_errors == 1
+    b.publisher.raises = None
+    b.socket.say(b.socket.handed[1][2], REFUSED)
+    assert await b.all_ended(copies[1]) == ["ack"]
+    assert b.link.callback_errors == 1
+
+
+async def test_a_full_lane_is_tried_again_with_a_result_that_was_handed_over_in_vain(
+    first: MakeBench,
+) -> None:
+    b = await first()
+    b.publisher.refusals = [ResourceExhausted("full")]
+    copy = b.send()
+    b.socket.say(b.socket.handed[0][2], REFUSED)
+    assert await b.all_ended(copy) == ["ack"]
+    assert (len(b.publisher.stored), b.counters.blocked) == (1, 1)
+
+
+async def test_a_stage_that_ends_stores_all_that_it_has_handed_over(first: MakeBench) -> None:
+    b = await first()
+    copies = [b.send() for _ in range(3)]
+    await b.server.drain(0.05)
+    assert len(b.publisher.stored) == 3
+    assert await b.all_ended(*copies) == ["ack"] * 3
+    b.send()
+    assert len(b.socket.handed) == 3
+
+
+# --- memory that is lent --------------------------------------------------------------------
+
+
+@on_a_host
+async def test_memory_that_was_lent_comes_back_with_the_word(first: MakeBench) -> None:
+    b = await first()
+    b.send(tensors=LARGE)
+    assert b.lent == 1
+    b.socket.say(b.socket.handed[0][2], DONE)
+    assert b.lent == 0
+
+
+@on_a_host
+async def test_memory_of_a_result_that_was_stored_since_is_not_freed_by_a_late_word(
+    first: MakeBench,
+) -> None:
+    """Another node may have got the lane's copy, and be reading it."""
+    b = await first()
+    copy = b.send(tensors=LARGE)
+    await until(lambda: b.publisher.stored)
+    await b.all_ended(copy)
+    b.socket.say(b.socket.handed[0][2], DONE)
+    assert b.lent == 1
+
+
+@on_a_host
+async def test_memory_stays_lent_while_the_lane_is_full(first: MakeBench) -> None:
+    b = await first()
+    b.publisher.refusals = [ResourceExhausted("full"), ResourceExhausted("full")]
+    copy = b.send(tensors=LARGE)
+    b.socket.say(b.socket.handed[0][2], REFUSED)
+    assert await b.all_ended(copy) == ["ack"]
+    assert (len(b.publisher.stored), b.lender.stats.put, b.lent) == (1, 1, 1)
+
+
+@on_a_host
+async def test_memory_of_a_result_that_a_full_lane_does_not_take_in_time_is_free_again(
+    first: MakeBench,
+) -> None:
+    b = await first()
+    b.publisher.refusals = [ResourceExhausted("full")] * 1000
+    copy = b.send(budget=0.05, tensors=LARGE)
+    b.socket.say(b.socket.handed[0][2], REFUSED)
+    assert await b.all_ended(copy) == ["ack"]
+    [answer] = b.answers().values()
+    assert "stage 2 is full" in answer.message
+    assert (b.lender.stats.put, b.lent) == (1, 0)
+
+
+@on_a_host
+@pytest.mark.parametrize("lane_is_full", [False, True])
+async def test_memory_of_a_result_whose_message_is_another_nodes_by_now_is_free_again(
+    first: MakeBench, lane_is_full: bool
+) -> None:
+    b = await first()
+    b.send(tensors=LARGE)
+    if lane_is_full:
+        b.publisher.refusals = [ResourceExhausted("full")]
+        b.socket.say(b.socket.handed[0][2], REFUSED)
+        await until(lambda: b.publisher.tries)
+    b.server.suspend()
+    if not lane_is_full:
+        b.socket.say(b.socket.handed[0][2], REFUSED)
+    await until(lambda: not b.lent)
+    assert b.publisher.stored == []
+
+
+# --- fast mode --------------------------------------------------------------------------------
+
+
+async def test_fast_mode_stores_nothing_and_hands_nothing_over(bench: MakeBench) -> None:
+    b = await bench(FakeModel(compute_ms=0.01), stage=1)
+    b.fast(b.message())
+    assert [subject for subject, _ in b.link.sent] == ["swarm.t.fresh.m.1.2"]
+    b.next_is_here()
+    b.fast(b.message())
+    assert [features.id for _, features, _ in b.socket.handed] == ["r2"]
+    assert (b.publisher.tries, b.counters.handed_over, b.counters.served) == (0, 0, 2)
+
+
+async def test_words_of_processes_end_only_their_own_results(first: MakeBench) -> None:
+    b = await first()
+    copies = [b.send() for _ in range(3)]
+    replies = [reply for _, _, reply in b.socket.handed]
+    assert len(set(replies)) == 3
+    b.socket.say(replies[1], PASSED_ON)
+    assert [copy.ended for copy in copies] == ["", "ack", ""]
