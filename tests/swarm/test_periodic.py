@@ -1,4 +1,4 @@
-"""What comes round in a process comes round together."""
+"""Periodic work of one process is done in the same turns of its event loop."""
 
 from __future__ import annotations
 
@@ -9,34 +9,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm import periodic as beats
 from swarm.periodic import BEAT, beat, next_beat
 
 PERIODS = [BEAT, 3 * BEAT, 5 * BEAT]
 
 
 @given(
-    now=st.floats(0, 1e7),
-    phase=st.integers(0, 999),
-    apart=st.integers(0, 999),
-    period=st.integers(1, 20).map(lambda n: n * BEAT),
+    now=st.floats(0, 1e7), apart=st.integers(0, 999), period=st.integers(1, 20).map(BEAT.__mul__)
 )
-def test_a_beat_is_ahead_by_a_period_at_most_and_a_multiple_of_it_in_whole_milliseconds(
-    now: float, phase: int, apart: int, period: float
+def test_a_beat_is_ahead_by_a_period_at_most_and_falls_on_a_shorter_one_in_whole_milliseconds(
+    now: float, apart: int, period: float
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(beats, "_phase", phase)
         loop = SimpleNamespace(time=lambda: now)
         patch.setattr(asyncio, "get_running_loop", lambda: loop)
         due = next_beat(period, apart)
         shorter = next_beat(BEAT, apart)
+        together = next_beat(BEAT)
         loop.time = lambda: due
         after = next_beat(period, apart)
     assert 0 < due - now <= period + 0.0006
-    whole = round(due * 1000)
-    assert due * 1000 == pytest.approx(whole, abs=1e-4)
-    assert (whole - phase - apart) % round(period * 1000) == 0
+    assert due * 1000 == pytest.approx(round(due * 1000), abs=1e-4)
     assert shorter <= due, "nothing longer comes between two of the shortest"
+    assert round((due - shorter) * 1000) % round(BEAT * 1000) == 0
+    assert (round((shorter - together) * 1000) - apart) % round(BEAT * 1000) == 0
     assert after - due == pytest.approx(period), "a beat is not followed by itself"
 
 

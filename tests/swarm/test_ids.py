@@ -1,0 +1,82 @@
+"""Ids of requests and of nodes."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from swarm.ids import node_id, ulid
+from swarm.subjects import token
+
+
+def test_ulids_are_well_formed_unique_and_sort_by_time() -> None:
+    made = [ulid() for _ in range(2000)]
+    assert len(set(made)) == 2000
+    assert all(re.fullmatch("[0-7][0-9A-HJKMNP-TV-Z]{25}", value) for value in made)
+    assert all(token(value) for value in made)
+    assert [value[:10] for value in made] == sorted(value[:10] for value in made)
+
+
+def test_a_ulid_tells_its_millisecond(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The specification's own example: 2016-07-30T23:54:10.259Z.
+    monkeypatch.setattr(time, "time_ns", lambda: 1469922850259 * 1_000_000)
+    assert ulid()[:10] == "01ARZ3NDEK"
+    earlier = ulid()
+    monkeypatch.setattr(time, "time_ns", lambda: 1469922850260 * 1_000_000)
+    assert earlier < ulid()
+
+
+def test_ulids_are_well_formed_and_unique_where_their_counter_begins_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It counts 20 bits, the last four characters, from where the process drew."""
+    monkeypatch.setattr(time, "time_ns", lambda: 1469922850259 * 1_000_000)
+    before = made = ulid()
+    for _ in range(1 << 20):
+        before, made = made, ulid()
+        if made.endswith("0000"):
+            break
+    assert (before[-4:], made[-4:]) == ("ZZZZ", "0000")
+    assert before[:22] == made[:22]
+    assert re.fullmatch("[0-7][0-9A-HJKMNP-TV-Z]{25}", made)
+
+
+FORKED = """
+import os
+from swarm.ids import ulid
+read, write = os.pipe()
+ulid()
+child = os.fork()
+os.write(write, ulid().encode()) if child == 0 else os.waitpid(child, 0)
+if child == 0:
+    os._exit(0)
+print(os.read(read, 26).decode(), ulid())
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_a_forked_child_makes_other_ulids_than_its_parent() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=30, check=True
+    )
+    child, parent = ran.stdout.split()
+    assert child[10:22] != parent[10:22]
+
+
+@pytest.mark.parametrize(
+    "host", ["raspi-4", "a.b.example.org", "büro.örtlich", "", "机器", "x" * 99]
+)
+def test_a_node_id_is_a_token_whatever_the_host_is_called(
+    host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: host)
+    one, other = node_id("shard-1"), node_id("shard-1")
+    assert token(one) == one
+    assert one.startswith("shard-1-")
+    assert one != other

@@ -1,0 +1,84 @@
+"""Subjects, and the tokens that they are made of."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from swarm.errors import SubjectError
+from swarm.subjects import Subjects, api, token
+
+TOKEN = re.compile(r"[A-Za-z0-9_-]{1,128}\Z")
+
+
+@settings(deadline=None)
+@given(st.text(max_size=140) | st.from_regex(TOKEN))
+def test_a_token_holds_letters_digits_dash_and_underscore_or_is_refused(value: str) -> None:
+    if TOKEN.match(value):
+        assert token(value) == value
+    else:
+        with pytest.raises(SubjectError):
+            token(value)
+
+
+HOSTILE = ["", ".", "a.b", "*", ">", "a b", "a\r\nPUB x 0", "a\n", "é", "a" * 129, "a=b", "$SRV"]
+
+
+@pytest.mark.parametrize("bad", HOSTILE)
+def test_nothing_supplied_from_outside_reaches_a_subject_unchecked(bad: str) -> None:
+    subjects = Subjects("default")
+    for attempt in (
+        lambda: Subjects(bad),
+        lambda: subjects.infer(bad),
+        lambda: subjects.features(bad, "1", 1),
+        lambda: subjects.features("m", bad, 1),
+        lambda: subjects.features("m", "1", 1, bad),
+        lambda: subjects.features_of("m", bad),
+        lambda: subjects.fresh(bad, "1", 1),
+        lambda: subjects.gossip(bad),
+        lambda: subjects.status(bad),
+        lambda: subjects.event(bad),
+        lambda: subjects.dead(bad),
+        lambda: subjects.results(bad),
+        lambda: subjects.stream("m", bad),
+        lambda: subjects.consumer(1, bad),
+    ):
+        with pytest.raises(SubjectError):
+            attempt()
+
+
+@pytest.mark.parametrize("bad", [None, 7, b"bytes", ["a"]])
+def test_a_token_that_is_no_text_is_refused(bad: object) -> None:
+    with pytest.raises(SubjectError):
+        token(bad)  # type: ignore[arg-type]
+
+
+def test_the_subjects_are_the_documented_ones() -> None:
+    subjects = Subjects("default")
+    assert subjects.infer("digits") == "swarm.default.infer.digits"
+    assert subjects.features("digits", "1", 2) == "swarm.default.features.digits.1.2.any"
+    assert subjects.features("d", "1", 2, "n-1") == "swarm.default.features.d.1.2.n-1"
+    assert subjects.features_of("d", "1") == "swarm.default.features.d.1.*.*"
+    assert subjects.gossip("n") == "swarm.default.gossip.n"
+    assert subjects.status("n") == "swarm.default.status.n"
+    assert subjects.event("died") == "swarm.default.events.died"
+    assert subjects.dead("d") == "swarm.default.dead.d"
+    assert subjects.models_bucket == "swarm-default-models"
+    assert subjects.config_bucket == "swarm-default-config"
+    assert api("STREAM.INFO", "S") == "$JS.API.STREAM.INFO.S"
+
+
+tokens = st.from_regex(r"[A-Za-z0-9_-]{1,12}", fullmatch=True)
+
+
+@settings(deadline=None)
+@given(st.tuples(tokens, tokens, tokens), st.tuples(tokens, tokens, tokens))
+def test_two_model_versions_never_share_a_stream(
+    one: tuple[str, str, str], other: tuple[str, str, str]
+) -> None:
+    names = [Subjects(mesh).stream(model, version) for mesh, model, version in (one, other)]
+    assert (names[0] == names[1]) == (one == other)
+    assert not set(".*> ") & set("".join(names))
