@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import weakref
 from collections.abc import Awaitable, Callable
 
 import numpy as np
@@ -379,6 +380,30 @@ async def test_memory_that_was_lent_comes_back_with_the_word(first: MakeBench) -
     assert b.lent == 1
     b.socket.say(b.socket.handed[0][2], DONE)
     assert b.lent == 0
+
+
+@on_a_host
+async def test_a_result_that_lies_in_shared_memory_does_not_lie_in_memory_twice(
+    first: MakeBench,
+) -> None:
+    b = await first()
+    arrays: list[weakref.ref[np.ndarray]] = []
+
+    def compute(array: np.ndarray) -> np.ndarray:
+        result = array + 1
+        arrays.append(weakref.ref(result))
+        return result
+
+    b.model.compute = compute
+    copy = b.send(tensors=LARGE)
+    [array] = arrays
+    assert array() is None, "while the word is awaited"
+    b.socket.say(b.socket.handed[0][2], REFUSED)
+    assert await b.all_ended(copy) == ["ack"]
+    [(_, features)] = b.publisher.stored
+    assert features.tensors["x"].nbytes == LARGE["x"].nbytes
+    b.lender.open(features.tensors)
+    assert (features.tensors["x"] == 1.0).all()
 
 
 @on_a_host
