@@ -15,7 +15,8 @@ class Job:
 
     expires, arrived: `time.monotonic()`. age: seconds in the lane before it arrived. queue_us:
     microseconds from the lane to the run. shape: shapes of its tensors but for axis 0; requests of
-    equal shape run together. sending: its result under way to the next stage.
+    equal shape run together. sending: its result under way to the next stage. ended: its work here
+    is over.
     """
 
     delivery: Delivery
@@ -26,6 +27,7 @@ class Job:
     queue_us: int = 0
     shape: tuple[Any, ...] = field(default=())
     sending: Sending | None = None
+    ended: bool = False
 
     def most_spent(self, stage: int) -> str:
         """Where most of its time went, as text, when it is about to begin `stage`."""

@@ -187,7 +187,9 @@ class StageServer:
                 fast=delivery.fast,
                 wanted=lambda: not delivery.settled,
             )
-            job.sending = self._onward.send(parcel, partial(self._event, job, parcel))
+            sending = self._onward.send(parcel, partial(self._event, job, parcel))
+            if not job.ended:
+                job.sending = sending
         # Behind the sending: with the caches that a long run leaves, these take 0.04 ms.
         self._link.push()
         now = time.monotonic()
@@ -220,6 +222,7 @@ class StageServer:
     def _finish(self, job: Job, passed_on: bool) -> None:
         """This stage's part is done, and its result is safe."""
         self.stats.counters.served += 1
+        _end(job)
         job.delivery.done(passed_on)
         if self._lender.lent:
             self._lender.collect()
@@ -250,6 +253,7 @@ class StageServer:
 
     def _give_up(self, job: Job, error: SwarmError) -> None:
         """A result could not be sent."""
+        _end(job)
         if isinstance(error, NotConnected):
             job.delivery.withdraw()  # a lane hands out its own again
         elif isinstance(error, Unavailable):
@@ -318,3 +322,10 @@ class StageServer:
     def close(self) -> None:
         """Let the present run end, then the thread."""
         self._compute.close()
+
+
+def _end(job: Job) -> None:
+    """The job's work is over. Its sending, which knows the job, is let go: a circle of references
+    for each request would be work for the garbage collector."""
+    job.ended = True
+    job.sending = None

@@ -109,7 +109,7 @@ class Lane:
     @property
     def asked(self) -> int:
         """Messages that are asked for and have not come."""
-        return len(self._pulls)
+        return len(self._pulls.standing)
 
     @property
     def in_hand(self) -> int:
@@ -228,7 +228,7 @@ class Lane:
 
     def ask_for_all(self) -> None:
         """Ask for all messages that were last seen to wait, whatever the credit."""
-        wanted, self.pending = self.pending - len(self._pulls), 0
+        wanted, self.pending = self.pending - len(self._pulls.standing), 0
         if wanted > 0 and not self.paused and not self._stopping:
             self._ask(wanted)
 
@@ -236,7 +236,7 @@ class Lane:
         """Messages to ask for."""
         if self.paused or self._stopping:
             return 0
-        return self._credit.room(self._hand.at_work, len(self._pulls))
+        return self._credit.size - self._hand.at_work - len(self._pulls.standing)
 
     def _replenish(self) -> None:
         if (room := self._room()) > 0:
@@ -297,7 +297,7 @@ class Lane:
             self._pulls.ended(unanswered(headers))
             # Single pulls become one pull for many again. Where the lane is idle, the rest of its
             # credit waits until less than half of it stands at the server.
-            if not self._rounds.are_seldom or not self._credit.is_half(len(self._pulls)):
+            if not self._rounds.are_seldom or not self._credit.is_half(len(self._pulls.standing)):
                 self._replenish_half()
             return
         self._pulls.clear()

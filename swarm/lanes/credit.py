@@ -14,7 +14,8 @@ class Credit:
 
     The credit is the bound on a node's own queue, and on the number of messages that a hung node
     can hold back. `size` is its present value, in messages; `came_in_all` counts messages since the
-    start. Times are seconds of any monotonic clock.
+    start. `fused`: whether an ack also asks for the next message, which is the cheapest while
+    messages are few. Times are seconds of any monotonic clock.
     """
 
     __slots__ = (
@@ -24,22 +25,19 @@ class Credit:
         "_tuned_at",
         "_tuned_count",
         "came_in_all",
+        "fused",
         "size",
     )
 
     def __init__(self, least: int, most: int) -> None:
         """most: at most so many messages; below `least` it is taken as `least`."""
         self.size = self._least = least
+        self.fused = least <= FUSED_UP_TO
         self._most = max(least, most)
         self._most_at_once = 0  # messages, since the last tuning
         self._tuned_at = 0.0
         self._tuned_count = 0  # messages that had come at the last tuning
         self.came_in_all = 0
-
-    @property
-    def fused(self) -> bool:
-        """Whether an ack also asks for the next message: the cheapest while messages are few."""
-        return self.size <= FUSED_UP_TO
 
     def came(self, at_once: int) -> None:
         """A message came; `at_once` are at work or wait in the lane now, this one included."""
@@ -60,12 +58,9 @@ class Credit:
         rate = (self.came_in_all - self._tuned_count) / passed
         wanted = min(int(rate * SECONDS_AHEAD), 2 * self._most_at_once)
         self.size = min(self._most, max(self._least, wanted))
+        self.fused = self.size <= FUSED_UP_TO
         self._tuned_at, self._tuned_count = now, self.came_in_all
         self._most_at_once = 0
-
-    def room(self, at_work: int, asked: int) -> int:
-        """How many messages to ask for, with `at_work` in hand and `asked` on their way."""
-        return self.size - at_work - asked
 
     def is_half(self, messages: int) -> bool:
         """Whether `messages` are at least half of the credit: then one pull for them pays.

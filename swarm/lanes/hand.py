@@ -9,22 +9,18 @@ class Hand:
     """Messages by their number in the stream, in order of arrival.
 
     Of some of them another node has the result, unconfirmed: these are *held* and take no credit;
-    the others are *at work*.
+    the others are *at work*. `at_work`: the number of those.
     """
 
-    __slots__ = ("_held", "_messages")
+    __slots__ = ("_held", "_messages", "at_work")
 
     def __init__(self) -> None:
+        self.at_work = 0
         self._messages: dict[int, LaneMessage] = {}
         self._held: set[int] = set()
 
     def __len__(self) -> int:
         return len(self._messages)
-
-    @property
-    def at_work(self) -> int:
-        """Messages that take credit."""
-        return len(self._messages) - len(self._held)
 
     def messages(self) -> list[LaneMessage]:
         return list(self._messages.values())
@@ -39,6 +35,7 @@ class Hand:
 
     def add(self, message: LaneMessage) -> None:
         self._messages[message.sequence] = message
+        self.at_work = len(self._messages) - len(self._held)
 
     def remove(self, message: LaneMessage) -> bool:
         """False where it was not in hand."""
@@ -47,15 +44,18 @@ class Hand:
             return False
         del self._messages[sequence]
         self._held.discard(sequence)
+        self.at_work = len(self._messages) - len(self._held)
         return True
 
     def hold(self, message: LaneMessage) -> None:
         """Another node has its result; it must be in hand."""
         self._held.add(message.sequence)
+        self.at_work = len(self._messages) - len(self._held)
 
     def unhold(self, message: LaneMessage) -> None:
         """It is at work again."""
         self._held.discard(message.sequence)
+        self.at_work = len(self._messages) - len(self._held)
 
     def untouched_since(self, ns: int) -> list[LaneMessage]:
         """Messages of which the server has heard nothing since `ns` (`LaneMessage.touched`)."""
@@ -64,3 +64,4 @@ class Hand:
     def clear(self) -> None:
         self._messages.clear()
         self._held.clear()
+        self.at_work = len(self._messages) - len(self._held)

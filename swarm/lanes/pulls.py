@@ -17,11 +17,11 @@ class Pulls:
 
     subject: where the server takes pulls. inbox: where it sends messages, and the ends of pulls,
     to. priority: 0 is served first. `ack_and_next`
-    settles a message and asks for one more in the same publish. `len()` is the number of messages
-    asked for and not come. Times are seconds of any monotonic clock.
+    settles a message and asks for one more in the same publish. `standing`: when each message
+    was asked for that has not come. Times are seconds of any monotonic clock.
     """
 
-    __slots__ = ("_asked", "_fields", "_looked", "_one", "ack_and_next", "inbox", "subject")
+    __slots__ = ("_fields", "_looked", "_one", "ack_and_next", "inbox", "standing", "subject")
 
     def __init__(self, subject: str, inbox: str, priority: int) -> None:
         self.subject = subject
@@ -29,11 +29,8 @@ class Pulls:
         self._fields = {"expires": int(EXPIRES * 1e9), "group": GROUP, "priority": priority}
         self._one = self._encode(1)
         self.ack_and_next = ACK_AND_NEXT + b" " + self._one
-        self._asked: deque[float] = deque()  # when each message was asked for
+        self.standing: deque[float] = deque()  # when each message was asked for
         self._looked = 0.0  # the time of the last `forget_lost`
-
-    def __len__(self) -> int:
-        return len(self._asked)
 
     def body(self, count: int) -> bytes:
         """A pull for `count` messages, as the server reads it."""
@@ -41,17 +38,17 @@ class Pulls:
 
     def asked(self, count: int, now: float) -> None:
         """`count` messages were asked for."""
-        self._asked.extend([now] * count)
+        self.standing.extend([now] * count)
 
     def answered(self) -> None:
         """A message came. The server may send one that nobody has asked for."""
-        if self._asked:
-            self._asked.popleft()
+        if self.standing:
+            self.standing.popleft()
 
     def ended(self, count: int) -> None:
         """The oldest pulls have ended: `count` of their messages will not come."""
-        for _ in range(min(count, len(self._asked))):
-            self._asked.popleft()
+        for _ in range(min(count, len(self.standing))):
+            self.standing.popleft()
 
     def forget_lost(self, now: float) -> None:
         """Forget messages that were asked for so long ago that their pull must have been lost.
@@ -60,12 +57,12 @@ class Pulls:
         socket that nobody has read.
         """
         lost, self._looked = self._looked - EXPIRES - GRACE, now
-        while self._asked and self._asked[0] < lost:
-            self._asked.popleft()
+        while self.standing and self.standing[0] < lost:
+            self.standing.popleft()
 
     def clear(self) -> None:
         """None stands at the server any more."""
-        self._asked.clear()
+        self.standing.clear()
 
     def _encode(self, count: int) -> bytes:
         return json.dumps({"batch": count, **self._fields}).encode()
