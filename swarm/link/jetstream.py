@@ -6,13 +6,11 @@ for three calls. Every call has a timeout and a typed error.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable
 from typing import Any
 
-from swarm.errors import ApiError, DecodeError, NoResponders, NotConnected, Unavailable
+from swarm.errors import ApiError, DecodeError, NoResponders, Unavailable
 from swarm.link import Link
 from swarm.subjects import api
 
@@ -184,23 +182,3 @@ async def kv_keys(link: Link, bucket: str, prefix: str) -> list[str]:
         raise
     start = len(f"$KV.{bucket}.")
     return sorted(subject[start:] for subject in (doc.get("state", {}).get("subjects") or {}))
-
-
-async def until_available(
-    attempt: Callable[[], Awaitable[Any]], on_wait: Callable[[str], None], delay: float = 0.1
-) -> Any:
-    """Repeat `attempt` while the server is away; `on_wait(reason)` before each pause.
-
-    For start and re-provisioning, where waiting is right. Ends by cancellation.
-    """
-    while True:
-        try:
-            return await attempt()
-        except (Unavailable, NotConnected) as error:
-            on_wait(str(error))
-        except ApiError as error:
-            if error.code != 503:
-                raise
-            on_wait(str(error))
-        await asyncio.sleep(delay)
-        delay = min(delay * 1.5, 1.0)

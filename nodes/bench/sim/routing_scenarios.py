@@ -49,11 +49,6 @@ class Scenario:
             speed *= 1 - 0.9 * min(1.0, max(0.0, (now - start) / (end - start)))
         return speed
 
-    @property
-    def span_s(self) -> float:
-        """Seconds from start to the last arrival."""
-        return self.jobs[-1].at
-
 
 def _noise(rng: Random) -> float:
     """What varies between runs of the same model: lognormal, mean 1, coefficient 0.2."""

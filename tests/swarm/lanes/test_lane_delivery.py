@@ -268,12 +268,11 @@ async def test_the_next_in_line_takes_over_the_queue_when_the_primary_is_gone(
     await bench.links.crash(primary.link)
     while await sender.parked() > 4:  # noqa: ASYNC110 - until the server has seen the end
         await asyncio.sleep(0.002)
-    started = time.monotonic()
     sender.send("after")
     await eventually(lambda: len(backup) == 1)
-    # Its connection is gone and its parked pulls with it: nobody waits for an ack_wait.
-    assert time.monotonic() - started < bench.options.ack_wait
     assert bodies(backup) == [b"after"]
+    # Its connection is gone and its parked pulls with it: nobody waits for an ack_wait, after which
+    # the message would be delivered for the second time.
     assert backup[0].times_delivered == 1
 
 
