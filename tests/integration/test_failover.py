@@ -120,7 +120,7 @@ async def test_a_hung_shard_costs_no_request(digits_mesh: LocalMesh) -> None:
 async def test_a_hung_shard_costs_fast_mode_no_request(digits_mesh: LocalMesh, role: str) -> None:
     """Its subscription stays, in the queue group too; nothing is stored but with the requester."""
     victim = next(n for n in digits_mesh.supervisor.nodes if n.role == role)
-    load = Load(digits_mesh.mesh, rate=50, budget=10.0, delivery="core")
+    load = Load(digits_mesh.mesh, rate=50, budget=10.0, delivery="fast")
     await hung_under(load, 200, victim)
     assert load.slowest < 2.0
     await digits_mesh.ready(READY)

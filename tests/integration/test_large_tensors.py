@@ -64,7 +64,7 @@ async def test_a_mesh_without_shared_memory_keeps_large_cuts_on_the_wire() -> No
         await add_model(local, split_chain(1 << 20), "shard-1", "shard-2", "shard-3")
         await ask(local)
         assert segments(name) == []
-        assert local.mesh.claims.lent == 0
+        assert local.mesh.lender.lent == 0
         assert {status["host_id"] for status in local.statuses.values()} == {""}
 
 
@@ -84,17 +84,17 @@ async def test_one_node_without_shared_memory_is_served_by_the_wire() -> None:
 
 
 @pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
-async def test_what_came_too_late_keeps_no_shared_memory() -> None:
+async def test_requests_that_came_too_late_keep_no_shared_memory() -> None:
     """More is lent than there is room for, sooner than memory that nobody gives back is freed."""
     async with local_mesh() as local:
         await add_model(local, split_chain(1 << 20), "shard-1", "shard-2", "shard-3")
         async with asyncio.timeout(10):
-            while not local.mesh.claims.lent:  # the client has to learn who is on this host
+            while not local.mesh.lender.lent:  # the client has to learn who is on this host
                 await ask(local, 1)
         feed = np.zeros((1, (1 << 20) // 4), np.float32)
-        before, late = local.mesh.claims.lent, 0
+        before, late = local.mesh.lender.lent, 0
         async with asyncio.timeout(MAX_AGE - 10.0):
-            while local.mesh.claims.lent - before < 2 * CAPACITY / feed.nbytes:
+            while local.mesh.lender.lent - before < 2 * CAPACITY / feed.nbytes:
                 try:
                     await local.mesh.infer("chain", {"features": feed}, 0.0005)
                 except DeadlineExceeded:  # some may be answered in so short a time
@@ -124,7 +124,7 @@ async def test_a_node_whose_cut_does_not_fit_names_max_payload_and_what_to_set(
             assert "Traceback" not in node.stderr
 
 
-async def test_what_a_node_says_to_set_is_enough() -> None:
+async def test_the_setting_that_a_node_names_is_enough() -> None:
     """A cut of 2 MiB, on a server with the setting that the error names."""
     result = split_chain(2 << 20)
     async with local_mesh(max_payload=(2 << 20) + 64 * 1024) as local:

@@ -56,13 +56,13 @@ async def ask(local: LocalMesh, number: int, **options: Any) -> swarm.Result:
 
 def rest(local: LocalMesh) -> None:
     """Let the client be as after 5 s without a request."""
-    local.mesh.hosts.rest()
+    local.mesh.statuses.rest()
     local.mesh.placement.forget()
 
 
 def remembered(local: LocalMesh) -> set[str]:
     """The inboxes of the nodes that the client knows of."""
-    serving = local.mesh.hosts.serving
+    serving = local.mesh.statuses.serving
     return {peer.inbox for stage in (1, 2, 3) for peer in serving("digits", "1", stage)}
 
 
@@ -72,7 +72,7 @@ async def known_near(local: LocalMesh) -> None:
         while True:
             await ask(local, 0)
             handed = await counters(local, "handed_over")
-            if local.mesh.direct.sent and handed["shard-1"] and handed["shard-2"]:
+            if local.mesh.socket.sent and handed["shard-1"] and handed["shard-2"]:
                 return
 
 
@@ -84,13 +84,13 @@ async def stored(local: LocalMesh, model: str = "digits") -> int:
 
 
 @pytest.mark.parametrize("together", [1, 40], ids=["one at a time", "forty at a time"])
-async def test_what_goes_from_hand_to_hand_is_not_stored(together: int) -> None:
+async def test_messages_that_are_handed_over_are_not_stored(together: int) -> None:
     """From the requester to the first stage, and from stage to stage."""
     async with local_mesh() as local:
         await add_model(local, split_digits(), *ROLES)
         await known_near(local)
         for _ in range(5):  # a machine that stands still for a moment makes them store for a second
-            before, direct = await stored(local), local.mesh.direct.received
+            before, direct = await stored(local), local.mesh.socket.received
             taken, handed = await counters(local, "taken"), await counters(local, "handed_over")
             for first in range(0, 120, together):
                 asked = range(first % 50, first % 50 + together)
@@ -100,7 +100,7 @@ async def test_what_goes_from_hand_to_hand_is_not_stored(together: int) -> None:
             taken_now = await counters(local, "taken")
             handed_now = await counters(local, "handed_over")
             least = min(taken_now[role] - taken[role] for role in ROLES)
-            if sent < 60 and least > 60 and local.mesh.direct.received - direct > 60:
+            if sent < 60 and least > 60 and local.mesh.socket.received - direct > 60:
                 break
             await asyncio.sleep(1.0)
         else:
@@ -112,7 +112,7 @@ async def test_what_goes_from_hand_to_hand_is_not_stored(together: int) -> None:
         assert local.mesh.link.callback_errors == 0
 
 
-async def test_what_lanes_had_first_does_not_keep_there_what_follows() -> None:
+async def test_messages_in_the_lanes_do_not_keep_the_later_ones_there() -> None:
     """A new client knows no node at first; its runs take 10 ms, eight at a time."""
     model = chain(3, 1 << 20, work=90)
     split_chain = split(model, name="chain", cuts=chain_cuts(3), bandwidth=LOOPBACK)
@@ -146,9 +146,9 @@ async def test_a_client_that_has_rested_remembers_where_nodes_are() -> None:
         await known_near(local)
         for _ in range(5):  # one that stands still for 10 ms stores all the same
             rest(local)
-            before, sent = await stored(local), local.mesh.direct.sent
+            before, sent = await stored(local), local.mesh.socket.sent
             await ask(local, 1)
-            if await stored(local) == before and local.mesh.direct.sent > sent:
+            if await stored(local) == before and local.mesh.socket.sent > sent:
                 break
             await asyncio.sleep(1.0)
         else:
@@ -177,7 +177,7 @@ async def test_a_mesh_without_shared_memory_sends_nothing_directly() -> None:
         for number in range(30):
             await ask(local, number)
         assert await counters(local, "taken") == dict.fromkeys(ROLES, 0)
-        assert (local.mesh.direct.sent, local.mesh.direct.received) == (0, 0)
+        assert (local.mesh.socket.sent, local.mesh.socket.received) == (0, 0)
         assert {status["inbox"] for status in local.statuses.values()} == {""}
 
 
@@ -191,7 +191,7 @@ async def test_in_fast_mode_the_stages_of_one_host_need_no_server_between_them()
         )
         await local.mesh.link.flush()
         for number in range(30):
-            await ask(local, number, delivery="core")
+            await ask(local, number, delivery="fast")
         await local.mesh.link.flush()
         assert seen == []
 

@@ -50,7 +50,7 @@ class Scene:
         self.loaded = loaded
         self.status = status
         self.asks: list[Ask] = []
-        self.requester = self
+        self.requester = self.catalog = self
         self.lookups: list[tuple[str, str]] = []
         self.answerer = InferAnswerer(self, "n1", self._lookup, 1.0)  # type: ignore[arg-type]
 

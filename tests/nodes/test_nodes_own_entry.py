@@ -48,7 +48,7 @@ class Node:
         link = Link(LinkOptions(servers=("nats://127.0.0.1:1",)))
         self.members = Membership(link, Subjects("test"), "node", lambda event: None)
         self.entry = OwnEntry(
-            SimpleNamespace(claims=SimpleNamespace(host=""), inbox=""),  # type: ignore[arg-type]
+            SimpleNamespace(lender=SimpleNamespace(host=""), inbox=""),  # type: ignore[arg-type]
             NodeConfig(role, "m"),
             self.members,
             lambda: self.servings,

@@ -168,7 +168,7 @@ async def test_fast_mode_answers_as_the_durable_does_and_survives_a_kill() -> No
         primaries = {n for n, s in local.statuses.items() if s["role"] in ("shard-1", "shard-2")}
 
         async def fast(number: int) -> swarm.Result:
-            return await ask(mesh, number, delivery="core")
+            return await ask(mesh, number, delivery="fast")
 
         # Where primaries serve, the fallback keeps out of fast mode.
         deadline = time.monotonic() + 30.0

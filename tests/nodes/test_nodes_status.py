@@ -58,7 +58,7 @@ class Scene:
         self.started = time.monotonic()
         self.status = StatusPublisher(
             SimpleNamespace(  # type: ignore[arg-type]
-                link=self.link, subjects=Subjects(), claims=SimpleNamespace(host=""), inbox=""
+                link=self.link, subjects=Subjects(), lender=SimpleNamespace(host=""), inbox=""
             ),
             NodeConfig("shard-1", "digits@7"),
             "n0",

@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 
 from nodes.life.config import NodeConfig
-from nodes.life.serving import Serving
 from nodes.life.takeover import Takeover
 from swarm.fleet.advertised import serves_entries
 from swarm.gossip import Event, PeerView
 from swarm.model import ModelInfo, Spec, Stage
 from swarm.routing.rendezvous import rendezvous
+from swarm.transport.source import StageSource
 
 SPEC = (Spec("x", "FP32", (-1, 4)),)
 INFO = ModelInfo("m", "1", SPEC, SPEC, (Stage(1, SPEC, SPEC, 1.0),))
 
 
-class FakeFresh:
+class FakeQueue:
     """Fast mode's queue, open or closed."""
 
     def __init__(self) -> None:
@@ -35,23 +35,21 @@ class FakeFresh:
         self.closed.set()
 
 
-class FakeServing:
+class FakeSource:
     """Opens lanes; each is found empty at once, and closed."""
 
     def __init__(self) -> None:
-        self.info = INFO
-        self.servers = [SimpleNamespace(stage=1, info=INFO, lanes=[])]
-        self.fresh = {1: FakeFresh()}
-        self.lanes: set[str] = set()
+        self.fast = FakeQueue()
+        self.lanes: dict[str, None] = {}
         self.opened: list[str] = []
 
-    def open_lane(self, server: Any, name: str) -> None:
+    def open_lane(self, name: str) -> None:
         if name not in self.lanes:
-            self.lanes.add(name)
+            self.lanes[name] = None
             self.opened.append(name)
 
     async def close_idle_lanes(self, own: str) -> None:
-        self.lanes &= {own}
+        self.lanes = {name: None for name in self.lanes if name == own}
 
 
 class Scene:
@@ -62,7 +60,9 @@ class Scene:
         self.placements_forgotten = 0
         self.peers: dict[str, PeerView] = {}
         self.told: list[str] = []
-        self.serving = FakeServing()
+        self.source = FakeSource()
+        server = SimpleNamespace(stage=1, info=INFO, source=self.source)
+        self.serving = SimpleNamespace(info=INFO, servers=[server])
         self.own_lanes = True
         config = NodeConfig(role, "m@1")
         self.add(node, config.priority)
@@ -91,14 +91,14 @@ class Scene:
 
     async def tend(self, times: int = 1) -> list[str]:
         """The lanes of others that were opened meanwhile."""
-        before = len(self.serving.opened)
+        before = len(self.source.opened)
         for _ in range(times):
             await self.takeover.tend_lanes()
-        return [name for name in self.serving.opened[before:] if name != self.node]
+        return [name for name in self.source.opened[before:] if name != self.node]
 
 
 def test_the_fake_opens_lanes_as_the_real_one_does() -> None:
-    assert {"open_lane", "close_idle_lanes"} <= set(dir(Serving))
+    assert {"open_lane", "close_idle_lanes"} <= set(dir(StageSource))
 
 
 async def test_the_lane_of_a_dead_node_is_drained_by_exactly_one_survivor() -> None:
@@ -148,7 +148,7 @@ async def test_with_no_primary_left_the_fallback_drains_the_lanes() -> None:
     scene.add("primary", draining=True)
     scene.peers.pop("primary")
     assert await scene.tend() == ["dead"]
-    assert "helper" not in scene.serving.opened  # it has no lane of its own
+    assert "helper" not in scene.source.opened  # it has no lane of its own
 
 
 async def test_under_the_pull_policy_no_lanes_are_opened() -> None:
@@ -156,27 +156,27 @@ async def test_under_the_pull_policy_no_lanes_are_opened() -> None:
     scene.own_lanes = False
     scene.add("dead", state="dead")
     await scene.tend()
-    assert scene.serving.opened == []
+    assert scene.source.opened == []
 
 
 async def test_a_fallback_covers_fast_mode_as_soon_as_the_last_primary_died() -> None:
     """At the news, not at the next look, which is a minute away here."""
     scene = Scene("fallback", "helper")
     scene.add("primary")
-    fresh = scene.serving.fresh[1]
+    fast = scene.source.fast
     in_a_minute = asyncio.get_running_loop().time() + 60
     reacting = asyncio.create_task(scene.takeover.react_until(in_a_minute))
     scene.takeover.on_event(Event("joined", "primary"))
     await asyncio.sleep(0)
-    assert not fresh.opened.is_set()
+    assert not fast.opened.is_set()
     async with asyncio.timeout(10):
         scene.add("primary", state="dead")
         scene.takeover.on_event(Event("died", "primary"))
-        await fresh.opened.wait()
+        await fast.opened.wait()
         assert scene.told.count("took-over") == 1
         scene.add("another")
         scene.takeover.on_event(Event("joined", "another"))
-        await fresh.closed.wait()
+        await fast.closed.wait()
     assert scene.told.count("gave-back") == 1
     reacting.cancel()
 

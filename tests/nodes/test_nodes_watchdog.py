@@ -23,11 +23,6 @@ from swarm.errors import Unavailable
 LIMIT = 20.0  # seconds; only a hang gets there
 
 
-class FakeWorker:
-    def __init__(self) -> None:
-        self.busy_since = 0.0
-
-
 class FakeWindow:
     p99 = 0.0
 
@@ -40,7 +35,7 @@ class FakeServer:
 
     def __init__(self, stage: int = 1) -> None:
         self.stage = stage
-        self.worker: FakeWorker | None = FakeWorker()
+        self.running_since = 0.0
         self.queued = 0
         self.right = True
         self.tests = 0
@@ -58,12 +53,11 @@ class FakeServer:
         self.acts.append("suspend")
 
     def resume(self) -> None:
-        self.worker = FakeWorker()
+        self.running_since = 0.0
         self.acts.append("resume")
 
     def hang(self, seconds: float = 5.0) -> None:
-        assert self.worker is not None
-        self.worker.busy_since = time.monotonic() - seconds
+        self.running_since = time.monotonic() - seconds
 
 
 class Scene:

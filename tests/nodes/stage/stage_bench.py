@@ -172,6 +172,7 @@ class FakeSocket(HostSocket):
         super().__init__(link)
         self.link = link
         self.full = False
+        self.lives = False  # it answers the question whether it lives
         self.handed: list[tuple[str, Features, str]] = []  # inbox, message, reply
         self.told: list[tuple[str, bytes]] = []  # answers too
         self.asked: list[tuple[str, str]] = []  # inbox, reply: whether it lives
@@ -187,6 +188,8 @@ class FakeSocket(HostSocket):
     def send(self, inbox: str, subject: str, parts: Any, reply: str = "") -> bool:
         if subject == LIVING:
             self.asked.append((inbox, reply))
+            if self.lives:
+                asyncio.get_running_loop().call_soon(self.say, reply, b"")
             return True
         if not self.full:
             self.handed.append((inbox, decode_features(b"".join(parts)), reply))

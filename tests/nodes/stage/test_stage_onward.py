@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import weakref
 from collections.abc import Awaitable, Callable
 
 import numpy as np
@@ -359,6 +360,51 @@ async def test_a_full_lane_is_tried_again_with_a_result_that_was_handed_over_in_
     assert (len(b.publisher.stored), b.counters.blocked) == (1, 1)
 
 
+async def test_a_late_result_that_finds_no_room_is_done_when_its_process_says_so(
+    first: MakeBench,
+) -> None:
+    b = await first()
+    b.publisher.refusals = [ResourceExhausted("full")] * 1000
+    copy = b.send()
+    await until(lambda: b.publisher.tries > 2)
+    b.socket.say(b.socket.handed[0][2], DONE)
+    assert (copy.ended, b.counters.handed_over) == ("ack", 1)
+    assert (b.publisher.stored, b.answers()) == ([], {})
+
+
+async def test_a_word_for_a_result_that_was_given_up_changes_nothing(first: MakeBench) -> None:
+    b = await first()
+    b.publisher.refusals = [ResourceExhausted("full")] * 1000
+    assert await b.all_ended(b.send(budget=0.1)) == ["ack"]
+    b.socket.say(b.socket.handed[0][2], DONE)
+    assert b.answers()["r1"].status is Status.RESOURCE_EXHAUSTED
+    assert (b.counters.served, b.counters.handed_over) == (0, 0)
+
+
+async def test_a_result_that_waits_for_room_takes_its_lanes_credit_again(first: MakeBench) -> None:
+    """So that a full lane holds up the stages before it."""
+    b = await first(credit=1)
+    b.send()
+    b.publisher.refusals = [ResourceExhausted("full")] * 1000
+    b.socket.say(b.socket.handed[0][2], REFUSED)
+    await until(lambda: b.counters.blocked)
+    b.publisher.refusals = []
+    other = b.send(tensors={"y": np.zeros(3, np.float32)})  # is answered at once
+    assert (other.reply, b"+ACK") in b.link.sent, "and asks for no other"
+
+
+async def test_messages_that_went_to_the_lane_are_waited_for_too(first: MakeBench) -> None:
+    b = await first(info=long_runs(0.020), credit=64)
+    b.socket.lives = True
+    for _ in range(6):
+        b.send(attempt=2)
+    assert (len(b.publisher.stored), b.socket.handed) == (6, [])
+    sent_at = time.monotonic()
+    b.send()
+    await until(lambda: len(b.publisher.stored) == 7)
+    assert time.monotonic() - sent_at > 7 * 2 * 0.020
+
+
 async def test_a_stage_that_ends_stores_all_that_it_has_handed_over(first: MakeBench) -> None:
     b = await first()
     copies = [b.send() for _ in range(3)]
@@ -379,6 +425,30 @@ async def test_memory_that_was_lent_comes_back_with_the_word(first: MakeBench) -
     assert b.lent == 1
     b.socket.say(b.socket.handed[0][2], DONE)
     assert b.lent == 0
+
+
+@on_a_host
+async def test_a_result_that_lies_in_shared_memory_does_not_lie_in_memory_twice(
+    first: MakeBench,
+) -> None:
+    b = await first()
+    arrays: list[weakref.ref[np.ndarray]] = []
+
+    def compute(array: np.ndarray) -> np.ndarray:
+        result = array + 1
+        arrays.append(weakref.ref(result))
+        return result
+
+    b.model.compute = compute
+    copy = b.send(tensors=LARGE)
+    [array] = arrays
+    assert array() is None, "while the word is awaited"
+    b.socket.say(b.socket.handed[0][2], REFUSED)
+    assert await b.all_ended(copy) == ["ack"]
+    [(_, features)] = b.publisher.stored
+    assert features.tensors["x"].nbytes == LARGE["x"].nbytes
+    b.lender.open(features.tensors)
+    assert (features.tensors["x"] == 1.0).all()
 
 
 @on_a_host

@@ -147,6 +147,19 @@ async def test_a_suspended_stage_gives_back_messages_that_still_arrive(
     assert await b.all_ended(b.send()) == ["ack"]
 
 
+async def test_a_lane_that_is_opened_while_the_stage_is_suspended_asks_once(
+    bench: MakeBench,
+) -> None:
+    b = await bench()
+    b.server.suspend()
+    b.server.source.open_lane("n1")
+    await until(lambda: "stage2=n1" in b.link.inboxes)
+    asked = len(b.link.pulls["stage2=n1"])
+    late = [b.send(lane="n1") for _ in range(3)]
+    assert set(await b.all_ended(*late)) == {"nak"}
+    assert len(b.link.pulls["stage2=n1"]) == asked
+
+
 async def test_a_hung_run_is_abandoned_and_its_message_given_back(bench: MakeBench) -> None:
     b = await bench(gated())
     hung, queued = b.send(), b.send()

@@ -131,10 +131,13 @@ class Sent:
         self.sending: Sending | None = None
         self.events: list[Event] = []
         self.answers: list[Result] = []
+        self.defect: type[Event] | None = None  # the event on which its sender fails
         self._new: asyncio.Queue[Event] = asyncio.Queue()
         self._answer: asyncio.Queue[Result] = asyncio.Queue()
 
     def on(self, event: Event) -> None:
+        if self.defect is not None and isinstance(event, self.defect):
+            raise ValueError("a defect")
         self.events.append(event)
         self._new.put_nowait(event)
 
@@ -217,9 +220,10 @@ class Rig:
         rows: int = 1,
         budget: float = LIMIT,
         tensors: dict[str, Any] | None = None,
+        before: Callable[[Sent], None] | None = None,
         **more: Any,
     ) -> Sent:
-        """One parcel whose numbers are all `value`."""
+        """One parcel whose numbers are all `value`. before(sent): called before it is sent."""
         self.number += 1
         sent: list[Sent] = []
         reply = self.mesh.link.expect(lambda message: sent[0].heard(message))
@@ -236,6 +240,8 @@ class Rig:
         )
         expires = asyncio.get_running_loop().time() + budget
         sent.append(Sent(Parcel(features, expires, lane=ANY, fast=self.path.fast)))
+        if before is not None:
+            before(sent[0])
         sent[0].sending = self.sender.send(sent[0].parcel, sent[0].on)
         return sent[0]
 

@@ -653,6 +653,24 @@ async def test_a_sender_that_is_closed_stores_all_that_it_holds(rig: MakeRig, pa
 
 
 @handed_over
+async def test_a_defect_on_an_event_of_one_parcel_costs_the_others_nothing(
+    rig: MakeRig, path: Path
+) -> None:
+    r = await rig(path)
+    receiver = await r.receiver()
+
+    def fails(sent: Sent) -> None:
+        sent.defect = Safe
+
+    sent = [r.send(float(n), before=fails if n == 1 else None) for n in range(3)]
+    for _ in sent:
+        (await receiver.delivery()).done(True)
+    ends = [await each.final() for each in sent]
+    assert [type(end) for end in ends] == [Safe, Refused, Safe]
+    assert r.mesh.link.callback_errors == 1
+
+
+@handed_over
 async def test_a_parcel_that_another_node_has_by_now_is_not_stored(
     rig: MakeRig, path: Path
 ) -> None:
