@@ -65,14 +65,16 @@ class Host:
 
 
 class Lanes:
-    """In place of `Publisher`: keeps messages, or refuses them with `error`, at once or by a
-    PubAck, or raises `defect`."""
+    """In place of `Publisher`: keeps messages, or refuses them with `error`, `at_once` or by a
+    PubAck, or raises `defect`. slow: the PubAcks are left to the test, in `acks`."""
 
     def __init__(self) -> None:
         self.stored: list[Features] = []
         self.error: SwarmError | None = None
         self.at_once: SwarmError | None = None
         self.defect: Exception | None = None
+        self.slow = False
+        self.acks: list[Callable[[SwarmError | None, int], None]] = []
 
     def publish(self, subject: str, parts: Any, message_id: str, on_stored: Any) -> None:
         if (error := self.at_once or self.defect) is not None:
@@ -81,7 +83,10 @@ class Lanes:
         lane = SUBJECTS.features(features.model, features.version, 1, "any")
         assert (message_id, subject) == (features.message_id, lane)
         self.stored.append(features)
-        on_stored(self.error, len(self.stored))
+        if self.slow:
+            self.acks.append(on_stored)
+        else:
+            on_stored(self.error, len(self.stored))
 
 
 class NothingLarge:

@@ -315,6 +315,33 @@ async def test_a_second_copy_that_finds_a_full_lane_leaves_the_first_to_its_answ
     assert (result.status, result.attempt) == (Status.OK, 1)
 
 
+async def test_no_two_attempts_have_one_message_id_though_a_second_copy_is_refused_late(
+    shop: Callable[[], Shop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lane would take the later one for a copy of the earlier one, and drop it."""
+    monkeypatch.setattr(requester, "Hedger", partial(Hedger, fraction=1.0))
+    monkeypatch.setattr(policy, "LEAST_PATIENCE", LONG)
+    s = shop()
+    for _ in range(30):  # how long it usually takes
+        asked = await s.ask(hedge=0.5)
+        s.answer()
+        await asked
+    s.lanes.stored.clear()
+    s.lanes.slow = True
+    asked = await s.ask(hedge=0.5)
+    await s.stored()
+    s.wire.reconnect()  # asks again
+    await s.stored(2)
+    hedge, again = s.lanes.acks
+    again(None, 1)
+    hedge(ResourceExhausted("full"), 0)
+    s.answer_to(s.lanes.stored[1], Status.UNAVAILABLE)
+    *_, last = await s.stored(3)
+    assert [features.attempt for features in s.lanes.stored] == [2, 3, 4]
+    s.answer_to(last)
+    assert (await asked).status is Status.OK
+
+
 async def test_a_failure_of_a_request_that_was_handed_over_is_asked_again_by_the_lane(
     shop: Callable[[], Shop],
 ) -> None:
