@@ -84,7 +84,7 @@ class Mesh:
             self.lender,
             self.socket,
             self.placement,
-            self._on_large,
+            self.statuses.wanted if known_peers is None else None,
         )
         self.requester = Requester(self.routes, picker)
         self._tasks: list[asyncio.Task[None]] = []
@@ -112,11 +112,6 @@ class Mesh:
         if self._known_peers is not None:
             return self._known_peers(info, stage)
         return self.statuses.serving(info.model, info.version, stage)
-
-    def _on_large(self) -> None:
-        """Large tensors are worth the cost of knowing where nodes are."""
-        if self._known_peers is None:
-            self.statuses.wanted()
 
     @property
     def inbox(self) -> str:

@@ -25,9 +25,9 @@ FORGET_AFTER = 3.0  # seconds without a status of a node, which publishes one a 
 MESSAGES_PER_SECOND = 8.0
 IDLE_AFTER = 5.0  # seconds without a reason to listen, after which listening ends
 # Seconds for which a node is remembered while nobody listens. It may have ended by then, at no
-# great cost: the first message to it is refused by its socket and goes to the lane, and a process
-# that cannot read shared memory fetches the tensors. (Measured: a lone message of 4 MiB every 8 s
-# takes 8 ms with this memory and 14 ms without.)
+# great cost: the first message to it is refused by its socket and goes to the lane, and a node that
+# cannot read shared memory says so. (Measured: a lone message of 4 MiB every 8 s takes 8 ms with
+# this memory and 14 ms without.)
 REMEMBER_FOR = 60.0
 
 

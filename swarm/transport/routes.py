@@ -15,8 +15,8 @@ from swarm.subjects import Subjects
 class Routes:
     """What all senders and sources of one process share.
 
-    placement: which nodes of a stage are on this host. on_large(): a message with large tensors is
-    about to be sent."""
+    placement: which nodes of a stage are on this host. on_large(), if any: a message with large
+    tensors is about to be sent."""
 
     __slots__ = ("lender", "link", "on_large", "placement", "publisher", "socket", "subjects")
 
@@ -28,7 +28,7 @@ class Routes:
         lender: Lender,
         socket: HostSocket,
         placement: Placement,
-        on_large: Callable[[], None],
+        on_large: Callable[[], None] | None = None,
     ) -> None:
         self.link = link
         self.subjects = subjects

@@ -118,7 +118,8 @@ class StageSender:
             # A later attempt carries its bytes, by the server: it needs nobody's memory to live.
             nearby = self._look_around()
             if parcel.large:
-                routes.on_large()
+                if routes.on_large is not None:
+                    routes.on_large()
                 if nearby.shared:
                     try:
                         parcel.lend(routes.lender)

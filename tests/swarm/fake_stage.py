@@ -21,7 +21,7 @@ from swarm.requests.request import FAST, Ask
 from swarm.requests.requester import Requester
 from swarm.subjects import Subjects
 from swarm.transport.fast import PRIMARIES, FastMessage, FastQueue
-from swarm.transport.stage_sender import Routes
+from swarm.transport.routes import Routes
 from swarm.wire.hops import Hop
 from swarm.wire.messages import Features, Result, failure
 

@@ -4,6 +4,6 @@ They are acknowledgement verbs of JetStream, so that a capture of either reads a
 """
 
 DONE = b"+ACK"  # all is done: the requester has its answer
-PASSED_ON = b"+WPI"  # a later lane, or a later stage's node, has the work that came of it
+PASSED_ON = b"+WPI"  # a later lane has the work that came of it
 REFUSED = b"-NAK"  # not taken, or given up: the sender has it again
 WORDS = (DONE, PASSED_ON, REFUSED)

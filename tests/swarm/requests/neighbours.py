@@ -22,7 +22,7 @@ from swarm.model import ModelInfo
 from swarm.priorities import PRIMARY
 from swarm.requests.request import Ask
 from swarm.requests.requester import Requester
-from swarm.transport.stage_sender import Routes
+from swarm.transport.routes import Routes
 from swarm.wire.hops import Hop
 from swarm.wire.messages import Features, Result
 from swarm.wire.tensors import Part

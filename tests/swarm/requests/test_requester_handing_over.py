@@ -15,7 +15,7 @@ from neighbours import FIRST, LONG, Shop
 
 from swarm.errors import NotConnected, ResourceExhausted, Status, Unavailable
 from swarm.flow.hedge import Hedger
-from swarm.requests import requester
+from swarm.requests import attempts, requester
 from swarm.requests.request import FAST, Ask
 from swarm.requests.requester import MOST_ALONE
 from swarm.transport.handover import policy
@@ -253,6 +253,31 @@ async def test_a_first_attempt_is_not_stored_behind_the_second(shop: Callable[[]
     assert len(s.lanes.stored) == 1
     s.answer()
     assert (await asked).status is Status.OK
+
+
+@pytest.mark.parametrize("early", [0.0, 0.0005, 0.001, 0.002])
+async def test_an_answer_that_comes_as_the_patience_ends_is_not_lost(
+    shop: Callable[[], Shop], monkeypatch: pytest.MonkeyPatch, early: float
+) -> None:
+    """The loop was busy: both are due in the same turn."""
+    monkeypatch.setattr(attempts, "MISSING_AFTER_SHARE", 0.0)
+    monkeypatch.setattr(attempts, "MISSING_AFTER_LEAST", 0.02)
+    s = shop()
+    s.host.full = True  # by the lane
+    asked = await s.ask()
+    [features] = s.lanes.stored
+    came = 0.0
+
+    def come() -> None:
+        nonlocal came
+        came = time.monotonic()
+        s.answer_to(features)
+        time.sleep(0.005)  # a long turn
+
+    asyncio.get_running_loop().call_later(0.02 - early, come)
+    result = await asked
+    assert (result.status, result.attempt) == (Status.OK, 1)
+    assert time.monotonic() - came < 0.02, "not after another patience"
 
 
 async def test_a_failure_of_the_first_attempt_does_not_end_the_second(

@@ -41,7 +41,7 @@ from swarm.requests import requester
 from swarm.requests.request import DURABLE, FAST, Ask, Picker
 from swarm.requests.requester import Requester
 from swarm.shm import MIN_BYTES, sweep, unavailable
-from swarm.transport.stage_sender import Routes
+from swarm.transport.routes import Routes
 from swarm.wire.messages import Features, Result, result_parts
 from swarm.wire.tensors import Claimed, Part
 
