@@ -205,6 +205,9 @@ class StageServer:
                 self.stats.counters.handed_over += 1
                 self._finish(job, passed_on)
             case Stored():
+                # One that waited for room may still be with a late process, whose word would free
+                # the memory that the lane's copy is read from.
+                _drop(job)
                 self._finish(job, passed_on=True)
             case Left():
                 self._link.push()
@@ -239,14 +242,14 @@ class StageServer:
                 self._loop.call_later(pause, self._try_again, job, parcel)
                 return
             error = ResourceExhausted(f"the lane of stage {self.stage + 1} is full")
-        if job.sending is not None:
-            job.sending.drop()
+        _drop(job)
         parcel.loan.take_back()
         self._give_up(job, error)
 
     def _try_again(self, job: Job, parcel: Parcel) -> None:
         self._blocked -= 1
         if job.delivery.settled or self._onward is None:
+            _drop(job)
             parcel.loan.take_back()
         else:
             self._onward.store(parcel, partial(self._event, job, parcel))
@@ -322,6 +325,12 @@ class StageServer:
     def close(self) -> None:
         """Let the present run end, then the thread."""
         self._compute.close()
+
+
+def _drop(job: Job) -> None:
+    """No word of the job's result is waited for any more."""
+    if job.sending is not None:
+        job.sending.drop()
 
 
 def _end(job: Job) -> None:

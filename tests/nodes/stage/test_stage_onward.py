@@ -358,6 +358,7 @@ async def test_a_full_lane_is_tried_again_with_a_result_that_was_handed_over_in_
     b.socket.say(b.socket.handed[0][2], REFUSED)
     assert await b.all_ended(copy) == ["ack"]
     assert (len(b.publisher.stored), b.counters.blocked) == (1, 1)
+    assert b.link.expected == set()
 
 
 async def test_a_late_result_that_finds_no_room_is_done_when_its_process_says_so(
@@ -370,6 +371,21 @@ async def test_a_late_result_that_finds_no_room_is_done_when_its_process_says_so
     b.socket.say(b.socket.handed[0][2], DONE)
     assert (copy.ended, b.counters.handed_over) == ("ack", 1)
     assert (b.publisher.stored, b.answers()) == ([], {})
+
+
+@on_a_host
+async def test_a_late_result_that_was_stored_when_there_was_room_ends_with_that(
+    first: MakeBench,
+) -> None:
+    """The lane's copy is read from the memory that was lent, whatever the late process says."""
+    b = await first()
+    b.publisher.refusals = [ResourceExhausted("full")] * 3
+    copy = b.send(tensors=LARGE)
+    assert await b.all_ended(copy) == ["ack"]
+    assert (len(b.publisher.stored), b.counters.served) == (1, 1)
+    assert b.link.expected == set(), "no word is waited for"
+    b.socket.say(b.socket.handed[0][2], DONE)
+    assert (b.lent, b.counters.served, b.counters.handed_over) == (1, 1, 0)
 
 
 async def test_a_word_for_a_result_that_was_given_up_changes_nothing(first: MakeBench) -> None:
@@ -503,7 +519,7 @@ async def test_memory_of_a_result_whose_message_is_another_nodes_by_now_is_free_
     if not lane_is_full:
         b.socket.say(b.socket.handed[0][2], REFUSED)
     await until(lambda: not b.lent)
-    assert b.publisher.stored == []
+    assert (b.publisher.stored, b.link.expected) == ([], set())
 
 
 # --- fast mode --------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ from swarm.transport.stage_sender import StageSender
 from swarm.wire.messages import Features, Result
 
 LIMIT = 10.0  # seconds; only a fault gets there
-AT_ONCE = 8  # datagrams that a socket of the kernel takes, and one or two more
+AT_ONCE = 8  # parcels; a socket of the kernel takes ten datagrams by default
 QUIET = 0.15  # seconds, longer than any patience for short runs: nothing more is to come
 SPEC = (Spec("x", "FP32", (-1, 4)),)
 INFO = ModelInfo("m", "1", SPEC, SPEC, (Stage(1, SPEC, SPEC, 0.01), Stage(2, SPEC, SPEC, 0.01)))
