@@ -39,6 +39,7 @@ log = logging.getLogger("swarm.stage")
 # pulls stand (1 s), a starved device gets it several times; and a deadly one usually ends with its
 # budget.
 DEADLY_DELIVERIES = 32
+HAND_ON_DELAY = 0.1  # seconds; pulls expire within ten of them
 IDLE_LANE = 3.0  # seconds for which a gone node's lane is empty before it is deleted
 
 Accept = Callable[[Delivery], None]
@@ -147,7 +148,10 @@ class StageSource:
         """Paused: pulls that were parked before still bring messages for a moment."""
         for lane in self.lanes.values():
             lane.pause()  # one that was opened since would pull it again at once
-        message.nak()
+        # Each parked pull gets the message once more, and the next in line gets it behind them. Before
+        # so many deliveries make it look deadly, the rest of the pulls is left to expire.
+        often = message.times_delivered >= DEADLY_DELIVERIES // 2
+        message.nak(HAND_ON_DELAY if often else 0.0)
 
     def _from_fast_queue(self, message: FastMessage) -> None:
         try:
