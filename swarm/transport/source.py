@@ -148,8 +148,8 @@ class StageSource:
         """Paused: pulls that were parked before still bring messages for a moment."""
         for lane in self.lanes.values():
             lane.pause()  # one that was opened since would pull it again at once
-        # Each parked pull gets the message once more, and the next in line gets it behind them. Before
-        # so many deliveries make it look deadly, the rest of the pulls is left to expire.
+        # Each parked pull gets the message once more, and the next in line gets it behind them.
+        # Before so many deliveries make it look deadly, the rest of the pulls is left to expire.
         often = message.times_delivered >= DEADLY_DELIVERIES // 2
         message.nak(HAND_ON_DELAY if often else 0.0)
 
