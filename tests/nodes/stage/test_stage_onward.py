@@ -160,13 +160,6 @@ async def test_a_result_that_the_next_process_refuses_is_stored_at_once(first: M
     b.publisher.release(None)
     assert copy.ended == "ack"
     assert (b.counters.served, b.counters.handed_over) == (1, 0)
-    other = b.send()
-    assert len(b.socket.handed) == 1, "a process that refused is left alone for a moment"
-    b.next_is_here("_INBOX.third", "n3")
-    b.send()
-    assert len(b.socket.handed) == 2, "another one is not"
-    b.publisher.release(None)
-    assert await b.all_ended(other) == ["ack"]
 
 
 async def test_a_result_of_which_nothing_is_heard_is_stored_with_the_budget_that_is_left(

@@ -85,24 +85,26 @@ def test_no_mixture_of_two_tensors_ever_passes_the_check(start: Start, reader: R
 
 
 def test_after_sigkill_of_the_sender_claims_stay_good_until_the_grace_is_over(
-    start: Start, reader: Reader, mesh: str, left: Left
+    start: Start, mesh: str, alone: str
 ) -> None:
-    sender = start()
+    sender = start(directory=alone)
+    reader = Reader(mesh, directory=alone)
     mapped = Claim.from_wire(bytes.fromhex(sender.ask("put", size=50_000, seed=1)))
     queued = Claim.from_wire(bytes.fromhex(sender.ask("put", size=50_000, seed=2)))
     view = reader.open(mapped)
     sender.kill()
     now = time.monotonic()
-    assert sweep(mesh, grace=30.0, now=now) == 0
-    assert sweep(mesh, grace=30.0, now=now + 29.0) == 0
+    assert sweep(mesh, grace=30.0, now=now, directory=alone) == 0
+    assert sweep(mesh, grace=30.0, now=now + 29.0, directory=alone) == 0
     assert hashlib.sha256(view).hexdigest() == digest(50_000, 1)
-    assert hashlib.sha256(Reader(mesh).open(queued)).hexdigest() == digest(50_000, 2)
-    assert sweep(mesh, grace=30.0, now=now + 30.0) == 1
-    assert left() == []
+    late = Reader(mesh, directory=alone)
+    assert hashlib.sha256(late.open(queued)).hexdigest() == digest(50_000, 2)
+    assert sweep(mesh, grace=30.0, now=now + 30.0, directory=alone) == 1
+    assert os.listdir(alone) == []
     assert hashlib.sha256(view).hexdigest() == digest(50_000, 1)
     assert reader.check(mapped)
     with pytest.raises(ShmGone):
-        Reader(mesh).open(mapped)
+        Reader(mesh, directory=alone).open(mapped)
 
 
 @pytest.mark.parametrize("stopped", [False, True])
