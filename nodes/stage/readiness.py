@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from swarm.transport.api import Room
 
 # Parcels in hand and messages in the lanes, and seconds of work that waits here or there, up to
@@ -17,35 +15,24 @@ MOST_OVERTAKEN = 0.002
 MOST_WAITING_FAST = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
-    """parcels: messages in hand that processes of this host handed over. in_lanes: messages that
-    wait in the stage's lanes. waiting: requests that wait here for a run. run: usual seconds of a
-    run."""
-
-    parcels: int
-    in_lanes: int
-    waiting: int
-    run: float
-
-
-def room_for_parcel(load: Load, closed: bool) -> Room:
+def room_for_parcel(*, parcels: int, in_lanes: int, waiting: int, run: float, closed: bool) -> Room:
     """For a message that a process of this host hands over. It may wait here, but not overtake the
-    messages of a lane, which are asked for first. closed: the stage is paused or ends, or counts
-    requests against quotas, which lanes do."""
-    if closed:
+    messages of a lane, which are asked for first.
+
+    parcels: messages in hand that processes of this host handed over. in_lanes: messages that wait
+    in the stage's lanes. waiting: requests that wait here for a run. run: usual seconds of a run.
+    closed: the stage is paused or ends, or counts requests against quotas, which lanes do.
+    """
+    if closed or parcels + in_lanes >= MOST_AT_HAND:
         return Room.NONE
-    waits = load.in_lanes
-    if load.parcels + waits >= MOST_AT_HAND:
+    if (waiting + in_lanes) * run > MOST_WORK_AT_HAND:
         return Room.NONE
-    if (load.waiting + waits) * load.run > MOST_WORK_AT_HAND:
-        return Room.NONE
-    return Room.BEHIND_LANES if waits * load.run > MOST_OVERTAKEN else Room.FREE
+    return Room.BEHIND_LANES if in_lanes * run > MOST_OVERTAKEN else Room.FREE
 
 
-def room_for_fast(load: Load) -> Room:
-    """For a message of the fast queue."""
-    return Room.NONE if load.waiting >= MOST_WAITING_FAST else Room.FREE
+def room_for_fast(waiting: int) -> Room:
+    """For a message of the fast queue. waiting: requests that wait here for a run."""
+    return Room.NONE if waiting >= MOST_WAITING_FAST else Room.FREE
 
 
 def is_worth_starting(left: float, usual: float) -> bool:

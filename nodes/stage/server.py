@@ -22,7 +22,7 @@ import numpy as np
 from nodes.stage.compute import Compute, StageModel, StageOptions
 from nodes.stage.counters import StageStats
 from nodes.stage.jobs import Job
-from nodes.stage.readiness import Load, room_for_fast, room_for_parcel
+from nodes.stage.readiness import room_for_fast, room_for_parcel
 from nodes.stage.selftest import SelfTest
 from swarm.errors import NotConnected, ResourceExhausted, Status, SwarmError, Unavailable
 from swarm.flow.bucket import Quotas
@@ -92,7 +92,7 @@ class StageServer:
         self._compute = Compute(stage, model, options, self.stats, self)
         self._onward: StageSender | None = None
         if stage < info.last:
-            self._onward = StageSender(routes, info, stage + 1, self._usual_run)
+            self._onward = StageSender(routes, info, stage + 1, self.stats.compute)
         self.source = StageSource(
             routes,
             info,
@@ -124,21 +124,19 @@ class StageServer:
         """Messages waiting in the stage's lanes, as last seen."""
         return self.source.waiting
 
-    def _usual_run(self) -> float:
-        return self.stats.compute.ewma
-
     # --- in -------------------------------------------------------------------------
 
     def _room(self, fast: bool) -> Room:
-        load = Load(
-            self.source.parcels,
-            self.source.waiting,
-            self._compute.waiting,
-            self.stats.compute.ewma,
-        )
+        waiting = self._compute.waiting
         if fast:
-            return room_for_fast(load)
-        return room_for_parcel(load, closed=self._stopping or self._quotas is not None)
+            return room_for_fast(waiting)
+        return room_for_parcel(
+            parcels=self.source.parcels,
+            in_lanes=self.source.waiting,
+            waiting=waiting,
+            run=self.stats.compute.ewma,
+            closed=self._stopping or self._quotas is not None,
+        )
 
     def _accept(self, delivery: Delivery) -> None:
         features = delivery.features

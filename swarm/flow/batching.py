@@ -110,7 +110,7 @@ class ArrivalRate:
         """Arrivals a second; 0.0 until two came. A silence longer than the mean gap lowers it."""
         if self._last is None or not self._gap.known:
             return 0.0
-        return 1.0 / max(self._gap.seconds, now - self._last, 1e-9)
+        return 1.0 / max(self._gap.ewma, now - self._last, 1e-9)
 
 
 class BatchLimit:

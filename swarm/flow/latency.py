@@ -24,27 +24,27 @@ class Usual:
     Raises ValueError for a weight outside.
     """
 
-    __slots__ = ("_weight", "deviation", "known", "seconds")
+    __slots__ = ("_weight", "deviation", "ewma", "known")
 
     def __init__(self, start: float = 0.0, weight: float = 1 / 8) -> None:
         if not 0 < weight <= 1:
             raise ValueError(f"0 < weight <= 1: {weight}")
         self._weight = weight
-        self.seconds = start
+        self.ewma = start
         """The usual duration in seconds."""
         self.deviation = 0.0
-        """Seconds by which a measurement usually differs from `seconds`."""
+        """Seconds by which a measurement usually differs from `ewma`."""
         self.known = start > 0
-        """Whether `seconds` rests on a start or a measurement."""
+        """Whether `ewma` rests on a start or a measurement."""
 
     def add(self, seconds: float) -> None:
-        """Learn that it took `seconds` this time."""
+        """Learn that it took `ewma` this time."""
         if self.known:
-            off = seconds - self.seconds
-            self.seconds += off * self._weight
+            off = seconds - self.ewma
+            self.ewma += off * self._weight
             self.deviation += (abs(off) - self.deviation) / 4
         else:
-            self.seconds, self.known = seconds, True
+            self.ewma, self.known = seconds, True
 
 
 class LatencyWindow:

@@ -72,11 +72,15 @@ class Link(asyncio.BufferedProtocol):
         self._parser = Parser(self._message, self._control)
         self._pings = Pings()
         self._subscriptions = Subscriptions()
-        self._replies = Replies(options.inbox)
+        replies = self._replies = Replies(options.inbox)
+        # As the table does them, without a call between: each message needs all three.
+        self.expect = replies.expect
+        self.forget = replies.forget
+        self.deliver = replies.deliver
         self._up = asyncio.Event()
         self._lost = asyncio.Event()
         self._closing = False
-        self.subscribe(f"{options.inbox}.*", self._replies.deliver)
+        self.subscribe(f"{options.inbox}.*", self.deliver)
 
     @property
     def open_replies(self) -> int:
@@ -282,14 +286,6 @@ class Link(asyncio.BufferedProtocol):
                 await self.flush(timeout)
         self._subscriptions.remove(sid)
 
-    def expect(self, callback: OnMessage) -> str:
-        """A new reply subject; `callback` gets each message to it until `forget`."""
-        return self._replies.expect(callback)
-
-    def forget(self, reply: str) -> None:
-        """Replies to this subject are dropped from now on."""
-        self._replies.forget(reply)
-
     async def request(
         self, subject: str, data: Sequence[Part] | bytes = b"", timeout: float = 2.0
     ) -> LinkMessage:
@@ -314,10 +310,6 @@ class Link(asyncio.BufferedProtocol):
         if message.status == NO_RESPONDERS:
             raise NoResponders(f"nobody listens on {subject}")
         return message
-
-    def deliver(self, message: LinkMessage) -> None:
-        """Hand a reply that came another way than by the server to its callback."""
-        self._replies.deliver(message)
 
     def _message(
         self,

@@ -67,7 +67,7 @@ class ModelWay:
     def __init__(self, routes: Routes, info: ModelInfo, in_flight: Callable[[], int]) -> None:
         self.admission = ModelAdmission()
         self.slowest = Usual(max((s.compute_ms / 1e3 for s in info.stages), default=0.0))
-        self.sender = StageSender(routes, info, 1, lambda: self.slowest.seconds, in_flight)
+        self.sender = StageSender(routes, info, 1, self.slowest, in_flight)
 
     def ran(self, hops: tuple[Hop, ...]) -> None:
         """A request was answered, over these hops."""

@@ -60,11 +60,6 @@ class Parcel:
         self.wanted = wanted
         self.loan = NO_LOAN
 
-    @property
-    def large(self) -> bool:
-        """Whether any tensor is large enough for shared memory."""
-        return are_large(self.features.tensors)
-
     def lend(self, lender: Lends) -> None:
         """Put large tensors into shared memory, once. Raises `InvalidArgument`."""
         if self.loan.claims:

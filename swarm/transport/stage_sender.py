@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum, auto
 from functools import partial
+from typing import Protocol
 
 from swarm.errors import SwarmError
 from swarm.fleet.placement import NOWHERE, Nearby
+from swarm.flow.latency import Usual
 from swarm.model import ModelInfo
 from swarm.subjects import ANY
 from swarm.transport.api import OnEvent, Refused, Sending
 from swarm.transport.fast import FastSender
 from swarm.transport.handover.sender import HandoverSender
 from swarm.transport.lane import LaneSender
-from swarm.transport.parcel import Parcel
+from swarm.transport.parcel import Parcel, are_large
 from swarm.transport.routes import Routes
 from swarm.wire.hops import Hop
 from swarm.wire.tensors import Part
@@ -59,6 +61,12 @@ def choose(
     return Way.HAND_OVER if short and accepted else Way.LANE
 
 
+class Pace(Protocol):
+    """How long a run takes (`swarm.flow.latency`). ewma: seconds, 0.0 while it is not known."""
+
+    ewma: float
+
+
 class _InLane:
     """A parcel that its lane has, or is to have: nothing is left to do for it (a `Sending`)."""
 
@@ -83,8 +91,8 @@ IN_LANE = _InLane()
 class StageSender:
     """Sends to stage `stage` of a model version (a `Sender`); a requester sends to stage 1.
 
-    pace(): seconds of a run, as the sender has seen it lately; in_flight(): parcels of the sender
-    that are under way, by any way.
+    pace: seconds of a run, as the sender has seen it lately. in_flight(), where they are counted:
+    parcels of the sender that are under way, by any way.
     """
 
     def __init__(
@@ -92,20 +100,21 @@ class StageSender:
         routes: Routes,
         info: ModelInfo,
         stage: int,
-        pace: Callable[[], float] = lambda: 0.0,
-        in_flight: Callable[[], int] = lambda: 0,
+        pace: Pace | None = None,
+        in_flight: Callable[[], int] | None = None,
     ) -> None:
         link, subjects, socket = routes.link, routes.subjects, routes.socket
         self._routes = routes
         self._info = info
         self._stage = stage
-        self._pace = pace
+        self._pace: Pace = Usual() if pace is None else pace
         self._in_flight = in_flight
         # The slowest stage from here on, as the manifest says.
         self._longest = max((s.compute_ms / 1e3 for s in info.stages[stage - 1 :]), default=0.0)
         self._nearby = NOWHERE
         self._placed = -1  # the placement's generation that it is of
         self._subject_of = partial(subjects.features, info.model, info.version, stage)
+        self._shared_lane = self._subject_of(ANY)
         self._lane = LaneSender(routes.publisher)
         self._fast = FastSender(link, socket, subjects, info.model, info.version, stage - 1)
         self._handover = HandoverSender(link, socket, self._lane, stage - 1, info.last)
@@ -117,7 +126,7 @@ class StageSender:
         if attempt == 1 and routes.lender.host:
             # A later attempt carries its bytes, by the server: it needs nobody's memory to live.
             nearby = self._look_around()
-            if parcel.large:
+            if are_large(parcel.features.tensors):
                 if routes.on_large is not None:
                     routes.on_large()
                 if nearby.shared:
@@ -127,21 +136,21 @@ class StageSender:
                         on(Refused(error))
                         return IN_LANE
             peer = nearby.inboxes.get(ANY if parcel.fast else parcel.lane, "")
-        run = max(self._pace(), self._longest)
+        run = max(self._pace.ewma, self._longest)
         way = choose(
             fast=parcel.fast,
             attempt=attempt,
             reachable=peer != "",
             connected=routes.link.connected,
             doubtful=parcel.doubtful,
-            in_flight=self._in_flight(),
+            in_flight=0 if self._in_flight is None else self._in_flight(),
             accepted=not parcel.fast and peer != "" and self._handover.accepts(peer, run),
         )
         if way is Way.SOCKET:
             return self._fast.send(parcel, on, peer)
         if way is Way.SERVER:
             return self._fast.send(parcel, on)
-        subject = self._subject_of(parcel.lane)
+        subject = self._shared_lane if parcel.lane == ANY else self._subject_of(parcel.lane)
         if way is Way.HAND_OVER:
             return self._handover.send(parcel, on, peer, subject, run)
         self._handover.passed_by()

@@ -144,9 +144,9 @@ class HandoverPolicy:
     def handed(self, key: str, peer: str, run: float, now: float, together: bool) -> float:
         """A parcel was handed over. together: with others, in one burst. The time at which it is to
         be looked at."""
-        before = self._stored_lately(now)
+        before = self._stored_lately(now) if self._stored else 0
         runs = len(self._kept) + self._stages_behind + before
-        usual = self._word.seconds + max(LEAST_PATIENCE, USUAL_DEVIATIONS * self._word.deviation)
+        usual = self._word.ewma + max(LEAST_PATIENCE, USUAL_DEVIATIONS * self._word.deviation)
         patience = max(LEAST_PATIENCE + 2 * run * runs, min(MOST_FOR_SHORT, usual))
         if together or len(self._kept) >= CROWD:
             self._crowded_until = now + CROWDED_FOR
@@ -156,9 +156,11 @@ class HandoverPolicy:
         # many event loops are silent for longer than a short run, and live.
         asked = patience > self._crowded_patience
         quiet = max(SILENT_LEAST, self._silent_runs * run) if asked else inf
-        self._kept[key] = _Kept(peer, now, now + min(MOST_PATIENCE, patience), quiet)
-        self._peer(peer, now).held += 1
-        return self.due(key)
+        until = now + min(MOST_PATIENCE, patience)
+        self._kept[key] = _Kept(peer, now, until, quiet)
+        known = self._peers.get(peer) or self._new_peer(peer, now)
+        known.held += 1
+        return until if known.asked > -inf else min(until, now + quiet)
 
     def stored(self, now: float) -> None:
         """A parcel went to the lane instead: it is before the next one."""
@@ -188,7 +190,8 @@ class HandoverPolicy:
     def unreachable(self, peer: str, now: float) -> None:
         """Nothing could be sent to that process: its socket is full, or there is none."""
         self._stored.append(now)
-        self._pause_refused(self._peer(peer, now), now)
+        known = self._peers.get(peer) or self._new_peer(peer, now)
+        self._pause_refused(known, now)
 
     def lives(self, peer: str, now: float) -> None:
         """That process answered the question whether it lives."""
@@ -232,8 +235,8 @@ class HandoverPolicy:
             self._give_up(key, hanging, now)
         if self._late >= LATE_IN_A_ROW:
             self._late = 0
-            if self._word.seconds < MOST_FOR_SHORT:
-                self._word.add(2 * self._word.seconds)  # the word may take longer now
+            if self._word.ewma < MOST_FOR_SHORT:
+                self._word.add(2 * self._word.ewma)  # the word may take longer now
         return Look(ask, given_up)
 
     def close(self) -> tuple[str, ...]:
@@ -246,15 +249,13 @@ class HandoverPolicy:
 
     # --- within -----------------------------------------------------------------------
 
-    def _peer(self, name: str, now: float) -> _Peer:
-        peer = self._peers.get(name)
-        if peer is None:
-            # A process has a new name at each start: those that ended must not add up.
-            remembered = now - HANG_PAUSE
-            self._peers = {
-                n: p for n, p in self._peers.items() if p.held or p.paused_until > remembered
-            }
-            peer = self._peers[name] = _Peer()
+    def _new_peer(self, name: str, now: float) -> _Peer:
+        # A process has a new name at each start: those that ended must not add up.
+        remembered = now - HANG_PAUSE
+        self._peers = {
+            n: p for n, p in self._peers.items() if p.held or p.paused_until > remembered
+        }
+        peer = self._peers[name] = _Peer()
         return peer
 
     def _take(self, key: str) -> tuple[_Kept, _Peer] | None:

@@ -118,7 +118,10 @@ class HandoverSender:
             parcel.loan.keep()
         self._kept[handed.key] = handed
         due = self._policy.handed(handed.key, peer, run, now, together)
-        self._tell(handed, HELD)
+        try:
+            on(HELD)
+        except Exception:
+            self._failed(handed)
         if handed.over:
             return handed
         if self._timer is None or due < self._planned:

@@ -51,7 +51,7 @@ def test_pauses_that_cannot_be_are_refused(first: float, most: float) -> None:
 def test_the_usual_duration_moves_by_the_weight_of_the_newest() -> None:
     usual = Usual(0.8, weight=1 / 4)
     usual.add(0.4)
-    assert usual.seconds == pytest.approx(0.7)
+    assert usual.ewma == pytest.approx(0.7)
 
 
 def test_where_nothing_is_assumed_the_first_measurement_counts_whole() -> None:
@@ -60,7 +60,7 @@ def test_where_nothing_is_assumed_the_first_measurement_counts_whole() -> None:
     for seconds in (0.0, 0.8):
         usual.add(seconds)
     assert usual.known
-    assert usual.seconds == pytest.approx(0.1)
+    assert usual.ewma == pytest.approx(0.1)
 
 
 def test_a_weight_out_of_range_is_refused() -> None:

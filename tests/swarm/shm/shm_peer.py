@@ -22,6 +22,7 @@ def payload(size: int, seed: int) -> bytes:
 class Peer:
     def __init__(self, mesh: str, directory: str) -> None:
         self.mesh = mesh
+        self.directory = directory
         self.ring = Ring(mesh, directory=directory)
         self.reader = Reader(mesh, directory=directory)
         self.views: list[memoryview] = []
@@ -62,7 +63,7 @@ class Peer:
         return self.ring.stats.outstanding
 
     def sweep(self, grace: float) -> int:
-        return sweep(self.mesh, grace=grace)
+        return sweep(self.mesh, grace=grace, directory=self.directory)
 
     def close(self, abandon: bool = False) -> None:
         self.ring.close(abandon=abandon)

@@ -125,16 +125,17 @@ def test_sweep_never_removes_the_segment_of_a_live_owner(
 
 
 def test_a_process_neither_sweeps_its_own_segment_nor_unlocks_it_by_trying(
-    start: Start, reader: Reader, mesh: str, left: Left
+    start: Start, mesh: str, alone: str
 ) -> None:
-    ring = Ring(mesh)
+    ring = Ring(mesh, directory=alone)
+    reader = Reader(mesh, directory=alone)
     claim = ring.put([b"features"])
     assert claim is not None
     reader.open(claim)
     reader.close()
-    assert sweep(mesh, grace=0) == 0
-    assert start().ask("sweep", grace=0) == 0
-    assert len(left()) == 1
+    assert sweep(mesh, grace=0, directory=alone) == 0
+    assert start(directory=alone).ask("sweep", grace=0) == 0
+    assert len(os.listdir(alone)) == 1
     ring.close()
 
 
@@ -176,7 +177,7 @@ def test_another_mesh_is_left_to_its_own_nodes_unless_there_are_none_for_long(
     for other in (mesh[:-1], f"{mesh}-1"):
         for moment in (now, now + OTHER_MESH_GRACE - 1.0):
             assert sweep(other, grace=0, now=moment, directory=alone) == 0
-    assert sweep(f"{mesh}-1", grace=0, now=now + OTHER_MESH_GRACE, directory=alone) == 1
+    assert sweep(f"{mesh}-1", grace=0, now=now + OTHER_MESH_GRACE + 1.0, directory=alone) == 1
     assert os.listdir(alone) == []
 
 
