@@ -78,15 +78,11 @@ class Taken(BaseDelivery):
     def settled(self) -> bool:
         return self._over if self._copy is None else self._copy.settled
 
-    def join(self, copy: LaneMessage) -> bool:
-        """The lane's copy came. True when the work was done by then, and the copy was settled."""
+    def join(self, copy: LaneMessage) -> None:
+        """The lane's copy came while the work goes on: the end of the work is the copy's end."""
         self._copy = copy
         if self._held_at:
             copy.held(max(self._held_at, copy.received))
-        if self._over and copy.ack():
-            self._release()
-            return True
-        return False
 
     def answered_by_server(self) -> None:
         """The word to the sender must not overtake the answer."""
@@ -146,6 +142,26 @@ class Taken(BaseDelivery):
             self._desk.word(self._reply, word, self._behind_answer)
 
 
+class Finished:
+    """A parcel whose work is done, while a copy may still come. Of its message it keeps the claims,
+    and no tensors: those of all finished parcels together would fill the memory."""
+
+    __slots__ = ("_lender", "key", "opened", "received")
+
+    settled = True
+
+    def __init__(self, taken: Taken, lender: Lender) -> None:
+        self.key = taken.key
+        self.received = taken.received
+        self.opened = taken.opened
+        self._lender = lender
+
+    def join(self, copy: LaneMessage) -> None:
+        """The lane's copy came: there is nothing left to do for it."""
+        if copy.ack():
+            self._lender.done(self.opened)
+
+
 class HandoverReceiver:
     """One stage's. serves(features): whether they were sent for this stage. has_room(): whether one
     more parcel may be taken. accept(delivery) begins the work."""
@@ -163,7 +179,7 @@ class HandoverReceiver:
         self._serves = serves
         self._has_room = has_room
         self._accept = accept
-        self._taken: dict[Key, Taken] = {}  # while a copy may still come
+        self._taken: dict[Key, Taken | Finished] = {}  # while a copy may still come
         self._in_hand: set[Taken] = set()  # worked on; no copy has come
         self._handed_out: deque[Key] = deque(maxlen=LAST_HANDED_OUT)
 
@@ -240,7 +256,7 @@ class HandoverReceiver:
             self._forget(oldest)
         return True
 
-    def _join(self, taken: Taken, copy: LaneMessage) -> bool:
+    def _join(self, taken: Taken | Finished, copy: LaneMessage) -> bool:
         self._forget(taken)
         if copy.received - taken.received > COPY_COMES_WITHIN:
             return False
@@ -250,12 +266,14 @@ class HandoverReceiver:
 
     def _ended(self, taken: Taken, done: bool) -> None:
         """It ended, and no copy has come."""
-        if done:
+        if done and self._taken.get(taken.key) is taken:
             self._in_hand.discard(taken)
+            self._taken[taken.key] = Finished(taken, self._lender)
         else:
             self._forget(taken)
 
-    def _forget(self, taken: Taken) -> None:
-        self._in_hand.discard(taken)
+    def _forget(self, taken: Taken | Finished) -> None:
+        if isinstance(taken, Taken):
+            self._in_hand.discard(taken)
         if self._taken.get(taken.key) is taken:
             del self._taken[taken.key]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+import weakref
 from collections.abc import Awaitable, Callable
 
 import numpy as np
@@ -417,6 +418,27 @@ async def test_parcels_that_are_done_make_room_for_more(
             b.deliver(data)
     assert b.counters.taken == 3 * MOST_TAKEN
     assert [word for reply, word in b.socket.told if reply == BEFORE] == [DONE] * 3 * MOST_TAKEN
+
+
+async def test_a_parcel_that_is_done_leaves_no_tensors_in_memory(short: MakeBench) -> None:
+    """It is remembered for a copy that may come; hundreds of results would fill the memory."""
+    b = await short(stage=1)
+    results: list[weakref.ref[np.ndarray]] = []
+
+    def compute(array: np.ndarray) -> np.ndarray:
+        result = array + 1
+        results.append(weakref.ref(result))
+        return result
+
+    b.model.compute = compute
+    data = b.hand(b.message())
+    await until(lambda: b.counters.served)
+    assert [word for _, word in b.socket.told] == [PASSED_ON]
+    b.publisher.stored.clear()
+    [result] = results
+    assert result() is None
+    assert await b.all_ended(b.deliver(data)) == ["ack"]
+    assert b.model.batches == [1], "the copy is the same message all the same"
 
 
 async def test_parcels_that_are_not_done_are_kept_and_bounded(bench: MakeBench) -> None:
