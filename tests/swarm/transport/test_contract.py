@@ -224,11 +224,9 @@ async def test_where_no_node_serves_the_next_stage_fast_mode_says_so_to_the_requ
 async def test_the_server_tells_only_the_version_whose_stage_has_no_node(rig: MakeRig) -> None:
     """One process may serve two versions; each counts its messages from one."""
     r = await rig(FAST)
-    other = StageSender(r.mesh.routes, replace(INFO, version="2"), FAST.stage)
-    heard = r.mesh.link.subscribe(r.mesh.subjects.fresh(INFO.model, "2", 2), lambda message: None)
-    first, r.sender = r.sender, other
+    heard = r.mesh.link.subscribe(r.mesh.subjects.fresh(INFO.model, "1", 2), lambda message: None)
     served = r.send()
-    r.sender = first
+    r.sender = other = StageSender(r.mesh.routes, replace(INFO, version="2"), FAST.stage)
     unserved = r.send()
     assert (await unserved.answer()).status is Status.UNAVAILABLE
     await r.quiet()
