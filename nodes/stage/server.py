@@ -196,6 +196,8 @@ class StageServer:
 
     def _event(self, job: Job, parcel: Parcel, event: Event) -> None:
         """What became of a result on its way to the next stage."""
+        if job.ended:
+            return  # a late process was done with it while it was being stored again
         match event:
             case Held():
                 job.delivery.held()

@@ -74,7 +74,8 @@ class FastSender:
         self._unheard_inbox = ""
         self._sid = 0
         if from_stage:
-            self._unheard_inbox = f"{link.options.inbox}.unheard{from_stage}"
+            # Of this sender alone: another version's sender of this process counts alike.
+            self._unheard_inbox = f"{link.options.inbox}.unheard{id(self):x}"
             self._sid = link.subscribe(f"{self._unheard_inbox}.*", self._unheard)
         self._count = 0
         self._sent: dict[str, Features] = {}  # by the subject on which the server would say so

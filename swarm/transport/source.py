@@ -161,9 +161,7 @@ class StageSource:
             return
         delivery = FastDelivery(self._desk, message, features)
         if self._paused:
-            delivery.fail(
-                Status.UNAVAILABLE, "this stage is being restarted", self.stage, self._node
-            )
+            self._turn_away(delivery, Status.UNAVAILABLE, "this stage is being restarted")
             return
         if features.message_id in self._came_fast:
             return

@@ -29,7 +29,7 @@ LOOK_AGAIN = 0.001  # seconds; event loops have timers of whole milliseconds
 class HandedOver:
     """One parcel that a process of this host has, or had (a `Sending`)."""
 
-    __slots__ = ("_owner", "key", "lane", "late", "on", "over", "own_subject", "parcel")
+    __slots__ = ("_owner", "key", "lane", "late", "on", "over", "own_subject", "parcel", "storing")
 
     def __init__(
         self, owner: HandoverSender, parcel: Parcel, on: OnEvent, lane: str, own_subject: bool
@@ -42,7 +42,8 @@ class HandedOver:
         self.lane = lane
         self.own_subject = own_subject
         self.key = ""
-        self.late = False  # it is being stored, and the process may still be done with it before
+        self.late = False  # it is, or was to be, stored; the process may be done with it before
+        self.storing = False  # the server has it, and has not said whether the lane has it
         self.over = False
 
     def told(self, word: Part) -> None:
@@ -141,11 +142,14 @@ class HandoverSender:
         if word in (DONE, PASSED_ON):
             self._policy.ended(handed.key, now)
             self._end(handed)
-            handed.parcel.released()
+            if handed.storing:
+                handed.parcel.loan.unread()  # the lane's copy may be read from it
+            else:
+                handed.parcel.released()
             self._tell(handed, Safe(word == PASSED_ON))
             return
         handed.parcel.loan.unread()
-        if not handed.late:
+        if not handed.late and not handed.storing:
             self._policy.refused(handed.key, now)
             self._store(handed, late=False)
 
@@ -167,7 +171,8 @@ class HandoverSender:
             self.word(handed, message.data)
 
     def _posted(self, handed: HandedOver, sent: bool) -> None:
-        if not sent and not handed.over:
+        # The send that failed may have shown that the process has ended: then it is stored already.
+        if not sent and not handed.over and not handed.storing:
             handed.parcel.loan.unread()
             self._policy.refused(handed.key, time.monotonic())
             self._store(handed, late=False)
@@ -186,13 +191,17 @@ class HandoverSender:
             self._end(handed)
             handed.parcel.released()
             return
+        handed.storing = True
         try:
             self._lane.send(handed.lane, handed.parcel, partial(self._stored, handed), late)
         except Exception:
             self._failed(handed)
 
     def _stored(self, handed: HandedOver, event: Event) -> None:
+        handed.storing = False
         if handed.over:
+            if isinstance(event, Refused):
+                handed.parcel.loan.take_back()  # unless a process may be reading
             return
         # While its sender waits for room in the lane, a late process may be done with the parcel.
         full = isinstance(event, Refused) and isinstance(event.error, ResourceExhausted)
@@ -221,8 +230,13 @@ class HandoverSender:
         """A defect, which must not cost the other parcels their events: this parcel goes back."""
         self._link.callback_errors += 1
         log.exception("a parcel that was handed over could not be stored, or its event failed")
+        self._policy.dropped(handed.key)
         self._end(handed)
-        handed.on(Refused(Unavailable("a defect in the sender; its log has the error")))
+        try:
+            handed.on(Refused(Unavailable("a defect in the sender; its log has the error")))
+        except Exception:
+            self._link.callback_errors += 1
+            log.exception("nor could its sender be told")
 
     # --- looks ------------------------------------------------------------------------
 

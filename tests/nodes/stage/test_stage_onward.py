@@ -381,6 +381,20 @@ async def test_a_late_result_that_was_stored_when_there_was_room_ends_with_that(
     assert (b.lent, b.counters.served, b.counters.handed_over) == (1, 1, 0)
 
 
+async def test_a_late_result_that_is_done_while_it_is_stored_again_counts_once(
+    first: MakeBench,
+) -> None:
+    b = await first()
+    b.publisher.refusals = [ResourceExhausted("full")]
+    b.send()
+    await until(lambda: b.counters.blocked)
+    b.publisher.hold = True
+    await until(lambda: b.publisher.tries == 2)
+    b.socket.say(b.socket.handed[0][2], DONE)
+    b.publisher.release(None)
+    assert (b.counters.served, b.counters.handed_over) == (1, 1)
+
+
 async def test_a_word_for_a_result_that_was_given_up_changes_nothing(first: MakeBench) -> None:
     b = await first()
     b.publisher.refusals = [ResourceExhausted("full")] * 1000
@@ -471,6 +485,35 @@ async def test_memory_of_a_result_that_was_stored_since_is_not_freed_by_a_late_w
     await b.all_ended(copy)
     b.socket.say(b.socket.handed[0][2], DONE)
     assert b.lent == 1
+
+
+@on_a_host
+async def test_memory_of_a_result_that_is_being_stored_is_not_freed_by_a_late_word(
+    first: MakeBench,
+) -> None:
+    """The lane's copy is read from it, if there is one."""
+    b = await first()
+    b.publisher.hold = True
+    stored, refused = b.send(tensors=LARGE), b.send(tensors=LARGE)
+    await until(lambda: b.publisher.tries == 2)
+    for _, _, reply in b.socket.handed:
+        b.socket.say(reply, PASSED_ON)
+    assert (stored.ended, refused.ended, b.lent) == ("ack", "ack", 2)
+    b.publisher.release(None)
+    assert b.lent == 2
+
+
+@on_a_host
+async def test_memory_of_a_result_that_was_done_before_its_lane_refused_it_is_free_again(
+    first: MakeBench,
+) -> None:
+    b = await first()
+    b.publisher.hold = True
+    b.send(tensors=LARGE)
+    await until(lambda: b.publisher.tries)
+    b.socket.say(b.socket.handed[0][2], PASSED_ON)
+    b.publisher.release(ResourceExhausted("full"))
+    assert b.lent == 0
 
 
 @on_a_host

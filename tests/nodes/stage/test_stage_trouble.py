@@ -182,6 +182,18 @@ async def test_a_suspended_stage_tells_requesters_of_fast_mode_at_once(bench: Ma
     assert b.model.batches == []
 
 
+@pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
+async def test_memory_of_fast_mode_that_a_suspended_stage_is_sent_is_free_again(
+    bench: MakeBench,
+) -> None:
+    b = await bench(stage=2)
+    loan = b.lender.lend({"x": np.zeros((MIN_BYTES // 16, 4), np.float32)})
+    b.server.suspend()
+    features = Features("r1", "m", "1", 2, "_INBOX.r1", 1_000_000, {})
+    b.fast(b"".join(features.parts(loan.packed)))
+    await until(lambda: not b.lent)
+
+
 # --- the end ------------------------------------------------------------------------------
 
 

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path as FilePath
 
 import numpy as np
@@ -16,6 +17,7 @@ from contract import (
     FAST,
     HANDED,
     HANDED_BY_REQUESTER,
+    INFO,
     LANE,
     LARGE,
     LIMIT,
@@ -31,6 +33,7 @@ from swarm.errors import InvalidArgument, NoResponders, NotConnected, ResourceEx
 from swarm.priorities import FALLBACK
 from swarm.shm import unavailable
 from swarm.transport.api import Delivery, Held, Left, Refused, Room, Safe, Stored
+from swarm.transport.stage_sender import StageSender
 
 MakeRig = Callable[..., Awaitable[Rig]]
 Victim = Callable[..., Awaitable[asyncio.subprocess.Process]]
@@ -216,6 +219,20 @@ async def test_where_no_node_serves_the_next_stage_fast_mode_says_so_to_the_requ
     assert await sent.event() == Left()
     result = await sent.answer()
     assert (result.id, result.status, result.stage) == ("r1", Status.UNAVAILABLE, 2)
+
+
+async def test_the_server_tells_only_the_version_whose_stage_has_no_node(rig: MakeRig) -> None:
+    """One process may serve two versions; each counts its messages from one."""
+    r = await rig(FAST)
+    heard = r.mesh.link.subscribe(r.mesh.subjects.fresh(INFO.model, "1", 2), lambda message: None)
+    served = r.send()
+    r.sender = other = StageSender(r.mesh.routes, replace(INFO, version="2"), FAST.stage)
+    unserved = r.send()
+    assert (await unserved.answer()).status is Status.UNAVAILABLE
+    await r.quiet()
+    assert served.answers == []
+    r.mesh.link.unsubscribe(heard)
+    other.close()
 
 
 async def test_where_no_node_serves_the_first_stage_fast_mode_refuses_after_all(
@@ -650,6 +667,23 @@ async def test_a_sender_that_is_closed_stores_all_that_it_holds(rig: MakeRig, pa
     await r.emptied()
     late = r.send(9.0)
     assert await late.event() == Stored(), "it hands nothing over any more"
+
+
+@handed_over
+async def test_a_defect_as_soon_as_a_parcel_is_held_costs_the_others_nothing(
+    rig: MakeRig, path: Path
+) -> None:
+    r = await rig(path)
+    await r.receiver()
+
+    def fails(sent: Sent) -> None:
+        sent.defect = Held
+
+    bad = r.send(1.0, before=fails)
+    good = r.send(2.0)
+    assert isinstance(await bad.final(), Refused)
+    assert await good.final() == Stored(late=True), "it is looked at when its patience ends"
+    assert r.mesh.link.callback_errors == 1
 
 
 @handed_over
