@@ -46,7 +46,7 @@ class Statuses(Link):
     ) -> None:
         self.published.append(subject)
 
-    def deliver(self, document: bytes) -> None:
+    def hears(self, document: bytes) -> None:
         for callback in list(self.callbacks.values()):
             callback(LinkMessage("swarm.t.status.x", "", None, document))
 
@@ -84,7 +84,7 @@ class Client:
     def status(self, node: str, **more: object) -> None:
         doc = {"node": node, "state": "ready", "model": "m", "host_id": "here"}
         doc |= {"stages": [{"stage": 1, "version": "1"}], "inbox": f"_INBOX.{node}"} | more
-        self.link.deliver(json.dumps(doc).encode())
+        self.link.hears(json.dumps(doc).encode())
 
     def seconds(self, count: int, *, small: int = 0, heard: str = "") -> None:
         """So many seconds, in each of which it sends so many small messages and hears a node."""
@@ -222,5 +222,5 @@ def test_only_a_change_of_a_node_is_news() -> None:
 def test_a_message_that_is_no_status_says_nothing(document: bytes) -> None:
     client = Client()
     client.sends(large=True)
-    client.link.deliver(document)
+    client.link.hears(document)
     assert (client.known, client.news) == (set(), 0)
