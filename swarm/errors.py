@@ -6,10 +6,12 @@
     │   └── SubjectError            a token that may not stand in a subject
     ├── NotFound                    unknown model, version, artifact
     ├── Unauthenticated             a signature or key that does not match
+    ├── PermissionDenied            the user's rights do not allow it
     ├── DeadlineExceeded            the budget ended
     ├── ResourceExhausted           a lane, quota or buffer is full: come back later
     ├── Unavailable                 nobody can answer at present
     │   ├── NotConnected            no connection to a NATS server
+    │   │   └── NotAdmitted         (Unauthenticated too) who connects, or the server, is not trusted
     │   └── NoResponders            nobody listens on that subject
     ├── Internal                    a fault on the mesh's side
     └── ApiError                    JetStream refused a call (code, err_code, description)
@@ -62,6 +64,12 @@ class Unauthenticated(SwarmError):
     status = Status.UNAUTHENTICATED
 
 
+class PermissionDenied(SwarmError):
+    """The server refused a publish or a subscription: this user has no right to it."""
+
+    status = Status.PERMISSION_DENIED
+
+
 class DeadlineExceeded(SwarmError):
     status = Status.DEADLINE_EXCEEDED
 
@@ -83,6 +91,11 @@ class Unavailable(SwarmError):
 
 class NotConnected(Unavailable):
     """There is no connection to a NATS server at present."""
+
+
+class NotAdmitted(Unauthenticated, NotConnected):
+    """The server refuses who connects, or the client refuses the server: credentials, key,
+    certificate, TLS. To try again does not help; the message names the file and the remedy."""
 
 
 class NoResponders(Unavailable):
@@ -115,7 +128,7 @@ _BY_STATUS: dict[str, type[SwarmError]] = {
     Status.DEADLINE_EXCEEDED: DeadlineExceeded,
     Status.UNAVAILABLE: Unavailable,
     Status.UNAUTHENTICATED: Unauthenticated,
-    Status.PERMISSION_DENIED: Unauthenticated,
+    Status.PERMISSION_DENIED: PermissionDenied,
 }
 
 

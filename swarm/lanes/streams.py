@@ -56,7 +56,7 @@ def consumer_config(
 ) -> dict[str, Any]:
     """The configuration of one lane's consumer, as JetStream's API takes it."""
     return {
-        "durable_name": subjects.consumer(stage, lane),
+        "durable_name": subjects.consumer(model, stage, lane),
         "filter_subject": subjects.features(model, version, stage, lane),
         "ack_policy": "explicit",
         "ack_wait": int(options.ack_wait * NS),

@@ -12,7 +12,7 @@ from typing import Any
 
 from swarm.errors import ApiError, DecodeError, NoResponders, Unavailable
 from swarm.link import Link
-from swarm.subjects import api
+from swarm.subjects import api, kv_get_subject
 
 # Server error numbers (nats-server, server/errors.json).
 STREAM_NOT_FOUND = 10059
@@ -30,7 +30,7 @@ async def call(
     """One API call. Raises `ApiError`, `Unavailable` (JetStream off, or no answer)."""
     body = b"" if doc is None else json.dumps(doc).encode()
     try:
-        message = await link.request(subject, body, timeout)
+        message = await link.request(subject, body, timeout, from_server=True)
     except NoResponders:
         raise Unavailable(
             "this NATS server has no JetStream: start it with -js, or enable jetstream {} "
@@ -134,9 +134,9 @@ async def ensure_bucket(link: Link, bucket: str, republish: str, storage: str = 
 
 async def kv_get(link: Link, bucket: str, key: str, timeout: float = 2.0) -> bytes | None:
     """A key's value, or None. Raises `Unavailable`."""
-    subject = f"$JS.API.DIRECT.GET.KV_{bucket}.$KV.{bucket}.{key}"
+    subject = kv_get_subject(bucket, key)
     try:
-        message = await link.request(subject, b"", timeout)
+        message = await link.request(subject, b"", timeout, from_server=True)
     except NoResponders:
         # The bucket does not exist, or its server is away: a call that is always answered tells.
         if await _stream_exists(link, f"KV_{bucket}"):
@@ -162,7 +162,7 @@ async def _stream_exists(link: Link, stream: str) -> bool:
 async def kv_put(link: Link, bucket: str, key: str, value: bytes, timeout: float = 3.0) -> int:
     """Store a value; returns its revision. Raises `ApiError`, `Unavailable`."""
     try:
-        message = await link.request(f"$KV.{bucket}.{key}", value, timeout)
+        message = await link.request(f"$KV.{bucket}.{key}", value, timeout, from_server=True)
     except (NoResponders, TimeoutError):
         raise Unavailable(f"the key store {bucket} did not take {key}") from None
     return int(parse(message.data)["seq"])
