@@ -6,6 +6,8 @@
     │   └── SubjectError            a token that may not stand in a subject
     ├── NotFound                    unknown model, version, artifact
     ├── Unauthenticated             a signature or key that does not match
+    │   ├── BadSignature            bytes that their key did not sign for this purpose
+    │   └── NotAllowed              a key that is known, and may not do this
     ├── PermissionDenied            the user's rights do not allow it
     ├── DeadlineExceeded            the budget ended
     ├── ResourceExhausted           a lane, quota or buffer is full: come back later
@@ -64,9 +66,17 @@ class Unauthenticated(SwarmError):
     status = Status.UNAUTHENTICATED
 
 
-class PermissionDenied(SwarmError):
-    """The server refused a publish or a subscription: this user has no right to it."""
+class BadSignature(Unauthenticated):
+    """The signature is not the key's own over these bytes for this purpose."""
 
+
+class PermissionDenied(SwarmError):
+    """Who asks is known, and has no right to it: the server refused a publish or a subscription."""
+
+    status = Status.PERMISSION_DENIED
+
+
+class NotAllowed(Unauthenticated):
     status = Status.PERMISSION_DENIED
 
 

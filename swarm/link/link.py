@@ -357,10 +357,12 @@ class Link(asyncio.BufferedProtocol):
         subject: str,
         data: Sequence[Part] | bytes = b"",
         timeout: float = 2.0,
+        headers: bytes = b"",
         *,
         from_server: bool = False,
     ) -> LinkMessage:
-        """One request, one reply. from_server: the server itself answers, as JetStream's API does.
+        """One request, one reply; `headers` is a whole `NATS/1.0` block. from_server: the server
+        itself answers, as JetStream's API does.
 
         Raises `NoResponders` at once when nobody listens, `PermissionDenied` at once when this
         user may not ask, `TimeoutError` after `timeout` seconds, `NotConnected`.
@@ -372,7 +374,7 @@ class Link(asyncio.BufferedProtocol):
         reply = expect(partial(_set_result, answer))
         self._asked[reply] = (subject, answer)
         try:
-            self.publish(subject, data, reply)
+            self.publish(subject, data, reply, headers)
             async with asyncio.timeout(timeout):
                 message = await answer
         finally:
