@@ -13,7 +13,7 @@
     ├── ResourceExhausted           a lane, quota or buffer is full: come back later
     ├── Unavailable                 nobody can answer at present
     │   ├── NotConnected            no connection to a NATS server
-    │   │   └── NotAdmitted         (Unauthenticated too) who connects, or the server, is not trusted
+    │   │   └── NotAdmitted         (Unauthenticated too) one side does not trust the other
     │   └── NoResponders            nobody listens on that subject
     ├── Internal                    a fault on the mesh's side
     └── ApiError                    JetStream refused a call (code, err_code, description)
@@ -70,13 +70,13 @@ class BadSignature(Unauthenticated):
     """The signature is not the key's own over these bytes for this purpose."""
 
 
-class PermissionDenied(SwarmError):
-    """Who asks is known, and has no right to it: the server refused a publish or a subscription."""
-
+class NotAllowed(Unauthenticated):
     status = Status.PERMISSION_DENIED
 
 
-class NotAllowed(Unauthenticated):
+class PermissionDenied(SwarmError):
+    """Who asks is known, and has no right to it: the server refused a publish or a subscription."""
+
     status = Status.PERMISSION_DENIED
 
 

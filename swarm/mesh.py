@@ -14,6 +14,7 @@ from swarm.errors import (
     DeadlineExceeded,
     InvalidArgument,
     NoResponders,
+    PermissionDenied,
     Status,
     SwarmError,
     Unavailable,
@@ -25,6 +26,7 @@ from swarm.fleet.placement import Placement
 from swarm.ids import ulid
 from swarm.lanes import Publisher
 from swarm.link import Link, LinkOptions
+from swarm.link.grants import EVERYTHING
 from swarm.local.host_socket import HostSocket
 from swarm.local.lending import Lender
 from swarm.model import ModelInfo
@@ -33,7 +35,7 @@ from swarm.requests.request import DELIVERY_MODES, DURABLE, Ask, Picker
 from swarm.requests.requester import Requester
 from swarm.services.catalog import Catalog
 from swarm.services.registry import Registry
-from swarm.subjects import Subjects
+from swarm.subjects import TOKEN, Subjects, kv_get_subject
 from swarm.transport.handover.words import REFUSED
 from swarm.transport.routes import Routes
 from swarm.wire.messages import Request, Result
@@ -87,6 +89,7 @@ class Mesh:
             self.statuses.wanted if known_peers is None else None,
         )
         self.requester = Requester(self.routes, picker)
+        self._denied_models: set[str] = set()  # whose registry entry this user may not read
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Mesh:
@@ -166,7 +169,8 @@ class Mesh:
             self.catalog.forget()
             on_change()
 
-        self.link.subscribe(f"{self.subjects.root}.config.>", lambda _: changed())
+        if self.link.grants.may_subscribe(self.subjects.config_all):
+            self.link.subscribe(self.subjects.config_all, lambda _: changed())
         self.link.on_up.append(changed)
 
     async def infer(
@@ -211,6 +215,8 @@ class Mesh:
         if not budget <= MAX_BUDGET:  # nan neither
             error = InvalidArgument(f"a budget of {budget} s: at most {MAX_BUDGET:.0f} s are given")
             return _refused(request_id, model, error)
+        if self._service_only(model):
+            return await self.ask_service(model, inputs, budget, session, request_id)
         deadline = asyncio.get_running_loop().time() + budget
         try:
             info = self.catalog.fixed.get(model)
@@ -225,10 +231,16 @@ class Mesh:
             mode = DELIVERY_MODES.get(delivery)
             if mode is None:
                 raise InvalidArgument(f"delivery {delivery!r}: it is durable or fast")
+        except PermissionDenied:
+            # The server did not tell this user's rights before.
+            self._denied_models.add(model.partition("@")[0])
+            left = deadline - asyncio.get_running_loop().time()
+            return await self.ask_service(model, inputs, left, session, request_id)
         except (SwarmError, TimeoutError) as error:
             return _refused(request_id, model, error)
         if info.edge is not None:
-            return await self.ask_service(info, inputs, budget, session, request_id)
+            name = f"{info.model}@{info.version}"
+            return await self.ask_service(name, inputs, budget, session, request_id)
         return await self.requester.infer(
             Ask(
                 info,
@@ -242,30 +254,40 @@ class Mesh:
             )
         )
 
+    def _service_only(self, model: str) -> bool:
+        """Whether this user may not read what serves the model, or not send to its first stage."""
+        name = model.partition("@")[0]
+        if self.link.grants is EVERYTHING or TOKEN.fullmatch(name) is None:
+            return name in self._denied_models
+        grants, subjects = self.link.grants, self.subjects
+        reads = kv_get_subject(subjects.config_bucket, f"serve.{name}")
+        sends = subjects.features(name, "0", 1)
+        return not (grants.may_publish(reads) and grants.may_publish(sends))
+
     async def ask_service(
         self,
-        info: ModelInfo,
+        model: str,
         inputs: Mapping[str, np.ndarray],
         budget: float,
         session: str = "",
         request_id: str = "",
     ) -> Result:
         """Ask whichever node serves `infer.<model>`: for models whose first layers are the
-        edge's (stage 0), which a client without a runtime cannot run."""
-        request = Request(
-            dict(inputs), request_id or ulid(), info.version, budget, session, self.agent
-        )
+        edge's (stage 0), which a client without a runtime cannot run, and for a user that may do
+        nothing else. model: `NAME` or `NAME@VERSION`."""
+        name, _, version = model.partition("@")
+        request = Request(dict(inputs), request_id or ulid(), version, budget, session, self.agent)
         started = time.perf_counter()
         try:
-            message = await self.link.request(
-                self.subjects.infer(info.model), request.parts(), budget
-            )
+            if budget <= 0:
+                raise DeadlineExceeded(f"a budget of {budget} s leaves no time at all")
+            message = await self.link.request(self.subjects.infer(name), request.parts(), budget)
             result = Result.decode(message.data)
         except NoResponders:
-            error = Unavailable(f"no node serves {info.model!r} at present")
-            result = _refused(request.id, info.model, error)
+            error = Unavailable(f"no node serves {name!r} at present")
+            result = _refused(request.id, name, error)
         except (SwarmError, TimeoutError) as failure:
-            result = _refused(request.id, info.model, failure)
+            result = _refused(request.id, name, failure)
         result.latency = time.perf_counter() - started
         return result
 

@@ -124,6 +124,11 @@ class Subjects:
         return f"{self.root}.weights.{token(model, 'model name')}.{token(version, 'version')}"
 
     @property
+    def config_all(self) -> str:
+        """Changes of models and desired state, republished from KV."""
+        return f"{self.root}.config.>"
+
+    @property
     def dead_all(self) -> str:
         return f"{self.root}.dead.*"
 

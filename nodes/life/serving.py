@@ -101,9 +101,11 @@ class Serving:
         self.servers = [
             _server(mesh, config, loaded, stage, node, clock, lanes) for stage in loaded.stages
         ]
-        self._cancel_sid = mesh.link.subscribe(
-            mesh.subjects.cancel(self.info.model, self.info.version), self._cancel
-        )
+        self._cancel_sid = 0
+        if self.servers:  # an edge has none, and needs no right to hear of other requests
+            self._cancel_sid = mesh.link.subscribe(
+                mesh.subjects.cancel(self.info.model, self.info.version), self._cancel
+            )
 
     def _cancel(self, message: LinkMessage) -> None:
         request_id = bytes(message.data[:128]).decode(errors="replace")

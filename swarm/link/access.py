@@ -72,7 +72,9 @@ def read_credentials(path: str) -> Signer:
     claims = read_claims(jwt, path)
     plain = _signer(path, seed, "--credentials")
     if claims.get("sub") != plain.public:
-        raise NotAdmitted(f"--credentials {path}: its seed is not the key of its JWT: issue it anew")
+        raise NotAdmitted(
+            f"--credentials {path}: its seed is not the key of its JWT: issue it anew"
+        )
     expires = claims.get("exp")
     name = str(claims.get("name", ""))
     return Signer(
@@ -225,5 +227,3 @@ def is_about_identity(text: str) -> bool:
     """Whether the text of an `-ERR` says that the server does not, or no longer, admit the user."""
     text = text.lower()
     return "authorization violation" in text or "authentication" in text
-
-

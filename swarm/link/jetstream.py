@@ -84,22 +84,33 @@ async def ensure_stream(link: Link, config: dict[str, Any]) -> dict[str, Any]:
 
 
 async def ensure_consumer(link: Link, stream: str, config: dict[str, Any]) -> dict[str, Any]:
-    """Create the consumer, or take the existing one with its settings."""
+    """Take the existing consumer with its settings, or create it.
+
+    It asks first: a user that may not create consumers uses what is there.
+    """
     name = config["durable_name"]
-    subject = api("CONSUMER.CREATE", stream, name, config["filter_subject"])
+    try:
+        return await call(link, api("CONSUMER.INFO", stream, name))
+    except ApiError as error:
+        if error.err_code != CONSUMER_NOT_FOUND:
+            raise
     doc = {"stream_name": stream, "action": "create", "config": config}
     try:
-        return await call(link, subject, doc)
+        return await call(link, create_consumer_subject(stream, config), doc)
     except ApiError as error:
         if error.err_code != CONSUMER_EXISTS:
             raise
     return await call(link, api("CONSUMER.INFO", stream, name))
 
 
+def create_consumer_subject(stream: str, config: dict[str, Any]) -> str:
+    """Who may publish here may make this consumer, and change it."""
+    return api("CONSUMER.CREATE", stream, config["durable_name"], config["filter_subject"])
+
+
 async def update_consumer(link: Link, stream: str, config: dict[str, Any]) -> dict[str, Any]:
     """Change a consumer's settings in place."""
-    name = config["durable_name"]
-    subject = api("CONSUMER.CREATE", stream, name, config["filter_subject"])
+    subject = create_consumer_subject(stream, config)
     return await call(link, subject, {"stream_name": stream, "action": "update", "config": config})
 
 

@@ -148,4 +148,3 @@ def connect_command(info: dict[str, Any], url: SplitResult, options: LinkOptions
     elif url.username is not None:
         doc["auth_token"] = unquote(url.username)
     return b"CONNECT " + json.dumps(doc).encode() + b"\r\n"
-

@@ -43,9 +43,7 @@ def decode_public(text: str, kind: str = USER) -> bytes:
 def decode_seed(text: str, kind: str = USER) -> bytes:
     """The 32 bytes of a secret seed. Raises `InvalidArgument`, which never names it."""
     if not isinstance(text, str) or _SEED_FORM.fullmatch(text) is None:
-        raise InvalidArgument(
-            f"this is no seed of {_AN[kind]}: 'S{kind}' and 56 of A-Z and 2-7"
-        )
+        raise InvalidArgument(f"this is no seed of {_AN[kind]}: 'S{kind}' and 56 of A-Z and 2-7")
     if text[1] != kind:
         raise InvalidArgument(f"this is the key of {_AN[text[1]]}, and {_AN[kind]}'s is needed")
     return _decode(text)[2:]
