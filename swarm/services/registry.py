@@ -11,7 +11,7 @@ A change of any key is republished as `swarm.<mesh>.config.<key>`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from swarm.errors import InvalidArgument, NotFound
 from swarm.link import Link, jetstream
@@ -107,9 +107,11 @@ class Registry:
         manifest: bytes,
         files: Mapping[str, bytes],
         progress: Callable[[str, int], None] = lambda name, size: None,
+        prepare: Callable[[ModelInfo], Awaitable[None]] | None = None,
     ) -> ModelInfo:
         """Store a version: its files first, its manifest last, so it appears whole.
 
+        prepare(info) is awaited before the manifest: nodes find there what it has made.
         The first version of a model serves at once. Raises `InvalidArgument` when the
         version exists with other content: versions are immutable.
         """
@@ -129,6 +131,8 @@ class Registry:
         await artifacts.put(
             self._link.options, self._subjects.models_bucket, prefix, files, progress
         )
+        if prepare is not None:
+            await prepare(info)
         await jetstream.kv_put(self._link, self._bucket, key, manifest)
         if await self.desired(info.model) is None:
             await self.promote(info.model, info.version)
