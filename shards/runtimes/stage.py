@@ -46,6 +46,16 @@ class StageRuntime:
             and self._inputs == tuple(spec.name for spec in shard.receives)
         )
 
+    def numbered(self, weights_version: int) -> StageRuntime:
+        """This stage on the same session, as another weight version."""
+        return StageRuntime(
+            self.shard,
+            self.runtime,
+            batchable=self.batchable,
+            compute_ms=self.compute_ms,
+            weights_version=weights_version,
+        )
+
     def check(self, tensors: Mapping[str, np.ndarray]) -> None:
         """Raise InputError unless these are exactly the tensors that the stage receives."""
         check_feeds(self.shard.receives, tensors)

@@ -97,7 +97,7 @@ class LiveWeights:
         mine = {name: array for name, array in tensors.items() if name in self.specs}
         check_values(mine, self.specs)
         if self._runtime is None and not mine:
-            return self._stage(n, present.runtime)  # still the artifact's weights
+            return present.numbered(n)  # still the artifact's weights
         head = {name: np.array(mine.get(name, base)) for name, base in self._head.items()}
         inside = {name: array for name, array in mine.items() if name not in head}
         digest = _digest(inside)
@@ -156,7 +156,7 @@ class LiveWeights:
                 fault = f"weight version {n} makes {name!r} infinite, or no number"
                 raise DeltaError(DeltaFault.RESULT, fault)
 
-    def _stage(self, n: int, runtime: Runtime | None) -> StageRuntime:
+    def _stage(self, n: int, runtime: Runtime) -> StageRuntime:
         return StageRuntime(
             self._shard,
             runtime,
