@@ -222,6 +222,22 @@ def chaos(
     raise typer.Exit(run_chaos(plan, at_least, json_))
 
 
+def memory(
+    model: Annotated[
+        str, typer.Option(help="An ONNX file, or digits or resnet50 of this project.")
+    ] = "digits",
+    stages: Annotated[int, typer.Option(min=1, max=16, help="Shards of the model.")] = 3,
+    requests: Annotated[int, typer.Option(min=1, help="Requests before the look.")] = 20,
+    json_: Json = False,
+    output: Output = "",
+) -> None:
+    """The memory of `swarm up`, by process and by what it is for (Linux)."""
+    from nodes.bench.memory.command import run_memory
+    from nodes.bench.memory.measure import MemoryPlan
+
+    raise typer.Exit(run_memory(MemoryPlan(model, stages, requests), json_, output))
+
+
 def _words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
@@ -253,11 +269,12 @@ COMMANDS = (
     scale,
     failover,
     chaos,
+    overload,
+    memory,
     gossip,
     routing,
     compare,
     regression,
-    overload,
 )
 
 
