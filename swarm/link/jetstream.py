@@ -139,7 +139,7 @@ async def kv_get(link: Link, bucket: str, key: str, timeout: float = 2.0) -> byt
         message = await link.request(subject, b"", timeout)
     except NoResponders:
         # The bucket does not exist, or its server is away: a call that is always answered tells.
-        if await _stream_exists(link, f"KV_{bucket}"):
+        if await stream_exists(link, f"KV_{bucket}"):
             raise Unavailable(f"the key store {bucket} does not answer") from None
         return None
     except TimeoutError:
@@ -149,7 +149,8 @@ async def kv_get(link: Link, bucket: str, key: str, timeout: float = 2.0) -> byt
     return bytes(message.data)
 
 
-async def _stream_exists(link: Link, stream: str) -> bool:
+async def stream_exists(link: Link, stream: str) -> bool:
+    """Whether the server has this stream. Raises `Unavailable`, `ApiError`."""
     try:
         await call(link, api("STREAM.INFO", stream))
     except ApiError as error:
