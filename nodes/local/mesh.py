@@ -23,6 +23,7 @@ from swarm.services.embedded import EmbeddedServer
 
 log = logging.getLogger("swarm.up")
 
+BROKEN_FROM = 3  # deaths in a row before it was ready from which a node will not become ready
 LOOK_EVERY = 0.2  # seconds: a process that dies publishes no status
 
 
@@ -73,7 +74,7 @@ class LocalMesh:
             ]
             if not waiting:
                 return
-            broken = [n for n in waiting if not n.alive and n.failures >= 3]
+            broken = [n for n in waiting if not n.alive and n.past.failures >= BROKEN_FROM]
             if broken or time.monotonic() > deadline:
                 node = (broken or waiting)[0]
                 raise Unavailable(f"{node.role} did not become ready:\n{self.tail(node)}")
@@ -107,9 +108,16 @@ class LocalMesh:
         try:
             doc = json.loads(bytes(message.data))
             self.statuses[doc["node"]] = doc
+            if doc["state"] == "ready":
+                self._note_ready(doc["pid"])
         except (ValueError, KeyError, TypeError):
             log.warning("a malformed status arrived on %s", message.subject)
         self.changed.set()
+
+    def _note_ready(self, pid: int) -> None:
+        for node in self.supervisor.nodes:
+            if node.pid == pid:
+                node.was_ready = True
 
 
 @asynccontextmanager
