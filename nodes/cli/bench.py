@@ -14,7 +14,7 @@ Json = Annotated[bool, typer.Option("--json", help="Machine-readable output on s
 Chart = Annotated[str, typer.Option(help="Draw the result into this image (needs matplotlib).")]
 Output = Annotated[str, typer.Option("-o", "--output", help="Write the JSON document here.")]
 Rounds = Annotated[int, typer.Option(min=1, max=100, help="Interleaved rounds.")]
-Delivery = Annotated[str, typer.Option(help="durable (lanes) or core (nothing is stored).")]
+Delivery = Annotated[str, typer.Option(help="durable (lanes) or fast (nothing is stored).")]
 
 HOP_SIZES = "1KiB,4KiB,16KiB,64KiB,256KiB,1MiB,2MiB,4MiB,8MB"
 # The largest is decimal: with its header the message must fit into the 8 MiB above which
@@ -102,9 +102,9 @@ def scale(
 def peers(
     only: Annotated[str, typer.Option(help="Contenders, with commas; all when empty.")] = "",
     rounds: Rounds = 3,
-    kinds: Annotated[str, typer.Option(help="tiny (4 KB features), large (0.8-1.6 MB).")] = (
-        "tiny,large"
-    ),
+    kinds: Annotated[
+        str, typer.Option(help="tiny (4 KB features), large (0.8-1.6 MB), resnet50.")
+    ] = "tiny,large,resnet50",
     environment: Annotated[
         str, typer.Option(help="Where the peers are installed; in the user's cache when empty.")
     ] = "",
