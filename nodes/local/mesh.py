@@ -19,6 +19,7 @@ import swarm
 from nodes.local.supervisor import NodeProcess, Supervisor
 from swarm.errors import Unavailable
 from swarm.link import LinkMessage
+from swarm.services.artifacts import Source
 from swarm.services.embedded import EmbeddedServer
 
 log = logging.getLogger("swarm.up")
@@ -157,7 +158,7 @@ async def local_mesh(
         shutil.rmtree(logs, ignore_errors=True)
 
 
-async def push(local: LocalMesh, manifest: bytes, files: Mapping[str, bytes]) -> str:
+async def push(local: LocalMesh, manifest: bytes, files: Mapping[str, Source]) -> str:
     """Push a version that was just split, and let it serve all traffic. Returns its version."""
     info = await local.mesh.registry.push(manifest, files)
     if await local.mesh.registry.serving(info.model) != info.version:

@@ -24,7 +24,9 @@ from swarm.link import Link, LinkMessage, jetstream
 from swarm.subjects import api
 
 CHUNK = 128 * 1024  # bytes of a message, as all NATS clients have them
-BATCH = 16  # messages that are under way at a time
+BATCH = (
+    4  # messages that are under way at a time: acks and gossip of the connection wait behind them
+)
 TIMEOUT = 10.0  # seconds without a message of a transfer
 NO_MESSAGES, END_OF_BATCH = (b"404", b"408"), b"204"
 _SEQUENCE = re.compile(rb"Nats-Sequence: *([0-9]+)")
