@@ -29,6 +29,7 @@ from swarm.link import Link, LinkOptions
 from swarm.link.grants import EVERYTHING
 from swarm.local.host_socket import HostSocket
 from swarm.local.lending import Lender
+from swarm.local.teaching import Taught, teach
 from swarm.model import ModelInfo
 from swarm.periodic import BEAT, beat
 from swarm.requests.request import DELIVERY_MODES, DURABLE, Ask, Picker
@@ -43,6 +44,7 @@ from swarm.wire.messages import Request, Result
 DEFAULT_BUDGET = 5.0  # seconds
 MAX_BUDGET = 600.0  # seconds
 CONNECT_TIMEOUT = 5.0  # seconds
+TEACH_TIMEOUT = 60.0  # seconds
 TEND_EVERY = 5 * BEAT  # seconds
 
 KnownPeers = Callable[[ModelInfo, int], Iterable[StagePeer]]
@@ -182,10 +184,12 @@ class Mesh:
         *,
         delivery: str = DURABLE,
         hedge: float | None = None,
+        weights: int = 0,
     ) -> Result:
         """Run `model` (`NAME` or `NAME@VERSION`) on `inputs`; budget in seconds.
 
-        session: requests of one session go to one node under session-affine policies.
+        session: requests of one session go to one node under session-affine policies, and its
+        answers never go back in weight versions. weights: the least weight version of the answer.
         delivery: `durable`, or `fast`: nothing is stored between stages, and only this requester's
         retries recover a lost request. hedge: percentile (0..1) of the usual latency after which a
         second copy is sent; at most 5 % of requests are.
@@ -194,7 +198,9 @@ class Mesh:
         `DeadlineExceeded`, `ResourceExhausted` (whose `retry_after` says when to come back, in
         seconds), `Unavailable`, `Internal`.
         """
-        result = await self.ask(model, inputs, budget, session, delivery=delivery, hedge=hedge)
+        result = await self.ask(
+            model, inputs, budget, session, delivery=delivery, hedge=hedge, weights=weights
+        )
         if result.status is not Status.OK:
             where = f" (stage {result.stage}, node {result.node})" if result.node else ""
             raise error_for(result.status, result.message + where, result.retry_after)
@@ -210,13 +216,14 @@ class Mesh:
         *,
         delivery: str = DURABLE,
         hedge: float | None = None,
+        weights: int = 0,
     ) -> Result:
         """Like `infer`, but a failure is a `Result` too and nothing is raised."""
         if not budget <= MAX_BUDGET:  # nan neither
             error = InvalidArgument(f"a budget of {budget} s: at most {MAX_BUDGET:.0f} s are given")
             return _refused(request_id, model, error)
         if self._service_only(model):
-            return await self.ask_service(model, inputs, budget, session, request_id)
+            return await self.ask_service(model, inputs, budget, session, request_id, weights)
         deadline = asyncio.get_running_loop().time() + budget
         try:
             info = self.catalog.fixed.get(model)
@@ -226,6 +233,8 @@ class Mesh:
                 async with asyncio.timeout_at(deadline):
                     info = await self.catalog.model(model, self.agent, session, request_id)
             info.check(inputs)
+            if type(weights) is not int or weights < 0:
+                raise InvalidArgument(f"weights {weights!r}: it is the number of a weight version")
             if budget <= 0:
                 raise DeadlineExceeded(f"a budget of {budget} s leaves no time at all")
             mode = DELIVERY_MODES.get(delivery)
@@ -235,12 +244,12 @@ class Mesh:
             # The server did not tell this user's rights before.
             self._denied_models.add(model.partition("@")[0])
             left = deadline - asyncio.get_running_loop().time()
-            return await self.ask_service(model, inputs, left, session, request_id)
+            return await self.ask_service(model, inputs, left, session, request_id, weights)
         except (SwarmError, TimeoutError) as error:
             return _refused(request_id, model, error)
         if info.edge is not None:
             name = f"{info.model}@{info.version}"
-            return await self.ask_service(name, inputs, budget, session, request_id)
+            return await self.ask_service(name, inputs, budget, session, request_id, weights)
         return await self.requester.infer(
             Ask(
                 info,
@@ -251,6 +260,7 @@ class Mesh:
                 hedge=hedge,
                 agent=self.agent,
                 session=session,
+                weights=weights,
             )
         )
 
@@ -264,6 +274,36 @@ class Mesh:
         sends = subjects.features(name, "0", 1)
         return not (grants.may_publish(reads) and grants.may_publish(sends))
 
+    async def teach(
+        self,
+        model: str,
+        inputs: Mapping[str, np.ndarray],
+        labels: np.ndarray,
+        *,
+        node: str = "",
+        timeout: float = TEACH_TIMEOUT,
+    ) -> Taught:
+        """Give labelled samples to the learner of `model` (`NAME` or `NAME@VERSION`) on this host.
+
+        They go by a Unix socket of this user, never to a server. inputs: arrays as for `infer`,
+        whose axis 0 counts the samples. labels: whole numbers [n], one for each sample, from 0 on.
+        node: the learner's id, needed where several run on this host. timeout: seconds.
+
+        Raises `NotFound` where no learner runs here; `InvalidArgument` for samples that cannot be
+        learned, of which none is kept then; `ResourceExhausted`, `Unavailable`,
+        `DeadlineExceeded`.
+        """
+        name, _, version = model.partition("@")
+        return await teach(
+            self.subjects.mesh,
+            name,
+            version,
+            {key: np.asarray(value) for key, value in inputs.items()},
+            np.asarray(labels),
+            node=node,
+            timeout=timeout,
+        )
+
     async def ask_service(
         self,
         model: str,
@@ -271,12 +311,18 @@ class Mesh:
         budget: float,
         session: str = "",
         request_id: str = "",
+        weights: int = 0,
     ) -> Result:
         """Ask whichever node serves `infer.<model>`: for models whose first layers are the
         edge's (stage 0), which a client without a runtime cannot run, and for a user that may do
         nothing else. model: `NAME` or `NAME@VERSION`."""
         name, _, version = model.partition("@")
-        request = Request(dict(inputs), request_id or ulid(), version, budget, session, self.agent)
+        seen, key = self.requester.seen, (name, version, self.agent, session)
+        if session:
+            weights = max(weights, seen.least(key))
+        request = Request(
+            dict(inputs), request_id or ulid(), version, budget, session, self.agent, weights
+        )
         started = time.perf_counter()
         try:
             if budget <= 0:
@@ -289,6 +335,8 @@ class Mesh:
         except (SwarmError, TimeoutError) as failure:
             result = _refused(request.id, name, failure)
         result.latency = time.perf_counter() - started
+        if session and result.status is Status.OK:
+            seen.saw(key, result.weights)
         return result
 
 

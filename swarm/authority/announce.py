@@ -28,7 +28,7 @@ async def announce(authority: Authority, options: LinkOptions) -> None:
     try:
         await link.ready(CONNECT_TIMEOUT)
         for jwt in authority.accounts().values():
-            answer = await link.request("$SYS.REQ.CLAIMS.UPDATE", jwt.encode())
+            answer = await link.request("$SYS.REQ.CLAIMS.UPDATE", jwt.encode(), from_server=True)
             error = json.loads(bytes(answer.data)).get("error")
             if error:
                 raise Unavailable(f"the server did not take an account: {error}")

@@ -160,7 +160,7 @@ async def kv_entry(
         message = await link.request(subject, b"", timeout, from_server=True)
     except NoResponders:
         # The bucket does not exist, or its server is away: a call that is always answered tells.
-        if await _stream_exists(link, f"KV_{bucket}"):
+        if await stream_exists(link, f"KV_{bucket}"):
             raise Unavailable(f"the key store {bucket} does not answer") from None
         return None, 0
     except TimeoutError:
@@ -173,7 +173,8 @@ async def kv_entry(
     return bytes(message.data), revision
 
 
-async def _stream_exists(link: Link, stream: str) -> bool:
+async def stream_exists(link: Link, stream: str) -> bool:
+    """Whether the server has this stream. Raises `Unavailable`, `ApiError`."""
     try:
         await call(link, api("STREAM.INFO", stream))
     except ApiError as error:
