@@ -12,12 +12,14 @@ from nats.aio.client import Client
 from nats.js.object_store import ObjectStore
 
 from swarm.errors import NotFound, Unavailable
-from swarm.link import LinkOptions
+from swarm.link import Link, LinkOptions, jetstream
 from swarm.services import control
+from swarm.subjects import api
 
 T = TypeVar("T")
 
 TRANSFER_TIMEOUT = 120.0  # seconds for one artifact
+LOOK_UP_TIMEOUT = 5.0  # seconds for one question about an artifact
 
 
 async def put(
@@ -70,6 +72,36 @@ async def get(
     finally:
         await control.close(client)
     return files
+
+
+async def lacking(link: Link, bucket: str, prefix: str, names: Sequence[str]) -> list[str]:
+    """Which of these artifacts the object store has not, or not with all their chunks.
+
+    By counts alone: nothing is read. Raises `Unavailable`.
+    """
+    client = await control.connect(link.options, "swarm-registry")
+    missing = []
+    try:
+        store = await _store(client, bucket, create=False)
+        for name in names:
+            try:
+                info = await asyncio.wait_for(store.get_info(prefix + name), LOOK_UP_TIMEOUT)
+                chunks = f"$O.{bucket}.C.{info.nuid}"
+                doc = await jetstream.call(
+                    link, api("STREAM.INFO", f"OBJ_{bucket}"), {"subjects_filter": chunks}
+                )
+                found = (doc["state"].get("subjects") or {}).get(chunks, 0)
+            except nats.js.errors.NotFoundError:
+                found = -1
+            if found < 0 or found != info.chunks:
+                missing.append(name)
+    except NotFound:
+        return list(names)
+    except control.NETWORK_ERRORS as error:
+        raise Unavailable(f"the object store did not answer: {error!r}") from error
+    finally:
+        await control.close(client)
+    return missing
 
 
 async def _store(client: Client, bucket: str, create: bool) -> ObjectStore:

@@ -140,3 +140,13 @@ class Registry:
 
         prefix = f"{model}/{version}/"
         return await artifacts.get(self._link.options, self._subjects.models_bucket, prefix, names)
+
+    async def lacking(self, model: str, version: str, names: list[str]) -> list[str]:
+        """Which of these artifacts, and of "manifest", the mesh does not have whole."""
+        from swarm.services import artifacts
+
+        key = f"models.{token(model, 'model name')}.{token(version, 'version')}"
+        found = await jetstream.kv_get(self._link, self._bucket, key)
+        bucket, prefix = self._subjects.models_bucket, f"{model}/{version}/"
+        lacking = await artifacts.lacking(self._link, bucket, prefix, names) if names else []
+        return lacking if found is not None else [*lacking, "manifest"]
