@@ -6,6 +6,8 @@
     │   └── SubjectError            a token that may not stand in a subject
     ├── NotFound                    unknown model, version, artifact
     ├── Unauthenticated             a signature or key that does not match
+    │   ├── BadSignature            bytes that their key did not sign for this purpose
+    │   └── NotAllowed              a key that is known, and may not do this
     ├── DeadlineExceeded            the budget ended
     ├── ResourceExhausted           a lane, quota or buffer is full: come back later
     ├── Unavailable                 nobody can answer at present
@@ -62,6 +64,14 @@ class Unauthenticated(SwarmError):
     status = Status.UNAUTHENTICATED
 
 
+class BadSignature(Unauthenticated):
+    """The signature is not the key's own over these bytes for this purpose."""
+
+
+class NotAllowed(Unauthenticated):
+    status = Status.PERMISSION_DENIED
+
+
 class DeadlineExceeded(SwarmError):
     status = Status.DEADLINE_EXCEEDED
 
@@ -115,7 +125,7 @@ _BY_STATUS: dict[str, type[SwarmError]] = {
     Status.DEADLINE_EXCEEDED: DeadlineExceeded,
     Status.UNAVAILABLE: Unavailable,
     Status.UNAUTHENTICATED: Unauthenticated,
-    Status.PERMISSION_DENIED: Unauthenticated,
+    Status.PERMISSION_DENIED: NotAllowed,
 }
 
 

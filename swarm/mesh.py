@@ -30,6 +30,7 @@ from swarm.lanes import Publisher
 from swarm.link import Link, LinkMessage, LinkOptions
 from swarm.local.host_socket import HostSocket
 from swarm.local.lending import Lender
+from swarm.local.teaching import Taught, teach
 from swarm.model import ModelInfo
 from swarm.periodic import BEAT, beat
 from swarm.requests.request import DELIVERY_MODES, DURABLE, Ask, Picker
@@ -44,6 +45,7 @@ from swarm.wire.messages import Request, Result
 DEFAULT_BUDGET = 5.0  # seconds
 MAX_BUDGET = 600.0  # seconds
 CONNECT_TIMEOUT = 5.0  # seconds
+TEACH_TIMEOUT = 60.0  # seconds
 TEND_EVERY = 5 * BEAT  # seconds
 LOOK_UP_PAUSE, LOOK_UP_PAUSE_MOST = 0.02, 0.5  # seconds between reads of a key, doubled
 
@@ -263,6 +265,36 @@ class Mesh:
                 if not was_cut_off or now() + pause >= deadline:
                     raise
                 await asyncio.sleep(pause)
+
+    async def teach(
+        self,
+        model: str,
+        inputs: Mapping[str, np.ndarray],
+        labels: np.ndarray,
+        *,
+        node: str = "",
+        timeout: float = TEACH_TIMEOUT,
+    ) -> Taught:
+        """Give labelled samples to the learner of `model` (`NAME` or `NAME@VERSION`) on this host.
+
+        They go by a Unix socket of this user, never to a server. inputs: arrays as for `infer`,
+        whose axis 0 counts the samples. labels: whole numbers [n], one for each sample, from 0 on.
+        node: the learner's id, needed where several run on this host. timeout: seconds.
+
+        Raises `NotFound` where no learner runs here; `InvalidArgument` for samples that cannot be
+        learned, of which none is kept then; `ResourceExhausted`, `Unavailable`,
+        `DeadlineExceeded`.
+        """
+        name, _, version = model.partition("@")
+        return await teach(
+            self.subjects.mesh,
+            name,
+            version,
+            {key: np.asarray(value) for key, value in inputs.items()},
+            np.asarray(labels),
+            node=node,
+            timeout=timeout,
+        )
 
     async def ask_service(
         self,

@@ -105,6 +105,10 @@ class Subjects:
         """Where an edge publishes its results when it is told to."""
         return f"{self.root}.results.{token(name, 'result name')}"
 
+    def weights(self, model: str, version: str) -> str:
+        """Changes of a model version's weight versions, republished from KV."""
+        return f"{self.root}.weights.{token(model, 'model name')}.{token(version, 'version')}"
+
     @property
     def dead_all(self) -> str:
         return f"{self.root}.dead.*"
@@ -127,6 +131,11 @@ class Subjects:
     @property
     def config_bucket(self) -> str:
         return f"swarm-{self.mesh}-config"
+
+    @property
+    def weights_bucket(self) -> str:
+        """Weight versions; apart from desired state, which learners need no right to write."""
+        return f"swarm-{self.mesh}-weights"
 
 
 def api(verb: str, *names: str) -> str:

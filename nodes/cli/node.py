@@ -115,6 +115,11 @@ FLAGS = (
         "Messages between nodes of one host go by shared memory and sockets; "
         "--no-shm: all of them by the server.",
     ),
+    Flag(
+        "identity",
+        "",
+        "File of the node's key pair, with which it signs; made at the first start. Empty: none.",
+    ),
     Flag("credentials", "", "A .creds file for the NATS server."),
     Flag(
         "source",
@@ -189,6 +194,7 @@ def _run(settings: dict[str, Any]) -> int:
             quota=settings["quota"],
             state_dir=settings["state_dir"],
             shm=settings["shm"],
+            identity=settings["identity"],
         )
         edge = EdgeOptions(
             source=settings["source"],

@@ -33,7 +33,8 @@ class NodeConfig:
     preset. mesh_key: 16 to 64 bytes that all nodes share; gossip without it is refused. quota:
     requests a second that one agent may send to this node, 0 for any number. state_dir: folder of
     the checkpoint, '' for none. shm: whether messages may go between processes of one host without
-    the server. Raises `InvalidArgument`.
+    the server. identity: file of the node's key pair, which is made when missing, '' for none.
+    Raises `InvalidArgument`.
     """
 
     role: str
@@ -54,6 +55,7 @@ class NodeConfig:
     quota: float = 0.0
     state_dir: str = ""
     shm: bool = True
+    identity: str = ""
 
     def __post_init__(self) -> None:
         token(self.mesh, "mesh name")

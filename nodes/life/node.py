@@ -33,6 +33,7 @@ from swarm.model import ModelInfo
 from swarm.routing import BadDesiredState
 from swarm.services.control import Control
 from swarm.services.infer import InferService
+from swarm.trust.identity import Identity
 from swarm.wire.messages import Request, Result
 
 log = logging.getLogger("swarm.node")
@@ -53,7 +54,9 @@ class Node:
     """`run(stop)` is its whole life; it ends when `stop` is set.
 
     started: `time.monotonic()` of the process's start. on_change(document) is called at each
-    change of state. more_status: fields that a role adds to the status documents.
+    change of state. more_status: fields that a role adds to the status documents. identity: the
+    key pair of `config.identity`, None without one. Raises `InvalidArgument` for a file that holds
+    no identity, or that others may read.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class Node:
     ) -> None:
         self.config = config
         self.id = config.node or node_id(config.role)
+        self.identity = Identity.load_or_make(config.identity) if config.identity else None
         self.became_ready = asyncio.Event()
         self._on_change = on_change
         self._desired_changed = asyncio.Event()
@@ -104,7 +108,9 @@ class Node:
             time.monotonic() if started is None else started,
             more_status,
         )
-        self._entry = OwnEntry(self.mesh, config, self._membership, self._versions.all)
+        self._entry = OwnEntry(
+            self.mesh, config, self._membership, self._versions.all, self.identity
+        )
         self._takeover = Takeover(
             self.mesh, config, self._membership, self._router, self._versions.all, self._tell
         )

@@ -13,6 +13,8 @@ from swarm.fleet.advertised import Where, load_entries, serves_entries
 from swarm.fleet.membership import Membership
 from swarm.mesh import Mesh
 from swarm.periodic import BEAT, beat
+from swarm.trust.attestation import GOSSIP_KEY, attest
+from swarm.trust.identity import Identity
 
 LOAD_EVERY = 3 * BEAT  # seconds between looks at the load
 # A load is told again when one of its numbers moves by a quarter, and by more than this noise.
@@ -29,11 +31,13 @@ class OwnEntry:
         config: NodeConfig,
         membership: Membership,
         servings: Callable[[], list[Serving]],
+        identity: Identity | None = None,
     ) -> None:
         self._mesh = mesh
         self._config = config
         self._members = membership
         self._servings = servings
+        self._identity = identity
         self._announced: Set[Where] = set()  # without the versions that still load
         self._told_load: dict[Where, list[int]] = {}
         self._keys: Set[str] = set()  # in the gossip now: stages and loads
@@ -54,6 +58,9 @@ class OwnEntry:
         self._members.set("inbox", self._mesh.inbox)
         self._members.set("device", "cpu")
         self._members.set("draining", draining)
+        if self._identity is not None:
+            word = attest(self._identity, self._config.mesh, self._members.node)
+            self._members.set(GOSSIP_KEY, word)
         self._announced = set(self._served())
         self._write()
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import swarm
-from shards.errors import ShardsError
 from shards.manifest import read_dir
 from swarm.errors import SwarmError
 from swarm.flow.backoff import Backoff
@@ -18,23 +17,6 @@ from swarm.flow.backoff import Backoff
 log = logging.getLogger("swarm.up")
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0  # seconds between attempts to put a model back, doubled
-
-
-class FolderFiles(Mapping[str, bytes]):
-    """The artifacts of a folder by name, each read when it is asked for."""
-
-    def __init__(self, names: tuple[str, ...], fetch: Callable[[str], bytes]) -> None:
-        self._names = names
-        self._fetch = fetch
-
-    def __getitem__(self, name: str) -> bytes:
-        return self._fetch(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
 
 
 class KeptModel:
@@ -50,9 +32,9 @@ class KeptModel:
     ) -> None:
         self._mesh = mesh
         self._tell = tell
-        self.manifest, fetch = read_dir(folder)
+        self.manifest, _ = read_dir(folder)
         self._document = self.manifest.to_json()
-        self._files = FolderFiles(self.manifest.files(), fetch)
+        self._files = {name: folder / name for name in self.manifest.files()}
 
     @property
     def name(self) -> str:
@@ -70,13 +52,13 @@ class KeptModel:
     async def missing(self) -> list[str]:
         """What the mesh lacks of it, in words; empty when it has all. Raises `SwarmError`."""
         model, version = self.manifest.model, self.manifest.version
-        lacking = await self._mesh.registry.lacking(model, version, list(self._files))
+        lacking = await self._mesh.registry.lacking(model, version, self._files)
         if await self._mesh.registry.desired(model) is None:
             lacking.append("which version serves")
         return lacking
 
     async def put_back(self) -> list[str]:
-        """Store again what is missing; returns that. Raises `SwarmError`, `ShardsError`."""
+        """Store again what is missing; returns that. Raises `SwarmError`, `OSError`."""
         lacking = await self.missing()
         if lacking:
             # Where no version is named to serve, this one is from now on; else that one stays.
@@ -99,7 +81,7 @@ class KeptModel:
                 try:
                     await self.put_back()
                     backoff.reset()
-                except (SwarmError, ShardsError) as error:
+                except (SwarmError, OSError) as error:
                     log.warning("%s is not put back yet: %s", self.name, error)
                     connected.set()
                     await asyncio.sleep(backoff.next())

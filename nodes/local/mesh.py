@@ -22,10 +22,12 @@ from nodes.local.server_watch import ServerWatch
 from nodes.local.supervisor import NodeProcess, Supervisor
 from swarm.errors import Unavailable
 from swarm.link import LinkMessage
+from swarm.services.artifacts import Source
 from swarm.services.embedded import EmbeddedServer
 
 log = logging.getLogger("swarm.up")
 
+BROKEN_FROM = 3  # deaths in a row before it was ready from which a node will not become ready
 LOOK_EVERY = 0.2  # seconds: a process that dies publishes no status
 
 
@@ -94,7 +96,7 @@ class LocalMesh:
             ]
             if not waiting:
                 return
-            broken = [n for n in waiting if not n.alive and n.failures >= 3]
+            broken = [n for n in waiting if not n.alive and n.past.failures >= BROKEN_FROM]
             if broken or time.monotonic() > deadline:
                 node = (broken or waiting)[0]
                 raise Unavailable(f"{node.role} did not become ready:\n{self.tail(node)}")
@@ -128,9 +130,16 @@ class LocalMesh:
         try:
             doc = json.loads(bytes(message.data))
             self.statuses[doc["node"]] = doc
+            if doc["state"] == "ready":
+                self._note_ready(doc["pid"])
         except (ValueError, KeyError, TypeError):
             log.warning("a malformed status arrived on %s", message.subject)
         self.changed.set()
+
+    def _note_ready(self, pid: int) -> None:
+        for node in self.supervisor.nodes:
+            if node.pid == pid:
+                node.was_ready = True
 
 
 @asynccontextmanager
@@ -186,7 +195,7 @@ def _log_failure(task: asyncio.Task[None]) -> None:
         log.error("%s failed", task.get_name(), exc_info=error)
 
 
-async def push(local: LocalMesh, manifest: bytes, files: Mapping[str, bytes]) -> str:
+async def push(local: LocalMesh, manifest: bytes, files: Mapping[str, Source]) -> str:
     """Push a version that was just split, and let it serve all traffic. Returns its version."""
     info = await local.mesh.registry.push(manifest, files)
     if await local.mesh.registry.serving(info.model) != info.version:

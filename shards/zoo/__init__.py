@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["digits_heldout", "digits_lite_model", "digits_model"]
+__all__ = ["digits_heldout", "digits_lite_model", "digits_model", "digits_training"]
 
 
 def digits_model() -> bytes:
@@ -30,11 +30,23 @@ def digits_lite_model() -> bytes:
 
 
 def digits_heldout() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Images FP32 [n, 1, 8, 8] in 0..1 and labels INT64 [n] that neither model was trained on.
+    """Images FP32 [540, 1, 8, 8] in 0..1 and labels INT64 [540] that neither model was trained on.
 
     Source: the optical digits of the UCI repository (E. Alpaydin, C. Kaynak) in scikit-learn.
     """
-    archive: Any = np.load(io.BytesIO(_data("digits-heldout.npz")), allow_pickle=False)
+    return _images("digits-heldout.npz")
+
+
+def digits_training() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Images FP32 [1257, 1, 8, 8] in 0..1 and labels INT64 [1257] that both models were trained on.
+
+    Together with `digits_heldout` they are all of scikit-learn's digits, each image once.
+    """
+    return _images("digits-training.npz")
+
+
+def _images(name: str) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    archive: Any = np.load(io.BytesIO(_data(name)), allow_pickle=False)
     with archive:
         # Stored as counts of 0..16, which take a quarter of the size and are exact in FP32.
         images = archive["images"].astype(np.float32) / np.float32(16)

@@ -85,7 +85,7 @@ def train(
 
 
 def write() -> None:
-    """Trains both models and writes the three files of `shards/zoo/data`."""
+    """Trains both models and writes them and the images to `shards/zoo/data`."""
     from shards.zoo.digits_net import digits_lite_network, digits_network, to_onnx
 
     images, labels, held_images, held_labels = split_digits()
@@ -99,9 +99,13 @@ def write() -> None:
         loss = train(network, images, labels, epochs=epochs, rate=rate, augment=augment)
         (DATA / f"{name}.onnx").write_bytes(to_onnx(network, name))
         print(f"{name}: {epochs} epochs in {time.perf_counter() - started:.1f} s, loss {loss:.4f}")
-    np.savez_compressed(
-        DATA / "digits-heldout.npz", images=held_images, labels=held_labels.astype(np.uint8)
-    )
+    write_images("digits-heldout.npz", held_images, held_labels)
+    write_images("digits-training.npz", images, labels)
+
+
+def write_images(name: str, images: Images, labels: Labels) -> None:
+    """Writes a file of `shards/zoo/data` with images in 0..16 and their labels."""
+    np.savez_compressed(DATA / name, images=images, labels=labels.astype(np.uint8))
 
 
 def accuracy(model: bytes) -> float:

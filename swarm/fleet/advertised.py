@@ -4,6 +4,7 @@ role        "shard-2"                        draining  bool
 device      "cpu", "cuda" …                  host      memory host id, or ""
 priority    0 primary, 1 standby, 2 fallback memory    bytes free
 inbox       where processes of its host reach it without the server, or ""
+identity    [public key, signature]          the key is this node's (swarm.trust.attestation)
 serves/T    [model, version, [stage, …]]     one model version and its stages, in order
 load/T/C    [[stage, waiting, in hand, compute ewma, p50, p99, queue ewma, p50, p99], …] of the
             stages from 16 C to 16 C + 15 that it serves, in order; times in microseconds
@@ -27,6 +28,8 @@ from typing import Any
 from swarm.gossip import PeerView
 from swarm.routing import Candidate
 from swarm.subjects import TOKEN
+from swarm.trust.attestation import GOSSIP_KEY as IDENTITY
+from swarm.trust.attestation import attested_key, is_attestation
 
 Where = tuple[str, str, int]  # model, version, stage
 
@@ -147,6 +150,7 @@ _CHECKS: dict[str, Any] = {
     "device": lambda v: _token(v),
     "memory": lambda v: type(v) is int and 0 <= v < 1 << 60,
     "priority": lambda v: type(v) is int and 0 <= v <= 9,
+    IDENTITY: is_attestation,
 }
 _KEYED: dict[str, Any] = {"serves": _serves, "load": _load}
 
@@ -183,6 +187,11 @@ def serving(peers: Iterable[PeerView], model: str, version: str, stage: int) -> 
                 )
             )
     return found
+
+
+def identity_of(peer: PeerView, mesh: str) -> str | None:
+    """The public key of a node that its gossip proves to be its own, or None."""
+    return attested_key(peer.values.get(IDENTITY), mesh, peer.node)
 
 
 def candidates(peers: Mapping[str, PeerView], heard: float | None = None) -> list[Candidate]:

@@ -293,9 +293,13 @@ class Link(asyncio.BufferedProtocol):
         self._subscriptions.remove(sid)
 
     async def request(
-        self, subject: str, data: Sequence[Part] | bytes = b"", timeout: float = 2.0
+        self,
+        subject: str,
+        data: Sequence[Part] | bytes = b"",
+        timeout: float = 2.0,
+        headers: bytes = b"",
     ) -> LinkMessage:
-        """One request, one reply.
+        """One request, one reply; `headers` is a whole `NATS/1.0` block.
 
         Raises `NoResponders` at once when nobody listens, `TimeoutError` after `timeout`
         seconds, `NotConnected` when there is no connection or it is lost before the reply came.
@@ -309,7 +313,7 @@ class Link(asyncio.BufferedProtocol):
         reply = self.expect(receive)
         self._asked.add(answer)
         try:
-            self.publish(subject, data, reply)
+            self.publish(subject, data, reply, headers)
             async with asyncio.timeout(timeout):
                 message = await answer
         finally:

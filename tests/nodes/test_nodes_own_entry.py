@@ -13,13 +13,14 @@ from nodes.life.config import NodeConfig
 from nodes.life.own_entry import OwnEntry
 from nodes.life.router import Router
 from nodes.stage.counters import StageStats
-from swarm.fleet.advertised import candidates, serving
+from swarm.fleet.advertised import candidates, identity_of, serving
 from swarm.fleet.membership import Membership
 from swarm.gossip import LAN, Gossip, PeerView, Request, Send
 from swarm.link import Link, LinkOptions
 from swarm.model import ModelInfo, Spec, Stage
 from swarm.requests.request import Ask
 from swarm.subjects import Subjects
+from swarm.trust.identity import Identity
 from swarm.wire.messages import Features
 
 SPEC = (Spec("x", "FP32", (-1, 4)),)
@@ -43,7 +44,9 @@ def serve(served: ModelInfo) -> Any:
 class Node:
     """One node's membership and own entry, and another node that hears of it."""
 
-    def __init__(self, *servings: Any, role: str = "shard-1") -> None:
+    def __init__(
+        self, *servings: Any, role: str = "shard-1", identity: Identity | None = None
+    ) -> None:
         self.servings = list(servings)
         link = Link(LinkOptions(servers=("nats://127.0.0.1:1",)))
         self.members = Membership(link, Subjects("test"), "node", lambda event: None)
@@ -52,6 +55,7 @@ class Node:
             NodeConfig(role, "m"),
             self.members,
             lambda: self.servings,
+            identity,
         )
         other = Membership(link, Subjects("test"), "other", lambda event: None)
         self.other: Gossip = other.gossip
@@ -244,3 +248,17 @@ async def test_a_load_is_told_when_it_moves_or_could_not_be_told(
     room = True
     assert told() == ["load", "serves"]
     assert told() == []
+
+
+def test_a_node_with_an_identity_proves_to_its_peers_which_key_is_its_own() -> None:
+    identity = Identity(b"\1" * 32)
+    node = Node(role="fallback", identity=identity)
+    node.tell()
+    assert identity_of(node.heard()["node"], "default") == identity.public
+    assert identity_of(node.heard()["node"], "other") is None
+
+
+def test_a_node_without_an_identity_gossips_none() -> None:
+    node = Node(role="fallback")
+    node.tell()
+    assert "identity" not in node.heard()["node"].values

@@ -144,6 +144,17 @@ def test_the_held_out_digits_were_never_trained_on():
     assert not trained_on & {image.tobytes() for image in held_images}
 
 
+def test_the_training_digits_are_all_the_others_in_their_order():
+    images, labels, held_images, _ = split_digits()
+    shipped_images, shipped_labels = zoo.digits_training()
+    np.testing.assert_array_equal(shipped_images, images.astype(np.float32) / 16)
+    np.testing.assert_array_equal(shipped_labels, labels)
+    assert (shipped_images.dtype, shipped_images.shape) == (np.float32, (1257, 1, 8, 8))
+    assert (shipped_labels.dtype, shipped_labels.shape) == (np.int64, (1257,))
+    held = {image.tobytes() for image in held_images}
+    assert not held & {(image * 16).astype(np.uint8).tobytes() for image in shipped_images}
+
+
 def test_the_held_out_digits_are_scaled_to_one_and_show_every_class():
     images, labels = zoo.digits_heldout()
     assert (images.dtype, images.shape) == (np.float32, (540, 1, 8, 8))
@@ -155,13 +166,19 @@ def test_the_held_out_digits_are_scaled_to_one_and_show_every_class():
 def test_reading_the_shipped_models_needs_neither_onnx_nor_scikit_learn():
     code = (
         "import sys; from shards import zoo; zoo.digits_model(); zoo.digits_heldout();"
+        "zoo.digits_training();"
         "sys.exit(bool({'onnx', 'onnxruntime', 'sklearn', 'swarm', 'nats'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
 
 
 def test_the_public_surface_of_the_zoo_is_pinned():
-    assert zoo.__all__ == ["digits_heldout", "digits_lite_model", "digits_model"]
+    assert zoo.__all__ == [
+        "digits_heldout",
+        "digits_lite_model",
+        "digits_model",
+        "digits_training",
+    ]
 
 
 # How they were trained.

@@ -1,0 +1,1 @@
+"""Learning: weight deltas between nodes, and the weight versions that they become. Pure."""
