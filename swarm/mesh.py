@@ -184,10 +184,12 @@ class Mesh:
         *,
         delivery: str = DURABLE,
         hedge: float | None = None,
+        weights: int = 0,
     ) -> Result:
         """Run `model` (`NAME` or `NAME@VERSION`) on `inputs`; budget in seconds.
 
-        session: requests of one session go to one node under session-affine policies.
+        session: requests of one session go to one node under session-affine policies, and its
+        answers never go back in weight versions. weights: the least weight version of the answer.
         delivery: `durable`, or `fast`: nothing is stored between stages, and only this requester's
         retries recover a lost request. hedge: percentile (0..1) of the usual latency after which a
         second copy is sent; at most 5 % of requests are.
@@ -196,7 +198,9 @@ class Mesh:
         `DeadlineExceeded`, `ResourceExhausted` (whose `retry_after` says when to come back, in
         seconds), `Unavailable`, `Internal`.
         """
-        result = await self.ask(model, inputs, budget, session, delivery=delivery, hedge=hedge)
+        result = await self.ask(
+            model, inputs, budget, session, delivery=delivery, hedge=hedge, weights=weights
+        )
         if result.status is not Status.OK:
             where = f" (stage {result.stage}, node {result.node})" if result.node else ""
             raise error_for(result.status, result.message + where, result.retry_after)
@@ -212,6 +216,7 @@ class Mesh:
         *,
         delivery: str = DURABLE,
         hedge: float | None = None,
+        weights: int = 0,
     ) -> Result:
         """Like `infer`, but a failure is a `Result` too and nothing is raised."""
         if not budget <= MAX_BUDGET:  # nan neither
@@ -226,6 +231,8 @@ class Mesh:
                 async with asyncio.timeout_at(deadline):
                     info = await self._look_up(model, session, request_id, deadline)
             info.check(inputs)
+            if type(weights) is not int or weights < 0:
+                raise InvalidArgument(f"weights {weights!r}: it is the number of a weight version")
             if budget <= 0:
                 raise DeadlineExceeded(f"a budget of {budget} s leaves no time at all")
             mode = DELIVERY_MODES.get(delivery)
@@ -234,7 +241,7 @@ class Mesh:
         except (SwarmError, TimeoutError) as error:
             return _refused(request_id, model, error)
         if info.edge is not None:
-            return await self.ask_service(info, inputs, budget, session, request_id)
+            return await self.ask_service(info, inputs, budget, session, request_id, weights)
         return await self.requester.infer(
             Ask(
                 info,
@@ -245,6 +252,7 @@ class Mesh:
                 hedge=hedge,
                 agent=self.agent,
                 session=session,
+                weights=weights,
             )
         )
 
@@ -303,11 +311,15 @@ class Mesh:
         budget: float,
         session: str = "",
         request_id: str = "",
+        weights: int = 0,
     ) -> Result:
         """Ask whichever node serves `infer.<model>`: for models whose first layers are the
         edge's (stage 0), which a client without a runtime cannot run."""
+        seen, key = self.requester.seen, (info.model, info.version, self.agent, session)
+        if session:
+            weights = max(weights, seen.least(key))
         request = Request(
-            dict(inputs), request_id or ulid(), info.version, budget, session, self.agent
+            dict(inputs), request_id or ulid(), info.version, budget, session, self.agent, weights
         )
         started = time.perf_counter()
         try:
@@ -320,6 +332,8 @@ class Mesh:
         except (SwarmError, TimeoutError) as failure:
             result = _refused(request.id, info.model, failure)
         result.latency = time.perf_counter() - started
+        if session and result.status is Status.OK:
+            seen.saw(key, result.weights)
         return result
 
     async def _ask_any(self, model: str, request: Request, budget: float) -> LinkMessage:
