@@ -12,7 +12,7 @@ import hashlib
 import json
 import re
 from base64 import urlsafe_b64encode
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,7 +24,9 @@ from swarm.link import Link, LinkMessage, jetstream
 from swarm.subjects import api
 
 CHUNK = 128 * 1024  # bytes of a message, as all NATS clients have them
-BATCH = 16  # messages that are under way at a time
+BATCH = (
+    4  # messages that are under way at a time: acks and gossip of the connection wait behind them
+)
 TIMEOUT = 10.0  # seconds without a message of a transfer
 NO_MESSAGES, END_OF_BATCH = (b"404", b"408"), b"204"
 _SEQUENCE = re.compile(rb"Nats-Sequence: *([0-9]+)")
@@ -130,6 +132,25 @@ class ObjectStore:
                 yield message.data
             if not received:
                 raise Unavailable(f"the object store holds a part of {name!r} only: push it again")
+
+    async def lacking(self, prefix: str, names: Iterable[str]) -> list[str]:
+        """Those of these objects that the bucket has not, or not with all their chunks.
+
+        By counts alone: no chunk is read.
+        """
+        missing = []
+        for name in names:
+            about = await self._about(prefix + name)
+            if about is None or await self._chunks_of(about) != about["chunks"]:
+                missing.append(name)
+        return missing
+
+    async def _chunks_of(self, about: dict[str, Any]) -> int:
+        subject = f"$O.{self.bucket}.C.{about['nuid']}"
+        info = await jetstream.call(
+            self.link, api("STREAM.INFO", self._stream), {"subjects_filter": subject}
+        )
+        return int((info["state"].get("subjects") or {}).get(subject, 0))
 
     async def _about(self, name: str) -> dict[str, Any] | None:
         """The document about an object, or None."""
