@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 
 from swarm.errors import (
+    ApiError,
     DeadlineExceeded,
     InvalidArgument,
     NoResponders,
+    NotConnected,
     PermissionDenied,
     Status,
     SwarmError,
@@ -23,9 +25,10 @@ from swarm.errors import (
 from swarm.fleet.advertised import StagePeer
 from swarm.fleet.observed import StatusListener
 from swarm.fleet.placement import Placement
+from swarm.flow.backoff import Backoff
 from swarm.ids import ulid
 from swarm.lanes import Publisher
-from swarm.link import Link, LinkOptions
+from swarm.link import Link, LinkMessage, LinkOptions
 from swarm.link.grants import EVERYTHING
 from swarm.local.host_socket import HostSocket
 from swarm.local.lending import Lender
@@ -46,6 +49,7 @@ MAX_BUDGET = 600.0  # seconds
 CONNECT_TIMEOUT = 5.0  # seconds
 TEACH_TIMEOUT = 60.0  # seconds
 TEND_EVERY = 5 * BEAT  # seconds
+LOOK_UP_PAUSE, LOOK_UP_PAUSE_MOST = 0.02, 0.5  # seconds between reads of a key, doubled
 
 KnownPeers = Callable[[ModelInfo, int], Iterable[StagePeer]]
 
@@ -231,7 +235,7 @@ class Mesh:
                 info = self.catalog.known(model, self.agent, session, request_id)
             if info is None:  # else no timeout is needed, which is a tenth of a client's work
                 async with asyncio.timeout_at(deadline):
-                    info = await self.catalog.model(model, self.agent, session, request_id)
+                    info = await self._look_up(model, session, request_id, deadline)
             info.check(inputs)
             if type(weights) is not int or weights < 0:
                 raise InvalidArgument(f"weights {weights!r}: it is the number of a weight version")
@@ -273,6 +277,24 @@ class Mesh:
         reads = kv_get_subject(subjects.config_bucket, f"serve.{name}")
         sends = subjects.features(name, "0", 1)
         return not (grants.may_publish(reads) and grants.may_publish(sends))
+
+    async def _look_up(
+        self, model: str, session: str, request_id: str, deadline: float
+    ) -> ModelInfo:
+        """As `catalog.model`. A read that a server's end has cut off is repeated, by `deadline` in
+        the loop's time: the next server knows the keys too. Raises what the last read raised."""
+        now = asyncio.get_running_loop().time
+        pauses = Backoff(LOOK_UP_PAUSE, LOOK_UP_PAUSE_MOST)
+        while True:
+            try:
+                return await self.catalog.model(model, self.agent, session, request_id)
+            except (Unavailable, ApiError) as error:
+                # A server that has answered nothing since the first connection has no JetStream.
+                was_cut_off = isinstance(error, NotConnected) or self.link.reconnects > 0
+                pause = pauses.next()
+                if not was_cut_off or now() + pause >= deadline:
+                    raise
+                await asyncio.sleep(pause)
 
     async def teach(
         self,
@@ -327,7 +349,8 @@ class Mesh:
         try:
             if budget <= 0:
                 raise DeadlineExceeded(f"a budget of {budget} s leaves no time at all")
-            message = await self.link.request(self.subjects.infer(name), request.parts(), budget)
+            async with asyncio.timeout(budget):
+                message = await self._ask_any(name, request, budget)
             result = Result.decode(message.data)
         except NoResponders:
             error = Unavailable(f"no node serves {name!r} at present")
@@ -338,6 +361,15 @@ class Mesh:
         if session and result.status is Status.OK:
             seen.saw(key, result.weights)
         return result
+
+    async def _ask_any(self, model: str, request: Request, budget: float) -> LinkMessage:
+        """The answer of whichever node serves `infer.<model>`; asked again after each loss of the
+        connection. Raises what `Link.request` raises, except `NotConnected`."""
+        while True:
+            await self.link.ready()
+            with contextlib.suppress(NotConnected):
+                subject = self.subjects.infer(model)
+                return await self.link.request(subject, request.parts(), budget)
 
 
 def connect(

@@ -250,7 +250,12 @@ class Link(asyncio.BufferedProtocol):
         if not self.connected:
             return
         self.connected = False
-        self._pings.fail(NotConnected("the connection to NATS was lost"))
+        lost = NotConnected("the connection to NATS was lost")
+        self._pings.fail(lost)
+        # A server that has ended answers nothing any more: who asked may ask the next one.
+        for _, answer in self._asked.values():
+            if not answer.done():
+                answer.set_exception(lost)
         self._notify(self.on_down)
 
     def _notify(self, callbacks: list[Callable[[], None]]) -> None:
@@ -365,7 +370,8 @@ class Link(asyncio.BufferedProtocol):
         itself answers, as JetStream's API does.
 
         Raises `NoResponders` at once when nobody listens, `PermissionDenied` at once when this
-        user may not ask, `TimeoutError` after `timeout` seconds, `NotConnected`.
+        user may not ask, `TimeoutError` after `timeout` seconds, `NotConnected` when
+        there is no connection or it is lost before the reply came.
         """
         if self._deaf is not None:
             raise self._deaf

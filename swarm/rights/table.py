@@ -144,7 +144,18 @@ TABLE = (
     # The fleet.
     _row("swarm.{mesh}.gossip.*", "gossip", publish=NODES, subscribe=NODES),
     _row("swarm.{mesh}.status.*", "statuses", publish=NODES, subscribe=WATCHERS),
-    _row("swarm.{mesh}.status-request", "statuses, now", publish=WATCHERS, subscribe=NODES),
+    _row(
+        "swarm.{mesh}.status-request",
+        "statuses, now",
+        publish=WATCHERS,
+        subscribe=NODES | {Role.OPERATOR},
+    ),
+    _row(
+        "swarm.{mesh}.server",
+        "an embedded server's state, from its supervisor",
+        publish={Role.OPERATOR},
+        subscribe=WATCHERS,
+    ),
     _row(
         "swarm.{mesh}.events.*",
         "events",
