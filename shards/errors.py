@@ -6,11 +6,14 @@ ShardsError
 ├── ManifestError         a manifest that cannot be read
 ├── ArtifactError         a missing file, or a file with another hash than in the manifest
 ├── InputError            tensors that do not fit a stage's inputs
+├── DeltaError            a change of weights that does not fit them
 └── RunError              the runtime failed on valid tensors
     └── RunTerminated     the run was cancelled or ran out of time
 """
 
 from __future__ import annotations
+
+from enum import StrEnum
 
 
 class ShardsError(Exception):
@@ -48,6 +51,32 @@ class InputError(ShardsError):
         self.name = name
         self.expected = expected
         self.got = got
+
+
+class DeltaFault(StrEnum):
+    """Why a change of weights was refused."""
+
+    BASE = "another base"
+    TENSOR = "unknown tensor"
+    SHAPE = "wrong shape"
+    DATATYPE = "wrong datatype"
+    OUT_OF_RANGE = "index out of range"
+    UNSORTED = "unsorted indices"
+    DUPLICATE = "duplicate index"
+    NOT_FINITE = "not finite"
+    RESULT = "results not finite"
+
+
+class DeltaError(ShardsError):
+    """A change of weights does not fit them; the weights stay as they were.
+
+    `fault` says why. `tensor` is the name of the tensor, "" where the whole change is refused.
+    """
+
+    def __init__(self, fault: DeltaFault, message: str, tensor: str = "") -> None:
+        super().__init__(message)
+        self.fault = fault
+        self.tensor = tensor
 
 
 class RunError(ShardsError):

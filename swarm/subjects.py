@@ -82,6 +82,11 @@ class Subjects:
         return f"{self.root}.status.*"
 
     @property
+    def server(self) -> str:
+        """What the supervisor of an embedded server says of it."""
+        return f"{self.root}.server"
+
+    @property
     def status_request(self) -> str:
         """Every node that hears a message here publishes its status at once."""
         return f"{self.root}.status-request"
@@ -107,6 +112,10 @@ class Subjects:
     def results(self, name: str) -> str:
         """Where an edge publishes its results when it is told to."""
         return f"{self.root}.results.{token(name, 'result name')}"
+
+    def weights(self, model: str, version: str) -> str:
+        """Changes of a model version's weight versions, republished from KV."""
+        return f"{self.root}.weights.{token(model, 'model name')}.{token(version, 'version')}"
 
     @property
     def dead_all(self) -> str:
@@ -135,6 +144,11 @@ class Subjects:
     @property
     def config_bucket(self) -> str:
         return f"swarm-{self.mesh}-config"
+
+    @property
+    def weights_bucket(self) -> str:
+        """Weight versions; apart from desired state, which learners need no right to write."""
+        return f"swarm-{self.mesh}-weights"
 
 
 def api(verb: str, *names: str) -> str:

@@ -14,7 +14,7 @@ Json = Annotated[bool, typer.Option("--json", help="Machine-readable output on s
 Chart = Annotated[str, typer.Option(help="Draw the result into this image (needs matplotlib).")]
 Output = Annotated[str, typer.Option("-o", "--output", help="Write the JSON document here.")]
 Rounds = Annotated[int, typer.Option(min=1, max=100, help="Interleaved rounds.")]
-Delivery = Annotated[str, typer.Option(help="durable (lanes) or core (nothing is stored).")]
+Delivery = Annotated[str, typer.Option(help="durable (lanes) or fast (nothing is stored).")]
 
 HOP_SIZES = "1KiB,4KiB,16KiB,64KiB,256KiB,1MiB,2MiB,4MiB,8MB"
 # The largest is decimal: with its header the message must fit into the 8 MiB above which
@@ -102,9 +102,9 @@ def scale(
 def peers(
     only: Annotated[str, typer.Option(help="Contenders, with commas; all when empty.")] = "",
     rounds: Rounds = 3,
-    kinds: Annotated[str, typer.Option(help="tiny (4 KB features), large (0.8-1.6 MB).")] = (
-        "tiny,large"
-    ),
+    kinds: Annotated[
+        str, typer.Option(help="tiny (4 KB features), large (0.8-1.6 MB), resnet50.")
+    ] = "tiny,large,resnet50",
     environment: Annotated[
         str, typer.Option(help="Where the peers are installed; in the user's cache when empty.")
     ] = "",
@@ -197,6 +197,31 @@ def overload(
     raise typer.Exit(run_overload(seconds, factor, duration(budget), json_))
 
 
+def chaos(
+    seed: Annotated[int, typer.Option(help="Of the faults: a seed plays the same ones.")] = 1,
+    rate: Annotated[float, typer.Option(min=0.1, help="Requests a second.")] = 60.0,
+    every: Annotated[str, typer.Option(help="Time between two faults.")] = "1.5s",
+    seconds: Annotated[float, typer.Option(min=1, help="How long the load lasts.")] = 60.0,
+    budget: Annotated[str, typer.Option(help="Time for a request.")] = "5s",
+    nodes_per_stage: Annotated[int, typer.Option(min=1, max=8, help="Beside a fallback.")] = 1,
+    model: Annotated[str, typer.Option(help="digits, or an ONNX file.")] = "digits",
+    server: Annotated[bool, typer.Option("--server", help="The server is a victim too.")] = False,
+    at_least: Annotated[
+        float, typer.Option(min=0, max=1, help="Exit 1 when a smaller share is answered.")
+    ] = 0.0,
+    json_: Json = False,
+) -> None:
+    """Random faults under load: nothing may be wrong, and no request without an outcome."""
+    from nodes.bench.chaos.command import run_chaos
+    from nodes.bench.chaos.play import ChaosPlan
+    from nodes.console import duration
+
+    plan = ChaosPlan(
+        seed, rate, duration(every), seconds, duration(budget), nodes_per_stage, model, server
+    )
+    raise typer.Exit(run_chaos(plan, at_least, json_))
+
+
 def memory(
     model: Annotated[
         str, typer.Option(help="An ONNX file, or digits or resnet50 of this project.")
@@ -243,6 +268,7 @@ COMMANDS = (
     peers,
     scale,
     failover,
+    chaos,
     overload,
     memory,
     gossip,

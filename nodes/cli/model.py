@@ -10,6 +10,7 @@ from rich.table import Table
 
 import swarm
 from nodes.console import err, guarded, out, print_json, with_mesh
+from nodes.life.process import end_with_supervisor
 from shards.manifest import Manifest, read_dir, write_dir
 from swarm.errors import InvalidArgument
 
@@ -42,6 +43,7 @@ def run_split(
     """`swarm model split`; returns its exit code."""
 
     async def main() -> int:
+        end_with_supervisor()
         from shards.split.split import split
 
         if not as_json:
@@ -123,7 +125,9 @@ def run_push(folder: str, promote: bool, nats: str, mesh: str, as_json: bool) ->
 
     async def work(client: swarm.Mesh) -> int:
         manifest, fetch = read_dir(folder)
-        files = {name: fetch(name) for name in manifest.files()}
+        for name in manifest.files():
+            fetch(name)  # raises where the file is not the one of the manifest
+        files = {name: Path(folder) / name for name in manifest.files()}
         info = await client.registry.push(
             manifest.to_json(),
             files,

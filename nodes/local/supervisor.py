@@ -1,4 +1,4 @@
-"""Node processes of a local mesh: started, watched, restarted with backoff, ended."""
+"""Node processes of a local mesh: started, watched, started again after a death, ended."""
 
 from __future__ import annotations
 
@@ -15,12 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nodes.life.process import SUPERVISOR
-from swarm.flow.backoff import Backoff
+from nodes.local.restarts import Past, after_death
 
 log = logging.getLogger("swarm.up")
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0  # seconds between a death and the restart
-STABLE_AFTER = 10.0  # seconds of life after which the pauses begin anew
 STOP_TIMEOUT = 10.0  # seconds to drain before SIGKILL
 LOOK_EVERY = 1.0  # seconds between looks, beside the kernel's word that a process ended
 # Seconds between looks while a process waits for its restart, or where the kernel does not tell.
@@ -31,9 +29,10 @@ POLL_EVERY = 0.1
 class NodeProcess:
     """One role's process, and its successors.
 
-    arguments: of `swarm-node`. restarts: how often it was started again. failures: deaths in a row
-    that came soon after a start. restart_at: when it starts again (`time.monotonic()`), 0 while no
-    restart waits. wanted: whether the supervisor starts it again after its death.
+    arguments: of `swarm-node`. restarts: how often it was started again. was_ready: whether the
+    present process has ever said that it is ready. past: the deaths so far. restart_at: when it
+    starts again (`time.monotonic()`), 0 while no restart waits. wanted: whether the supervisor
+    starts it again after its death.
     """
 
     role: str
@@ -41,11 +40,11 @@ class NodeProcess:
     log_path: Path | None = None
     process: subprocess.Popen[bytes] | None = None
     restarts: int = 0
-    failures: int = 0
+    was_ready: bool = False
+    past: Past = field(default_factory=Past)
     started: float = 0.0
     restart_at: float = 0.0
     wanted: bool = True
-    backoff: Backoff = field(default_factory=lambda: Backoff(FIRST_PAUSE, LONGEST_PAUSE))
 
     @property
     def pid(self) -> int:
@@ -78,14 +77,12 @@ class NodeProcess:
             if handle is not None:
                 handle.close()
         self.started = time.monotonic()
+        self.was_ready = False
 
     def died(self, now: float) -> float:
         """Plan the restart of a process that was found dead; returns seconds until then."""
-        if now - self.started > STABLE_AFTER:
-            self.backoff.reset()
-            self.failures = 0
-        self.failures += 1
-        pause = self.backoff.next()
+        lived = now - self.started
+        self.past, pause = after_death(self.past, now, self.was_ready, lived)
         self.restart_at = now + pause
         return pause
 
@@ -126,7 +123,7 @@ class Supervisor:
                     self.on_exit(node, code or 0)
                     text = "%s ended with code %s; it starts again in %.1f s"
                     log.warning(text, node.role, code, node.died(now))
-                elif now >= node.restart_at:
+                if now >= node.restart_at:
                     node.restart()
             living = [node.pid for node in self.nodes if node.alive]
             all_alive = len(living) == len(self.nodes)

@@ -1,4 +1,5 @@
-"""Learning without a server: what a node sends of its parameters, and what it takes of others'.
+"""Learning without a server: what a node sends of its parameters, what it takes of others', and the
+weight versions that they become.
 
-Pure: no clock, no socket, no task. A driver (`swarm.services.exchange`) carries the messages.
+Pure: no clock, no socket, no task. `swarm.services` carries the messages.
 """

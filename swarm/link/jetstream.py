@@ -20,6 +20,9 @@ STREAM_EXISTS_DIFFERENT = 10058
 CONSUMER_NOT_FOUND = 10014
 CONSUMER_EXISTS = 10148
 STREAM_STORE_FAILED = 10077  # a full lane's refusal, too
+WRONG_REVISIONS = (10071, 10164)  # somebody else stored the key meanwhile
+
+_SEQUENCE = re.compile(rb"Nats-Sequence: ([0-9]{1,18})")
 
 _PUB_ACK = re.compile(rb'\{"stream":"[^"\\{}]*", ?"seq":([0-9]{1,18})(?:,[^{}]*)?\}')
 
@@ -134,22 +137,33 @@ async def ensure_bucket(link: Link, bucket: str, republish: str, storage: str = 
 
 async def kv_get(link: Link, bucket: str, key: str, timeout: float = 2.0) -> bytes | None:
     """A key's value, or None. Raises `Unavailable`."""
+    return (await kv_entry(link, bucket, key, timeout))[0]
+
+
+async def kv_entry(
+    link: Link, bucket: str, key: str, timeout: float = 2.0
+) -> tuple[bytes | None, int]:
+    """A key's value, or None, and its revision, for `kv_put`. Raises `Unavailable`."""
     subject = f"$JS.API.DIRECT.GET.KV_{bucket}.$KV.{bucket}.{key}"
     try:
         message = await link.request(subject, b"", timeout)
     except NoResponders:
         # The bucket does not exist, or its server is away: a call that is always answered tells.
-        if await _stream_exists(link, f"KV_{bucket}"):
+        if await stream_exists(link, f"KV_{bucket}"):
             raise Unavailable(f"the key store {bucket} does not answer") from None
-        return None
+        return None, 0
     except TimeoutError:
         raise Unavailable(f"the key store did not answer within {timeout} s") from None
-    if message.status or b"KV-Operation" in (message.headers or b""):
-        return None
-    return bytes(message.data)
+    headers = message.headers or b""
+    found = _SEQUENCE.search(headers)
+    revision = int(found[1]) if found else 0
+    if message.status or b"KV-Operation" in headers:
+        return None, revision
+    return bytes(message.data), revision
 
 
-async def _stream_exists(link: Link, stream: str) -> bool:
+async def stream_exists(link: Link, stream: str) -> bool:
+    """Whether the server has this stream. Raises `Unavailable`, `ApiError`."""
     try:
         await call(link, api("STREAM.INFO", stream))
     except ApiError as error:
@@ -159,10 +173,25 @@ async def _stream_exists(link: Link, stream: str) -> bool:
     return True
 
 
-async def kv_put(link: Link, bucket: str, key: str, value: bytes, timeout: float = 3.0) -> int:
-    """Store a value; returns its revision. Raises `ApiError`, `Unavailable`."""
+async def kv_put(
+    link: Link,
+    bucket: str,
+    key: str,
+    value: bytes,
+    timeout: float = 3.0,
+    *,
+    after: int | None = None,
+) -> int:
+    """Store a value; returns its revision. Raises `ApiError`, `Unavailable`.
+
+    after: the revision that the key must have (0: none yet), compared by the server; `ApiError`
+    with `WRONG_REVISIONS` where it has another.
+    """
+    headers = b""
+    if after is not None:
+        headers = b"NATS/1.0\r\nNats-Expected-Last-Subject-Sequence: %d\r\n\r\n" % after
     try:
-        message = await link.request(f"$KV.{bucket}.{key}", value, timeout)
+        message = await link.request(f"$KV.{bucket}.{key}", value, timeout, headers)
     except (NoResponders, TimeoutError):
         raise Unavailable(f"the key store {bucket} did not take {key}") from None
     return int(parse(message.data)["seq"])

@@ -21,7 +21,16 @@ app = typer.Typer()
 register(app)
 runner = CliRunner()
 
-MEASURED = ("hop", "throughput", "peers", "scale", "failover", "overload", "memory")
+MEASURED = (
+    "hop",
+    "throughput",
+    "peers",
+    "scale",
+    "failover",
+    "chaos",
+    "overload",
+    "memory",
+)
 
 
 def test_the_command_line_loads_no_benchmark_until_one_runs() -> None:

@@ -16,14 +16,8 @@ from typing import Any
 import pytest
 
 from nodes.local import supervisor as module
-from nodes.local.supervisor import (
-    FIRST_PAUSE,
-    LONGEST_PAUSE,
-    POLL_EVERY,
-    STABLE_AFTER,
-    NodeProcess,
-    Supervisor,
-)
+from nodes.local.restarts import AT_ONCE, FIRST_PAUSE, LONGEST_PAUSE, STABLE_AFTER
+from nodes.local.supervisor import POLL_EVERY, NodeProcess, Supervisor
 
 
 class World:
@@ -48,6 +42,7 @@ class FakeNode(NodeProcess):
 
     world: World
     lifetime: float
+    becomes_ready: bool
     starts: list[float]
 
     @property
@@ -57,11 +52,13 @@ class FakeNode(NodeProcess):
     def start(self) -> None:
         self.process = SimpleNamespace(returncode=1, pid=0)  # type: ignore[assignment]
         self.started = self.world.now
+        self.was_ready = self.becomes_ready
         self.starts.append(self.world.now)
 
 
-def node(world: World, lifetime: float) -> FakeNode:
+def node(world: World, lifetime: float, becomes_ready: bool = False) -> FakeNode:
     made = FakeNode("shard-1", [])
+    made.becomes_ready = becomes_ready
     made.world, made.lifetime, made.starts = world, lifetime, []
     return made
 
@@ -105,7 +102,7 @@ async def test_a_node_that_lived_long_is_not_punished_for_old_deaths(world: Worl
     steady = node(world, 0.0)
     supervisor.add(steady)
     await watch(world, supervisor, 60.0)
-    assert steady.failures > 5
+    assert steady.past.failures > 5
     steady.lifetime = STABLE_AFTER + 1.0
     steady.starts.clear()
     steady.start()
@@ -113,6 +110,19 @@ async def test_a_node_that_lived_long_is_not_punished_for_old_deaths(world: Worl
     waited = pauses(steady.starts, steady.lifetime)
     assert len(waited) == 3
     assert waited == pytest.approx([FIRST_PAUSE] * 3, abs=3 * POLL_EVERY)
+
+
+async def test_a_node_that_had_been_ready_starts_in_the_same_look_that_finds_it_dead(
+    world: World,
+) -> None:
+    lifetime = 3.05
+    supervisor = Supervisor()
+    serving = node(world, lifetime, becomes_ready=True)
+    supervisor.add(serving)
+    await watch(world, supervisor, (AT_ONCE + 0.5) * (lifetime + POLL_EVERY))
+    waited = pauses(serving.starts, lifetime)
+    assert len(waited) == AT_ONCE
+    assert max(waited) < POLL_EVERY
 
 
 async def test_a_node_that_lives_is_left_alone_and_one_not_wanted_stays_dead(

@@ -45,6 +45,8 @@ def test_nothing_supplied_from_outside_reaches_a_subject_unchecked(bad: str) -> 
         lambda: subjects.deltas(bad, "node"),
         lambda: subjects.deltas("m", bad),
         lambda: subjects.resync("m", bad),
+        lambda: subjects.weights(bad, "1"),
+        lambda: subjects.weights("m", bad),
         lambda: subjects.results(bad),
         lambda: subjects.stream("m", bad),
         lambda: subjects.consumer(1, bad),
@@ -69,6 +71,7 @@ def test_the_subjects_are_the_documented_ones() -> None:
     assert subjects.status("n") == "swarm.default.status.n"
     assert subjects.event("died") == "swarm.default.events.died"
     assert subjects.dead("d") == "swarm.default.dead.d"
+    assert subjects.weights("d", "1") == "swarm.default.weights.d.1"
     assert subjects.models_bucket == "swarm-default-models"
     assert subjects.config_bucket == "swarm-default-config"
     assert api("STREAM.INFO", "S") == "$JS.API.STREAM.INFO.S"

@@ -1,0 +1,45 @@
+"""How soon a node process that died starts again: a pure function of its past.
+
+A process that had been ready was doing its work, and its stage waits for it: it starts again at
+once. One that keeps dying costs the others the processor time of its starts, and one that dies
+before it is ready will do so again, as a rule: both wait, ever longer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+AT_ONCE = 5  # deaths within `WINDOW`, of processes that had been ready, without a pause
+WINDOW = 60.0  # seconds
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0  # seconds; each further death doubles the pause
+STABLE_AFTER = 10.0  # seconds of life after which earlier deaths before being ready are forgotten
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """The deaths of one node's processes so far.
+
+    deaths: when those died that had been ready, of the last `WINDOW`, `time.monotonic()`.
+    failures: deaths in a row, up to the last one, of processes that were never ready."""
+
+    deaths: tuple[float, ...] = ()
+    failures: int = 0
+
+
+def after_death(past: Past, now: float, was_ready: bool, lived: float) -> tuple[Past, float]:
+    """A process died at `now` (seconds) after `lived` seconds: the past from now on, and the
+    seconds until its successor starts."""
+    recent = tuple(death for death in past.deaths if now - death < WINDOW)
+    if was_ready:
+        recent = (*recent, now)
+        return Past(recent), _pause(len(recent) - AT_ONCE)
+    failures = 1 if lived > STABLE_AFTER else past.failures + 1
+    return Past(recent, failures), _pause(failures)
+
+
+def _pause(number: int) -> float:
+    """Seconds of the pause with this number; the first one is 1."""
+    if number < 1:
+        return 0.0
+    doublings = min(number - 1, 30)  # beyond them every pause is the longest
+    return min(LONGEST_PAUSE, FIRST_PAUSE * float(2**doublings))

@@ -1,0 +1,1 @@
+"""Weights that change while a shard serves: deltas, master weights, trainable heads, live swaps."""

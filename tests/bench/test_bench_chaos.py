@@ -1,0 +1,108 @@
+"""`swarm bench chaos`: its faults come from the seed alone, its verdicts from the records, and half
+a minute of it on real processes loses nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nodes.bench.chaos.figures import failures, request_figures
+from nodes.bench.chaos.load import GRACE, Asked
+from nodes.bench.chaos.schedule import LONGEST_STOP, SHORTEST_STOP, Kind, schedule
+
+BUDGET = 5.0  # seconds
+
+
+@given(st.integers(), st.floats(0.1, 10), st.integers(1, 9))
+def test_a_seed_draws_the_same_faults_each_time_and_only_faults_of_the_rule(
+    seed: int, every: float, victims: int
+) -> None:
+    faults = schedule(seed, 20.0, every, victims)
+    assert faults == schedule(seed, 20.0, every, victims)
+    assert len(faults) == int(20.0 / every)
+    for number, fault in enumerate(faults, 1):
+        assert fault.at == number * every <= 20.0
+        assert 0 <= fault.victim < victims
+        if fault.kind is Kind.STOP:
+            assert SHORTEST_STOP <= fault.stopped <= LONGEST_STOP
+        else:
+            assert fault.stopped == 0.0
+
+
+def test_every_kind_of_fault_falls_on_every_victim_about_equally_often() -> None:
+    drawn = Counter((fault.kind, fault.victim) for fault in schedule(3, 1200.0, 1.0, 4))
+    assert len(drawn) == len(Kind) * 4
+    assert min(drawn.values()) > 60
+
+
+@pytest.mark.parametrize("times", [(0.0, 1.0, 4), (10.0, 0.0, 4), (10.0, 1.0, 0)])
+def test_a_schedule_of_nothing_is_refused(times: tuple[float, float, int]) -> None:
+    with pytest.raises(ValueError, match="> 0"):
+        schedule(1, *times)
+
+
+def right(sent: float, took: float = 0.01) -> Asked:
+    return Asked(sent, sent + took, "OK", attempt=1)
+
+
+def test_wrong_lost_and_refused_requests_are_told_apart() -> None:
+    asked = [
+        right(0.0),
+        Asked(0.1, 0.2, "OK", wrong=True),
+        Asked(0.2),  # no outcome at all
+        Asked(0.3, 0.3 + BUDGET + GRACE + 0.1, "DEADLINE_EXCEEDED", "late"),
+        Asked(0.4, 0.5, "UNAVAILABLE", "stage 12 failed 3 times"),
+    ]
+    figures = request_figures(asked, 1.0, BUDGET)
+    assert (figures["requests"], figures["answered"]) == (5, 1)
+    assert (figures["wrong"], figures["lost"]) == (1, 2)
+    assert figures["statuses"] == {"OK": 2, "DEADLINE_EXCEEDED": 1, "UNAVAILABLE": 1}
+    assert figures["errors"]["UNAVAILABLE: stage N failed N times"] == 1
+
+
+def test_a_silence_up_to_the_end_of_the_load_counts_as_a_gap() -> None:
+    figures = request_figures([right(0.1), right(0.2)], 4.0, BUDGET)
+    assert figures["longest_gap_ms"] == pytest.approx(3790.0)
+
+
+def test_a_run_fails_for_a_wrong_answer_a_lost_request_or_too_few_answers() -> None:
+    good = {"wrong": 0, "lost": 0, "answered_share": 0.96}
+    assert failures(good, at_least=0.95) == []
+    for name, value in (("wrong", 1), ("lost", 1), ("answered_share", 0.94)):
+        assert len(failures(good | {name: value}, at_least=0.95)) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_half_a_minute_of_chaos_gives_no_wrong_answer_and_loses_no_request() -> None:
+    """A fault each 1.5 s, one node a stage and a fallback."""
+    arguments = ["bench", "chaos", "--seed", "4", "--seconds", "30", "--at-least", "0.9", "--json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "nodes.cli.main", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    doc = json.loads(done.stdout)
+    assert doc["passed"]
+    assert doc["requests"] == 1800
+    assert doc["faults_fallen"] >= 10
+    assert doc["restarts"] >= 5
+    for fault in doc["faults"]:
+        assert not fault["fell"] or not _lives(fault["pid"]), "a process was left behind"
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
