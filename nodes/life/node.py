@@ -99,6 +99,7 @@ class Node:
             self._router.apply,
             self._router,
             usual_times(self._checkpoint.load()),
+            self._tell,
         )
         self._status = StatusPublisher(
             self.mesh,
@@ -201,6 +202,7 @@ class Node:
         )
         own(watchdog.run(), "watchdog")
         own(self._save_regularly(), "checkpoint")
+        own(self._versions.follower.run(), "weights")
         self._become("ready", "serving")
         self._tell("joined", {})
         self.became_ready.set()
