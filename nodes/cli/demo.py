@@ -56,7 +56,7 @@ def run_demo(seconds: float, rate: float, as_json: bool) -> int:
             lighter=digits_lite_model(),
             bandwidth=LOCAL_BANDWIDTH,
         )
-        tell("demo: starting a NATS server and five node processes …")
+        tell("demo: starting a NATS server, open on loopback, and five node processes …")
         async with local_mesh() as local:
             await push(local, result.manifest.to_json(), result.files)
             for role in ("shard-1", "shard-2", "shard-3", "fallback"):

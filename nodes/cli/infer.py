@@ -10,8 +10,8 @@ import numpy as np
 from rich.table import Table
 
 import swarm
+from nodes.console import connect, duration, guarded, out, print_json
 from nodes.console import delivery as delivery_of
-from nodes.console import duration, guarded, out, print_json
 from swarm.errors import InvalidArgument, Status, error_for
 from swarm.wire.messages import Result
 from swarm.wire.tensors import datatype_of
@@ -45,7 +45,7 @@ def run_infer(  # an argument for each of the command's options
 
     async def main() -> int:
         inputs, seconds, way = read_inputs(source), duration(budget), delivery_of(delivery)
-        async with swarm.connect(nats, mesh, agent="swarm-infer") as client:
+        async with connect(nats, mesh, agent="swarm-infer") as client:
             results = await ask_many(client, model, inputs, seconds, repeat, concurrency, way)
         answered = [r for r in results if r.status is Status.OK]
         if answered and output:

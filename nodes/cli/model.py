@@ -10,6 +10,7 @@ from rich.table import Table
 
 import swarm
 from nodes.console import err, guarded, out, print_json, with_mesh
+from nodes.life.lanes import lanes_maker
 from nodes.life.process import end_with_supervisor
 from shards.manifest import Manifest, read_dir, write_dir
 from swarm.errors import InvalidArgument
@@ -120,7 +121,9 @@ def show(manifest: Manifest, as_json: bool) -> None:
     out.print(table)
 
 
-def run_push(folder: str, promote: bool, nats: str, mesh: str, as_json: bool) -> int:
+def run_push(
+    folder: str, promote: bool, lanes: str, replicas: int, nats: str, mesh: str, as_json: bool
+) -> int:
     """`swarm model push`; returns its exit code."""
 
     async def work(client: swarm.Mesh) -> int:
@@ -132,6 +135,7 @@ def run_push(folder: str, promote: bool, nats: str, mesh: str, as_json: bool) ->
             manifest.to_json(),
             files,
             lambda name, size: None if as_json else err.print(f"  {name} ({size / 1024:.0f} KB)"),
+            lanes_maker(client, lanes, replicas),
         )
         if promote:
             await client.registry.promote(info.model, info.version)

@@ -15,6 +15,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from collections.abc import Mapping, Sequence  # noqa: E402
 from typing import Any  # noqa: E402
 
+from nodes.access import HELP as ACCESS_HELP  # noqa: E402
+from nodes.access import Access  # noqa: E402
 from nodes.cli.flags import Flag, parse  # noqa: E402
 from nodes.life.low_priority import wait_for_low_priority_thread  # noqa: E402
 
@@ -125,7 +127,7 @@ FLAGS = (
         "",
         "File with the public keys whose learned weights are taken, one a line; empty: all.",
     ),
-    Flag("credentials", "", "A .creds file for the NATS server."),
+    *(Flag(name, "", about) for name, about in ACCESS_HELP.items()),
     Flag(
         "source",
         "digits",
@@ -183,7 +185,7 @@ def _run(settings: dict[str, Any]) -> int:
             link=LinkOptions(
                 servers=tuple(settings["nats"].split(",")),
                 name=settings["role"],
-                credentials=settings["credentials"] or None,
+                **Access.of(settings).options(),
             ),
             node=settings["node_id"],
             standby=settings["standby"],

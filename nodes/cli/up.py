@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from nodes.access import present
 from nodes.cli.model import model_name, read_model, show
 from nodes.console import err, guarded, out, print_json
 from nodes.life.process import set_up_logging, stop_on_signals
@@ -19,6 +20,10 @@ from shards.manifest import Manifest, read_dir
 from swarm.model import ModelInfo
 from swarm.services.embedded import MAX_PAYLOAD
 from swarm.wire.tensors import DTYPES
+
+OPEN = (
+    "Open on loopback: every process of this machine may ask it, and change it; --secure closes it."
+)
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,7 @@ class UpOptions:
     threads: int = 1
     mesh: str = "default"
     nats: str = ""
+    secure: bool = False
 
 
 def run_up(options: UpOptions, as_json: bool) -> int:
@@ -62,7 +68,13 @@ async def _serve(
     largest = max(sum(s.nbytes for s in shard.sends) for shard in manifest.shards)
     # Room for a batch axis that requests may fill, up to the server's hard limit.
     payload = min(64 << 20, max(MAX_PAYLOAD, 2 * largest + (1 << 20)))
-    async with local_mesh(url=options.nats, name=options.mesh, max_payload=payload) as local:
+    async with local_mesh(
+        access=present.get(),
+        url=options.nats,
+        name=options.mesh,
+        max_payload=payload,
+        secure=options.secure,
+    ) as local:
         # The files stay on the disk: the model is put back from there if the server loses it.
         await local.keep(folder)
         name = manifest.model
@@ -116,6 +128,10 @@ def _announce(local: LocalMesh, manifest: Manifest, as_json: bool) -> None:
                 "pid": process.pid,
             }
         )
+    secured: dict[str, Any] = {"secure": local.rights is not None}
+    if as_json and local.rights is not None:
+        client = local.rights.access("client", "client", manifest.model)
+        secured |= {"credentials": client.credentials, "tls_ca": client.tls_ca}
     if as_json:
         print_json(
             {
@@ -127,9 +143,15 @@ def _announce(local: LocalMesh, manifest: Manifest, as_json: bool) -> None:
                 "stages": manifest.stages,
                 "nodes": nodes,
             }
+            | secured
         )
         return
     show(manifest, False)
+    if local.rights is not None:
+        _announce_secure(local, manifest)
+        return
+    if local.server is not None:
+        out.print(OPEN, markup=False, soft_wrap=True)
     info = ModelInfo.from_manifest(manifest.to_json())
     flag = "" if local.name == "default" else f" --mesh {local.name}"
     out.print(f"[bold green]ready[/] at {local.url}, mesh {local.name!r}. Ask it:")
@@ -143,6 +165,26 @@ def _announce(local: LocalMesh, manifest: Manifest, as_json: bool) -> None:
         soft_wrap=True,
     )
     out.print(f"  swarm top --nats {local.url}{flag}        (Ctrl-C here ends all)", markup=False)
+
+
+def _announce_secure(local: LocalMesh, manifest: Manifest) -> None:
+    """How to ask a mesh whose server knows users: the credentials end with the mesh."""
+    assert local.rights is not None
+    client = local.rights.access("client", "client", manifest.model)
+    dashboard = local.rights.access("dashboard", "dashboard")
+    info = ModelInfo.from_manifest(manifest.to_json())
+    mesh = "" if local.name == "default" else f" --mesh {local.name}"
+    out.print(f"[bold green]ready[/] at {local.url}, mesh {local.name!r}, by TLS and credentials.")
+    for line in (
+        f"  swarm infer {manifest.model} --input x.npz --nats {local.url}{mesh} "
+        + " ".join(client.arguments()),
+        f"  nats -s {local.url} --tlsca {client.tls_ca} --creds {client.credentials} "
+        "--inbox-prefix _INBOX.client req "
+        f"{local.mesh.subjects.infer(manifest.model)} '{example_request(info)}'",
+        f"  swarm top --nats {local.url}{mesh} {' '.join(dashboard.arguments())}"
+        "        (Ctrl-C here ends all, the keys too)",
+    ):
+        out.print(line, markup=False, soft_wrap=True)
 
 
 def example_request(info: ModelInfo) -> str:
