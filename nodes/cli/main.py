@@ -176,6 +176,9 @@ def infer(
             "is asked again by this client only."
         ),
     ] = "durable",
+    weights: Annotated[
+        int, typer.Option(min=0, help="The least weight version of the answer; 0 for any.")
+    ] = 0,
     nats: Nats = URL,
     mesh: MeshName = "default",
     json_: Json = False,
@@ -185,7 +188,19 @@ def infer(
     from nodes.cli.infer import run_infer
 
     raise typer.Exit(
-        run_infer(model, input_, output, repeat, concurrency, budget, nats, mesh, delivery, json_)
+        run_infer(
+            model,
+            input_,
+            output,
+            repeat,
+            concurrency,
+            budget,
+            nats,
+            mesh,
+            delivery,
+            json_,
+            weights,
+        )
     )
 
 

@@ -58,7 +58,10 @@ class Loaded:
 
     def runtimes(self) -> dict[int, StageRuntime]:
         """The runtimes whose weights may change, by stage."""
-        return self.stages if self.edge is None else {**self.stages, EDGE: self.edge}
+        stages = dict(self.stages)
+        if self.edge is not None:
+            stages[EDGE] = self.edge
+        return stages
 
     def replace(
         self, stages: Mapping[int, StageRuntime], known: Mapping[int, Known | None]
