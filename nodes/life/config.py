@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from swarm.errors import InvalidArgument, ResourceExhausted
 from swarm.flow.ack_wait import ack_wait_for
@@ -33,8 +34,9 @@ class NodeConfig:
     preset. mesh_key: 16 to 64 bytes that all nodes share; gossip without it is refused. quota:
     requests a second that one agent may send to this node, 0 for any number. state_dir: folder of
     the checkpoint, '' for none. shm: whether messages may go between processes of one host without
-    the server. identity: file of the node's key pair, which is made when missing, '' for none.
-    Raises `InvalidArgument`.
+    the server. level: how far ONNX Runtime optimises a stage; at `basic` a shard computes the very
+    bits of the whole model. identity: file of the node's key pair, which is made when missing, ''
+    for none. Raises `InvalidArgument`.
     """
 
     role: str
@@ -56,6 +58,7 @@ class NodeConfig:
     state_dir: str = ""
     shm: bool = True
     identity: str = ""
+    level: Literal["all", "basic"] = "all"
 
     def __post_init__(self) -> None:
         token(self.mesh, "mesh name")

@@ -37,6 +37,9 @@ log = logging.getLogger("swarm.node")
 
 Tensors = Mapping[str, np.ndarray]
 LONGEST_RUN = 2.0  # seconds
+# Of all stages' runs: a new head of such short ones is tried on the event loop. A thread of low
+# priority, on cores that others want, begins later than that.
+INLINE_BELOW_MS = 1.0
 
 
 @dataclass(eq=False)
@@ -136,7 +139,8 @@ class NodeWeights:
     async def _changed(
         self, held: _Held, stages: Mapping[int, StageRuntime], n: int, tensors: Tensors
     ) -> tuple[dict[int, StageRuntime], dict[int, Known | None]]:
-        """The stages with other weights, and what they gave for known input."""
+        """The stages with other weights; of those with another session or head, what they gave for
+        known input."""
         artifacts: dict[int, bytes] = {}
         for stage, runtime in stages.items():
             live = held.live.get(stage)
@@ -158,8 +162,12 @@ class NodeWeights:
                     changed[stage] = runtime.numbered(n)
                 else:
                     changed[stage] = live.with_weights(n, tensors, runtime, artifact)
-            return changed, {k: known_of(changed[k]) for k in changed if k != EDGE}
+            others = [k for k in changed if changed[k].runtime is not stages[k].runtime]
+            return changed, {k: known_of(changed[k]) for k in others if k != EDGE}
 
+        swaps = not any(live.needs_session(tensors) for live in held.live.values())
+        if swaps and not artifacts and sum(s.compute_ms for s in stages.values()) < INLINE_BELOW_MS:
+            return change()
         return await in_background(self._config, change)
 
     async def _manifest(self, held: _Held) -> Manifest:

@@ -99,6 +99,7 @@ class Node:
             self._router,
             usual_times(self._checkpoint.load()),
         )
+        self.weights = self._versions.weights
         self._status = StatusPublisher(
             self.mesh,
             config,

@@ -95,11 +95,10 @@ async def test_all_runtimes_of_a_node_take_new_weights_at_once(node: Node) -> No
     assert (node.loaded.weights, node.weights.present("digits", "1")) == (3, 3)
     [(stages, known)] = node.replaced
     assert sorted(stages) == [0, 1, 2]
-    for number in (1, 2):
-        model, inputs, outputs = known[number]
-        assert model is node.loaded.stages[number]
-        again = model.run(inputs)
-        assert all(np.array_equal(outputs[name], again[name]) for name in again)
+    assert list(known) == [2], "the others answer as before"
+    model, inputs, outputs = known[2]
+    assert model is node.loaded.stages[2]
+    assert np.array_equal(outputs["logits"], model.run(inputs)["logits"])
 
 
 async def test_weights_of_the_first_layers_reach_the_edges_runtime(node: Node) -> None:
