@@ -11,7 +11,7 @@ A change of any key is republished as `swarm.<mesh>.config.<key>`.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 
 from swarm.errors import InvalidArgument, NotFound
 from swarm.link import Link, jetstream
@@ -109,11 +109,12 @@ class Registry:
         manifest: bytes,
         files: Mapping[str, Source],
         progress: Callable[[str, int], None] = lambda name, size: None,
+        prepare: Callable[[ModelInfo], Awaitable[None]] | None = None,
     ) -> ModelInfo:
         """Store a version: its files first, its manifest last, so it appears whole.
 
         files: artifacts by name, as bytes or as paths; `progress(name, bytes)` is called before
-        each.
+        each. prepare(info) is awaited before the manifest: nodes find there what it has made.
 
         The first version of a model serves at once. Raises `InvalidArgument` when the
         version exists with other content: versions are immutable.
@@ -128,6 +129,8 @@ class Registry:
                 "split again with another --version"
             )
         await self._objects.put(f"{info.model}/{info.version}/", files, progress)
+        if prepare is not None:
+            await prepare(info)
         await jetstream.kv_put(self._link, self._bucket, key, manifest)
         if await self.desired(info.model) is None:
             await self.promote(info.model, info.version)
@@ -151,3 +154,10 @@ class Registry:
             chunks = [chunk async for chunk in self.artifact(model, version, name)]
             files[name] = b"".join(chunks)
         return files
+
+    async def lacking(self, model: str, version: str, names: Iterable[str]) -> list[str]:
+        """Which of these artifacts, and of "manifest", the mesh does not have whole."""
+        key = f"models.{token(model, 'model name')}.{token(version, 'version')}"
+        manifest = await jetstream.kv_get(self._link, self._bucket, key)
+        lacking = await self._objects.lacking(f"{model}/{version}/", names)
+        return lacking if manifest is not None else [*lacking, "manifest"]
