@@ -203,6 +203,12 @@ TABLE = (
         publish={Role.LEARNER},
         subscribe={Role.LEARNER},
     ),
+    _row(
+        "swarm.{mesh}.resync.{model}.*",
+        "ask a neighbour for all that it has learned",
+        publish={Role.LEARNER},
+        subscribe={Role.LEARNER},
+    ),
     # The operator.
     _row("$JS.API.>", "streams, consumers, everything of JetStream", publish={Role.OPERATOR}),
     _row(f"$KV.{_CONFIG}.>", "desired state, manifests", publish={Role.OPERATOR}),

@@ -24,6 +24,7 @@ NO_SUBJECTS = {
     "models_bucket",
     "config_bucket",
     "weights_bucket",
+    "deltas_bucket",
     "features_of",
 }
 
