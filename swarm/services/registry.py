@@ -109,11 +109,13 @@ class Registry:
         manifest: bytes,
         files: Mapping[str, Source],
         progress: Callable[[str, int], None] = lambda name, size: None,
+        *,
+        sent: Callable[[int], None] = lambda size: None,
     ) -> ModelInfo:
         """Store a version: its files first, its manifest last, so it appears whole.
 
         files: artifacts by name, as bytes or as paths; `progress(name, bytes)` is called before
-        each.
+        each, `sent(bytes)` after each part that is stored.
 
         The first version of a model serves at once. Raises `InvalidArgument` when the
         version exists with other content: versions are immutable.
@@ -127,7 +129,7 @@ class Registry:
                 f"{info.model}@{info.version} exists and versions are immutable: "
                 "split again with another --version"
             )
-        await self._objects.put(f"{info.model}/{info.version}/", files, progress)
+        await self._objects.put(f"{info.model}/{info.version}/", files, progress, sent)
         await jetstream.kv_put(self._link, self._bucket, key, manifest)
         if await self.desired(info.model) is None:
             await self.promote(info.model, info.version)
