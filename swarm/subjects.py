@@ -98,6 +98,14 @@ class Subjects:
     def events_all(self) -> str:
         return f"{self.root}.events.*"
 
+    def deltas(self, model: str, node: str) -> str:
+        """What `node` learns of a model: sparse deltas, signed by it."""
+        return f"{self.root}.deltas.{token(model, 'model name')}.{token(node, 'node id')}"
+
+    def resync(self, model: str, node: str) -> str:
+        """Requests for the whole public estimate of `node`, by neighbours that lack a delta."""
+        return f"{self.root}.resync.{token(model, 'model name')}.{token(node, 'node id')}"
+
     def dead(self, model: str) -> str:
         return f"{self.root}.dead.{token(model, 'model name')}"
 
@@ -127,6 +135,11 @@ class Subjects:
     @property
     def models_bucket(self) -> str:
         return f"swarm-{self.mesh}-models"
+
+    @property
+    def deltas_bucket(self) -> str:
+        """Object store of deltas that are too large for a message."""
+        return f"swarm-{self.mesh}-deltas"
 
     @property
     def config_bucket(self) -> str:

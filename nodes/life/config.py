@@ -34,6 +34,7 @@ class NodeConfig:
     requests a second that one agent may send to this node, 0 for any number. state_dir: folder of
     the checkpoint, '' for none. shm: whether messages may go between processes of one host without
     the server. identity: file of the node's key pair, which is made when missing, '' for none.
+    teachers: file of the public keys whose learned weights are taken, '' for all.
     Raises `InvalidArgument`.
     """
 
@@ -56,6 +57,7 @@ class NodeConfig:
     state_dir: str = ""
     shm: bool = True
     identity: str = ""
+    teachers: str = ""
 
     def __post_init__(self) -> None:
         token(self.mesh, "mesh name")

@@ -98,6 +98,7 @@ class Node:
             self._router.apply,
             self._router,
             usual_times(self._checkpoint.load()),
+            self._tell,
         )
         self._status = StatusPublisher(
             self.mesh,
@@ -200,6 +201,7 @@ class Node:
         )
         own(watchdog.run(), "watchdog")
         own(self._save_regularly(), "checkpoint")
+        own(self._versions.follower.run(), "weights")
         self._become("ready", "serving")
         self._tell("joined", {})
         self.became_ready.set()
