@@ -8,11 +8,11 @@ from pathlib import Path
 from swarm.errors import InvalidArgument, ResourceExhausted
 from swarm.flow.ack_wait import ack_wait_for
 from swarm.gossip import LAN, LOCAL, WAN, GossipConfig
-from swarm.lanes import LaneOptions
+from swarm.lanes import LaneOptions, make_lanes
 from swarm.link import Link, LinkOptions
 from swarm.model import ModelInfo
 from swarm.priorities import FALLBACK, PRIMARY, STANDBY
-from swarm.subjects import token
+from swarm.subjects import Subjects, token
 
 LANE_SECONDS = 0.25  # work that a lane may hold, by the slowest stage's time
 MOST_CREDIT = 32  # messages in hand for one lane
@@ -129,6 +129,17 @@ def lane_options(info: ModelInfo, config: NodeConfig) -> LaneOptions:
         storage=config.storage,
         replicas=config.replicas,
     )
+
+
+async def make_model_lanes(
+    link: Link, subjects: Subjects, info: ModelInfo, storage: str, replicas: int = 1
+) -> None:
+    """Make the lanes of a version, as its nodes would: for nodes without the right to.
+
+    Raises `ApiError`, `Unavailable`, `NotConnected`, `PermissionDenied`.
+    """
+    options = lane_options(info, NodeConfig("gateway", storage=storage, replicas=replicas))
+    await make_lanes(link, subjects, info.model, info.version, info.last, options)
 
 
 def credit_of(fixed: int, compute: float) -> tuple[int, int]:

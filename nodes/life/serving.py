@@ -176,9 +176,11 @@ class Serving:
             for stage in loaded.stages
         ]
         loaded.on_replaced.append(self._replaced)
-        self._cancel_sid = mesh.link.subscribe(
-            mesh.subjects.cancel(self.info.model, self.info.version), self._cancel
-        )
+        self._cancel_sid = 0
+        if self.servers:  # an edge has none, and needs no right to hear of other requests
+            self._cancel_sid = mesh.link.subscribe(
+                mesh.subjects.cancel(self.info.model, self.info.version), self._cancel
+            )
 
     def _replaced(
         self, stages: Mapping[int, StageRuntime], known: Mapping[int, Known | None]

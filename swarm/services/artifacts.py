@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from swarm.errors import ApiError, NoResponders, NotFound, SwarmError, Unavailable
+from swarm.errors import ApiError, NoResponders, NotFound, PermissionDenied, SwarmError, Unavailable
 from swarm.ids import ulid
 from swarm.link import Link, LinkMessage, jetstream
 from swarm.subjects import api
@@ -107,7 +107,7 @@ class ObjectStore:
 
     async def _publish_all(self, subject: str, messages: list[bytes], headers: bytes = b"") -> None:
         """Publish in order, then wait until each of them is stored."""
-        answers = _Answers(self.link)
+        answers = _Answers(self.link, subject)
         try:
             for message in messages:
                 self.link.publish(subject, message, answers.subject, headers)
@@ -166,12 +166,11 @@ class ObjectStore:
 
         A server before 2.11 knows no batches and sends one message.
         """
-        answers = _Answers(self.link)
+        asked = f"$JS.API.DIRECT.GET.{self._stream}"
+        answers = _Answers(self.link, asked)
         received: list[LinkMessage] = []
         try:
-            self.link.publish(
-                f"$JS.API.DIRECT.GET.{self._stream}", json.dumps(ask).encode(), answers.subject
-            )
+            self.link.publish(asked, json.dumps(ask).encode(), answers.subject)
             while True:
                 message = await answers.next()
                 if message.status in (END_OF_BATCH, *NO_MESSAGES):
@@ -193,19 +192,26 @@ class ObjectStore:
 
 
 class _Answers:
-    """The replies to one or more messages, in the order of their arrival. To be closed."""
+    """The server's replies to one or more messages to `asked`, in the order of their arrival. To
+    be closed."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, asked: str) -> None:
         self._link = link
+        self._asked = asked
         self._queue: asyncio.Queue[LinkMessage | SwarmError] = asyncio.Queue()
-        self.subject = link.expect(self._queue.put_nowait)
+        self.subject = link.expect_from_server(self._queue.put_nowait)
         link.on_down.append(self._lost)
+        link.on_denied.append(self._denied)
+
+    def _denied(self, subject: str, error: PermissionDenied) -> None:
+        if subject == self._asked:
+            self._queue.put_nowait(error)
 
     def _lost(self) -> None:
         self._queue.put_nowait(Unavailable("the connection was lost during a transfer"))
 
     async def next(self) -> LinkMessage:
-        """Raises `Unavailable` after `TIMEOUT` seconds, and `NoResponders`."""
+        """Raises `Unavailable` after `TIMEOUT` seconds, `NoResponders`, and `PermissionDenied`."""
         try:
             async with asyncio.timeout(TIMEOUT):
                 answer = await self._queue.get()
@@ -219,6 +225,7 @@ class _Answers:
 
     def close(self) -> None:
         self._link.on_down.remove(self._lost)
+        self._link.on_denied.remove(self._denied)
         self._link.forget(self.subject)
 
 
