@@ -179,6 +179,9 @@ def infer(
             "is asked again by this client only."
         ),
     ] = "durable",
+    weights: Annotated[
+        int, typer.Option(min=0, help="The least weight version of the answer; 0 for any.")
+    ] = 0,
     nats: Nats = URL,
     mesh: MeshName = "default",
     json_: Json = False,
@@ -189,7 +192,18 @@ def infer(
 
     raise typer.Exit(
         run_infer(
-            model, input_, random, output, repeat, concurrency, budget, nats, mesh, delivery, json_
+            model,
+            input_,
+            random,
+            output,
+            repeat,
+            concurrency,
+            budget,
+            nats,
+            mesh,
+            delivery,
+            json_,
+            weights,
         )
     )
 

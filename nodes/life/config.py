@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from swarm.errors import InvalidArgument, ResourceExhausted
 from swarm.flow.ack_wait import ack_wait_for
@@ -34,7 +35,8 @@ class NodeConfig:
     requests a second that one agent may send to this node, 0 for any number. state_dir: folder of
     the checkpoint, '' for none. shm: whether messages may go between processes of one host without
     the server. identity: file of the node's key pair, which is made when missing, '' for none.
-    teachers: file of the public keys whose learned weights are taken, '' for all.
+    teachers: file of the public keys whose learned weights are taken, '' for all. level: how far
+    ONNX Runtime optimises a stage; at `basic` a shard computes the very bits of the whole model.
     Raises `InvalidArgument`.
     """
 
@@ -58,6 +60,7 @@ class NodeConfig:
     shm: bool = True
     identity: str = ""
     teachers: str = ""
+    level: Literal["all", "basic"] = "all"
 
     def __post_init__(self) -> None:
         token(self.mesh, "mesh name")

@@ -101,6 +101,7 @@ class Node:
             usual_times(self._checkpoint.load()),
             self._tell,
         )
+        self.weights = self._versions.weights
         self._status = StatusPublisher(
             self.mesh,
             config,
