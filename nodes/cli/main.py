@@ -156,7 +156,10 @@ def infer(
         typer.Option(
             "--input", help="An .npz file with one array for each model input.", show_envvar=False
         ),
-    ],
+    ] = "",
+    random: Annotated[
+        bool, typer.Option("--random", help="Send random values of the right shapes instead.")
+    ] = False,
     output: Annotated[
         str, typer.Option("-o", "--output", help="Write the last answer's arrays to this .npz.")
     ] = "",
@@ -191,6 +194,7 @@ def infer(
         run_infer(
             model,
             input_,
+            random,
             output,
             repeat,
             concurrency,
