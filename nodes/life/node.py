@@ -34,6 +34,7 @@ from swarm.model import ModelInfo
 from swarm.routing import BadDesiredState
 from swarm.services.control import Control
 from swarm.services.infer import InferService
+from swarm.subjects import api
 from swarm.trust.identity import Identity
 from swarm.wire.messages import Request, Result
 
@@ -77,7 +78,7 @@ class Node:
         self._on_change = on_change
         self._desired_changed = asyncio.Event()
         # The router and the mesh ask for gossip's picture when requests come, never before.
-        self._router = Router(self._view, self._tell)
+        self._router = Router(self._view, self._tell, may_use_own_lanes=self._may_use_own_lanes)
         self.mesh = Mesh(
             config.link,
             config.mesh,
@@ -104,6 +105,7 @@ class Node:
             usual_times(self._checkpoint.load()),
             self._tell,
         )
+        self.weights = self._versions.weights
         self._status = StatusPublisher(
             self.mesh,
             config,
@@ -282,6 +284,14 @@ class Node:
 
     def _on_gossip(self, event: Event) -> None:
         self._takeover.on_event(event)
+
+    def _may_use_own_lanes(self, model: str) -> bool:
+        """Whether this user's rights name lanes of single nodes."""
+        subjects, grants = self.mesh.subjects, self.mesh.link.grants
+        lane = subjects.features(model, "0", (self.config.stage or 0) + 1, self.id)
+        stream, consumer = subjects.stream(model, "0"), subjects.consumer(model, 1, self.id)
+        makes = api("CONSUMER.CREATE", stream, consumer, lane)
+        return grants.may_publish(lane) and grants.may_publish(makes)
 
     def _tell(self, kind: str, detail: dict[str, Any]) -> None:
         self._status.tell(kind, detail)
