@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,16 +13,17 @@ from nodes.access import present
 from nodes.cli.model import model_name, read_model, show
 from nodes.console import err, guarded, out, print_json
 from nodes.life.process import set_up_logging, stop_on_signals
+from nodes.local.how_to_ask import how_to_ask
 from nodes.local.mesh import LocalMesh, local_mesh
 from nodes.local.splitting import split_into
+from nodes.progress import progress
 from shards.manifest import Manifest, read_dir
-from swarm.model import ModelInfo
 from swarm.services.embedded import MAX_PAYLOAD
-from swarm.wire.tensors import DTYPES
 
 OPEN = (
     "Open on loopback: every process of this machine may ask it, and change it; --secure closes it."
 )
+CLOSED = "Closed: TLS, and credentials for each process; the keys end with this command."
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,11 @@ def run_up(options: UpOptions, as_json: bool) -> int:
 
     async def main() -> int:
         stop = stop_on_signals()
-        if not as_json:
-            err.print(f"splitting {options.file} …")
         with TemporaryDirectory(prefix="swarm-up-") as directory:
             folder = Path(directory) / "model"
-            if not await _unless(stop, _split(options, folder)):
-                return 130
+            with progress(f"splitting {options.file}", silent=as_json):
+                if not await _unless(stop, _split(options, folder)):
+                    return 130
             manifest, _ = read_dir(folder)
             return await _serve(options, folder, manifest, stop, as_json)
 
@@ -76,7 +75,9 @@ async def _serve(
         secure=options.secure,
     ) as local:
         # The files stay on the disk: the model is put back from there if the server loses it.
-        await local.keep(folder)
+        size = sum((folder / name).stat().st_size for name in manifest.files())
+        with progress(f"pushing {manifest.model}", total=size, silent=as_json) as sent:
+            await local.keep(folder, sent)
         name = manifest.model
         for stage in range(1, manifest.stages + 1):
             for _ in range(options.replicas):
@@ -147,56 +148,28 @@ def _announce(local: LocalMesh, manifest: Manifest, as_json: bool) -> None:
         )
         return
     show(manifest, False)
-    if local.rights is not None:
-        _announce_secure(local, manifest)
-        return
-    if local.server is not None:
-        out.print(OPEN, markup=False, soft_wrap=True)
-    info = ModelInfo.from_manifest(manifest.to_json())
-    flag = "" if local.name == "default" else f" --mesh {local.name}"
-    out.print(f"[bold green]ready[/] at {local.url}, mesh {local.name!r}. Ask it:")
-    out.print(
-        f"  swarm infer {manifest.model} --input x.npz --nats {local.url}{flag}", markup=False
-    )
-    out.print(
-        f"  nats -s {local.url} req {local.mesh.subjects.infer(manifest.model)} "
-        f"'{example_request(info)}'",
-        markup=False,
-        soft_wrap=True,
-    )
-    out.print(f"  swarm top --nats {local.url}{flag}        (Ctrl-C here ends all)", markup=False)
-
-
-def _announce_secure(local: LocalMesh, manifest: Manifest) -> None:
-    """How to ask a mesh whose server knows users: the credentials end with the mesh."""
-    assert local.rights is not None
-    client = local.rights.access("client", "client", manifest.model)
-    dashboard = local.rights.access("dashboard", "dashboard")
-    info = ModelInfo.from_manifest(manifest.to_json())
-    mesh = "" if local.name == "default" else f" --mesh {local.name}"
-    out.print(f"[bold green]ready[/] at {local.url}, mesh {local.name!r}, by TLS and credentials.")
-    for line in (
-        f"  swarm infer {manifest.model} --input x.npz --nats {local.url}{mesh} "
-        + " ".join(client.arguments()),
-        f"  nats -s {local.url} --tlsca {client.tls_ca} --creds {client.credentials} "
-        "--inbox-prefix _INBOX.client req "
-        f"{local.mesh.subjects.infer(manifest.model)} '{example_request(info)}'",
-        f"  swarm top --nats {local.url}{mesh} {' '.join(dashboard.arguments())}"
-        "        (Ctrl-C here ends all, the keys too)",
+    rights = local.rights
+    if rights is None:
+        how = how_to_ask(manifest, local.url, local.name)
+        open_or_not = OPEN if local.server is not None else ""
+    else:
+        how = how_to_ask(
+            manifest,
+            local.url,
+            local.name,
+            asks=rights.access("client", "client", manifest.model),
+            reads=rights.access("requester", "requester", manifest.model),
+        )
+        open_or_not = CLOSED
+    out.print(f"[bold green]ready[/] at {local.url}, mesh {local.name!r}")
+    if open_or_not:
+        out.print(open_or_not, markup=False, soft_wrap=True)
+    for title, command in (
+        ("Ask it from the shell", how.shell),
+        ("from Python", how.python),
+        ("from any NATS client", how.nats),
+        ("Watch it (Ctrl-C here ends all)", how.top),
     ):
-        out.print(line, markup=False, soft_wrap=True)
-
-
-def example_request(info: ModelInfo) -> str:
-    """An Open Inference Protocol request to fill in."""
-    inputs = [
-        {
-            "name": spec.name,
-            "shape": [max(1, d) for d in spec.shape],
-            "datatype": spec.datatype,
-            "data": "…",
-        }
-        for spec in info.inputs
-        if spec.datatype in DTYPES
-    ]
-    return json.dumps({"inputs": inputs}, ensure_ascii=False).replace('"…"', "[…]")
+        out.print(f"{title}:", style="bold")
+        # One line each, whatever the terminal's width: they are to be pasted.
+        out.print(command, markup=False, highlight=False, soft_wrap=True)

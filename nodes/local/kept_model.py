@@ -42,12 +42,12 @@ class KeptModel:
         """NAME@VERSION."""
         return f"{self.manifest.model}@{self.manifest.version}"
 
-    async def push(self, progress: Callable[[str, int], None] = lambda name, size: None) -> None:
+    async def push(self, sent: Callable[[int], None] = lambda size: None) -> None:
         """Store the version, and let it serve all traffic. Raises as `Registry.push`."""
         model, version = self.manifest.model, self.manifest.version
         registry = self._mesh.registry
         prepare = lanes_maker(self._mesh)
-        await registry.push(self._document, self._files, progress, prepare)
+        await registry.push(self._document, self._files, prepare=prepare, sent=sent)
         if await registry.serving(model) != version:
             await registry.promote(model, version)
 

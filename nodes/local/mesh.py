@@ -57,13 +57,12 @@ class LocalMesh:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
-    async def keep(
-        self, folder: Path, progress: Callable[[str, int], None] = lambda name, size: None
-    ) -> None:
+    async def keep(self, folder: Path, sent: Callable[[int], None] = lambda size: None) -> None:
         """Push the model of a folder and let it serve; from now on put it back where the server
-        loses it. The folder stays where it is as long as the mesh runs."""
+        loses it. The folder stays where it is as long as the mesh runs. sent: as `Registry.push`.
+        """
         model = KeptModel(self.mesh, folder, self.report.tell)
-        await model.push(progress)
+        await model.push(sent)
         self.own(model.run(), f"keep {model.name}")
 
     def own(self, work: Coroutine[Any, Any, None], name: str) -> None:
@@ -169,7 +168,8 @@ async def local_mesh(
     url: a running server, '' for an embedded one. max_payload: bytes of the embedded server's
     largest message. shm: whether messages may go between processes without the server.
     watch_server: whether an embedded server that dies or hangs is started again. secure: whether
-    the embedded server knows users and speaks TLS, with keys that end with the mesh. access: to the server of `url`, for all processes.
+    the embedded server knows users and speaks TLS, with keys that end with the mesh.
+    access: to the server of `url`, for all processes.
 
     Raises `InvalidArgument` for `secure` with a server that runs already.
     """
@@ -217,9 +217,15 @@ def _log_failure(task: asyncio.Task[None]) -> None:
         log.error("%s failed", task.get_name(), exc_info=error)
 
 
-async def push(local: LocalMesh, manifest: bytes, files: Mapping[str, Source]) -> str:
+async def push(
+    local: LocalMesh,
+    manifest: bytes,
+    files: Mapping[str, Source],
+    sent: Callable[[int], None] = lambda size: None,
+) -> str:
     """Push a version that was just split, and let it serve all traffic. Returns its version."""
-    info = await local.mesh.registry.push(manifest, files, prepare=lanes_maker(local.mesh))
+    prepare = lanes_maker(local.mesh)
+    info = await local.mesh.registry.push(manifest, files, prepare=prepare, sent=sent)
     if await local.mesh.registry.serving(info.model) != info.version:
         await local.mesh.registry.promote(info.model, info.version)
     return info.version

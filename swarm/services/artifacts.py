@@ -52,8 +52,10 @@ class ObjectStore:
         prefix: str,
         files: Mapping[str, Source],
         progress: Callable[[str, int], None] = lambda name, size: None,
+        sent: Callable[[int], None] = lambda size: None,
     ) -> None:
-        """Store `files` under `prefix`; calls `progress(name, bytes)` before each file.
+        """Store `files` under `prefix`; calls `progress(name, bytes)` before each file, and
+        `sent(bytes)` after each part that is stored.
 
         Raises `OSError` where a file cannot be read.
         """
@@ -71,11 +73,11 @@ class ObjectStore:
             )
             for name, source in files.items():
                 progress(name, source.stat().st_size if isinstance(source, Path) else len(source))
-                await self._put(prefix + name, source)
+                await self._put(prefix + name, source, sent)
         except ApiError as error:
             raise Unavailable(f"the object store did not take the model: {error}") from error
 
-    async def _put(self, name: str, source: Source) -> None:
+    async def _put(self, name: str, source: Source, sent: Callable[[int], None]) -> None:
         about = f"$O.{self.bucket}.M.{_encoded(name)}"
         before = await self._about(name)
         unique = ulid()
@@ -87,6 +89,7 @@ class ObjectStore:
                 size += len(chunk)
             chunks += len(window)
             await self._publish_all(subject, window)
+            sent(sum(map(len, window)))
         info = {
             "name": name,
             "options": {"max_chunk_size": CHUNK},

@@ -110,11 +110,14 @@ class Registry:
         files: Mapping[str, Source],
         progress: Callable[[str, int], None] = lambda name, size: None,
         prepare: Callable[[ModelInfo], Awaitable[None]] | None = None,
+        *,
+        sent: Callable[[int], None] = lambda size: None,
     ) -> ModelInfo:
         """Store a version: its files first, its manifest last, so it appears whole.
 
         files: artifacts by name, as bytes or as paths; `progress(name, bytes)` is called before
-        each. prepare(info) is awaited before the manifest: nodes find there what it has made.
+        each, `sent(bytes)` after each part that is stored. prepare(info) is awaited before the
+        manifest: nodes find there what it has made.
 
         The first version of a model serves at once. Raises `InvalidArgument` when the
         version exists with other content: versions are immutable.
@@ -128,7 +131,7 @@ class Registry:
                 f"{info.model}@{info.version} exists and versions are immutable: "
                 "split again with another --version"
             )
-        await self._objects.put(f"{info.model}/{info.version}/", files, progress)
+        await self._objects.put(f"{info.model}/{info.version}/", files, progress, sent)
         if prepare is not None:
             await prepare(info)
         await jetstream.kv_put(self._link, self._bucket, key, manifest)

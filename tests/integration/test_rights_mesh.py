@@ -1,4 +1,5 @@
-"""A whole mesh under rights, with TLS: it serves, takes over, changes versions; nothing is denied."""
+"""A whole mesh under rights, with TLS: it serves, takes over, changes versions, and is denied
+nothing that it needs."""
 
 from __future__ import annotations
 
