@@ -54,15 +54,21 @@ async def test_a_mesh_serves_takes_over_and_changes_versions_without_a_violation
         swarm.connect(local.url, agent="r", **requester.options()) as sends,
     ):
         for mesh, delivery in ((asks, "durable"), (sends, "durable"), (sends, "fast")):
-            load = Load(mesh, 50, delivery=delivery)
+            load = Load(mesh, 25, delivery=delivery)
             await load.run(25)
             load.check(25)
 
         victim = next(n for n in local.supervisor.nodes if n.role == "shard-2")
         victim.wanted = False
         victim.signal(signal.SIGKILL)
-        load = Load(sends, 50)
+        load = Load(sends, 25)
         await load.run(50)
+        print(
+            load.failures[:3],
+            violations(local),
+            *[local.tail(n) for n in local.supervisor.nodes],
+            sep="\n",
+        )
         load.check(50)
         victim.start()
         victim.wanted = True
@@ -71,7 +77,7 @@ async def test_a_mesh_serves_takes_over_and_changes_versions_without_a_violation
         second = split_digits("2")
         await push(local, second.manifest.to_json(), second.files)
         await until(lambda: serves(local, "2"), READY, "version 2 serves")
-        load = Load(sends, 50)
+        load = Load(sends, 25)
         await load.run(25)
         load.check(25)
         assert {result.version for result in load.results[-5:]} == {"2"}
