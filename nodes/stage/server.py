@@ -89,6 +89,7 @@ class StageServer:
         self._quotas = Quotas(rate, max(1.0, rate / 4)) if rate > 0 else None
         self._stopping = False
         self._blocked = 0  # results that wait for room in the next lane
+        self._longest_budget_us = 0  # of the requests since it was asked for last
         self._compute = Compute(stage, model, options, self.stats, self)
         self._onward: StageSender | None = None
         if stage < info.last:
@@ -124,6 +125,11 @@ class StageServer:
         """Messages waiting in the stage's lanes, as last seen."""
         return self.source.waiting
 
+    def take_longest_budget(self) -> float:
+        """The longest budget in seconds of the requests that came since the last call."""
+        longest, self._longest_budget_us = self._longest_budget_us, 0
+        return longest / 1e6
+
     # --- in -------------------------------------------------------------------------
 
     def _room(self, fast: bool) -> Room:
@@ -140,6 +146,8 @@ class StageServer:
 
     def _accept(self, delivery: Delivery) -> None:
         features = delivery.features
+        if features.budget_us > self._longest_budget_us:
+            self._longest_budget_us = features.budget_us
         first = delivery.times_delivered == 1  # a redelivery was counted already
         if self._quotas is not None and first:
             now = delivery.received / 1e9

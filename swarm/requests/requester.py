@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from swarm.errors import DeadlineExceeded, DecodeError, Status, SwarmError, Unavailable
+from swarm.fleet.placement import Placement
 from swarm.flow.backoff import Backoff
 from swarm.flow.hedge import Hedger
 from swarm.flow.latency import Usual
@@ -23,7 +24,7 @@ from swarm.flow.silence import Silences
 from swarm.link import LinkMessage
 from swarm.local.compact import decode_result
 from swarm.model import ModelInfo
-from swarm.requests.admission import ModelAdmission
+from swarm.requests.admission import WHOLE_PIPELINE, ModelAdmission
 from swarm.requests.attempts import (
     Do,
     Outcome,
@@ -65,7 +66,7 @@ class ModelWay:
     in_flight(): requests of this requester that are under way."""
 
     def __init__(self, routes: Routes, info: ModelInfo, in_flight: Callable[[], int]) -> None:
-        self.admission = ModelAdmission()
+        self.admission = ModelAdmission(partial(_present, routes.placement, info))
         self.slowest = Usual(max((s.compute_ms / 1e3 for s in info.stages), default=0.0))
         self.sender = StageSender(routes, info, 1, self.slowest, in_flight)
 
@@ -167,6 +168,8 @@ class Requester:
         try:
             taken = version.admission.enter(remaining, started)
         except SwarmError as error:
+            if isinstance(error, Unavailable) and self._routes.look_out is not None:
+                self._routes.look_out()  # a node that comes back closes the breaker
             return ask.failed(error)
         reply = self._link.expect(self._answer)
         silences = version.admission.fast if ask.delivery == FAST else version.admission.silences
@@ -539,6 +542,13 @@ class Requester:
             self._link.on_up.remove(self._reconnected)
         while self._versions:
             self._versions.popitem()[1].sender.close()
+
+
+def _present(placement: Placement, info: ModelInfo, stage: int) -> frozenset[str]:
+    """See `ModelAdmission`."""
+    stages = range(1, info.last + 1) if stage == WHOLE_PIPELINE else (stage,)
+    serving = [placement.serving(info, each) for each in stages]
+    return frozenset().union(*serving) if all(serving) else frozenset()
 
 
 def _settle(request: UnderWay, outcome: Outcome) -> None:
