@@ -19,6 +19,7 @@ from swarm.errors import (
     Unauthenticated,
     Unavailable,
 )
+from swarm.local.teaching import Taught
 from swarm.mesh import Mesh, connect
 from swarm.wire.hops import Hop
 from swarm.wire.messages import Result
@@ -38,6 +39,7 @@ __all__ = [
     "Result",
     "Status",
     "SwarmError",
+    "Taught",
     "Unauthenticated",
     "Unavailable",
     "__version__",

@@ -11,9 +11,12 @@ from typing import Any
 import numpy as np
 
 from swarm.errors import (
+    ApiError,
     DeadlineExceeded,
     InvalidArgument,
     NoResponders,
+    NotConnected,
+    PermissionDenied,
     Status,
     SwarmError,
     Unavailable,
@@ -22,18 +25,21 @@ from swarm.errors import (
 from swarm.fleet.advertised import StagePeer
 from swarm.fleet.observed import StatusListener
 from swarm.fleet.placement import Placement
+from swarm.flow.backoff import Backoff
 from swarm.ids import ulid
 from swarm.lanes import Publisher
-from swarm.link import Link, LinkOptions
+from swarm.link import Link, LinkMessage, LinkOptions
+from swarm.link.grants import EVERYTHING
 from swarm.local.host_socket import HostSocket
 from swarm.local.lending import Lender
+from swarm.local.teaching import Taught, teach
 from swarm.model import ModelInfo
 from swarm.periodic import BEAT, beat
 from swarm.requests.request import DELIVERY_MODES, DURABLE, Ask, Picker
 from swarm.requests.requester import Requester
 from swarm.services.catalog import Catalog
 from swarm.services.registry import Registry
-from swarm.subjects import Subjects
+from swarm.subjects import TOKEN, Subjects, kv_get_subject
 from swarm.transport.handover.words import REFUSED
 from swarm.transport.routes import Routes
 from swarm.wire.messages import Request, Result
@@ -41,7 +47,9 @@ from swarm.wire.messages import Request, Result
 DEFAULT_BUDGET = 5.0  # seconds
 MAX_BUDGET = 600.0  # seconds
 CONNECT_TIMEOUT = 5.0  # seconds
+TEACH_TIMEOUT = 60.0  # seconds
 TEND_EVERY = 5 * BEAT  # seconds
+LOOK_UP_PAUSE, LOOK_UP_PAUSE_MOST = 0.02, 0.5  # seconds between reads of a key, doubled
 
 KnownPeers = Callable[[ModelInfo, int], Iterable[StagePeer]]
 
@@ -87,6 +95,7 @@ class Mesh:
             self.statuses.wanted if known_peers is None else None,
         )
         self.requester = Requester(self.routes, picker)
+        self._denied_models: set[str] = set()  # whose registry entry this user may not read
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Mesh:
@@ -167,7 +176,8 @@ class Mesh:
             self.catalog.forget()
             on_change()
 
-        self.link.subscribe(f"{self.subjects.root}.config.>", lambda _: changed())
+        if self.link.grants.may_subscribe(self.subjects.config_all):
+            self.link.subscribe(self.subjects.config_all, lambda _: changed())
         self.link.on_up.append(changed)
 
     async def infer(
@@ -179,10 +189,12 @@ class Mesh:
         *,
         delivery: str = DURABLE,
         hedge: float | None = None,
+        weights: int = 0,
     ) -> Result:
         """Run `model` (`NAME` or `NAME@VERSION`) on `inputs`; budget in seconds.
 
-        session: requests of one session go to one node under session-affine policies.
+        session: requests of one session go to one node under session-affine policies, and its
+        answers never go back in weight versions. weights: the least weight version of the answer.
         delivery: `durable`, or `fast`: nothing is stored between stages, and only this requester's
         retries recover a lost request. hedge: percentile (0..1) of the usual latency after which a
         second copy is sent; at most 5 % of requests are.
@@ -191,7 +203,9 @@ class Mesh:
         `DeadlineExceeded`, `ResourceExhausted` (whose `retry_after` says when to come back, in
         seconds), `Unavailable`, `Internal`.
         """
-        result = await self.ask(model, inputs, budget, session, delivery=delivery, hedge=hedge)
+        result = await self.ask(
+            model, inputs, budget, session, delivery=delivery, hedge=hedge, weights=weights
+        )
         if result.status is not Status.OK:
             where = f" (stage {result.stage}, node {result.node})" if result.node else ""
             raise error_for(result.status, result.message + where, result.retry_after)
@@ -207,11 +221,14 @@ class Mesh:
         *,
         delivery: str = DURABLE,
         hedge: float | None = None,
+        weights: int = 0,
     ) -> Result:
         """Like `infer`, but a failure is a `Result` too and nothing is raised."""
         if not budget <= MAX_BUDGET:  # nan neither
             error = InvalidArgument(f"a budget of {budget} s: at most {MAX_BUDGET:.0f} s are given")
             return _refused(request_id, model, error)
+        if self._service_only(model):
+            return await self.ask_service(model, inputs, budget, session, request_id, weights)
         deadline = asyncio.get_running_loop().time() + budget
         try:
             info = self.catalog.fixed.get(model)
@@ -219,17 +236,25 @@ class Mesh:
                 info = self.catalog.known(model, self.agent, session, request_id)
             if info is None:  # else no timeout is needed, which is a tenth of a client's work
                 async with asyncio.timeout_at(deadline):
-                    info = await self.catalog.model(model, self.agent, session, request_id)
+                    info = await self._look_up(model, session, request_id, deadline)
             info.check(inputs)
+            if type(weights) is not int or weights < 0:
+                raise InvalidArgument(f"weights {weights!r}: it is the number of a weight version")
             if budget <= 0:
                 raise DeadlineExceeded(f"a budget of {budget} s leaves no time at all")
             mode = DELIVERY_MODES.get(delivery)
             if mode is None:
                 raise InvalidArgument(f"delivery {delivery!r}: it is durable or fast")
+        except PermissionDenied:
+            # The server did not tell this user's rights before.
+            self._denied_models.add(model.partition("@")[0])
+            left = deadline - asyncio.get_running_loop().time()
+            return await self.ask_service(model, inputs, left, session, request_id, weights)
         except (SwarmError, TimeoutError) as error:
             return _refused(request_id, model, error)
         if info.edge is not None:
-            return await self.ask_service(info, inputs, budget, session, request_id)
+            name = f"{info.model}@{info.version}"
+            return await self.ask_service(name, inputs, budget, session, request_id, weights)
         return await self.requester.infer(
             Ask(
                 info,
@@ -240,35 +265,112 @@ class Mesh:
                 hedge=hedge,
                 agent=self.agent,
                 session=session,
+                weights=weights,
             )
+        )
+
+    def _service_only(self, model: str) -> bool:
+        """Whether this user may not read what serves the model, or not send to its first stage."""
+        name = model.partition("@")[0]
+        if self.link.grants is EVERYTHING or TOKEN.fullmatch(name) is None:
+            return name in self._denied_models
+        grants, subjects = self.link.grants, self.subjects
+        reads = kv_get_subject(subjects.config_bucket, f"serve.{name}")
+        sends = subjects.features(name, "0", 1)
+        return not (grants.may_publish(reads) and grants.may_publish(sends))
+
+    async def _look_up(
+        self, model: str, session: str, request_id: str, deadline: float
+    ) -> ModelInfo:
+        """As `catalog.model`. A read that a server's end has cut off is repeated, by `deadline` in
+        the loop's time: the next server knows the keys too. Raises what the last read raised."""
+        now = asyncio.get_running_loop().time
+        pauses = Backoff(LOOK_UP_PAUSE, LOOK_UP_PAUSE_MOST)
+        while True:
+            try:
+                return await self.catalog.model(model, self.agent, session, request_id)
+            except (Unavailable, ApiError) as error:
+                # A server that has answered nothing since the first connection has no JetStream.
+                was_cut_off = isinstance(error, NotConnected) or self.link.reconnects > 0
+                pause = pauses.next()
+                if not was_cut_off or now() + pause >= deadline:
+                    raise
+                await asyncio.sleep(pause)
+
+    async def teach(
+        self,
+        model: str,
+        inputs: Mapping[str, np.ndarray],
+        labels: np.ndarray,
+        *,
+        node: str = "",
+        timeout: float = TEACH_TIMEOUT,
+    ) -> Taught:
+        """Give labelled samples to the learner of `model` (`NAME` or `NAME@VERSION`) on this host.
+
+        They go by a Unix socket of this user, never to a server. inputs: arrays as for `infer`,
+        whose axis 0 counts the samples. labels: whole numbers [n], one for each sample, from 0 on.
+        node: the learner's id, needed where several run on this host. timeout: seconds.
+
+        Raises `NotFound` where no learner runs here; `InvalidArgument` for samples that cannot be
+        learned, of which none is kept then; `ResourceExhausted`, `Unavailable`,
+        `DeadlineExceeded`.
+        """
+        name, _, version = model.partition("@")
+        return await teach(
+            self.subjects.mesh,
+            name,
+            version,
+            {key: np.asarray(value) for key, value in inputs.items()},
+            np.asarray(labels),
+            node=node,
+            timeout=timeout,
         )
 
     async def ask_service(
         self,
-        info: ModelInfo,
+        model: str,
         inputs: Mapping[str, np.ndarray],
         budget: float,
         session: str = "",
         request_id: str = "",
+        weights: int = 0,
     ) -> Result:
         """Ask whichever node serves `infer.<model>`: for models whose first layers are the
-        edge's (stage 0), which a client without a runtime cannot run."""
+        edge's (stage 0), which a client without a runtime cannot run, and for a user that may do
+        nothing else. model: `NAME` or `NAME@VERSION`."""
+        name, _, version = model.partition("@")
+        seen, key = self.requester.seen, (name, version, self.agent, session)
+        if session:
+            weights = max(weights, seen.least(key))
         request = Request(
-            dict(inputs), request_id or ulid(), info.version, budget, session, self.agent
+            dict(inputs), request_id or ulid(), version, budget, session, self.agent, weights
         )
         started = time.perf_counter()
         try:
-            message = await self.link.request(
-                self.subjects.infer(info.model), request.parts(), budget
-            )
+            if budget <= 0:
+                raise DeadlineExceeded(f"a budget of {budget} s leaves no time at all")
+            async with asyncio.timeout(budget):
+                message = await self._ask_any(name, request, budget)
             result = Result.decode(message.data)
         except NoResponders:
-            error = Unavailable(f"no node serves {info.model!r} at present")
-            result = _refused(request.id, info.model, error)
+            error = Unavailable(f"no node serves {name!r} at present")
+            result = _refused(request.id, name, error)
         except (SwarmError, TimeoutError) as failure:
-            result = _refused(request.id, info.model, failure)
+            result = _refused(request.id, name, failure)
         result.latency = time.perf_counter() - started
+        if session and result.status is Status.OK:
+            seen.saw(key, result.weights)
         return result
+
+    async def _ask_any(self, model: str, request: Request, budget: float) -> LinkMessage:
+        """The answer of whichever node serves `infer.<model>`; asked again after each loss of the
+        connection. Raises what `Link.request` raises, except `NotConnected`."""
+        while True:
+            await self.link.ready()
+            with contextlib.suppress(NotConnected):
+                subject = self.subjects.infer(model)
+                return await self.link.request(subject, request.parts(), budget)
 
 
 def connect(

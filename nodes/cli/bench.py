@@ -14,7 +14,7 @@ Json = Annotated[bool, typer.Option("--json", help="Machine-readable output on s
 Chart = Annotated[str, typer.Option(help="Draw the result into this image (needs matplotlib).")]
 Output = Annotated[str, typer.Option("-o", "--output", help="Write the JSON document here.")]
 Rounds = Annotated[int, typer.Option(min=1, max=100, help="Interleaved rounds.")]
-Delivery = Annotated[str, typer.Option(help="durable (lanes) or core (nothing is stored).")]
+Delivery = Annotated[str, typer.Option(help="durable (lanes) or fast (nothing is stored).")]
 
 HOP_SIZES = "1KiB,4KiB,16KiB,64KiB,256KiB,1MiB,2MiB,4MiB,8MB"
 # The largest is decimal: with its header the message must fit into the 8 MiB above which
@@ -102,9 +102,9 @@ def scale(
 def peers(
     only: Annotated[str, typer.Option(help="Contenders, with commas; all when empty.")] = "",
     rounds: Rounds = 3,
-    kinds: Annotated[str, typer.Option(help="tiny (4 KB features), large (0.8-1.6 MB).")] = (
-        "tiny,large"
-    ),
+    kinds: Annotated[
+        str, typer.Option(help="tiny (4 KB features), large (0.8-1.6 MB), resnet50.")
+    ] = "tiny,large,resnet50",
     environment: Annotated[
         str, typer.Option(help="Where the peers are installed; in the user's cache when empty.")
     ] = "",
@@ -262,6 +262,30 @@ def _numbers(text: str, hint: str) -> list[int]:
     return values
 
 
+def weights(
+    cases: Annotated[
+        str, typer.Option(help="digits (its head), resnet50 (a stage's convolutions).")
+    ] = "digits,resnet50",
+    updates: Annotated[int, typer.Option(min=2, help="Weight versions of each case.")] = 100,
+    every: Annotated[str, typer.Option(help="Time between two updates.")] = "500ms",
+    rounds: Rounds = 5,
+    json_: Json = False,
+    output: Output = "",
+) -> None:
+    """New weights under load: what they cost, and whether any answer mixes two versions."""
+    from nodes.bench.weights.command import run_weights
+    from nodes.bench.weights.measure import WeightsPlan
+    from nodes.bench.weights.updates import CASES
+    from nodes.console import duration
+
+    names = tuple(_words(cases))
+    unknown = [name for name in names if name not in CASES]
+    if unknown or not names:
+        raise typer.BadParameter(f"{unknown}: choose of {', '.join(CASES)}")
+    plan = WeightsPlan(names, updates, duration(every), min(rounds, updates))
+    raise typer.Exit(run_weights(plan, json_, output))
+
+
 COMMANDS = (
     hop,
     throughput,
@@ -275,6 +299,7 @@ COMMANDS = (
     routing,
     compare,
     regression,
+    weights,
 )
 
 

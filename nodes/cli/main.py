@@ -156,7 +156,10 @@ def infer(
         typer.Option(
             "--input", help="An .npz file with one array for each model input.", show_envvar=False
         ),
-    ],
+    ] = "",
+    random: Annotated[
+        bool, typer.Option("--random", help="Send random values of the right shapes instead.")
+    ] = False,
     output: Annotated[
         str, typer.Option("-o", "--output", help="Write the last answer's arrays to this .npz.")
     ] = "",
@@ -176,6 +179,9 @@ def infer(
             "is asked again by this client only."
         ),
     ] = "durable",
+    weights: Annotated[
+        int, typer.Option(min=0, help="The least weight version of the answer; 0 for any.")
+    ] = 0,
     nats: Nats = URL,
     mesh: MeshName = "default",
     json_: Json = False,
@@ -185,8 +191,56 @@ def infer(
     from nodes.cli.infer import run_infer
 
     raise typer.Exit(
-        run_infer(model, input_, output, repeat, concurrency, budget, nats, mesh, delivery, json_)
+        run_infer(
+            model,
+            input_,
+            random,
+            output,
+            repeat,
+            concurrency,
+            budget,
+            nats,
+            mesh,
+            delivery,
+            json_,
+            weights,
+        )
     )
+
+
+@app.command()
+def teach(
+    model: Annotated[
+        str, typer.Argument(help="NAME, or NAME@VERSION: of the model that a learner here trains.")
+    ],
+    input_: Annotated[
+        str,
+        typer.Option(
+            "--input",
+            help="An .npz file with one array for each model input; axis 0 counts the samples.",
+            show_envvar=False,
+        ),
+    ],
+    labels: Annotated[
+        str,
+        typer.Option(
+            help="An .npz or .npy file with one array: a class from 0 on for each sample.",
+            show_envvar=False,
+        ),
+    ],
+    node: Annotated[
+        str, typer.Option(help="Id of the learner, where several run on this host.")
+    ] = "",
+    timeout: Annotated[
+        str, typer.Option(help="Time that the learner may take: 500ms, 60s.")
+    ] = "60s",
+    mesh: MeshName = "default",
+    json_: Json = False,
+) -> None:
+    """Give labelled samples to the learner on this host. They never leave it."""
+    from nodes.cli.teach import run_teach
+
+    raise typer.Exit(run_teach(model, input_, labels, node, timeout, mesh, json_))
 
 
 @app.command()
@@ -286,15 +340,48 @@ def model_promote(
 
 @model_app.command("rollback")
 def model_rollback(
-    model: Annotated[str, typer.Argument(help="NAME.")],
+    model: Annotated[str, typer.Argument(help="NAME; with --weights also NAME@VERSION.")],
+    weights: Annotated[
+        int,
+        typer.Option(
+            help="Bring this weight version of the model back on the whole fleet (0: the base); "
+            "deltas that are under way are void."
+        ),
+    ] = -1,
+    identity: Annotated[
+        str,
+        typer.Option(
+            help="File of the key pair that signs a rollback of weights, made when missing; "
+            "needed where nodes have a list of those who may teach."
+        ),
+    ] = "",
     nats: Nats = URL,
     mesh: MeshName = "default",
     json_: Json = False,
 ) -> None:
-    """Let the version before the present one serve all traffic again."""
+    """Let the version before the present one serve all traffic again; or older weights."""
+    if weights != -1:
+        from nodes.cli.weights import run_weights_rollback
+
+        raise typer.Exit(run_weights_rollback(model, weights, identity, nats, mesh, json_))
     from nodes.cli.model import run_rollback
 
     raise typer.Exit(run_rollback(model, nats, mesh, json_))
+
+
+@model_app.command("weights")
+def model_weights(
+    model: Annotated[
+        str, typer.Argument(help="NAME for the version that the mesh serves, or NAME@VERSION.")
+    ],
+    nats: Nats = URL,
+    mesh: MeshName = "default",
+    json_: Json = False,
+) -> None:
+    """Show a model's weight versions: accuracy, who minted them, who taught."""
+    from nodes.cli.weights import run_weights
+
+    raise typer.Exit(run_weights(model, nats, mesh, json_))
 
 
 def main() -> None:

@@ -120,6 +120,11 @@ FLAGS = (
         "",
         "File of the node's key pair, with which it signs; made at the first start. Empty: none.",
     ),
+    Flag(
+        "teachers",
+        "",
+        "File with the public keys whose learned weights are taken, one a line; empty: all.",
+    ),
     Flag("credentials", "", "A .creds file for the NATS server."),
     Flag(
         "source",
@@ -195,6 +200,7 @@ def _run(settings: dict[str, Any]) -> int:
             state_dir=settings["state_dir"],
             shm=settings["shm"],
             identity=settings["identity"],
+            teachers=settings["teachers"],
         )
         edge = EdgeOptions(
             source=settings["source"],

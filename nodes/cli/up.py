@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import json
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 from nodes.cli.model import model_name, read_model, show
 from nodes.console import err, guarded, out, print_json
 from nodes.life.process import set_up_logging, stop_on_signals
-from nodes.local.mesh import LocalMesh, local_mesh, push
-from shards.split.split import SplitResult, split
-from swarm.model import ModelInfo
+from nodes.local.how_to_ask import how_to_ask
+from nodes.local.mesh import LocalMesh, local_mesh
+from nodes.local.splitting import split_into
+from nodes.progress import progress
+from shards.manifest import Manifest, read_dir
 from swarm.services.embedded import MAX_PAYLOAD
-from swarm.wire.tensors import DTYPES
 
 
 @dataclass(frozen=True)
@@ -39,51 +43,69 @@ def run_up(options: UpOptions, as_json: bool) -> int:
 
     async def main() -> int:
         stop = stop_on_signals()
-        if not as_json:
-            err.print(f"splitting {options.file} …")
-        result = await asyncio.to_thread(_split, options)
-        if stop.is_set():
-            return 130
-        largest = max(sum(s.nbytes for s in shard.sends) for shard in result.manifest.shards)
-        # Room for a batch axis that requests may fill, up to the server's hard limit.
-        payload = min(64 << 20, max(MAX_PAYLOAD, 2 * largest + (1 << 20)))
-        async with local_mesh(url=options.nats, name=options.mesh, max_payload=payload) as local:
-            await push(local, result.manifest.to_json(), result.files)
-            name = result.manifest.model
-            for stage in range(1, result.manifest.stages + 1):
-                for _ in range(options.replicas):
-                    local.start(f"shard-{stage}", name, "--threads", str(options.threads))
-            if options.fallback:
-                local.start("fallback", name, "--threads", str(options.threads))
-            ready = asyncio.create_task(local.ready())
-            stopped = asyncio.create_task(stop.wait())
-            await asyncio.wait({ready, stopped}, return_when=asyncio.FIRST_COMPLETED)
-            if not ready.done():
-                ready.cancel()
-                return 130
-            ready.result()
-            _announce(local, result, as_json)
-            await stopped
-            if not as_json:
-                err.print("stopping: nodes drain …")
-        return 0
+        with TemporaryDirectory(prefix="swarm-up-") as directory:
+            folder = Path(directory) / "model"
+            with progress(f"splitting {options.file}", silent=as_json):
+                if not await _unless(stop, _split(options, folder)):
+                    return 130
+            manifest, _ = read_dir(folder)
+            return await _serve(options, folder, manifest, stop, as_json)
 
     return guarded(main, as_json)
 
 
-def _split(options: UpOptions) -> SplitResult:
-    return split(
-        read_model(options.file),
-        name=options.name or model_name(options.file),
-        version=options.version,
-        stages=None if options.cuts else options.stages,
-        cuts=options.cuts or None,
-        edge_layers=options.edge_layers or None,
-    )
+async def _serve(
+    options: UpOptions, folder: Path, manifest: Manifest, stop: asyncio.Event, as_json: bool
+) -> int:
+    largest = max(sum(s.nbytes for s in shard.sends) for shard in manifest.shards)
+    # Room for a batch axis that requests may fill, up to the server's hard limit.
+    payload = min(64 << 20, max(MAX_PAYLOAD, 2 * largest + (1 << 20)))
+    async with local_mesh(url=options.nats, name=options.mesh, max_payload=payload) as local:
+        # The files stay on the disk: the model is put back from there if the server loses it.
+        size = sum((folder / name).stat().st_size for name in manifest.files())
+        with progress(f"pushing {manifest.model}", total=size, silent=as_json) as sent:
+            await local.keep(folder, sent)
+        name = manifest.model
+        for stage in range(1, manifest.stages + 1):
+            for _ in range(options.replicas):
+                local.start(f"shard-{stage}", name, "--threads", str(options.threads))
+        if options.fallback:
+            local.start("fallback", name, "--threads", str(options.threads))
+        if not await _unless(stop, local.ready()):
+            return 130
+        _announce(local, manifest, as_json)
+        await stop.wait()
+        if not as_json:
+            err.print("stopping: nodes drain …")
+    return 0
 
 
-def _announce(local: LocalMesh, result: SplitResult, as_json: bool) -> None:
-    manifest = result.manifest
+async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
+    """Do some work, and return True; end it, and return False, as soon as `stop` is set."""
+    working = asyncio.create_task(work)
+    stopped = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({working, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            return False
+        working.result()
+        return True
+    finally:
+        for task in (working, stopped):
+            task.cancel()
+        await asyncio.wait({working, stopped})
+
+
+async def _split(options: UpOptions, folder: Path) -> None:
+    """Split the model into a new folder. Raises `SwarmError`."""
+    arguments = ["--name", options.name or model_name(options.file), "--version", options.version]
+    arguments += ["--stages", str(options.stages), "--edge-layers", str(options.edge_layers)]
+    if options.cuts:
+        arguments += ["--cuts", ",".join(options.cuts)]
+    await split_into(folder, str(read_model(options.file)), arguments)
+
+
+def _announce(local: LocalMesh, manifest: Manifest, as_json: bool) -> None:
     nodes = []
     for process in local.supervisor.nodes:
         status = local.status_of(process)
@@ -108,31 +130,14 @@ def _announce(local: LocalMesh, result: SplitResult, as_json: bool) -> None:
         )
         return
     show(manifest, False)
-    info = ModelInfo.from_manifest(manifest.to_json())
-    flag = "" if local.name == "default" else f" --mesh {local.name}"
-    out.print(f"[bold green]ready[/] at {local.url}, mesh {local.name!r}. Ask it:")
-    out.print(
-        f"  swarm infer {manifest.model} --input x.npz --nats {local.url}{flag}", markup=False
-    )
-    out.print(
-        f"  nats -s {local.url} req {local.mesh.subjects.infer(manifest.model)} "
-        f"'{example_request(info)}'",
-        markup=False,
-        soft_wrap=True,
-    )
-    out.print(f"  swarm top --nats {local.url}{flag}        (Ctrl-C here ends all)", markup=False)
-
-
-def example_request(info: ModelInfo) -> str:
-    """An Open Inference Protocol request to fill in."""
-    inputs = [
-        {
-            "name": spec.name,
-            "shape": [max(1, d) for d in spec.shape],
-            "datatype": spec.datatype,
-            "data": "…",
-        }
-        for spec in info.inputs
-        if spec.datatype in DTYPES
-    ]
-    return json.dumps({"inputs": inputs}, ensure_ascii=False).replace('"…"', "[…]")
+    how = how_to_ask(manifest, local.url, local.name)
+    out.print(f"[bold green]ready[/] at {local.url}, mesh {local.name!r}")
+    for title, command in (
+        ("Ask it from the shell", how.shell),
+        ("from Python", how.python),
+        ("from any NATS client", how.nats),
+        ("Watch it (Ctrl-C here ends all)", how.top),
+    ):
+        out.print(f"{title}:", style="bold")
+        # One line each, whatever the terminal's width: they are to be pasted.
+        out.print(command, markup=False, highlight=False, soft_wrap=True)

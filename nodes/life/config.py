@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from swarm.errors import InvalidArgument, ResourceExhausted
 from swarm.flow.ack_wait import ack_wait_for
 from swarm.gossip import LAN, LOCAL, WAN, GossipConfig
-from swarm.lanes import LaneOptions, depth_for
+from swarm.lanes import LaneOptions, depth_for, make_lanes
 from swarm.link import Link, LinkOptions
 from swarm.model import ModelInfo
 from swarm.priorities import FALLBACK, PRIMARY, STANDBY
-from swarm.subjects import token
+from swarm.subjects import Subjects, token
 
 MOST_CREDIT = 32  # messages in hand for one lane
 HELD_SECONDS = 0.005  # work that a node may hold beyond what it runs
@@ -32,6 +33,8 @@ class NodeConfig:
     requests a second that one agent may send to this node, 0 for any number. state_dir: folder of
     the checkpoint, '' for none. shm: whether messages may go between processes of one host without
     the server. identity: file of the node's key pair, which is made when missing, '' for none.
+    teachers: file of the public keys whose learned weights are taken, '' for all. level: how far
+    ONNX Runtime optimises a stage; at `basic` a shard computes the very bits of the whole model.
     Raises `InvalidArgument`.
     """
 
@@ -54,6 +57,8 @@ class NodeConfig:
     state_dir: str = ""
     shm: bool = True
     identity: str = ""
+    teachers: str = ""
+    level: Literal["all", "basic"] = "all"
 
     def __post_init__(self) -> None:
         token(self.mesh, "mesh name")
@@ -125,6 +130,17 @@ def lane_options(info: ModelInfo, config: NodeConfig) -> LaneOptions:
         storage=config.storage,
         replicas=config.replicas,
     )
+
+
+async def make_model_lanes(
+    link: Link, subjects: Subjects, info: ModelInfo, storage: str, replicas: int = 1
+) -> None:
+    """Make the lanes of a version, as its nodes would: for nodes without the right to.
+
+    Raises `ApiError`, `Unavailable`, `NotConnected`, `PermissionDenied`.
+    """
+    options = lane_options(info, NodeConfig("gateway", storage=storage, replicas=replicas))
+    await make_lanes(link, subjects, info.model, info.version, info.last, options)
 
 
 def credit_of(fixed: int, compute: float) -> tuple[int, int]:

@@ -23,7 +23,7 @@ from nodes.life.status import StatusPublisher
 from nodes.life.takeover import Takeover
 from nodes.life.versions import Versions
 from nodes.life.watchdog import NodeWatchdog
-from swarm.errors import NotFound, SwarmError, Unavailable
+from swarm.errors import ApiError, NotFound, SwarmError, Unavailable
 from swarm.fleet.advertised import StagePeer, serving
 from swarm.fleet.membership import Membership
 from swarm.gossip import Event, PeerView
@@ -33,6 +33,7 @@ from swarm.model import ModelInfo
 from swarm.routing import BadDesiredState
 from swarm.services.control import Control
 from swarm.services.infer import InferService
+from swarm.subjects import api
 from swarm.trust.identity import Identity
 from swarm.wire.messages import Request, Result
 
@@ -73,7 +74,7 @@ class Node:
         self._on_change = on_change
         self._desired_changed = asyncio.Event()
         # The router and the mesh ask for gossip's picture when requests come, never before.
-        self._router = Router(self._view, self._tell)
+        self._router = Router(self._view, self._tell, may_use_own_lanes=self._may_use_own_lanes)
         self.mesh = Mesh(
             config.link,
             config.mesh,
@@ -98,7 +99,9 @@ class Node:
             self._router.apply,
             self._router,
             usual_times(self._checkpoint.load()),
+            self._tell,
         )
+        self.weights = self._versions.weights
         self._status = StatusPublisher(
             self.mesh,
             config,
@@ -172,7 +175,8 @@ class Node:
                 log.warning("%s", error)
                 reason = str(error)[:REASON_LIMIT]
                 self._tell("rejected", {"model": self.config.model_name, "detail": reason})
-            except (NotFound, Unavailable) as error:
+            except (NotFound, Unavailable, ApiError) as error:
+                # ApiError: a server whose store is gone or full refuses what it cannot read.
                 if not self.became_ready.is_set():
                     self._become("waiting", str(error))
             # A reconciliation that failed half-way may have changed the served versions too.
@@ -199,6 +203,7 @@ class Node:
         )
         own(watchdog.run(), "watchdog")
         own(self._save_regularly(), "checkpoint")
+        own(self._versions.follower.run(), "weights")
         self._become("ready", "serving")
         self._tell("joined", {})
         self.became_ready.set()
@@ -256,6 +261,14 @@ class Node:
 
     def _on_gossip(self, event: Event) -> None:
         self._takeover.on_event(event)
+
+    def _may_use_own_lanes(self, model: str) -> bool:
+        """Whether this user's rights name lanes of single nodes."""
+        subjects, grants = self.mesh.subjects, self.mesh.link.grants
+        lane = subjects.features(model, "0", (self.config.stage or 0) + 1, self.id)
+        stream, consumer = subjects.stream(model, "0"), subjects.consumer(model, 1, self.id)
+        makes = api("CONSUMER.CREATE", stream, consumer, lane)
+        return grants.may_publish(lane) and grants.may_publish(makes)
 
     def _tell(self, kind: str, detail: dict[str, Any]) -> None:
         self._status.tell(kind, detail)

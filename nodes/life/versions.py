@@ -9,11 +9,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from nodes.life.config import NodeConfig
+from nodes.life.following import WeightFollower
+from nodes.life.live_weights import NodeWeights
 from nodes.life.serving import Loaded, Serving, load
 from nodes.stage.server import LanePicker, StageServer
 from swarm.clock import ServerClock
 from swarm.errors import NotFound, SwarmError
 from swarm.mesh import Mesh
+from swarm.services.weights import Weights
+from swarm.trust.allowed import AllowList
 
 log = logging.getLogger("swarm.node")
 
@@ -24,7 +28,8 @@ class Versions:
     """The served versions, by name; a gateway's models, loaded on demand.
 
     on_desired(model, document) is called with each desired state that was read. lanes: the
-    routing policy. usual_times: `usual_times()` of this node's predecessor, or {}.
+    routing policy. usual_times: `usual_times()` of this node's predecessor, or {}. tell(kind,
+    detail): publishes an event.
     """
 
     def __init__(
@@ -35,6 +40,7 @@ class Versions:
         on_desired: Callable[[str, dict[str, Any]], None],
         lanes: LanePicker,
         usual_times: Mapping[str, int],
+        tell: Callable[[str, dict[str, Any]], None],
     ) -> None:
         self.serving: dict[str, Serving] = {}
         self._mesh = mesh
@@ -43,9 +49,15 @@ class Versions:
         self._on_desired = on_desired
         self._lanes = lanes
         self._usual_times = usual_times
+        self.weights = NodeWeights(mesh, config, self._behind)
+        ledgers = Weights(mesh.link, mesh.subjects, allowed=AllowList.read(config.teachers))
+        self.follower = WeightFollower(ledgers, self.weights.take, tell)
         self._clock = ServerClock()
         self._runs: dict[str, asyncio.Task[None]] = {}
         self._gateway: dict[tuple[str, str], Loaded] = {}
+
+    def _behind(self, model: str, version: str, n: int) -> None:
+        self.follower.behind(model, version, n)
 
     def all(self) -> list[Serving]:
         """The versions being served, in the order of their loading."""
@@ -105,7 +117,17 @@ class Versions:
             edge=self._config.answers_requests,
             lighter=self._config.role == "edge",
         )
-        serving = Serving(self._mesh, self._config, loaded, self._node, self._clock, self._lanes)
+        self.weights.add(loaded)
+        await self.follower.follow(info.model, version)
+        serving = Serving(
+            self._mesh,
+            self._config,
+            loaded,
+            self._node,
+            self._clock,
+            self._lanes,
+            self.weights.behind,
+        )
         self._prime(serving)
         self._runs[version] = asyncio.create_task(serving.run(), name=f"serve {version}")
         self.serving[version] = serving
@@ -128,12 +150,16 @@ class Versions:
         }
 
     async def reload(self, server: StageServer) -> None:
-        """Load a new session for a stage whose old one cannot be trusted any more."""
+        """Load a new session for a stage whose old one cannot be trusted any more. It computes with
+        the weights of the old one."""
         loaded = await load(self._mesh, self._config, server.info, edge=False, lighter=False)
-        server.replace_model(loaded.stages[server.stage])
+        await self.weights.renew(server, loaded.stages[server.stage])
 
     async def _retire(self, version: str) -> None:
-        await self.serving.pop(version).drain()
+        serving = self.serving.pop(version)
+        self.follower.unfollow(serving.info.model, version)
+        await serving.drain()
+        self.weights.forget(serving.loaded)
         if (task := self._runs.pop(version, None)) is not None:
             await task
 
@@ -152,9 +178,10 @@ class Versions:
         key = (model, version)
         if key not in self._gateway:
             info = await self._mesh.model(f"{model}@{version}")
-            self._gateway[key] = await load(
-                self._mesh, self._config, info, edge=True, lighter=False
-            )
+            loaded = await load(self._mesh, self._config, info, edge=True, lighter=False)
+            self.weights.add(loaded)
+            await self.follower.follow(model, version)
+            self._gateway[key] = loaded
         return self._gateway[key]
 
     async def drain(self) -> None:

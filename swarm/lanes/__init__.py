@@ -10,6 +10,7 @@ from swarm.lanes.streams import (
     consumer_config,
     ensure_lanes,
     follow_depth,
+    make_lanes,
     stream_config,
 )
 
@@ -25,5 +26,6 @@ __all__ = [
     "depth_for",
     "ensure_lanes",
     "follow_depth",
+    "make_lanes",
     "stream_config",
 ]

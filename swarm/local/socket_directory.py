@@ -19,6 +19,16 @@ MOST_SWEPT_AT_EXIT = 32  # sockets that a process looks through when it leaves; 
 _LONGEST_PATH = 107  # characters, of a sockaddr_un
 
 
+def enter_private(name: str) -> None:
+    """Make a directory, or find it. Raises `OSError` where that cannot be, and where it is not this
+    user's alone."""
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(name, 0o700)
+    found = os.lstat(name)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        raise PermissionError(f"{name} is not a directory of this user's alone")
+
+
 class SocketDirectory:
     """parent: the directory in which this user's directory lies."""
 
@@ -36,11 +46,7 @@ class SocketDirectory:
     def enter(self) -> None:
         """Make the directory, or find it. Raises `OSError` where that cannot be, and where it is
         not this user's alone."""
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(self.name, 0o700)
-        found = os.lstat(self.name)
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-            raise PermissionError(f"{self.name} is not a directory of this user's alone")
+        enter_private(self.name)
 
     def bind(self, mine: socket.socket, inbox: str) -> tuple[int, int]:
         """Give a socket its name; returns device and inode of the name. Raises `OSError`."""

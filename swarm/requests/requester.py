@@ -14,7 +14,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from swarm.errors import DeadlineExceeded, DecodeError, Status, SwarmError, Unavailable
+from swarm.errors import (
+    DeadlineExceeded,
+    DecodeError,
+    PermissionDenied,
+    Status,
+    SwarmError,
+    Unavailable,
+)
 from swarm.fleet.placement import Placement
 from swarm.flow.backoff import Backoff
 from swarm.flow.hedge import Hedger
@@ -39,6 +46,7 @@ from swarm.requests.attempts import (
     unheard,
 )
 from swarm.requests.request import FAST, Ask, Picker
+from swarm.requests.sessions import SeenWeights
 from swarm.shm import ShmError
 from swarm.subjects import ANY
 from swarm.transport.api import Event, Held, Left, Refused, Safe, Sending, Stored
@@ -139,6 +147,7 @@ class Requester:
         self._lender = routes.lender
         self._picker = picker
         self._budget = RetryBudget(RETRIES_PER_REQUEST, RETRIES_PER_SECOND)
+        self.seen = SeenWeights()
         self._uncounted = 0  # requests that the retry budget has not been told of
         self._hedger = Hedger()
         self._rng = random.Random()
@@ -148,6 +157,7 @@ class Requester:
         self.retries = 0
         self.hedges = 0
         self._link.on_up.append(self._reconnected)
+        self._link.on_denied.append(self._denied)
 
     @property
     def under_way(self) -> int:
@@ -171,6 +181,9 @@ class Requester:
             if isinstance(error, Unavailable) and self._routes.look_out is not None:
                 self._routes.look_out()  # a node that comes back closes the breaker
             return ask.failed(error)
+        session = (ask.info.model, ask.info.version, ask.agent, ask.session)
+        if ask.session and len(self.seen):
+            ask.weights = max(ask.weights, self.seen.least(session))
         reply = self._link.expect(self._answer)
         silences = version.admission.fast if ask.delivery == FAST else version.admission.silences
         request = UnderWay(ask, reply, Tried(ask.delivery == FAST, started), version, silences)
@@ -187,6 +200,8 @@ class Requester:
             version.admission.leave(taken, result, now, unusual)
             self._end(request, result)
         result.latency = time.monotonic() - started
+        if ask.session and result.status is Status.OK:
+            self.seen.saw(session, result.weights)
         if result.status is Status.RESOURCE_EXHAUSTED and not result.stage:
             # The first lane, if it was full, has room when the next request is answered.
             result.retry_after = result.retry_after or version.admission.pace
@@ -365,6 +380,7 @@ class Requester:
             traceparent=ask.traceparent,
             host=self._lender.host,
             hops=list(ask.hops),
+            weights=ask.weights,
         )
         parcel = Parcel(features, now + left, lane=lane, fast=tried.fast, doubtful=doubtful)
         if request.first is None:
@@ -533,6 +549,15 @@ class Requester:
             request.tried.stored = False
             _settle(request, None)
 
+    def _denied(self, subject: str, error: PermissionDenied) -> None:
+        """This user may not send there in fast mode. (Of a lane its publisher says so.)"""
+        for request in self._requests.values():
+            info = request.ask.info
+            if request.tried.fast and subject == self._routes.subjects.fresh(
+                info.model, info.version, 1
+            ):
+                _settle(request, error)
+
     def close(self) -> None:
         """Nothing is sent any more: for parcels that are held nobody will wait."""
         for request in self._requests.values():
@@ -540,6 +565,7 @@ class Requester:
                 request.sending.drop()
         if self._reconnected in self._link.on_up:
             self._link.on_up.remove(self._reconnected)
+            self._link.on_denied.remove(self._denied)
         while self._versions:
             self._versions.popitem()[1].sender.close()
 

@@ -11,12 +11,13 @@ A change of any key is republished as `swarm.<mesh>.config.<key>`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 
 from swarm.errors import InvalidArgument, NotFound
 from swarm.link import Link, jetstream
 from swarm.model import ModelInfo, unknown_model
 from swarm.routing import BadDesiredState, Problem, parse_desired
+from swarm.services.artifacts import ObjectStore, Source
 from swarm.subjects import Subjects, token
 
 
@@ -31,6 +32,7 @@ class Registry:
         self._link = link
         self._subjects = subjects
         self._bucket = subjects.config_bucket
+        self._objects = ObjectStore(link, subjects.models_bucket)
 
     async def prepare(self) -> None:
         """Create the config bucket, unless it exists."""
@@ -105,10 +107,17 @@ class Registry:
     async def push(
         self,
         manifest: bytes,
-        files: Mapping[str, bytes],
+        files: Mapping[str, Source],
         progress: Callable[[str, int], None] = lambda name, size: None,
+        prepare: Callable[[ModelInfo], Awaitable[None]] | None = None,
+        *,
+        sent: Callable[[int], None] = lambda size: None,
     ) -> ModelInfo:
         """Store a version: its files first, its manifest last, so it appears whole.
+
+        files: artifacts by name, as bytes or as paths; `progress(name, bytes)` is called before
+        each, `sent(bytes)` after each part that is stored. prepare(info) is awaited before the
+        manifest: nodes find there what it has made.
 
         The first version of a model serves at once. Raises `InvalidArgument` when the
         version exists with other content: versions are immutable.
@@ -122,21 +131,36 @@ class Registry:
                 f"{info.model}@{info.version} exists and versions are immutable: "
                 "split again with another --version"
             )
-        # Imported on use: a client that only asks for inferences needs no nats-py (3 MB, 40 ms).
-        from swarm.services import artifacts
-
-        prefix = f"{info.model}/{info.version}/"
-        await artifacts.put(
-            self._link.options, self._subjects.models_bucket, prefix, files, progress
-        )
+        await self._objects.put(f"{info.model}/{info.version}/", files, progress, sent)
+        if prepare is not None:
+            await prepare(info)
         await jetstream.kv_put(self._link, self._bucket, key, manifest)
         if await self.desired(info.model) is None:
             await self.promote(info.model, info.version)
         return info
 
-    async def fetch(self, model: str, version: str, names: list[str]) -> dict[str, bytes]:
-        """Artifacts by name. Raises `NotFound`. The caller checks their hashes."""
-        from swarm.services import artifacts
+    async def artifact(
+        self, model: str, version: str, name: str
+    ) -> AsyncIterator[bytes | memoryview]:
+        """An artifact in chunks. Raises `NotFound`. The caller checks its hash."""
+        try:
+            async for chunk in self._objects.read(f"{model}/{version}/{name}"):
+                yield chunk
+        except NotFound:
+            text = f"{model}@{version} lacks the file {name!r} in this mesh"
+            raise NotFound(text) from None
 
-        prefix = f"{model}/{version}/"
-        return await artifacts.get(self._link.options, self._subjects.models_bucket, prefix, names)
+    async def fetch(self, model: str, version: str, names: list[str]) -> dict[str, bytes]:
+        """Artifacts by name, whole. Raises `NotFound`. The caller checks their hashes."""
+        files = {}
+        for name in names:
+            chunks = [chunk async for chunk in self.artifact(model, version, name)]
+            files[name] = b"".join(chunks)
+        return files
+
+    async def lacking(self, model: str, version: str, names: Iterable[str]) -> list[str]:
+        """Which of these artifacts, and of "manifest", the mesh does not have whole."""
+        key = f"models.{token(model, 'model name')}.{token(version, 'version')}"
+        manifest = await jetstream.kv_get(self._link, self._bucket, key)
+        lacking = await self._objects.lacking(f"{model}/{version}/", names)
+        return lacking if manifest is not None else [*lacking, "manifest"]

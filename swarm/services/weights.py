@@ -18,11 +18,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from swarm.errors import ApiError, InvalidArgument, SwarmError, Unavailable
+from swarm.errors import ApiError, InvalidArgument, NotAllowed, SwarmError, Unavailable
 from swarm.learning.record import KEPT, Ledger, Sign, WeightRecord, packed, unpacked
 from swarm.link import Link, jetstream
 from swarm.subjects import Subjects, api, token
+from swarm.trust.allowed import AllowList
+from swarm.trust.identity import Identity
+from swarm.trust.signing import sign, verify
 
+CONTEXT = "swarm weights 1"  # of a record's signature
 MOST_BYTES = 64 << 20  # of one weight version's tensors
 PART = 512 << 10  # bytes
 PARTS_AT_A_TIME = 8
@@ -52,11 +56,22 @@ class Held:
 class Weights:
     """Reads and writes the weight versions of one mesh's models.
 
+    identity: signs what is written here; None signs nothing. allowed: whose present weight version
+    is taken; one with no or another key is refused.
+
     All methods raise `Unavailable` when the server cannot be reached, and `SubjectError` for a name
     or version that is no token.
     """
 
-    def __init__(self, link: Link, subjects: Subjects) -> None:
+    def __init__(
+        self,
+        link: Link,
+        subjects: Subjects,
+        identity: Identity | None = None,
+        allowed: AllowList | None = None,
+    ) -> None:
+        self._identity = identity
+        self._allowed = allowed or AllowList()
         self._link = link
         self._subjects = subjects
         self._bucket = subjects.weights_bucket
@@ -84,11 +99,44 @@ class Weights:
         )
 
     async def read(self, model: str, version: str) -> Held:
-        """The ledger of a model version. Raises `DecodeError` where its chain is broken."""
+        """The ledger of a model version.
+
+        Raises `DecodeError` where its chain is broken, `BadSignature` where the present record was
+        changed, `NotAllowed` where its key may not teach.
+        """
         data, revision = await jetstream.kv_entry(
             self._link, self._bucket, _ledger_key(model, version)
         )
-        return Held(None if data is None else Ledger.from_json(data), revision)
+        if data is None:
+            return Held(None, revision)
+        ledger = Ledger.from_json(data)
+        if ledger.present is not None:
+            self._verify(model, version, ledger.present)
+        return Held(ledger, revision)
+
+    def _verify(self, model: str, version: str, record: WeightRecord) -> None:
+        """The chain holds for the records before this one."""
+        if record.key:
+            claim = self._claim(model, version, record.payload())
+            verify(record.key, CONTEXT, claim, record.signature)
+        if self._allowed.keys is not None and not self._allowed.allows(record.key):
+            raise NotAllowed(
+                f"weight version {record.n} of {model}@{version}, by {record.by}, is signed by "
+                f"{record.key or 'nobody'}: no key on the list of those who may teach"
+            )
+
+    def _claim(self, model: str, version: str, payload: bytes) -> bytes:
+        """A record is signed for one model version of one mesh."""
+        return f"{self._subjects.mesh}/{model}/{version}\n".encode() + payload
+
+    def _signing(self, model: str, version: str) -> tuple[str, Sign | None]:
+        """This node's public key, and how it signs a record."""
+        identity = self._identity
+        if identity is None:
+            return "", None
+        return identity.public, lambda payload: sign(
+            identity, CONTEXT, self._claim(model, version, payload)
+        )
 
     async def mint(
         self,
@@ -103,8 +151,6 @@ class Weights:
         accuracy: float | None,
         samples: int,
         taught: Iterable[str],
-        key: str = "",
-        sign: Sign | None = None,
     ) -> WeightRecord | None:
         """Make `tensors` the next weight version; None where another node minted meanwhile.
 
@@ -112,6 +158,7 @@ class Weights:
         `WeightRecord`. Raises `InvalidArgument` for tensors that cannot be a weight version.
         """
         before = held.of(base)
+        key, signed = self._signing(model, version)
         after = before.minted(
             tensors,
             by=by,
@@ -120,7 +167,7 @@ class Weights:
             samples=samples,
             taught=taught,
             key=key,
-            sign=sign,
+            sign=signed,
         )
         record = after.records[-1]
         data = packed(tensors)
@@ -145,19 +192,18 @@ class Weights:
         *,
         by: str,
         at: float,
-        key: str = "",
-        sign: Sign | None = None,
     ) -> WeightRecord:
         """Bring weight version `n` back, 0 for the base, on the whole fleet; returns the record.
 
         Raises `NotFound` for a version that is not kept, and `InvalidArgument` where nothing was
         minted yet.
         """
+        key, signed = self._signing(model, version)
         for _ in range(ROLLBACK_TRIES):
             held = await self.read(model, version)
             if held.ledger is None:
                 raise InvalidArgument(f"{model}@{version} has learned nothing: the base serves")
-            after = held.ledger.restored(n, by=by, at=at, key=key, sign=sign)
+            after = held.ledger.restored(n, by=by, at=at, key=key, sign=signed)
             if await self._replace(model, version, after, held.revision):
                 await self._clean(model, version, held.ledger, after)
                 return after.records[-1]

@@ -10,7 +10,8 @@ import numpy as np
 import psutil
 import pytest
 
-from nodes.bench.contenders.catalogue import CONTENDERS, FLOOR
+from nodes.bench.contenders.catalogue import CONTENDERS, FLOOR, contender_class
+from nodes.bench.contenders.contract import missing_packages
 from nodes.bench.contenders.systems.inprocess import InProcess
 from nodes.bench.contenders.workload import Tensors, Workload, pack, unpack
 from nodes.bench.peers.measure import Load, measure
@@ -64,22 +65,34 @@ def test_a_wrong_output_is_noticed(tiny: Path) -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("name", ["inprocess", "nats_core", "nats_jetstream", "nats_pull"])
+@pytest.mark.parametrize(
+    ("name", "processes"),
+    [
+        ("inprocess", 1),
+        ("nats_core", 5),
+        ("nats_jetstream", 5),
+        ("nats_pull", 5),
+        ("pyzmq", 4),
+        ("zenoh", 4),
+    ],
+)
 def test_a_contender_answers_every_request_correctly_and_leaves_no_process(
-    name: str, tiny: Path
+    name: str, processes: int, tiny: Path
 ) -> None:
+    if missing := missing_packages(contender_class(name).packages):
+        pytest.skip(f"not installed: {', '.join(missing)}")
     before = {process.pid for process in psutil.Process().children(recursive=True)}
     row = run_client(Entrant(name, name, Path(sys.executable)), tiny, QUICK, timeout=60)
     assert row["status"] == "ok", row
     assert row["verified"] == QUICK.sequential + QUICK.concurrent
-    assert row["processes"] == (1 if name == "inprocess" else 5)
+    assert row["processes"] == processes
     assert "stop_reason" not in row
     after = {process.pid for process in psutil.Process().children(recursive=True)}
     assert after <= before
 
 
 @pytest.mark.processes
-def test_a_contender_whose_package_is_missing_says_which(
+def test_a_contender_whose_package_is_missing_says_which_and_how_to_install_it(
     tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = tiny / "absent_contender.py"
@@ -87,12 +100,15 @@ def test_a_contender_whose_package_is_missing_says_which(
         "from nodes.bench.contenders.systems.inprocess import InProcess\n"
         "class Absent(InProcess):\n"
         "    packages = ('no_such_package_anywhere',)\n"
+        "    install = 'pip install anywhere'\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tiny))
     entrant = Entrant("absent", "absent_contender:Absent", Path(sys.executable))
     row = run_client(entrant, tiny, QUICK, timeout=60)
     assert row["status"] == "unavailable"
-    assert row["reason"] == "not installed: no_such_package_anywhere"
+    assert row["reason"] == (
+        "not installed: no_such_package_anywhere; install with: pip install anywhere"
+    )
 
 
 def test_a_contender_that_answers_wrongly_fails_instead_of_being_ranked(

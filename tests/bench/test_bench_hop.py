@@ -9,7 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from nodes.bench.contenders.catalogue import MESH
+from nodes.bench.contenders.catalogue import MESH, MESH_BY_UP, contender_class
+from nodes.bench.contenders.contract import missing_packages
 from nodes.bench.contenders.side_by_side import checked_latencies, side_by_side
 from nodes.bench.contenders.systems.swarm_mesh import manifest_of
 from nodes.bench.contenders.workload import Workload, WrongAnswer
@@ -22,6 +23,7 @@ from nodes.bench.peers.networks import build_workload
 from nodes.bench.peers.runner import Entrant, run_client
 from nodes.bench.report.figure import Figure
 from shards.manifest import Manifest
+from shards.split.split import split
 from swarm.shm import unavailable
 
 
@@ -86,7 +88,7 @@ def test_what_goes_over_the_wire_has_its_own_ratios_to_the_floors() -> None:
 @pytest.mark.integration
 @pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
 def test_large_features_are_measured_over_the_wire_too() -> None:
-    plan = HopPlan([800_000], requests=5, rounds=1, warmup=3, floors=())
+    plan = HopPlan([800_000], 5, 1, warmup=3, floors=(), ours=("mesh", "mesh_wire"))
     document = measure_hop(plan)
     (size,) = document["sizes"]
     assert size["unavailable"] == {}
@@ -99,35 +101,54 @@ def test_large_features_are_measured_over_the_wire_too() -> None:
 @pytest.mark.integration
 def test_the_mesh_and_all_floors_answer_rightly_in_the_same_rounds_and_leave_no_process() -> None:
     before = set(psutil.Process().children(recursive=True))
-    plan = HopPlan([1024], requests=15, rounds=2, warmup=3)
+    floors = [name for name in FLOORS if not missing_packages(contender_class(name).packages)]
+    plan = HopPlan([1024], requests=15, rounds=2, warmup=3, floors=floors)
     document = json.loads(json.dumps(measure_hop(plan)))
     assert not set(psutil.Process().children(recursive=True)) - before
     (size,) = document["sizes"]
     assert size["unavailable"] == {}
-    assert size["verified"] == 2 * 15 * 6
+    names = ["up", "mesh", "mesh_wire", *floors]
+    assert size["verified"] == 2 * 15 * len(names)
     assert size["node_restarts"] == 0
-    assert [list(row) for row in size["rounds"]] == 2 * [["mesh", "mesh_wire", *FLOORS]]
-    for floor in FLOORS:
-        ratio = document["figures"][f"1024/mesh/end_to_end_p50_over_{floor}"]
-        assert ratio["floor"]
-        assert 0 < ratio["low"] <= ratio["value"] <= ratio["high"]
+    assert [list(row) for row in size["rounds"]] == 2 * [names]
+    for floor in floors:
+        for own in ("up", "mesh"):
+            ratio = document["figures"][f"1024/{own}/end_to_end_p50_over_{floor}"]
+            assert ratio["floor"]
+            assert 0 < ratio["low"] <= ratio["value"] <= ratio["high"]
     assert document["figures"]["1024/mesh/hop_p50_us"]["value"] > 0
 
 
 @pytest.mark.processes
 @pytest.mark.integration
-@pytest.mark.parametrize("delivery", ["durable", "fast"])
-def test_the_mesh_takes_part_in_the_peer_benchmark(delivery: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("target", "processes"),
+    [
+        pytest.param(MESH["durable"], 5, id="durable"),
+        pytest.param(MESH["fast"], 5, id="fast"),
+        # The command, its server, three stages and a fallback node, and the client.
+        pytest.param(MESH_BY_UP["durable"], 7, id="by swarm up"),
+    ],
+)
+def test_the_mesh_takes_part_in_the_peer_benchmark(
+    target: str, processes: int, tmp_path: Path
+) -> None:
     build_workload(tmp_path, "tiny")
-    entrant = Entrant("swarm", MESH[delivery], Path(sys.executable))
+    entrant = Entrant("swarm", target, Path(sys.executable))
     load = Load(warmup=2, sequential=5, concurrent=40)
     row = run_client(entrant, tmp_path, load, timeout=60)
-    if delivery == "fast" and row["status"] == "unavailable":
-        pytest.skip(row["reason"])
     assert row["status"] == "ok", row
     assert row["verified"] == 45
-    assert row["processes"] == 5
+    assert row["processes"] == processes
     assert "stop_reason" not in row
+
+
+def test_swarm_up_cuts_the_whole_model_where_the_stages_of_the_others_end(tiny: Workload) -> None:
+    assert tiny.cuts == ["stage_1", "stage_2"]
+    result = split(tiny.whole.read_bytes(), name="chain", cuts=tiny.cuts, profile=False)
+    assert [[s.name for s in shard.sends] for shard in result.manifest.shards] == [
+        [spec.name for spec in specs] for specs in tiny.outputs
+    ]
 
 
 @pytest.mark.processes

@@ -200,6 +200,12 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     return kept | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"} | dict(extra or {})
 
 
+def heed_ctrl_c() -> None:
+    """Give this process the default for SIGINT. A shell lets its background jobs ignore SIGINT, and
+    the processes that they start inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @dataclass
 class Command:
     """A command as its own process. Its output goes to files: a full pipe would block it."""
@@ -293,6 +299,7 @@ class Commands:
                 stderr=errors,
                 cwd=ROOT,
                 env=environment(env),
+                preexec_fn=heed_ctrl_c,
             )
         command = Command(process, out, err)
         self.started.append(command)

@@ -53,10 +53,12 @@ def test_a_node_goes_without_the_library_of_the_command_line() -> None:
         ["up"],
         ["infer"],
         ["status"],
+        ["teach"],
         ["top"],
         ["model"],
         ["bench"],
         *(["model", verb] for verb in ("split", "inspect", "push", "list", "promote", "rollback")),
+        ["model", "weights"],
     ],
     ids=" ".join,
 )

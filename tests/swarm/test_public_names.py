@@ -22,6 +22,7 @@ def test_the_public_surface_is_this_and_no_more() -> None:
         "Result",
         "Status",
         "SwarmError",
+        "Taught",
         "Unauthenticated",
         "Unavailable",
         "__version__",

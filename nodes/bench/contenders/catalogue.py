@@ -19,6 +19,7 @@ FLOOR = "inprocess"
 CONTENDERS: dict[str, str] = {
     FLOOR: f"{_SYSTEMS}.inprocess:InProcess",
     "pyzmq": f"{_SYSTEMS}.pyzmq:PyZmq",
+    "zenoh": f"{_SYSTEMS}.zenoh:Zenoh",
     "nats_core": f"{_SYSTEMS}.nats_core:NatsCore",
     "nats_jetstream": f"{_SYSTEMS}.nats_jetstream:NatsJetStream",
     "nats_pull": f"{_SYSTEMS}.nats_pull:NatsPull",
@@ -30,11 +31,17 @@ CONTENDERS: dict[str, str] = {
 }
 """What users would pick instead of the mesh, as ``module:Class``."""
 
+MESH_BY_UP = {
+    "durable": f"{_SYSTEMS}.swarm_up:SwarmUp",
+    "fast": f"{_SYSTEMS}.swarm_up:SwarmUpFast",
+}
+"""The mesh by delivery, as a user runs it: ``swarm up`` and ``swarm.connect``."""
+
 MESH = {
     "durable": f"{_SYSTEMS}.swarm_mesh:Swarm",
     "fast": f"{_SYSTEMS}.swarm_mesh:SwarmFast",
 }
-"""The mesh as a contender, by delivery, as nodes of one host run it."""
+"""The mesh by delivery, with nodes that start from the stages' files, on one host."""
 
 MESH_BY_WIRE = {
     "durable": f"{_SYSTEMS}.swarm_mesh:SwarmWire",

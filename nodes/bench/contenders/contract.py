@@ -22,7 +22,7 @@ import asyncio
 import importlib.util
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -42,6 +42,11 @@ class Unavailable(RuntimeError):
     """The contender cannot run here; the message says exactly why."""
 
 
+def missing_packages(packages: Sequence[str]) -> list[str]:
+    """The modules of `packages` that are not importable in this environment."""
+    return [name for name in packages if importlib.util.find_spec(name) is None]
+
+
 class Contender(ABC):
     """One system that runs the stages of a workload in separate processes.
 
@@ -51,6 +56,8 @@ class Contender(ABC):
 
     packages: ClassVar[tuple[str, ...]] = ()
     """Modules that must be importable; a missing module makes the contender unavailable."""
+    install: ClassVar[str] = ""
+    """The command that installs the packages, where one command does."""
 
     def __init__(self, workload: Workload, scratch: Path) -> None:
         self.workload = workload
@@ -58,9 +65,10 @@ class Contender(ABC):
 
     def check(self) -> None:
         """Raise :class:`Unavailable` with the reason when the contender cannot run here."""
-        missing = [name for name in self.packages if importlib.util.find_spec(name) is None]
+        missing = missing_packages(self.packages)
         if missing:
-            raise Unavailable(f"not installed: {', '.join(missing)}")
+            advice = f"; install with: {self.install}" if self.install else ""
+            raise Unavailable(f"not installed: {', '.join(missing)}{advice}")
 
     @abstractmethod
     def start(self) -> None:

@@ -52,6 +52,11 @@ def tree_cpu() -> float:
     return sum(_cpu_seconds(_own_tree()).values())
 
 
+def cpu_with(family: Sequence[psutil.Process]) -> float:
+    """CPU seconds so far of this process and of those of the family that live."""
+    return sum(_cpu_seconds([psutil.Process(), *family]).values())
+
+
 def _own_tree() -> list[psutil.Process]:
     own = os.getpid()
     return [psutil.Process(own), *descendants(own)]

@@ -1,7 +1,7 @@
 """A workload: the stages of one model as files, one input, and the outputs to expect.
 
-A directory holds ``stage-1.onnx`` ... ``stage-n.onnx``, ``input.npz``, ``expected.npz`` and
-``meta.json``::
+A directory holds ``stage-1.onnx`` ... ``stage-n.onnx``, ``whole.onnx`` (the model before it was
+cut), ``input.npz``, ``expected.npz`` and ``meta.json``::
 
     {"v": 1, "kind": "tiny", "in_flight": 16,
      "stages": [{"inputs": [{"name", "dtype", "shape"}], "outputs": [...]}, ...]}
@@ -21,6 +21,8 @@ from pathlib import Path
 import numpy as np
 
 Tensors = dict[str, np.ndarray]
+
+WHOLE_FILE = "whole.onnx"
 
 RELATIVE_TOLERANCE, ABSOLUTE_TOLERANCE = 1e-3, 1e-4
 """How far an answer may be from the expected one: they cover only another order of summation in
@@ -68,6 +70,17 @@ class Workload:
     def feature_bytes(self) -> list[int]:
         """Bytes that cross each cut between two stages."""
         return [sum(spec.nbytes for spec in specs) for specs in self.outputs[:-1]]
+
+    @property
+    def whole(self) -> Path:
+        """The file of the model before it was cut."""
+        return self.directory / WHOLE_FILE
+
+    @property
+    def cuts(self) -> list[str]:
+        """The tensor that crosses each cut; empty where a cut has several tensors."""
+        names = [specs[0].name for specs in self.outputs[:-1] if len(specs) == 1]
+        return names if len(names) == self.stages - 1 else []
 
     @property
     def largest(self) -> int:

@@ -4,13 +4,16 @@
 
 *compute* is the median of the same stages called in one process, in the same round. A request has
 as many hops as the chain has stages: three stages in three processes, a client and a server, for
-every contender. The floors are nats-py chains without any envelope, checks, budgets or gossip: core
-NATS, JetStream push and JetStream standing pull. Both JetStream floors use message ids, PubAcks and
-acks.
+every contender. Three floors are nats-py chains without any envelope, checks, budgets or gossip:
+core NATS, JetStream push and JetStream standing pull. Both JetStream floors use message ids,
+PubAcks and acks. pyzmq and Zenoh take part where they are installed.
 
-The mesh takes part twice. `mesh` is the mesh on one host: large features go through shared memory,
-and messages are handed over by sockets beside the server. `mesh_wire` (`--no-shm`) sends everything
-through the server, as nodes on different hosts do, only without a network between them.
+The mesh takes part three times. `up` is the mesh as a user runs it: `swarm up` cuts the chain and
+starts the nodes, a fallback node among them, and the client is a `swarm.connect`. `mesh` is the
+mesh on one host, without a fallback node and with a client on uvloop: large features go through
+shared memory, and messages are handed over by sockets beside the server. `mesh_wire` (`--no-shm`)
+sends everything through the server, as nodes on different hosts do, only without a network between
+them.
 """
 
 from __future__ import annotations
@@ -22,17 +25,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nodes.bench.contenders.catalogue import MESH, MESH_BY_WIRE
+from nodes.bench.contenders.catalogue import MESH, MESH_BY_UP, MESH_BY_WIRE
 from nodes.bench.contenders.side_by_side import checked_latencies, side_by_side
+from nodes.bench.contenders.systems.mesh_client import MeshContender
 from nodes.bench.contenders.systems.swarm_mesh import Swarm
 from nodes.bench.hop.chain_workload import STAGES, chain_workload
 from nodes.bench.report.figure import Figure, percentile
 from nodes.bench.report.machine import machine
 
-OURS = ("mesh", "mesh_wire")
-"""The mesh's two ways: on one host, and with every message through the server."""
+OURS = ("up", "mesh", "mesh_wire")
+"""The mesh as a user runs it, on one host, and with every message through the server."""
 IN_PROCESS = "inprocess"
-FLOORS = ("nats_core", "nats_jetstream", "nats_pull", IN_PROCESS)
+FLOORS = ("nats_core", "nats_jetstream", "nats_pull", "pyzmq", "zenoh", IN_PROCESS)
 PERCENTILES = {"p50": 0.50, "p90": 0.90, "p99": 0.99}
 MOST_SLICE_BYTES = 256 << 20
 """Features that a slice moves at most: with 8 MB, 32 requests instead of 150."""
@@ -47,7 +51,8 @@ class HopPlan:
     """What to measure.
 
     sizes: feature bytes. requests: of one contender in one slice. delivery: `durable` or `fast`.
-    floors: names of `FLOORS`. warmup: requests of each contender before the first round.
+    ours: names of `OURS`. floors: names of `FLOORS`. warmup: requests of each contender before the
+    first round.
     """
 
     sizes: Sequence[int]
@@ -55,6 +60,7 @@ class HopPlan:
     rounds: int = 5
     delivery: str = "durable"
     floors: Sequence[str] = FLOORS
+    ours: Sequence[str] = OURS
     warmup: int = 50
 
     def requests_a_slice(self, size: int) -> int:
@@ -92,7 +98,8 @@ def measure_hop(plan: HopPlan, progress: Callable[[str], None] = lambda _: None)
 
 def _targets(plan: HopPlan) -> dict[str, str]:
     """The contenders: name -> target."""
-    ours = {"mesh": MESH[plan.delivery], "mesh_wire": MESH_BY_WIRE[plan.delivery]}
+    ways = {"up": MESH_BY_UP, "mesh": MESH, "mesh_wire": MESH_BY_WIRE}
+    ours = {name: ways[name][plan.delivery] for name in plan.ours}
     return ours | {name: name for name in (*plan.floors, IN_PROCESS)}
 
 
@@ -123,16 +130,19 @@ def _rounds(
                 verified += len(latencies)
                 row[name] = {k: 1e3 * percentile(latencies, q) for k, q in PERCENTILES.items()}
             rounds.append(row)
-        mesh = running.get("mesh")
-        entries: dict[str, Any] = {"unavailable": absent, "verified": verified}
-        if isinstance(mesh, Swarm):
-            entries |= {"shared_memory": mesh.lent > 0, "node_restarts": mesh.restarts}
+        meshes = [found for found in running.values() if isinstance(found, MeshContender)]
+        entries: dict[str, Any] = {
+            "unavailable": absent,
+            "verified": verified,
+            "node_restarts": sum(found.restarts for found in meshes),
+            "shared_memory": any(isinstance(found, Swarm) and found.lent > 0 for found in meshes),
+        }
     return rounds, entries
 
 
 def summarise(rounds: Sequence[Round], hops: int) -> dict[str, Figure]:
     """Figures of one feature size: each contender's times, its overhead per hop in microseconds,
-    and the ratios of `mesh` and `mesh_wire` to each floor and to each other.
+    and the ratios of each of `OURS` to each floor and to those of `OURS` that follow it.
 
     A ratio is taken within each round, since rounds differ more than contenders do; the figure is
     the median of these. A floor whose overhead is not above zero (noise) gives no ratio of hops.
@@ -147,9 +157,9 @@ def summarise(rounds: Sequence[Round], hops: int) -> dict[str, Figure]:
                 hop = [1e3 * _hop(row, name, key, hops) for row in rounds]
                 figures[f"{name}/hop_{key}_us"] = Figure.of(hop, "us")
     for own, floor in itertools.product(OURS, names):
-        if own not in names or floor in (own, "mesh"):
-            continue
         is_floor = floor not in OURS
+        if own not in names or not (is_floor or OURS.index(own) < OURS.index(floor)):
+            continue
         for key in PERCENTILES:
             ratios = [row[own][key] / row[floor][key] for row in rounds]
             figures[f"{own}/end_to_end_{key}_over_{floor}"] = Figure.of(ratios, "x", floor=is_floor)

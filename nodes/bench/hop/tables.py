@@ -11,14 +11,17 @@ from nodes.bench.report.charts import new_chart, save_chart
 from nodes.bench.report.figure import Figure
 
 LABELS = {
+    "up": "swarm up",
     "mesh": "mesh",
     "mesh_wire": "mesh, wire",
     "nats_core": "raw core",
     "nats_jetstream": "raw JetStream",
     "nats_pull": "raw pull",
+    "pyzmq": "pyzmq",
+    "zenoh": "Zenoh",
     IN_PROCESS: "one process",
 }
-RATIO_HEADINGS = {"mesh": "mesh", "mesh_wire": "wire"}
+RATIO_HEADINGS = {"up": "up", "mesh": "mesh", "mesh_wire": "wire"}
 
 
 def figures_of(document: dict[str, Any]) -> dict[str, Figure]:

@@ -31,7 +31,7 @@ REFERENCE_TIMEOUT = 30.0  # seconds for a reference process to import
 
 # Modules that a process of each kind has imported when it serves.
 IMPORTS = {
-    "up": ("uvloop", "nodes.cli.main", "nodes.cli.up", "nodes.local.mesh"),
+    "up": ("uvloop", "nodes.cli.main", "nodes.cli.up"),
     "node": ("uvloop", "onnxruntime", "nodes.cli.node", "nodes.life.node", "nodes.life.process"),
 }
 

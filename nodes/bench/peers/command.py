@@ -7,7 +7,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from nodes.bench.contenders.catalogue import CONTENDERS, FLOOR, MESH, MESH_BY_WIRE
+from nodes.bench.contenders.catalogue import (
+    CONTENDERS,
+    FLOOR,
+    MESH,
+    MESH_BY_UP,
+    MESH_BY_WIRE,
+    contender_class,
+)
+from nodes.bench.contenders.contract import missing_packages
 from nodes.bench.peers.environment import EnvironmentFailed, default_directory, ensure_env
 from nodes.bench.peers.networks import KINDS
 from nodes.bench.peers.runner import Entrant, run_peers
@@ -18,36 +26,38 @@ from nodes.bench.report.figure import Figure
 from nodes.console import out
 
 OURS = {
+    "swarm_up": MESH_BY_UP["durable"],
+    "swarm_up_fast": MESH_BY_UP["fast"],
     "swarm": MESH["durable"],
-    "swarm_core": MESH["fast"],
+    "swarm_fast": MESH["fast"],
     "swarm_wire": MESH_BY_WIRE["durable"],
-    "swarm_core_wire": MESH_BY_WIRE["fast"],
+    "swarm_fast_wire": MESH_BY_WIRE["fast"],
 }
 """The mesh's own names as contenders."""
-
-NEED_NO_ENVIRONMENT = ("inprocess", "nats_core", "nats_jetstream", "nats_pull")
-"""Contenders whose packages the project itself has."""
 
 
 def entrants(names: Sequence[str], environment: str) -> list[Entrant]:
     """The named contenders (all when `names` is empty), each with the interpreter that runs it.
 
-    The mesh runs in this environment. The other contenders run in an environment of their own,
-    which is made if one of them needs it. Raises `KeyError` for an unknown name,
-    `EnvironmentFailed`.
+    The mesh runs in this environment, and so does a contender whose packages are installed here.
+    The others run in an environment of their own, which is made if one of them needs it. Raises
+    `KeyError` for an unknown name, `EnvironmentFailed`.
     """
     chosen = list(names) or [*OURS, *CONTENDERS]
     known = {*OURS, *CONTENDERS}
     if unknown := [name for name in chosen if name not in known]:
         raise KeyError(f"no contender {', '.join(unknown)}; known: {', '.join(sorted(known))}")
     own = Path(sys.executable)
-    if all(name in OURS or name in NEED_NO_ENVIRONMENT for name in chosen):
-        python = own
-    else:
+    foreign = {
+        name
+        for name in chosen
+        if name not in OURS and missing_packages(contender_class(name).packages)
+    }
+    python = own
+    if foreign:
         python = ensure_env(Path(environment) if environment else default_directory())
     return [
-        Entrant(name, OURS[name], own) if name in OURS else Entrant(name, name, python)
-        for name in chosen
+        Entrant(name, OURS.get(name, name), python if name in foreign else own) for name in chosen
     ]
 
 

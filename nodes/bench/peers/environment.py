@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 REQUIREMENTS = (
+    "eclipse-zenoh>=1.4,<2",
     "grpcio>=1.70,<2",
     "mosec>=0.9.8,<0.10",
     "nats-py>=2.16,<3",

@@ -28,7 +28,11 @@ class Load:
     """``None``: the workload's own number."""
 
 
-LOAD_BY_KIND: dict[str, Load] = {"tiny": Load(100, 1000, 4000), "large": Load(20, 100, 200)}
+LOAD_BY_KIND: dict[str, Load] = {
+    "tiny": Load(100, 1000, 4000),
+    "large": Load(20, 100, 200),
+    "resnet50": Load(16, 50, 200),
+}
 """The load of each kind of workload."""
 
 

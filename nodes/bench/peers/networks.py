@@ -1,8 +1,10 @@
-"""The two small convolutional networks of `swarm bench peers`, written with ``onnx.helper``.
+"""The networks of `swarm bench peers`: two small convolutional ones, and ResNet-50.
 
-Each network is a list of stages; each stage is a list of layers. The weights come from a seeded
-generator, so every machine builds the same files. ``build_workload`` also runs the *unsplit*
-network once, for the outputs that every contender's answers are compared with.
+The small ones are written with ``onnx.helper``. Each is a list of stages; each stage is a list of
+layers. The weights come from a seeded generator, so every machine builds the same files.
+``build_workload`` also runs the *unsplit* network once, for the outputs that every contender's
+answers are compared with. ResNet-50 is the zoo's, with random weights, cut by our splitter where
+its measured stages take equally long.
 """
 
 from __future__ import annotations
@@ -14,8 +16,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-Kind = Literal["tiny", "large"]
-KINDS: tuple[Kind, ...] = ("tiny", "large")
+from nodes.bench.contenders.split_workload import write_split
+from nodes.bench.contenders.workload import WHOLE_FILE
+
+Kind = Literal["tiny", "large", "resnet50"]
+KINDS: tuple[Kind, ...] = ("tiny", "large", "resnet50")
+RESNET50_IN_FLIGHT = 8
+RESNET50_STAGES = 3
+LOOPBACK_BANDWIDTH = 1e6
+"""Bytes a millisecond: compute decides the cuts, not the link."""
 
 
 SEED = 7  # of the weights and the input
@@ -45,7 +54,7 @@ class Network:
     in_flight: int
 
 
-NETWORKS: dict[Kind, Network] = {
+NETWORKS: dict[str, Network] = {
     # Features between stages: 16 x 8 x 8 FP32 = 4 KiB.
     "tiny": Network((1, 3, 16, 16), ((Conv(16, 2),), (Conv(16),), (Conv(32, 2), Head())), 16),
     # Features between stages: 32 x 80 x 80 FP32 = 0.8 MB, then 64 x 80 x 80 FP32 = 1.6 MB.
@@ -120,6 +129,9 @@ def build_workload(directory: Path, kind: Kind) -> None:
 
     ``expected.npz`` comes from the unsplit network: no chain of stages computed it.
     """
+    if kind == "resnet50":
+        _build_resnet50(directory)
+        return
     import onnx
     import onnxruntime
 
@@ -141,12 +153,32 @@ def build_workload(directory: Path, kind: Kind) -> None:
         name, shape = stage.name, stage.shape
     image = random.standard_normal(network.input_shape, dtype=np.float32)
     model = whole.model("image", network.input_shape).SerializeToString()
+    (directory / WHOLE_FILE).write_bytes(model)
     session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     (logits,) = session.run(None, {"image": image})
     np.savez(directory / "input.npz", image=image)
     np.savez(directory / "expected.npz", **{name: logits})
     meta = {"v": 1, "kind": kind, "in_flight": network.in_flight, "stages": stages}
     (directory / "meta.json").write_text(json.dumps(meta, indent=2) + "\n")
+
+
+def _build_resnet50(directory: Path) -> None:
+    from shards.runtimes.ort import make_session
+    from shards.split.split import split
+    from shards.zoo.builders import resnet50
+
+    model = resnet50(224, 1.0)
+    image = np.random.default_rng(SEED).standard_normal((1, 3, 224, 224), dtype=np.float32)
+    inputs = {"image": image}
+    result = split(
+        model,
+        name="resnet50",
+        stages=RESNET50_STAGES,
+        example=inputs,
+        bandwidth=LOOPBACK_BANDWIDTH,
+    )
+    (logits,) = make_session(model).run(["logits"], inputs)
+    write_split(directory, model, result, inputs, {"logits": logits}, RESNET50_IN_FLIGHT)
 
 
 def _spec(name: str, shape: tuple[int, ...]) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from nodes.bench.contenders.systems.swarm_mesh import Swarm
-from nodes.bench.contenders.usage import tree_cpu
+from nodes.bench.contenders.systems.mesh_client import MeshContender
+from nodes.bench.contenders.usage import cpu_with
 from nodes.bench.contenders.workload import WrongAnswer
 
 END_TIMEOUT = 5.0  # seconds
@@ -49,17 +49,17 @@ class Load(Protocol):
 
 
 class MeshLoad:
-    """Requests to the mesh: the client is this process, CPU is counted over the whole tree."""
+    """Requests to the mesh: the client is this process, whose CPU is counted with the mesh's."""
 
-    def __init__(self, mesh: Swarm) -> None:
+    def __init__(self, mesh: MeshContender) -> None:
         self._mesh = mesh
 
     def run(self, requests: int, concurrency: int) -> Sample:
         mesh = self._mesh
         log = mesh.start_log()
-        cpu = tree_cpu()
+        cpu = cpu_with(mesh.family)
         outputs = mesh.concurrent(mesh.workload.input, concurrency, requests)
-        cpu = tree_cpu() - cpu
+        cpu = cpu_with(mesh.family) - cpu
         if len(outputs) != requests:
             raise WrongAnswer(f"{len(outputs)} answers to {requests} requests")
         for output in outputs:

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from nodes.bench.contenders.workload import close
-from nodes.bench.throughput.pipelines import EXPECTED_FILE, INPUT_FILE, WHOLE_FILE, Tensors
+from nodes.bench.contenders.workload import WHOLE_FILE, close
+from nodes.bench.throughput.pipelines import EXPECTED_FILE, INPUT_FILE, Tensors
 
 
 def read(path: Path) -> Tensors:

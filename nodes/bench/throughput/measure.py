@@ -13,15 +13,16 @@ throughput x latency of a lone request (Little's law). 1 means one after another
 from __future__ import annotations
 
 import contextlib
+import itertools
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nodes.bench.contenders.catalogue import MESH
+from nodes.bench.contenders.catalogue import MESH, MESH_BY_UP
 from nodes.bench.contenders.side_by_side import side_by_side
-from nodes.bench.contenders.systems.swarm_mesh import Swarm
+from nodes.bench.contenders.systems.mesh_client import MeshContender
 from nodes.bench.report.figure import Better, Figure, percentile
 from nodes.bench.report.machine import machine, usable_cores
 from nodes.bench.throughput.closed_loop import (
@@ -33,6 +34,9 @@ from nodes.bench.throughput.closed_loop import (
 )
 from nodes.bench.throughput.pipelines import NoModel, Pipeline, build_pipeline
 
+OURS = ("mesh", "up")
+"""The mesh with nodes that start from files cut before; the mesh by `swarm up`, as a user runs it,
+which cuts the model itself and has a fallback node."""
 FLOORS = ("workers", "whole")
 LEAST_SHARE_OF_WORKERS = 0.93
 """The share of the workers' throughput that a compute-bound pipeline must reach."""
@@ -99,17 +103,20 @@ def _measure(
     samples: dict[Key, list[Sample]] = {}
     with contextlib.ExitStack() as stack:
         running, absent = stack.enter_context(
-            side_by_side(pipeline.workload, {"mesh": MESH[plan.delivery]})
+            side_by_side(
+                pipeline.workload,
+                {"mesh": MESH[plan.delivery], "up": MESH_BY_UP[plan.delivery]},
+            )
         )
         if absent:
-            raise NoModel(f"{plan.delivery} delivery: {absent['mesh']}")
-        mesh = running["mesh"]
-        assert isinstance(mesh, Swarm)
+            raise NoModel(f"{plan.delivery} delivery: {'; '.join(absent.values())}")
+        ours = {n: found for n, found in running.items() if isinstance(found, MeshContender)}
         workers = WorkerLoad(directory, "stages", 1, usable_cores())
         stack.callback(workers.stop)
         whole = WorkerLoad(directory, "whole", plan.stages, 1)
         stack.callback(whole.stop)
-        loads: dict[str, Load] = {"mesh": MeshLoad(mesh), "workers": workers, "whole": whole}
+        loads: dict[str, Load] = {name: MeshLoad(mesh) for name, mesh in ours.items()}
+        loads |= {"workers": workers, "whole": whole}
         for concurrency in plan.concurrency:
             counts = {
                 name: requests_for(load, concurrency, plan.seconds) for name, load in loads.items()
@@ -119,8 +126,8 @@ def _measure(
                 for name, load in loads.items():
                     sample = load.run(counts[name], concurrency)
                     samples.setdefault((name, concurrency), []).append(sample)
-        if mesh.restarts:
-            raise RuntimeError(f"{pipeline.name}: {mesh.restarts} node processes ended meanwhile")
+        if restarts := sum(mesh.restarts for mesh in ours.values()):
+            raise RuntimeError(f"{pipeline.name}: {restarts} node processes ended meanwhile")
     return samples
 
 
@@ -141,30 +148,30 @@ def summarise(
             add(f"{key}/{label}_ms", values, "ms", "lower")
         spent = [1e3 * s.cpu / len(s.latencies) for s in rounds]
         add(f"{key}/cpu_ms_per_request", spent, "ms", "lower")
-    for level in concurrency:
-        ours = samples["mesh", level]
-        for floor in FLOORS:
-            pairs = zip(ours, samples[floor, level], strict=True)
-            ratios = [mine.per_s / theirs.per_s for mine, theirs in pairs]
-            add(f"{level}/mesh/requests_per_s_over_{floor}", ratios, "x", "higher", True)
+    for level, name, floor in itertools.product(concurrency, OURS, FLOORS):
+        pairs = zip(samples[name, level], samples[floor, level], strict=True)
+        ratios = [mine.per_s / theirs.per_s for mine, theirs in pairs]
+        add(f"{level}/{name}/requests_per_s_over_{floor}", ratios, "x", "higher", True)
     if ("mesh", 1) in samples:
         alone = [percentile(s.latencies, 0.5) for s in samples["mesh", 1]]
         for level in concurrency:
             together = zip(samples["mesh", level], alone, strict=True)
             values = [sample.per_s * latency for sample, latency in together]
             add(f"{level}/mesh/overlap", values, "requests", "higher")
-    add("mesh/best_over_workers", _best(samples, concurrency), "x", "higher", True)
+    for name in OURS:
+        best = _best(samples, concurrency, name)
+        add(f"{name}/best_over_workers", best, "x", "higher", True)
     return figures
 
 
-def _best(samples: Mapping[Key, Sequence[Sample]], levels: Sequence[int]) -> list[float]:
-    """Per round: the mesh's best throughput over the workers' best, each at its own level."""
-    rounds = len(samples["mesh", levels[0]])
+def _best(samples: Mapping[Key, Sequence[Sample]], levels: Sequence[int], own: str) -> list[float]:
+    """Per round: this mesh's best throughput over the workers' best, each at its own level."""
+    rounds = len(samples[own, levels[0]])
 
     def most(name: str, number: int) -> float:
         return max(samples[name, level][number].per_s for level in levels)
 
-    return [most("mesh", number) / most("workers", number) for number in range(rounds)]
+    return [most(own, number) / most("workers", number) for number in range(rounds)]
 
 
 def _entry(
@@ -183,5 +190,5 @@ def _entry(
         "best_over_workers": best.value,
         "met": best.value >= LEAST_SHARE_OF_WORKERS if bound else None,
         "verified": sum(len(s.latencies) for rounds in samples.values() for s in rounds),
-        "refused": sum(s.refused for level in levels for s in samples["mesh", level]),
+        "refused": sum(s.refused for own in OURS for level in levels for s in samples[own, level]),
     }

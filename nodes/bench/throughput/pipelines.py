@@ -14,12 +14,11 @@ from pathlib import Path
 import numpy as np
 
 from nodes.bench.contenders.processes import REPOSITORY
-from nodes.bench.contenders.workload import Spec, Workload
+from nodes.bench.contenders.workload import WHOLE_FILE, Spec, Workload
 from shards.manifest import TensorSpec, write_dir
 from shards.runtimes.ort import make_session
 from shards.split.split import split
 
-WHOLE_FILE = "whole.onnx"
 INPUT_FILE, EXPECTED_FILE = "input.npz", "expected.npz"
 Tensors = dict[str, np.ndarray]
 

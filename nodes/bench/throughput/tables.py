@@ -9,7 +9,7 @@ from nodes.bench.report.charts import new_chart, save_chart
 from nodes.bench.report.figure import Figure
 from nodes.bench.throughput.measure import FLOORS
 
-DRAWN_CONTENDERS = ("mesh", *FLOORS)
+DRAWN_CONTENDERS = ("mesh", "up", *FLOORS)
 
 
 def show(document: dict[str, Any]) -> None:
@@ -30,7 +30,7 @@ def show(document: dict[str, Any]) -> None:
         )
         for heading in ("at once", "mesh /s", "p50 ms", "p99", "CPU ms", "overlap", "workers /s"):
             table.add_column(heading, justify="right", no_wrap=True)
-        for heading in ("mesh / workers", "mesh / whole"):
+        for heading in ("up /s", "up p50", "mesh / workers", "mesh / whole", "up / workers"):
             table.add_column(heading, justify="right", no_wrap=True)
         for level in document["concurrency"]:
             key = f"{name}/{level}"
@@ -44,11 +44,16 @@ def show(document: dict[str, Any]) -> None:
                 ),
                 "-" if overlap is None else f"{overlap.value:.2f}",
                 f"{workers:.4g}",
+                f"{figures[f'{key}/up/requests_per_s'].value:.3g}",
+                f"{figures[f'{key}/up/p50_ms'].value:.3g}",
                 *(f"{figures[f'{key}/mesh/requests_per_s_over_{f}'].value:.2f}" for f in FLOORS),
+                f"{figures[f'{key}/up/requests_per_s_over_workers'].value:.2f}",
             )
         out.print(table)
         best = figures[f"{name}/mesh/best_over_workers"]
+        by_up = figures[f"{name}/up/best_over_workers"]
         text = f"best of the mesh over best of {document['cores']} workers: {best}"
+        text += f"; by swarm up: {by_up}"
         if pipeline["met"] is not None:
             word = "[green]met[/]" if pipeline["met"] else "[bold red]missed[/]"
             text += f"; target {document['target']:g} {word}"
@@ -68,7 +73,7 @@ def draw(document: dict[str, Any], path: Path) -> None:
     for pipeline in document["pipelines"]:
         name = pipeline["name"]
         workers = max(figures[f"{name}/{n}/workers/requests_per_s"]["value"] for n in levels)
-        for contender, style in zip(DRAWN_CONTENDERS, ("-o", ":", "--"), strict=True):
+        for contender, style in zip(DRAWN_CONTENDERS, ("-o", "-s", ":", "--"), strict=True):
             values = [
                 figures[f"{name}/{n}/{contender}/requests_per_s"]["value"] / workers for n in levels
             ]

@@ -8,7 +8,6 @@ import pytest
 from nats.aio.client import Client
 from real_server import eventually
 
-from swarm.errors import Unavailable
 from swarm.link import LinkOptions
 from swarm.periodic import BEAT
 from swarm.services import control
@@ -72,19 +71,3 @@ async def test_one_that_cannot_be_set_up_is_tried_anew(server: EmbeddedServer) -
     async with kept(server, on_client) as (_, running):
         await eventually(lambda: tries == 2)
         assert not running.done()
-
-
-async def test_a_connection_that_ends_under_a_transfer_is_unavailable(
-    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from swarm.services import artifacts
-
-    async def broken(client: Client, bucket: str, create: bool) -> object:
-        return await _closed_below(client)
-
-    monkeypatch.setattr(artifacts, "_store", broken)
-    options = LinkOptions(servers=(server.url,))
-    with pytest.raises(Unavailable, match="object store"):
-        await artifacts.get(options, "bucket", "m/1/", ["x"])
-    with pytest.raises(Unavailable, match="object store"):
-        await artifacts.put(options, "bucket", "m/1/", {"x": b""}, lambda name, size: None)

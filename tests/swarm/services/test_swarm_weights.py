@@ -9,12 +9,21 @@ import numpy as np
 import pytest
 from real_server import Links, cut, eventually
 
-from swarm.errors import DecodeError, InvalidArgument, NotFound, Unavailable
+from swarm.errors import (
+    BadSignature,
+    DecodeError,
+    InvalidArgument,
+    NotAllowed,
+    NotFound,
+    Unavailable,
+)
 from swarm.learning.record import KEPT, WeightRecord
 from swarm.link import Link, jetstream
 from swarm.services.embedded import EmbeddedServer
 from swarm.services.weights import PART, Weights
 from swarm.subjects import Subjects
+from swarm.trust.allowed import AllowList
+from swarm.trust.identity import Identity
 
 pytestmark = pytest.mark.integration
 SUBJECTS = Subjects("test")
@@ -220,3 +229,32 @@ async def test_tampered_ledgers_and_tensors_are_refused(weights: Weights, link: 
     await jetstream.kv_put(link, bucket, "ledger.m.1", b'{"v": 1}')
     with pytest.raises(DecodeError):
         await weights.read("m", "1")
+
+
+async def test_signed_records_are_taken_only_from_those_who_may_teach(link: Link) -> None:
+    teacher, stranger = Identity.make(), Identity.make()
+    allowed = AllowList({teacher.public: "learner-1"})
+    signing, reading = Weights(link, SUBJECTS, teacher), Weights(link, SUBJECTS, None, allowed)
+    await signing.prepare()
+    record = await mint(signing, 1.0)
+    assert record is not None
+    assert record.key == teacher.public
+    assert (await reading.read("m", "1")).ledger is not None
+    for other in (Weights(link, SUBJECTS, stranger), Weights(link, SUBJECTS)):
+        await mint(other, 2.0)
+        with pytest.raises(NotAllowed, match="no key on the list"):
+            await reading.read("m", "1")
+    await signing.roll_back("m", "1", 1, by="operator", at=3.0)
+    assert (await reading.read("m", "1")).ledger is not None
+
+
+async def test_a_signature_of_one_model_is_none_of_another(link: Link) -> None:
+    signing = Weights(link, SUBJECTS, Identity.make())
+    await signing.prepare()
+    await mint(signing, 1.0)
+    bucket = SUBJECTS.weights_bucket
+    ledger = await jetstream.kv_get(link, bucket, "ledger.m.1")
+    assert ledger is not None
+    await jetstream.kv_put(link, bucket, "ledger.m.2", ledger)
+    with pytest.raises(BadSignature):
+        await Weights(link, SUBJECTS).read("m", "2")

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 
 import pytest
-from contract import Path, Rig
+from contract import MakeRig, Path, Rig
 
 from swarm.lanes import LaneOptions
 from swarm.services.embedded import EmbeddedServer
-
-MakeRig = Callable[..., Awaitable[Rig]]
 
 
 @pytest.fixture

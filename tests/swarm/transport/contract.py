@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pytest
 
 from swarm.errors import DecodeError
 from swarm.fleet.advertised import StagePeer
@@ -19,7 +20,7 @@ from swarm.local.compact import decode_result
 from swarm.mesh import Mesh
 from swarm.model import ModelInfo, Spec, Stage
 from swarm.priorities import PRIMARY
-from swarm.shm import MIN_BYTES
+from swarm.shm import MIN_BYTES, unavailable
 from swarm.subjects import ANY, api
 from swarm.transport.api import Delivery, Event, Left, Refused, Room, Safe, Sending, Stored
 from swarm.transport.handover.words import WORDS
@@ -58,6 +59,21 @@ HANDED_BY_REQUESTER = Path("handed over by a requester", here=True, stage=1)
 FAST = Path("fast, by the server", fast=True)
 FAST_HERE = Path("fast, by a socket", fast=True, here=True)
 PATHS = [LANE, HANDED, HANDED_BY_REQUESTER, FAST, FAST_HERE]
+
+every_path = pytest.mark.parametrize("path", PATHS, ids=lambda path: path.name)
+stored_or_handed = pytest.mark.parametrize(
+    "path", [LANE, HANDED, HANDED_BY_REQUESTER], ids=lambda path: path.name
+)
+handed_over = pytest.mark.parametrize(
+    "path", [HANDED, HANDED_BY_REQUESTER], ids=lambda path: path.name
+)
+
+
+def usual_end(path: Path) -> type:
+    """What becomes of a parcel where nothing goes wrong."""
+    if path.fast:
+        return Left
+    return Safe if path.handed else Stored
 
 
 @dataclass
@@ -276,3 +292,8 @@ class Rig:
 def finish(delivery: Delivery) -> None:
     """The work is done, and a later lane has the result."""
     delivery.done(True)
+
+
+MakeRig = Callable[..., Awaitable[Rig]]
+"""Makes a rig for a path; the fixture `rig`."""
+needs_shared_memory = pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))

@@ -3,56 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
-from pathlib import Path as FilePath
 
 import numpy as np
 import pytest
 from contract import (
     AT_ONCE,
     FAST,
-    HANDED,
-    HANDED_BY_REQUESTER,
     INFO,
     LANE,
     LARGE,
     LIMIT,
-    PATHS,
+    MakeRig,
     Path,
-    Receiver,
-    Rig,
     Sent,
+    every_path,
     finish,
+    handed_over,
+    needs_shared_memory,
+    stored_or_handed,
+    usual_end,
 )
 
 from swarm.errors import InvalidArgument, NoResponders, NotConnected, ResourceExhausted, Status
-from swarm.priorities import FALLBACK
-from swarm.shm import unavailable
-from swarm.transport.api import Delivery, Held, Left, Refused, Room, Safe, Stored
+from swarm.transport.api import Held, Left, Refused, Room, Safe, Stored
 from swarm.transport.stage_sender import StageSender
 
-MakeRig = Callable[..., Awaitable[Rig]]
-Victim = Callable[..., Awaitable[asyncio.subprocess.Process]]
-
-pytestmark = pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
-every_path = pytest.mark.parametrize("path", PATHS, ids=lambda path: path.name)
-stored_or_handed = pytest.mark.parametrize(
-    "path", [LANE, HANDED, HANDED_BY_REQUESTER], ids=lambda path: path.name
-)
-handed_over = pytest.mark.parametrize(
-    "path", [HANDED, HANDED_BY_REQUESTER], ids=lambda path: path.name
-)
-
-
-def usual_end(path: Path) -> type:
-    """What becomes of a parcel where nothing goes wrong."""
-    if path.fast:
-        return Left
-    return Safe if path.handed else Stored
+pytestmark = needs_shared_memory
 
 
 # --- what is sent comes -----------------------------------------------------------------
@@ -351,274 +328,6 @@ async def test_a_drained_source_has_taken_all_that_was_on_its_way_or_refused_it(
     else:
         assert {type(end) for end in ends} <= {Stored, Safe}
         assert by_then + await r.stored() == 40
-
-
-# --- death --------------------------------------------------------------------------------
-
-
-@pytest.fixture
-async def victim() -> AsyncIterator[Victim]:
-    """A receiver in a process of its own; the sender knows it when it serves."""
-    started: list[asyncio.subprocess.Process] = []
-
-    async def start(r: Rig, point: str) -> asyncio.subprocess.Process:
-        here = FilePath(__file__)
-        paths = (here.parents[3], here.parent, here.parent.parent)
-        arguments = (r.url, r.name, str(r.path.stage), point, str(r.lanes.ack_wait))
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            str(here.with_name("receiver_process.py")),
-            *arguments,
-            stdout=asyncio.subprocess.PIPE,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths))},
-        )
-        started.append(process)
-        inbox = await said(process)
-        if r.path.here:
-            r.knows(inbox, "victim")
-        return process
-
-    yield start
-    for process in started:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-
-
-async def said(process: asyncio.subprocess.Process) -> str:
-    """The next line of a process."""
-    assert process.stdout is not None
-    async with asyncio.timeout(LIMIT):
-        return (await process.stdout.readline()).decode().strip()
-
-
-async def kill(process: asyncio.subprocess.Process) -> None:
-    process.kill()
-    await process.wait()
-
-
-@stored_or_handed
-async def test_a_receiver_that_died_before_costs_a_parcel_no_more_than_its_lane_does(
-    rig: MakeRig, path: Path, victim: Victim
-) -> None:
-    r = await rig(path)
-    process = await victim(r, "taken")
-    heir = await r.receiver("heir", FALLBACK)
-    await kill(process)
-    sent = r.send(5.0)
-    assert await sent.event() == Stored(), "a process that has ended is noticed at once"
-    (await heir.delivery()).done(True)
-    await r.emptied()
-    assert heir.values[-1] == 5.0
-
-
-@stored_or_handed
-@pytest.mark.parametrize("point", ["taken", "answered"])
-async def test_a_receiver_that_dies_with_a_parcel_in_hand_leaves_it_to_another(
-    rig: MakeRig, path: Path, victim: Victim, point: str
-) -> None:
-    """Also one that has answered its requester, and has not said so."""
-    r = await rig(path)
-    process = await victim(r, point)
-    heir = await r.receiver("heir", FALLBACK)
-    heir.work = finish
-    sent = r.send(5.0, rows=LARGE)
-    assert await said(process) == point
-    await kill(process)
-    assert isinstance(await sent.final(), Stored)
-    came = await heir.delivery()
-    assert (came.features.id, heir.values) == ("r1", [5.0])
-    assert came.still_mine(), "its memory was not given back with the dead process"
-    await r.emptied()
-    assert len(sent.answers) == (point == "answered")
-
-
-@stored_or_handed
-async def test_a_receiver_that_dies_after_its_word_leaves_nothing_to_be_done_again(
-    rig: MakeRig, path: Path, victim: Victim
-) -> None:
-    r = await rig(path)
-    process = await victim(r, "done")
-    heir = await r.receiver("heir", FALLBACK)
-    sent = r.send(5.0)
-    assert await said(process) == "done"
-    await kill(process)
-    assert isinstance(await sent.final(), usual_end(path))
-    await asyncio.sleep(2 * r.lanes.ack_wait)  # by then a lane would have handed it out again
-    assert heir.came == []
-    assert await r.stored() == 0
-
-
-@handed_over
-async def test_a_receiver_that_is_stopped_keeps_a_parcel_no_longer_than_patience_lasts(
-    rig: MakeRig, path: Path, victim: Victim
-) -> None:
-    r = await rig(path)
-    process = await victim(r, "taken")
-    heir = await r.receiver("heir", FALLBACK)
-    process.send_signal(signal.SIGSTOP)
-    sent = r.send(5.0)
-    assert [await sent.event(), await sent.event()] == [Held(), Stored(late=True)]
-    (await heir.delivery()).done(True)
-    process.send_signal(signal.SIGCONT)
-    await r.emptied()
-    assert heir.values[-1] == 5.0
-
-
-@handed_over
-async def test_a_receiver_whose_socket_is_gone_has_the_next_parcel_from_its_lane(
-    rig: MakeRig, path: Path
-) -> None:
-    r = await rig(path)
-    receiver = await r.receiver()
-    first = r.send(1.0)
-    (await receiver.delivery()).done(True)
-    assert isinstance(await first.final(), Safe)
-    receiver.mesh.socket.close()
-    second = r.send(2.0)
-    assert second.events == [], "nobody has it yet but its lane"
-    assert await second.event() == Stored()
-    (await receiver.delivery()).done(True)
-    await r.emptied()
-
-
-# --- copies and memory ------------------------------------------------------------------------
-
-
-async def hold_until_stored(r: Rig, receiver: Receiver, **more: int) -> tuple[Sent, Delivery]:
-    """A parcel that is taken, and then stored since no word of it comes."""
-    sent = r.send(5.0, **more)
-    taken = await receiver.delivery()
-    assert [await sent.event(), await sent.event()] == [Held(), Stored(late=True)]
-    return sent, taken
-
-
-@handed_over
-async def test_a_late_parcel_and_its_copy_in_the_lane_are_one(rig: MakeRig, path: Path) -> None:
-    r = await rig(path)
-    receiver = await r.receiver()
-    sent, taken = await hold_until_stored(r, receiver)
-    await r.quiet()
-    assert (len(receiver.came), receiver.source.in_hand) == (1, 1), "the copy is not worked on"
-    assert await r.stored() == 1, "but kept, until the work is done"
-    assert taken.done(True)
-    await r.emptied()
-    assert (sent.events, len(receiver.came)) == ([Held(), Stored(late=True)], 1)
-
-
-@handed_over
-async def test_a_copy_that_comes_when_the_work_is_done_is_settled_and_not_worked_on(
-    rig: MakeRig, path: Path
-) -> None:
-    r = await rig(path)
-    receiver = await r.receiver()
-    receiver.source.pause()  # what is stored stays in the lane
-    await r.quiet()
-    receiver.source.resume()
-    sent = r.send(5.0)
-    taken = await receiver.delivery()
-    assert await sent.event() == Held()
-    r.sender.store(sent.parcel, sent.on)  # as a sender does that hears nothing for too long
-    taken.done(True)
-    await r.emptied()
-    assert (len(receiver.came), await r.ever_stored()) == (1, 1)
-
-
-@handed_over
-async def test_the_same_parcel_from_two_senders_is_taken_once(rig: MakeRig, path: Path) -> None:
-    """Two nodes may have done the stage before; the other copy comes by the lane, and is joined."""
-    r = await rig(path)
-    receiver = await r.receiver()
-    first = r.send(5.0)
-    taken = await receiver.delivery()
-    r.number -= 1
-    second = r.send(5.0)
-    assert [await second.event(), await second.event()] == [Held(), Stored()]
-    taken.done(True)
-    assert isinstance(await first.final(), Safe | Stored)
-    await r.emptied()
-    assert len(receiver.came) == 1
-
-
-@handed_over
-async def test_another_attempt_is_another_parcel_and_goes_by_the_server(
-    rig: MakeRig, path: Path
-) -> None:
-    r = await rig(path)
-    receiver = await r.receiver()
-    receiver.work = finish
-    first = r.send(5.0)
-    await receiver.delivery()
-    r.number -= 1
-    second = r.send(6.0, attempt=2)
-    await receiver.delivery()
-    assert (await first.final(), await second.final()) == (Safe(True), Stored())
-    assert receiver.values == [5.0, 6.0]
-
-
-@handed_over
-async def test_one_loan_of_memory_spans_all_tries_and_ends_with_the_work(
-    rig: MakeRig, path: Path
-) -> None:
-    r = await rig(path)
-    receiver = await r.receiver()
-    heir = await r.receiver("heir", FALLBACK)
-    sent, taken = await hold_until_stored(r, receiver, rows=LARGE)
-    loan = sent.parcel.loan
-    assert loan.claims
-    assert loan.alive, "the lane's copy is read from it"
-    receiver.source.pause()
-    taken.give_back()
-    again = await heir.delivery()
-    np.testing.assert_array_equal(again.features.tensors["x"], np.full((LARGE, 4), 5.0))
-    assert sent.parcel.loan is loan
-    assert again.done(True)
-    await r.emptied()
-    await heir.mesh.link.flush()
-    async with asyncio.timeout(LIMIT):
-        while loan.alive:
-            r.mesh.lender.collect()
-            await asyncio.sleep(0.01)
-
-
-async def test_memory_of_a_parcel_is_free_when_its_word_comes_and_not_before(rig: MakeRig) -> None:
-    r = await rig(HANDED)
-    receiver = await r.receiver()
-    sent = r.send(5.0, rows=LARGE)
-    taken = await receiver.delivery()
-    assert sent.parcel.loan.alive
-    taken.done(True)
-    assert isinstance(await sent.final(), Safe)
-    assert not sent.parcel.loan.alive
-
-
-@handed_over
-async def test_memory_that_a_process_may_be_reading_is_kept_when_nobody_waits_any_more(
-    rig: MakeRig, path: Path
-) -> None:
-    r = await rig(path)
-    receiver = await r.receiver()
-    sent = r.send(5.0, rows=LARGE)
-    taken = await receiver.delivery()
-    assert sent.sending is not None
-    sent.sending.drop()
-    sent.parcel.loan.take_back()
-    assert sent.parcel.loan.alive
-    assert taken.still_mine()
-
-
-async def test_memory_that_was_recycled_is_noticed_by_its_reader(rig: MakeRig) -> None:
-    r = await rig(HANDED)
-    receiver = await r.receiver()
-    sent = r.send(5.0, rows=LARGE)
-    taken = await receiver.delivery()
-    sent.parcel.released()
-    other = r.send(6.0, rows=LARGE)  # in the same place
-    await receiver.delivery()
-    assert not taken.still_mine()
-    assert not taken.fail(Status.INTERNAL, "it failed on other bytes", 2, "n1")
-    assert isinstance(await sent.final(), Stored), "its sender has it again"
-    assert sent.answers == other.answers == []
 
 
 # --- Sending, and the end of a sender ----------------------------------------------------------

@@ -23,6 +23,7 @@ class PyZmq(Contender):
     """The client pushes to stage 1 and pulls from the last stage."""
 
     packages = ("zmq", "onnxruntime")
+    install = "pip install 'pyzmq>=26,<28'"
 
     def __init__(self, workload: Workload, scratch: Path) -> None:
         super().__init__(workload, scratch)

@@ -13,30 +13,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 import time
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
-from nodes.bench.contenders.contract import (
-    REQUEST_TIMEOUT,
-    START_TIMEOUT,
-    AsyncContender,
-    Unavailable,
-)
+from nodes.bench.contenders.contract import REQUEST_TIMEOUT, START_TIMEOUT, Unavailable
 from nodes.bench.contenders.stage_times import stage_times
-from nodes.bench.contenders.workload import Spec, Tensors, Workload
+from nodes.bench.contenders.systems.mesh_client import FAST, MODEL, MeshContender
+from nodes.bench.contenders.workload import Spec, Workload
 
-T = TypeVar("T")
-
-MODEL = "bench"
-DURABLE, FAST = "durable", "fast"
 SHORT_CUT_TIMEOUT = 3.0
 """Seconds of requests after which measuring begins, even if none was handed over directly."""
-LANE_FULL_PAUSE = 0.001
-"""Least seconds that the client waits after a refused request; as a rule the refusal names more."""
 LEAST_MAX_PAYLOAD, MOST_MAX_PAYLOAD = 16 << 20, 64 << 20
 """Bounds of the server's limit on a message, in bytes."""
 
@@ -93,35 +81,15 @@ def manifest_of(workload: Workload) -> tuple[bytes, dict[str, bytes]]:
     return manifest.to_json(), files
 
 
-@dataclass(slots=True)
-class RequestLog:
-    """The client's own records of its requests.
+class Swarm(MeshContender):
+    """Durable delivery on one host."""
 
-    latencies: seconds. ends: `time.perf_counter()`; both in the order of the ends. refused:
-    requests that a full first lane refused and that were sent again.
-    """
-
-    latencies: list[float] = field(default_factory=list)
-    ends: list[float] = field(default_factory=list)
-    refused: int = 0
-
-
-class Swarm(AsyncContender):
-    """The client's event loop lives in a thread of its own and never pauses between two calls: the
-    server disconnects a client that stops answering pings."""
-
-    packages = ("onnxruntime", "msgpack", "nats", "uvloop")
-    delivery: ClassVar[str] = DURABLE
     short_cuts: ClassVar[bool] = True
     """Whether processes of one host may do without the server: shared memory, direct messages."""
 
     def __init__(self, workload: Workload, scratch: Path) -> None:
         super().__init__(workload, scratch)
-        self.log = RequestLog()
         self._artifacts: tuple[bytes, dict[str, bytes]] | None = None
-        self._thread = _LoopThread()
-        self._mesh: Any = None
-        self._model = MODEL
         self._nodes: list[Any] = []
         self._restarts_at_start = 0
 
@@ -130,10 +98,7 @@ class Swarm(AsyncContender):
         super().check()
         self._artifacts = manifest_of(self.workload)
 
-    def start(self) -> None:
-        self._thread.start(self._serve, START_TIMEOUT)
-
-    async def _serve(self, ready: Callable[[], None], stopping: asyncio.Event) -> None:
+    async def serve(self, ready: Callable[[], None], stopping: asyncio.Event) -> None:
         from nodes.local.mesh import local_mesh, push
 
         manifest, files = self._artifacts or manifest_of(self.workload)
@@ -155,15 +120,8 @@ class Swarm(AsyncContender):
             ready()
             await stopping.wait()
 
-    def start_log(self) -> RequestLog:
-        """A new, empty log, which the requests from now on are entered in."""
-        self.log = RequestLog()
-        return self.log
-
     @property
     def restarts(self) -> int:
-        """How often a node's process has ended since all were ready; it should be 0. The mesh
-        answers nevertheless, so the answers would not show it."""
         ended = sum(node.restarts + (not node.alive) for node in self._nodes)
         return int(ended) - self._restarts_at_start
 
@@ -183,31 +141,6 @@ class Swarm(AsyncContender):
         until = time.monotonic() + SHORT_CUT_TIMEOUT
         while self.short_cuts and not self.handed_over and time.monotonic() < until:
             await self._mesh.infer(self._model, self.workload.input, budget=REQUEST_TIMEOUT)
-
-    async def ask(self, inputs: Tensors) -> Tensors:
-        from swarm.errors import ResourceExhausted
-
-        started = time.perf_counter()
-        while True:
-            try:
-                result = await self._mesh.infer(
-                    self._model, inputs, budget=REQUEST_TIMEOUT, delivery=self.delivery
-                )
-            except ResourceExhausted as error:
-                self.log.refused += 1
-                await asyncio.sleep(max(LANE_FULL_PAUSE, error.retry_after))
-                continue
-            ended = time.perf_counter()
-            self.log.ends.append(ended)
-            self.log.latencies.append(ended - started)
-            outputs: Tensors = result.outputs
-            return outputs
-
-    def _run(self, work: Coroutine[Any, Any, T], timeout: float) -> T:
-        return self._thread.run(work, timeout)
-
-    def stop(self) -> None:
-        self._thread.stop()
 
 
 class SwarmFast(Swarm):
@@ -237,63 +170,3 @@ class SwarmFastWire(SwarmFast):
     """The fast mode, every message through the server."""
 
     short_cuts = False
-
-
-Serve = Callable[[Callable[[], None], asyncio.Event], Coroutine[Any, Any, None]]
-"""A coroutine function of (ready, stopping): it calls `ready()` once it serves, and returns after
-`stopping` is set."""
-
-
-class _LoopThread:
-    """An event loop that runs in a thread of its own from `start` to `stop`."""
-
-    def __init__(self) -> None:
-        self._thread: threading.Thread | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stopping: asyncio.Event | None = None
-        self._started = threading.Event()
-        self._failure: BaseException | None = None
-
-    def start(self, serve: Serve, timeout: float) -> None:
-        """Return when `serve` is ready. Raises its error, or `TimeoutError` after `timeout` s."""
-        self._thread = threading.Thread(
-            target=self._live, args=(serve,), name="swarm client", daemon=True
-        )
-        self._thread.start()
-        if not self._started.wait(timeout):
-            raise TimeoutError(f"the mesh was not ready after {timeout:.0f} s")
-        if self._failure is not None:
-            raise self._failure
-
-    def _live(self, serve: Serve) -> None:
-        from nodes.life.process import run_event_loop
-
-        async def live() -> None:
-            loop, stopping = asyncio.get_running_loop(), asyncio.Event()
-
-            def ready() -> None:
-                self._loop, self._stopping = loop, stopping
-                self._started.set()
-
-            await serve(ready, stopping)
-
-        try:
-            run_event_loop(live())
-        except BaseException as error:
-            self._failure = error
-        finally:
-            self._started.set()
-
-    def run(self, work: Coroutine[Any, Any, T], timeout: float) -> T:
-        """Run a coroutine on the loop, from another thread; `TimeoutError` after `timeout` s."""
-        assert self._loop is not None, "not started"
-        future = asyncio.run_coroutine_threadsafe(asyncio.wait_for(work, timeout), self._loop)
-        return future.result(timeout + 5)
-
-    def stop(self) -> None:
-        if self._loop is not None and self._stopping is not None:
-            self._loop.call_soon_threadsafe(self._stopping.set)
-            self._loop = None
-        if self._thread is not None:
-            self._thread.join(30)
-            self._thread = None

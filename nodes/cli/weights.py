@@ -1,0 +1,120 @@
+"""`swarm model weights` and `swarm model rollback --weights`."""
+
+from __future__ import annotations
+
+import getpass
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.table import Table
+
+import swarm
+from nodes.console import out, print_json, with_mesh
+from swarm.errors import InvalidArgument
+from swarm.services.weights import Weights
+from swarm.trust.identity import Identity
+
+
+async def _named(client: swarm.Mesh, model: str) -> tuple[str, str]:
+    """Name and version; the version that serves, where none is named. Raises `NotFound`."""
+    name, _, version = model.partition("@")
+    return name, version or await client.registry.serving(name)
+
+
+def run_weights(model: str, nats: str, mesh: str, as_json: bool) -> int:
+    """`swarm model weights`; returns its exit code."""
+
+    async def work(client: swarm.Mesh) -> int:
+        name, version = await _named(client, model)
+        ledger = (await Weights(client.link, client.subjects).read(name, version)).ledger
+        rows: list[dict[str, Any]] = []
+        for record in ledger.records if ledger is not None else ():
+            rows.append(
+                {
+                    "weights": record.n,
+                    "present": ledger is not None and record.n == ledger.n,
+                    "accuracy": record.accuracy,
+                    "held_out": record.samples,
+                    "by": record.by,
+                    "key": record.key,
+                    "taught": list(record.taught),
+                    "epoch": record.epoch,
+                    "restores": record.restores,
+                    "at": datetime.fromtimestamp(record.at, UTC).isoformat(timespec="seconds"),
+                    "bytes": sum(tensor.nbytes for tensor in record.tensors.values()),
+                    "hash": record.hash,
+                }
+            )
+        present = ledger.n if ledger is not None else 0
+        if as_json:
+            print_json({"model": name, "version": version, "present": present, "weights": rows})
+            return 0
+        if not rows:
+            out.print(f"{name}@{version} serves its base: it has learned nothing yet")
+            out.print(f"next: swarm-node --role learner --model {name}, then swarm teach {name} …")
+            return 0
+        out.print(_table(f"{name}@{version}", rows))
+        out.print(f"next: swarm model rollback {name} --weights N (0 for the base)")
+        return 0
+
+    return with_mesh(nats, mesh, as_json, work)
+
+
+def _table(title: str, rows: list[dict[str, Any]]) -> Table:
+    table = Table(title=title)
+    for heading in ("weights", "accuracy", "held out", "minted by", "taught by", "epoch", "at"):
+        table.add_column(heading)
+    for row in rows:
+        number = f"{row['weights']}{' (serves)' if row['present'] else ''}"
+        if row["restores"] is not None:
+            number += f" = {row['restores']} again"
+        accuracy = "" if row["accuracy"] is None else f"{row['accuracy']:.3f}"
+        table.add_row(
+            number,
+            accuracy,
+            str(row["held_out"]),
+            row["by"],
+            ", ".join(row["taught"]),
+            str(row["epoch"]),
+            row["at"],
+        )
+    return table
+
+
+def run_weights_rollback(
+    model: str, number: int, identity: str, nats: str, mesh: str, as_json: bool
+) -> int:
+    """`swarm model rollback --weights`; returns its exit code."""
+
+    async def work(client: swarm.Mesh) -> int:
+        name, version = await _named(client, model)
+        if number < 0:
+            raise InvalidArgument(f"--weights {number}: weight versions count from 0, the base")
+        signer = Identity.load_or_make(identity) if identity else None
+        weights = Weights(client.link, client.subjects, signer)
+        record = await weights.roll_back(name, version, number, by=_operator(), at=time.time())
+        doc = {
+            "model": name,
+            "version": version,
+            "restored": number,
+            "weights": record.n,
+            "epoch": record.epoch,
+        }
+        if as_json:
+            print_json(doc)
+            return 0
+        what = f"weights {number}" if number else "the base's weights"
+        out.print(f"{name}@{version}: {what} are back, as version {record.n}; deltas are void")
+        out.print(f"next: swarm model weights {name}")
+        return 0
+
+    return with_mesh(nats, mesh, as_json, work)
+
+
+def _operator() -> str:
+    """Who went back, for the ledger."""
+    try:
+        return f"operator {getpass.getuser()}"[:128]
+    except (OSError, KeyError):  # a user without a name
+        return "operator"

@@ -1,0 +1,83 @@
+"""A learner's own training: it learns its classes, and can be stopped at any step."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from nodes.learning.head import HeadLayout
+from nodes.learning.options import LearnOptions
+from nodes.learning.privacy import Privacy
+from nodes.learning.samples import Samples
+from nodes.learning.training import Training, change
+from shards.zoo import digits_training
+from swarm.errors import InvalidArgument
+
+LAYOUT = HeadLayout("w", "b", 64, 10, False)
+
+
+def taught(options: LearnOptions, seed: int = 0) -> Training:
+    images, labels = digits_training()
+    some = np.isin(labels, (3, 8))
+    samples = Samples(64, 10)
+    samples.add(images[some].reshape(-1, 64), labels[some])
+    return Training(LAYOUT, samples, options, seed)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        LearnOptions(steps=40),
+        LearnOptions(steps=40, momentum=0.9),
+        LearnOptions(steps=40, privacy=Privacy(sampling=0.3)),
+    ],
+    ids=["plain", "momentum", "private"],
+)
+def test_training_learns_the_classes_that_were_taught(options: LearnOptions) -> None:
+    training = taught(options)
+    *_, after = training.round(LAYOUT.fresh())
+    assert training.accuracy(LAYOUT.fresh()) == 0.0
+    assert training.accuracy(after) > 0.9
+    assert training.steps == 40
+
+
+def test_samples_of_one_class_cannot_be_learned() -> None:
+    samples = Samples(64, 10)
+    training = Training(LAYOUT, samples, LearnOptions())
+    assert not training.can_learn
+    rng = np.random.default_rng(0)
+    samples.add(rng.standard_normal((40, 64)).astype(np.float32), np.arange(40) % 2)
+    assert training.can_learn
+
+
+def test_a_round_can_be_left_at_any_step_and_changes_nothing_in_place() -> None:
+    training = taught(LearnOptions(steps=4))
+    start = LAYOUT.fresh()
+    first = next(training.round(start))
+    kept = {name: value.copy() for name, value in first.items()}
+    *_, last = training.round(first)
+    assert not any(value.any() for value in start.values())
+    for name, value in kept.items():
+        np.testing.assert_array_equal(first[name], value)
+    moved = change(first, last)
+    for name, value in last.items():
+        np.testing.assert_allclose(first[name] + moved[name], value, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"every": 0},
+        {"mint_every": 0},
+        {"mint_grace": 0},
+        {"steps": 0},
+        {"batch": 0},
+        {"rate": 0},
+        {"l2": -1},
+        {"momentum": 1},
+        {"momentum": -0.1},
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(InvalidArgument):
+        LearnOptions(**wrong)  # type: ignore[arg-type]

@@ -1,0 +1,55 @@
+"""A local mesh's model is split by a process of its own, which ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import psutil
+import pytest
+
+from nodes.local.splitting import split_into
+from shards.manifest import read_dir
+from shards.zoo import digits_model
+from swarm.errors import InvalidArgument
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    file = tmp_path / "digits.onnx"
+    file.write_bytes(digits_model())
+    return str(file)
+
+
+async def test_the_shards_lie_in_the_folder_and_no_process_is_left(
+    model: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "split"
+    await split_into(folder, model, ["--stages", "2", "--name", "d", "--version", "7"])
+    manifest, fetch = read_dir(folder)
+    assert (manifest.model, manifest.version, manifest.stages) == ("d", "7", 2)
+    assert all(fetch(name) for name in manifest.files())
+    assert psutil.Process(os.getpid()).children() == []
+
+
+async def test_the_error_of_the_split_is_raised_here(tmp_path: Path) -> None:
+    file = tmp_path / "no-model.onnx"
+    file.write_bytes(b"no model at all")
+    with pytest.raises(InvalidArgument, match="not an ONNX model"):
+        await split_into(tmp_path / "split", str(file), [])
+    assert not (tmp_path / "split").exists()
+
+
+async def test_a_split_that_is_cancelled_ends_its_process(model: str, tmp_path: Path) -> None:
+    splitting = asyncio.create_task(split_into(tmp_path / "split", model, []))
+    async with asyncio.timeout(10):
+        while not psutil.Process(os.getpid()).children():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        splitting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await splitting
+    assert psutil.Process(os.getpid()).children() == []
+    assert not (tmp_path / "split").exists()
