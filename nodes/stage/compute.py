@@ -285,7 +285,9 @@ class Compute:
 
         self._worker.submit(work, done)
 
-    def _pass_on(self, job: Job, result: dict[str, np.ndarray], seconds: float, batch: int) -> None:
+    def _pass_on(
+        self, job: Job, result: dict[str, np.ndarray], seconds: float, batch: int, weights: int
+    ) -> None:
         """A defect with one result, of a routing policy say, must not cost the others theirs, nor
         keep its own message in hand for ever."""
         try:
