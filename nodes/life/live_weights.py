@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
 
 import numpy as np
 
@@ -35,7 +36,10 @@ from swarm.mesh import Mesh
 log = logging.getLogger("swarm.node")
 
 Tensors = Mapping[str, np.ndarray]
-T = TypeVar("T")
+LONGEST_RUN = 2.0  # seconds
+# Of all stages' runs: a new head of such short ones is tried on the event loop. A thread of low
+# priority, on cores that others want, begins later than that.
+INLINE_BELOW_MS = 1.0
 
 
 @dataclass(eq=False)
@@ -103,13 +107,15 @@ class NodeWeights:
             if n <= held.n:
                 return False
             kept = {name: np.array(array) for name, array in tensors.items()}
-            stages = {}
-            for stage, runtime in held.loaded.runtimes().items():
-                stages[stage] = await self._changed(held, runtime, n, kept)
-            await self._replace(held, stages)
+            before = held.loaded.runtimes()
+            after, known = await self._changed(held, before, n, kept)
+            held.loaded.replace(after, known)
             held.n, held.tensors = n, kept
         log.info("%s@%s computes with weight version %d", model, version, n)
-        await in_low_priority_thread(trim_memory)
+        ended = _ended_sessions(before, after)
+        if ended:
+            del before  # else this method would keep the old sessions alive
+            await in_low_priority_thread(partial(_trim_behind, ended))
         return True
 
     async def renew(self, server: StageServer, fresh: StageRuntime) -> None:
@@ -124,35 +130,45 @@ class NodeWeights:
             # Its last session was built by the one that is not trusted any more.
             held.live.pop(server.stage, None)
             if held.n:
-                fresh = await self._changed(held, fresh, held.n, held.tensors)
+                stages = {server.stage: fresh}
+                changed, _ = await self._changed(held, stages, held.n, held.tensors)
+                fresh = changed[server.stage]
             held.loaded.stages[server.stage] = fresh
             server.replace_model(fresh)
 
     async def _changed(
-        self, held: _Held, runtime: StageRuntime, n: int, tensors: Tensors
-    ) -> StageRuntime:
-        """A stage with other weights; or under another number, where none of them is its own."""
-        stage = runtime.shard.stage
-        if not isinstance(runtime.runtime, OrtRuntime) or not (tensors or stage in held.live):
-            return runtime.numbered(n)
-        artifact: bytes | None = None
-        live = held.live.get(stage)
-        if live is None:
-            artifact = await self._artifact(held, stage)
-            tolerance = tolerance_of(await self._manifest(held))
-            live = LiveWeights(runtime.numbered(0), artifact, tolerance=tolerance)
-            held.live[stage] = live
-        if artifact is None and live.needs_artifact(tensors):
-            artifact = await self._artifact(held, stage)
-        return await self._in_thread(lambda: live.with_weights(n, tensors, runtime, artifact))
-
-    async def _replace(self, held: _Held, stages: Mapping[int, StageRuntime]) -> None:
-        """All at once, behind the runs of known input that later self-tests compare with."""
-        known: dict[int, Known | None] = {}
+        self, held: _Held, stages: Mapping[int, StageRuntime], n: int, tensors: Tensors
+    ) -> tuple[dict[int, StageRuntime], dict[int, Known | None]]:
+        """The stages with other weights; of those with another session or head, what they gave for
+        known input."""
+        artifacts: dict[int, bytes] = {}
         for stage, runtime in stages.items():
-            if stage != EDGE:
-                known[stage] = await self._in_thread(partial(known_of, runtime))
-        held.loaded.replace(stages, known)
+            live = held.live.get(stage)
+            if live.needs_artifact(tensors) if live else tensors and _has_weights(runtime):
+                artifacts[stage] = await self._artifact(held, stage)
+        tolerance = tolerance_of(await self._manifest(held)) if artifacts else 0.0
+
+        def change() -> tuple[dict[int, StageRuntime], dict[int, Known | None]]:
+            changed: dict[int, StageRuntime] = {}
+            for stage, runtime in stages.items():
+                artifact = artifacts.get(stage)
+                if artifact is not None:
+                    verify(artifact, runtime.shard.sha256, runtime.shard.file)
+                if artifact is not None and stage not in held.live:
+                    base = runtime.numbered(0)
+                    held.live[stage] = LiveWeights(base, artifact, tolerance=tolerance)
+                live = held.live.get(stage)
+                if live is None:  # no weights of its own, or none that ever changed
+                    changed[stage] = runtime.numbered(n)
+                else:
+                    changed[stage] = live.with_weights(n, tensors, runtime, artifact)
+            others = [k for k in changed if changed[k].runtime is not stages[k].runtime]
+            return changed, {k: known_of(changed[k]) for k in others if k != EDGE}
+
+        swaps = not any(live.needs_session(tensors) for live in held.live.values())
+        if swaps and not artifacts and sum(s.compute_ms for s in stages.values()) < INLINE_BELOW_MS:
+            return change()
+        return await in_background(self._config, change)
 
     async def _manifest(self, held: _Held) -> Manifest:
         if held.manifest is None:
@@ -162,12 +178,37 @@ class NodeWeights:
         return held.manifest
 
     async def _artifact(self, held: _Held, stage: int) -> bytes:
-        """The verified file of a stage."""
+        """The file of a stage, not verified yet."""
         info, shard = held.loaded.info, (await self._manifest(held)).shard(stage)
         files = await self._mesh.registry.fetch(info.model, info.version, [shard.file])
         if shard.file not in files:
             raise NotFound(f"{info.model}@{info.version} lacks the file {shard.file!r}")
-        return await self._in_thread(lambda: verify(files[shard.file], shard.sha256, shard.file))
+        return files[shard.file]
 
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        return await in_background(self._config, work)
+
+def _has_weights(stage: StageRuntime) -> bool:
+    return isinstance(stage.runtime, OrtRuntime)
+
+
+def _ended_sessions(
+    before: Mapping[int, StageRuntime], after: Mapping[int, StageRuntime]
+) -> list[threading.Event]:
+    """For each session that serves no more: an event, set when its last run has let it go."""
+    ended = []
+    for stage, present in before.items():
+        old, new = present.runtime, after[stage].runtime
+        if not isinstance(old, OrtRuntime) or not isinstance(new, OrtRuntime):
+            continue
+        if not new.shares_session(old):
+            event = threading.Event()
+            weakref.finalize(old, event.set)
+            ended.append(event)
+    return ended
+
+
+def _trim_behind(ended: Sequence[threading.Event]) -> None:
+    """Give the memory of sessions back to the system, once nobody uses them. Where a run lasts
+    longer than that, the next trimming does it."""
+    for event in ended:
+        event.wait(LONGEST_RUN)
+    trim_memory()

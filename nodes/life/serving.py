@@ -58,13 +58,16 @@ class Loaded:
 
     def runtimes(self) -> dict[int, StageRuntime]:
         """The runtimes whose weights may change, by stage."""
-        return self.stages if self.edge is None else {**self.stages, EDGE: self.edge}
+        stages = dict(self.stages)
+        if self.edge is not None:
+            stages[EDGE] = self.edge
+        return stages
 
     def replace(
         self, stages: Mapping[int, StageRuntime], known: Mapping[int, Known | None]
     ) -> None:
-        """Compute with these runtimes from now on. known: of the stages that are tested while they
-        serve."""
+        """Compute with these runtimes from now on. known: of the stages that answer otherwise than
+        before, and that are tested while they serve."""
         for stage, runtime in stages.items():
             if stage == EDGE and self.edge is not None:
                 self.edge = runtime
@@ -123,7 +126,8 @@ async def load(
             return files.pop(name)
 
         stages = {
-            stage: load_stage(manifest, stage, fetch, threads=config.threads) for stage in wanted
+            stage: load_stage(manifest, stage, fetch, threads=config.threads, level=config.level)
+            for stage in wanted
         }
         first = load_stage(manifest, 0, fetch, threads=config.threads) if with_edge else None
         light = load_lighter(manifest, fetch, threads=config.threads) if lighter else None
@@ -176,16 +180,20 @@ class Serving:
             for stage in loaded.stages
         ]
         loaded.on_replaced.append(self._replaced)
-        self._cancel_sid = mesh.link.subscribe(
-            mesh.subjects.cancel(self.info.model, self.info.version), self._cancel
-        )
+        self._cancel_sid = 0
+        if self.servers:  # an edge has none, and needs no right to hear of other requests
+            self._cancel_sid = mesh.link.subscribe(
+                mesh.subjects.cancel(self.info.model, self.info.version), self._cancel
+            )
 
     def _replaced(
         self, stages: Mapping[int, StageRuntime], known: Mapping[int, Known | None]
     ) -> None:
         for server in self.servers:
-            if server.stage in stages:
-                server.take_weights(stages[server.stage], known.get(server.stage))
+            if server.stage in known:
+                server.take_weights(stages[server.stage], known[server.stage])
+            elif server.stage in stages:
+                server.replace_model(stages[server.stage])
 
     def _cancel(self, message: LinkMessage) -> None:
         request_id = bytes(message.data[:128]).decode(errors="replace")

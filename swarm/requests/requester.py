@@ -14,7 +14,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from swarm.errors import DeadlineExceeded, DecodeError, Status, SwarmError, Unavailable
+from swarm.errors import (
+    DeadlineExceeded,
+    DecodeError,
+    PermissionDenied,
+    Status,
+    SwarmError,
+    Unavailable,
+)
 from swarm.flow.backoff import Backoff
 from swarm.flow.hedge import Hedger
 from swarm.flow.latency import Usual
@@ -149,6 +156,7 @@ class Requester:
         self.retries = 0
         self.hedges = 0
         self._link.on_up.append(self._reconnected)
+        self._link.on_denied.append(self._denied)
 
     @property
     def under_way(self) -> int:
@@ -538,6 +546,15 @@ class Requester:
             request.tried.stored = False
             _settle(request, None)
 
+    def _denied(self, subject: str, error: PermissionDenied) -> None:
+        """This user may not send there in fast mode. (Of a lane its publisher says so.)"""
+        for request in self._requests.values():
+            info = request.ask.info
+            if request.tried.fast and subject == self._routes.subjects.fresh(
+                info.model, info.version, 1
+            ):
+                _settle(request, error)
+
     def close(self) -> None:
         """Nothing is sent any more: for parcels that are held nobody will wait."""
         for request in self._requests.values():
@@ -545,6 +562,7 @@ class Requester:
                 request.sending.drop()
         if self._reconnected in self._link.on_up:
             self._link.on_up.remove(self._reconnected)
+            self._link.on_denied.remove(self._denied)
         while self._versions:
             self._versions.popitem()[1].sender.close()
 

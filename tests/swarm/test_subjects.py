@@ -49,7 +49,7 @@ def test_nothing_supplied_from_outside_reaches_a_subject_unchecked(bad: str) -> 
         lambda: subjects.weights("m", bad),
         lambda: subjects.results(bad),
         lambda: subjects.stream("m", bad),
-        lambda: subjects.consumer(1, bad),
+        lambda: subjects.consumer("m", 1, bad),
     ):
         with pytest.raises(SubjectError):
             attempt()
