@@ -78,7 +78,7 @@ class Trainer:
         self._rate = rate
         self._fall = 4.0 / rounds
         self._rng = np.random.default_rng(seed)
-        self._velocity = np.zeros(SIZE, np.float32)
+        self._velocity: np.ndarray = np.zeros(SIZE, np.float32)
         self._round = 0
 
     def update(self, x: np.ndarray) -> np.ndarray:
