@@ -201,13 +201,9 @@ class Exchange:
         self._apply(self._participant.reset(start, epoch, time.monotonic()))
         self._announced = 0.0
 
-    def refuse(self, node: str, reason: str) -> None:
-        """Take nothing more of this node's key, for a reason that is told as the event `refused`.
-
-        For a learner that sees by its own samples that a neighbour does harm.
-        """
-        if self._participant.block(node):
-            self._tell(Event("refused", node, reason))
+    def block(self, node: str) -> bool:
+        """Take nothing more of this node's key; whether that is news."""
+        return self._participant.block(node)
 
     # -- the mesh --------------------------------------------------------------------------------
 
