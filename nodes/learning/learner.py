@@ -29,7 +29,7 @@ from nodes.learning.privacy import epsilon_of
 from nodes.learning.samples import Samples
 from nodes.learning.training import Training, change
 from shards.errors import ShardsError
-from swarm.errors import InvalidArgument, NotFound, SwarmError
+from swarm.errors import InvalidArgument, NotFound, SwarmError, Unavailable
 from swarm.local.teaching import Taught
 from swarm.services.weights import Weights
 
@@ -39,6 +39,7 @@ INLINE_BELOW = 0.0003  # seconds of one step that may be made on the event loop
 LOOK_EVERY = 0.004  # seconds between looks whether the node is idle
 MOST_WAITING = 5.0  # seconds that a busy node puts a round off; then it is left out
 RETRY_AFTER = 1.0  # seconds
+MEET_WITHIN, MEET_LOOKS = 2.0, 10  # seconds that a learner waits for neighbours, and looks in them
 EPSILON_EVERY = 30.0  # seconds; computing it takes some tenths of one
 
 T = TypeVar("T")
@@ -48,45 +49,58 @@ class Exchange(Protocol):
     """What a learner needs of the exchange of deltas with its neighbours."""
 
     @property
-    def parameters(self) -> Mapping[str, np.ndarray]:
+    def parameters(self) -> Parameters:
         """This node's own."""
 
     @property
-    def consensus(self) -> Mapping[str, np.ndarray]:
+    def consensus(self) -> Parameters:
         """The mean of the neighbourhood's, as this node knows them."""
 
     @property
-    def copies(self) -> Mapping[str, Mapping[str, np.ndarray]]:
+    def copies(self) -> Mapping[str, Parameters]:
         """This node's copies of its neighbours' parameters, by node."""
 
     @property
     def participants(self) -> frozenset[str]:
-        """The learners of this model that are known to live, this one included."""
+        """The learners of this model that are known to live, without this one."""
 
     @property
-    def counters(self) -> Mapping[str, int]:
+    def counters(self) -> Mapping[str, Any]:
         """Figures for people: messages, bytes, refusals."""
 
-    async def step(self, update: Mapping[str, np.ndarray]) -> None:
-        """One round: move by a local update, send a delta, mix with what came."""
+    def mix(self) -> None:
+        """Move towards the neighbours by what has come."""
 
-    def refuse(self, node: str, reason: str) -> None:
-        """Take nothing of that node any more."""
+    def step(self, update: Mapping[str, np.ndarray]) -> None:
+        """Move by a local update, and send a delta."""
+
+    def catch_up(self) -> bool:
+        """Begin from the middle of the neighbours' parameters; whether there were any."""
+
+    def block(self, node: str) -> None:
+        """Take nothing of that node's key any more."""
 
     def reset(self, parameters: Mapping[str, np.ndarray], epoch: int) -> None:
-        """Begin anew from these parameters; deltas of other epochs are void."""
+        """Begin anew from these parameters; deltas of earlier epochs are void."""
+
+    async def run(self) -> None:
+        """Take part until cancelled."""
 
 
-Background = Callable[[Callable[[], T]], Awaitable[T]]
+# (parameters to begin with, epoch)
+MakeExchange = Callable[[Parameters, int], Exchange]
 Tell = Callable[[str, dict[str, Any]], None]
 
 
 class Learner:
-    """node: this node's id. in_background: runs blocking work in a thread of low priority. is_idle:
+    """node: this node's id. samples: those of a version with the same features, or None. start:
+    parameters to begin with where nothing was minted yet, None for the model's own. make_exchange:
+    joins the neighbours. in_background: runs blocking work in a thread of low priority. is_idle:
     whether the node serves nothing at this moment. tell: publishes an event.
 
-    rounds, minted, reverted, skipped: since the start. accuracy: on the held-out samples, after
-    the last round; None before.
+    rounds, minted, reverted, skipped (the node was busy), diverged (the steps were too long): since
+    the start. accuracy: on the held-out samples, in the
+    last round; None before. refused: neighbours of which the guard takes nothing more.
     """
 
     def __init__(
@@ -94,9 +108,11 @@ class Learner:
         node: str,
         frozen: FrozenModel,
         weights: Weights,
-        exchange: Exchange,
+        make_exchange: MakeExchange,
         options: LearnOptions,
         *,
+        samples: Samples | None = None,
+        start: Parameters | None = None,
         in_background: Callable[[Callable[[], Any]], Awaitable[Any]],
         is_idle: Callable[[], bool],
         tell: Tell,
@@ -104,15 +120,19 @@ class Learner:
     ) -> None:
         layout = frozen.layout
         self.frozen = frozen
-        self.samples = Samples(layout.width, layout.classes, options.capacity, options.held_out)
+        self.samples = samples or Samples(
+            layout.width, layout.classes, options.capacity, options.held_out
+        )
         self.training = Training(layout, self.samples, options, seed)
-        self.rounds = self.minted = self.reverted = self.skipped = 0
+        self.rounds = self.minted = self.reverted = self.skipped = self.diverged = 0
         self.accuracy: float | None = None
+        self.refused: list[str] = []
         self.epsilon = 0.0
         self.n = 0  # the present weight version, as this node has seen it
         self._node = node
         self._weights = weights
-        self._exchange = exchange
+        self._make_exchange = make_exchange
+        self._exchange: Exchange | None = None
         self._options = options
         self._in_background = in_background
         self._is_idle = is_idle
@@ -120,6 +140,7 @@ class Learner:
         self._guard = LearningGuard()
         self._good: Parameters | None = None
         self._epoch = 0
+        self._start = start or frozen.shipped
         self._present: Parameters = frozen.shipped
         self._changed = asyncio.Event()
         self._changed_at = time.monotonic()
@@ -150,32 +171,42 @@ class Learner:
 
     # --- the story ------------------------------------------------------------------------
 
+    @property
+    def parameters(self) -> Parameters:
+        """What this node has learned; what it begins with, before."""
+        return self._start if self._exchange is None else self._exchange.consensus
+
     async def run(self) -> None:
         """Learn until cancelled."""
         info = self.frozen.info
         end = self._weights.watch(info.model, info.version, self._changed.set)
         try:
-            await self._prepare()
+            await self._first_look()
+            start = self._present if self.n else self._start
+            self._exchange = exchange = self._make_exchange(start, self._epoch)
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._learn(), name="rounds")
-                group.create_task(self._mint_regularly(), name="minting")
+                group.create_task(exchange.run(), name="exchange")
+                group.create_task(self._learn(exchange), name="rounds")
+                group.create_task(self._mint_regularly(exchange), name="minting")
                 if self._options.privacy is not None:
                     group.create_task(self._count_epsilon(), name="epsilon")
         finally:
             end()
 
-    async def _prepare(self) -> None:
+    async def _first_look(self) -> None:
+        """Make the ledger's place, and begin with the present weight version."""
         while True:
             try:
                 await self._weights.prepare()
                 await self._follow()
                 return
-            except SwarmError as error:
+            except Unavailable as error:
                 log.warning("waiting: %s", error)
                 await asyncio.sleep(RETRY_AFTER)
 
-    async def _learn(self) -> None:
+    async def _learn(self, exchange: Exchange) -> None:
         loop = asyncio.get_running_loop()
+        await self._meet_neighbours(exchange)
         due = loop.time()
         while True:
             due = max(due + self._options.every, loop.time())
@@ -186,9 +217,17 @@ class Learner:
                 except SwarmError as error:
                     log.warning("the weight versions could not be read: %s", error)
             if await self._until_idle():
-                await self._round()
+                await self._round(exchange)
             else:
                 self.skipped += 1
+
+    async def _meet_neighbours(self, exchange: Exchange) -> None:
+        """Where nothing was minted yet, a node that comes late begins with its neighbours'
+        parameters, if there are any soon."""
+        for _ in range(MEET_LOOKS):
+            if self.n or exchange.catch_up():
+                return
+            await asyncio.sleep(MEET_WITHIN / MEET_LOOKS)
 
     async def _until_idle(self) -> bool:
         """Serving goes first; False where the node stayed busy."""
@@ -200,15 +239,20 @@ class Learner:
             await asyncio.sleep(LOOK_EVERY)
         return True
 
-    async def _round(self) -> None:
-        before = self._exchange.parameters
-        update = {name: np.zeros_like(value) for name, value in before.items()}
-        if self.training.can_learn:
-            update = change(before, await self._trained(before))
-        await self._exchange.step(update)
-        self.rounds += 1
+    async def _round(self, exchange: Exchange) -> None:
+        exchange.mix()
+        mixed = start = exchange.parameters
         if len(self.samples.held_out[1]):
-            await self._judge()
+            start = await self._judged(exchange, mixed)
+        if self.training.can_learn:
+            trained = await self._trained(start)
+            if all(np.isfinite(value).all() for value in trained.values()):
+                start = trained
+            else:
+                self.diverged += 1
+                self.training.forget_velocity()
+        exchange.step(change(mixed, start))
+        self.rounds += 1
 
     async def _trained(self, parameters: Mapping[str, np.ndarray]) -> Parameters:
         """The parameters after a round of descent. Short steps are made on the event loop, one in
@@ -231,9 +275,10 @@ class Learner:
 
     # --- the guard ------------------------------------------------------------------------
 
-    async def _judge(self) -> None:
-        training, exchange = self.training, self._exchange
-        own = self.accuracy = training.accuracy(exchange.parameters)
+    async def _judged(self, exchange: Exchange, mixed: Parameters) -> Parameters:
+        """The parameters to go on from: those given, or the last good ones."""
+        training = self.training
+        own = self.accuracy = training.accuracy(mixed)
         near: dict[str, float] = {}
         for name, copy in exchange.copies.items():
             near[name] = training.accuracy(copy)
@@ -245,16 +290,19 @@ class Learner:
                 f"this node's have {own:.2f}"
             )
             log.warning("nothing more is taken of %s: %s", name, reason)
-            exchange.refuse(name, reason)
-            self._tell("learning", {"what": "refused", "sender": name, "detail": reason})
+            exchange.block(name)
+            self.refused.append(name)
+            self._tell("learning", {"what": "blocked", "sender": name, "detail": reason})
         if verdict.good:
-            self._good = {name: value.copy() for name, value in exchange.parameters.items()}
-        if verdict.revert and self._good is not None:
-            self.reverted += 1
-            await exchange.step(change(exchange.parameters, self._good))
-            training.forget_velocity()
-            detail = f"held-out accuracy fell to {own:.2f}: back to the last good weights"
-            self._tell("learning", {"what": "reverted", "detail": detail})
+            self._good = mixed
+        if not verdict.revert or self._good is None:
+            return mixed
+        self.reverted += 1
+        training.forget_velocity()
+        detail = f"held-out accuracy fell to {own:.2f}: back to the last good weights"
+        log.warning("%s", detail)
+        self._tell("learning", {"what": "reverted", "detail": detail})
+        return self._good
 
     # --- weight versions ------------------------------------------------------------------
 
@@ -276,34 +324,33 @@ class Learner:
             self._changed.set()
             raise
         self._changed.clear()
-        first = self.n == 0 and self.rounds == 0
         self.n, self._present, self._changed_at = record.n, present, time.monotonic()
-        if first or record.epoch != self._epoch:
+        if record.epoch != self._epoch:
             self._epoch = record.epoch
-            self._exchange.reset(present, record.epoch)
+            if self._exchange is not None:
+                self._exchange.reset(present, record.epoch)
             self._guard.forget()
             self._good = None
             self.training.forget_velocity()
             log.info("learning goes on from weight version %d, epoch %d", record.n, record.epoch)
 
-    async def _mint_regularly(self) -> None:
+    async def _mint_regularly(self, exchange: Exchange) -> None:
         options = self._options
         while True:
             await asyncio.sleep(min(options.every, options.mint_every) / 2)
             info = self.frozen.info
-            place = rank(
-                info.model, info.version, self.n + 1, self._node, self._exchange.participants
-            )
+            others = exchange.participants
+            place = rank(info.model, info.version, self.n + 1, self._node, others)
             since = time.monotonic() - self._changed_at
             if not is_due(since, options.mint_every, options.mint_grace, place):
                 continue
             try:
-                await self._mint()
+                await self._mint(exchange)
             except SwarmError as error:
                 log.warning("no weight version was minted: %s", error)
                 self._changed_at = time.monotonic()
 
-    async def _mint(self) -> None:
+    async def _mint(self, exchange: Exchange) -> None:
         """Make the neighbourhood's mean the next weight version, if it is one worth serving."""
         info, training = self.frozen.info, self.training
         held = await self._weights.read(info.model, info.version)
@@ -311,7 +358,7 @@ class Learner:
         if ledger.n != self.n:
             self._changed.set()
             return
-        candidate = {name: value.copy() for name, value in self._exchange.consensus.items()}
+        candidate = exchange.consensus
         if not is_news(self._present, candidate):
             self._changed_at = time.monotonic()
             return
@@ -334,7 +381,7 @@ class Learner:
             at=time.time(),
             accuracy=new if training.judged else None,
             samples=training.judged,
-            taught=[self._node, *self._exchange.copies],
+            taught=[self._node, *exchange.copies],
         )
         self._changed.set()
         if record is None:
@@ -365,14 +412,16 @@ class Learner:
             "epoch": self._epoch,
             "rounds": self.rounds,
             "skipped": self.skipped,
+            "diverged": self.diverged,
             "minted": self.minted,
             "reverted": self.reverted,
             "samples": len(self.samples.training[1]),
             "held_out": len(self.samples.held_out[1]),
             "accuracy": None if self.accuracy is None else round(self.accuracy, 4),
-            "neighbours": sorted(self._exchange.copies),
-            "exchange": dict(self._exchange.counters),
+            "refused": list(self.refused),
         }
+        if self._exchange is not None:
+            doc["exchange"] = dict(self._exchange.counters)
         if self._options.privacy is not None:
             doc["epsilon"] = round(self.epsilon, 3)
             doc["delta"] = self._options.privacy.delta

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from nodes.learning.privacy import Privacy, require_accountant
 from nodes.learning.samples import CAPACITY, HELD_OUT
 from swarm.errors import InvalidArgument
+from swarm.learning.options import LearningOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,3 +43,32 @@ class LearnOptions:
             raise InvalidArgument(f"a momentum of {self.momentum}: it is from 0 to below 1")
         if self.privacy is not None:
             require_accountant()
+
+
+@dataclass(frozen=True, slots=True)
+class LearnConfig:
+    """learner: rounds, training, privacy. exchange: of deltas with the neighbours."""
+
+    learner: LearnOptions = field(default_factory=LearnOptions)
+    exchange: LearningOptions = field(default_factory=LearningOptions)
+
+
+def learn_config(settings: Mapping[str, Any]) -> LearnConfig:
+    """From the settings of `swarm-node`. Raises `InvalidArgument`."""
+    noise = settings["private_noise"]
+    privacy = None
+    if noise:
+        clip, sampling = settings["private_clip"], settings["private_sampling"]
+        privacy = Privacy(clip=clip, noise=noise, sampling=sampling)
+    try:
+        exchange = LearningOptions(
+            share=settings["delta_share"],
+            bytes_per_delta=settings["delta_bytes"],
+            hostile=settings["hostile"],
+        )
+    except ValueError as error:
+        raise InvalidArgument(str(error)) from None
+    learner = LearnOptions(
+        every=settings["learn_every"], mint_every=settings["mint_every"], privacy=privacy
+    )
+    return LearnConfig(learner, exchange)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from nodes.learning.options import LearnConfig
 from swarm.errors import InvalidArgument, ResourceExhausted
 from swarm.flow.ack_wait import ack_wait_for
 from swarm.gossip import LAN, LOCAL, WAN, GossipConfig
@@ -20,11 +21,12 @@ MOST_CREDIT = 32  # messages in hand for one lane
 LEAST_DEPTH, MOST_DEPTH = 16, 512  # messages that a lane may hold
 HELD_SECONDS = 0.005  # work that a node may hold beyond what it runs
 HEADER_ROOM = 64 * 1024  # bytes for a message's header beside its tensors
+LEARNER = "learner"  # the role of a node that serves no stage
 
 
 @dataclass(frozen=True)
 class NodeConfig:
-    """role: `shard-K`, `fallback`, `gateway` or `edge`. model: NAME or NAME@VERSION.
+    """role: `shard-K`, `fallback`, `gateway`, `edge` or `learner`. model: NAME or NAME@VERSION.
 
     node: its id, '' for one that is made up. standby: serve only while no primary does. threads:
     ONNX Runtime threads for one stage. credit: messages asked for and in hand per lane, 0 for a
@@ -37,7 +39,8 @@ class NodeConfig:
     the server. identity: file of the node's key pair, which is made when missing, '' for none.
     teachers: file of the public keys whose learned weights are taken, '' for all. level: how far
     ONNX Runtime optimises a stage; at `basic` a shard computes the very bits of the whole model.
-    Raises `InvalidArgument`.
+    learn: how this node learns; None where it does not, unless it has the role `learner`. Raises
+    `InvalidArgument`.
     """
 
     role: str
@@ -60,14 +63,19 @@ class NodeConfig:
     shm: bool = True
     identity: str = ""
     teachers: str = ""
+    learn: LearnConfig | None = None
     level: Literal["all", "basic"] = "all"
 
     def __post_init__(self) -> None:
         token(self.mesh, "mesh name")
-        if self.role not in ("fallback", "gateway", "edge") and self.stage < 1:
+        if self.role not in ("fallback", "gateway", "edge", LEARNER) and self.stage < 1:
             raise InvalidArgument(
-                f"role {self.role!r}: it is shard-1, shard-2 …, fallback, gateway or edge"
+                f"role {self.role!r}: it is shard-1, shard-2 …, fallback, gateway, edge or learner"
             )
+        if self.role == "gateway" and self.learn is not None:
+            raise InvalidArgument("a gateway has no model of its own to learn: leave out --learn")
+        if self.role == LEARNER and self.learn is None:
+            object.__setattr__(self, "learn", LearnConfig())
         if self.storage not in ("memory", "file"):
             raise InvalidArgument(f"--storage {self.storage!r}: it is memory or file")
         if self.role != "gateway":

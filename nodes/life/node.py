@@ -11,7 +11,8 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import swarm
 from nodes.life.answering import InferAnswerer
@@ -36,6 +37,9 @@ from swarm.services.infer import InferService
 from swarm.subjects import api
 from swarm.trust.identity import Identity
 from swarm.wire.messages import Request, Result
+
+if TYPE_CHECKING:
+    from nodes.life.learning import Learning
 
 log = logging.getLogger("swarm.node")
 
@@ -69,7 +73,7 @@ class Node:
     ) -> None:
         self.config = config
         self.id = config.node or node_id(config.role)
-        self.identity = Identity.load_or_make(config.identity) if config.identity else None
+        self.identity = _identity(config)
         self.became_ready = asyncio.Event()
         self._on_change = on_change
         self._desired_changed = asyncio.Event()
@@ -109,7 +113,7 @@ class Node:
             self._versions,
             self._membership,
             time.monotonic() if started is None else started,
-            more_status,
+            lambda: more_status() | self._learning_status(),
         )
         self._entry = OwnEntry(
             self.mesh, config, self._membership, self._versions.all, self.identity
@@ -117,6 +121,20 @@ class Node:
         self._takeover = Takeover(
             self.mesh, config, self._membership, self._router, self._versions.all, self._tell
         )
+        self._learning: Learning | None = None
+        if config.learn is not None and self.identity is not None:
+            from nodes.life.learning import Learning  # a node that does not learn needs none of it
+
+            self._learning = Learning(
+                self.mesh,
+                config,
+                config.learn,
+                self.id,
+                self.identity,
+                self._membership,
+                self._versions,
+                self._tell,
+            )
         self.answerer = InferAnswerer(
             self.mesh, self.id, self._versions.lookup, config.budget, config.version
         )
@@ -204,6 +222,8 @@ class Node:
         own(watchdog.run(), "watchdog")
         own(self._save_regularly(), "checkpoint")
         own(self._versions.follower.run(), "weights")
+        if self._learning is not None:
+            own(self._learning.run(), "learning")
         self._become("ready", "serving")
         self._tell("joined", {})
         self.became_ready.set()
@@ -259,6 +279,9 @@ class Node:
         """The living nodes that serve a stage, this one included."""
         return serving(self._membership.alive(), info.model, info.version, stage)
 
+    def _learning_status(self) -> dict[str, Any]:
+        return {} if self._learning is None else self._learning.status()
+
     def _on_gossip(self, event: Event) -> None:
         self._takeover.on_event(event)
 
@@ -297,6 +320,18 @@ class Node:
             self._checkpoint.save({USUAL_TIMES: self._versions.usual_times()})
         except OSError as error:
             log.warning("the checkpoint was not saved: %s", error)
+
+
+def _identity(config: NodeConfig) -> Identity | None:
+    """The key pair of a node. A learner signs what it tells, so it has one in any case: beside its
+    checkpoint, or for the life of its process. Raises `InvalidArgument`."""
+    if config.identity:
+        return Identity.load_or_make(config.identity)
+    if config.learn is None:
+        return None
+    if config.state_dir:
+        return Identity.load_or_make(Path(config.state_dir) / "identity")
+    return Identity.make()
 
 
 def usual_times(checkpoint: Mapping[str, Any]) -> dict[str, int]:

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from nodes.learning.head import HeadLayout
-from nodes.learning.options import LearnOptions
+from nodes.learning.options import LearnConfig, LearnOptions, learn_config
 from nodes.learning.privacy import Privacy
 from nodes.learning.samples import Samples
 from nodes.learning.training import Training, change
+from nodes.life.config import NodeConfig
 from shards.zoo import digits_training
 from swarm.errors import InvalidArgument
 
@@ -81,3 +82,41 @@ def test_a_round_can_be_left_at_any_step_and_changes_nothing_in_place() -> None:
 def test_settings_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(InvalidArgument):
         LearnOptions(**wrong)  # type: ignore[arg-type]
+
+
+SETTINGS = {
+    "learn_every": 0.5,
+    "mint_every": 3.0,
+    "delta_share": 0.2,
+    "delta_bytes": 4096,
+    "hostile": 0.25,
+    "private_noise": 0.0,
+    "private_clip": 1.0,
+    "private_sampling": 0.1,
+}
+
+
+def test_the_settings_of_a_node_are_those_of_its_learner() -> None:
+    config = learn_config(SETTINGS)
+    assert (config.learner.every, config.learner.mint_every) == (0.5, 3.0)
+    assert (config.exchange.share, config.exchange.bytes_per_delta) == (0.2, 4096)
+    assert config.exchange.hostile == 0.25
+    assert config.learner.privacy is None
+    private = learn_config(SETTINGS | {"private_noise": 1.5, "private_clip": 2.0})
+    assert private.learner.privacy == Privacy(clip=2.0, noise=1.5, sampling=0.1)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"delta_share": 0.0}, {"hostile": 1.0}, {"private_noise": 1, "private_clip": 0}]
+)
+def test_wrong_settings_of_a_learner_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(InvalidArgument):
+        learn_config(SETTINGS | wrong)
+
+
+def test_a_learner_learns_by_its_role_and_a_gateway_does_not_learn() -> None:
+    assert NodeConfig("learner", "digits").learn == LearnConfig()
+    assert NodeConfig("shard-1", "digits").learn is None
+    assert NodeConfig("learner", "digits").stages_of(None) == []  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match="leave out --learn"):
+        NodeConfig("gateway", learn=LearnConfig())
