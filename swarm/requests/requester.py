@@ -38,6 +38,7 @@ from swarm.requests.attempts import (
     Tried,
     counts,
     goes_fast,
+    is_behind,
     is_ok,
     is_unusual,
     missing_after,
@@ -104,6 +105,7 @@ class UnderWay:
     first: Parcel | None = None
     sending: Sending | None = None
     outcome: asyncio.Future[Outcome] | None = None
+    was_behind: bool = False  # a stage had older weights than asked for
     late_answer: Result | None = None  # it came when nobody waited for one
 
     def failed(self, error: SwarmError) -> Result:
@@ -197,7 +199,8 @@ class Requester:
             del self._requests[reply]
             now = time.monotonic()
             unusual = is_unusual(request.tried, ask.hedge is not None, result, now - started)
-            version.admission.leave(taken, result, now, unusual)
+            judged = not request.was_behind or is_ok(result)
+            version.admission.leave(taken, result, now, unusual, judged)
             self._end(request, result)
         result.latency = time.monotonic() - started
         if ask.session and result.status is Status.OK:
@@ -340,6 +343,10 @@ class Requester:
     def _learn(self, request: UnderWay, outcome: Outcome) -> None:
         """What an attempt says of the processes that it went to."""
         tried, now = request.tried, time.monotonic()
+        if is_behind(outcome):
+            request.was_behind = True
+            tried.silences = 0
+            return
         unserved = isinstance(outcome, Result) and outcome.status is Status.UNAVAILABLE
         if outcome is None and tried.wants_fast and not tried.fast:
             tried.laneless = True  # and it says nothing of fast mode
