@@ -173,6 +173,26 @@ async def test_wrong_weights_are_refused_by_the_whole_node(node: Node, what: str
     assert await node.take(2, head(3.0)), "the number is free for right ones"
 
 
+async def test_weights_that_were_learned_on_another_base_are_refused(node: Node) -> None:
+    with pytest.raises(DeltaError) as refused:
+        await node.weights.take("digits", "1", 1, head(2.0), base="ab" * 32)
+    assert refused.value.fault is DeltaFault.BASE
+    assert node.versions() == {0: 0, 1: 0, 2: 0}
+    right = SPLIT.manifest.shard(2).sha256
+    assert await node.weights.take("digits", "1", 1, head(2.0), base=right)
+
+
+async def test_a_change_that_is_cancelled_does_not_disturb_the_next_one(node: Node) -> None:
+    before = node.answer()
+    first = asyncio.ensure_future(node.take(1, {CONV: EDGE.weight(CONV) * np.float32(2)}))
+    for _ in range(20):
+        await asyncio.sleep(0.001)  # it is somewhere on its way, in its thread as a rule
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    assert await node.take(2, head(2.0))
+    np.testing.assert_allclose(node.answer(), 2 * before, rtol=1e-5)
+
+
 async def test_a_file_with_another_hash_is_refused(node: Node) -> None:
     node.registry.files["stage-2.onnx"] = SPLIT.files["stage-2.onnx"] + b"\0"
     with pytest.raises(ArtifactError, match="SHA-256"):
