@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 
 from swarm.errors import (
+    ApiError,
     DeadlineExceeded,
     InvalidArgument,
     NoResponders,
+    NotConnected,
     Status,
     SwarmError,
     Unavailable,
@@ -22,9 +24,10 @@ from swarm.errors import (
 from swarm.fleet.advertised import StagePeer
 from swarm.fleet.observed import StatusListener
 from swarm.fleet.placement import Placement
+from swarm.flow.backoff import Backoff
 from swarm.ids import ulid
 from swarm.lanes import Publisher
-from swarm.link import Link, LinkOptions
+from swarm.link import Link, LinkMessage, LinkOptions
 from swarm.local.host_socket import HostSocket
 from swarm.local.lending import Lender
 from swarm.local.teaching import Taught, teach
@@ -44,6 +47,7 @@ MAX_BUDGET = 600.0  # seconds
 CONNECT_TIMEOUT = 5.0  # seconds
 TEACH_TIMEOUT = 60.0  # seconds
 TEND_EVERY = 5 * BEAT  # seconds
+LOOK_UP_PAUSE, LOOK_UP_PAUSE_MOST = 0.02, 0.5  # seconds between reads of a key, doubled
 
 KnownPeers = Callable[[ModelInfo, int], Iterable[StagePeer]]
 
@@ -180,10 +184,12 @@ class Mesh:
         *,
         delivery: str = DURABLE,
         hedge: float | None = None,
+        weights: int = 0,
     ) -> Result:
         """Run `model` (`NAME` or `NAME@VERSION`) on `inputs`; budget in seconds.
 
-        session: requests of one session go to one node under session-affine policies.
+        session: requests of one session go to one node under session-affine policies, and its
+        answers never go back in weight versions. weights: the least weight version of the answer.
         delivery: `durable`, or `fast`: nothing is stored between stages, and only this requester's
         retries recover a lost request. hedge: percentile (0..1) of the usual latency after which a
         second copy is sent; at most 5 % of requests are.
@@ -192,7 +198,9 @@ class Mesh:
         `DeadlineExceeded`, `ResourceExhausted` (whose `retry_after` says when to come back, in
         seconds), `Unavailable`, `Internal`.
         """
-        result = await self.ask(model, inputs, budget, session, delivery=delivery, hedge=hedge)
+        result = await self.ask(
+            model, inputs, budget, session, delivery=delivery, hedge=hedge, weights=weights
+        )
         if result.status is not Status.OK:
             where = f" (stage {result.stage}, node {result.node})" if result.node else ""
             raise error_for(result.status, result.message + where, result.retry_after)
@@ -208,6 +216,7 @@ class Mesh:
         *,
         delivery: str = DURABLE,
         hedge: float | None = None,
+        weights: int = 0,
     ) -> Result:
         """Like `infer`, but a failure is a `Result` too and nothing is raised."""
         if not budget <= MAX_BUDGET:  # nan neither
@@ -220,8 +229,10 @@ class Mesh:
                 info = self.catalog.known(model, self.agent, session, request_id)
             if info is None:  # else no timeout is needed, which is a tenth of a client's work
                 async with asyncio.timeout_at(deadline):
-                    info = await self.catalog.model(model, self.agent, session, request_id)
+                    info = await self._look_up(model, session, request_id, deadline)
             info.check(inputs)
+            if type(weights) is not int or weights < 0:
+                raise InvalidArgument(f"weights {weights!r}: it is the number of a weight version")
             if budget <= 0:
                 raise DeadlineExceeded(f"a budget of {budget} s leaves no time at all")
             mode = DELIVERY_MODES.get(delivery)
@@ -230,7 +241,7 @@ class Mesh:
         except (SwarmError, TimeoutError) as error:
             return _refused(request_id, model, error)
         if info.edge is not None:
-            return await self.ask_service(info, inputs, budget, session, request_id)
+            return await self.ask_service(info, inputs, budget, session, request_id, weights)
         return await self.requester.infer(
             Ask(
                 info,
@@ -241,8 +252,27 @@ class Mesh:
                 hedge=hedge,
                 agent=self.agent,
                 session=session,
+                weights=weights,
             )
         )
+
+    async def _look_up(
+        self, model: str, session: str, request_id: str, deadline: float
+    ) -> ModelInfo:
+        """As `catalog.model`. A read that a server's end has cut off is repeated, by `deadline` in
+        the loop's time: the next server knows the keys too. Raises what the last read raised."""
+        now = asyncio.get_running_loop().time
+        pauses = Backoff(LOOK_UP_PAUSE, LOOK_UP_PAUSE_MOST)
+        while True:
+            try:
+                return await self.catalog.model(model, self.agent, session, request_id)
+            except (Unavailable, ApiError) as error:
+                # A server that has answered nothing since the first connection has no JetStream.
+                was_cut_off = isinstance(error, NotConnected) or self.link.reconnects > 0
+                pause = pauses.next()
+                if not was_cut_off or now() + pause >= deadline:
+                    raise
+                await asyncio.sleep(pause)
 
     async def teach(
         self,
@@ -281,17 +311,20 @@ class Mesh:
         budget: float,
         session: str = "",
         request_id: str = "",
+        weights: int = 0,
     ) -> Result:
         """Ask whichever node serves `infer.<model>`: for models whose first layers are the
         edge's (stage 0), which a client without a runtime cannot run."""
+        seen, key = self.requester.seen, (info.model, info.version, self.agent, session)
+        if session:
+            weights = max(weights, seen.least(key))
         request = Request(
-            dict(inputs), request_id or ulid(), info.version, budget, session, self.agent
+            dict(inputs), request_id or ulid(), info.version, budget, session, self.agent, weights
         )
         started = time.perf_counter()
         try:
-            message = await self.link.request(
-                self.subjects.infer(info.model), request.parts(), budget
-            )
+            async with asyncio.timeout(budget):
+                message = await self._ask_any(info.model, request, budget)
             result = Result.decode(message.data)
         except NoResponders:
             error = Unavailable(f"no node serves {info.model!r} at present")
@@ -299,7 +332,18 @@ class Mesh:
         except (SwarmError, TimeoutError) as failure:
             result = _refused(request.id, info.model, failure)
         result.latency = time.perf_counter() - started
+        if session and result.status is Status.OK:
+            seen.saw(key, result.weights)
         return result
+
+    async def _ask_any(self, model: str, request: Request, budget: float) -> LinkMessage:
+        """The answer of whichever node serves `infer.<model>`; asked again after each loss of the
+        connection. Raises what `Link.request` raises, except `NotConnected`."""
+        while True:
+            await self.link.ready()
+            with contextlib.suppress(NotConnected):
+                subject = self.subjects.infer(model)
+                return await self.link.request(subject, request.parts(), budget)
 
 
 def connect(

@@ -82,6 +82,11 @@ class Subjects:
         return f"{self.root}.status.*"
 
     @property
+    def server(self) -> str:
+        """What the supervisor of an embedded server says of it."""
+        return f"{self.root}.server"
+
+    @property
     def status_request(self) -> str:
         """Every node that hears a message here publishes its status at once."""
         return f"{self.root}.status-request"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 from typing import Any
@@ -17,16 +18,29 @@ from nodes.life.process import stop_on_signals
 from swarm.link import LinkMessage
 
 LISTEN = 0.5  # seconds; every node answers a status request at once
+LAST_NOTES = 4  # events of the server that are shown
+NOTE_LISTS = ("lost", "kept", "restored")  # of an event of the server
 FORGET_AFTER = 5.0  # seconds of silence after which a node is shown as silent
 
 
 class StatusBoard:
-    """The last status document of each node of a mesh, and the moment at which it came."""
+    """The last status document of each node of a mesh, and the moment at which it came.
+
+    server: the last word of an embedded server's supervisor; None where there is none.
+    """
 
     def __init__(self, mesh: swarm.Mesh) -> None:
         self.statuses: dict[str, dict[str, Any]] = {}
         self.heard: dict[str, float] = {}
+        self.server: dict[str, Any] | None = None
         mesh.link.subscribe(mesh.subjects.status_all, self._take)
+        mesh.link.subscribe(mesh.subjects.server, self._take_server)
+
+    def _take_server(self, message: LinkMessage) -> None:
+        with contextlib.suppress(ValueError, TypeError):  # a foreign message: nothing to show
+            document = json.loads(bytes(message.data))
+            server_lines(document)
+            self.server = document
 
     def _take(self, message: LinkMessage) -> None:
         try:
@@ -45,6 +59,24 @@ class StatusBoard:
             silent = now - self.heard[node] > FORGET_AFTER and status["state"] != "left"
             table.add_row(*status_row(status, silent))
         return table
+
+
+def server_lines(server: dict[str, Any]) -> list[str]:
+    """What an embedded server's document says, for people. Raises `TypeError`, `ValueError` where
+    it says nothing of the kind."""
+    try:
+        store = server["store"]
+        lines = [
+            f"server {server['url']} is {server['state']}, pid {server['pid']}, started again "
+            f"{int(server['restarts'])} times, store {store['state']} "
+            f"({int(store['free_bytes']) >> 20} MiB free)"
+        ]
+        for note in server["notes"][-LAST_NOTES:]:
+            words = [f"{word}: {', '.join(note[word])}" for word in NOTE_LISTS if note.get(word)]
+            lines.append("; ".join([f"  {note['at']} {note['kind']}: {note['detail']}", *words]))
+    except (KeyError, AttributeError) as error:
+        raise ValueError(f"no document of a server: {error!r}") from None
+    return lines
 
 
 def new_table() -> Table:
@@ -98,9 +130,12 @@ def run_status(nats: str, mesh: str, as_json: bool) -> int:
         client.link.publish(client.subjects.status_request)
         await asyncio.sleep(LISTEN)
         if as_json:
-            print_json({"mesh": mesh, "nodes": list(board.statuses.values())})
+            nodes = list(board.statuses.values())
+            print_json({"mesh": mesh, "nodes": nodes, "server": board.server})
         elif board.statuses:
             out.print(board.table())
+            for line in server_lines(board.server) if board.server else ():
+                out.print(line, markup=False, highlight=False, soft_wrap=True)
         else:
             out.print(f"no node speaks in mesh {mesh!r}: swarm up, or swarm-node --role shard-1 …")
         return 0 if board.statuses else 1

@@ -13,7 +13,7 @@ from typing import Any
 from nodes.cli.model import model_name, read_model, show
 from nodes.console import err, guarded, out, print_json
 from nodes.life.process import set_up_logging, stop_on_signals
-from nodes.local.mesh import LocalMesh, local_mesh, push
+from nodes.local.mesh import LocalMesh, local_mesh
 from nodes.local.splitting import split_into
 from shards.manifest import Manifest, read_dir
 from swarm.model import ModelInfo
@@ -63,7 +63,8 @@ async def _serve(
     # Room for a batch axis that requests may fill, up to the server's hard limit.
     payload = min(64 << 20, max(MAX_PAYLOAD, 2 * largest + (1 << 20)))
     async with local_mesh(url=options.nats, name=options.mesh, max_payload=payload) as local:
-        await push(local, manifest.to_json(), {name: folder / name for name in manifest.files()})
+        # The files stay on the disk: the model is put back from there if the server loses it.
+        await local.keep(folder)
         name = manifest.model
         for stage in range(1, manifest.stages + 1):
             for _ in range(options.replicas):

@@ -15,9 +15,17 @@ from typing import Any
 import numpy as np
 
 from nodes.life.serving import Loaded
+from nodes.stage.compute import BEHIND_FOR, BEHIND_SHARE
 from nodes.stage.worker import Worker
 from shards.errors import ShardsError
-from swarm.errors import DeadlineExceeded, Internal, InvalidArgument, Status, SwarmError
+from swarm.errors import (
+    DeadlineExceeded,
+    Internal,
+    InvalidArgument,
+    Status,
+    SwarmError,
+    Unavailable,
+)
 from swarm.ids import ulid
 from swarm.mesh import MAX_BUDGET, Mesh
 from swarm.requests.request import Ask
@@ -91,6 +99,7 @@ class InferAnswerer:
         tensors = request.inputs
         hops: list[Hop] = []
         if info.edge is not None:
+            await self._until_weights(loaded, request.weights, deadline)
             tensors, hops = await self._edge_layers(loaded, request.inputs)
         if loaded.lighter is not None:
             reserve = loaded.lighter_seconds * 2 + LIGHTER_ROOM
@@ -102,6 +111,7 @@ class InferAnswerer:
             session=request.session,
             sequence=sequence,
             hops=[hop.as_doc() for hop in hops],
+            weights=request.weights,
         )
         result = await self._mesh.requester.infer(ask)
         if loaded.lighter is not None and result.status in LIGHTER_ANSWERS:
@@ -137,6 +147,17 @@ class InferAnswerer:
             raise DeadlineExceeded(f"a budget of {budget} s leaves no time at all")
         return budget
 
+    async def _until_weights(self, loaded: Loaded, weights: int, deadline: float) -> None:
+        """Wait for newer weights as a stage does. Raises `Unavailable`."""
+        if not weights or loaded.weights >= weights:
+            return
+        left = deadline - asyncio.get_running_loop().time()
+        if not await loaded.reached(weights, min(BEHIND_FOR, left * BEHIND_SHARE)):
+            raise Unavailable(
+                f"stage 0 computes with weight version {loaded.weights} here, the request asks for "
+                f"{weights} at least: ask again later, or for less"
+            )
+
     async def _edge_layers(
         self, loaded: Loaded, inputs: dict[str, np.ndarray]
     ) -> tuple[dict[str, np.ndarray], list[Hop]]:
@@ -150,7 +171,7 @@ class InferAnswerer:
         else:
             outputs = await self._in_thread(lambda: runtime.run(inputs))
         spent = int((time.perf_counter() - started) * 1e6)
-        return outputs, [Hop(0, self._node, 0, spent, 1)]
+        return outputs, [Hop(0, self._node, 0, spent, 1, weights=runtime.weights_version)]
 
     async def _in_thread(self, work: Callable[[], Any]) -> Any:
         loop = asyncio.get_running_loop()

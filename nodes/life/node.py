@@ -23,7 +23,7 @@ from nodes.life.status import StatusPublisher
 from nodes.life.takeover import Takeover
 from nodes.life.versions import Versions
 from nodes.life.watchdog import NodeWatchdog
-from swarm.errors import NotFound, SwarmError, Unavailable
+from swarm.errors import ApiError, NotFound, SwarmError, Unavailable
 from swarm.fleet.advertised import StagePeer, serving
 from swarm.fleet.membership import Membership
 from swarm.gossip import Event, PeerView
@@ -172,7 +172,8 @@ class Node:
                 log.warning("%s", error)
                 reason = str(error)[:REASON_LIMIT]
                 self._tell("rejected", {"model": self.config.model_name, "detail": reason})
-            except (NotFound, Unavailable) as error:
+            except (NotFound, Unavailable, ApiError) as error:
+                # ApiError: a server whose store is gone or full refuses what it cannot read.
                 if not self.became_ready.is_set():
                     self._become("waiting", str(error))
             # A reconciliation that failed half-way may have changed the served versions too.

@@ -6,11 +6,15 @@ import asyncio
 import contextlib
 import logging
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
 
 from nodes.life.config import NodeConfig, check_payload, credit_of, lane_options
 from nodes.life.low_priority import in_low_priority_thread
 from nodes.stage.compute import INLINE_ALONE_BELOW, StageOptions
+from nodes.stage.selftest import Known, learned
 from nodes.stage.server import LanePicker, StageServer
 from shards.manifest import Manifest
 from shards.runtimes.load import StageRuntime, load_lighter, load_stage
@@ -25,10 +29,19 @@ from swarm.transport.source import SourceOptions
 
 log = logging.getLogger("swarm.node")
 
+OnReplaced = Callable[[Mapping[int, StageRuntime], Mapping[int, Known | None]], None]
+OnBehind = Callable[[str, str, int], None]
+
+EDGE = 0  # the stage of an edge's or a gateway's first layers
+T = TypeVar("T")
+
 
 @dataclass
 class Loaded:
-    """The runtimes of a version that this node needs: its stages, and stage 0 if it asks."""
+    """The runtimes of a version that this node needs: its stages, and stage 0 if it asks.
+
+    on_replaced: who computes with the stages, and has to know of other runtimes.
+    """
 
     info: ModelInfo
     stages: dict[int, StageRuntime]
@@ -36,6 +49,49 @@ class Loaded:
     lighter: OrtRuntime | None
     seconds: float
     lighter_seconds: float = 0.0
+    on_replaced: list[OnReplaced] = field(default_factory=list)
+
+    @property
+    def weights(self) -> int:
+        """The weight version that the runtimes compute with."""
+        return max([stage.weights_version for stage in self.runtimes().values()], default=0)
+
+    def runtimes(self) -> dict[int, StageRuntime]:
+        """The runtimes whose weights may change, by stage."""
+        return self.stages if self.edge is None else {**self.stages, EDGE: self.edge}
+
+    def replace(
+        self, stages: Mapping[int, StageRuntime], known: Mapping[int, Known | None]
+    ) -> None:
+        """Compute with these runtimes from now on. known: of the stages that are tested while they
+        serve."""
+        for stage, runtime in stages.items():
+            if stage == EDGE and self.edge is not None:
+                self.edge = runtime
+            else:
+                self.stages[stage] = runtime
+        for tell in self.on_replaced:
+            tell(stages, known)
+
+    async def reached(self, weights: int, timeout: float) -> bool:
+        """Whether the runtimes compute with this weight version, or a later one, within `timeout`
+        seconds."""
+        changed = asyncio.Event()
+
+        def tell(*_: object) -> None:
+            changed.set()
+
+        self.on_replaced.append(tell)
+        try:
+            async with asyncio.timeout(timeout):
+                while self.weights < weights:
+                    changed.clear()
+                    await changed.wait()
+        except TimeoutError:
+            return False
+        finally:
+            self.on_replaced.remove(tell)
+        return True
 
     def close(self) -> None:
         for runtime in (*self.stages.values(), self.edge, self.lighter):
@@ -74,10 +130,23 @@ async def load(
         light_ms = light.warm() if light is not None else 0.0
         return Loaded(info, stages, first, light, time.monotonic() - started, light_ms / 1e3)
 
+    return await in_background(config, build)
+
+
+async def in_background(config: NodeConfig, work: Callable[[], T]) -> T:
+    """Return `work()` or raise its error, from a thread that keeps nobody waiting."""
     if config.threads > 1:
         # The runtime's own threads would inherit the low priority, for good.
-        return await asyncio.to_thread(build)
-    return await in_low_priority_thread(build)
+        return await asyncio.to_thread(work)
+    return await in_low_priority_thread(work)
+
+
+def known_of(runtime: StageRuntime) -> Known | None:
+    """A stage's answer to seeded input, which self-tests compare with; None for a stage without
+    layers. Takes a run's time."""
+    if runtime.runtime is None:
+        return None
+    return learned(runtime, random_feeds(runtime.shard.receives, seed=1))
 
 
 class Serving:
@@ -91,19 +160,32 @@ class Serving:
         node: str,
         clock: ServerClock,
         lanes: LanePicker,
+        on_behind: OnBehind = lambda model, version, n: None,
     ) -> None:
-        """Raises `ResourceExhausted` where a cut does not fit into the server's messages."""
+        """on_behind(model, version, n): a request asks for a weight version that is not here yet.
+
+        Raises `ResourceExhausted` where a cut does not fit into the server's messages."""
         check_payload(loaded.info, mesh.link)
         self.info = loaded.info
         self.loaded = loaded
         self._mesh = mesh
         self._drained = asyncio.Event()
+        behind = partial(on_behind, loaded.info.model, loaded.info.version)
         self.servers = [
-            _server(mesh, config, loaded, stage, node, clock, lanes) for stage in loaded.stages
+            _server(mesh, config, loaded, stage, node, clock, lanes, behind)
+            for stage in loaded.stages
         ]
+        loaded.on_replaced.append(self._replaced)
         self._cancel_sid = mesh.link.subscribe(
             mesh.subjects.cancel(self.info.model, self.info.version), self._cancel
         )
+
+    def _replaced(
+        self, stages: Mapping[int, StageRuntime], known: Mapping[int, Known | None]
+    ) -> None:
+        for server in self.servers:
+            if server.stage in stages:
+                server.take_weights(stages[server.stage], known.get(server.stage))
 
     def _cancel(self, message: LinkMessage) -> None:
         request_id = bytes(message.data[:128]).decode(errors="replace")
@@ -142,6 +224,7 @@ def _server(
     node: str,
     clock: ServerClock,
     lanes: LanePicker,
+    on_behind: Callable[[int], None],
 ) -> StageServer:
     info, runtime = loaded.info, loaded.stages[stage]
     credit, most_credit = credit_of(config.credit, runtime.compute_ms / 1e3)
@@ -160,7 +243,7 @@ def _server(
         quota=config.quota,
         inline_alone_below=INLINE_ALONE_BELOW if alone else 0.0,
     )
-    server = StageServer(mesh.routes, info, stage, node, runtime, source, options, lanes)
-    if runtime.runtime is not None:
-        server.learn_known(random_feeds(runtime.shard.receives, seed=1))
-    return server
+    known = known_of(runtime)
+    return StageServer(
+        mesh.routes, info, stage, node, runtime, source, options, lanes, known, on_behind
+    )

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from nodes.life.config import NodeConfig
+from nodes.life.live_weights import NodeWeights
 from nodes.life.serving import Loaded, Serving, load
 from nodes.stage.server import LanePicker, StageServer
 from swarm.clock import ServerClock
@@ -43,6 +44,7 @@ class Versions:
         self._on_desired = on_desired
         self._lanes = lanes
         self._usual_times = usual_times
+        self.weights = NodeWeights(mesh, config)
         self._clock = ServerClock()
         self._runs: dict[str, asyncio.Task[None]] = {}
         self._gateway: dict[tuple[str, str], Loaded] = {}
@@ -105,7 +107,16 @@ class Versions:
             edge=self._config.answers_requests,
             lighter=self._config.role == "edge",
         )
-        serving = Serving(self._mesh, self._config, loaded, self._node, self._clock, self._lanes)
+        self.weights.add(loaded)
+        serving = Serving(
+            self._mesh,
+            self._config,
+            loaded,
+            self._node,
+            self._clock,
+            self._lanes,
+            self.weights.behind,
+        )
         self._prime(serving)
         self._runs[version] = asyncio.create_task(serving.run(), name=f"serve {version}")
         self.serving[version] = serving
@@ -128,12 +139,15 @@ class Versions:
         }
 
     async def reload(self, server: StageServer) -> None:
-        """Load a new session for a stage whose old one cannot be trusted any more."""
+        """Load a new session for a stage whose old one cannot be trusted any more. It computes with
+        the weights of the old one."""
         loaded = await load(self._mesh, self._config, server.info, edge=False, lighter=False)
-        server.replace_model(loaded.stages[server.stage])
+        await self.weights.renew(server, loaded.stages[server.stage])
 
     async def _retire(self, version: str) -> None:
-        await self.serving.pop(version).drain()
+        serving = self.serving.pop(version)
+        await serving.drain()
+        self.weights.forget(serving.loaded)
         if (task := self._runs.pop(version, None)) is not None:
             await task
 
@@ -152,9 +166,9 @@ class Versions:
         key = (model, version)
         if key not in self._gateway:
             info = await self._mesh.model(f"{model}@{version}")
-            self._gateway[key] = await load(
-                self._mesh, self._config, info, edge=True, lighter=False
-            )
+            loaded = await load(self._mesh, self._config, info, edge=True, lighter=False)
+            self.weights.add(loaded)
+            self._gateway[key] = loaded
         return self._gateway[key]
 
     async def drain(self) -> None:

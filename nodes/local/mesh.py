@@ -9,13 +9,16 @@ import logging
 import shutil
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import swarm
+from nodes.local.kept_model import KeptModel
+from nodes.local.server_report import ServerReport
+from nodes.local.server_watch import ServerWatch
 from nodes.local.supervisor import NodeProcess, Supervisor
 from swarm.errors import Unavailable
 from swarm.link import LinkMessage
@@ -32,7 +35,8 @@ LOOK_EVERY = 0.2  # seconds: a process that dies publishes no status
 class LocalMesh:
     """A running mesh. statuses: the last status document of each node, by node id.
 
-    changed: set at each status. shm: see `local_mesh`.
+    changed: set at each status. shm: see `local_mesh`. report: what people hear of the server.
+    tasks: live as long as the mesh.
     """
 
     url: str
@@ -41,9 +45,26 @@ class LocalMesh:
     supervisor: Supervisor
     logs: Path
     server: EmbeddedServer | None
+    report: ServerReport
     shm: bool = True
     statuses: dict[str, dict[str, Any]] = field(default_factory=dict)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+    tasks: list[asyncio.Task[None]] = field(default_factory=list)
+
+    async def keep(
+        self, folder: Path, progress: Callable[[str, int], None] = lambda name, size: None
+    ) -> None:
+        """Push the model of a folder and let it serve; from now on put it back where the server
+        loses it. The folder stays where it is as long as the mesh runs."""
+        model = KeptModel(self.mesh, folder, self.report.tell)
+        await model.push(progress)
+        self.own(model.run(), f"keep {model.name}")
+
+    def own(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Run some work as long as the mesh runs; its failure is logged at once."""
+        task = asyncio.create_task(work, name=name)
+        task.add_done_callback(_log_failure)
+        self.tasks.append(task)
 
     def start(self, role: str, model: str, *extra: str) -> NodeProcess:
         """Start one node process; its log goes to `logs`."""
@@ -123,13 +144,19 @@ class LocalMesh:
 
 @asynccontextmanager
 async def local_mesh(
-    *, url: str = "", name: str = "default", max_payload: int = 16 << 20, shm: bool = True
+    *,
+    url: str = "",
+    name: str = "default",
+    max_payload: int = 16 << 20,
+    shm: bool = True,
+    watch_server: bool = True,
 ) -> AsyncIterator[LocalMesh]:
     """A mesh with no node yet. Everything started inside ends with it: nodes drain, then the
     server stops.
 
     url: a running server, '' for an embedded one. max_payload: bytes of the embedded server's
     largest message. shm: whether messages may go between processes without the server.
+    watch_server: whether an embedded server that dies or hangs is started again.
     """
     server: EmbeddedServer | None = None
     logs = Path(tempfile.mkdtemp(prefix="swarm-logs-"))
@@ -140,22 +167,32 @@ async def local_mesh(
             await server.start()
             url = server.url
         async with swarm.connect(url, name, shm=shm) as mesh:
-            local = LocalMesh(url, name, mesh, supervisor, logs, server, shm)
+            report = ServerReport(mesh)
+            local = LocalMesh(url, name, mesh, supervisor, logs, server, report, shm)
             mesh.link.subscribe(mesh.subjects.status_all, local.take_status)
             await mesh.registry.prepare()
-            watching = asyncio.create_task(supervisor.run(), name="supervisor")
+            local.own(supervisor.run(), "supervisor")
+            if server is not None and watch_server:
+                watch = ServerWatch(server, report.tell)
+                local.own(watch.run(), "server watch")
+                local.own(report.run(watch), "server report")
             try:
                 yield local
             finally:
-                watching.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await watching
+                for task in local.tasks:
+                    task.cancel()
+                await asyncio.gather(*local.tasks, return_exceptions=True)
                 await supervisor.stop()
     finally:
         await supervisor.stop(0.5)
         if server is not None:
             await server.stop()
         shutil.rmtree(logs, ignore_errors=True)
+
+
+def _log_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("%s failed", task.get_name(), exc_info=error)
 
 
 async def push(local: LocalMesh, manifest: bytes, files: Mapping[str, Source]) -> str:

@@ -1,4 +1,9 @@
-"""A stage's runs: on the event loop where they are short, else in one thread, in small batches."""
+"""A stage's runs: on the event loop where they are short, else in one thread, in small batches.
+
+Each run takes the model that is present when it begins, to its end, and its outcome names the
+weights of that model. A request that asks for newer weights than the present model's waits for them
+here, for a short while: all nodes of a mesh take new weights within moments of each other.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +33,9 @@ INLINE_BELOW = 0.0003
 # Nothing else of a node suffers from such a stop: gossip waits 100 ms for an answer, a lane 60 ms
 # for an acknowledgement. Under load the thread lets requests gather.
 INLINE_ALONE_BELOW = 0.010
+# Seconds, and a share of the budget that is left, for which a request waits for newer weights.
+# Behind that its requester decides, and there is still time to ask again.
+BEHIND_FOR, BEHIND_SHARE = 0.5, 0.5
 IDLE_RUNS = 1.2  # measured: with 1.0, a busy pipeline's throughput falls by 3 %
 
 
@@ -36,6 +44,7 @@ class StageModel(Protocol):
 
     batchable: bool
     compute_ms: float
+    weights_version: int
 
     def check(self, tensors: Any) -> None: ...
     def run(self, tensors: Any, cancel: CancelToken | None = None) -> dict[str, np.ndarray]: ...
@@ -63,9 +72,13 @@ class Outcomes(Protocol):
     """Who learns what came of jobs; each is called once for every job that `Compute` took."""
 
     def computed(
-        self, job: Job, outputs: dict[str, np.ndarray], seconds: float, batch: int
+        self, job: Job, outputs: dict[str, np.ndarray], seconds: float, batch: int, weights: int
     ) -> None:
-        """The run took `seconds`, for `batch` requests together."""
+        """The run took `seconds`, for `batch` requests together, with that weight version."""
+        ...
+
+    def behind(self, weights: int) -> None:
+        """A request asks for at least this weight version, which the model does not have."""
         ...
 
     def not_computed(self, job: Job, status: Status, reason: str) -> None:
@@ -94,6 +107,7 @@ class Compute:
         self._stats = stats
         self._outcomes = outcomes
         self._loop = asyncio.get_running_loop()
+        self._behind: dict[Job, asyncio.TimerHandle] = {}  # they wait for newer weights
         self._waiting = Waiting(
             options.max_batch, options.max_wait, model.batchable, self._dispatch
         )
@@ -106,8 +120,8 @@ class Compute:
 
     @property
     def waiting(self) -> int:
-        """Requests that wait for a run."""
-        return len(self._waiting.queue)
+        """Requests that wait for a run, or for newer weights."""
+        return len(self._waiting.queue) + len(self._behind)
 
     @property
     def running_since(self) -> float:
@@ -123,6 +137,12 @@ class Compute:
         if self._cancelled.until and job.features.id in self._cancelled:
             self._outcomes.cancelled(job)
             return
+        if features.weights > self.model.weights_version:
+            self._wait_for_weights(job)
+            return
+        self._admit(job)
+
+    def _admit(self, job: Job) -> None:
         if self._short:
             self._run_on_loop(job)  # which checks the tensors itself
             return
@@ -139,6 +159,28 @@ class Compute:
             job.shape = tuple(a.shape[1:] for a in job.features.tensors.values())
         self._waiting.add(job)
         self._dispatch()
+
+    def _wait_for_weights(self, job: Job) -> None:
+        left = job.expires - time.monotonic()
+        wait = max(0.0, min(BEHIND_FOR, left * BEHIND_SHARE))
+        self._behind[job] = self._loop.call_later(wait, self._still_behind, job)
+        self._outcomes.behind(job.features.weights)
+
+    def _still_behind(self, job: Job) -> None:
+        del self._behind[job]
+        text = (
+            f"stage {self._stage} computes with weight version {self.model.weights_version} here, "
+            f"the request asks for {job.features.weights} at least: ask again later, or for less"
+        )
+        self._outcomes.not_computed(job, Status.UNAVAILABLE, text)
+
+    def use(self, model: StageModel) -> None:
+        """Compute with this model from the next run on."""
+        self.model = model
+        reached = [j for j in self._behind if j.features.weights <= model.weights_version]
+        for job in reached:
+            self._behind.pop(job).cancel()
+            self._admit(job)
 
     def _is_alone(self, job: Job) -> bool:
         """Whether a run may block the loop: it is short, and little else comes."""
@@ -166,12 +208,12 @@ class Compute:
         started = time.monotonic()
         if not self._starts(job, started):
             return
-        token = None
+        token, model = None, self.model
         if not self._short:
             token = CancelToken()
             self._on_loop = (job.expires, token)
         try:
-            result = self.model.run(job.features.tensors, token)
+            result = model.run(job.features.tensors, token)
         except InputError as error:
             self._outcomes.not_computed(job, Status.INVALID_ARGUMENT, str(error))
             return
@@ -182,7 +224,8 @@ class Compute:
             self._on_loop = None
         job.queue_us = int((started - job.arrived + job.age) * 1e6)
         self._ended = time.monotonic()
-        self._outcomes.computed(job, result, self._ended - started, 1)
+        seconds = self._ended - started
+        self._outcomes.computed(job, result, seconds, 1, model.weights_version)
 
     def end_overdue(self, now: float) -> None:
         """End a run on the loop whose budget is over. Called by a thread: such a run blocks the
@@ -209,7 +252,7 @@ class Compute:
 
     def _start(self, batch: list[Job], now: float) -> None:
         assert self._worker is not None
-        token = CancelToken()
+        token, model = CancelToken(), self.model
         self._running[token] = batch
         # A run is ended when no request in it has any budget left.
         latest = max(job.expires for job in batch)
@@ -218,8 +261,8 @@ class Compute:
 
         def work() -> list[dict[str, np.ndarray]]:
             if len(tensors) == 1:
-                return [self.model.run(tensors[0], token)]
-            return self.model.run_batch(tensors, token)
+                return [model.run(tensors[0], token)]
+            return model.run_batch(tensors, token)
 
         def done(results: Any, error: Exception | None, seconds: float) -> None:
             timer.cancel()
@@ -231,7 +274,7 @@ class Compute:
                 self._waiting.limit.ran(len(batch), seconds)
                 self._stats.counters.batches += 1
                 for job, result in zip(batch, results, strict=True):
-                    self._outcomes.computed(job, result, seconds, len(batch))
+                    self._outcomes.computed(job, result, seconds, len(batch), model.weights_version)
             self._dispatch()
 
         self._worker.submit(work, done)
@@ -263,7 +306,10 @@ class Compute:
     def cancel(self, request_id: str, now: float) -> None:
         """Nobody waits for this request: do not compute it, now or when it comes again."""
         self._cancelled.add(request_id, now)
-        for job in self._waiting.take_out(request_id):
+        behind = [job for job in self._behind if job.features.id == request_id]
+        for job in behind:
+            self._behind.pop(job).cancel()
+        for job in (*self._waiting.take_out(request_id), *behind):
             self._outcomes.cancelled(job)
         for token, batch in self._running.items():
             if all(job.features.id in self._cancelled for job in batch):
@@ -271,11 +317,18 @@ class Compute:
 
     def take_all_waiting(self) -> list[Job]:
         """The jobs that wait; they are not run."""
-        return self._waiting.take_all()
+        return [*self._waiting.take_all(), *self._take_behind()]
+
+    def _take_behind(self) -> list[Job]:
+        for timer in self._behind.values():
+            timer.cancel()
+        taken = list(self._behind)
+        self._behind.clear()
+        return taken
 
     def abandon(self) -> None:
         """Give up on all jobs, and on a run that hangs."""
-        self._waiting.take_all()
+        self.take_all_waiting()
         self._running.clear()
         if self._worker is not None:
             self._worker.abandon()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,26 +15,48 @@ log = logging.getLogger("swarm.stage")
 Tensors = dict[str, np.ndarray]
 
 
+class Known(NamedTuple):
+    """Input, and the output that this model gave for it."""
+
+    model: StageModel
+    inputs: Tensors
+    outputs: Tensors
+
+
+def learned(model: StageModel, inputs: Tensors) -> Known | None:
+    """Run a model: its present output for `inputs` is the right one from now on. None where it does
+    not run on them. Takes a run's time."""
+    try:
+        return Known(model, inputs, model.run(inputs))
+    except ShardsError as error:
+        # Some models take no synthetic input, for example an index out of range.
+        log.info("no self-tests while serving: %s", error)
+        return None
+
+
 class SelfTest:
-    """Known input of one stage and the output that it gave."""
+    """What one stage's model gave for a known input. Read and replaced as one object: a test in a
+    thread never compares one model with the output of another."""
 
-    def __init__(self, stage: int) -> None:
+    def __init__(self, stage: int, known: Known | None = None) -> None:
         self._stage = stage
-        self._known: tuple[Tensors, Tensors] | None = None
+        self._known = known
 
-    def learn(self, model: StageModel, inputs: Tensors) -> None:
-        """Take the model's present output for `inputs` as the right one."""
-        try:
-            self._known = (inputs, model.run(inputs))
-        except ShardsError as error:
-            # Some models take no synthetic input, for example an index out of range.
-            log.info("stage %d: no self-tests while serving: %s", self._stage, error)
+    def expect(self, known: Known | None) -> None:
+        """Test this model from now on; None: none is tested."""
+        self._known = known
 
-    def passes(self, model: StageModel) -> bool:
+    def of(self, model: StageModel) -> None:
+        """Test this model from now on; it has to give the output of the one before."""
+        if self._known is not None:
+            self._known = self._known._replace(model=model)
+
+    def passes(self) -> bool:
         """Run the model on the known input: whether the output is the known one."""
-        if self._known is None:
+        known = self._known
+        if known is None:
             return True
-        inputs, expected = self._known
+        model, inputs, expected = known
         try:
             outputs = model.run(inputs)
         except ShardsError as error:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from functools import partial
 from math import inf
 from typing import Protocol
@@ -23,7 +24,7 @@ from nodes.stage.compute import Compute, StageModel, StageOptions
 from nodes.stage.counters import StageStats
 from nodes.stage.jobs import Job
 from nodes.stage.readiness import room_for_fast, room_for_parcel
-from nodes.stage.selftest import SelfTest
+from nodes.stage.selftest import Known, SelfTest
 from swarm.errors import NotConnected, ResourceExhausted, Status, SwarmError, Unavailable
 from swarm.flow.bucket import Quotas
 from swarm.model import ModelInfo
@@ -33,6 +34,7 @@ from swarm.transport.parcel import Parcel
 from swarm.transport.routes import Routes
 from swarm.transport.source import SourceOptions, StageSource
 from swarm.transport.stage_sender import StageSender
+from swarm.wire.hops import WEIGHTS
 from swarm.wire.messages import Features
 
 log = logging.getLogger("swarm.stage")
@@ -73,7 +75,11 @@ class StageServer:
         source: SourceOptions | None = None,
         options: StageOptions | None = None,
         lanes: LanePicker | None = None,
+        known: Known | None = None,
+        on_behind: Callable[[int], None] = lambda weights: None,
     ) -> None:
+        """known: what the model gave for known input, None where it is not tested while it serves.
+        on_behind(n): a request asks for weight version n, which the model does not have."""
         options = options or StageOptions()
         self.info = info
         self.stage = stage
@@ -82,8 +88,9 @@ class StageServer:
         self._link = routes.link
         self._lender = routes.lender
         self._lanes = lanes
+        self._on_behind = on_behind
         self._loop = asyncio.get_running_loop()
-        self._self_test = SelfTest(stage)
+        self._self_test = SelfTest(stage, known)
         rate = options.quota if stage == 1 else 0.0
         self._quota = rate
         self._quotas = Quotas(rate, max(1.0, rate / 4)) if rate > 0 else None
@@ -153,22 +160,23 @@ class StageServer:
     # --- out --------------------------------------------------------------------------
 
     def computed(
-        self, job: Job, outputs: dict[str, np.ndarray], seconds: float, batch: int
+        self, job: Job, outputs: dict[str, np.ndarray], seconds: float, batch: int, weights: int
     ) -> None:
         """Pass a result on: to the next stage, or to the requester."""
         delivery, features = job.delivery, job.features
         if not delivery.still_mine():
             self.not_computed(job, Status.UNAVAILABLE, "the result means nothing")
             return
-        features.hops.append(
-            {
-                "stage": self.stage,
-                "node": self._node,
-                "queue_us": job.queue_us,
-                "compute_us": int(seconds * 1e6),
-                "batch": batch,
-            }
-        )
+        hop = {
+            "stage": self.stage,
+            "node": self._node,
+            "queue_us": job.queue_us,
+            "compute_us": int(seconds * 1e6),
+            "batch": batch,
+        }
+        if weights:
+            hop[WEIGHTS] = weights
+        features.hops.append(hop)
         if self._onward is None:
             urgent = delivery.fast or seconds > LONG_RUN
             delivery.answer(outputs, urgent, partial(self._answered, job))
@@ -274,6 +282,10 @@ class StageServer:
         self.stats.counters.cancelled += 1
         job.delivery.drop()
 
+    def behind(self, weights: int) -> None:
+        """A request waits for newer weights than the model's."""
+        self._on_behind(weights)
+
     def cancel(self, request_id: str) -> None:
         """Nobody waits for this request: do not compute it, here or when it comes again."""
         self._compute.cancel(request_id, time.monotonic())
@@ -296,16 +308,20 @@ class StageServer:
         self._compute.end_overdue(now)
 
     def replace_model(self, model: StageModel) -> None:
-        """Serve with another session of the same shard from the next run on."""
-        self._compute.model = model
+        """Serve with another session of the same weights from the next run on. It has to give the
+        known output of the one before."""
+        self._self_test.of(model)
+        self._compute.use(model)
+
+    def take_weights(self, model: StageModel, known: Known | None) -> None:
+        """Serve with other weights from the next run on. known: what this model gave for known
+        input."""
+        self._self_test.expect(known)
+        self._compute.use(model)
 
     def self_test(self) -> bool:
         """Run the model on known input: whether it gives the known output."""
-        return self._self_test.passes(self.model)
-
-    def learn_known(self, inputs: dict[str, np.ndarray]) -> None:
-        """Take the present answer to `inputs` as the one that later self-tests compare with."""
-        self._self_test.learn(self.model, inputs)
+        return self._self_test.passes()
 
     # --- end ------------------------------------------------------------------------
 

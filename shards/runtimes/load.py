@@ -14,7 +14,7 @@ from shards.runtimes.ort import Level, OrtRuntime, trim_memory
 from shards.runtimes.stage import StageRuntime
 from shards.runtimes.synthetic import TOLERANCE, TOLERANCE_QUANTIZED
 
-__all__ = ["StageRuntime", "load_lighter", "load_stage"]
+__all__ = ["StageRuntime", "load_lighter", "load_stage", "tolerance_of"]
 
 _CPU = ("CPUExecutionProvider",)
 # A manifest may allow more deviation than usual, but cannot switch the self-test off.
@@ -53,7 +53,7 @@ def load_stage(
     )
     del data
     if self_test:
-        runtime.self_test(tolerance=_tolerance(manifest.extra))
+        runtime.self_test(tolerance=tolerance_of(manifest))
     compute_ms = runtime.warm()
     trim_memory()
     return StageRuntime(shard, runtime, batchable=manifest.batchable, compute_ms=compute_ms)
@@ -105,8 +105,9 @@ def _examples(extra: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     }
 
 
-def _tolerance(extra: Mapping[str, Any]) -> float:
-    value = extra.get("tolerance", TOLERANCE)
+def tolerance_of(manifest: Manifest) -> float:
+    """The deviation that the self-tests of a version's stages allow."""
+    value = manifest.extra.get("tolerance", TOLERANCE)
     if not isinstance(value, (int, float)):
         return TOLERANCE
     return min(float(value), _LARGEST_TOLERANCE)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import ctypes
 import logging
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -34,11 +35,18 @@ _LEVEL_NAMES = {
 
 
 def make_session(
-    model: bytes, *, level: Level = "all", threads: int = 1, providers: Sequence[str] = _CPU
+    model: bytes,
+    *,
+    level: Level = "all",
+    threads: int = 1,
+    providers: Sequence[str] = _CPU,
+    weights: Mapping[str, np.ndarray] | None = None,
 ) -> Any:
     """An `onnxruntime.InferenceSession` that computes a run with `threads` threads.
 
-    Raises ModelError when a provider is not there, or when ONNX Runtime refuses the model.
+    `weights` are the tensors that the model declares external. The session may read them in place:
+    nobody writes to them while it lives, and who made it keeps them. Raises ModelError when a
+    provider is not there, or when ONNX Runtime refuses the model.
     """
     import onnxruntime as ort
 
@@ -57,6 +65,9 @@ def make_session(
     # of 80 ms, and twice the CPU time).
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
+    if weights:
+        values = [ort.OrtValue.ortvalue_from_numpy(array) for array in weights.values()]
+        options.add_external_initializers(list(weights), values)
     try:
         session = ort.InferenceSession(model, options, providers=list(providers))
     except Exception as error:  # pybind raises a dozen unrelated types here
@@ -95,9 +106,10 @@ class OrtRuntime:
     `inputs` and `outputs` default to the session's own, where every dynamic axis is -1. `examples`
     gives shapes to dynamic inputs, by name, for the self-test and the warm-up. `level` is the
     optimisation level; a level that fails on this model, or changes its results, is replaced by
-    BASIC. Loading blocks (measured: 50-150 ms for a ResNet-50), so call the constructor in a
-    thread. Raises ModelError when ONNX Runtime refuses the model, or when the specifications name
-    other tensors than the model.
+    BASIC. `weights` are the tensors that the model declares external, and `held` are weights that
+    it takes as inputs, which each run is given. Loading blocks (measured: 50-150 ms for a
+    ResNet-50), so call the constructor in a thread. Raises ModelError when ONNX Runtime refuses the
+    model, or when the specifications name other tensors than the model.
     """
 
     def __init__(
@@ -110,13 +122,18 @@ class OrtRuntime:
         providers: Sequence[str] = _CPU,
         level: Level = "all",
         examples: Mapping[str, Sequence[int]] | None = None,
+        weights: Mapping[str, np.ndarray] | None = None,
+        held: Mapping[str, np.ndarray] | None = None,
     ) -> None:
         self.level: Level = level
         self._model: bytes | None = model
         self._threads = threads
         self._providers = tuple(providers)
+        self._weights = weights
+        self._held = held
         self._session = self._build()
-        self.inputs = _specs(self._session.get_inputs(), inputs)
+        asked = [arg for arg in self._session.get_inputs() if arg.name not in (held or ())]
+        self.inputs = _specs(asked, inputs)
         self.outputs = _specs(self._session.get_outputs(), outputs)
         self._output_names = [spec.name for spec in self.outputs]
         self._examples = examples
@@ -141,6 +158,8 @@ class OrtRuntime:
                 # C++ requires alignment. x86 forgives a misaligned read, some Arm cores do not.
                 feeds = {name: np.require(a, requirements=["A", "C"]) for name, a in feeds.items()}
                 break
+        if self._held:
+            feeds = {**feeds, **self._held}
         options = None
         if cancel is not None:
             try:
@@ -174,10 +193,11 @@ class OrtRuntime:
         model = self._model
         if model is None:
             raise RunError("test before warming, once, and not after closing")
-        feeds = random_feeds(self.inputs, self._examples)
-        reference = make_session(model, level="none", threads=self._threads)
+        feeds = self.synthetic()
+        reference = make_session(model, level="none", threads=self._threads, weights=self._weights)
         try:
-            runs = [reference.run(self._output_names, feeds) for _ in range(2)]
+            given = {**feeds, **(self._held or {})}
+            runs = [reference.run(self._output_names, given) for _ in range(2)]
         except Exception as error:  # pybind raises a dozen unrelated types here
             log.warning("no self-test: the model does not run on synthetic input (%s)", error)
             self._model = None
@@ -234,7 +254,7 @@ class OrtRuntime:
         copy of the weights. Raises RunError when the runtime is closed.
         """
         self._model = None
-        feeds = random_feeds(self.inputs, self._examples)
+        feeds = self.synthetic()
         times: list[float] = []
         try:
             self.run(feeds)
@@ -252,7 +272,39 @@ class OrtRuntime:
 
     def close(self) -> None:
         """Give the memory back. Runs under way end on the old session. May be called twice."""
-        self._session = self._model = None
+        self._session = self._model = self._weights = None
+
+    def release_model(self) -> None:
+        """Let the model's bytes go: the session needs them no more. `warm` does so too."""
+        self._model = None
+
+    def synthetic(self) -> dict[str, np.ndarray]:
+        """Seeded arrays that fit the inputs, equal each time (see `random_feeds`)."""
+        return random_feeds(self.inputs, self._examples)
+
+    def maker(self) -> Callable[..., OrtRuntime]:
+        """A constructor for other forms of the same model, with this runtime's settings.
+
+        It takes `model`, `weights` and `held`, and knows nothing of this runtime's session.
+        """
+        return partial(
+            OrtRuntime,
+            inputs=self.inputs,
+            outputs=self.outputs,
+            threads=self._threads,
+            providers=self._providers,
+            level=self.level,
+            examples=self._examples,
+        )
+
+    def holding(self, held: Mapping[str, np.ndarray]) -> OrtRuntime:
+        """A runtime on the same session with other `held` weights; takes microseconds.
+
+        Each of the two is closed by itself.
+        """
+        other = copy.copy(self)
+        other._held = held  # noqa: SLF001  # of its own class, and not yet known to anybody
+        return other
 
     def _build(self) -> Any:
         """A session at the present level, or at BASIC if that level fails on this model."""
@@ -260,14 +312,22 @@ class OrtRuntime:
             raise RunError("the runtime is closed: load the shard again")
         try:
             return make_session(
-                self._model, level=self.level, threads=self._threads, providers=self._providers
+                self._model,
+                level=self.level,
+                threads=self._threads,
+                providers=self._providers,
+                weights=self._weights,
             )
         except ModelError:
             if self.level in ("none", "basic"):
                 raise
             # A fusion can fail on a graph that is valid without it.
             session = make_session(
-                self._model, level="basic", threads=self._threads, providers=self._providers
+                self._model,
+                level="basic",
+                threads=self._threads,
+                providers=self._providers,
+                weights=self._weights,
             )
             log.warning("optimisation level %r fails on this model: using 'basic'", self.level)
             self.level = "basic"

@@ -17,13 +17,21 @@ class StageRuntime:
 
     `runtime` is None for a stage without layers, which passes all tensors on unchanged. `batchable`
     says that requests may be concatenated along axis 0. `compute_ms` is the median time of a run
-    at batch 1, measured when the stage was loaded.
+    at batch 1, measured when the stage was loaded. `weights_version` is the number of the weights
+    that every run computes with, 0 for those of the artifact. Another version is another object.
     """
 
     def __init__(
-        self, shard: Shard, runtime: Runtime | None, *, batchable: bool, compute_ms: float = 0.0
+        self,
+        shard: Shard,
+        runtime: Runtime | None,
+        *,
+        batchable: bool,
+        compute_ms: float = 0.0,
+        weights_version: int = 0,
     ) -> None:
         self.shard = shard
+        self.weights_version = weights_version
         self.runtime = runtime
         self.batchable = batchable
         self.compute_ms = compute_ms
@@ -36,6 +44,16 @@ class StageRuntime:
             not shard.carries
             and self._sends == tuple(spec.name for spec in shard.outputs)
             and self._inputs == tuple(spec.name for spec in shard.receives)
+        )
+
+    def numbered(self, weights_version: int) -> StageRuntime:
+        """This stage on the same session, as another weight version."""
+        return StageRuntime(
+            self.shard,
+            self.runtime,
+            batchable=self.batchable,
+            compute_ms=self.compute_ms,
+            weights_version=weights_version,
         )
 
     def check(self, tensors: Mapping[str, np.ndarray]) -> None:

@@ -51,7 +51,7 @@ class Link(asyncio.BufferedProtocol):
     on_up / on_down: lists of callbacks without arguments, called at each change. gather: its
     writes. reconnects, callback_errors, last_error: figures for people.
 
-    It has seventeen attributes, because asyncio wants one object that is the connection's reader,
+    It has eighteen attributes, because asyncio wants one object that is the connection's reader,
     and its users one that outlives all connections: those parts that need neither stand alone
     (`Parser`, `Gather`, `Pings`, `Subscriptions`, `Replies`).
     """
@@ -71,6 +71,7 @@ class Link(asyncio.BufferedProtocol):
         self.gather = Gather()
         self._parser = Parser(self._message, self._control)
         self._pings = Pings()
+        self._asked: set[asyncio.Future[LinkMessage]] = set()  # those of `request`
         self._subscriptions = Subscriptions()
         replies = self._replies = Replies(options.inbox)
         # As the table does them, without a call between: each message needs all three.
@@ -184,7 +185,12 @@ class Link(asyncio.BufferedProtocol):
         if not self.connected:
             return
         self.connected = False
-        self._pings.fail(NotConnected("the connection to NATS was lost"))
+        lost = NotConnected("the connection to NATS was lost")
+        self._pings.fail(lost)
+        # A server that has ended answers nothing any more: who asked may ask the next one.
+        for answer in self._asked:
+            if not answer.done():
+                answer.set_exception(lost)
         self._notify(self.on_down)
 
     def _notify(self, callbacks: list[Callable[[], None]]) -> None:
@@ -296,7 +302,7 @@ class Link(asyncio.BufferedProtocol):
         """One request, one reply; `headers` is a whole `NATS/1.0` block.
 
         Raises `NoResponders` at once when nobody listens, `TimeoutError` after `timeout`
-        seconds, `NotConnected`.
+        seconds, `NotConnected` when there is no connection or it is lost before the reply came.
         """
         answer: asyncio.Future[LinkMessage] = asyncio.get_running_loop().create_future()
 
@@ -305,11 +311,13 @@ class Link(asyncio.BufferedProtocol):
                 answer.set_result(message)
 
         reply = self.expect(receive)
+        self._asked.add(answer)
         try:
             self.publish(subject, data, reply, headers)
             async with asyncio.timeout(timeout):
                 message = await answer
         finally:
+            self._asked.discard(answer)
             self.forget(reply)
         if message.status == NO_RESPONDERS:
             raise NoResponders(f"nobody listens on {subject}")

@@ -58,6 +58,7 @@ class _Shared(NamedTuple):
     agent: str
     session: str
     host: str
+    weights: int = 0
 
 
 # --- writing ----------------------------------------------------------------------
@@ -77,6 +78,7 @@ def features_parts(features: Features, loan: Loan) -> list[Part]:
             features.agent,
             features.session,
             features.host,
+            features.weights,
         )
         hops = _hops(features)
         head = _FEATURES.pack(
@@ -147,13 +149,15 @@ def _pack_shared(
     agent: str = "",
     session: str = "",
     host: str = "",
+    weights: int = 0,
 ) -> bytes:
     # The bytes are little-endian, whatever the array is; in shared memory too.
     tensors = [
         (name, DATATYPES[dtype.newbyteorder("<")], shape, owner)
         for name, dtype, shape, owner in specs
     ]
-    packed: bytes = msgpack.packb((model, version, tensors, stage, agent, session, host))
+    values = (model, version, tensors, stage, agent, session, host)
+    packed: bytes = msgpack.packb((*values, weights) if weights else values)
     return packed
 
 
@@ -196,6 +200,7 @@ def decode_features(data: bytes | memoryview) -> Features:
         shared.host,
         [],
         data[end : end + hops],
+        shared.weights,
     )
 
 
@@ -263,7 +268,7 @@ def _read_tensors(data: bytes, at: int, specs: tuple[_Tensor, ...]) -> dict[str,
 def _read_shared(packed: bytes, kind: int) -> _Shared:
     """Raises `DecodeError`."""
     try:
-        model, version, tensors, stage, agent, session, host = msgpack.unpackb(packed)
+        model, version, tensors, stage, agent, session, host, *more = msgpack.unpackb(packed)
         specs = tuple(_read_spec(*tensor) for tensor in tensors)
     except (ValueError, TypeError, msgpack.exceptions.UnpackException) as error:
         raise DecodeError(f"malformed: {error}") from None
@@ -272,9 +277,12 @@ def _read_shared(packed: bytes, kind: int) -> _Shared:
     for text in (model, version):
         if not (0 if kind == RESULT else 1) <= len(_text(text.encode())) <= 128:
             raise DecodeError("model and version must have 1 to 128 characters")
-    if type(stage) is not int or len(specs) > LIMITS.tensors:
-        raise DecodeError(f"a stage is a number; at most {LIMITS.tensors} tensors are accepted")
-    return _Shared(model, version, specs, stage, agent, session, host)
+    weights = more[0] if more else 0
+    if type(stage) is not int or type(weights) is not int or len(specs) > LIMITS.tensors:
+        raise DecodeError(
+            f"stage and weights are numbers; at most {LIMITS.tensors} tensors are accepted"
+        )
+    return _Shared(model, version, specs, stage, agent, session, host, weights)
 
 
 def _read_spec(name: Any, datatype: Any, shape: Any, owner: Any) -> _Tensor:

@@ -38,6 +38,7 @@ from swarm.requests.attempts import (
     unheard,
 )
 from swarm.requests.request import FAST, Ask, Picker
+from swarm.requests.sessions import SeenWeights
 from swarm.shm import ShmError
 from swarm.subjects import ANY
 from swarm.transport.api import Event, Held, Left, Refused, Safe, Sending, Stored
@@ -138,6 +139,7 @@ class Requester:
         self._lender = routes.lender
         self._picker = picker
         self._budget = RetryBudget(RETRIES_PER_REQUEST, RETRIES_PER_SECOND)
+        self.seen = SeenWeights()
         self._uncounted = 0  # requests that the retry budget has not been told of
         self._hedger = Hedger()
         self._rng = random.Random()
@@ -168,6 +170,9 @@ class Requester:
             taken = version.admission.enter(remaining, started)
         except SwarmError as error:
             return ask.failed(error)
+        session = (ask.info.model, ask.info.version, ask.agent, ask.session)
+        if ask.session and len(self.seen):
+            ask.weights = max(ask.weights, self.seen.least(session))
         reply = self._link.expect(self._answer)
         silences = version.admission.fast if ask.delivery == FAST else version.admission.silences
         request = UnderWay(ask, reply, Tried(ask.delivery == FAST, started), version, silences)
@@ -184,6 +189,8 @@ class Requester:
             version.admission.leave(taken, result, now, unusual)
             self._end(request, result)
         result.latency = time.monotonic() - started
+        if ask.session and result.status is Status.OK:
+            self.seen.saw(session, result.weights)
         if result.status is Status.RESOURCE_EXHAUSTED and not result.stage:
             # The first lane, if it was full, has room when the next request is answered.
             result.retry_after = result.retry_after or version.admission.pace
@@ -362,6 +369,7 @@ class Requester:
             traceparent=ask.traceparent,
             host=self._lender.host,
             hops=list(ask.hops),
+            weights=ask.weights,
         )
         parcel = Parcel(features, now + left, lane=lane, fast=tried.fast, doubtful=doubtful)
         if request.first is None:

@@ -12,7 +12,7 @@ import hashlib
 import json
 import re
 from base64 import urlsafe_b64encode
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -132,6 +132,25 @@ class ObjectStore:
                 yield message.data
             if not received:
                 raise Unavailable(f"the object store holds a part of {name!r} only: push it again")
+
+    async def lacking(self, prefix: str, names: Iterable[str]) -> list[str]:
+        """Those of these objects that the bucket has not, or not with all their chunks.
+
+        By counts alone: no chunk is read.
+        """
+        missing = []
+        for name in names:
+            about = await self._about(prefix + name)
+            if about is None or await self._chunks_of(about) != about["chunks"]:
+                missing.append(name)
+        return missing
+
+    async def _chunks_of(self, about: dict[str, Any]) -> int:
+        subject = f"$O.{self.bucket}.C.{about['nuid']}"
+        info = await jetstream.call(
+            self.link, api("STREAM.INFO", self._stream), {"subjects_filter": subject}
+        )
+        return int((info["state"].get("subjects") or {}).get(subject, 0))
 
     async def _about(self, name: str) -> dict[str, Any] | None:
         """The document about an object, or None."""

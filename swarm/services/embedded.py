@@ -61,15 +61,35 @@ class EmbeddedServer:
     def pid(self) -> int:
         return self._process.pid if self._process is not None else 0
 
+    @property
+    def alive(self) -> bool:
+        """Whether its process runs, stopped or not."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def exit_code(self) -> int | None:
+        """Of the process that ended; the negative number of the signal that killed it."""
+        return self._process.poll() if self._process is not None else None
+
+    @property
+    def store(self) -> Path | None:
+        """The directory of JetStream's files; None before the first start."""
+        if self._given_store is not None:
+            return self._given_store
+        return self._directory / "store" if self._directory is not None else None
+
     async def start(self, timeout: float = 10.0) -> None:
         """Start the server and wait until it listens, `timeout` seconds at most.
 
-        Raises `Unavailable`, with the server's own words, when it does not come up.
+        Raises `Unavailable`, with the server's own words, when it does not come up; `OSError` when
+        its directory cannot be written. A store that was there before stays in either case.
         """
         binary = find_binary()
+        starts_first = self._directory is None
         if self._directory is None:
             self._directory = Path(tempfile.mkdtemp(prefix="swarm-nats-"))
         directory = self._directory
+        directory.mkdir(parents=True, exist_ok=True)  # somebody may have deleted it
         for stale in directory.glob("*.ports"):
             stale.unlink()
         log = directory / "server.log"
@@ -96,7 +116,7 @@ class EmbeddedServer:
                     return
                 await asyncio.sleep(0.01)
         except BaseException:
-            await self.stop()
+            await (self.stop() if starts_first else self.kill())
             raise
 
     def _configuration(self, directory: Path) -> str:

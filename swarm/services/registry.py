@@ -11,7 +11,7 @@ A change of any key is republished as `swarm.<mesh>.config.<key>`.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 
 from swarm.errors import InvalidArgument, NotFound
 from swarm.link import Link, jetstream
@@ -151,3 +151,10 @@ class Registry:
             chunks = [chunk async for chunk in self.artifact(model, version, name)]
             files[name] = b"".join(chunks)
         return files
+
+    async def lacking(self, model: str, version: str, names: Iterable[str]) -> list[str]:
+        """Which of these artifacts, and of "manifest", the mesh does not have whole."""
+        key = f"models.{token(model, 'model name')}.{token(version, 'version')}"
+        manifest = await jetstream.kv_get(self._link, self._bucket, key)
+        lacking = await self._objects.lacking(f"{model}/{version}/", names)
+        return lacking if manifest is not None else [*lacking, "manifest"]

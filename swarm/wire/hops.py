@@ -2,8 +2,8 @@
 
 Later versions of the code add fields, and every version carries the fields that it does not know:
 
-*As a map*, a hop has the keys `stage`, `node`, `queue_us`, `compute_us`, perhaps `batch`, and any
-others, which travel on as they came (`Hop.extra`).
+*As a map*, a hop has the keys `stage`, `node`, `queue_us`, `compute_us`, perhaps `batch` and
+`weights`, and any others, which travel on as they came (`Hop.extra`).
 
 *Packed*, each hop is one record, all numbers little-endian:
 
@@ -30,9 +30,12 @@ from swarm.errors import DecodeError
 _RECORD = struct.Struct("<HHHIIB")
 _SIZE = 2  # bytes of the record's size, which it does not count
 _MOST_US = (1 << 32) - 1  # 71 minutes; budgets are shorter
+MOST_WEIGHTS = 1 << 53  # a number of weights is less: JSON keeps such integers exactly
 NAMED = 0  # tag of a field that says its name
 NO_FIELDS: Mapping[str, Any] = {}
-_KNOWN = frozenset({"stage", "node", "queue_us", "compute_us", "batch"})
+_RECORDED = frozenset({"stage", "node", "queue_us", "compute_us", "batch"})
+WEIGHTS = "weights"
+_KNOWN = _RECORDED | {WEIGHTS}
 _unpack = partial(msgpack.unpackb, raw=False, strict_map_key=True, max_ext_len=0)
 
 
@@ -40,7 +43,8 @@ class Hop(NamedTuple):
     """One stage's work on one request; times in microseconds on that node's clock.
 
     batch: requests in the run. extra: the fields that this version of the code does not know, by
-    name. A field of a later version stands there until it gets an attribute.
+    name. A field of a later version stands there until it gets an attribute. weights: the number of
+    the weights that the run computed with (`swarm.learning.record`), 0 for the base's.
     """
 
     stage: int
@@ -49,6 +53,7 @@ class Hop(NamedTuple):
     compute_us: int
     batch: int = 1
     extra: Mapping[str, Any] = NO_FIELDS
+    weights: int = 0
 
     def as_doc(self) -> dict[str, Any]:
         """The map that travels in messages."""
@@ -59,6 +64,8 @@ class Hop(NamedTuple):
             "compute_us": self.compute_us,
             "batch": self.batch,
         }
+        if self.weights:
+            doc[WEIGHTS] = self.weights
         return {**self.extra, **doc} if self.extra else doc
 
     def as_json(self) -> dict[str, Any]:
@@ -82,6 +89,7 @@ def hop_of(doc: Mapping[str, Any]) -> Hop:
         doc["compute_us"],
         doc.get("batch", 1),
         _extra_of(doc),
+        _weights_of(doc.get(WEIGHTS, 0)),
     )
 
 
@@ -99,6 +107,9 @@ def pack_hop(doc: Mapping[str, Any]) -> bytes:
     """The record of a map that `is_hop`. Raises `ValueError` for one that does not fit."""
     node: bytes = doc["node"].encode("ascii")
     extra = _extra_of(doc)
+    if weights := _weights_of(doc.get(WEIGHTS, 0)):
+        # Under its name: a reader that does not know it passes it on.
+        extra = {**extra, WEIGHTS: weights}
     fields = _pack_extra(extra) if extra else b""
     queue_us, compute_us = min(doc["queue_us"], _MOST_US), min(doc["compute_us"], _MOST_US)
     size = _RECORD.size - _SIZE + len(node) + len(fields)
@@ -125,8 +136,12 @@ def unpack_hops(packed: bytes) -> list[Hop]:
             node = str(packed[begin:behind], "ascii")
         except (struct.error, UnicodeDecodeError) as error:
             raise DecodeError(f"packed hops: {error}") from None
-        extra = _unpack_extra(packed[behind:at]) if behind < at else NO_FIELDS
-        hops.append(Hop(stage, node, queue_us, compute_us, batch, extra))
+        extra, weights = NO_FIELDS, 0
+        if behind < at:
+            fields = _unpack_extra(packed[behind:at])
+            weights = _weights_of(fields.pop(WEIGHTS, 0))
+            extra = fields or NO_FIELDS
+        hops.append(Hop(stage, node, queue_us, compute_us, batch, extra, weights))
     return hops
 
 
@@ -138,8 +153,13 @@ def _is_json(name: Any, value: Any) -> bool:
     return value is None or type(value) in (int, bool, str)
 
 
+def _weights_of(value: Any) -> int:
+    """The number of a weight version; 0 for what is none."""
+    return value if type(value) is int and 0 < value < MOST_WEIGHTS else 0
+
+
 def _extra_of(doc: Mapping[str, Any]) -> Mapping[str, Any]:
-    if len(doc) == len(_KNOWN) and "batch" in doc:
+    if len(doc) == len(_RECORDED) and "batch" in doc:
         return NO_FIELDS  # as a rule: a map that `is_hop` has the other four
     return {key: value for key, value in doc.items() if key not in _KNOWN}
 
@@ -160,7 +180,7 @@ def _pack_extra(extra: Mapping[str, Any]) -> bytes:
     return bytes(fields)
 
 
-def _unpack_extra(packed: bytes) -> Mapping[str, Any]:
+def _unpack_extra(packed: bytes) -> dict[str, Any]:
     """Raises `DecodeError`."""
     extra: dict[str, Any] = {}
     at = 0
@@ -180,6 +200,6 @@ def _named(field: bytes) -> tuple[str, Any]:
         name, value = _unpack(field)
     except (ValueError, TypeError, RecursionError, msgpack.exceptions.UnpackException) as error:
         raise DecodeError(f"packed hops: a field is no name with a value: {error}") from None
-    if type(name) is not str or name in _KNOWN:
+    if type(name) is not str or name in _RECORDED:
         raise DecodeError("packed hops: a field's name is a string, and none of the record's")
     return name, value

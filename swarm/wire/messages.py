@@ -33,7 +33,8 @@ class Features:
     budget_us: time left for the request when this was sent, in microseconds: a duration, and not a
     date, since the clocks of devices differ. tensors: arrays by name, or `Claimed` ones in shared
     memory. host: the host whose shared memory the requester can read, or "". hops: the maps that
-    travel; a stage only appends its own. packed_hops: the hops before them, packed, as they came
+    travel; a stage only appends its own. weights: the least weight version that the stages compute
+    with, 0 for any. packed_hops: the hops before them, packed, as they came
     from a process of this host (`swarm.wire.hops`).
     """
 
@@ -52,6 +53,7 @@ class Features:
     host: str = ""
     hops: list[dict[str, Any]] = field(default_factory=list)
     packed_hops: bytes = b""
+    weights: int = 0
 
     @property
     def all_hops(self) -> list[dict[str, Any]]:
@@ -88,6 +90,8 @@ class Features:
             doc["traceparent"] = self.traceparent
         if self.host:
             doc["host"] = self.host
+        if self.weights:
+            doc["weights"] = self.weights
         return doc
 
     def parts(self, packed_tensors: bytes | None = None) -> list[Part]:
@@ -118,6 +122,7 @@ class Features:
             get("traceparent", ""),
             get("host", ""),
             get("hops", []),
+            weights=get("weights", 0),
         )
         # One pass over all types (measured: a fifth of the time of checks field by field).
         if not (
@@ -125,7 +130,7 @@ class Features:
             and type(features.id) is type(features.model) is type(features.version) is str
             and type(features.reply) is type(features.agent) is type(features.session) is str
             and type(features.traceparent) is type(features.host) is str
-            and type(features.sequence) is int
+            and type(features.sequence) is type(features.weights) is int
             and type(features.hops) is list
             and _ROUTE.fullmatch(
                 f"{features.id} {features.model} {features.version} {features.reply}"
@@ -166,6 +171,11 @@ class Result:
     def compute(self) -> float:
         """Seconds spent computing, over all hops."""
         return sum(hop.compute_us for hop in self.hops) / 1e6
+
+    @property
+    def weights(self) -> int:
+        """The highest weight version of the hops. Each hop names its own."""
+        return max([hop.weights for hop in self.hops], default=0)
 
     def parts(self) -> list[Part]:
         return result_parts(self, [hop.as_doc() for hop in self.hops])
@@ -257,10 +267,11 @@ class Request:
     budget: float | None = None  # seconds
     session: str = ""
     agent: str = ""
+    weights: int = 0  # the least weight version that the answer is computed with
 
     def parts(self) -> list[Part]:
         doc: dict[str, Any] = {"v": VERSION}
-        for key in ("id", "version", "session", "agent"):
+        for key in ("id", "version", "session", "agent", "weights"):
             if value := getattr(self, key):
                 doc[key] = value
         if self.budget is not None:
@@ -283,6 +294,7 @@ class Request:
             budget=None if budget is None else budget / 1e6,
             session=_get(doc, "session", str, "")[:128],
             agent=_get(doc, "agent", str, "")[:128],
+            weights=_get(doc, "weights", int, 0),
         )
 
 
@@ -303,7 +315,7 @@ def _explain(doc: dict[str, Any]) -> None:
     for key in ("stage", "budget_us"):
         _get(doc, key, int)
     _reply(doc)
-    for key in ("attempt", "sequence"):
+    for key in ("attempt", "sequence", "weights"):
         _get(doc, key, int, 0)
     for key in ("agent", "session", "traceparent", "host"):
         _get(doc, key, str, "")

@@ -1,7 +1,8 @@
 """Requests and results as Open Inference Protocol v2 JSON (kserve/open-inference-protocol).
 
 Any client without MessagePack sends this: `{"inputs":[{"name","shape","datatype","data"}]}`,
-`data` flat or nested; `parameters` may carry `budget_ms`, `session`, `agent`, `version`.
+`data` flat or nested; `parameters` may carry `budget_ms`, `session`, `agent`, `version`, and
+`weights`, the least weight version.
 FP16 travels as numbers too.
 """
 
@@ -44,6 +45,9 @@ def decode_request(data: bytes | memoryview, limits: Limits = LIMITS) -> Request
         or not -1e12 < budget < 1e12  # also refuses nan, and integers no float can hold
     ):
         raise DecodeError(f"budget_ms must be a number of milliseconds, not {budget!r:.80}")
+    weights = parameters.get("weights", 0)
+    if type(weights) is not int or weights < 0:
+        raise DecodeError(f"weights must be the number of a weight version, not {weights!r:.80}")
     return Request(
         inputs=dict(_tensor(entry, limits) for entry in inputs),
         id=str(doc.get("id", ""))[:128],
@@ -51,6 +55,7 @@ def decode_request(data: bytes | memoryview, limits: Limits = LIMITS) -> Request
         budget=None if budget is None else budget / 1e3,
         session=str(parameters.get("session", ""))[:128],
         agent=str(parameters.get("agent", ""))[:128],
+        weights=weights,
     )
 
 

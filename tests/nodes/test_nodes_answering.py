@@ -31,6 +31,7 @@ class Model:
         self.factor = factor
         self.error = error
         self.compute_ms = 0.01
+        self.weights_version = 0
         self.runs = 0
 
     def run(self, tensors: Any) -> dict[str, np.ndarray]:
@@ -202,3 +203,34 @@ async def test_an_edge_that_fails_is_an_internal_error() -> None:
     result = await scene.answer()
     assert (result.status, scene.asks) == (Status.INTERNAL, [])
     assert "stage 0" in result.message
+
+
+# --- weight versions ------------------------------------------------------------------------
+
+
+async def test_a_least_weight_version_is_asked_of_the_mesh_too() -> None:
+    scene = Scene(loaded())
+    await scene.answer(weights=3)
+    assert scene.asks[0].weights == 3
+
+
+async def test_the_edges_layers_wait_for_the_weights_that_the_request_asks_for() -> None:
+    scene = Scene(loaded(edge=Model(10)))
+    waiting = asyncio.ensure_future(scene.answer(3.0, weights=2))
+    while not scene.loaded.on_replaced:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    newer = Model(100)
+    newer.weights_version = 2
+    scene.loaded.replace({0: newer}, {})  # type: ignore[dict-item]
+    result = await waiting
+    assert result.status is Status.OK
+    assert scene.asks[0].tensors["x"][0, 0] == 300
+    assert scene.asks[0].hops[0]["weights"] == 2
+
+
+async def test_weights_that_the_edges_layers_do_not_get_are_an_error() -> None:
+    scene = Scene(loaded(edge=Model(10)))
+    result = await scene.answer(weights=2, budget=0.05)
+    assert result.status is Status.UNAVAILABLE
+    assert "weight version 0" in result.message
+    assert not scene.asks

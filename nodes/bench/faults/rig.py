@@ -43,7 +43,8 @@ class Layout:
     """The processes of a mesh: `replicas` nodes for each shard, `fallbacks`, and `extra` roles.
 
     storage: of the lanes, `memory` or `file`. credit: as `swarm-node --credit`; 0: its default.
-    remote: the role (`shard-2`) that runs behind a link that can be cut, or empty.
+    remote: the role (`shard-2`) that runs behind a link that can be cut, or empty. watched: whether
+    the server starts again as under `swarm up`; else the scenarios decide when.
     """
 
     replicas: int = 1
@@ -52,6 +53,7 @@ class Layout:
     storage: str = "memory"
     credit: int = 0
     remote: str = ""
+    watched: bool = False
 
     def roles(self) -> list[str]:
         shards = [f"shard-{k}" for k in range(1, STAGES + 1) for _ in range(self.replicas)]
@@ -228,7 +230,7 @@ async def start_rig(layout: Layout, workload: Workload, quick: bool) -> AsyncIte
             link = stack.enter_context(cut_link())
             server = await stack.enter_async_context(EmbeddedServer(host=link.server_address))
             url = server.url
-        local = await stack.enter_async_context(local_mesh(url=url))
+        local = await stack.enter_async_context(local_mesh(url=url, watch_server=layout.watched))
         server = server or local.server
         assert server is not None
         await push(local, workload.model.manifest.to_json(), workload.model.files)

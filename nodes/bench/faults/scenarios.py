@@ -7,6 +7,7 @@ again before the next trial. `prepare` runs before the quiet part.
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,7 @@ from nodes.bench.faults.starved import starved
 
 WINDOW_TAIL = 1.2  # seconds of a window after the last act of a scenario
 SERVER_AWAY = 0.2  # seconds between the server's end and its new start
+SERVER_HUNG = 4.0  # seconds at the most until a hung server is killed and started again
 SLOW_SHARE = 0.03  # of one core: 3 ms of work, then a stall of 97 ms, and so on
 
 Step = Callable[[Rig], Awaitable[None]]
@@ -106,6 +108,16 @@ async def restart_server(rig: Rig) -> None:
     await asyncio.sleep(SERVER_AWAY)
     await rig.server.start()
     await asyncio.sleep(3 * WINDOW_TAIL)
+
+
+def signal_server(number: signal.Signals, seconds: float) -> Step:
+    """A signal to the server, whose supervisor starts it again; then `seconds` of waiting."""
+
+    async def inflict(rig: Rig) -> None:
+        os.kill(rig.server.pid, number)
+        await asyncio.sleep(seconds)
+
+    return inflict
 
 
 async def cut_and_heal(rig: Rig) -> None:
@@ -220,6 +232,20 @@ def _all_scenarios() -> list[Scenario]:
             restart_server,
             ANSWERED_TARGETS,
             Layout(storage="file"),
+        ),
+        Scenario(
+            "up-server-killed",
+            "SIGKILL of the server under `swarm up`",
+            signal_server(signal.SIGKILL, WINDOW_TAIL),
+            ANSWERED_TARGETS,
+            Layout(watched=True),
+        ),
+        Scenario(
+            "up-server-hung",
+            "SIGSTOP of the server under `swarm up`",
+            signal_server(signal.SIGSTOP, SERVER_HUNG + 2 * WINDOW_TAIL),
+            ANSWERED_TARGETS,
+            Layout(watched=True),
         ),
         Scenario(
             "cut-shard-2",

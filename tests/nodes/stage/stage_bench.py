@@ -55,6 +55,7 @@ class FakeModel:
     With `gate`, a run in the thread waits for it to be set; `begun` is set when a run begins."""
 
     batchable = True
+    weights_version = 0
 
     def __init__(self, compute_ms: float = 5.0, slow: float = 0.0) -> None:
         self.compute_ms = compute_ms
@@ -274,6 +275,7 @@ class Bench:
         lanes: LanePicker | None = None,
         credit: int = 4,
         info: ModelInfo = INFO,
+        on_behind: Callable[[int], None] = lambda weights: None,
         **options: Any,
     ) -> None:
         self.model = model
@@ -303,7 +305,15 @@ class Bench:
         settings: dict[str, Any] = {"max_batch": 8, "start_check": False} | options
         source = SourceOptions(credit=credit, most_credit=credit, clock=clock)
         self.server = StageServer(
-            routes, info, stage, "n1", model, source, StageOptions(**settings), lanes
+            routes,
+            info,
+            stage,
+            "n1",
+            model,
+            source,
+            StageOptions(**settings),
+            lanes,
+            on_behind=on_behind,
         )
         self._task: asyncio.Task[None] | None = None
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from stage_bench import LIMIT, POISON, Bench, FakeModel, until
 
+from nodes.stage.selftest import learned
 from shards.errors import RunError
 from swarm.errors import Status
 
@@ -311,7 +312,7 @@ async def test_the_self_test_notices_a_model_that_computes_otherwise(bench: Make
     b = await bench()
     known = {"x": np.arange(4, dtype=np.float32).reshape(1, 4)}
     assert b.server.self_test(), "nothing is known yet"
-    b.server.learn_known(known)
+    b.server.take_weights(b.model, learned(b.model, known))
     assert b.server.self_test()
     b.model.compute = lambda array: array + 2
     assert not b.server.self_test()
@@ -319,7 +320,8 @@ async def test_the_self_test_notices_a_model_that_computes_otherwise(bench: Make
 
 async def test_a_model_that_fails_on_its_known_input_does_not_pass(bench: MakeBench) -> None:
     b = await bench()
-    b.server.learn_known({"x": np.full((1, 4), 3.0, np.float32)})
+    known = {"x": np.full((1, 4), 3.0, np.float32)}
+    b.server.take_weights(b.model, learned(b.model, known))
 
     def broken(array: np.ndarray) -> np.ndarray:
         raise RunError("broken")
@@ -330,7 +332,8 @@ async def test_a_model_that_fails_on_its_known_input_does_not_pass(bench: MakeBe
 
 async def test_a_model_without_known_output_is_not_tested(bench: MakeBench) -> None:
     b = await bench()
-    b.server.learn_known({"x": np.full((1, 4), POISON, np.float32)})
+    known = {"x": np.full((1, 4), POISON, np.float32)}
+    b.server.take_weights(b.model, learned(b.model, known))
     assert b.server.self_test()
 
 

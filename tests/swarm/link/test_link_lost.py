@@ -46,6 +46,24 @@ async def test_a_restarted_server_finds_all_subscriptions_again(
     assert (ups, downs, link.reconnects) == ([1], [1], 1)
 
 
+async def test_a_request_whose_server_dies_ends_at_once_and_can_be_asked_again(
+    server: EmbeddedServer, links: Links
+) -> None:
+    link = await links.connect(server.url)
+    link.subscribe("deaf", lambda m: None)
+    await link.flush()
+    asked = asyncio.create_task(link.request("deaf", timeout=60.0))
+    await link.flush()
+    await server.kill()
+    async with asyncio.timeout(5.0):
+        with pytest.raises(NotConnected):
+            await asked
+    await server.start()
+    await link.ready(5.0)
+    link.subscribe("echo", lambda m: link.publish(m.reply, b"here"))
+    assert bytes((await link.request("echo")).data) == b"here"
+
+
 async def test_publishing_in_any_step_of_a_loss_raises_nothing_but_not_connected(
     server: EmbeddedServer, links: Links
 ) -> None:

@@ -270,3 +270,15 @@ def test_a_failure_is_messagepack_and_tells_the_hops_before_it() -> None:
         "01J", "m", "1", status=Status.INTERNAL, message="broken", hops=(Hop.from_doc(HOP),)
     )
     assert decode_result(b"".join(result.parts())).hops == result.hops
+
+
+@given(st.integers(0, 2**53))
+def test_the_least_weight_version_travels_in_both_forms(weights: int) -> None:
+    sent = replace(features(), weights=weights)
+    assert decode_features(packed(sent)).weights == weights
+    assert Features.decode(b"".join(sent.parts())).weights == weights
+
+
+def test_a_message_that_asks_for_no_weights_is_as_it_was() -> None:
+    assert b"weights" not in b"".join(features().parts())
+    assert len(packed(replace(features(), weights=1))) == len(packed(features())) + 1

@@ -144,3 +144,21 @@ def test_whatever_is_no_hop_is_refused(doc: Any) -> None:
     if not is_hop(doc):
         with pytest.raises(DecodeError):
             Hop.from_doc(doc)
+
+
+@given(plain_hops, extras, st.integers(0, 2**53 - 1))
+def test_a_hop_names_the_weights_that_it_computed_with(
+    hop: dict[str, Any], extra: dict[str, Any], weights: int
+) -> None:
+    doc = hop | extra | ({"weights": weights} if weights else {})
+    [back] = unpack_hops(pack_hop(doc))
+    assert (back.weights, back.extra) == (weights, extra)
+    assert back.as_doc() == doc
+    assert back == Hop.from_doc(doc)
+
+
+@pytest.mark.parametrize("value", [-1, 0, 2**53, "7", 1.5, True, None, [1]])
+def test_what_is_no_weight_version_counts_as_the_bases(value: Any) -> None:
+    doc = HOP | {"weights": value}
+    assert Hop.from_doc(doc).weights == 0
+    assert unpack_hops(pack_hop(doc))[0].weights == 0

@@ -1,0 +1,72 @@
+"""What the supervisor does about its server: a pure function of (life, event, now).
+
+A dead server starts again at once. Only one that dies without having answered since its start
+waits, ever longer. A server that answers nothing for `HUNG_AFTER` is killed, and starts again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+
+HUNG_AFTER = 3.0  # seconds without an answer after which a server counts as hung
+# Looks without an answer that this takes at the least: a supervisor that was stopped itself, or a
+# machine that slept, has waited long for a single answer.
+LEAST_LOOKS = 3
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0  # seconds before a start after failed ones, doubled
+
+
+class Event(Enum):
+    """What a look at the server found, or what became of a start."""
+
+    ANSWERED = auto()
+    SILENT = auto()
+    ENDED = auto()
+    START_FAILED = auto()
+
+
+class Do(Enum):
+    """What to do next."""
+
+    LOOK = auto()
+    KILL = auto()
+    START = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """A server since its last start.
+
+    has_answered: whether it was up. silent_since: seconds of the clock at which the first of the
+    unanswered looks began. silent_looks: their number. failures: starts in a row that led to no
+    answer.
+    """
+
+    has_answered: bool = False
+    silent_since: float = 0.0
+    silent_looks: int = 0
+    failures: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """after: seconds to wait before it is done."""
+
+    do: Do
+    after: float = 0.0
+
+
+def next_step(life: Life, event: Event, began: float, now: float) -> tuple[Life, Step]:
+    """The life after an event, and what to do. began: when the look or the start began; both are
+    seconds of one monotonic clock."""
+    if event is Event.ANSWERED:
+        return Life(has_answered=True), Step(Do.LOOK)
+    if event is Event.SILENT:
+        since = life.silent_since if life.silent_looks else began
+        silent = replace(life, silent_since=since, silent_looks=life.silent_looks + 1)
+        is_hung = now - since >= HUNG_AFTER and silent.silent_looks >= LEAST_LOOKS
+        return silent, Step(Do.KILL if is_hung else Do.LOOK)
+    if event is Event.ENDED and life.has_answered:
+        return Life(), Step(Do.START)
+    pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0**life.failures)
+    return Life(failures=life.failures + 1), Step(Do.START, pause)

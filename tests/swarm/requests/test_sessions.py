@@ -1,0 +1,65 @@
+"""A session's answers never go back in weight versions."""
+
+from __future__ import annotations
+
+import pytest
+from fake_stage import Desk, FakeStage, Message, outcome, take
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swarm.requests.sessions import SeenWeights
+from swarm.wire.messages import Features
+
+ONE, OTHER = ("m", "1", "", "one"), ("m", "1", "", "other")
+
+
+def test_a_session_asks_for_the_highest_version_that_it_saw() -> None:
+    seen = SeenWeights()
+    assert seen.least(ONE) == 0
+    for weights in (3, 5, 4, 0):
+        seen.saw(ONE, weights)
+    assert (seen.least(ONE), seen.least(OTHER)) == (5, 0)
+    assert seen.least(("m", "2", "", "one")) == 0, "another version of the model begins anew"
+
+
+def test_sessions_of_the_base_alone_take_no_memory() -> None:
+    seen = SeenWeights()
+    seen.saw(ONE, 0)
+    assert len(seen) == 0
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 50)), max_size=60))
+def test_memory_is_bounded_and_keeps_the_sessions_that_were_used_last(
+    answers: list[tuple[int, int]],
+) -> None:
+    seen = SeenWeights(most=3)
+    for session, weights in answers:
+        seen.saw(("m", "1", "", str(session)), weights)
+        assert len(seen) <= 3
+        assert seen.least(("m", "1", "", str(session))) >= weights
+
+
+@pytest.mark.integration
+async def test_the_next_request_of_a_session_asks_for_what_the_last_answer_named(
+    desk: Desk,
+) -> None:
+    await desk.open()
+    serves = 4
+
+    def behave(stage: FakeStage, message: Message, features: Features) -> None:
+        result = outcome(features)
+        result.hops = (result.hops[0]._replace(weights=serves),)
+        stage.reply(features, result)
+        take(message)
+
+    desk.stage.behave = behave
+    result = await desk.infer(10.0, session="one")
+    assert (result.weights, result.hops[0].weights) == (4, 4)
+    await desk.infer(10.0, session="one")
+    await desk.infer(10.0, session="two")
+    await desk.infer(10.0)
+    serves = 2  # a node that is behind; a stage would not answer so
+    await desk.infer(10.0, session="one")
+    await desk.infer(10.0, session="one", weights=9)
+    asked = [(features.session, features.weights) for features in desk.stage.seen]
+    assert asked == [("one", 0), ("one", 4), ("two", 0), ("", 0), ("one", 4), ("one", 9)]
