@@ -15,16 +15,18 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 
+from nodes.life.artifacts import NodeArtifacts
 from nodes.life.config import NodeConfig
 from nodes.life.low_priority import in_low_priority_thread
 from nodes.life.serving import EDGE, Loaded, in_background, known_of
 from nodes.stage.selftest import Known
 from nodes.stage.server import StageServer
-from shards.manifest import Manifest, verify
+from shards.manifest import Manifest
 from shards.runtimes.load import tolerance_of
 from shards.runtimes.ort import OrtRuntime, trim_memory
 from shards.runtimes.stage import StageRuntime
@@ -60,10 +62,12 @@ class NodeWeights:
     def __init__(
         self,
         mesh: Mesh,
+        artifacts: NodeArtifacts,
         config: NodeConfig,
         on_behind: Callable[[str, str, int], None] = lambda model, version, n: None,
     ) -> None:
         self._mesh = mesh
+        self._artifacts = artifacts
         self._config = config
         self._on_behind = on_behind
         self._held: dict[tuple[str, str], _Held] = {}
@@ -163,11 +167,9 @@ class NodeWeights:
 
     async def _artifact(self, held: _Held, stage: int) -> bytes:
         """The verified file of a stage."""
-        info, shard = held.loaded.info, (await self._manifest(held)).shard(stage)
-        files = await self._mesh.registry.fetch(info.model, info.version, [shard.file])
-        if shard.file not in files:
-            raise NotFound(f"{info.model}@{info.version} lacks the file {shard.file!r}")
-        return await self._in_thread(lambda: verify(files[shard.file], shard.sha256, shard.file))
+        manifest = await self._manifest(held)
+        file = await self._artifacts.get(manifest, manifest.shard(stage).file)
+        return await self._in_thread(file.read_bytes) if isinstance(file, Path) else file
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await in_background(self._config, work)

@@ -3,7 +3,7 @@
     model.onnx       the optimised graph; needs no optimisation any more
     weights.bin      its weights, in the layout that the machine computes with
     expected.npz     what the plain model answers to seeded input; absent where it cannot be asked
-    about.json       the optimisation level
+    about.json       the optimisation level, and whether there is an answer to compare with
 
 ONNX Runtime maps `weights.bin`: processes that load the same files share those pages, and a page
 that no run touches takes no memory. Loading neither parses nor optimises. The files hold for one
@@ -14,17 +14,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import platform
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from shards.errors import ModelError
 from shards.runtimes.ort import LOWER, Level, OrtRuntime, make_session, plain_answer
-from shards.runtimes.synthetic import random_feeds, worst_deviation
 from shards.specs import TensorSpec
+
+log = logging.getLogger(__name__)
 
 MODEL, WEIGHTS, EXPECTED, ABOUT = "model.onnx", "weights.bin", "expected.npz", "about.json"
 FORMAT = 1  # of these files; another one is another key
@@ -42,19 +45,56 @@ class Folders(Protocol):
         ...
 
 
-def key_of(digest: str, **settings: object) -> str:
-    """The key of a model prepared on this machine. digest: SHA-256 of the model's file.
+@dataclass(frozen=True)
+class Settings:
+    """Of a model and its self-test: see `OrtRuntime` and `shards.runtimes.load.load_stage`.
 
-    settings: all that the files depend on besides.
+    digest: SHA-256 of the model's file.
     """
+
+    digest: str
+    tolerance: float
+    level: Level = "all"
+    threads: int = 1
+    inputs: Sequence[TensorSpec] | None = None
+    outputs: Sequence[TensorSpec] | None = None
+    examples: Mapping[str, Sequence[int]] | None = None
+
+
+def load_prepared(
+    folders: Folders, model: Callable[[], bytes | Path], settings: Settings
+) -> OrtRuntime:
+    """A runtime of prepared files, self-tested against the plain model's answer.
+
+    `model()` is called where they have to be prepared first; it returns the verified model or its
+    file, and may raise. Raises ModelError where the runtime refuses the model, or computes wrong
+    values, and `OSError` where the files cannot be written or read.
+    """
+    folder = folders.made(_key(settings), lambda folder: _prepare(folder, model(), settings))
+    try:
+        about = json.loads((folder / ABOUT).read_bytes())
+        runtime = _runtime(folder, settings, about["level"])
+        expected = _read(folder / EXPECTED) if about["tested"] else None
+    except (ValueError, KeyError) as error:
+        raise ModelError(f"prepared files in {folder} cannot be read: {error}") from error
+    apart = 0.0 if expected is None else runtime.deviation_from(expected)
+    if apart > settings.tolerance:
+        raise ModelError(f"the prepared model in {folder} is off by {apart:.3g}")
+    return runtime
+
+
+def _key(settings: Settings) -> str:
+    """The name of the files of a model on this machine: all that they depend on."""
     import onnxruntime
 
     about = {
         "format": FORMAT,
-        "model": digest,
+        "model": settings.digest,
+        "tolerance": settings.tolerance,
+        "level": settings.level,
+        "examples": {name: list(shape) for name, shape in (settings.examples or {}).items()},
         "runtime": onnxruntime.__version__,
         "machine": [platform.machine(), _processor()],
-        **settings,
     }
     return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
 
@@ -66,97 +106,50 @@ def _processor() -> str:
     except OSError:
         return platform.processor()
     told = ("model name", "flags", "features", "cpu implementer", "cpu part")
-    lines = [line for line in first.splitlines() if line.lower().startswith(told)]
-    return "\n".join(lines)
+    return "\n".join(line for line in first.splitlines() if line.lower().startswith(told))
 
 
-def prepare(
-    folder: Path,
-    model: bytes | Path,
-    *,
-    inputs: Sequence[TensorSpec] | None,
-    outputs: Sequence[TensorSpec] | None,
-    level: Level,
-    tolerance: float,
-    threads: int,
-    providers: Sequence[str],
-    examples: Mapping[str, Sequence[int]] | None,
-) -> None:
-    """Write a model's files into `folder`, at `level` or, where that fails or deviates, at BASIC.
-
-    Raises ModelError when the runtime refuses the model, or computes wrong values.
-    """
+def _prepare(folder: Path, model: bytes | Path, settings: Settings) -> None:
+    """Write a model's files, at the level asked for or, where that fails or deviates, at BASIC."""
     expected: dict[str, np.ndarray] | None = None
-    for each in (level, *LOWER[level]):
+    for level in (settings.level, *LOWER[settings.level]):
         try:
             make_session(
-                model,
-                level=each,
-                threads=threads,
-                providers=providers,
-                save_to=(folder / MODEL, WEIGHTS),
+                model, level=level, threads=settings.threads, save_to=(folder / MODEL, WEIGHTS)
             )
-            runtime = _runtime(folder, inputs, outputs, threads, providers, examples)
+            runtime = _runtime(folder, settings, level)
             if expected is None:
-                feeds = random_feeds(runtime.inputs, examples)
-                expected = plain_answer(model, runtime.outputs, feeds, threads)
-            apart = 0.0
-            if expected is not None:
-                apart = runtime.deviation_from(expected)
-            if apart > tolerance:
-                raise ModelError(f"the optimised model is off by {apart:.3g}")
-        except ModelError:
-            if not LOWER[each]:
+                names = [spec.name for spec in runtime.outputs]
+                expected = plain_answer(model, names, runtime.synthetic(), threads=settings.threads)
+            apart = 0.0 if expected is None else runtime.deviation_from(expected)
+            if apart > settings.tolerance:
+                raise ModelError(f"level {level!r} is off by {apart:.3g}: do not serve it")
+        except ModelError as error:
+            for written in (MODEL, WEIGHTS):
+                (folder / written).unlink(missing_ok=True)
+            if not LOWER[level]:
                 raise
+            log.warning("preparing a model at a lower level: %s", error)
             continue
-        (folder / ABOUT).write_text(json.dumps({"level": each}))
         if expected is not None:
             np.savez(folder / EXPECTED, **expected)  # type: ignore[arg-type]
+        about = {"level": level, "tested": expected is not None}
+        (folder / ABOUT).write_text(json.dumps(about))
         return
 
 
-def load_prepared(
-    folder: Path,
-    *,
-    inputs: Sequence[TensorSpec] | None,
-    outputs: Sequence[TensorSpec] | None,
-    tolerance: float,
-    threads: int,
-    providers: Sequence[str],
-    examples: Mapping[str, Sequence[int]] | None,
-) -> OrtRuntime:
-    """A runtime of prepared files, self-tested against the plain model's answer.
-
-    Raises ModelError where it deviates from that by more than `tolerance`, or does not load.
-    """
-    runtime = _runtime(folder, inputs, outputs, threads, providers, examples)
-    try:
-        runtime.level = json.loads((folder / ABOUT).read_bytes())["level"]
-        expected: dict[str, np.ndarray] | None = None
-        if (folder / EXPECTED).exists():
-            with np.load(folder / EXPECTED, allow_pickle=False) as arrays:
-                expected = dict(arrays)
-    except (OSError, ValueError, KeyError) as error:
-        raise ModelError(f"prepared files in {folder} cannot be read: {error}") from error
-    if expected is not None and (apart := runtime.deviation_from(expected)) > tolerance:
-        raise ModelError(f"the prepared model in {folder} is off by {apart:.3g}")
-    return runtime
-
-
-def _runtime(
-    folder: Path,
-    inputs: Sequence[TensorSpec] | None,
-    outputs: Sequence[TensorSpec] | None,
-    threads: int,
-    providers: Sequence[str],
-    examples: Mapping[str, Sequence[int]] | None,
-) -> OrtRuntime:
+def _runtime(folder: Path, settings: Settings, level: Level) -> OrtRuntime:
     return OrtRuntime(
         folder / MODEL,
-        inputs=inputs,
-        outputs=outputs,
-        threads=threads,
-        providers=providers,
-        level="none",
-        examples=examples,
+        inputs=settings.inputs,
+        outputs=settings.outputs,
+        threads=settings.threads,
+        level=level,
+        prepared=True,
+        examples=settings.examples,
     )
+
+
+def _read(file: Path) -> dict[str, np.ndarray]:
+    with np.load(file, allow_pickle=False) as arrays:
+        return dict(arrays)
