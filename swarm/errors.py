@@ -8,10 +8,12 @@
     ├── Unauthenticated             a signature or key that does not match
     │   ├── BadSignature            bytes that their key did not sign for this purpose
     │   └── NotAllowed              a key that is known, and may not do this
+    ├── PermissionDenied            the user's rights do not allow it
     ├── DeadlineExceeded            the budget ended
     ├── ResourceExhausted           a lane, quota or buffer is full: come back later
     ├── Unavailable                 nobody can answer at present
     │   ├── NotConnected            no connection to a NATS server
+    │   │   └── NotAdmitted         (Unauthenticated too) one side does not trust the other
     │   └── NoResponders            nobody listens on that subject
     ├── Internal                    a fault on the mesh's side
     └── ApiError                    JetStream refused a call (code, err_code, description)
@@ -72,6 +74,12 @@ class NotAllowed(Unauthenticated):
     status = Status.PERMISSION_DENIED
 
 
+class PermissionDenied(SwarmError):
+    """Who asks is known, and has no right to it: the server refused a publish or a subscription."""
+
+    status = Status.PERMISSION_DENIED
+
+
 class DeadlineExceeded(SwarmError):
     status = Status.DEADLINE_EXCEEDED
 
@@ -93,6 +101,11 @@ class Unavailable(SwarmError):
 
 class NotConnected(Unavailable):
     """There is no connection to a NATS server at present."""
+
+
+class NotAdmitted(Unauthenticated, NotConnected):
+    """The server refuses who connects, or the client refuses the server: credentials, key,
+    certificate, TLS. To try again does not help; the message names the file and the remedy."""
 
 
 class NoResponders(Unavailable):
@@ -125,7 +138,7 @@ _BY_STATUS: dict[str, type[SwarmError]] = {
     Status.DEADLINE_EXCEEDED: DeadlineExceeded,
     Status.UNAVAILABLE: Unavailable,
     Status.UNAUTHENTICATED: Unauthenticated,
-    Status.PERMISSION_DENIED: NotAllowed,
+    Status.PERMISSION_DENIED: PermissionDenied,
 }
 
 

@@ -16,6 +16,7 @@ from swarm.errors import (
     InvalidArgument,
     NoResponders,
     NotConnected,
+    PermissionDenied,
     Status,
     SwarmError,
     Unavailable,
@@ -28,6 +29,7 @@ from swarm.flow.backoff import Backoff
 from swarm.ids import ulid
 from swarm.lanes import Publisher
 from swarm.link import Link, LinkMessage, LinkOptions
+from swarm.link.grants import EVERYTHING
 from swarm.local.host_socket import HostSocket
 from swarm.local.lending import Lender
 from swarm.local.teaching import Taught, teach
@@ -37,7 +39,7 @@ from swarm.requests.request import DELIVERY_MODES, DURABLE, Ask, Picker
 from swarm.requests.requester import Requester
 from swarm.services.catalog import Catalog
 from swarm.services.registry import Registry
-from swarm.subjects import Subjects
+from swarm.subjects import TOKEN, Subjects, kv_get_subject
 from swarm.transport.handover.words import REFUSED
 from swarm.transport.routes import Routes
 from swarm.wire.messages import Request, Result
@@ -93,6 +95,7 @@ class Mesh:
             self.statuses.wanted if known_peers is None else None,
         )
         self.requester = Requester(self.routes, picker)
+        self._denied_models: set[str] = set()  # whose registry entry this user may not read
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Mesh:
@@ -172,7 +175,8 @@ class Mesh:
             self.catalog.forget()
             on_change()
 
-        self.link.subscribe(f"{self.subjects.root}.config.>", lambda _: changed())
+        if self.link.grants.may_subscribe(self.subjects.config_all):
+            self.link.subscribe(self.subjects.config_all, lambda _: changed())
         self.link.on_up.append(changed)
 
     async def infer(
@@ -222,6 +226,8 @@ class Mesh:
         if not budget <= MAX_BUDGET:  # nan neither
             error = InvalidArgument(f"a budget of {budget} s: at most {MAX_BUDGET:.0f} s are given")
             return _refused(request_id, model, error)
+        if self._service_only(model):
+            return await self.ask_service(model, inputs, budget, session, request_id, weights)
         deadline = asyncio.get_running_loop().time() + budget
         try:
             info = self.catalog.fixed.get(model)
@@ -238,10 +244,16 @@ class Mesh:
             mode = DELIVERY_MODES.get(delivery)
             if mode is None:
                 raise InvalidArgument(f"delivery {delivery!r}: it is durable or fast")
+        except PermissionDenied:
+            # The server did not tell this user's rights before.
+            self._denied_models.add(model.partition("@")[0])
+            left = deadline - asyncio.get_running_loop().time()
+            return await self.ask_service(model, inputs, left, session, request_id, weights)
         except (SwarmError, TimeoutError) as error:
             return _refused(request_id, model, error)
         if info.edge is not None:
-            return await self.ask_service(info, inputs, budget, session, request_id, weights)
+            name = f"{info.model}@{info.version}"
+            return await self.ask_service(name, inputs, budget, session, request_id, weights)
         return await self.requester.infer(
             Ask(
                 info,
@@ -255,6 +267,16 @@ class Mesh:
                 weights=weights,
             )
         )
+
+    def _service_only(self, model: str) -> bool:
+        """Whether this user may not read what serves the model, or not send to its first stage."""
+        name = model.partition("@")[0]
+        if self.link.grants is EVERYTHING or TOKEN.fullmatch(name) is None:
+            return name in self._denied_models
+        grants, subjects = self.link.grants, self.subjects
+        reads = kv_get_subject(subjects.config_bucket, f"serve.{name}")
+        sends = subjects.features(name, "0", 1)
+        return not (grants.may_publish(reads) and grants.may_publish(sends))
 
     async def _look_up(
         self, model: str, session: str, request_id: str, deadline: float
@@ -306,7 +328,7 @@ class Mesh:
 
     async def ask_service(
         self,
-        info: ModelInfo,
+        model: str,
         inputs: Mapping[str, np.ndarray],
         budget: float,
         session: str = "",
@@ -314,23 +336,27 @@ class Mesh:
         weights: int = 0,
     ) -> Result:
         """Ask whichever node serves `infer.<model>`: for models whose first layers are the
-        edge's (stage 0), which a client without a runtime cannot run."""
-        seen, key = self.requester.seen, (info.model, info.version, self.agent, session)
+        edge's (stage 0), which a client without a runtime cannot run, and for a user that may do
+        nothing else. model: `NAME` or `NAME@VERSION`."""
+        name, _, version = model.partition("@")
+        seen, key = self.requester.seen, (name, version, self.agent, session)
         if session:
             weights = max(weights, seen.least(key))
         request = Request(
-            dict(inputs), request_id or ulid(), info.version, budget, session, self.agent, weights
+            dict(inputs), request_id or ulid(), version, budget, session, self.agent, weights
         )
         started = time.perf_counter()
         try:
+            if budget <= 0:
+                raise DeadlineExceeded(f"a budget of {budget} s leaves no time at all")
             async with asyncio.timeout(budget):
-                message = await self._ask_any(info.model, request, budget)
+                message = await self._ask_any(name, request, budget)
             result = Result.decode(message.data)
         except NoResponders:
-            error = Unavailable(f"no node serves {info.model!r} at present")
-            result = _refused(request.id, info.model, error)
+            error = Unavailable(f"no node serves {name!r} at present")
+            result = _refused(request.id, name, error)
         except (SwarmError, TimeoutError) as failure:
-            result = _refused(request.id, info.model, failure)
+            result = _refused(request.id, name, failure)
         result.latency = time.perf_counter() - started
         if session and result.status is Status.OK:
             seen.saw(key, result.weights)

@@ -17,6 +17,9 @@ TOKEN = re.compile(r"[A-Za-z0-9_-]{1,128}")
 # What a message names to be answered at is published to: a space or a line's end in it would be a
 # command to the server. It names a socket too (`swarm.local.host_socket`).
 INBOX = re.compile(r"_INBOX(?:\.[A-Za-z0-9_-]{1,128}){1,8}")
+# Processes answer each other on `<inbox>.<number>`, and only the server answers on
+# `<inbox>.server.<number>`: a right to answer processes is none to forge what the server says.
+FROM_SERVER = "server"
 ANY = "any"  # the lane that all replicas of a stage share
 
 
@@ -27,6 +30,17 @@ def token(value: str, what: str = "token") -> str:
             f"{what} {value!r} may hold only letters, digits, '_' and '-', 1 to 128 of them"
         )
     return value
+
+
+def covers(pattern: str, subject: str) -> bool:
+    """Whether a subject, or all subjects of a pattern, are among those of `pattern` (`*`, `>`)."""
+    wanted, given = pattern.split("."), subject.split(".")
+    for at, token_ in enumerate(wanted):
+        if token_ == ">":
+            return len(given) > at
+        if at >= len(given) or given[at] == ">" or (token_ != "*" and token_ != given[at]):
+            return False
+    return len(wanted) == len(given)
 
 
 @lru_cache(maxsize=4096)
@@ -74,6 +88,11 @@ class Subjects:
     def gossip(self, node: str) -> str:
         return f"{self.root}.gossip.{token(node, 'node id')}"
 
+    @property
+    def discovery(self) -> str:
+        """Every node of the mesh answers here, as a NATS micro service (ADR-32)."""
+        return f"$SRV.PING.swarm-{self.mesh}"
+
     def status(self, node: str) -> str:
         return f"{self.root}.status.{token(node, 'node id')}"
 
@@ -98,6 +117,14 @@ class Subjects:
     def events_all(self) -> str:
         return f"{self.root}.events.*"
 
+    def deltas(self, model: str, node: str) -> str:
+        """What `node` learns of a model: sparse deltas, signed by it."""
+        return f"{self.root}.deltas.{token(model, 'model name')}.{token(node, 'node id')}"
+
+    def resync(self, model: str, node: str) -> str:
+        """Requests for the whole public estimate of `node`, by neighbours that lack a delta."""
+        return f"{self.root}.resync.{token(model, 'model name')}.{token(node, 'node id')}"
+
     def dead(self, model: str) -> str:
         return f"{self.root}.dead.{token(model, 'model name')}"
 
@@ -110,6 +137,11 @@ class Subjects:
         return f"{self.root}.weights.{token(model, 'model name')}.{token(version, 'version')}"
 
     @property
+    def config_all(self) -> str:
+        """Changes of models and desired state, republished from KV."""
+        return f"{self.root}.config.>"
+
+    @property
     def dead_all(self) -> str:
         return f"{self.root}.dead.*"
 
@@ -120,13 +152,20 @@ class Subjects:
     def dead_stream(self) -> str:
         return f"SWARM={self.mesh}=dead"
 
-    @staticmethod
-    def consumer(stage: int, lane: str = ANY) -> str:
-        return f"stage{int(stage)}={token(lane, 'lane')}"
+    def consumer(self, model: str, stage: int, lane: str = ANY) -> str:
+        """One name for all versions of the model: rights name it once, and a wildcard for the
+        stream. (A wildcard stands for a whole token, so it cannot name "all versions" of one.)"""
+        lane = token(lane, "lane")
+        return f"{self.mesh}={token(model, 'model name')}=stage{int(stage)}={lane}"
 
     @property
     def models_bucket(self) -> str:
         return f"swarm-{self.mesh}-models"
+
+    @property
+    def deltas_bucket(self) -> str:
+        """Object store of deltas that are too large for a message."""
+        return f"swarm-{self.mesh}-deltas"
 
     @property
     def config_bucket(self) -> str:
@@ -136,6 +175,11 @@ class Subjects:
     def weights_bucket(self) -> str:
         """Weight versions; apart from desired state, which learners need no right to write."""
         return f"swarm-{self.mesh}-weights"
+
+
+def kv_get_subject(bucket: str, key: str) -> str:
+    """Where the server answers with the value of a key."""
+    return f"$JS.API.DIRECT.GET.KV_{bucket}.$KV.{bucket}.{key}"
 
 
 def api(verb: str, *names: str) -> str:

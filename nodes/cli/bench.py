@@ -160,6 +160,19 @@ def gossip(
     raise typer.Exit(run_gossip(full, seed, json_, chart, output))
 
 
+def learning(
+    full: Annotated[bool, typer.Option(help="Up to 256 nodes: a quarter of an hour.")] = False,
+    seed: Annotated[int, typer.Option(help="Of the simulation.")] = 1,
+    json_: Json = False,
+    chart: Chart = "",
+    output: Output = "",
+) -> None:
+    """What a fleet learns by sparse deltas, simulated, beside a parameter server's bytes."""
+    from nodes.bench.sim.learning import run_learning
+
+    raise typer.Exit(run_learning(full, seed, json_, chart, output))
+
+
 def routing(
     full: Annotated[bool, typer.Option(help="Ten times the requests: some minutes.")] = False,
     seed: Annotated[int, typer.Option(help="Of the simulation.")] = 1,
@@ -262,6 +275,30 @@ def _numbers(text: str, hint: str) -> list[int]:
     return values
 
 
+def weights(
+    cases: Annotated[
+        str, typer.Option(help="digits (its head), resnet50 (a stage's convolutions).")
+    ] = "digits,resnet50",
+    updates: Annotated[int, typer.Option(min=2, help="Weight versions of each case.")] = 100,
+    every: Annotated[str, typer.Option(help="Time between two updates.")] = "500ms",
+    rounds: Rounds = 5,
+    json_: Json = False,
+    output: Output = "",
+) -> None:
+    """New weights under load: what they cost, and whether any answer mixes two versions."""
+    from nodes.bench.weights.command import run_weights
+    from nodes.bench.weights.measure import WeightsPlan
+    from nodes.bench.weights.updates import CASES
+    from nodes.console import duration
+
+    names = tuple(_words(cases))
+    unknown = [name for name in names if name not in CASES]
+    if unknown or not names:
+        raise typer.BadParameter(f"{unknown}: choose of {', '.join(CASES)}")
+    plan = WeightsPlan(names, updates, duration(every), min(rounds, updates))
+    raise typer.Exit(run_weights(plan, json_, output))
+
+
 COMMANDS = (
     hop,
     throughput,
@@ -272,9 +309,11 @@ COMMANDS = (
     overload,
     memory,
     gossip,
+    learning,
     routing,
     compare,
     regression,
+    weights,
 )
 
 

@@ -27,6 +27,7 @@ from nodes.console import err, guarded, out, print_json
 from nodes.life.process import set_up_logging, stop_on_signals
 from nodes.local.mesh import LocalMesh, local_mesh, push
 from nodes.local.supervisor import NodeProcess
+from nodes.progress import progress
 from shards.runtimes.ort import OrtRuntime
 from shards.split.split import split
 from shards.zoo import digits_heldout, digits_lite_model, digits_model
@@ -46,19 +47,21 @@ def run_demo(seconds: float, rate: float, as_json: bool) -> int:
     async def main() -> int:
         stop = stop_on_signals()
         tell: Callable[[str], None] = err.print
-        tell("demo: splitting the digits model into three shards …")
-        record = DemoRecord(await asyncio.to_thread(_whole_model), digits_heldout()[1])
-        result = await asyncio.to_thread(
-            split,
-            digits_model(),
-            name="digits",
-            stages=3,
-            lighter=digits_lite_model(),
-            bandwidth=LOCAL_BANDWIDTH,
-        )
+        with progress("demo: splitting the digits model into three shards", silent=as_json):
+            record = DemoRecord(await asyncio.to_thread(_whole_model), digits_heldout()[1])
+            result = await asyncio.to_thread(
+                split,
+                digits_model(),
+                name="digits",
+                stages=3,
+                lighter=digits_lite_model(),
+                bandwidth=LOCAL_BANDWIDTH,
+            )
         tell("demo: starting a NATS server and five node processes …")
         async with local_mesh() as local:
-            await push(local, result.manifest.to_json(), result.files)
+            size = sum(map(len, result.files.values()))
+            with progress("demo: pushing the shards", total=size, silent=as_json) as sent:
+                await push(local, result.manifest.to_json(), result.files, sent)
             for role in ("shard-1", "shard-2", "shard-3", "fallback"):
                 local.start(role, "digits")
             await local.ready()

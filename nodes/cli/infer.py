@@ -12,6 +12,8 @@ from rich.table import Table
 import swarm
 from nodes.console import delivery as delivery_of
 from nodes.console import duration, guarded, out, print_json
+from shards.manifest import Manifest
+from shards.runtimes.synthetic import random_feeds
 from swarm.errors import InvalidArgument, Status, error_for
 from swarm.wire.messages import Result
 from swarm.wire.tensors import datatype_of
@@ -29,9 +31,19 @@ def read_inputs(path: str) -> dict[str, np.ndarray]:
         ) from None
 
 
+async def random_inputs(client: swarm.Mesh, model: str) -> dict[str, np.ndarray]:
+    """Random arrays that the model takes; free dimensions as they were when it was split.
+
+    Raises `NotFound`, `Unavailable`."""
+    info = await client.model(model)
+    manifest = Manifest.from_json(await client.registry.manifest(info.model, info.version))
+    return random_feeds(manifest.inputs, manifest.extra.get("examples"))
+
+
 def run_infer(  # an argument for each of the command's options
     model: str,
     source: str,
+    is_random: bool,
     output: str,
     repeat: int,
     concurrency: int,
@@ -40,13 +52,20 @@ def run_infer(  # an argument for each of the command's options
     mesh: str,
     delivery: str,
     as_json: bool,
+    weights: int = 0,
 ) -> int:
     """`swarm infer`; returns its exit code."""
 
     async def main() -> int:
-        inputs, seconds, way = read_inputs(source), duration(budget), delivery_of(delivery)
+        if is_random == bool(source):
+            raise InvalidArgument("give one of --input FILE.npz and --random")
+        inputs = {} if is_random else read_inputs(source)
+        seconds, way = duration(budget), delivery_of(delivery)
         async with swarm.connect(nats, mesh, agent="swarm-infer") as client:
-            results = await ask_many(client, model, inputs, seconds, repeat, concurrency, way)
+            inputs = inputs or await random_inputs(client, model)
+            results = await ask_many(
+                client, model, inputs, seconds, repeat, concurrency, way, weights
+            )
         answered = [r for r in results if r.status is Status.OK]
         if answered and output:
             np.savez(output, **answered[-1].outputs)  # type: ignore[arg-type]
@@ -71,6 +90,7 @@ async def ask_many(
     repeat: int,
     concurrency: int,
     delivery: str,
+    weights: int = 0,
 ) -> list[Result]:
     """Send `repeat` requests, `concurrency` at a time; failures are results too.
 
@@ -80,7 +100,9 @@ async def ask_many(
 
     async def ask() -> None:
         for _ in remaining:
-            results.append(await client.ask(model, inputs, budget, delivery=delivery))
+            results.append(
+                await client.ask(model, inputs, budget, delivery=delivery, weights=weights)
+            )
 
     async with asyncio.TaskGroup() as group:
         for _ in range(min(concurrency, repeat)):
@@ -98,6 +120,7 @@ def summary(results: list[Result], with_outputs: bool) -> dict[str, Any]:
         "version": last.version,
         "status": str(last.status),
         "degraded": last.degraded,
+        "weights": last.weights,
         "latency_ms": round(last.latency * 1e3, 3),
         "hops": [hop.as_json() for hop in last.hops],
         "requests": len(results),
@@ -128,7 +151,7 @@ def show(results: list[Result], output: str) -> None:
         out.print(f"{name} {datatype_of(array)} {list(array.shape)}", markup=False)
         if not output:
             out.print(text, markup=False)
-    table = Table("stage", "node", "queue ms", "compute ms", "batch")
+    table = Table("stage", "node", "queue ms", "compute ms", "batch", "weights")
     for hop in last.hops:
         table.add_row(
             str(hop.stage),
@@ -136,6 +159,7 @@ def show(results: list[Result], output: str) -> None:
             f"{hop.queue_us / 1e3:.2f}",
             f"{hop.compute_us / 1e3:.2f}",
             str(hop.batch),
+            str(hop.weights) if hop.weights else "base",
         )
     out.print(table)
     doc = summary(results, with_outputs=False)

@@ -156,7 +156,10 @@ def infer(
         typer.Option(
             "--input", help="An .npz file with one array for each model input.", show_envvar=False
         ),
-    ],
+    ] = "",
+    random: Annotated[
+        bool, typer.Option("--random", help="Send random values of the right shapes instead.")
+    ] = False,
     output: Annotated[
         str, typer.Option("-o", "--output", help="Write the last answer's arrays to this .npz.")
     ] = "",
@@ -176,6 +179,9 @@ def infer(
             "is asked again by this client only."
         ),
     ] = "durable",
+    weights: Annotated[
+        int, typer.Option(min=0, help="The least weight version of the answer; 0 for any.")
+    ] = 0,
     nats: Nats = URL,
     mesh: MeshName = "default",
     json_: Json = False,
@@ -185,7 +191,20 @@ def infer(
     from nodes.cli.infer import run_infer
 
     raise typer.Exit(
-        run_infer(model, input_, output, repeat, concurrency, budget, nats, mesh, delivery, json_)
+        run_infer(
+            model,
+            input_,
+            random,
+            output,
+            repeat,
+            concurrency,
+            budget,
+            nats,
+            mesh,
+            delivery,
+            json_,
+            weights,
+        )
     )
 
 

@@ -11,6 +11,7 @@ from rich.table import Table
 import swarm
 from nodes.console import err, guarded, out, print_json, with_mesh
 from nodes.life.process import end_with_supervisor
+from nodes.progress import progress
 from shards.manifest import Manifest, read_dir, write_dir
 from swarm.errors import InvalidArgument
 
@@ -46,18 +47,17 @@ def run_split(
         end_with_supervisor()
         from shards.split.split import split
 
-        if not as_json:
-            err.print(f"splitting {file}: timing its segments …")
-        result = split(
-            read_model(file),
-            name=name or model_name(file),
-            version=version,
-            stages=stages if not cuts else None,
-            cuts=[c for c in cuts.split(",") if c] or None,
-            edge_layers=edge_layers or None,
-            edge_cut=edge_cut or None,
-            lighter=read_model(lighter).read_bytes() if lighter else None,
-        )
+        with progress(f"splitting {file}: timing its segments", silent=as_json):
+            result = split(
+                read_model(file),
+                name=name or model_name(file),
+                version=version,
+                stages=stages if not cuts else None,
+                cuts=[c for c in cuts.split(",") if c] or None,
+                edge_layers=edge_layers or None,
+                edge_cut=edge_cut or None,
+                lighter=read_model(lighter).read_bytes() if lighter else None,
+            )
         write_dir(output, result.manifest, result.files)
         show(result.manifest, as_json)
         if not as_json:
@@ -128,11 +128,10 @@ def run_push(folder: str, promote: bool, nats: str, mesh: str, as_json: bool) ->
         for name in manifest.files():
             fetch(name)  # raises where the file is not the one of the manifest
         files = {name: Path(folder) / name for name in manifest.files()}
-        info = await client.registry.push(
-            manifest.to_json(),
-            files,
-            lambda name, size: None if as_json else err.print(f"  {name} ({size / 1024:.0f} KB)"),
-        )
+        size = sum(path.stat().st_size for path in files.values())
+        title = f"pushing {len(files)} files, {size / 1024:.0f} KB"
+        with progress(title, total=size, silent=as_json) as sent:
+            info = await client.registry.push(manifest.to_json(), files, sent=sent)
         if promote:
             await client.registry.promote(info.model, info.version)
         serving = await client.registry.serving(info.model)

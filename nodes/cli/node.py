@@ -32,7 +32,8 @@ FLAGS = (
         "role",
         None,
         "shard-1 … shard-N: serves one stage. fallback: serves every stage that has "
-        "lost its nodes. gateway: answers requests for any model. edge: captures and asks.",
+        "lost its nodes. gateway: answers requests for any model. edge: captures and asks. "
+        "learner: only learns.",
     ),
     Flag(
         "model",
@@ -130,6 +131,57 @@ FLAGS = (
         "",
         "File of the node's key pair, with which it signs; made at the first start. Empty: none.",
     ),
+    Flag(
+        "teachers",
+        "",
+        "File with the public keys whose learned weights are taken, one a line; empty: all.",
+    ),
+    Flag(
+        "learn",
+        False,
+        "Train the model's head beside the node's other work, with the samples that `swarm teach` "
+        "brings, and exchange deltas with other learners.",
+    ),
+    Flag("learn_every", 1.0, "learning: seconds from one round to the next.", least=0.05),
+    Flag(
+        "mint_every",
+        10.0,
+        "learning: seconds from one weight version that all nodes serve to the next.",
+        least=0.1,
+    ),
+    Flag(
+        "delta_share",
+        0.1,
+        "learning: share of the weights that one delta carries.",
+        least=0.0001,
+        most=1,
+    ),
+    Flag("delta_bytes", 65536, "learning: bytes that one delta may have.", least=1024),
+    Flag(
+        "hostile",
+        0.0,
+        "learning: share of the neighbours that may lie; above 0 their pulls are clipped "
+        "(0.25 holds one of four).",
+        least=0,
+        most=0.9,
+    ),
+    Flag(
+        "private_noise",
+        0.0,
+        "learning: noise on gradients by their clipped length (DP-SGD); the status tells the "
+        "epsilon. 0: none.",
+        least=0,
+    ),
+    Flag(
+        "private_clip",
+        1.0,
+        "learning: length that one sample's gradient is clipped to, with --private-noise.",
+    ),
+    Flag(
+        "private_sampling",
+        0.1,
+        "learning: chance of each sample to be in a step, with --private-noise.",
+    ),
     Flag("credentials", "", "A .creds file for the NATS server."),
     Flag(
         "source",
@@ -164,6 +216,10 @@ def node(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     return _run(parse("swarm-node", USAGE, ABOUT, FLAGS, "SWARM_", arguments, environment))
 
 
+def _learns(settings: Mapping[str, Any]) -> bool:
+    return bool(settings["learn"]) or settings["role"] == "learner"
+
+
 def _import() -> None:
     """All modules of a node: half a second of a core beside nodes that serve."""
     import nodes.life.edge
@@ -173,6 +229,7 @@ def _import() -> None:
 
 def _run(settings: dict[str, Any]) -> int:
     wait_for_low_priority_thread(_import)
+    from nodes.learning.options import learn_config
     from nodes.life.config import NodeConfig, gossip_preset, read_mesh_key
     from nodes.life.edge import EdgeOptions
     from nodes.life.process import end_with_supervisor, run_node
@@ -207,6 +264,8 @@ def _run(settings: dict[str, Any]) -> int:
             cache_limit=settings["cache_mb"] * 1_000_000,
             shm=settings["shm"],
             identity=settings["identity"],
+            teachers=settings["teachers"],
+            learn=learn_config(settings) if _learns(settings) else None,
         )
         edge = EdgeOptions(
             source=settings["source"],

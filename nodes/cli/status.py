@@ -130,8 +130,8 @@ def run_status(nats: str, mesh: str, as_json: bool) -> int:
         client.link.publish(client.subjects.status_request)
         await asyncio.sleep(LISTEN)
         if as_json:
-            nodes = list(board.statuses.values())
-            print_json({"mesh": mesh, "nodes": nodes, "server": board.server})
+            doc: dict[str, Any] = {"mesh": mesh, "nodes": list(board.statuses.values())}
+            print_json(doc | ({"server": board.server} if board.server else {}))
         elif board.statuses:
             out.print(board.table())
             for line in server_lines(board.server) if board.server else ():

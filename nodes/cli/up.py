@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,12 +12,12 @@ from typing import Any
 from nodes.cli.model import model_name, read_model, show
 from nodes.console import err, guarded, out, print_json
 from nodes.life.process import set_up_logging, stop_on_signals
+from nodes.local.how_to_ask import how_to_ask
 from nodes.local.mesh import LocalMesh, local_mesh
 from nodes.local.splitting import split_into
+from nodes.progress import progress
 from shards.manifest import Manifest, read_dir
-from swarm.model import ModelInfo
 from swarm.services.embedded import MAX_PAYLOAD
-from swarm.wire.tensors import DTYPES
 
 
 @dataclass(frozen=True)
@@ -44,12 +43,11 @@ def run_up(options: UpOptions, as_json: bool) -> int:
 
     async def main() -> int:
         stop = stop_on_signals()
-        if not as_json:
-            err.print(f"splitting {options.file} …")
         with TemporaryDirectory(prefix="swarm-up-") as directory:
             folder = Path(directory) / "model"
-            if not await _unless(stop, _split(options, folder)):
-                return 130
+            with progress(f"splitting {options.file}", silent=as_json):
+                if not await _unless(stop, _split(options, folder)):
+                    return 130
             manifest, _ = read_dir(folder)
             return await _serve(options, folder, manifest, stop, as_json)
 
@@ -64,7 +62,9 @@ async def _serve(
     payload = min(64 << 20, max(MAX_PAYLOAD, 2 * largest + (1 << 20)))
     async with local_mesh(url=options.nats, name=options.mesh, max_payload=payload) as local:
         # The files stay on the disk: the model is put back from there if the server loses it.
-        await local.keep(folder)
+        size = sum((folder / name).stat().st_size for name in manifest.files())
+        with progress(f"pushing {manifest.model}", total=size, silent=as_json) as sent:
+            await local.keep(folder, sent)
         name = manifest.model
         for stage in range(1, manifest.stages + 1):
             for _ in range(options.replicas):
@@ -130,31 +130,14 @@ def _announce(local: LocalMesh, manifest: Manifest, as_json: bool) -> None:
         )
         return
     show(manifest, False)
-    info = ModelInfo.from_manifest(manifest.to_json())
-    flag = "" if local.name == "default" else f" --mesh {local.name}"
-    out.print(f"[bold green]ready[/] at {local.url}, mesh {local.name!r}. Ask it:")
-    out.print(
-        f"  swarm infer {manifest.model} --input x.npz --nats {local.url}{flag}", markup=False
-    )
-    out.print(
-        f"  nats -s {local.url} req {local.mesh.subjects.infer(manifest.model)} "
-        f"'{example_request(info)}'",
-        markup=False,
-        soft_wrap=True,
-    )
-    out.print(f"  swarm top --nats {local.url}{flag}        (Ctrl-C here ends all)", markup=False)
-
-
-def example_request(info: ModelInfo) -> str:
-    """An Open Inference Protocol request to fill in."""
-    inputs = [
-        {
-            "name": spec.name,
-            "shape": [max(1, d) for d in spec.shape],
-            "datatype": spec.datatype,
-            "data": "…",
-        }
-        for spec in info.inputs
-        if spec.datatype in DTYPES
-    ]
-    return json.dumps({"inputs": inputs}, ensure_ascii=False).replace('"…"', "[…]")
+    how = how_to_ask(manifest, local.url, local.name)
+    out.print(f"[bold green]ready[/] at {local.url}, mesh {local.name!r}")
+    for title, command in (
+        ("Ask it from the shell", how.shell),
+        ("from Python", how.python),
+        ("from any NATS client", how.nats),
+        ("Watch it (Ctrl-C here ends all)", how.top),
+    ):
+        out.print(f"{title}:", style="bold")
+        # One line each, whatever the terminal's width: they are to be pasted.
+        out.print(command, markup=False, highlight=False, soft_wrap=True)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from nodes.learning.head import HeadLayout, Parameters
 from shards.errors import ModelError
-from shards.manifest import Manifest, verify
+from shards.manifest import Manifest, sha256, verify
 from shards.runtimes.load import StageRuntime, load_stage
 from shards.runtimes.ort import OrtRuntime
 from shards.weights.head import Head, split_off_head
@@ -20,8 +20,10 @@ ROWS = 64  # of one run: a batch that needs little memory
 
 
 class FrozenModel:
-    """features: `features()`, FP32 [n, width]. layout: of the head behind them. base: SHA-256 of
-    the last shard, whose head is trained. shipped: the parameters that the model came with."""
+    """layout: of the head behind the features. base: SHA-256 over all files of the version, which
+    names the features as well as the head. features_id: SHA-256 over the frozen layers alone:
+    versions with the same one give the same features. shipped: the parameters that the model came
+    with."""
 
     def __init__(
         self,
@@ -30,11 +32,13 @@ class FrozenModel:
         last: OrtRuntime | None,
         head: Head,
         base: str,
+        features_id: str,
         shipped: Parameters,
     ) -> None:
         self.info = info
         self.layout = layout_of(head)
         self.base = base
+        self.features_id = features_id
         self.shipped = shipped
         self._head = head
         self._stages = stages
@@ -59,8 +63,11 @@ class FrozenModel:
         numbers = ([0] if info.edge is not None else []) + list(range(1, info.last))
         stages = [load_stage(manifest, number, fetch, threads=threads) for number in numbers]
         last = OrtRuntime(frozen, threads=threads) if frozen else None
-        layout = layout_of(head)
-        return cls(info, stages, last, head, shard.sha256, layout.parameters(weight, bias))
+        before = [manifest.shard(number).sha256 for number in numbers]
+        features_id = sha256("\n".join([*before, sha256(frozen)]).encode())
+        base = sha256("\n".join([*before, shard.sha256]).encode())
+        shipped = layout_of(head).parameters(weight, bias)
+        return cls(info, stages, last, head, base, features_id, shipped)
 
     def check(self, inputs: Mapping[str, np.ndarray]) -> int:
         """The number of samples, along axis 0 of each input. Raises `InvalidArgument` for inputs

@@ -14,8 +14,12 @@ from statistics import median
 MARGIN = 0.05  # of accuracy, that a new weight version may lose on one node's samples
 LEAST_HELD_OUT = 8  # samples; fewer judge nobody
 FAR_WORSE = 0.35  # of accuracy, below the neighbourhood's median
+NEAR = 0.1  # of accuracy, below the median, that passes for as good
 GOOD_MEDIAN = 0.7  # accuracy; below it the neighbourhood itself is still learning
-IN_A_ROW = 5  # rounds in which a neighbour is far worse before it is refused
+IN_A_ROW = 5  # rounds in which a neighbour that was good is far worse before it is refused
+GRACE = 100  # rounds in a row that a neighbour may be far worse before it was ever good
+CALM = 10  # rounds of a good neighbourhood before this node's own weights are judged
+AGAIN_AFTER = 20  # rounds between two reversions
 
 
 def tolerance(samples: int, margin: float = MARGIN) -> float:
@@ -30,29 +34,69 @@ def may_serve(present: float, new: float, samples: int) -> bool:
     return samples < LEAST_HELD_OUT or new >= present - tolerance(samples)
 
 
-@dataclass
-class NeighbourGuard:
-    """Finds neighbours whose weights stay far worse than the neighbourhood's.
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """refuse: neighbours to take nothing more from. revert: whether this node's own weights have
+    become so bad that it goes back to the last good ones. good: whether they are good ones."""
 
-    `judge` is called once a round. A neighbour that only learned other classes looks bad at first,
-    as all do: the median says whether the neighbourhood has learned enough to compare.
+    refuse: tuple[str, ...] = ()
+    revert: bool = False
+    good: bool = False
+
+
+@dataclass
+class _Neighbour:
+    was_good: bool = False
+    bad_rounds: int = 0
+
+
+@dataclass
+class LearningGuard:
+    """Judges, once a round, this node's own weights and its copies of the neighbours'.
+
+    A neighbour that has only learned other classes looks bad at first, as all do, and this node's
+    own weights lose some accuracy on its own classes when they learn of others. So the
+    neighbourhood's median says whether there is enough to compare with, and a neighbour is
+    refused soon only where it was as good as the others before.
     """
 
-    _rounds: dict[str, int] = field(default_factory=dict)
+    _neighbours: dict[str, _Neighbour] = field(default_factory=dict)
+    _calm: int = 0
+    _best: float = 0.0
+    _since_reverted: int = AGAIN_AFTER
 
-    def judge(self, own: float, neighbours: Mapping[str, float], samples: int) -> list[str]:
-        """Neighbours to refuse from now on. own, neighbours: held-out accuracies of this node's
-        weights and of its copies of theirs."""
-        if samples < LEAST_HELD_OUT:
-            return []
-        # The own weights count as one more voice: they have learned just these classes.
+    def judge(self, own: float, neighbours: Mapping[str, float], samples: int) -> Verdict:
+        """own, neighbours: held-out accuracies of this node's weights after the round, and of its
+        copies of theirs, all on the same `samples`."""
+        if samples < LEAST_HELD_OUT or not neighbours:
+            return Verdict()
         usual = median([own, *neighbours.values()])
-        refused = []
-        for name, accuracy in neighbours.items():
-            bad = usual >= GOOD_MEDIAN and accuracy < usual - FAR_WORSE
-            self._rounds[name] = self._rounds.get(name, 0) + 1 if bad else 0
-            if self._rounds[name] >= IN_A_ROW:
-                refused.append(name)
-        for name in set(self._rounds) - set(neighbours):
-            del self._rounds[name]
-        return refused
+        for name in set(self._neighbours) - set(neighbours):
+            del self._neighbours[name]
+        refuse = [name for name, acc in neighbours.items() if self._note(name, acc, usual)]
+        self._calm = self._calm + 1 if usual >= GOOD_MEDIAN else 0
+        self._since_reverted += 1
+        if self._calm < CALM:
+            return Verdict(tuple(refuse))
+        self._best = max(self._best, own)
+        if may_serve(self._best, own, samples):
+            return Verdict(tuple(refuse), good=True)
+        if self._since_reverted < AGAIN_AFTER:
+            return Verdict(tuple(refuse))
+        self._since_reverted = 0
+        return Verdict(tuple(refuse), revert=True)
+
+    def _note(self, name: str, accuracy: float, usual: float) -> bool:
+        """Notes one round of a neighbour; whether it was far worse for too long."""
+        known = self._neighbours.setdefault(name, _Neighbour())
+        if usual < GOOD_MEDIAN or accuracy >= usual - FAR_WORSE:
+            known.bad_rounds = 0
+            known.was_good |= usual >= GOOD_MEDIAN and accuracy >= usual - NEAR
+            return False
+        known.bad_rounds += 1
+        return known.bad_rounds >= (IN_A_ROW if known.was_good else GRACE)
+
+    def forget(self) -> None:
+        """What is learned has changed: judge anew."""
+        self._neighbours.clear()
+        self._calm, self._best = 0, 0.0

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
+from nodes.learning.options import LearnConfig
 from swarm.errors import InvalidArgument, ResourceExhausted
 from swarm.flow.ack_wait import ack_wait_for
 from swarm.gossip import LAN, LOCAL, WAN, GossipConfig
-from swarm.lanes import LaneOptions
+from swarm.lanes import LaneOptions, make_lanes
 from swarm.link import Link, LinkOptions
 from swarm.model import ModelInfo
 from swarm.priorities import FALLBACK, PRIMARY, STANDBY
-from swarm.subjects import token
+from swarm.subjects import Subjects, token
 
 LANE_SECONDS = 0.25  # work that a lane may hold, by the slowest stage's time
 MOST_CREDIT = 32  # messages in hand for one lane
 LEAST_DEPTH, MOST_DEPTH = 16, 512  # messages that a lane may hold
 HELD_SECONDS = 0.005  # work that a node may hold beyond what it runs
 HEADER_ROOM = 64 * 1024  # bytes for a message's header beside its tensors
+LEARNER = "learner"  # the role of a node that serves no stage
 
 
 @dataclass(frozen=True)
 class NodeConfig:
-    """role: `shard-K`, `fallback`, `gateway` or `edge`. model: NAME or NAME@VERSION.
+    """role: `shard-K`, `fallback`, `gateway`, `edge` or `learner`. model: NAME or NAME@VERSION.
 
     node: its id, '' for one that is made up. standby: serve only while no primary does. threads:
     ONNX Runtime threads for one stage. credit: messages asked for and in hand per lane, 0 for a
@@ -35,7 +38,9 @@ class NodeConfig:
     the checkpoint, '' for none. cache, cache_limit: folder of the artifacts that the nodes of this
     host share, '' for none, and its bytes. shm: whether messages may go between processes of one
     host without the server. identity: file of the node's key pair, which is made when missing, ''
-    for none.
+    for none. teachers: file of the public keys whose learned weights are taken, '' for all. level:
+    how far ONNX Runtime optimises a stage; at `basic` a shard computes the very bits of the whole
+    model. learn: how this node learns; None where it does not, unless it has the role `learner`.
     Raises `InvalidArgument`.
     """
 
@@ -60,13 +65,20 @@ class NodeConfig:
     cache_limit: int = 4 << 30
     shm: bool = True
     identity: str = ""
+    teachers: str = ""
+    learn: LearnConfig | None = None
+    level: Literal["all", "basic"] = "all"
 
     def __post_init__(self) -> None:
         token(self.mesh, "mesh name")
-        if self.role not in ("fallback", "gateway", "edge") and self.stage < 1:
+        if self.role not in ("fallback", "gateway", "edge", LEARNER) and self.stage < 1:
             raise InvalidArgument(
-                f"role {self.role!r}: it is shard-1, shard-2 …, fallback, gateway or edge"
+                f"role {self.role!r}: it is shard-1, shard-2 …, fallback, gateway, edge or learner"
             )
+        if self.role == "gateway" and self.learn is not None:
+            raise InvalidArgument("a gateway has no model of its own to learn: leave out --learn")
+        if self.role == LEARNER and self.learn is None:
+            object.__setattr__(self, "learn", LearnConfig())
         if self.storage not in ("memory", "file"):
             raise InvalidArgument(f"--storage {self.storage!r}: it is memory or file")
         if self.role != "gateway":
@@ -131,6 +143,17 @@ def lane_options(info: ModelInfo, config: NodeConfig) -> LaneOptions:
         storage=config.storage,
         replicas=config.replicas,
     )
+
+
+async def make_model_lanes(
+    link: Link, subjects: Subjects, info: ModelInfo, storage: str, replicas: int = 1
+) -> None:
+    """Make the lanes of a version, as its nodes would: for nodes without the right to.
+
+    Raises `ApiError`, `Unavailable`, `NotConnected`, `PermissionDenied`.
+    """
+    options = lane_options(info, NodeConfig("gateway", storage=storage, replicas=replicas))
+    await make_lanes(link, subjects, info.model, info.version, info.last, options)
 
 
 def credit_of(fixed: int, compute: float) -> tuple[int, int]:

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 
@@ -26,7 +27,8 @@ from nodes.life.low_priority import in_low_priority_thread
 from nodes.life.serving import EDGE, Loaded, in_background, known_of
 from nodes.stage.selftest import Known
 from nodes.stage.server import StageServer
-from shards.manifest import Manifest
+from shards.errors import DeltaError, DeltaFault
+from shards.manifest import Manifest, verify
 from shards.runtimes.load import tolerance_of
 from shards.runtimes.ort import OrtRuntime, trim_memory
 from shards.runtimes.stage import StageRuntime
@@ -37,7 +39,10 @@ from swarm.mesh import Mesh
 log = logging.getLogger("swarm.node")
 
 Tensors = Mapping[str, np.ndarray]
-T = TypeVar("T")
+LONGEST_RUN = 2.0  # seconds
+# Of all stages' runs: a new head of such short ones is tried on the event loop. A thread of low
+# priority, on cores that others want, begins later than that.
+INLINE_BELOW_MS = 1.0
 
 
 @dataclass(eq=False)
@@ -50,6 +55,8 @@ class _Held:
     live: dict[int, LiveWeights] = field(default_factory=dict)
     manifest: Manifest | None = None
     one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
+    # A change that is cancelled goes on in its thread; the next one waits for it there.
+    in_thread: threading.Lock = field(default_factory=threading.Lock)
 
 
 class NodeWeights:
@@ -89,16 +96,20 @@ class NodeWeights:
         held = self._held.get((model, version))
         return 0 if held is None else held.n
 
-    async def take(self, model: str, version: str, n: int, tensors: Tensors) -> bool:
+    async def take(
+        self, model: str, version: str, n: int, tensors: Tensors, base: str = ""
+    ) -> bool:
         """Compute with weight version `n` from now on: the base's weights, but for these tensors.
 
         tensors: full values, by the names that the shards' files have; {} is the base again. Those
-        of stages that this node does not run are passed over. Returns False where `n` is not newer
-        than the present one, or the model version is not loaded here.
+        of stages that this node does not run are passed over. base: SHA-256 of the shard's file
+        that they were learned on, '' where the caller has checked it. Returns False where `n` is
+        not newer than the present one, or the model version is not loaded here.
 
-        Raises `shards.errors.DeltaError` (tensors that do not fit, or are not finite), `ModelError`
-        (the runtime refuses them), `swarm.errors.SwarmError` (the shard's file could not be
-        fetched). The node computes with its present weights then, in all of its stages.
+        Raises `shards.errors.DeltaError` (another base; tensors that do not fit, or are not
+        finite), `ModelError` (the runtime refuses them), `swarm.errors.SwarmError` (the shard's
+        file could not be fetched). The node computes with its present weights then, in all of its
+        stages.
         """
         held = self._held.get((model, version))
         if held is None:
@@ -106,14 +117,19 @@ class NodeWeights:
         async with held.one_at_a_time:
             if n <= held.n:
                 return False
+            if base and base not in [s.sha256 for s in (await self._manifest(held)).shards]:
+                fault = f"weight version {n} was learned on base {base[:12]!r}, not on this model"
+                raise DeltaError(DeltaFault.BASE, fault)
             kept = {name: np.array(array) for name, array in tensors.items()}
-            stages = {}
-            for stage, runtime in held.loaded.runtimes().items():
-                stages[stage] = await self._changed(held, runtime, n, kept)
-            await self._replace(held, stages)
+            before = held.loaded.runtimes()
+            after, known = await self._changed(held, before, n, kept)
+            held.loaded.replace(after, known)
             held.n, held.tensors = n, kept
         log.info("%s@%s computes with weight version %d", model, version, n)
-        await in_low_priority_thread(trim_memory)
+        ended = _ended_sessions(before, after)
+        if ended:
+            del before  # else this method would keep the old sessions alive
+            await in_low_priority_thread(partial(_trim_behind, ended))
         return True
 
     async def renew(self, server: StageServer, fresh: StageRuntime) -> None:
@@ -128,35 +144,50 @@ class NodeWeights:
             # Its last session was built by the one that is not trusted any more.
             held.live.pop(server.stage, None)
             if held.n:
-                fresh = await self._changed(held, fresh, held.n, held.tensors)
+                stages = {server.stage: fresh}
+                changed, _ = await self._changed(held, stages, held.n, held.tensors)
+                fresh = changed[server.stage]
             held.loaded.stages[server.stage] = fresh
             server.replace_model(fresh)
 
     async def _changed(
-        self, held: _Held, runtime: StageRuntime, n: int, tensors: Tensors
-    ) -> StageRuntime:
-        """A stage with other weights; or under another number, where none of them is its own."""
-        stage = runtime.shard.stage
-        if not isinstance(runtime.runtime, OrtRuntime) or not (tensors or stage in held.live):
-            return runtime.numbered(n)
-        artifact: bytes | None = None
-        live = held.live.get(stage)
-        if live is None:
-            artifact = await self._artifact(held, stage)
-            tolerance = tolerance_of(await self._manifest(held))
-            live = LiveWeights(runtime.numbered(0), artifact, tolerance=tolerance)
-            held.live[stage] = live
-        if artifact is None and live.needs_artifact(tensors):
-            artifact = await self._artifact(held, stage)
-        return await self._in_thread(lambda: live.with_weights(n, tensors, runtime, artifact))
-
-    async def _replace(self, held: _Held, stages: Mapping[int, StageRuntime]) -> None:
-        """All at once, behind the runs of known input that later self-tests compare with."""
-        known: dict[int, Known | None] = {}
+        self, held: _Held, stages: Mapping[int, StageRuntime], n: int, tensors: Tensors
+    ) -> tuple[dict[int, StageRuntime], dict[int, Known | None]]:
+        """The stages with other weights; of those with another session or head, what they gave for
+        known input."""
+        artifacts: dict[int, bytes] = {}
         for stage, runtime in stages.items():
-            if stage != EDGE:
-                known[stage] = await self._in_thread(partial(known_of, runtime))
-        held.loaded.replace(stages, known)
+            live = held.live.get(stage)
+            if live.needs_artifact(tensors) if live else tensors and _has_weights(runtime):
+                artifacts[stage] = await self._artifact(held, stage)
+        tolerance = tolerance_of(await self._manifest(held)) if artifacts else 0.0
+
+        def change() -> tuple[dict[int, StageRuntime], dict[int, Known | None]]:
+            with held.in_thread:
+                return changed_stages()
+
+        def changed_stages() -> tuple[dict[int, StageRuntime], dict[int, Known | None]]:
+            changed: dict[int, StageRuntime] = {}
+            for stage, runtime in stages.items():
+                artifact = artifacts.get(stage)
+                if artifact is not None:
+                    verify(artifact, runtime.shard.sha256, runtime.shard.file)
+                if artifact is not None and stage not in held.live:
+                    base = runtime.numbered(0)
+                    held.live[stage] = LiveWeights(base, artifact, tolerance=tolerance)
+                live = held.live.get(stage)
+                if live is None:  # no weights of its own, or none that ever changed
+                    changed[stage] = runtime.numbered(n)
+                else:
+                    changed[stage] = live.with_weights(n, tensors, runtime, artifact)
+            others = [k for k in changed if changed[k].runtime is not stages[k].runtime]
+            return changed, {k: known_of(changed[k]) for k in others if k != EDGE}
+
+        if not artifacts and not held.in_thread.locked():
+            swaps = not any(live.needs_session(tensors) for live in held.live.values())
+            if swaps and sum(s.compute_ms for s in stages.values()) < INLINE_BELOW_MS:
+                return change()
+        return await in_background(self._config, change)
 
     async def _manifest(self, held: _Held) -> Manifest:
         if held.manifest is None:
@@ -166,10 +197,35 @@ class NodeWeights:
         return held.manifest
 
     async def _artifact(self, held: _Held, stage: int) -> bytes:
-        """The verified file of a stage."""
+        """The file of a stage."""
         manifest = await self._manifest(held)
         file = await self._artifacts.get(manifest, manifest.shard(stage).file)
-        return await self._in_thread(file.read_bytes) if isinstance(file, Path) else file
+        return await asyncio.to_thread(file.read_bytes) if isinstance(file, Path) else file
 
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        return await in_background(self._config, work)
+
+def _has_weights(stage: StageRuntime) -> bool:
+    return isinstance(stage.runtime, OrtRuntime)
+
+
+def _ended_sessions(
+    before: Mapping[int, StageRuntime], after: Mapping[int, StageRuntime]
+) -> list[threading.Event]:
+    """For each session that serves no more: an event, set when its last run has let it go."""
+    ended = []
+    for stage, present in before.items():
+        old, new = present.runtime, after[stage].runtime
+        if not isinstance(old, OrtRuntime) or not isinstance(new, OrtRuntime):
+            continue
+        if not new.shares_session(old):
+            event = threading.Event()
+            weakref.finalize(old, event.set)
+            ended.append(event)
+    return ended
+
+
+def _trim_behind(ended: Sequence[threading.Event]) -> None:
+    """Give the memory of sessions back to the system, once nobody uses them. Where a run lasts
+    longer than that, the next trimming does it."""
+    for event in ended:
+        event.wait(LONGEST_RUN)
+    trim_memory()

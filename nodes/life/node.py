@@ -11,7 +11,8 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import swarm
 from nodes.life.answering import InferAnswerer
@@ -33,8 +34,12 @@ from swarm.model import ModelInfo
 from swarm.routing import BadDesiredState
 from swarm.services.control import Control
 from swarm.services.infer import InferService
+from swarm.subjects import api
 from swarm.trust.identity import Identity
 from swarm.wire.messages import Request, Result
+
+if TYPE_CHECKING:
+    from nodes.life.learning import Learning
 
 log = logging.getLogger("swarm.node")
 
@@ -68,12 +73,12 @@ class Node:
     ) -> None:
         self.config = config
         self.id = config.node or node_id(config.role)
-        self.identity = Identity.load_or_make(config.identity) if config.identity else None
+        self.identity = _identity(config)
         self.became_ready = asyncio.Event()
         self._on_change = on_change
         self._desired_changed = asyncio.Event()
         # The router and the mesh ask for gossip's picture when requests come, never before.
-        self._router = Router(self._view, self._tell)
+        self._router = Router(self._view, self._tell, may_use_own_lanes=self._may_use_own_lanes)
         self.mesh = Mesh(
             config.link,
             config.mesh,
@@ -98,7 +103,9 @@ class Node:
             self._router.apply,
             self._router,
             usual_times(self._checkpoint.load()),
+            self._tell,
         )
+        self.weights = self._versions.weights
         self._status = StatusPublisher(
             self.mesh,
             config,
@@ -106,7 +113,7 @@ class Node:
             self._versions,
             self._membership,
             time.monotonic() if started is None else started,
-            more_status,
+            lambda: more_status() | self._learning_status(),
         )
         self._entry = OwnEntry(
             self.mesh, config, self._membership, self._versions.all, self.identity
@@ -114,6 +121,20 @@ class Node:
         self._takeover = Takeover(
             self.mesh, config, self._membership, self._router, self._versions.all, self._tell
         )
+        self._learning: Learning | None = None
+        if config.learn is not None and self.identity is not None:
+            from nodes.life.learning import Learning  # a node that does not learn needs none of it
+
+            self._learning = Learning(
+                self.mesh,
+                config,
+                config.learn,
+                self.id,
+                self.identity,
+                self._membership,
+                self._versions,
+                self._tell,
+            )
         self.answerer = InferAnswerer(
             self.mesh, self.id, self._versions.lookup, config.budget, config.version
         )
@@ -200,6 +221,9 @@ class Node:
         )
         own(watchdog.run(), "watchdog")
         own(self._save_regularly(), "checkpoint")
+        own(self._versions.follower.run(), "weights")
+        if self._learning is not None:
+            own(self._learning.run(), "learning")
         self._become("ready", "serving")
         self._tell("joined", {})
         self.became_ready.set()
@@ -255,8 +279,19 @@ class Node:
         """The living nodes that serve a stage, this one included."""
         return serving(self._membership.alive(), info.model, info.version, stage)
 
+    def _learning_status(self) -> dict[str, Any]:
+        return {} if self._learning is None else self._learning.status()
+
     def _on_gossip(self, event: Event) -> None:
         self._takeover.on_event(event)
+
+    def _may_use_own_lanes(self, model: str) -> bool:
+        """Whether this user's rights name lanes of single nodes."""
+        subjects, grants = self.mesh.subjects, self.mesh.link.grants
+        lane = subjects.features(model, "0", (self.config.stage or 0) + 1, self.id)
+        stream, consumer = subjects.stream(model, "0"), subjects.consumer(model, 1, self.id)
+        makes = api("CONSUMER.CREATE", stream, consumer, lane)
+        return grants.may_publish(lane) and grants.may_publish(makes)
 
     def _tell(self, kind: str, detail: dict[str, Any]) -> None:
         self._status.tell(kind, detail)
@@ -285,6 +320,18 @@ class Node:
             self._checkpoint.save({USUAL_TIMES: self._versions.usual_times()})
         except OSError as error:
             log.warning("the checkpoint was not saved: %s", error)
+
+
+def _identity(config: NodeConfig) -> Identity | None:
+    """The key pair of a node. A learner signs what it tells, so it has one in any case: beside its
+    checkpoint, or for the life of its process. Raises `InvalidArgument`."""
+    if config.identity:
+        return Identity.load_or_make(config.identity)
+    if config.learn is None:
+        return None
+    if config.state_dir:
+        return Identity.load_or_make(Path(config.state_dir) / "identity")
+    return Identity.make()
 
 
 def usual_times(checkpoint: Mapping[str, Any]) -> dict[str, int]:

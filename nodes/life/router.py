@@ -36,7 +36,8 @@ class Router:
     """One node's routing, for requests that it sends to stage 1 and for the stages that it feeds.
 
     view: the gossip's picture of the mesh. tell(kind, detail): publishes an event (an adaptive
-    policy that yields, a refused desired state). clock: seconds.
+    policy that yields, a refused desired state). clock: seconds. may_use_own_lanes(model): whether
+    this user may send to, and serve, lanes of single nodes.
     """
 
     def __init__(
@@ -44,10 +45,12 @@ class Router:
         view: Callable[[], Mapping[str, PeerView]],
         tell: Callable[[str, dict[str, Any]], None],
         clock: Callable[[], float] = time.monotonic,
+        may_use_own_lanes: Callable[[str], bool] = lambda model: True,
     ) -> None:
         self._view = view
         self._tell = tell
         self._clock = clock
+        self._may_use_own_lanes = may_use_own_lanes
         self._table = RoutingTable()
         self._observed = -math.inf
         self._picked: dict[str, Picked] = {}  # by request id
@@ -66,7 +69,15 @@ class Router:
             log.warning("desired state of %s refused: %s", model, error)
             self._tell("rejected", {"model": model, "detail": str(error)[:500]})
             return
-        if state.policy == "pull":
+        if state.policy != "pull" and not self._may_use_own_lanes(model):
+            text = (
+                f"policy {state.policy!r} sends to lanes of single nodes, which the rights of this "
+                "node's user do not name: the shared lane is used, as by policy 'pull'"
+            )
+            log.warning("%s: %s", model, text)
+            self._tell("rejected", {"model": model, "detail": text})
+            self.routed.discard(model)
+        elif state.policy == "pull":
             self.routed.discard(model)
         else:
             self.routed.add(model)

@@ -19,7 +19,7 @@ from nodes.stage.selftest import Known, learned
 from nodes.stage.server import LanePicker, StageServer
 from shards.manifest import Manifest
 from shards.runtimes.load import StageRuntime, load_lighter, load_stage
-from shards.runtimes.ort import OrtRuntime
+from shards.runtimes.ort import Level, OrtRuntime
 from shards.runtimes.synthetic import random_feeds
 from swarm.clock import ServerClock
 from swarm.errors import SwarmError
@@ -59,13 +59,16 @@ class Loaded:
 
     def runtimes(self) -> dict[int, StageRuntime]:
         """The runtimes whose weights may change, by stage."""
-        return self.stages if self.edge is None else {**self.stages, EDGE: self.edge}
+        stages = dict(self.stages)
+        if self.edge is not None:
+            stages[EDGE] = self.edge
+        return stages
 
     def replace(
         self, stages: Mapping[int, StageRuntime], known: Mapping[int, Known | None]
     ) -> None:
-        """Compute with these runtimes from now on. known: of the stages that are tested while they
-        serve."""
+        """Compute with these runtimes from now on. known: of the stages that answer otherwise than
+        before, and that are tested while they serve."""
         for stage, runtime in stages.items():
             if stage == EDGE and self.edge is not None:
                 self.edge = runtime
@@ -121,12 +124,14 @@ async def load(
     with_edge = edge and info.edge is not None
     folders, fetch = await artifacts.open(), artifacts.fetcher(manifest)
 
-    def stage(number: int) -> StageRuntime:
-        return load_stage(manifest, number, fetch, threads=config.threads, folders=folders)
+    def stage(number: int, level: Level) -> StageRuntime:
+        return load_stage(
+            manifest, number, fetch, threads=config.threads, level=level, folders=folders
+        )
 
     def build() -> Loaded:
-        loaded = {number: stage(number) for number in wanted}
-        first = stage(EDGE) if with_edge else None
+        loaded = {number: stage(number, config.level) for number in wanted}
+        first = stage(EDGE, "all") if with_edge else None
         light = None
         if lighter:
             light = load_lighter(manifest, fetch, threads=config.threads, folders=folders)
@@ -179,16 +184,20 @@ class Serving:
             for stage in loaded.stages
         ]
         loaded.on_replaced.append(self._replaced)
-        self._cancel_sid = mesh.link.subscribe(
-            mesh.subjects.cancel(self.info.model, self.info.version), self._cancel
-        )
+        self._cancel_sid = 0
+        if self.servers:  # an edge has none, and needs no right to hear of other requests
+            self._cancel_sid = mesh.link.subscribe(
+                mesh.subjects.cancel(self.info.model, self.info.version), self._cancel
+            )
 
     def _replaced(
         self, stages: Mapping[int, StageRuntime], known: Mapping[int, Known | None]
     ) -> None:
         for server in self.servers:
-            if server.stage in stages:
-                server.take_weights(stages[server.stage], known.get(server.stage))
+            if server.stage in known:
+                server.take_weights(stages[server.stage], known[server.stage])
+            elif server.stage in stages:
+                server.replace_model(stages[server.stage])
 
     def _cancel(self, message: LinkMessage) -> None:
         request_id = bytes(message.data[:128]).decode(errors="replace")

@@ -10,12 +10,15 @@ from typing import Any
 
 from nodes.life.artifacts import NodeArtifacts
 from nodes.life.config import NodeConfig
+from nodes.life.following import WeightFollower
 from nodes.life.live_weights import NodeWeights
 from nodes.life.serving import Loaded, Serving, load
 from nodes.stage.server import LanePicker, StageServer
 from swarm.clock import ServerClock
 from swarm.errors import NotFound, SwarmError
 from swarm.mesh import Mesh
+from swarm.services.weights import Weights
+from swarm.trust.allowed import AllowList
 
 log = logging.getLogger("swarm.node")
 
@@ -26,7 +29,8 @@ class Versions:
     """The served versions, by name; a gateway's models, loaded on demand.
 
     on_desired(model, document) is called with each desired state that was read. lanes: the
-    routing policy. usual_times: `usual_times()` of this node's predecessor, or {}.
+    routing policy. usual_times: `usual_times()` of this node's predecessor, or {}. tell(kind,
+    detail): publishes an event.
     """
 
     def __init__(
@@ -37,6 +41,7 @@ class Versions:
         on_desired: Callable[[str, dict[str, Any]], None],
         lanes: LanePicker,
         usual_times: Mapping[str, int],
+        tell: Callable[[str, dict[str, Any]], None],
     ) -> None:
         self.serving: dict[str, Serving] = {}
         self._mesh = mesh
@@ -46,10 +51,15 @@ class Versions:
         self._lanes = lanes
         self._usual_times = usual_times
         self._artifacts = NodeArtifacts(mesh.registry, config.cache, config.cache_limit)
-        self.weights = NodeWeights(mesh, self._artifacts, config)
+        self.weights = NodeWeights(mesh, self._artifacts, config, self._behind)
+        ledgers = Weights(mesh.link, mesh.subjects, allowed=AllowList.read(config.teachers))
+        self.follower = WeightFollower(ledgers, self.weights.take, tell)
         self._clock = ServerClock()
         self._runs: dict[str, asyncio.Task[None]] = {}
         self._gateway: dict[tuple[str, str], Loaded] = {}
+
+    def _behind(self, model: str, version: str, n: int) -> None:
+        self.follower.behind(model, version, n)
 
     def all(self) -> list[Serving]:
         """The versions being served, in the order of their loading."""
@@ -111,6 +121,7 @@ class Versions:
             lighter=self._config.role == "edge",
         )
         self.weights.add(loaded)
+        await self.follower.follow(info.model, version)
         serving = Serving(
             self._mesh,
             self._config,
@@ -157,6 +168,7 @@ class Versions:
 
     async def _retire(self, version: str) -> None:
         serving = self.serving.pop(version)
+        self.follower.unfollow(serving.info.model, version)
         await serving.drain()
         self.weights.forget(serving.loaded)
         if (task := self._runs.pop(version, None)) is not None:
@@ -181,6 +193,7 @@ class Versions:
                 self._mesh, self._artifacts, self._config, info, edge=True, lighter=False
             )
             self.weights.add(loaded)
+            await self.follower.follow(model, version)
             self._gateway[key] = loaded
         return self._gateway[key]
 

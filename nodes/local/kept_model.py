@@ -41,11 +41,11 @@ class KeptModel:
         """NAME@VERSION."""
         return f"{self.manifest.model}@{self.manifest.version}"
 
-    async def push(self, progress: Callable[[str, int], None] = lambda name, size: None) -> None:
+    async def push(self, sent: Callable[[int], None] = lambda size: None) -> None:
         """Store the version, and let it serve all traffic. Raises as `Registry.push`."""
         model, version = self.manifest.model, self.manifest.version
         registry = self._mesh.registry
-        await registry.push(self._document, self._files, progress)
+        await registry.push(self._document, self._files, sent=sent)
         if await registry.serving(model) != version:
             await registry.promote(model, version)
 

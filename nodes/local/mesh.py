@@ -51,13 +51,12 @@ class LocalMesh:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
-    async def keep(
-        self, folder: Path, progress: Callable[[str, int], None] = lambda name, size: None
-    ) -> None:
+    async def keep(self, folder: Path, sent: Callable[[int], None] = lambda size: None) -> None:
         """Push the model of a folder and let it serve; from now on put it back where the server
-        loses it. The folder stays where it is as long as the mesh runs."""
+        loses it. The folder stays where it is as long as the mesh runs. sent: as `Registry.push`.
+        """
         model = KeptModel(self.mesh, folder, self.report.tell)
-        await model.push(progress)
+        await model.push(sent)
         self.own(model.run(), f"keep {model.name}")
 
     def own(self, work: Coroutine[Any, Any, None], name: str) -> None:
@@ -195,9 +194,14 @@ def _log_failure(task: asyncio.Task[None]) -> None:
         log.error("%s failed", task.get_name(), exc_info=error)
 
 
-async def push(local: LocalMesh, manifest: bytes, files: Mapping[str, Source]) -> str:
+async def push(
+    local: LocalMesh,
+    manifest: bytes,
+    files: Mapping[str, Source],
+    sent: Callable[[int], None] = lambda size: None,
+) -> str:
     """Push a version that was just split, and let it serve all traffic. Returns its version."""
-    info = await local.mesh.registry.push(manifest, files)
+    info = await local.mesh.registry.push(manifest, files, sent=sent)
     if await local.mesh.registry.serving(info.model) != info.version:
         await local.mesh.registry.promote(info.model, info.version)
     return info.version

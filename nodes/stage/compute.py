@@ -35,7 +35,8 @@ INLINE_BELOW = 0.0003
 INLINE_ALONE_BELOW = 0.010
 # Seconds, and a share of the budget that is left, for which a request waits for newer weights.
 # Behind that its requester decides, and there is still time to ask again.
-BEHIND_FOR, BEHIND_SHARE = 0.5, 0.5
+BEHIND_FOR, BEHIND_SHARE = 2.0, 0.5
+MOST_BEHIND = 32  # requests that wait so; one more is told at once
 IDLE_RUNS = 1.2  # measured: with 1.0, a busy pipeline's throughput falls by 3 %
 
 
@@ -79,6 +80,10 @@ class Outcomes(Protocol):
 
     def behind(self, weights: int) -> None:
         """A request asks for at least this weight version, which the model does not have."""
+        ...
+
+    def stayed_behind(self, job: Job, weights: int) -> None:
+        """The job waited in vain: the model still has this weight version."""
         ...
 
     def not_computed(self, job: Job, status: Status, reason: str) -> None:
@@ -161,6 +166,10 @@ class Compute:
         self._dispatch()
 
     def _wait_for_weights(self, job: Job) -> None:
+        if len(self._behind) >= MOST_BEHIND:
+            self._outcomes.stayed_behind(job, self.model.weights_version)
+            return
+        job.delivery.held()  # it takes none of the lane's credit from those that need no wait
         left = job.expires - time.monotonic()
         wait = max(0.0, min(BEHIND_FOR, left * BEHIND_SHARE))
         self._behind[job] = self._loop.call_later(wait, self._still_behind, job)
@@ -168,11 +177,7 @@ class Compute:
 
     def _still_behind(self, job: Job) -> None:
         del self._behind[job]
-        text = (
-            f"stage {self._stage} computes with weight version {self.model.weights_version} here, "
-            f"the request asks for {job.features.weights} at least: ask again later, or for less"
-        )
-        self._outcomes.not_computed(job, Status.UNAVAILABLE, text)
+        self._outcomes.stayed_behind(job, self.model.weights_version)
 
     def use(self, model: StageModel) -> None:
         """Compute with this model from the next run on."""

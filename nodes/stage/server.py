@@ -286,6 +286,17 @@ class StageServer:
         """A request waits for newer weights than the model's."""
         self._on_behind(weights)
 
+    def stayed_behind(self, job: Job, weights: int) -> None:
+        """Answer that the model has older weights than the request asks for, with a hop of this
+        stage that says which: the requester knows by it that nothing is broken here."""
+        hop = {"stage": self.stage, "node": self._node, "queue_us": job.queue_us, "compute_us": 0}
+        job.features.hops.append(hop | {"batch": 0, WEIGHTS: weights} if weights else hop)
+        text = (
+            f"stage {self.stage} computes with weight version {weights} here, the request asks for "
+            f"{job.features.weights} at least: ask again later, or for less"
+        )
+        self.not_computed(job, Status.UNAVAILABLE, text)
+
     def cancel(self, request_id: str) -> None:
         """Nobody waits for this request: do not compute it, here or when it comes again."""
         self._compute.cancel(request_id, time.monotonic())

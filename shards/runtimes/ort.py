@@ -347,6 +347,10 @@ class OrtRuntime:
             examples=self._examples,
         )
 
+    def shares_session(self, other: OrtRuntime) -> bool:
+        """Whether both run on one session."""
+        return self._session is other._session
+
     def holding(self, held: Mapping[str, np.ndarray]) -> OrtRuntime:
         """A runtime on the same session with other `held` weights; takes microseconds.
 

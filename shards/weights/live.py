@@ -79,6 +79,15 @@ class LiveWeights:
             return self._master is None
         return bool(mine) and self._runtime is None
 
+    def needs_session(self, tensors: Tensors) -> bool:
+        """Whether `with_weights` of these tensors builds a new session, which takes a while."""
+        mine = [name for name in tensors if name in self.specs]
+        if any(name not in self._head for name in mine):
+            return True
+        if self._runtime is None:
+            return bool(mine)
+        return self._inside != _digest({})
+
     def with_weights(
         self,
         n: int,

@@ -5,6 +5,7 @@ device      "cpu", "cuda" …                  host      memory host id, or ""
 priority    0 primary, 1 standby, 2 fallback memory    bytes free
 inbox       where processes of its host reach it without the server, or ""
 identity    [public key, signature]          the key is this node's (swarm.trust.attestation)
+learns/T    [model, version, base (8 bytes), epoch, run, sequence]   what it learns, and how far
 serves/T    [model, version, [stage, …]]     one model version and its stages, in order
 load/T/C    [[stage, waiting, in hand, compute ewma, p50, p99, queue ewma, p50, p99], …] of the
             stages from 16 C to 16 C + 15 that it serves, in order; times in microseconds
@@ -38,6 +39,7 @@ MAX_CANDIDATES = 1024  # stages of one node that routing looks at, all versions 
 MAX_STAGE = 4096
 MAX_COUNT = 10**9
 MAX_TIME = 3_600_000_000  # microseconds
+BASE_BYTES = 8  # of the hash of what a learner begins from
 LOAD_FIELDS = 8  # numbers of one stage's load, without the stage itself
 STAGES_PER_LOAD_KEY = 16  # stages whose loads travel together
 _IDLE_LOAD = (0,) * LOAD_FIELDS
@@ -76,9 +78,17 @@ def load_entries(loads: Mapping[Where, Sequence[int]]) -> dict[str, list[list[in
     return entries
 
 
+def learns_entry(
+    model: str, version: str, base: bytes, epoch: int, run: int, sequence: int
+) -> tuple[str, list[Any]]:
+    """The key and value by which a node tells what it learns; base: SHA-256 of its beginning."""
+    value = [model, version, base[:BASE_BYTES], epoch, run, sequence]
+    return f"learns/{_tag(model, version)}", value
+
+
 def of_load(key: str) -> bool:
     """Whether a gossiped key says how busy a node is, and not what it serves or where."""
-    return key == "memory" or key.startswith("load/")
+    return key == "memory" or key.startswith(("load/", "learns/"))
 
 
 # --- judged -------------------------------------------------------------------------------
@@ -109,6 +119,20 @@ def _serves(tag: str, value: object) -> bool:
         and isinstance(stages, list | tuple)
         and 1 <= len(stages) <= MAX_STAGES
         and _ascending(stages)
+    )
+
+
+def _learns(tag: str, value: object) -> bool:
+    if not (isinstance(value, list | tuple) and len(value) == 6):
+        return False
+    model, version, base, *numbers = value
+    return (
+        _token(model)
+        and _token(version)
+        and tag == _tag(model, version)
+        and isinstance(base, bytes)
+        and len(base) == BASE_BYTES
+        and all(type(number) is int and 0 <= number < 1 << 62 for number in numbers)
     )
 
 
@@ -152,7 +176,7 @@ _CHECKS: dict[str, Any] = {
     "priority": lambda v: type(v) is int and 0 <= v <= 9,
     IDENTITY: is_attestation,
 }
-_KEYED: dict[str, Any] = {"serves": _serves, "load": _load}
+_KEYED: dict[str, Any] = {"serves": _serves, "load": _load, "learns": _learns}
 
 
 # --- read ---------------------------------------------------------------------------------
@@ -192,6 +216,33 @@ def serving(peers: Iterable[PeerView], model: str, version: str, stage: int) -> 
 def identity_of(peer: PeerView, mesh: str) -> str | None:
     """The public key of a node that its gossip proves to be its own, or None."""
     return attested_key(peer.values.get(IDENTITY), mesh, peer.node)
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerPeer:
+    """One node that learns a model version. key: its public key; run, sequence: how far it is."""
+
+    node: str
+    key: str
+    run: int
+    sequence: int
+
+
+def learners(
+    peers: Iterable[PeerView], mesh: str, model: str, version: str, base: bytes, epoch: int
+) -> list[LearnerPeer]:
+    """The peers that learn this version from this base in this epoch, each with a key that it
+    proved to be its own."""
+    found = []
+    entry = f"learns/{_tag(model, version)}"
+    for peer in peers:
+        value = peer.values.get(entry)
+        if peer.state in ("dead", "left") or not isinstance(value, list | tuple):
+            continue
+        key = identity_of(peer, mesh)
+        if key is not None and (value[2], value[3]) == (base[:BASE_BYTES], epoch):
+            found.append(LearnerPeer(peer.node, key, value[4], value[5]))
+    return found
 
 
 def candidates(peers: Mapping[str, PeerView], heard: float | None = None) -> list[Candidate]:

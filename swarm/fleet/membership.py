@@ -62,6 +62,7 @@ class Membership:
         self._refused: set[str] = set()  # own keys that could not be written
         self._waiting: dict[str, tuple[int, asyncio.TimerHandle]] = {}
         self._discovered = 0.0
+        self._finds = ""  # where nodes answer to discovery
         self._connected = 0.0
         # Milliseconds: nodes that share a process do not all speak at once.
         self._apart = random.randrange(1000) if next(_members_of_this_process) else 0
@@ -118,7 +119,7 @@ class Membership:
     async def run(self) -> None:
         """One round each `config.interval` seconds, until cancelled."""
         sid = self._link.subscribe(self._subjects.gossip(self.node), self._receive)
-        found = self._link.subscribe(f"{self._link.options.inbox}.found.x", self._found)
+        self._finds = self._link.expect(self._found)
         self._link.on_up.append(self._reconnected)
         self._link.on_down.append(self._forget_waiting)
         try:
@@ -137,7 +138,7 @@ class Membership:
             self._link.on_down.remove(self._forget_waiting)
             self._forget_waiting()
             self._link.unsubscribe(sid)
-            self._link.unsubscribe(found)
+            self._link.forget(self._finds)
 
     def leave(self) -> None:
         """Tell some peers that this node leaves; they tell the others."""
@@ -226,11 +227,7 @@ class Membership:
     def _discover(self) -> None:
         self._discovered = time.monotonic()
         try:
-            self._link.publish(
-                f"$SRV.PING.swarm-{self._subjects.mesh}",
-                b"",
-                f"{self._link.options.inbox}.found.x",
-            )
+            self._link.publish(self._subjects.discovery, b"", self._finds)
         except SwarmError as error:
             log.debug("no discovery at present: %s", error)
 

@@ -123,10 +123,12 @@ class StatusListener:
             self._on_news()
 
     def _listen(self) -> None:
-        if self._sid:
+        if self._sid or not self._link.grants.may_subscribe(self._subjects.status_all):
             return
         self._sid = self._link.subscribe(self._subjects.status_all, self._heard)
         self._since = self._clock()
+        if not self._link.grants.may_publish(self._subjects.status_request):
+            return
         with contextlib.suppress(NotConnected):  # a status comes every second anyway
             self._link.publish(self._subjects.status_request)
 

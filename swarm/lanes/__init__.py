@@ -4,7 +4,13 @@ from swarm.lanes.consumer import Lane
 from swarm.lanes.message import LaneMessage
 from swarm.lanes.publisher import Publisher
 from swarm.lanes.server_consumer import MOST_ACK_WAIT
-from swarm.lanes.streams import LaneOptions, consumer_config, ensure_lanes, stream_config
+from swarm.lanes.streams import (
+    LaneOptions,
+    consumer_config,
+    ensure_lanes,
+    make_lanes,
+    stream_config,
+)
 
 __all__ = [
     "MOST_ACK_WAIT",
@@ -14,5 +20,6 @@ __all__ = [
     "Publisher",
     "consumer_config",
     "ensure_lanes",
+    "make_lanes",
     "stream_config",
 ]

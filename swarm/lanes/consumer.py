@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from swarm.clock import ServerClock
-from swarm.errors import NotConnected, SwarmError
+from swarm.errors import NotConnected, PermissionDenied, SwarmError
 from swarm.flow.latency import LatencyWindow
 from swarm.lanes.credit import Credit
 from swarm.lanes.hand import Hand
@@ -35,6 +35,7 @@ from swarm.subjects import api
 log = logging.getLogger("swarm.lanes")
 
 RETRY_PROVISIONING = 0.1  # seconds
+RETRY_DENIED = 2.0  # seconds; somebody else has to make the consumer
 # Seconds in hand from which the next round is put off at once when a message is settled. Setting
 # the timer again takes 3 us; a round for nothing, beside the next stage's run, 0.1 ms.
 LONG_IN_HAND = 0.002
@@ -140,9 +141,11 @@ class Lane:
                         await self._consumer.ensure()
                     self._replenish()
                 except SwarmError as error:
-                    log.info("%s: waiting: %s", self._consumer.name, error)
+                    denied = isinstance(error, PermissionDenied)
+                    log.log(logging.WARNING if denied else logging.INFO, "waiting: %s", error)
+                    pause = RETRY_DENIED if denied else RETRY_PROVISIONING
                     with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(self._renew.wait(), RETRY_PROVISIONING)
+                        await asyncio.wait_for(self._renew.wait(), pause)
                     continue
                 self._ready.set()
                 try:

@@ -12,6 +12,7 @@ from swarm.errors import (
     ApiError,
     NoResponders,
     NotConnected,
+    PermissionDenied,
     ResourceExhausted,
     SwarmError,
     Unavailable,
@@ -35,11 +36,12 @@ class Publisher:
 
     def __init__(self, link: Link) -> None:
         self._link = link
-        self._waiting: dict[str, OnStored] = {}
+        self._waiting: dict[str, tuple[OnStored, str]] = {}  # by reply subject; with the lane's
         # When each runs out, in order of time, since every message waits equally long.
         self._expiry: deque[tuple[float, str]] = deque()
         self._sweep: asyncio.TimerHandle | None = None
         link.on_down.append(self._down)
+        link.on_denied.append(self._denied)
 
     def publish(
         self, subject: str, data: Sequence[Part], message_id: str, on_stored: OnStored
@@ -50,23 +52,24 @@ class Publisher:
         Raises `NotConnected` or `ResourceExhausted` at once; then nobody is called back.
         """
         link = self._link
-        reply = link.expect(self._stored)
+        reply = link.expect_from_server(self._stored)
         headers = b"NATS/1.0\r\nNats-Msg-Id: " + message_id.encode() + b"\r\n\r\n"
         try:
             link.publish(subject, data, reply, headers)
         except SwarmError:
             link.forget(reply)
             raise
-        self._waiting[reply] = on_stored
+        self._waiting[reply] = (on_stored, subject)
         self._expiry.append((time.monotonic() + ACK_TIMEOUT, reply))
         if self._sweep is None:
             self._sweep = asyncio.get_running_loop().call_later(ACK_TIMEOUT, self._expire)
 
     def _stored(self, message: LinkMessage) -> None:
         self._link.forget(message.subject)
-        on_stored = self._waiting.pop(message.subject, None)
-        if on_stored is None:
+        waiting = self._waiting.pop(message.subject, None)
+        if waiting is None:
             return
+        on_stored = waiting[0]
         if message.status == b"503":
             error = NoResponders("no stream takes this lane's messages at present")
             self._tell(on_stored, error, 0)
@@ -82,8 +85,8 @@ class Publisher:
 
     def _fail(self, reply: str, error: SwarmError) -> None:
         self._link.forget(reply)
-        if (on_stored := self._waiting.pop(reply, None)) is not None:
-            self._tell(on_stored, error, 0)
+        if (waiting := self._waiting.pop(reply, None)) is not None:
+            self._tell(waiting[0], error, 0)
 
     def _tell(self, on_stored: OnStored, error: SwarmError | None, sequence: int) -> None:
         try:
@@ -105,6 +108,11 @@ class Publisher:
             delay = max(0.05, self._expiry[0][0] - now)
             self._sweep = asyncio.get_running_loop().call_later(delay, self._expire)
 
+    def _denied(self, subject: str, error: PermissionDenied) -> None:
+        """This user may not publish there: no PubAck will come."""
+        for reply in [reply for reply, waiting in self._waiting.items() if waiting[1] == subject]:
+            self._fail(reply, error)
+
     def _down(self) -> None:
         for reply in list(self._waiting):
             self._fail(reply, NotConnected("the connection was lost before the PubAck"))
@@ -117,6 +125,7 @@ class Publisher:
             self._sweep = None
         if self._down in self._link.on_down:
             self._link.on_down.remove(self._down)
+            self._link.on_denied.remove(self._denied)
         self._down()
 
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from swarm.clock import ServerClock
-from swarm.errors import ApiError
+from swarm.errors import ApiError, PermissionDenied
 from swarm.link import Link, jetstream
 from swarm.subjects import api
 
@@ -44,8 +44,21 @@ class ServerConsumer:
         """Seconds of silence after which the server hands a message to another node."""
         return float(self.config["ack_wait"]) / 1e9
 
+    @property
+    def may_change(self) -> bool:
+        """Whether this user may make the consumer, and change its settings."""
+        subject = jetstream.create_consumer_subject(self.stream, self.config)
+        return self._link.grants.may_publish(subject)
+
     async def ensure(self) -> None:
-        """Make the consumer, and its stream, where they do not exist. Raises `SwarmError`."""
+        """Make the consumer, and its stream, where they do not exist.
+
+        Raises `SwarmError`; `PermissionDenied` where they are missing, and this user may not make
+        them.
+        """
+        if not self.may_change:
+            await self._find()
+            return
         try:
             await self._learn(jetstream.ensure_consumer(self._link, self.stream, self.config))
         except ApiError as error:
@@ -53,6 +66,19 @@ class ServerConsumer:
                 raise
             await self._provision()
             await self._learn(jetstream.ensure_consumer(self._link, self.stream, self.config))
+
+    async def _find(self) -> None:
+        """Use the consumer as it is."""
+        subject = api("CONSUMER.INFO", self.stream, self.name)
+        try:
+            await self._learn(jetstream.call(self._link, subject))
+        except ApiError as error:
+            if error.err_code not in (jetstream.STREAM_NOT_FOUND, jetstream.CONSUMER_NOT_FOUND):
+                raise
+            raise PermissionDenied(
+                f"the consumer {self.name} of {self.stream} is missing, and this user may not make "
+                "it: an operator does, with `swarm model push` of that version"
+            ) from None
 
     async def refresh(self) -> int:
         """Take over changed settings; returns the number of messages that wait in the lane.
@@ -64,7 +90,13 @@ class ServerConsumer:
         return int(info.get("num_pending", 0))
 
     async def set_ack_wait(self, seconds: float) -> None:
-        """Change `ack_wait` for all nodes. Raises `ApiError`, `Unavailable`, `NotConnected`."""
+        """Change `ack_wait` for all nodes, where this user may.
+
+        Raises `ApiError`, `Unavailable`, `NotConnected`.
+        """
+        if not self.may_change:
+            log.debug("%s: ack_wait stays %.3f s, as the operator set it", self.name, self.ack_wait)
+            return
         config = self.config | {"ack_wait": int(seconds * 1e9)}
         await jetstream.update_consumer(self._link, self.stream, config)
         self.config = config
@@ -72,7 +104,8 @@ class ServerConsumer:
     async def lengthen_ack_wait(self) -> None:
         """Double `ack_wait`, up to `MOST_ACK_WAIT`. Raises as `set_ack_wait`."""
         wanted = min(MOST_ACK_WAIT, 2 * self.ack_wait)
-        log.warning("%s: ack_wait is now %.3f s", self.name, wanted)
+        if self.may_change:
+            log.warning("%s: ack_wait is now %.3f s", self.name, wanted)
         await self.set_ack_wait(wanted)
 
     async def _learn(self, answer: Awaitable[dict[str, Any]]) -> dict[str, Any]:

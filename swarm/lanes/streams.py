@@ -56,7 +56,7 @@ def consumer_config(
 ) -> dict[str, Any]:
     """The configuration of one lane's consumer, as JetStream's API takes it."""
     return {
-        "durable_name": subjects.consumer(stage, lane),
+        "durable_name": subjects.consumer(model, stage, lane),
         "filter_subject": subjects.features(model, version, stage, lane),
         "ack_policy": "explicit",
         "ack_wait": int(options.ack_wait * NS),
@@ -91,3 +91,18 @@ async def ensure_lanes(
             "discard": "old",
         },
     )
+
+
+async def make_lanes(
+    link: Link, subjects: Subjects, model: str, version: str, stages: int, options: LaneOptions
+) -> None:
+    """Make all that the nodes of a model version need: streams, and the consumer of each stage's
+    shared lane. What exists stays as it is. Nodes without the right to make them use these.
+
+    Raises `ApiError`, `Unavailable`, `NotConnected`, `PermissionDenied`.
+    """
+    await ensure_lanes(link, subjects, model, version, options)
+    stream = subjects.stream(model, version)
+    for stage in range(1, stages + 1):
+        config = consumer_config(subjects, model, version, stage, options)
+        await jetstream.ensure_consumer(link, stream, config)

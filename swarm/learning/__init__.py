@@ -1,1 +1,5 @@
-"""Learning: weight deltas between nodes, and the weight versions that they become. Pure."""
+"""Learning without a server: what a node sends of its parameters, what it takes of others', and the
+weight versions that they become.
+
+Pure: no clock, no socket, no task. `swarm.services` carries the messages.
+"""

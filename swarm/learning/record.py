@@ -56,11 +56,12 @@ class WeightRecord:
     """One weight version.
 
     n: its number, from 1 on. parent: the hash of the record n - 1; of the first one, `base`. base:
-    SHA-256 of the file whose tensors change. epoch: raised by each going back. tensors: full values
-    of the changed tensors, by name; none where the base is restored. stored: under which name the
-    tensors' bytes are kept. by: the node that minted it. at: seconds since 1970. accuracy: 0 to 1,
-    on the minter's held-out samples, whose count is `samples`; None where it was not measured.
-    taught: the nodes whose deltas are in it. restores: the version that it brings back, or None.
+    SHA-256 that names the model version's files. epoch: raised by each going back. tensors: full
+    values of the changed tensors, by name; none where the base is restored. stored: under which
+    name the tensors' bytes are kept. by: the node that minted it. at: seconds since 1970.
+    accuracy: 0 to 1, on the minter's held-out samples, whose count is `samples`; None where it was
+    not measured. taught: the nodes whose deltas are in it. restores: the version that it brings
+    back, or None.
     key, signature: the minter's public key, and its signature of `payload()`; "" and b"" unsigned.
     """
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from swarm.errors import ApiError, DecodeError, NoResponders, Unavailable
 from swarm.link import Link
-from swarm.subjects import api
+from swarm.subjects import api, kv_get_subject
 
 # Server error numbers (nats-server, server/errors.json).
 STREAM_NOT_FOUND = 10059
@@ -33,7 +33,7 @@ async def call(
     """One API call. Raises `ApiError`, `Unavailable` (JetStream off, or no answer)."""
     body = b"" if doc is None else json.dumps(doc).encode()
     try:
-        message = await link.request(subject, body, timeout)
+        message = await link.request(subject, body, timeout, from_server=True)
     except NoResponders:
         raise Unavailable(
             "this NATS server has no JetStream: start it with -js, or enable jetstream {} "
@@ -84,22 +84,33 @@ async def ensure_stream(link: Link, config: dict[str, Any]) -> dict[str, Any]:
 
 
 async def ensure_consumer(link: Link, stream: str, config: dict[str, Any]) -> dict[str, Any]:
-    """Create the consumer, or take the existing one with its settings."""
+    """Take the existing consumer with its settings, or create it.
+
+    It asks first: a user that may not create consumers uses what is there.
+    """
     name = config["durable_name"]
-    subject = api("CONSUMER.CREATE", stream, name, config["filter_subject"])
+    try:
+        return await call(link, api("CONSUMER.INFO", stream, name))
+    except ApiError as error:
+        if error.err_code != CONSUMER_NOT_FOUND:
+            raise
     doc = {"stream_name": stream, "action": "create", "config": config}
     try:
-        return await call(link, subject, doc)
+        return await call(link, create_consumer_subject(stream, config), doc)
     except ApiError as error:
         if error.err_code != CONSUMER_EXISTS:
             raise
     return await call(link, api("CONSUMER.INFO", stream, name))
 
 
+def create_consumer_subject(stream: str, config: dict[str, Any]) -> str:
+    """Who may publish here may make this consumer, and change it."""
+    return api("CONSUMER.CREATE", stream, config["durable_name"], config["filter_subject"])
+
+
 async def update_consumer(link: Link, stream: str, config: dict[str, Any]) -> dict[str, Any]:
     """Change a consumer's settings in place."""
-    name = config["durable_name"]
-    subject = api("CONSUMER.CREATE", stream, name, config["filter_subject"])
+    subject = create_consumer_subject(stream, config)
     return await call(link, subject, {"stream_name": stream, "action": "update", "config": config})
 
 
@@ -144,9 +155,9 @@ async def kv_entry(
     link: Link, bucket: str, key: str, timeout: float = 2.0
 ) -> tuple[bytes | None, int]:
     """A key's value, or None, and its revision, for `kv_put`. Raises `Unavailable`."""
-    subject = f"$JS.API.DIRECT.GET.KV_{bucket}.$KV.{bucket}.{key}"
+    subject = kv_get_subject(bucket, key)
     try:
-        message = await link.request(subject, b"", timeout)
+        message = await link.request(subject, b"", timeout, from_server=True)
     except NoResponders:
         # The bucket does not exist, or its server is away: a call that is always answered tells.
         if await stream_exists(link, f"KV_{bucket}"):
@@ -191,7 +202,9 @@ async def kv_put(
     if after is not None:
         headers = b"NATS/1.0\r\nNats-Expected-Last-Subject-Sequence: %d\r\n\r\n" % after
     try:
-        message = await link.request(f"$KV.{bucket}.{key}", value, timeout, headers)
+        message = await link.request(
+            f"$KV.{bucket}.{key}", value, timeout, headers, from_server=True
+        )
     except (NoResponders, TimeoutError):
         raise Unavailable(f"the key store {bucket} did not take {key}") from None
     return int(parse(message.data)["seq"])

@@ -14,15 +14,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import ssl
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import inf
 from random import Random
 from typing import Any, cast
 from urllib.parse import SplitResult, urlsplit
 
-from swarm.errors import NoResponders, NotConnected, ResourceExhausted, SwarmError
+from swarm.errors import (
+    NoResponders,
+    NotAdmitted,
+    NotConnected,
+    PermissionDenied,
+    ResourceExhausted,
+    SwarmError,
+)
 from swarm.flow.backoff import Backoff
+from swarm.link.access import is_about_identity, refusal, tls_refusal
+from swarm.link.denials import Denial, DenialLog, read_denial
 from swarm.link.gather import Gather
+from swarm.link.grants import ASK, EVERYTHING, Grants, read_grants
 from swarm.link.parser import Parser, ProtocolError
 from swarm.link.pings import Pings
 from swarm.link.session import (
@@ -35,6 +47,7 @@ from swarm.link.session import (
 from swarm.link.subscriptions import OnMessage, Replies, Subscriptions
 from swarm.link.types import LinkMessage, LinkOptions
 from swarm.periodic import next_beat
+from swarm.subjects import FROM_SERVER
 from swarm.wire.tensors import Part
 
 log = logging.getLogger("swarm.link")
@@ -43,15 +56,19 @@ JOIN_BELOW = 16 * 1024  # bytes: a smaller message is joined, and not written in
 FIRST_BACKOFF = 0.1  # seconds between rounds over the servers; they grow to `max_backoff`
 DEFAULT_MAX_PAYLOAD = 1 << 20  # bytes; a server's, unless it says another
 NO_RESPONDERS = b"503"
+GRANTS_TIMEOUT = 1.0  # seconds; a server that does not tell a user's rights may have none to tell
 
 
 class Link(asyncio.BufferedProtocol):
     """`run()` keeps it connected; `await ready()` waits for the first connection.
 
     on_up / on_down: lists of callbacks without arguments, called at each change. gather: its
-    writes. reconnects, callback_errors, last_error: figures for people.
+    writes. grants: what this user may do, as far as the server tells. on_denied(subject, error):
+    callbacks for a publish that the server refused. refusal: why the last attempt to connect was
+    refused for who connects; None where it was not. reconnects, callback_errors, last_error:
+    figures for people.
 
-    It has eighteen attributes, because asyncio wants one object that is the connection's reader,
+    It has many attributes, because asyncio wants one object that is the connection's reader,
     and its users one that outlives all connections: those parts that need neither stand alone
     (`Parser`, `Gather`, `Pings`, `Subscriptions`, `Replies`).
     """
@@ -66,22 +83,30 @@ class Link(asyncio.BufferedProtocol):
         self.reconnects = 0
         self.callback_errors = 0
         self.last_error: str = ""
+        self.grants: Grants = EVERYTHING
+        self.refusal: NotAdmitted | None = None
+        self.on_denied: list[Callable[[str, PermissionDenied], None]] = []
         self.on_up: list[Callable[[], None]] = []
         self.on_down: list[Callable[[], None]] = []
         self.gather = Gather()
         self._parser = Parser(self._message, self._control)
         self._pings = Pings()
-        self._asked: set[asyncio.Future[LinkMessage]] = set()  # those of `request`
         self._subscriptions = Subscriptions()
         replies = self._replies = Replies(options.inbox)
         # As the table does them, without a call between: each message needs all three.
         self.expect = replies.expect
+        self.expect_from_server = replies.expect_from_server
         self.forget = replies.forget
         self.deliver = replies.deliver
         self._up = asyncio.Event()
         self._lost = asyncio.Event()
         self._closing = False
+        self._settled = asyncio.Event()  # connected, or refused for who connects
+        self._denials = DenialLog()
+        self._deaf: PermissionDenied | None = None  # the user may not hear its own inbox
+        self._asked: dict[str, tuple[str, asyncio.Future[LinkMessage]]] = {}  # by reply subject
         self.subscribe(f"{options.inbox}.*", self.deliver)
+        self.subscribe(f"{options.inbox}.{FROM_SERVER}.*", self.deliver)
 
     @property
     def open_replies(self) -> int:
@@ -105,10 +130,14 @@ class Link(asyncio.BufferedProtocol):
                     where = without_credentials(server)
                     self.last_error = f"{where}: {error or type(error).__name__}"
                     self._abort()
+                    self.refusal = error if isinstance(error, NotAdmitted) else None
+                    if self.refusal is not None and attempt >= len(servers):
+                        self._settled.set()
                     if attempt % len(servers) == 0:
                         await asyncio.sleep(backoff.next())
                     continue
                 attempt = 0
+                self.refusal = None
                 backoff.reset()
                 await self._serve()
         finally:
@@ -116,9 +145,18 @@ class Link(asyncio.BufferedProtocol):
             self._went_down()
 
     async def ready(self, timeout: float | None = None) -> None:
-        """Wait for a connection; raises `NotConnected` when `timeout` seconds pass."""
+        """Wait for a connection.
+
+        Raises `NotConnected` when `timeout` seconds pass, and `NotAdmitted` at once where the
+        servers refuse who connects.
+        """
         try:
-            await asyncio.wait_for(self._up.wait(), timeout)
+            async with asyncio.timeout(timeout):
+                while not self._up.is_set():
+                    await self._settled.wait()
+                    if self.refusal is not None:
+                        raise self.refusal
+                    self._settled.clear()
         except TimeoutError:
             servers = ", ".join(map(without_credentials, self.options.servers))
             raise NotConnected(
@@ -149,14 +187,41 @@ class Link(asyncio.BufferedProtocol):
             greeted = self._pings.expect()
             self.gather.write(connect_command(info, self.url, self.options) + b"PING\r\n")
             await greeted
-        self.connected = True
         self.gather.write(self._subscriptions.lines())
+        self.grants, self._deaf = EVERYTHING, None
+        if info.get("auth_required"):
+            await self._learn_grants()
+        self.connected = True
+
+    async def _learn_grants(self) -> None:
+        """Ask the server what this user may do. Raises `PermissionDenied` where it may not even
+        hear the answer."""
+        answer: asyncio.Future[LinkMessage] = asyncio.get_running_loop().create_future()
+        reply = self.expect_from_server(partial(_set_result, answer))
+        self._asked[reply] = (ASK, answer)
+        self.gather.write(f"PUB {ASK} {reply} 0\r\n\r\n".encode())
+        try:
+            async with asyncio.timeout(GRANTS_TIMEOUT):
+                message = await answer
+        except PermissionDenied as error:
+            if self._deaf is not None:
+                raise
+            log.debug("the server does not tell this user's rights: %s", error)
+            return
+        except TimeoutError:
+            return
+        finally:
+            self.forget(reply)
+            self._asked.pop(reply, None)
+        if not message.status:
+            self.grants = read_grants(bytes(message.data))
 
     def _learn(self, info: dict[str, Any]) -> None:
         self.max_payload = int(info.get("max_payload", self.max_payload))
 
     async def _serve(self) -> None:
         self._up.set()
+        self._settled.set()
         log.debug("connected to %s", endpoint(self.url))
         self._notify(self.on_up)
         while not self._lost.is_set() and not self._closing:
@@ -188,7 +253,7 @@ class Link(asyncio.BufferedProtocol):
         lost = NotConnected("the connection to NATS was lost")
         self._pings.fail(lost)
         # A server that has ended answers nothing any more: who asked may ask the next one.
-        for answer in self._asked:
+        for _, answer in self._asked.values():
             if not answer.done():
                 answer.set_exception(lost)
         self._notify(self.on_down)
@@ -298,27 +363,29 @@ class Link(asyncio.BufferedProtocol):
         data: Sequence[Part] | bytes = b"",
         timeout: float = 2.0,
         headers: bytes = b"",
+        *,
+        from_server: bool = False,
     ) -> LinkMessage:
-        """One request, one reply; `headers` is a whole `NATS/1.0` block.
+        """One request, one reply; `headers` is a whole `NATS/1.0` block. from_server: the server
+        itself answers, as JetStream's API does.
 
-        Raises `NoResponders` at once when nobody listens, `TimeoutError` after `timeout`
-        seconds, `NotConnected` when there is no connection or it is lost before the reply came.
+        Raises `NoResponders` at once when nobody listens, `PermissionDenied` at once when this
+        user may not ask, `TimeoutError` after `timeout` seconds, `NotConnected` when
+        there is no connection or it is lost before the reply came.
         """
+        if self._deaf is not None:
+            raise self._deaf
         answer: asyncio.Future[LinkMessage] = asyncio.get_running_loop().create_future()
-
-        def receive(message: LinkMessage) -> None:
-            if not answer.done():
-                answer.set_result(message)
-
-        reply = self.expect(receive)
-        self._asked.add(answer)
+        expect = self.expect_from_server if from_server else self.expect
+        reply = expect(partial(_set_result, answer))
+        self._asked[reply] = (subject, answer)
         try:
             self.publish(subject, data, reply, headers)
             async with asyncio.timeout(timeout):
                 message = await answer
         finally:
-            self._asked.discard(answer)
             self.forget(reply)
+            self._asked.pop(reply, None)
         if message.status == NO_RESPONDERS:
             raise NoResponders(f"nobody listens on {subject}")
         return message
@@ -349,12 +416,43 @@ class Link(asyncio.BufferedProtocol):
         elif verb == b"INFO":
             self._learn(parse_info(argument))
         elif verb == b"-ERR":
-            text = argument.decode(errors="replace").strip("' ")
-            self.last_error = f"server: {text}"
-            if not self.connected:
+            self._refused(argument.decode(errors="replace").strip("' "))
+
+    def _refused(self, text: str) -> None:
+        self.last_error = f"server: {text}"
+        if (denial := read_denial(text)) is not None:
+            self._denied(denial)
+        elif not self.connected:
+            if is_about_identity(text):
+                self._pings.fail(refusal(text, endpoint(self.url), self.options))
+            else:
                 self._pings.fail(NotConnected(f"the server refused: {text}"))
-            elif not text.lower().startswith("permissions violation"):
-                log.warning("the server ended the connection: %s", text)
+        else:
+            log.warning("the server ended the connection: %s", text)
+
+    def _denied(self, denial: Denial) -> None:
+        """Tell those who wait for an answer, and those who asked to hear of it."""
+        error = denial.error()
+        self.last_error = str(error)
+        self._denials.note(denial, error)
+        if not denial.publish:
+            if denial.subject.startswith(self.options.inbox):
+                self._deaf = error
+                self._fail_asked(None, error)
+            return
+        self._fail_asked(denial.subject, error)
+        for callback in list(self.on_denied):
+            try:
+                callback(denial.subject, error)
+            except Exception:
+                self.callback_errors += 1
+                log.exception("a callback failed that was told of a denial")
+
+    def _fail_asked(self, subject: str | None, error: PermissionDenied) -> None:
+        """Requests to `subject`, or all of them with None, get no answer."""
+        for asked, answer in self._asked.values():
+            if subject in (None, asked) and not answer.done():
+                answer.set_exception(error)
 
     # --- asyncio.BufferedProtocol -----------------------------------------------------
 
@@ -383,5 +481,16 @@ class Link(asyncio.BufferedProtocol):
         if exc is not None:
             self.last_error = str(exc)
         if not self.connected:
-            self._pings.fail(NotConnected(self.last_error or "connection refused"))
+            self._pings.fail(self._early_end(exc))
         self._lost.set()
+
+    def _early_end(self, exc: Exception | None) -> NotConnected:
+        """Why a connection ended before it was one."""
+        if isinstance(exc, ssl.SSLError):
+            return tls_refusal(exc, endpoint(self.url), self.options)
+        return NotConnected(self.last_error or "connection refused")
+
+
+def _set_result(future: asyncio.Future[LinkMessage], message: LinkMessage) -> None:
+    if not future.done():
+        future.set_result(message)

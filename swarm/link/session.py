@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import socket
 import ssl
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, unquote
 
+from swarm.errors import NotAdmitted
+from swarm.link.access import own_context, signer_of, tls_context, tls_refusal
 from swarm.link.parser import ProtocolError
 
 if TYPE_CHECKING:
@@ -36,20 +37,26 @@ async def open_session(
     """Connect `protocol` to the server; returns the server's INFO.
 
     INFO is read from the bare socket first: TLS may have to start right after it.
-    Raises `OSError`, `ProtocolError`.
+    Raises `OSError`, `ProtocolError`, `NotAdmitted`.
     """
     host, port = url.hostname or "127.0.0.1", url.port or 4222
     sock = await _tcp(loop, host, port)
     try:
-        context = options.tls or (ssl.create_default_context() if url.scheme == "tls" else None)
+        context = tls_context(options)
+        if context is None and url.scheme == "tls":
+            context = own_context("", "", "")
         info: dict[str, Any] = {}
         if not options.tls_first:
             info = await _read_info(loop, sock)
             if info.get("tls_required") and context is None:
-                context = ssl.create_default_context()
+                context = own_context("", "", "")
             if not info.get("tls_required") and not info.get("tls_available"):
                 if context is not None:
-                    raise ProtocolError(f"{endpoint(url)} offers no TLS, and TLS was asked for")
+                    raise NotAdmitted(
+                        f"{endpoint(url)} offers no TLS, and TLS was asked for: add `tls {{…}}` to "
+                        "the server's configuration (`swarm auth server` writes it), or leave out "
+                        "--tls-ca, --tls-cert and tls://"
+                    )
                 context = None
         await loop.create_connection(
             lambda: protocol,
@@ -57,6 +64,9 @@ async def open_session(
             ssl=context,
             server_hostname=host if context is not None else None,
         )
+    except ssl.SSLError as error:
+        sock.close()
+        raise tls_refusal(error, endpoint(url), options) from None
     except BaseException:
         sock.close()
         raise
@@ -114,7 +124,7 @@ def parse_info(argument: bytes) -> dict[str, Any]:
 def connect_command(info: dict[str, Any], url: SplitResult, options: LinkOptions) -> bytes:
     """The CONNECT line, with the credentials of the options or of the URL.
 
-    Raises `OSError` or `ValueError` where the file of credentials is missing or malformed.
+    Raises `NotAdmitted` where the file of credentials cannot be used.
     """
     doc: dict[str, Any] = {
         "verbose": False,
@@ -126,8 +136,9 @@ def connect_command(info: dict[str, Any], url: SplitResult, options: LinkOptions
         "no_responders": True,
         "name": options.name,
     }
-    if options.credentials is not None:
-        doc |= _signed(options.credentials, str(info.get("nonce", "")))
+    if (signer := signer_of(options)) is not None:
+        if info.get("auth_required"):  # else the server sends no challenge to sign
+            doc |= signer.answer(str(info.get("nonce", "")))
     elif options.token is not None:
         doc["auth_token"] = options.token
     elif options.user is not None:
@@ -137,19 +148,3 @@ def connect_command(info: dict[str, Any], url: SplitResult, options: LinkOptions
     elif url.username is not None:
         doc["auth_token"] = unquote(url.username)
     return b"CONNECT " + json.dumps(doc).encode() + b"\r\n"
-
-
-def _signed(path: str, nonce: str) -> dict[str, str]:
-    import nkeys  # only with credentials: pip install "swarm-mesh[nkeys]"
-
-    with open(path, encoding="ascii") as file:
-        lines = [line.strip() for line in file]
-    blocks: list[str] = []
-    for index, line in enumerate(lines):
-        if line.startswith("-----BEGIN") and index + 1 < len(lines):
-            blocks.append(lines[index + 1])
-    if len(blocks) != 2:
-        raise ValueError(f"{path} is no credentials file: it must hold a JWT and a seed")
-    pair = nkeys.from_seed(blocks[1].encode())
-    signature = base64.urlsafe_b64encode(pair.sign(nonce.encode())).rstrip(b"=").decode()
-    return {"jwt": blocks[0], "sig": signature}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from swarm.link.types import LinkMessage
+from swarm.subjects import FROM_SERVER
 
 OnMessage = Callable[[LinkMessage], None]
 
@@ -46,11 +47,12 @@ class Subscriptions:
 class Replies:
     """Callbacks by the subject on which each expects replies. `len()`: so many are expected."""
 
-    __slots__ = ("_callbacks", "_last", "_prefix")
+    __slots__ = ("_callbacks", "_last", "_prefix", "_server_prefix")
 
     def __init__(self, inbox: str) -> None:
         """inbox: the subject that all replies of the link stand below."""
         self._prefix = f"{inbox}."
+        self._server_prefix = f"{inbox}.{FROM_SERVER}."
         self._callbacks: dict[str, OnMessage] = {}
         self._last = 0
 
@@ -64,6 +66,14 @@ class Replies:
         """A new subject; `callback` gets each message to it until `forget`."""
         self._last += 1
         reply = f"{self._prefix}{self._last:x}"
+        self._callbacks[reply] = callback
+        return reply
+
+    def expect_from_server(self, callback: OnMessage) -> str:
+        """As `expect`, for an answer of the server itself, such as a PubAck: other processes need
+        no right to publish there."""
+        self._last += 1
+        reply = f"{self._server_prefix}{self._last:x}"
         self._callbacks[reply] = callback
         return reply
 

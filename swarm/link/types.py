@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-import os
+import secrets
 import ssl
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from urllib.parse import unquote, urlsplit
+
+from swarm.link.access import inbox_owner, tls_context
+from swarm.subjects import TOKEN
 
 
 @dataclass(slots=True)
@@ -32,7 +36,8 @@ class LinkOptions:
     """How a link connects. Times in seconds, sizes in bytes.
 
     servers: URLs, tried in turn. name: shown by the server. inbox: the subject below which
-    everything for this process alone is sent.
+    everything for this process alone is sent; without one, `_INBOX.<user>.<random>`, so that a
+    user's rights can name it. Raises `NotAdmitted` for a file of keys that cannot be used.
     """
 
     servers: Sequence[str] = ("nats://127.0.0.1:4222",)
@@ -40,11 +45,33 @@ class LinkOptions:
     user: str | None = None
     password: str | None = None
     token: str | None = None
-    credentials: str | None = None  # path of a .creds file
-    tls: ssl.SSLContext | None = None
+    credentials: str | None = None  # path of a .creds file: a JWT and a seed
+    nkey: str | None = None  # path of a file with a user's seed
+    tls: ssl.SSLContext | None = None  # in place of the files below
+    tls_ca: str = ""  # path: the authorities that the server's certificate may come from
+    tls_cert: str = ""  # path: this client's certificate
+    tls_key: str = ""  # path: its key
     tls_first: bool = False  # the handshake comes before INFO
     connect_timeout: float = 2.0
     ping_interval: float = 1.0  # a dead link is noticed after two of them
     max_backoff: float = 1.0
     max_pending: int = 64 << 20  # unsent bytes above which publishing is refused
-    inbox: str = field(default_factory=lambda: f"_INBOX.{os.urandom(9).hex()}")
+    inbox: str = ""
+
+    def __post_init__(self) -> None:
+        tls_context(self)  # a fault is told before anything starts
+        if not self.inbox:
+            owner = inbox_owner(self) or _user_of(self.servers)
+            # Twelve characters: a socket of the host bears the inbox as its name.
+            parts = ["_INBOX", *([owner] if owner else []), secrets.token_urlsafe(9)]
+            object.__setattr__(self, "inbox", ".".join(parts))
+
+
+def _user_of(servers: Sequence[str]) -> str:
+    """The user in the servers' URLs, where there is one that may stand in a subject."""
+    for server in servers:
+        url = urlsplit(server if "//" in server else f"nats://{server}")
+        user = unquote(url.username or "")
+        if url.password is not None and TOKEN.fullmatch(user):
+            return user
+    return ""

@@ -228,9 +228,16 @@ class ModelAdmission:
             where = f"stage {blocking[0]}" if blocking[0] else "the pipeline"
             raise Unavailable(f"{where} failed repeatedly; its circuit breaker is open")
 
-    def leave(self, taken: Pass, result: Result | None, now: float, unusual: bool = False) -> None:
+    def leave(
+        self,
+        taken: Pass,
+        result: Result | None,
+        now: float,
+        unusual: bool = False,
+        judged: bool = True,
+    ) -> None:
         """A request ended; `result` is None when it was abandoned. unusual: what it took says
-        nothing of how long to wait for others."""
+        nothing of how long to wait for others. judged: its failure says something of the stages."""
         took = now - taken.started
         if result is None:
             self._admission.lost()
@@ -247,7 +254,7 @@ class ModelAdmission:
             self._admission.observe(taken.decision, taken.pace, took, now)
         else:
             self._admission.lost()
-        if self._breakers or result.status is not Status.OK:
+        if judged and (self._breakers or result.status is not Status.OK):
             self._judge(taken, result, now)
         if result.status is Status.OK:
             self._last_ok = now

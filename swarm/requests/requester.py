@@ -14,7 +14,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from swarm.errors import DeadlineExceeded, DecodeError, Status, SwarmError, Unavailable
+from swarm.errors import (
+    DeadlineExceeded,
+    DecodeError,
+    PermissionDenied,
+    Status,
+    SwarmError,
+    Unavailable,
+)
 from swarm.flow.backoff import Backoff
 from swarm.flow.hedge import Hedger
 from swarm.flow.latency import Usual
@@ -30,6 +37,7 @@ from swarm.requests.attempts import (
     Tried,
     counts,
     goes_fast,
+    is_behind,
     is_ok,
     is_unusual,
     missing_after,
@@ -96,6 +104,7 @@ class UnderWay:
     first: Parcel | None = None
     sending: Sending | None = None
     outcome: asyncio.Future[Outcome] | None = None
+    was_behind: bool = False  # a stage had older weights than asked for
     late_answer: Result | None = None  # it came when nobody waited for one
 
     def failed(self, error: SwarmError) -> Result:
@@ -149,6 +158,7 @@ class Requester:
         self.retries = 0
         self.hedges = 0
         self._link.on_up.append(self._reconnected)
+        self._link.on_denied.append(self._denied)
 
     @property
     def under_way(self) -> int:
@@ -186,7 +196,8 @@ class Requester:
             del self._requests[reply]
             now = time.monotonic()
             unusual = is_unusual(request.tried, ask.hedge is not None, result, now - started)
-            version.admission.leave(taken, result, now, unusual)
+            judged = not request.was_behind or is_ok(result)
+            version.admission.leave(taken, result, now, unusual, judged)
             self._end(request, result)
         result.latency = time.monotonic() - started
         if ask.session and result.status is Status.OK:
@@ -329,6 +340,10 @@ class Requester:
     def _learn(self, request: UnderWay, outcome: Outcome) -> None:
         """What an attempt says of the processes that it went to."""
         tried, now = request.tried, time.monotonic()
+        if is_behind(outcome):
+            request.was_behind = True
+            tried.silences = 0
+            return
         unserved = isinstance(outcome, Result) and outcome.status is Status.UNAVAILABLE
         if outcome is None and tried.wants_fast and not tried.fast:
             tried.laneless = True  # and it says nothing of fast mode
@@ -538,6 +553,15 @@ class Requester:
             request.tried.stored = False
             _settle(request, None)
 
+    def _denied(self, subject: str, error: PermissionDenied) -> None:
+        """This user may not send there in fast mode. (Of a lane its publisher says so.)"""
+        for request in self._requests.values():
+            info = request.ask.info
+            if request.tried.fast and subject == self._routes.subjects.fresh(
+                info.model, info.version, 1
+            ):
+                _settle(request, error)
+
     def close(self) -> None:
         """Nothing is sent any more: for parcels that are held nobody will wait."""
         for request in self._requests.values():
@@ -545,6 +569,7 @@ class Requester:
                 request.sending.drop()
         if self._reconnected in self._link.on_up:
             self._link.on_up.remove(self._reconnected)
+            self._link.on_denied.remove(self._denied)
         while self._versions:
             self._versions.popitem()[1].sender.close()
 

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from swarm.errors import ApiError, NoResponders, NotFound, SwarmError, Unavailable
+from swarm.errors import ApiError, NoResponders, NotFound, PermissionDenied, SwarmError, Unavailable
 from swarm.ids import ulid
 from swarm.link import Link, LinkMessage, jetstream
 from swarm.subjects import api
@@ -52,8 +52,10 @@ class ObjectStore:
         prefix: str,
         files: Mapping[str, Source],
         progress: Callable[[str, int], None] = lambda name, size: None,
+        sent: Callable[[int], None] = lambda size: None,
     ) -> None:
-        """Store `files` under `prefix`; calls `progress(name, bytes)` before each file.
+        """Store `files` under `prefix`; calls `progress(name, bytes)` before each file, and
+        `sent(bytes)` after each part that is stored.
 
         Raises `OSError` where a file cannot be read.
         """
@@ -71,11 +73,11 @@ class ObjectStore:
             )
             for name, source in files.items():
                 progress(name, source.stat().st_size if isinstance(source, Path) else len(source))
-                await self._put(prefix + name, source)
+                await self._put(prefix + name, source, sent)
         except ApiError as error:
             raise Unavailable(f"the object store did not take the model: {error}") from error
 
-    async def _put(self, name: str, source: Source) -> None:
+    async def _put(self, name: str, source: Source, sent: Callable[[int], None]) -> None:
         about = f"$O.{self.bucket}.M.{_encoded(name)}"
         before = await self._about(name)
         unique = ulid()
@@ -87,6 +89,7 @@ class ObjectStore:
                 size += len(chunk)
             chunks += len(window)
             await self._publish_all(subject, window)
+            sent(sum(map(len, window)))
         info = {
             "name": name,
             "options": {"max_chunk_size": CHUNK},
@@ -104,7 +107,7 @@ class ObjectStore:
 
     async def _publish_all(self, subject: str, messages: list[bytes], headers: bytes = b"") -> None:
         """Publish in order, then wait until each of them is stored."""
-        answers = _Answers(self.link)
+        answers = _Answers(self.link, subject)
         try:
             for message in messages:
                 self.link.publish(subject, message, answers.subject, headers)
@@ -163,12 +166,11 @@ class ObjectStore:
 
         A server before 2.11 knows no batches and sends one message.
         """
-        answers = _Answers(self.link)
+        asked = f"$JS.API.DIRECT.GET.{self._stream}"
+        answers = _Answers(self.link, asked)
         received: list[LinkMessage] = []
         try:
-            self.link.publish(
-                f"$JS.API.DIRECT.GET.{self._stream}", json.dumps(ask).encode(), answers.subject
-            )
+            self.link.publish(asked, json.dumps(ask).encode(), answers.subject)
             while True:
                 message = await answers.next()
                 if message.status in (END_OF_BATCH, *NO_MESSAGES):
@@ -190,19 +192,26 @@ class ObjectStore:
 
 
 class _Answers:
-    """The replies to one or more messages, in the order of their arrival. To be closed."""
+    """The server's replies to one or more messages to `asked`, in the order of their arrival. To
+    be closed."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, asked: str) -> None:
         self._link = link
+        self._asked = asked
         self._queue: asyncio.Queue[LinkMessage | SwarmError] = asyncio.Queue()
-        self.subject = link.expect(self._queue.put_nowait)
+        self.subject = link.expect_from_server(self._queue.put_nowait)
         link.on_down.append(self._lost)
+        link.on_denied.append(self._denied)
+
+    def _denied(self, subject: str, error: PermissionDenied) -> None:
+        if subject == self._asked:
+            self._queue.put_nowait(error)
 
     def _lost(self) -> None:
         self._queue.put_nowait(Unavailable("the connection was lost during a transfer"))
 
     async def next(self) -> LinkMessage:
-        """Raises `Unavailable` after `TIMEOUT` seconds, and `NoResponders`."""
+        """Raises `Unavailable` after `TIMEOUT` seconds, `NoResponders`, and `PermissionDenied`."""
         try:
             async with asyncio.timeout(TIMEOUT):
                 answer = await self._queue.get()
@@ -216,6 +225,7 @@ class _Answers:
 
     def close(self) -> None:
         self._link.on_down.remove(self._lost)
+        self._link.on_denied.remove(self._denied)
         self._link.forget(self.subject)
 
 

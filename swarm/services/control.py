@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from base64 import b64encode
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import nats
 import nats.errors
 from nats.aio.client import Client
 
 from swarm.errors import Unavailable
 from swarm.link import LinkOptions
+from swarm.link.access import signer_of, tls_context
 from swarm.link.session import without_credentials
 from swarm.periodic import BEAT, beat
 
@@ -32,26 +33,42 @@ RETRY_AFTER = 0.5  # seconds after a client that could not be set up
 NETWORK_ERRORS = (nats.errors.Error, OSError, TimeoutError, RuntimeError)
 
 
+class _Client(Client):
+    """A nats-py client. public: its user's bare nkey, "" where it has a JWT, or no key."""
+
+    def __init__(self, public: str) -> None:
+        super().__init__()
+        self._public_nkey = public or None  # which nats-py sets from its own reading of a seed
+
+
 async def connect(options: LinkOptions, name: str) -> Client:
     """A nats-py client with settings that survive a flaky network.
 
-    Raises `Unavailable` when no server answers.
+    Raises `Unavailable` when no server answers, `NotAdmitted` for a file of keys that cannot be
+    used.
     """
     kwargs: dict[str, Any] = {}
-    if options.credentials:
-        kwargs["user_credentials"] = options.credentials
+    signer = signer_of(options)
+    if signer is not None:
+        # nats-py would read the files itself, by a second library for the same signatures.
+        kwargs["signature_cb"] = lambda nonce: b64encode(signer.sign(nonce.encode()))
+        if signer.jwt:
+            kwargs["user_jwt_cb"] = lambda: bytearray(signer.jwt.encode())
     elif options.token:
         kwargs["token"] = options.token
     elif options.user:
         kwargs |= {"user": options.user, "password": options.password}
-    if options.tls is not None:
-        kwargs |= {"tls": options.tls, "tls_handshake_first": options.tls_first}
+    tls = tls_context(options)
+    if tls is not None:
+        kwargs |= {"tls": tls, "tls_handshake_first": options.tls_first}
+    client = _Client("" if signer is None or signer.jwt else signer.public)
 
     async def on_error(error: Exception) -> None:
         log.debug("nats-py: %r", error)
 
     try:
-        return await nats.connect(
+        connecting: Any = client.connect  # whose annotations have whole seconds only
+        await connecting(
             servers=list(options.servers),
             name=name,
             error_cb=on_error,
@@ -65,6 +82,7 @@ async def connect(options: LinkOptions, name: str) -> Client:
             drain_timeout=2,
             **kwargs,
         )
+        return client
     except NETWORK_ERRORS as error:
         servers = ", ".join(map(without_credentials, options.servers))
         raise Unavailable(f"no NATS server at {servers}: {error}") from error

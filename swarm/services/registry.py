@@ -11,7 +11,7 @@ A change of any key is republished as `swarm.<mesh>.config.<key>`.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 
 from swarm.errors import InvalidArgument, NotFound
 from swarm.link import Link, jetstream
@@ -109,11 +109,15 @@ class Registry:
         manifest: bytes,
         files: Mapping[str, Source],
         progress: Callable[[str, int], None] = lambda name, size: None,
+        prepare: Callable[[ModelInfo], Awaitable[None]] | None = None,
+        *,
+        sent: Callable[[int], None] = lambda size: None,
     ) -> ModelInfo:
         """Store a version: its files first, its manifest last, so it appears whole.
 
         files: artifacts by name, as bytes or as paths; `progress(name, bytes)` is called before
-        each.
+        each, `sent(bytes)` after each part that is stored. prepare(info) is awaited before the
+        manifest: nodes find there what it has made.
 
         The first version of a model serves at once. Raises `InvalidArgument` when the
         version exists with other content: versions are immutable.
@@ -127,7 +131,9 @@ class Registry:
                 f"{info.model}@{info.version} exists and versions are immutable: "
                 "split again with another --version"
             )
-        await self._objects.put(f"{info.model}/{info.version}/", files, progress)
+        await self._objects.put(f"{info.model}/{info.version}/", files, progress, sent)
+        if prepare is not None:
+            await prepare(info)
         await jetstream.kv_put(self._link, self._bucket, key, manifest)
         if await self.desired(info.model) is None:
             await self.promote(info.model, info.version)

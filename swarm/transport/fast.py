@@ -77,6 +77,7 @@ class FastSender:
             # Of this sender alone: another version's sender of this process counts alike.
             self._unheard_inbox = f"{link.options.inbox}.unheard{id(self):x}"
             self._sid = link.subscribe(f"{self._unheard_inbox}.*", self._unheard)
+            link.on_denied.append(self._denied)
         self._count = 0
         self._sent: dict[str, Features] = {}  # by the subject on which the server would say so
 
@@ -133,10 +134,21 @@ class FastSender:
         with contextlib.suppress(SwarmError):  # the requester asks again
             self._link.publish(features.reply, parts)
 
+    def _denied(self, subject: str, error: SwarmError) -> None:
+        """This user may not send to the next stage: the requesters are told at once."""
+        if subject != self._subject:
+            return
+        for features in self._sent.values():
+            parts = failure(features, error.status, str(error), self._stage, "")
+            with contextlib.suppress(SwarmError):  # the requester's budget ends
+                self._link.publish(features.reply, parts)
+        self._sent.clear()
+
     def close(self) -> None:
         """Hear of unheard messages no more."""
         if self._sid:
             self._link.unsubscribe(self._sid)
+            self._link.on_denied.remove(self._denied)
 
 
 class FastMessage:

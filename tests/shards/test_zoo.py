@@ -17,6 +17,7 @@ import pytest
 from shards import zoo
 from shards.zoo import builders
 from shards.zoo.digits_net import digits_lite_network, digits_network, to_onnx
+from shards.zoo.fresh_head import digits_with_fresh_head
 from shards.zoo.numpy_layers import (
     BatchNormalization,
     Convolution,
@@ -414,3 +415,17 @@ def test_a_chains_cuts_split_it_into_stages_of_equal_work():
 def test_an_impossible_shape_is_refused_with_its_reason(build: Callable[[], bytes], message: str):
     with pytest.raises(ValueError, match=message):
         build()
+
+
+# A head to learn anew.
+
+
+def test_the_fresh_head_knows_nothing_and_stands_on_the_shipped_layers():
+    model = digits_with_fresh_head()
+    images = zoo.digits_heldout()[0][:9]
+    graph = onnx.load_from_string(model).graph
+    assert [node.op_type for node in graph.node[-2:]] == ["Flatten", "Gemm"]
+    shipped = operators(zoo.digits_model())
+    assert operators(model)[:-2] == shipped[:-3]
+    (logits,) = session(model).run(None, {"image": images})
+    np.testing.assert_array_equal(logits, np.zeros((9, 10), np.float32))

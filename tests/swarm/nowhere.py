@@ -42,6 +42,11 @@ class Wire(Link):
         self.expected.add(reply)
         return reply
 
+    def expect_from_server(self, callback: Callable[[LinkMessage], None]) -> str:
+        reply = super().expect_from_server(callback)
+        self.expected.add(reply)
+        return reply
+
     def forget(self, reply: str) -> None:
         self.expected.discard(reply)
         super().forget(reply)

@@ -42,11 +42,14 @@ def test_nothing_supplied_from_outside_reaches_a_subject_unchecked(bad: str) -> 
         lambda: subjects.status(bad),
         lambda: subjects.event(bad),
         lambda: subjects.dead(bad),
+        lambda: subjects.deltas(bad, "node"),
+        lambda: subjects.deltas("m", bad),
+        lambda: subjects.resync("m", bad),
         lambda: subjects.weights(bad, "1"),
         lambda: subjects.weights("m", bad),
         lambda: subjects.results(bad),
         lambda: subjects.stream("m", bad),
-        lambda: subjects.consumer(1, bad),
+        lambda: subjects.consumer("m", 1, bad),
     ):
         with pytest.raises(SubjectError):
             attempt()

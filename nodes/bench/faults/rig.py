@@ -173,7 +173,7 @@ class Rig:
         stream = mesh.subjects.stream(manifest.model, manifest.version)
         waits = {}
         for stage in range(1, STAGES + 1):
-            name = mesh.subjects.consumer(stage)
+            name = mesh.subjects.consumer(manifest.model, stage)
             info = await jetstream.call(mesh.link, api("CONSUMER.INFO", stream, name))
             waits[str(stage)] = info["config"]["ack_wait"] / 1e6
         return waits

@@ -125,7 +125,7 @@ class FakeLink(Link):
             raise self.error
         body = data if isinstance(data, bytes) else b"".join(data)
         if subject.startswith("$JS.API.CONSUMER.MSG.NEXT."):
-            consumer = subject.rpartition(".")[2]
+            consumer = subject.rpartition(".")[2].split("=", 2)[2]  # behind mesh and model
             self.inboxes[consumer] = reply
             self.pulls.setdefault(consumer, []).append(json.loads(body)["batch"])
             return
@@ -133,9 +133,18 @@ class FakeLink(Link):
         self.sent.append((subject, body))
 
     async def request(
-        self, subject: str, data: Sequence[Any] | bytes = b"", timeout: float = 2.0
+        self,
+        subject: str,
+        data: Sequence[Any] | bytes = b"",
+        timeout: float = 2.0,
+        headers: bytes = b"",
+        *,
+        from_server: bool = False,
     ) -> LinkMessage:
-        """As the server answers who makes a stream or a consumer."""
+        """As the server answers who makes a stream or a consumer; there is none before."""
+        if not data:
+            error = {"code": 404, "err_code": 10014, "description": "consumer not found"}
+            return LinkMessage(subject, "", None, json.dumps({"error": error}).encode())
         asked = json.loads(data if isinstance(data, bytes) else b"".join(data))
         answer = {"config": asked.get("config", asked)}
         return LinkMessage(subject, "", None, json.dumps(answer).encode())
@@ -151,6 +160,11 @@ class FakeLink(Link):
 
     def expect(self, callback: Any) -> str:
         reply = super().expect(callback)
+        self.expected.add(reply)
+        return reply
+
+    def expect_from_server(self, callback: Any) -> str:
+        reply = super().expect_from_server(callback)
         self.expected.add(reply)
         return reply
 

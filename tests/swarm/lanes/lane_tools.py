@@ -22,7 +22,7 @@ from swarm.subjects import Subjects, api
 SUBJECTS = Subjects("test")
 STREAM = SUBJECTS.stream("m", "1")
 SUBJECT = SUBJECTS.features("m", "1", 1)
-CONSUMER = SUBJECTS.consumer(1)
+CONSUMER = SUBJECTS.consumer("m", 1)
 
 
 class Bench:

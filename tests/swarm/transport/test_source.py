@@ -244,4 +244,8 @@ async def test_the_lane_of_a_gone_node_is_drained_and_goes_when_it_has_been_empt
     assert set(receiver.source.lanes) == {"any", "n1"}
     stream = r.mesh.subjects.stream(INFO.model, INFO.version)
     names = await jetstream.call(r.mesh.link, api("CONSUMER.NAMES", stream))
-    assert sorted(names["consumers"]) == ["stage2=any", "stage2=n1"]
+    subjects = r.mesh.subjects
+    assert sorted(names["consumers"]) == [
+        subjects.consumer(INFO.model, 2),
+        subjects.consumer(INFO.model, 2, "n1"),
+    ]

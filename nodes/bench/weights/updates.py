@@ -1,0 +1,74 @@
+"""The weight versions of the benchmark: the same in the node that takes them and in the judge.
+
+Version n of a stage is its artifact's weights with a change that is drawn from n.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from shards.weights.delta import SparseTensor, WeightDelta
+from shards.weights.head import find_head
+from shards.weights.master import MasterWeights
+from shards.weights.onnx_file import OnnxFile
+from shards.zoo import digits_model
+
+SHARE = 100  # one value in so many changes
+STEP = 0.01  # standard deviation of a change
+CONVOLUTIONS = 3  # of the stage's last ones: a residual block
+
+Tensors = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model in `stages`, whose last stage learns. changes(file, n): tensors of version n."""
+
+    name: str
+    build: Callable[[], bytes]
+    stages: int
+    changes: Callable[[bytes, int], Tensors]
+
+
+def changed_head(artifact: bytes, n: int) -> Tensors:
+    """Another head: all of its values."""
+    file, head = OnnxFile(artifact), find_head(artifact)
+    random = np.random.default_rng(n)
+    return {name: file.weight(name) + _steps(random, file.specs[name].shape) for name in head.names}
+
+
+def changed_block(artifact: bytes, n: int) -> Tensors:
+    """One value in a hundred of the last convolutions, by a sparse delta."""
+    master = MasterWeights.of(artifact, "base")
+    names = [name for name, spec in master.specs.items() if len(spec.shape) == 4][-CONVOLUTIONS:]
+    random = np.random.default_rng(n)
+    delta = {}
+    for name in names:
+        size = master.get(name).size
+        places = np.unique(random.integers(0, size, size // SHARE, dtype=np.uint32))
+        values = _steps(random, places.shape)
+        delta[name] = SparseTensor(places, values, master.specs[name].shape)
+    changed = master.apply(WeightDelta("base", delta))
+    return {name: changed.get(name) for name in names}
+
+
+def _steps(random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    return random.standard_normal(shape, np.float32) * np.float32(STEP)
+
+
+def _resnet50() -> bytes:
+    from shards.zoo.builders import resnet50
+
+    return resnet50()
+
+
+CASES = {
+    case.name: case
+    for case in (
+        Case("digits", digits_model, 3, changed_head),
+        Case("resnet50", _resnet50, 2, changed_block),
+    )
+}

@@ -1,0 +1,428 @@
+"""A learner: takes samples of its host, trains the head in idle time, exchanges deltas, mints.
+
+    samples ─► frozen features ─► training ─► exchange with neighbours ─► guard
+                                                       │ now and then
+                                                       ▼
+                                        weight version in the ledger ─► all nodes that serve
+
+It begins with the mesh's present weight version, so it has no state of its own to lose. Samples,
+labels and features stay in this process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from nodes.learning.frozen import FrozenModel
+from nodes.learning.guard import LearningGuard, may_serve
+from nodes.learning.head import Parameters
+from nodes.learning.minting import is_due, is_news, rank
+from nodes.learning.options import LearnOptions
+from nodes.learning.privacy import epsilon_of
+from nodes.learning.samples import Samples
+from nodes.learning.training import Training, change
+from shards.errors import ShardsError
+from swarm.errors import InvalidArgument, NotFound, SwarmError, Unavailable
+from swarm.local.teaching import Taught
+from swarm.services.weights import Weights
+
+log = logging.getLogger("swarm.learner")
+
+INLINE_BELOW = 0.0003  # seconds of one step that may be made on the event loop
+LOOK_EVERY = 0.004  # seconds between looks whether the node is idle
+MOST_WAITING = 5.0  # seconds that a busy node puts a round off; then it is left out
+RETRY_AFTER = 1.0  # seconds
+MEET_WITHIN, MEET_LOOKS = 2.0, 10  # seconds that a learner waits for neighbours, and looks in them
+EPSILON_EVERY = 30.0  # seconds; computing it takes some tenths of one
+
+T = TypeVar("T")
+
+
+class Exchange(Protocol):
+    """What a learner needs of the exchange of deltas with its neighbours."""
+
+    @property
+    def parameters(self) -> Parameters:
+        """This node's own."""
+
+    @property
+    def consensus(self) -> Parameters:
+        """The mean of the neighbourhood's, as this node knows them."""
+
+    @property
+    def copies(self) -> Mapping[str, Parameters]:
+        """This node's copies of its neighbours' parameters, by node."""
+
+    @property
+    def participants(self) -> frozenset[str]:
+        """The learners of this model that are known to live, without this one."""
+
+    @property
+    def counters(self) -> Mapping[str, Any]:
+        """Figures for people: messages, bytes, refusals."""
+
+    def mix(self) -> None:
+        """Move towards the neighbours by what has come."""
+
+    def step(self, update: Mapping[str, np.ndarray]) -> None:
+        """Move by a local update, and send a delta."""
+
+    def catch_up(self) -> bool:
+        """Begin from the middle of the neighbours' parameters; whether there were any."""
+
+    def block(self, node: str) -> None:
+        """Take nothing of that node's key any more."""
+
+    def reset(self, parameters: Mapping[str, np.ndarray], epoch: int) -> None:
+        """Begin anew from these parameters; deltas of earlier epochs are void."""
+
+    async def run(self) -> None:
+        """Take part until cancelled."""
+
+
+# (parameters to begin with, epoch)
+MakeExchange = Callable[[Parameters, int], Exchange]
+Tell = Callable[[str, dict[str, Any]], None]
+
+
+class Learner:
+    """node: this node's id. samples: those of a version with the same features, or None. start:
+    parameters to begin with where nothing was minted yet, None for the model's own. make_exchange:
+    joins the neighbours. in_background: runs blocking work in a thread of low priority. is_idle:
+    whether the node serves nothing at this moment. tell: publishes an event.
+
+    rounds, minted, reverted, skipped (the node was busy), diverged (the steps were too long): since
+    the start. accuracy: on the held-out samples, in the
+    last round; None before. refused: neighbours of which the guard takes nothing more.
+    """
+
+    def __init__(
+        self,
+        node: str,
+        frozen: FrozenModel,
+        weights: Weights,
+        make_exchange: MakeExchange,
+        options: LearnOptions,
+        *,
+        samples: Samples | None = None,
+        start: Parameters | None = None,
+        in_background: Callable[[Callable[[], Any]], Awaitable[Any]],
+        is_idle: Callable[[], bool],
+        tell: Tell,
+        seed: int | None = None,
+    ) -> None:
+        layout = frozen.layout
+        self.frozen = frozen
+        self.samples = samples or Samples(
+            layout.width, layout.classes, options.capacity, options.held_out
+        )
+        self.training = Training(layout, self.samples, options, seed)
+        self.rounds = self.minted = self.reverted = self.skipped = self.diverged = 0
+        self.accuracy: float | None = None
+        self.refused: list[str] = []
+        self.epsilon = 0.0
+        self.n = 0  # the present weight version, as this node has seen it
+        self._node = node
+        self._weights = weights
+        self._make_exchange = make_exchange
+        self._exchange: Exchange | None = None
+        self._options = options
+        self._in_background = in_background
+        self._is_idle = is_idle
+        self._tell = tell
+        self._guard = LearningGuard()
+        self._good: Parameters | None = None
+        self._epoch = 0
+        self._start = start or frozen.shipped
+        self._present: Parameters = frozen.shipped
+        self._changed = asyncio.Event()
+        self._changed_at = time.monotonic()
+
+    # --- samples --------------------------------------------------------------------------
+
+    def describe(self) -> Taught:
+        """This learner, with counts of 0."""
+        return self._taught(0, 0)
+
+    async def take(self, version: str, inputs: dict[str, np.ndarray], labels: np.ndarray) -> Taught:
+        """Keep samples, all of them or none. Raises `InvalidArgument`, `NotFound`."""
+        info = self.frozen.info
+        if version and version != info.version:
+            raise NotFound(f"this node learns {info.model}@{info.version}, not @{version}")
+        count = self.frozen.check(inputs)
+        self.samples.check_labels(labels, count)
+        try:
+            features = await self._in_background(lambda: self.frozen.features(inputs))
+        except ShardsError as error:
+            raise InvalidArgument(f"the model does not run on these inputs: {error}") from None
+        added = self.samples.add(features, labels.astype(np.int64))
+        return self._taught(added.trained_on, added.held_out)
+
+    def _taught(self, trained_on: int, held_out: int) -> Taught:
+        classes = tuple(self.samples.seen())
+        return Taught(self._node, self.frozen.info.version, trained_on, held_out, classes)
+
+    # --- the story ------------------------------------------------------------------------
+
+    @property
+    def parameters(self) -> Parameters:
+        """What this node has learned; what it begins with, before."""
+        return self._start if self._exchange is None else self._exchange.consensus
+
+    async def run(self) -> None:
+        """Learn until cancelled."""
+        info = self.frozen.info
+        end = self._weights.watch(info.model, info.version, self._changed.set)
+        try:
+            await self._first_look()
+            start = self._present if self.n else self._start
+            self._exchange = exchange = self._make_exchange(start, self._epoch)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(exchange.run(), name="exchange")
+                group.create_task(self._learn(exchange), name="rounds")
+                group.create_task(self._mint_regularly(exchange), name="minting")
+                if self._options.privacy is not None:
+                    group.create_task(self._count_epsilon(), name="epsilon")
+        finally:
+            end()
+
+    async def _first_look(self) -> None:
+        """Make the ledger's place, and begin with the present weight version."""
+        while True:
+            try:
+                await self._weights.prepare()
+                await self._follow()
+                return
+            except Unavailable as error:
+                log.warning("waiting: %s", error)
+                await asyncio.sleep(RETRY_AFTER)
+
+    async def _learn(self, exchange: Exchange) -> None:
+        loop = asyncio.get_running_loop()
+        await self._meet_neighbours(exchange)
+        due = loop.time()
+        while True:
+            due = max(due + self._options.every, loop.time())
+            await asyncio.sleep(due - loop.time())
+            if self._changed.is_set():
+                try:
+                    await self._follow()
+                except SwarmError as error:
+                    log.warning("the weight versions could not be read: %s", error)
+            if await self._until_idle():
+                await self._round(exchange)
+            else:
+                self.skipped += 1
+
+    async def _meet_neighbours(self, exchange: Exchange) -> None:
+        """Where nothing was minted yet, a node that comes late begins with its neighbours'
+        parameters, if there are any soon."""
+        for _ in range(MEET_LOOKS):
+            if self.n or exchange.catch_up():
+                return
+            await asyncio.sleep(MEET_WITHIN / MEET_LOOKS)
+
+    async def _until_idle(self) -> bool:
+        """Serving goes first; False where the node stayed busy."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + MOST_WAITING
+        while not self._is_idle():
+            if loop.time() > end:
+                return False
+            await asyncio.sleep(LOOK_EVERY)
+        return True
+
+    async def _round(self, exchange: Exchange) -> None:
+        exchange.mix()
+        mixed = start = exchange.parameters
+        if len(self.samples.held_out[1]):
+            start = await self._judged(exchange, mixed)
+        if self.training.can_learn:
+            trained = await self._trained(start)
+            if all(np.isfinite(value).all() for value in trained.values()):
+                start = trained
+            else:
+                self.diverged += 1
+                self.training.forget_velocity()
+        exchange.step(change(mixed, start))
+        self.rounds += 1
+
+    async def _trained(self, parameters: Mapping[str, np.ndarray]) -> Parameters:
+        """The parameters after a round of descent. Short steps are made on the event loop, one in
+        each of its turns; a thread that computes in Python would hold up the loop for longer."""
+        steps = self.training.round(parameters)
+        began = time.perf_counter()
+        now = next(steps)
+        spent = time.perf_counter() - began
+        if spent > INLINE_BELOW:
+
+            def rest() -> Parameters:
+                return [now, *steps][-1]
+
+            result: Parameters = await self._in_background(rest)
+            return result
+        for step in steps:
+            now = step
+            await asyncio.sleep(0)
+        return now
+
+    # --- the guard ------------------------------------------------------------------------
+
+    async def _judged(self, exchange: Exchange, mixed: Parameters) -> Parameters:
+        """The parameters to go on from: those given, or the last good ones."""
+        training = self.training
+        own = self.accuracy = training.accuracy(mixed)
+        near: dict[str, float] = {}
+        for name, copy in exchange.copies.items():
+            near[name] = training.accuracy(copy)
+            await asyncio.sleep(0)
+        verdict = self._guard.judge(own, near, training.judged)
+        for name in verdict.refuse:
+            reason = (
+                f"its weights have an accuracy of {near[name]:.2f} on samples held out here, "
+                f"this node's have {own:.2f}"
+            )
+            log.warning("nothing more is taken of %s: %s", name, reason)
+            exchange.block(name)
+            self.refused.append(name)
+            self._tell("learning", {"what": "blocked", "sender": name, "detail": reason})
+        if verdict.good:
+            self._good = mixed
+        if not verdict.revert or self._good is None:
+            return mixed
+        self.reverted += 1
+        training.forget_velocity()
+        detail = f"held-out accuracy fell to {own:.2f}: back to the last good weights"
+        log.warning("%s", detail)
+        self._tell("learning", {"what": "reverted", "detail": detail})
+        return self._good
+
+    # --- weight versions ------------------------------------------------------------------
+
+    async def _follow(self) -> None:
+        """Take note of the present weight version; begin anew from it where somebody went back.
+
+        Raises `SwarmError`; what was heard is looked at again then."""
+        info = self.frozen.info
+        try:
+            held = await self._weights.read(info.model, info.version)
+            ledger = held.of(self.frozen.base)
+            record = ledger.present
+            if record is None or record.n == self.n:
+                self._changed.clear()
+                return
+            tensors = await self._weights.tensors(info.model, info.version, record)
+            present = self.frozen.learned(tensors)
+        except SwarmError:
+            self._changed.set()
+            raise
+        self._changed.clear()
+        self.n, self._present, self._changed_at = record.n, present, time.monotonic()
+        if record.epoch != self._epoch:
+            self._epoch = record.epoch
+            if self._exchange is not None:
+                self._exchange.reset(present, record.epoch)
+            self._guard.forget()
+            self._good = None
+            self.training.forget_velocity()
+            log.info("learning goes on from weight version %d, epoch %d", record.n, record.epoch)
+
+    async def _mint_regularly(self, exchange: Exchange) -> None:
+        options = self._options
+        while True:
+            await asyncio.sleep(min(options.every, options.mint_every) / 2)
+            info = self.frozen.info
+            others = exchange.participants
+            place = rank(info.model, info.version, self.n + 1, self._node, others)
+            since = time.monotonic() - self._changed_at
+            if not is_due(since, options.mint_every, options.mint_grace, place):
+                continue
+            try:
+                await self._mint(exchange)
+            except SwarmError as error:
+                log.warning("no weight version was minted: %s", error)
+                self._changed_at = time.monotonic()
+
+    async def _mint(self, exchange: Exchange) -> None:
+        """Make the neighbourhood's mean the next weight version, if it is one worth serving."""
+        info, training = self.frozen.info, self.training
+        held = await self._weights.read(info.model, info.version)
+        ledger = held.of(self.frozen.base)
+        if ledger.n != self.n:
+            self._changed.set()
+            return
+        candidate = exchange.consensus
+        if not is_news(self._present, candidate):
+            self._changed_at = time.monotonic()
+            return
+        now, new = training.accuracy(self._present), training.accuracy(candidate)
+        if not may_serve(now, new, training.judged):
+            self._changed_at = time.monotonic()
+            detail = (
+                f"its accuracy on samples held out here is {new:.2f}, "
+                f"that of weight version {self.n} is {now:.2f}"
+            )
+            self._tell("learning", {"what": "not-minted", "detail": detail})
+            return
+        record = await self._weights.mint(
+            info.model,
+            info.version,
+            self.frozen.base,
+            held,
+            self.frozen.stored(candidate),
+            by=self._node,
+            at=time.time(),
+            accuracy=new if training.judged else None,
+            samples=training.judged,
+            taught=[self._node, *exchange.copies],
+        )
+        self._changed.set()
+        if record is None:
+            return  # another learner was sooner
+        self.minted += 1
+        self.n, self._present, self._changed_at = record.n, candidate, time.monotonic()
+        log.info("minted weight version %d, held-out accuracy %.3f", record.n, new)
+        self._tell("learning", {"what": "minted", "weights": record.n, "accuracy": round(new, 4)})
+
+    # --- figures --------------------------------------------------------------------------
+
+    async def _count_epsilon(self) -> None:
+        privacy = self._options.privacy
+        assert privacy is not None
+        while True:
+            self.epsilon = await self._in_background(
+                partial(epsilon_of, privacy, self.training.steps)
+            )
+            await asyncio.sleep(EPSILON_EVERY)
+
+    def status(self) -> dict[str, Any]:
+        """The field `learning` of this node's status documents. No figure of the samples but their
+        numbers and classes, and the accuracy on those held out."""
+        doc: dict[str, Any] = {
+            "model": self.frozen.info.model,
+            "version": self.frozen.info.version,
+            "weights": self.n,
+            "epoch": self._epoch,
+            "rounds": self.rounds,
+            "skipped": self.skipped,
+            "diverged": self.diverged,
+            "minted": self.minted,
+            "reverted": self.reverted,
+            "samples": len(self.samples.training[1]),
+            "held_out": len(self.samples.held_out[1]),
+            "accuracy": None if self.accuracy is None else round(self.accuracy, 4),
+            "refused": list(self.refused),
+        }
+        if self._exchange is not None:
+            doc["exchange"] = dict(self._exchange.counters)
+        if self._options.privacy is not None:
+            doc["epsilon"] = round(self.epsilon, 3)
+            doc["delta"] = self._options.privacy.delta
+        return doc

@@ -1,0 +1,238 @@
+"""A node that learns: a learner for the model version that the mesh desires, as long as it does.
+
+When another version is desired, learning goes on by this rule: where the frozen layers are the
+same, the samples stay; where the head is the same too, the learned parameters do. Otherwise it
+begins anew, and has to be taught again: features of other layers mean something else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from nodes.learning.frozen import FrozenModel
+from nodes.learning.head import Parameters
+from nodes.learning.learner import Learner
+from nodes.learning.options import LearnConfig
+from nodes.learning.samples import Samples
+from nodes.life.config import NodeConfig
+from nodes.life.low_priority import in_low_priority_thread
+from nodes.life.versions import Versions
+from shards.errors import ShardsError
+from shards.manifest import Manifest
+from swarm.errors import NotFound, SwarmError
+from swarm.fleet.advertised import learners
+from swarm.fleet.membership import Membership
+from swarm.learning.layout import Layout
+from swarm.learning.participant import Event
+from swarm.local.teaching import listening
+from swarm.mesh import Mesh
+from swarm.periodic import BEAT, beat
+from swarm.services.exchange import Exchange
+from swarm.services.weights import Weights
+from swarm.trust.allowed import AllowList
+from swarm.trust.identity import Identity
+
+log = logging.getLogger("swarm.learner")
+
+LOOK_EVERY = 5 * BEAT  # seconds between looks which version is served
+RETRY_AFTER = 5.0  # seconds
+
+Tell = Callable[[str, dict[str, Any]], None]
+
+
+class Learning:
+    """`run()` learns until cancelled."""
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        config: NodeConfig,
+        learn: LearnConfig,
+        node: str,
+        identity: Identity,
+        membership: Membership,
+        versions: Versions,
+        tell: Tell,
+    ) -> None:
+        self._mesh = mesh
+        self._config = config
+        self._learn = learn
+        self._node = node
+        self._identity = identity
+        self._membership = membership
+        self._versions = versions
+        self._tell = tell
+        self._allowed = AllowList.read(config.teachers)
+        self._weights = Weights(mesh.link, mesh.subjects, identity, self._allowed)
+        self._learner: Learner | None = None
+        self._problem = ""
+
+    async def run(self) -> None:
+        """Learn the version that this node serves last, until cancelled."""
+        version = ""
+        while True:
+            version = await self._other_than(version)
+            learning = asyncio.create_task(self._learn_version(version), name=f"learn {version}")
+            try:
+                await self._other_than(version)
+            finally:
+                learning.cancel()
+                await asyncio.gather(learning, return_exceptions=True)
+
+    async def _other_than(self, version: str) -> str:
+        """The version to learn, when it is another one than this."""
+        while (wanted := next(reversed(self._versions.serving), version)) == version:
+            await beat(LOOK_EVERY)
+        return wanted
+
+    async def _learn_version(self, version: str) -> None:
+        while True:
+            try:
+                await self._one(version)
+            except* (SwarmError, ShardsError, OSError) as group:
+                self._problem = "; ".join(str(error) for error in group.exceptions)
+                log.error("%s@%s is not learned: %s", self._config.model_name, version, group)
+                self._tell("learning", {"what": "failed", "detail": self._problem[:500]})
+            await asyncio.sleep(RETRY_AFTER)
+
+    async def _one(self, version: str) -> None:
+        frozen = await self._load(version)
+        try:
+            learner = self._learner = self._new_learner(frozen, self._learner)
+            self._problem = ""
+            info = frozen.info
+            where = self._config.mesh, info.model, self._node
+            async with listening(*where, learner.take, learner.describe):
+                log.info("learning %s@%s", info.model, version)
+                await learner.run()
+        finally:
+            frozen.close()
+
+    async def _load(self, version: str) -> FrozenModel:
+        registry, name = self._mesh.registry, self._config.model_name
+        info = await registry.info(name, version)
+        manifest = Manifest.from_json(await registry.manifest(name, version))
+        names = [shard.file for shard in manifest.shards if shard.file]
+        files = await registry.fetch(name, version, names)
+
+        def fetch(file: str) -> bytes:
+            if file not in files:
+                raise NotFound(f"{name}@{version} lacks the file {file!r}")
+            return files.pop(file)
+
+        return await in_low_priority_thread(lambda: FrozenModel.load(manifest, info, fetch))
+
+    def _new_learner(self, frozen: FrozenModel, old: Learner | None) -> Learner:
+        samples: Samples | None = None
+        start: Parameters | None = None
+        if old is not None and old.frozen.features_id == frozen.features_id:
+            samples = old.samples
+            if old.frozen.base == frozen.base:
+                start = old.parameters
+        elif old is not None and old.samples.seen():
+            detail = "the layers before the head have changed: samples have to be taught again"
+            self._tell("learning", {"what": "begun-anew", "detail": detail})
+        return Learner(
+            self._node,
+            frozen,
+            self._weights,
+            lambda parameters, epoch: self._join(frozen, parameters, epoch),
+            self._learn.learner,
+            samples=samples,
+            start=start,
+            in_background=in_low_priority_thread,
+            is_idle=self._is_idle,
+            tell=self._tell,
+        )
+
+    def _join(self, frozen: FrozenModel, parameters: Parameters, epoch: int) -> MeshExchange:
+        info = frozen.info
+        exchange = Exchange(
+            self._mesh.link,
+            self._mesh.subjects,
+            self._membership,
+            self._identity,
+            info.model,
+            info.version,
+            bytes.fromhex(frozen.base),
+            parameters,
+            epoch=epoch,
+            options=self._learn.exchange,
+            allowed=self._allowed,
+        )
+
+        def told(event: Event) -> None:
+            detail = {"what": event.kind, "sender": event.node, "detail": event.detail}
+            self._tell("learning", detail)
+
+        exchange.on_event(told)
+        return MeshExchange(exchange, self._membership, Layout.of(parameters))
+
+    def _is_idle(self) -> bool:
+        return not any(server.queued or server.waiting for server in self._versions.servers())
+
+    def status(self) -> dict[str, Any]:
+        """The field that a learner adds to its node's status documents."""
+        doc = self._learner.status() if self._learner is not None else {}
+        if self._problem:
+            doc["problem"] = self._problem[:500]
+        return {"learning": doc}
+
+
+class MeshExchange:
+    """The mesh's exchange of deltas, as a learner sees it."""
+
+    def __init__(self, exchange: Exchange, membership: Membership, layout: Layout) -> None:
+        self._exchange = exchange
+        self._membership = membership
+        self._layout = layout
+
+    @property
+    def parameters(self) -> Parameters:
+        return self._exchange.parameters
+
+    @property
+    def consensus(self) -> Parameters:
+        return self._exchange.consensus
+
+    @property
+    def copies(self) -> Mapping[str, Parameters]:
+        participant = self._exchange.participant
+        found: dict[str, Parameters] = {}
+        for node in participant.followed:
+            copy = participant.copy_of(node)
+            if copy is not None:
+                found[node] = self._layout.unflatten(copy[2])
+        return found
+
+    @property
+    def participants(self) -> frozenset[str]:
+        scope = self._exchange.participant.scope
+        return frozenset(peer.node for peer in learners(self._membership.view().values(), *scope))
+
+    @property
+    def counters(self) -> Mapping[str, Any]:
+        return self._exchange.counters
+
+    def mix(self) -> None:
+        self._exchange.mix()
+
+    def step(self, update: Mapping[str, np.ndarray]) -> None:
+        self._exchange.step(update)
+
+    def catch_up(self) -> bool:
+        return self._exchange.catch_up()
+
+    def block(self, node: str) -> None:
+        self._exchange.block(node)
+
+    def reset(self, parameters: Mapping[str, np.ndarray], epoch: int) -> None:
+        self._exchange.reset(parameters, epoch)
+
+    async def run(self) -> None:
+        await self._exchange.run()

@@ -1,0 +1,82 @@
+"""How a model that runs can be asked: lines to paste, with its real inputs.
+
+Each line works as it stands, without a file of the user's: the values are zeros, or random.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from shards.manifest import Manifest
+from swarm.subjects import Subjects
+from swarm.wire.tensors import DTYPES
+
+PYTHON = """\
+{python} - <<'END'
+import asyncio, numpy, swarm
+async def main():
+    async with swarm.connect({url}, {mesh}) as mesh:
+        result = await mesh.infer({model}, {{{inputs}}}, budget=5.0)
+        print(result.outputs)
+asyncio.run(main())
+END"""
+NATS = 'import json; print(json.dumps({{"inputs": [{inputs}]}}))'
+
+
+@dataclass(frozen=True)
+class HowToAsk:
+    """Commands for a shell: `swarm infer`, a Python program, and `nats req` (any NATS client)."""
+
+    shell: str
+    python: str
+    nats: str
+    top: str
+
+
+def how_to_ask(
+    manifest: Manifest, url: str, mesh: str, environment: Mapping[str, str] = os.environ
+) -> HowToAsk:
+    """The lines for a model version that a mesh at `url` serves.
+
+    environment: of the command that prints them; where `uv run` started it, the lines use it too.
+    """
+    uv = "uv run " if "UV_RUN_RECURSION_DEPTH" in environment else ""
+    where = f"--nats {shlex.quote(url)}" + ("" if mesh == "default" else f" --mesh {mesh}")
+    shapes = {spec.name: _shape(manifest, spec.name, spec.shape) for spec in manifest.inputs}
+    arrays = ", ".join(
+        f'{json.dumps(spec.name)}: numpy.zeros({shapes[spec.name]}, "{DTYPES[spec.datatype]}")'
+        for spec in manifest.inputs
+    )
+    documents = ", ".join(
+        f'{{"name": {json.dumps(spec.name)}, "datatype": "{spec.datatype}", '
+        f'"shape": {list(shapes[spec.name])}, "data": [0] * {math.prod(shapes[spec.name])}}}'
+        for spec in manifest.inputs
+    )
+    body = f"{uv}python3 -c {shlex.quote(NATS.format(inputs=documents))}"
+    subject = Subjects(mesh).infer(manifest.model)
+    return HowToAsk(
+        shell=f"{uv}swarm infer {manifest.model} --random {where}",
+        python=PYTHON.format(
+            python=f"{uv}python3",
+            url=json.dumps(url),
+            mesh=json.dumps(mesh),
+            model=json.dumps(manifest.model),
+            inputs=arrays,
+        ),
+        # From standard input: a command's argument holds 128 KiB at the most.
+        nats=f"{body} | nats -s {shlex.quote(url)} req {subject} --force-stdin",
+        top=f"{uv}swarm top {where}",
+    )
+
+
+def _shape(manifest: Manifest, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A shape that the model takes: free dimensions are as they were when the model was split."""
+    example = manifest.extra.get("examples", {}).get(name)
+    if isinstance(example, list) and len(example) == len(shape):
+        return tuple(int(size) for size in example)
+    return tuple(max(1, size) for size in shape)

@@ -1,0 +1,296 @@
+"""An authority: one folder with all keys of a mesh, and the list of whom it has issued rights to.
+
+    DIR/               0700
+      authority.json   the mesh, the users, the revocations
+      keys/            seeds: operator, mesh, clients, system; a signing key for each role
+      users/           NAME.creds (JWT and seed) and NAME.nk (the seed alone)
+
+Whoever has this folder can issue every right of the mesh. Nodes need only their own file of users/.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from swarm.authority.claims import (
+    account_body,
+    credentials_text,
+    encode,
+    operator_body,
+    scope,
+    unlimited_user_body,
+    user_body,
+)
+from swarm.authority.keys import AuthorityKey, make_private_folder, read_private, write_private
+from swarm.errors import InvalidArgument, NotFound
+from swarm.rights.permissions import MOST_STAGES, Post, needs_model, permissions_of
+from swarm.rights.table import ROLES, Role
+from swarm.subjects import token
+from swarm.trust.nkey import ACCOUNT, OPERATOR, USER
+
+SYSTEM_USER = "system"
+
+
+@dataclass(slots=True)
+class User:
+    """Somebody who was issued rights. Times: seconds since 1970, 0 for never."""
+
+    name: str
+    role: str
+    models: list[str]
+    stages: int
+    public: str
+    issued: int
+    expires: int = 0
+    revoked: int = 0
+
+    def state(self, now: float) -> str:
+        """`valid`, `expired` or `revoked`."""
+        if self.revoked:
+            return "revoked"
+        return "expired" if self.expires and self.expires <= now else "valid"
+
+
+@dataclass(slots=True)
+class _State:
+    mesh: str
+    users: list[User] = field(default_factory=list)
+    generation: int = 1  # of the signing keys
+    retiring: int = 0  # the generation before, whose users are still admitted; 0: none is
+
+
+class Authority:
+    """The folder `directory`, which exists (`create` makes it). clock: seconds since 1970.
+
+    All methods raise `InvalidArgument` for files that are damaged, or that others may read.
+    """
+
+    def __init__(self, directory: str | Path, clock: Callable[[], float] = time.time) -> None:
+        self.directory = Path(directory)
+        self._clock = clock
+        text = read_private(self.directory / "authority.json")
+        try:
+            doc: dict[str, Any] = json.loads(text)
+            users = [User(**user) for user in doc.pop("users")]
+            self._state = _State(users=users, **doc)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise InvalidArgument(f"{self.directory}/authority.json is damaged: {error}") from None
+
+    @classmethod
+    def create(
+        cls, directory: str | Path, mesh: str, clock: Callable[[], float] = time.time
+    ) -> Authority:
+        """Make all keys in a new folder. Raises `InvalidArgument` where one is there already."""
+        folder = Path(directory)
+        if (folder / "authority.json").exists():
+            raise InvalidArgument(f"{folder} holds an authority already: give another folder")
+        make_private_folder(folder)
+        state = _State(token(mesh, "mesh name"))
+        write_private(folder / "authority.json", json.dumps(asdict(state)))
+        made = cls(folder, clock)
+        for name, kind in (("operator", OPERATOR), ("mesh", ACCOUNT), ("clients", ACCOUNT)):
+            made._make_key(name, kind)
+        made._make_key("system", ACCOUNT)
+        made._make_signing_keys()
+        seed = AuthorityKey.new(USER)
+        body = unlimited_user_body(made.key("system").public)
+        jwt = encode(made.key("system"), seed.public, SYSTEM_USER, body, made._now())
+        write_private(made.credentials(SYSTEM_USER), credentials_text(jwt, seed.seed))
+        return made
+
+    # --- questions ------------------------------------------------------------------------
+
+    @property
+    def mesh(self) -> str:
+        return self._state.mesh
+
+    @property
+    def users(self) -> list[User]:
+        """Everybody who was issued rights, in order; the revoked ones too."""
+        return list(self._state.users)
+
+    def credentials(self, name: str) -> Path:
+        """Where a user's credentials file lies."""
+        return self.directory / "users" / f"{name}.creds"
+
+    def seed(self, name: str) -> Path:
+        """Where a user's bare seed lies, for servers with a plain configuration."""
+        return self.directory / "users" / f"{name}.nk"
+
+    def key(self, name: str) -> AuthorityKey:
+        """`operator`, or the account `mesh`, `clients` or `system`."""
+        kind = OPERATOR if name == "operator" else ACCOUNT
+        return AuthorityKey.read(self._key_path(name), kind)
+
+    def operator_jwt(self) -> str:
+        """The operator's word about itself, for the server's configuration."""
+        operator = self.key("operator")
+        body = operator_body(self.key("system").public)
+        return encode(operator, operator.public, f"swarm-{self.mesh}", body, self._now())
+
+    def accounts(self) -> dict[str, str]:
+        """The JWT of each account, by public key: what a server has to know of users."""
+        operator, now = self.key("operator"), self._now()
+        mesh, clients, system = self.key("mesh"), self.key("clients"), self.key("system")
+        infer = f"swarm.{self.mesh}.infer.*"
+        service = {"name": "infer", "subject": infer, "type": "service"}
+        bodies = {
+            mesh.public: (
+                "MESH",
+                account_body(
+                    signing_keys=self._scopes(lambda role: role is not Role.CLIENT),
+                    revocations=self._revocations(),
+                    jetstream=True,
+                    exports=[service | {"response_type": "Singleton"}],
+                ),
+            ),
+            # Whoever only asks is in an account of its own, and reaches one subject.
+            clients.public: (
+                "CLIENTS",
+                account_body(
+                    signing_keys=self._scopes(lambda role: role is Role.CLIENT),
+                    revocations=self._revocations(),
+                    imports=[service | {"account": mesh.public}],
+                ),
+            ),
+            system.public: ("SYS", account_body()),
+        }
+        return {
+            public: encode(operator, public, name, body, now)
+            for public, (name, body) in bodies.items()
+        }
+
+    def _scopes(self, wanted: Callable[[Role], bool]) -> list[dict[str, Any]]:
+        generations = [self._state.generation] + (
+            [self._state.retiring] if self._state.retiring else []
+        )
+        return [
+            scope(self._signing_key(role, generation).public, role, self.mesh)
+            for generation in generations
+            for role in ROLES
+            if wanted(role)
+        ]
+
+    def _revocations(self) -> dict[str, int]:
+        return {user.public: user.revoked for user in self._state.users if user.revoked}
+
+    # --- acts -----------------------------------------------------------------------------
+
+    def add(
+        self,
+        name: str,
+        role: str,
+        models: list[str],
+        valid: float = 0.0,
+        stages: int = MOST_STAGES,
+    ) -> User:
+        """Issue one user's files. valid: seconds, 0 for ever. stages: of a fallback's models.
+
+        A name that was revoked or has expired can be issued again, with a new key. Raises
+        `InvalidArgument` for a name in use, and as `permissions_of`.
+        """
+        token(name, "user name")
+        permissions_of(role, mesh=self.mesh, models=models, user=name, stages=stages)
+        now = self._now()
+        for user in self._state.users:
+            if user.name == name and user.state(now) == "valid":
+                raise InvalidArgument(f"{name} has valid credentials: `swarm auth revoke {name}`")
+        if name == SYSTEM_USER:
+            raise InvalidArgument(f"{name} is the name of the authority's own user")
+        key = AuthorityKey.new(USER)
+        models = models if needs_model(Post.of(role).role) else []
+        expires = now + int(valid) if valid else 0
+        user = User(name, role, models, stages, key.public, now, expires)
+        self._issue(user, key)
+        self._state.users = [
+            other for other in self._state.users if other.name != name or other.revoked
+        ]
+        self._state.users.append(user)
+        self._save()
+        return user
+
+    def revoke(self, name: str) -> User:
+        """The user's credentials are refused as soon as the servers hear of it. Raises
+        `NotFound`."""
+        for user in reversed(self._state.users):
+            if user.name == name and not user.revoked:
+                # Up to and with this second; a new JWT of the same key is none of ours.
+                user.revoked = self._now()
+                self._save()
+                for path in (self.credentials(name), self.seed(name)):
+                    path.unlink(missing_ok=True)
+                return user
+        raise NotFound(f"nobody named {name!r} has credentials: `swarm auth list`")
+
+    def rotate(self) -> list[User]:
+        """New signing keys, and new files for all valid users, whose own keys stay. The old ones
+        are admitted until `finish_rotation`. Returns the users whose files are new."""
+        if self._state.retiring:
+            raise InvalidArgument(
+                "a rotation is under way: `swarm auth rotate --finish`, once all have their new "
+                "files"
+            )
+        self._state.retiring = self._state.generation
+        self._state.generation += 1
+        self._make_signing_keys()
+        now = self._now()
+        renewed = [user for user in self._state.users if user.state(now) == "valid"]
+        for user in renewed:
+            user.issued = now
+            self._issue(user, AuthorityKey.read(self.seed(user.name), USER))
+        self._save()
+        return renewed
+
+    def finish_rotation(self) -> None:
+        """The signing keys before the present ones are worth nothing any more. Raises
+        `InvalidArgument` where no rotation is under way."""
+        if not self._state.retiring:
+            raise InvalidArgument("no rotation is under way: `swarm auth rotate` begins one")
+        retired, self._state.retiring = self._state.retiring, 0
+        self._save()
+        for role in ROLES:
+            self._key_path(f"{role}.{retired}").unlink(missing_ok=True)
+
+    def _issue(self, user: User, key: AuthorityKey) -> None:
+        post = Post.of(user.role)
+        account = self.key("clients" if post.role is Role.CLIENT else "mesh").public
+        stages = post.stages(user.stages)
+        tags = [f"model:{model}" for model in user.models]
+        tags += [f"stage:{stage}" for stage in stages]
+        tags += [f"next:{stage + 1}" for stage in stages]
+        jwt = encode(
+            self._signing_key(post.role, self._state.generation),
+            user.public,
+            user.name,
+            user_body(account, tags),
+            user.issued,
+            user.expires,
+        )
+        write_private(self.credentials(user.name), credentials_text(jwt, key.seed))
+        write_private(self.seed(user.name), key.seed + "\n")
+
+    # --- files ----------------------------------------------------------------------------
+
+    def _signing_key(self, role: Role, generation: int) -> AuthorityKey:
+        return AuthorityKey.read(self._key_path(f"{role}.{generation}"), ACCOUNT)
+
+    def _make_signing_keys(self) -> None:
+        for role in ROLES:
+            self._make_key(f"{role}.{self._state.generation}", ACCOUNT)
+
+    def _make_key(self, name: str, kind: str) -> None:
+        write_private(self._key_path(name), AuthorityKey.new(kind).seed + "\n")
+
+    def _key_path(self, name: str) -> Path:
+        return self.directory / "keys" / f"{name}.seed"
+
+    def _save(self) -> None:
+        write_private(self.directory / "authority.json", json.dumps(asdict(self._state), indent=1))
+
+    def _now(self) -> int:
+        return int(self._clock())

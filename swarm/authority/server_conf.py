@@ -1,0 +1,110 @@
+"""What an authority tells a nats-server: the part of its configuration about users.
+
+Operator mode: the server learns accounts from signed JWTs, and users bring their own. New users
+need no change; a revocation is told by the system account, or by these files and a signal.
+Plain: every user's public key and rights stand in the file; each change needs a signal.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from swarm.authority.authority import Authority, User
+from swarm.rights.permissions import Post, permissions_of
+from swarm.rights.table import Role
+
+# A mesh on a plant's PC. Each line says what it is for.
+BASE = """\
+port: 4222
+# Room for the largest cut plus its header. Nodes check it at start and name the value needed.
+max_payload: 16MB
+max_pending: 128MB
+# A link that was cut without a word is noticed within four seconds instead of four minutes.
+ping_interval: "2s"
+ping_max: 2
+write_deadline: "10s"
+jetstream {
+  store_dir: "/var/lib/nats"
+  max_memory_store: 1GB
+  max_file_store: 10GB
+  # Encrypted at rest with a key of the environment. With a wrong key the server starts without its
+  # streams ("unable to recover keys"); they are back with the right one.
+  # cipher: aes, key: $JS_KEY
+}
+"""
+
+
+def operator_conf(authority: Authority, jwt_folder: str) -> str:
+    """The users of an authority, by JWT. jwt_folder: where the server keeps accounts that are
+    updated while it runs; absolute."""
+    preload = "\n".join(f"  {public}: {jwt}" for public, jwt in authority.accounts().items())
+    return (
+        f"operator: {authority.operator_jwt()}\n"
+        f"system_account: {authority.key('system').public}\n"
+        f"resolver: {{ type: full, dir: {json.dumps(jwt_folder)}, allow_delete: false }}\n"
+        f"resolver_preload: {{\n{preload}\n}}\n"
+    )
+
+
+def plain_conf(authority: Authority, now: float) -> str:
+    """The valid users of an authority, by public key. now: seconds since 1970.
+
+    Expiry is not the server's business here: write the file anew, and signal.
+    """
+    valid = [user for user in authority.users if user.state(now) == "valid"]
+    clients = [user for user in valid if Post.of(user.role).role is Role.CLIENT]
+    members = [user for user in valid if user not in clients]
+    infer = f"swarm.{authority.mesh}.infer.*"
+    return f"""\
+accounts {{
+  SYS {{ }}
+  MESH {{
+    jetstream: enabled
+    exports: [ {{ service: {json.dumps(infer)}, accounts: [CLIENTS] }} ]
+    users: [
+{_users(authority, members)}
+    ]
+  }}
+  # Whoever only asks is in an account of its own, and reaches one subject.
+  CLIENTS {{
+    imports: [ {{ service: {{ account: MESH, subject: {json.dumps(infer)} }} }} ]
+    users: [
+{_users(authority, clients)}
+    ]
+  }}
+}}
+system_account: SYS
+"""
+
+
+def _users(authority: Authority, users: list[User]) -> str:
+    blocks = []
+    for user in users:
+        rights = permissions_of(
+            user.role,
+            mesh=authority.mesh,
+            models=user.models,
+            user=user.public,  # a bare key has no name: its inbox is called by the key itself
+            stages=user.stages,
+        )
+        blocks.append(
+            f"      # {user.name}: {user.role} {' '.join(user.models)}\n"
+            f"      {{ nkey: {user.public}\n{rights.as_conf('        ')} }}"
+        )
+    return "\n".join(blocks)
+
+
+def tls_conf(cert: Path, key: Path, ca: Path | None, mutual: bool) -> str:
+    """TLS 1.3 with these files. mutual: clients need a certificate of `ca`."""
+    lines = [
+        "tls {",
+        f"  cert_file: {json.dumps(str(cert.absolute()))}",
+        f"  key_file: {json.dumps(str(key.absolute()))}",
+        '  min_version: "1.3"',
+    ]
+    if ca is not None:
+        lines.append(f"  ca_file: {json.dumps(str(ca.absolute()))}")
+    if mutual:
+        lines.append("  verify: true")
+    return "\n".join([*lines, "}", ""])

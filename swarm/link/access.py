@@ -1,0 +1,229 @@
+"""Who this process is to the server, and which server it trusts: keys and certificates in files.
+
+Files are read at each connection, so that a rotated one is taken at the next. Every fault is one
+`NotAdmitted` that names the file and the remedy.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import ssl
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from swarm.errors import InvalidArgument, NotAdmitted
+from swarm.subjects import TOKEN
+
+if TYPE_CHECKING:
+    from swarm.link.types import LinkOptions
+
+LARGEST_FILE = 64 * 1024  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Signer:
+    """A user that signs the server's challenge. jwt: "" for a bare nkey. public: its key, "U…".
+    name: as in the JWT. expires: of the JWT, seconds since 1970, 0.0 for never."""
+
+    public: str
+    sign: Callable[[bytes], bytes]
+    jwt: str = ""
+    name: str = ""
+    expires: float = 0.0
+
+    def answer(self, nonce: str) -> dict[str, str]:
+        """The fields of the CONNECT command."""
+        signature = base64.urlsafe_b64encode(self.sign(nonce.encode())).rstrip(b"=").decode()
+        return ({"jwt": self.jwt} if self.jwt else {"nkey": self.public}) | {"sig": signature}
+
+
+def signer_of(options: LinkOptions) -> Signer | None:
+    """The user of the options' credentials or nkey file; None where there is neither.
+
+    Raises `NotAdmitted` for a file that cannot be read, that others may read, or that holds
+    something else.
+    """
+    if options.credentials is not None:
+        return read_credentials(options.credentials)
+    if options.nkey is not None:
+        return _signer(options.nkey, read_secret(options.nkey, "--nkey").strip(), "--nkey")
+    return None
+
+
+def read_credentials(path: str) -> Signer:
+    """The user of a `.creds` file: a JWT and a seed. Raises `NotAdmitted`."""
+    lines = [line.strip() for line in read_secret(path, "--credentials").splitlines()]
+    blocks = [
+        lines[index + 1]
+        for index, line in enumerate(lines)
+        if line.startswith("-----BEGIN") and index + 1 < len(lines)
+    ]
+    if len(blocks) != 2:
+        raise NotAdmitted(
+            f"--credentials {path}: it is no credentials file, which holds a JWT and a seed: "
+            "`swarm auth add NAME --role ROLE` writes one; a bare seed is for --nkey"
+        )
+    jwt, seed = blocks
+    claims = read_claims(jwt, path)
+    plain = _signer(path, seed, "--credentials")
+    if claims.get("sub") != plain.public:
+        raise NotAdmitted(
+            f"--credentials {path}: its seed is not the key of its JWT: issue it anew"
+        )
+    expires = claims.get("exp")
+    name = str(claims.get("name", ""))
+    return Signer(
+        plain.public,
+        plain.sign,
+        jwt,
+        name,
+        float(expires) if isinstance(expires, int | float) else 0.0,
+    )
+
+
+def _signer(path: str, seed: str, flag: str) -> Signer:
+    from swarm.trust.identity import Identity
+    from swarm.trust.nkey import decode_seed
+
+    try:
+        identity = Identity(decode_seed(seed))
+    except InvalidArgument as error:
+        raise NotAdmitted(f"{flag} {path}: {error}") from None
+    return Signer(identity.public, identity.sign)
+
+
+def read_claims(jwt: str, path: str) -> dict[str, object]:
+    """The claims of a JWT, unverified: the server verifies. Raises `NotAdmitted`."""
+    try:
+        body = jwt.split(".")[1]
+        claims = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
+        if isinstance(claims, dict):
+            return claims
+    except (ValueError, IndexError, RecursionError):
+        pass  # told below, as for claims that are no map
+    raise NotAdmitted(f"--credentials {path}: its JWT cannot be read: issue it anew")
+
+
+def read_secret(path: str, flag: str) -> str:
+    """The text of a file that only its owner may read. Raises `NotAdmitted`."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            mode = os.fstat(descriptor).st_mode
+            if stat.S_ISREG(mode) and mode & 0o077:
+                raise NotAdmitted(f"{flag} {path}: others may read it: `chmod 600 {path}`")
+            data = file.read(LARGEST_FILE)
+    except OSError as error:
+        raise NotAdmitted(
+            f"{flag} {path}: {error.strerror}: give a file that this user may read"
+        ) from None
+    return data.decode("ascii", "replace")
+
+
+def inbox_owner(options: LinkOptions) -> str:
+    """The token of the inbox that a user's rights can name: the user's name, or its public key;
+    "" where nobody connects by name. Raises `NotAdmitted` as `signer_of`."""
+    signer = signer_of(options)
+    if signer is not None:
+        return signer.name if TOKEN.fullmatch(signer.name) else signer.public
+    user = options.user or ""
+    return user if TOKEN.fullmatch(user) else ""
+
+
+def tls_context(options: LinkOptions) -> ssl.SSLContext | None:
+    """The context of the options' files, at least TLS 1.3; None where they ask for no TLS.
+
+    Raises `NotAdmitted`.
+    """
+    if options.tls is not None:
+        return options.tls
+    if not (options.tls_ca or options.tls_cert or options.tls_key):
+        return None
+    return own_context(options.tls_ca, options.tls_cert, options.tls_key)
+
+
+def own_context(ca: str, cert: str, key: str) -> ssl.SSLContext:
+    """A client's context: at least TLS 1.3. ca: a file of authorities, "" for the system's. cert,
+    key: this client's, or "". Raises `NotAdmitted`."""
+    try:
+        context = ssl.create_default_context(cafile=ca or None)
+    except (OSError, ssl.SSLError) as error:
+        raise NotAdmitted(f"--tls-ca {ca}: {_reason(error)}: give a PEM file") from None
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    if bool(cert) != bool(key):
+        raise NotAdmitted(
+            f"--tls-{'cert' if cert else 'key'} {cert or key}: --tls-cert and --tls-key go together"
+        )
+    if cert:
+        read_secret(key, "--tls-key")
+        try:
+            context.load_cert_chain(cert, key, password=lambda: "")
+        except (OSError, ssl.SSLError) as error:
+            raise NotAdmitted(
+                f"--tls-cert {cert}, --tls-key {key}: {_reason(error)}: give a PEM certificate and "
+                "its own key, without a password"
+            ) from None
+    return context
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, ssl.SSLError):
+        return f"no usable PEM file ({error.reason or 'malformed'})"
+    return error.strerror or "it cannot be read"
+
+
+def tls_refusal(error: ssl.SSLError, where: str, options: LinkOptions) -> NotAdmitted:
+    """A failed handshake in words."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        ca = f"--tls-ca {options.tls_ca}" if options.tls_ca else "the system's authorities"
+        return NotAdmitted(
+            f"{where}: its certificate is not trusted by {ca} ({error.verify_message}): give the "
+            "authority that issued it with --tls-ca FILE"
+        )
+    reason = str(error.reason or error)
+    if "CERTIFICATE" in reason.upper():
+        return NotAdmitted(
+            f"{where} refuses this client's certificate ({reason}): give one of its authority with "
+            "--tls-cert FILE --tls-key FILE"
+        )
+    return NotAdmitted(f"{where}: the TLS handshake failed ({reason}): are the ports right?")
+
+
+def refusal(text: str, where: str, options: LinkOptions) -> NotAdmitted:
+    """The server's refusal of this user, in words: which file, which remedy."""
+    if options.credentials is not None:
+        path = options.credentials
+        said = f"{where} refuses --credentials {path} ({text})"
+        try:
+            expires = read_credentials(path).expires
+        except NotAdmitted as error:
+            return error
+        if expires and expires < datetime.now(UTC).timestamp():
+            when = datetime.fromtimestamp(expires, UTC).strftime("%Y-%m-%d %H:%M UTC")
+            return NotAdmitted(f"{said}: they expired on {when}: `swarm auth add` issues new ones")
+        return NotAdmitted(
+            f"{said}: they are revoked, expired by the server's clock, or of another operator: "
+            "`swarm auth list` shows which; `swarm auth add` issues new ones"
+        )
+    if options.nkey is not None:
+        return NotAdmitted(
+            f"{where} refuses --nkey {options.nkey} ({text}): its public key is not among the "
+            "server's users: `swarm auth server --plain` lists them"
+        )
+    if options.user is not None or options.token is not None:
+        return NotAdmitted(f"{where} refuses this user ({text}): check the user, password or token")
+    return NotAdmitted(
+        f"{where} wants to know who connects ({text}): give --credentials FILE, which `swarm auth "
+        "add` writes, or --nkey FILE"
+    )
+
+
+def is_about_identity(text: str) -> bool:
+    """Whether the text of an `-ERR` says that the server does not, or no longer, admit the user."""
+    text = text.lower()
+    return "authorization violation" in text or "authentication" in text

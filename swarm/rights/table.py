@@ -1,0 +1,223 @@
+"""The table of rights: every subject of the mesh, every call of JetStream, and who may.
+
+In a subject stand for one token or a part of it: {mesh}; {model}; {stage}, the stage of a shard,
+or each stage of a fallback; {next}, the stage behind it; {user}, the name of the user. `*` and `>`
+are wildcards of NATS. (A wildcard stands for a whole token.)
+
+The server checks the subject of a publish and of a subscription, and nothing else: not the reply
+subject of a publish, and not what a consumer delivers. So no role has a right that is harmless
+only by its reply subject: none may create streams or consumers but the operator, who may anyway
+change everything. No role has `allow_responses`: a user who may answer anybody can send itself a
+message, and name any subject as its reply.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Role(StrEnum):
+    """A user's role. `SHARD` is every shard behind the first, which also answers requests."""
+
+    CLIENT = "client"
+    REQUESTER = "requester"
+    EDGE = "edge"
+    SHARD_1 = "shard-1"
+    SHARD = "shard-k"
+    FALLBACK = "fallback"
+    GATEWAY = "gateway"
+    LEARNER = "learner"
+    DASHBOARD = "dashboard"
+    OPERATOR = "operator"
+
+
+ROLES = tuple(Role)
+ABOUT = {
+    Role.CLIENT: "asks the `infer` service, from an account of its own; sees nothing else",
+    Role.REQUESTER: "asks by lanes and by fast mode; reads the registry and statuses",
+    Role.EDGE: "captures, runs stage 0, sends to stage 1, answers requests; reads no features",
+    Role.SHARD_1: "serves stage 1, answers requests",
+    Role.SHARD: "serves stage k",
+    Role.FALLBACK: "serves all stages of its model, answers requests",
+    Role.GATEWAY: "answers requests for any model",
+    Role.LEARNER: "learns: exchanges weight deltas, writes weight versions",
+    Role.DASHBOARD: "reads statuses, events, results",
+    Role.OPERATOR: "makes streams and consumers, pushes, promotes; asks for no inference",
+}
+
+EVERYBODY = frozenset(Role)
+NOBODY: frozenset[Role] = frozenset()
+NODES = frozenset({Role.EDGE, Role.SHARD_1, Role.SHARD, Role.FALLBACK, Role.GATEWAY, Role.LEARNER})
+SHARDS = frozenset({Role.SHARD_1, Role.SHARD})
+ANSWERERS = frozenset({Role.EDGE, Role.SHARD_1, Role.FALLBACK, Role.GATEWAY})
+REQUESTERS = ANSWERERS | {Role.REQUESTER}
+WATCHERS = frozenset({Role.REQUESTER, Role.DASHBOARD, Role.OPERATOR})
+CONFIG_READERS = NODES | {Role.REQUESTER, Role.OPERATOR}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One subject. queues: the queue groups in which alone it may be subscribed to; () for any."""
+
+    subject: str
+    publish: frozenset[Role]
+    subscribe: frozenset[Role]
+    about: str
+    queues: tuple[str, ...] = ()
+
+
+def _row(
+    subject: str,
+    about: str,
+    *,
+    publish: frozenset[Role] | set[Role] = NOBODY,
+    subscribe: frozenset[Role] | set[Role] = NOBODY,
+    queues: tuple[str, ...] = (),
+) -> Row:
+    return Row(subject, frozenset(publish), frozenset(subscribe), about, queues)
+
+
+_CONSUMER = "{mesh}={model}=stage{stage}=any"
+_CONFIG, _WEIGHTS, _MODELS = "swarm-{mesh}-config", "swarm-{mesh}-weights", "swarm-{mesh}-models"
+_GET = "$JS.API.DIRECT.GET"
+
+TABLE = (
+    # Requests.
+    _row(
+        "swarm.{mesh}.infer.{model}",
+        "requests to whichever node answers",
+        publish={Role.CLIENT, Role.REQUESTER},
+        subscribe=ANSWERERS,
+        queues=("q",),
+    ),
+    _row(
+        "swarm.{mesh}.features.{model}.*.1.any",
+        "into the lane of stage 1",
+        publish=REQUESTERS,
+    ),
+    _row(
+        "swarm.{mesh}.features.{model}.*.{next}.any",
+        "into the next stage's lane",
+        publish=SHARDS | {Role.FALLBACK},
+    ),
+    _row("swarm.{mesh}.fresh.{model}.*.1", "fast mode, stage 1", publish=REQUESTERS),
+    _row(
+        "swarm.{mesh}.fresh.{model}.*.{next}",
+        "fast mode, the next stage",
+        publish=SHARDS | {Role.FALLBACK},
+    ),
+    _row(
+        "swarm.{mesh}.fresh.{model}.*.{stage}",
+        "fast mode, the own stage",
+        subscribe=SHARDS | {Role.FALLBACK},
+        queues=("stage", "cover"),
+    ),
+    _row(
+        "swarm.{mesh}.cancel.{model}.*",
+        "requests that nobody waits for",
+        publish=REQUESTERS,
+        subscribe=SHARDS | {Role.FALLBACK},
+    ),
+    # Lanes. The streams and their consumers are made by `swarm model push`.
+    _row(
+        f"$JS.API.CONSUMER.INFO.*.{_CONSUMER}",
+        "is the own stage's consumer there?",
+        publish=SHARDS | {Role.FALLBACK},
+    ),
+    _row(
+        f"$JS.API.CONSUMER.MSG.NEXT.*.{_CONSUMER}",
+        "pull from the own stage's lane",
+        publish=SHARDS | {Role.FALLBACK},
+    ),
+    _row(
+        f"$JS.ACK.*.{_CONSUMER}.>",
+        "settle messages of the own stage",
+        publish=SHARDS | {Role.FALLBACK},
+    ),
+    _row(
+        f"$JS.ACK.*.*.*.{_CONSUMER}.>",
+        "the same, to a server with a domain",
+        publish=SHARDS | {Role.FALLBACK},
+    ),
+    _row("swarm.{mesh}.dead.{model}", "dead letters", publish=SHARDS | {Role.FALLBACK}),
+    # The fleet.
+    _row("swarm.{mesh}.gossip.*", "gossip", publish=NODES, subscribe=NODES),
+    _row("swarm.{mesh}.status.*", "statuses", publish=NODES, subscribe=WATCHERS),
+    _row(
+        "swarm.{mesh}.status-request",
+        "statuses, now",
+        publish=WATCHERS,
+        subscribe=NODES | {Role.OPERATOR},
+    ),
+    _row(
+        "swarm.{mesh}.server",
+        "an embedded server's state, from its supervisor",
+        publish={Role.OPERATOR},
+        subscribe=WATCHERS,
+    ),
+    _row(
+        "swarm.{mesh}.events.*",
+        "events",
+        publish=NODES,
+        subscribe={Role.DASHBOARD, Role.OPERATOR},
+    ),
+    _row("swarm.{mesh}.results.*", "an edge's results", publish={Role.EDGE}, subscribe=WATCHERS),
+    _row(
+        "$SRV.PING.swarm-{mesh}",
+        "look for nodes",
+        publish=NODES | {Role.DASHBOARD, Role.OPERATOR},
+    ),
+    _row("$SRV.>", "service discovery", publish={Role.OPERATOR}, subscribe=NODES),
+    # Models and desired state.
+    _row("swarm.{mesh}.config.>", "changes of models", subscribe=CONFIG_READERS),
+    _row(
+        f"{_GET}.KV_{_CONFIG}.$KV.{_CONFIG}.serve.{{model}}",
+        "desired state",
+        publish=NODES | {Role.REQUESTER},
+    ),
+    _row(
+        f"{_GET}.KV_{_CONFIG}.$KV.{_CONFIG}.models.{{model}}.*",
+        "manifests",
+        publish=NODES | {Role.REQUESTER},
+    ),
+    _row(
+        f"$JS.API.STREAM.INFO.KV_{_CONFIG}",
+        "is the registry there?",
+        publish=NODES | {Role.REQUESTER},
+    ),
+    _row(f"{_GET}.OBJ_{_MODELS}", "model files", publish=NODES),
+    _row(f"$JS.API.STREAM.INFO.OBJ_{_MODELS}", "is the object store there?", publish=NODES),
+    # Weights.
+    _row("swarm.{mesh}.weights.{model}.*", "changes of weight versions", subscribe=NODES),
+    _row(
+        f"{_GET}.KV_{_WEIGHTS}.$KV.{_WEIGHTS}.*.{{model}}.>",
+        "weight versions, and their tensors",
+        publish=NODES,
+    ),
+    _row(f"$JS.API.STREAM.INFO.KV_{_WEIGHTS}", "is their store there?", publish=NODES),
+    _row(f"$KV.{_WEIGHTS}.*.{{model}}.>", "mint a weight version", publish={Role.LEARNER}),
+    _row(
+        "swarm.{mesh}.deltas.{model}.*",
+        "weight deltas",
+        publish={Role.LEARNER},
+        subscribe={Role.LEARNER},
+    ),
+    _row(
+        "swarm.{mesh}.resync.{model}.*",
+        "ask a neighbour for all that it has learned",
+        publish={Role.LEARNER},
+        subscribe={Role.LEARNER},
+    ),
+    # The operator.
+    _row("$JS.API.>", "streams, consumers, everything of JetStream", publish={Role.OPERATOR}),
+    _row(f"$KV.{_CONFIG}.>", "desired state, manifests", publish={Role.OPERATOR}),
+    _row(f"$KV.{_WEIGHTS}.>", "weight versions of all models", publish={Role.OPERATOR}),
+    _row(f"$O.{_MODELS}.>", "model files", publish={Role.OPERATOR}),
+    _row("$JS.EVENT.ADVISORY.>", "who changed streams", subscribe={Role.OPERATOR}),
+    # Answers. Processes answer each other on four tokens; the server alone on more.
+    _row("_INBOX.{user}.>", "the own inbox", subscribe=EVERYBODY),
+    _row("_INBOX.*.*.*", "answers to processes; none that the server gives", publish=NODES),
+    _row("_R_.>", "answers to clients of another account", publish=ANSWERERS),
+    _row("$SYS.REQ.USER.INFO", "what may this user do?", publish=EVERYBODY),
+)

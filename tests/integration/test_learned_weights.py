@@ -1,0 +1,134 @@
+"""Learned weights reach every node that serves: each answer names its version, and goes back."""
+
+from __future__ import annotations
+
+import json
+import time
+from functools import cache
+from typing import Any
+
+import numpy as np
+from meshes import LOOPBACK, READY, Commands, add_model, until
+
+import swarm
+from nodes.learning.frozen import FrozenModel
+from nodes.local.mesh import local_mesh
+from shards.split.split import SplitResult, split
+from shards.zoo import digits_heldout
+from shards.zoo.fresh_head import digits_with_fresh_head
+from swarm.model import ModelInfo
+from swarm.services.weights import Weights
+
+MODEL = "fresh"
+
+
+@cache
+def split_fresh() -> SplitResult:
+    return split(digits_with_fresh_head(), name=MODEL, stages=3, bandwidth=LOOPBACK)
+
+
+def frozen_part() -> FrozenModel:
+    result = split_fresh()
+    info = ModelInfo.from_manifest(result.manifest.to_json())
+    return FrozenModel.load(result.manifest, info, result.files.__getitem__)
+
+
+class Minter:
+    """Makes weight versions of random heads, and knows what each must answer."""
+
+    def __init__(self, mesh: swarm.Mesh) -> None:
+        self.weights = Weights(mesh.link, mesh.subjects)
+        self.frozen = frozen_part()
+        self.images = digits_heldout()[0][:4]
+        self._features = self.frozen.features({"image": self.images})
+        self._rng = np.random.default_rng(5)
+        self.expected: dict[int, np.ndarray] = {0: np.zeros((4, 10), np.float32)}
+
+    async def mint(self) -> int:
+        layout = self.frozen.layout
+        matrix = self._rng.standard_normal((layout.width, layout.classes)).astype(np.float32)
+        head = layout.parameters(matrix, self._rng.standard_normal(10).astype(np.float32))
+        held = await self.weights.read(MODEL, "1")
+        record = await self.weights.mint(
+            MODEL,
+            "1",
+            self.frozen.base,
+            held,
+            self.frozen.stored(head),
+            by="learner-1",
+            at=time.time(),
+            accuracy=0.5,
+            samples=10,
+            taught=["learner-1", "learner-2"],
+        )
+        assert record is not None
+        self.expected[record.n] = layout.logits(head, self._features)
+        return record.n
+
+    def is_right(self, index: int, result: swarm.Result) -> bool:
+        """Whether the answer is the one of the weight version that its last hop names."""
+        expected = self.expected[result.hops[-1].weights][index]
+        return bool(np.allclose(result.outputs["logits"][0], expected, rtol=1e-4, atol=1e-3))
+
+
+async def test_every_node_serves_the_present_weights_and_going_back_reaches_all_of_them(
+    run: Commands,
+) -> None:
+    async with local_mesh() as local:
+        minter = Minter(local.mesh)
+        await minter.weights.prepare()
+        roles = ("shard-1", "shard-2", "shard-3", "fallback")
+        nodes = await add_model(local, split_fresh(), *roles)
+
+        async def ask(index: int = 0, **more: Any) -> swarm.Result:
+            image = {"image": minter.images[index : index + 1]}
+            result = await local.mesh.infer(MODEL, image, 3.0, **more)
+            assert minter.is_right(index, result), result.hops
+            return result
+
+        assert (await ask()).hops[-1].weights == 0
+        for _ in range(3):
+            number = await minter.mint()
+            for index in range(4):
+                assert (await ask(index, weights=number)).hops[-1].weights == number
+
+        # The replica that takes over has the same weights, whoever it is.
+        victim = nodes[2]
+        victim.wanted = False
+        victim.signal(9)
+        await until(lambda: not victim.alive, 5.0, "shard-3 is dead")
+        result = await ask(1, weights=3)
+        assert result.hops[-1].node.startswith("fallback")
+
+        command = run.swarm(
+            *("model", "rollback", MODEL, "--weights", "1", "--nats", local.url, "--json")
+        )
+        assert command.process.returncode == 0, command.stderr
+        assert json.loads(command.stdout) | {"epoch": 0} == {
+            "model": MODEL,
+            "version": "1",
+            "restored": 1,
+            "weights": 4,
+            "epoch": 0,
+        }
+        minter.expected[4] = minter.expected[1]
+        assert (await ask(2, weights=4)).hops[-1].weights == 4
+
+        # A node that starts later begins with the present weights, not with the base's.
+        victim.start()
+        victim.wanted = True
+        await local.ready(READY)
+        for _ in range(20):
+            assert (await ask(3)).hops[-1].weights == 4
+
+        command = run.swarm("model", "weights", MODEL, "--nats", local.url, "--json")
+        doc = json.loads(command.stdout)
+        assert (doc["present"], [row["weights"] for row in doc["weights"]]) == (4, [1, 2, 3, 4])
+        assert doc["weights"][0]["taught"] == ["learner-1", "learner-2"]
+        assert doc["weights"][3]["restores"] == 1
+        people = run.swarm("model", "weights", MODEL, "--nats", local.url)
+        assert "4 (serves) = 1 again" in people.stdout
+
+        command = run.swarm("model", "rollback", MODEL, "--weights", "99", "--nats", local.url)
+        assert command.process.returncode == 1
+        assert "kept are 1 to 4, and the base, 0" in " ".join(command.stderr.split())

@@ -1,0 +1,122 @@
+"""A learner's own training: it learns its classes, and can be stopped at any step."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from nodes.learning.head import HeadLayout
+from nodes.learning.options import LearnConfig, LearnOptions, learn_config
+from nodes.learning.privacy import Privacy
+from nodes.learning.samples import Samples
+from nodes.learning.training import Training, change
+from nodes.life.config import NodeConfig
+from shards.zoo import digits_training
+from swarm.errors import InvalidArgument
+
+LAYOUT = HeadLayout("w", "b", 64, 10, False)
+
+
+def taught(options: LearnOptions, seed: int = 0) -> Training:
+    images, labels = digits_training()
+    some = np.isin(labels, (3, 8))
+    samples = Samples(64, 10)
+    samples.add(images[some].reshape(-1, 64), labels[some])
+    return Training(LAYOUT, samples, options, seed)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        LearnOptions(steps=40),
+        LearnOptions(steps=40, momentum=0.9),
+        LearnOptions(steps=40, privacy=Privacy(sampling=0.3)),
+    ],
+    ids=["plain", "momentum", "private"],
+)
+def test_training_learns_the_classes_that_were_taught(options: LearnOptions) -> None:
+    training = taught(options)
+    *_, after = training.round(LAYOUT.fresh())
+    assert training.accuracy(LAYOUT.fresh()) == 0.0
+    assert training.accuracy(after) > 0.9
+    assert training.steps == 40
+
+
+def test_samples_of_one_class_cannot_be_learned() -> None:
+    samples = Samples(64, 10)
+    training = Training(LAYOUT, samples, LearnOptions())
+    assert not training.can_learn
+    rng = np.random.default_rng(0)
+    samples.add(rng.standard_normal((40, 64)).astype(np.float32), np.arange(40) % 2)
+    assert training.can_learn
+
+
+def test_a_round_can_be_left_at_any_step_and_changes_nothing_in_place() -> None:
+    training = taught(LearnOptions(steps=4))
+    start = LAYOUT.fresh()
+    first = next(training.round(start))
+    kept = {name: value.copy() for name, value in first.items()}
+    *_, last = training.round(first)
+    assert not any(value.any() for value in start.values())
+    for name, value in kept.items():
+        np.testing.assert_array_equal(first[name], value)
+    moved = change(first, last)
+    for name, value in last.items():
+        np.testing.assert_allclose(first[name] + moved[name], value, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"every": 0},
+        {"mint_every": 0},
+        {"mint_grace": 0},
+        {"steps": 0},
+        {"batch": 0},
+        {"rate": 0},
+        {"l2": -1},
+        {"momentum": 1},
+        {"momentum": -0.1},
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(InvalidArgument):
+        LearnOptions(**wrong)  # type: ignore[arg-type]
+
+
+SETTINGS = {
+    "learn_every": 0.5,
+    "mint_every": 3.0,
+    "delta_share": 0.2,
+    "delta_bytes": 4096,
+    "hostile": 0.25,
+    "private_noise": 0.0,
+    "private_clip": 1.0,
+    "private_sampling": 0.1,
+}
+
+
+def test_the_settings_of_a_node_are_those_of_its_learner() -> None:
+    config = learn_config(SETTINGS)
+    assert (config.learner.every, config.learner.mint_every) == (0.5, 3.0)
+    assert (config.exchange.share, config.exchange.bytes_per_delta) == (0.2, 4096)
+    assert config.exchange.hostile == 0.25
+    assert config.learner.privacy is None
+    private = learn_config(SETTINGS | {"private_noise": 1.5, "private_clip": 2.0})
+    assert private.learner.privacy == Privacy(clip=2.0, noise=1.5, sampling=0.1)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"delta_share": 0.0}, {"hostile": 1.0}, {"private_noise": 1, "private_clip": 0}]
+)
+def test_wrong_settings_of_a_learner_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(InvalidArgument):
+        learn_config(SETTINGS | wrong)
+
+
+def test_a_learner_learns_by_its_role_and_a_gateway_does_not_learn() -> None:
+    assert NodeConfig("learner", "digits").learn == LearnConfig()
+    assert NodeConfig("shard-1", "digits").learn is None
+    assert NodeConfig("learner", "digits").stages_of(None) == []  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match="leave out --learn"):
+        NodeConfig("gateway", learn=LearnConfig())

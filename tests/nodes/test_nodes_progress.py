@@ -1,0 +1,75 @@
+"""The bar: only on a terminal, only for work that lasts, never with `--json`."""
+
+from __future__ import annotations
+
+import io
+import time
+
+import pytest
+from rich.console import Console
+
+from nodes import progress as module
+from nodes.progress import progress
+
+
+def terminal(is_terminal: bool) -> Console:
+    return Console(file=io.StringIO(), force_terminal=is_terminal, width=80, color_system=None)
+
+
+def printed(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_a_plain_line_where_nobody_watches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SHOWN_AFTER", 0.01)
+    console = terminal(False)
+    with progress("pushing x", total=10, console=console) as done:
+        time.sleep(0.1)
+        done(10)
+    assert printed(console) == "pushing x …\n"
+
+
+def test_nothing_with_json() -> None:
+    console = terminal(True)
+    with progress("pushing x", total=10, silent=True, console=console) as done:
+        done(10)
+    assert printed(console) == ""
+
+
+def test_quick_work_shows_no_bar() -> None:
+    console = terminal(True)
+    with progress("pushing x", total=10, console=console) as done:
+        done(10)
+    assert printed(console) == "pushing x …\n"
+
+
+@pytest.mark.parametrize("total", [0, 2000])
+def test_work_that_lasts_shows_how_far_it_is_and_the_bar_goes_with_it(
+    monkeypatch: pytest.MonkeyPatch, total: int
+) -> None:
+    monkeypatch.setattr(module, "SHOWN_AFTER", 0.01)
+    console = terminal(True)
+    with progress("pushing x", total=total, console=console) as done:
+        done(1000)
+        time.sleep(0.3)  # the work itself: it blocks this thread, and the bar moves all the same
+    text = printed(console)
+    assert "pushing" in text.removeprefix("pushing x …\n")
+    assert ("1.0/2.0 kB" in text) == bool(total)
+    assert text.endswith("\x1b[2K"), "the bar is wiped away at the end"
+
+
+def test_an_error_passes_and_ends_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SHOWN_AFTER", 0.0)
+    console = terminal(True)
+
+    def work() -> None:
+        with progress("splitting", console=console):
+            time.sleep(0.1)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        work()
+    before = printed(console)
+    time.sleep(0.2)
+    assert printed(console) == before
