@@ -93,10 +93,13 @@ class EmbeddedServer:
         for stale in directory.glob("*.ports"):
             stale.unlink()
         log = directory / "server.log"
-        (directory / "server.conf").write_text(self._configuration(directory))
+        settings, text = directory / "server.conf", self._configuration(directory)
+        # A full disk would leave an empty file where a good one was.
+        if not settings.exists() or settings.read_text() != text:
+            settings.write_text(text)
         with log.open("ab") as sink:
             self._process = subprocess.Popen(  # noqa: ASYNC220 - a millisecond, once
-                [binary, "-c", str(directory / "server.conf")],
+                [binary, "-c", str(settings), f"--port={self.port or -1}"],
                 stdin=subprocess.DEVNULL,
                 stdout=sink,
                 stderr=sink,
@@ -114,15 +117,37 @@ class EmbeddedServer:
                 if port := self._announced_port(directory):
                     self.port = port
                     return
+                # On a full disk it writes no port down; after the first start the port is known.
+                if not starts_first and await self.answers():
+                    return
                 await asyncio.sleep(0.01)
         except BaseException:
             await (self.stop() if starts_first else self.kill())
             raise
 
+    async def answers(self, timeout: float = 1.0) -> bool:
+        """Whether this server, and not another one on its port, greets a new connection (`INFO …`)
+        within `timeout` seconds. A process that hangs greets nobody."""
+        writer: asyncio.StreamWriter | None = None
+        try:
+            async with asyncio.timeout(timeout):
+                reader, writer = await asyncio.open_connection(self.host, self.port)
+                verb, _, info = (await reader.readline()).partition(b" ")
+            return verb == b"INFO" and json.loads(info).get("server_name") == self._name
+        except (OSError, ValueError):  # a timeout is an OSError
+            return False
+        finally:
+            if writer is not None:
+                writer.transport.abort()
+
+    @property
+    def _name(self) -> str:
+        return self._directory.name if self._directory is not None else ""
+
     def _configuration(self, directory: Path) -> str:
         store = self._given_store or directory / "store"
         return (
-            f"host: {json.dumps(self.host)}\nport: {self.port or -1}\n"
+            f"host: {json.dumps(self.host)}\nserver_name: {json.dumps(self._name)}\n"
             f"ports_file_dir: {json.dumps(str(directory))}\n"
             f"max_payload: {self.max_payload}\nmax_pending: {max(64 << 20, 4 * self.max_payload)}\n"
             # A link that was cut without a word must not stay for the default four minutes.
