@@ -10,15 +10,13 @@ from nodes.learning.options import LearnConfig
 from swarm.errors import InvalidArgument, ResourceExhausted
 from swarm.flow.ack_wait import ack_wait_for
 from swarm.gossip import LAN, LOCAL, WAN, GossipConfig
-from swarm.lanes import LaneOptions, make_lanes
+from swarm.lanes import LaneOptions, depth_for, make_lanes
 from swarm.link import Link, LinkOptions
 from swarm.model import ModelInfo
 from swarm.priorities import FALLBACK, PRIMARY, STANDBY
 from swarm.subjects import Subjects, token
 
-LANE_SECONDS = 0.25  # work that a lane may hold, by the slowest stage's time
 MOST_CREDIT = 32  # messages in hand for one lane
-LEAST_DEPTH, MOST_DEPTH = 16, 512  # messages that a lane may hold
 HELD_SECONDS = 0.005  # work that a node may hold beyond what it runs
 HEADER_ROOM = 64 * 1024  # bytes for a message's header beside its tensors
 LEARNER = "learner"  # the role of a node that serves no stage
@@ -129,16 +127,16 @@ class NodeConfig:
 def lane_options(info: ModelInfo, config: NodeConfig) -> LaneOptions:
     """Depth and ack_wait of a model's lanes, from its measured stage times.
 
-    The depth bounds how long a request can wait: a lane holds a quarter of a second of the
-    slowest stage's work, 16 to 512 messages. Every node computes these from the manifest alone,
-    so any node may make the lanes.
+    The depth is for the budget of requests that name none, and follows the budgets in use later.
+    Every node computes these from the manifest and that budget, so any node may make the lanes.
     """
     slowest = max(stage.compute_ms for stage in info.stages) / 1e3
-    depth = int(min(MOST_DEPTH, max(LEAST_DEPTH, LANE_SECONDS / max(slowest, 1e-6))))
+    depth = depth_for(info, config.budget)
     # A manifest knows medians; the p99 of a busy device is a few times as long.
     ack_wait = ack_wait_for(slowest * 3)
     return LaneOptions(
-        depth=depth,
+        depth=depth.messages,
+        max_bytes=depth.total_bytes,
         ack_wait=ack_wait,
         storage=config.storage,
         replicas=config.replicas,
