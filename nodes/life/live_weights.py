@@ -17,9 +17,11 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
+from nodes.life.artifacts import NodeArtifacts
 from nodes.life.config import NodeConfig
 from nodes.life.low_priority import in_low_priority_thread
 from nodes.life.serving import EDGE, Loaded, in_background
@@ -67,10 +69,12 @@ class NodeWeights:
     def __init__(
         self,
         mesh: Mesh,
+        artifacts: NodeArtifacts,
         config: NodeConfig,
         on_behind: Callable[[str, str, int], None] = lambda model, version, n: None,
     ) -> None:
         self._mesh = mesh
+        self._artifacts = artifacts
         self._config = config
         self._on_behind = on_behind
         self._held: dict[tuple[str, str], _Held] = {}
@@ -195,12 +199,10 @@ class NodeWeights:
         return held.manifest
 
     async def _artifact(self, held: _Held, stage: int) -> bytes:
-        """The file of a stage, not verified yet."""
-        info, shard = held.loaded.info, (await self._manifest(held)).shard(stage)
-        files = await self._mesh.registry.fetch(info.model, info.version, [shard.file])
-        if shard.file not in files:
-            raise NotFound(f"{info.model}@{info.version} lacks the file {shard.file!r}")
-        return files[shard.file]
+        """The file of a stage."""
+        manifest = await self._manifest(held)
+        file = await self._artifacts.get(manifest, manifest.shard(stage).file)
+        return await asyncio.to_thread(file.read_bytes) if isinstance(file, Path) else file
 
 
 def _known(stage: StageRuntime, trial: Trial | None) -> Known | None:
