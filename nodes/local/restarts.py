@@ -12,6 +12,8 @@ from dataclasses import dataclass
 AT_ONCE = 5  # deaths within `WINDOW`, of processes that had been ready, without a pause
 WINDOW = 60.0  # seconds
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0  # seconds; each further death doubles the pause
+# Seconds, where the one that died had been ready: requests with the usual budget of 5 s outwait it.
+LONGEST_PAUSE_READY = 2.0
 STABLE_AFTER = 10.0  # seconds of life after which earlier deaths before being ready are forgotten
 
 
@@ -32,7 +34,7 @@ def after_death(past: Past, now: float, was_ready: bool, lived: float) -> tuple[
     recent = tuple(death for death in past.deaths if now - death < WINDOW)
     if was_ready:
         recent = (*recent, now)
-        return Past(recent), _pause(len(recent) - AT_ONCE)
+        return Past(recent), min(LONGEST_PAUSE_READY, _pause(len(recent) - AT_ONCE))
     failures = 1 if lived > STABLE_AFTER else past.failures + 1
     return Past(recent, failures), _pause(failures)
 

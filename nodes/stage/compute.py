@@ -8,6 +8,7 @@ here, for a short while: all nodes of a mesh take new weights within moments of 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -26,6 +27,9 @@ from swarm.flow.batching import split_on_failure
 from swarm.flow.recent import RecentIds
 from swarm.transport.api import Delivery
 
+log = logging.getLogger("swarm.stage")
+
+GIVE_BACK_DELAY = 0.05  # seconds, for a message whose work failed by a defect or a lost answer
 # Seconds; shorter runs are done on the event loop: a thread and back costs more (60-120 us).
 INLINE_BELOW = 0.0003
 # Seconds; runs shorter than this are done on the event loop too, after a pause of IDLE_RUNS runs.
@@ -273,16 +277,29 @@ class Compute:
             timer.cancel()
             self._ended = time.monotonic()
             self._running.pop(token, None)
-            if error is not None:
-                self._failed(batch, error)
-            else:
-                self._waiting.limit.ran(len(batch), seconds)
-                self._stats.counters.batches += 1
-                for job, result in zip(batch, results, strict=True):
-                    self._outcomes.computed(job, result, seconds, len(batch), model.weights_version)
-            self._dispatch()
+            try:
+                if error is not None:
+                    self._failed(batch, error)
+                else:
+                    self._waiting.limit.ran(len(batch), seconds)
+                    self._stats.counters.batches += 1
+                    for job, result in zip(batch, results, strict=True):
+                        self._pass_on(job, result, seconds, len(batch), model.weights_version)
+            finally:
+                self._dispatch()
 
         self._worker.submit(work, done)
+
+    def _pass_on(
+        self, job: Job, result: dict[str, np.ndarray], seconds: float, batch: int, weights: int
+    ) -> None:
+        """A defect with one result, of a routing policy say, must not cost the others theirs, nor
+        keep its own message in hand for ever."""
+        try:
+            self._outcomes.computed(job, result, seconds, batch, weights)
+        except Exception:
+            log.exception("stage %d: a result was not passed on", self._stage)
+            job.delivery.give_back(GIVE_BACK_DELAY)
 
     def _failed(self, batch: list[Job], error: Exception) -> None:
         if isinstance(error, RunTerminated):

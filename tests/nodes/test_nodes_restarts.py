@@ -11,6 +11,7 @@ from nodes.local.restarts import (
     AT_ONCE,
     FIRST_PAUSE,
     LONGEST_PAUSE,
+    LONGEST_PAUSE_READY,
     STABLE_AFTER,
     WINDOW,
     Past,
@@ -31,6 +32,7 @@ def test_a_node_that_had_been_ready_starts_again_at_once_five_times_a_minute() -
     waited = pauses([float(number) for number in range(AT_ONCE + 3)], was_ready=True)
     assert waited[:AT_ONCE] == [0.0] * AT_ONCE
     assert waited[AT_ONCE:] == [FIRST_PAUSE, 2 * FIRST_PAUSE, 4 * FIRST_PAUSE]
+    assert max(pauses([float(number) for number in range(50)], True)) == LONGEST_PAUSE_READY
 
 
 def test_deaths_of_more_than_a_minute_ago_cost_nothing() -> None:

@@ -301,3 +301,91 @@ def test_nothing_leaks_whatever_the_outcomes(
     assert admission.inside == 0
     now += 3.0
     admission.leave(admission.enter(5.0, now), answer(), now + 0.01)
+
+
+# --- a stage that is away, and comes back ---------------------------------------------------
+
+
+def outage(admission: ModelAdmission, began: float, seconds: float, rate: float) -> float:
+    """Requests with a budget of 5 s go on coming while nothing is answered; then all are answered,
+    one each 2 ms. Returns the time after it; raises if one is refused."""
+    waiting = [admission.enter(5.0, began + n / rate) for n in range(int(seconds * rate))]
+    now = began + seconds
+    for taken in waiting:
+        now += 0.002
+        admission.leave(taken, answer(), now)
+    return now
+
+
+def test_requests_that_waited_for_a_stage_that_was_away_make_no_standing_queue() -> None:
+    """Outage after outage: each request's budget is longer than it, and none is refused."""
+    admission = ModelAdmission()
+    now = 1.0
+    for number in range(10):
+        for _ in range(20):
+            now += 0.0166
+            admission.leave(admission.enter(5.0, now), answer(), now + 0.005)
+        now = outage(admission, now, 1.0 + number % 3, rate=60.0)
+    assert (admission.shed, admission.refused) == (0, 0)
+
+
+def test_a_standing_queue_is_still_refused_where_answers_keep_coming() -> None:
+    """Larger budgets than the queue may stand: a quarter of a second of work, as ever."""
+    pipeline = Pipeline(ModelAdmission(), service=0.010)
+    for number in range(6000):
+        pipeline.send(5.0, number * 0.0033)
+    assert pipeline.refused > 2000
+    assert len(pipeline.under_way) * pipeline.service < 1.0
+
+
+class Fleet:
+    """The nodes that are known to serve a stage."""
+
+    def __init__(self, *nodes: str) -> None:
+        self.nodes = set(nodes)
+
+    def present(self, stage: int) -> frozenset[str]:
+        return frozenset(self.nodes)
+
+
+def test_a_breaker_lets_all_requests_through_as_soon_as_a_new_node_is_known() -> None:
+    fleet = Fleet("a")
+    admission = ModelAdmission(fleet.present)
+    broken(admission, 1.0, stage=2)
+    with pytest.raises(Unavailable):
+        admission.enter(5.0, 1.1)
+    fleet.nodes = {"b"}
+    for number in range(10):
+        admission.leave(admission.enter(5.0, 1.11), answer(), 1.12 + number * 0.01)
+    assert admission.refused == 1
+
+
+def test_a_node_that_was_gone_and_is_known_again_closes_the_breaker_too() -> None:
+    fleet = Fleet("a", "b")
+    admission = ModelAdmission(fleet.present)
+    broken(admission, 1.0, stage=2)
+    fleet.nodes = {"b"}
+    with pytest.raises(Unavailable):
+        admission.enter(5.0, 1.1)
+    fleet.nodes = {"a", "b"}
+    admission.leave(admission.enter(5.0, 1.11), answer(), 1.12)
+
+
+def test_the_nodes_that_failed_do_not_close_their_own_breaker() -> None:
+    fleet = Fleet("a", "b")
+    admission = ModelAdmission(fleet.present)
+    broken(admission, 1.0, stage=2)
+    fleet.nodes = {"b"}
+    for number in range(10):
+        with pytest.raises(Unavailable):
+            admission.enter(5.0, 1.1 + number * 0.01)
+
+
+def test_a_newcomer_that_fails_as_well_opens_it_again() -> None:
+    fleet = Fleet("a")
+    admission = ModelAdmission(fleet.present)
+    broken(admission, 1.0, stage=2)
+    fleet.nodes = {"b"}
+    broken(admission, 1.1, stage=2)
+    with pytest.raises(Unavailable):
+        admission.enter(5.0, 1.2)
