@@ -113,6 +113,16 @@ FLAGS = (
         "start; empty: nowhere.",
     ),
     Flag(
+        "cache",
+        "",
+        "Folder in which the nodes of this host keep artifacts, and from which their weights "
+        "are mapped; empty: swarm in $XDG_CACHE_HOME or ~/.cache.",
+    ),
+    Flag("no_cache", False, "Keep no artifacts: fetch them at each start, weights in memory."),
+    Flag(
+        "cache_mb", 4096, "Megabytes of the cache; artifacts unused for longest go first.", least=1
+    ),
+    Flag(
         "shm",
         True,
         "Messages between nodes of one host go by shared memory and sockets; "
@@ -252,6 +262,8 @@ def _run(settings: dict[str, Any]) -> int:
             mesh_key=read_mesh_key(settings["mesh_key"]),
             quota=settings["quota"],
             state_dir=settings["state_dir"],
+            cache=_cache(settings),
+            cache_limit=settings["cache_mb"] * 1_000_000,
             shm=settings["shm"],
             identity=settings["identity"],
             teachers=settings["teachers"],
@@ -271,6 +283,13 @@ def _run(settings: dict[str, Any]) -> int:
         print(f"swarm-node: {error}", file=sys.stderr)
         return 2
     return run_node(config, edge, settings["verbose"], settings["json_events"], _STARTED)
+
+
+def _cache(settings: dict[str, Any]) -> str:
+    """The folder of the cache, '' for none."""
+    from swarm.services.artifact_cache import default_folder
+
+    return "" if settings["no_cache"] else settings["cache"] or str(default_folder())
 
 
 def main() -> None:

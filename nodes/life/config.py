@@ -33,12 +33,13 @@ class NodeConfig:
     max_wait (seconds): micro-batching. budget: seconds for requests that name none. gossip: a
     preset. mesh_key: 16 to 64 bytes that all nodes share; gossip without it is refused. quota:
     requests a second that one agent may send to this node, 0 for any number. state_dir: folder of
-    the checkpoint, '' for none. shm: whether messages may go between processes of one host without
-    the server. identity: file of the node's key pair, which is made when missing, '' for none.
-    teachers: file of the public keys whose learned weights are taken, '' for all. level: how far
-    ONNX Runtime optimises a stage; at `basic` a shard computes the very bits of the whole model.
-    learn: how this node learns; None where it does not, unless it has the role `learner`. Raises
-    `InvalidArgument`.
+    the checkpoint, '' for none. cache, cache_limit: folder of the artifacts that the nodes of this
+    host share, '' for none, and its bytes. shm: whether messages may go between processes of one
+    host without the server. identity: file of the node's key pair, which is made when missing, ''
+    for none. teachers: file of the public keys whose learned weights are taken, '' for all. level:
+    how far ONNX Runtime optimises a stage; at `basic` a shard computes the very bits of the whole
+    model. learn: how this node learns; None where it does not, unless it has the role `learner`.
+    Raises `InvalidArgument`.
     """
 
     role: str
@@ -58,6 +59,8 @@ class NodeConfig:
     mesh_key: bytes | None = None
     quota: float = 0.0
     state_dir: str = ""
+    cache: str = ""
+    cache_limit: int = 4 << 30
     shm: bool = True
     identity: str = ""
     teachers: str = ""
