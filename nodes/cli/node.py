@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence  # noqa: E402
 from typing import Any  # noqa: E402
 
 from nodes.cli.flags import Flag, parse  # noqa: E402
-from nodes.life.low_priority import wait_for_low_priority_thread  # noqa: E402
+from nodes.life.low_priority import MISSED, wait_for_low_priority_thread  # noqa: E402
 
 USAGE = "swarm-node --role ROLE [--model NAME[@VERSION]] [--nats URL] [--mesh NAME] [OPTION …]"
 ABOUT = """\
@@ -203,7 +203,12 @@ FLAGS = (
 
 def node(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run one node; returns its exit code. Ends the program for a wrong setting."""
-    return _run(parse("swarm-node", USAGE, ABOUT, FLAGS, "SWARM_", arguments, environment))
+    settings = parse("swarm-node", USAGE, ABOUT, FLAGS, "SWARM_", arguments, environment)
+    if MISSED in environment:
+        _import()
+    else:
+        wait_for_low_priority_thread(_import)
+    return _run(settings)
 
 
 def _learns(settings: Mapping[str, Any]) -> bool:
@@ -218,7 +223,6 @@ def _import() -> None:
 
 
 def _run(settings: dict[str, Any]) -> int:
-    wait_for_low_priority_thread(_import)
     from nodes.learning.options import learn_config
     from nodes.life.config import NodeConfig, gossip_preset, read_mesh_key
     from nodes.life.edge import EdgeOptions
