@@ -10,11 +10,11 @@ from nodes.learning.options import LearnConfig
 from swarm.errors import InvalidArgument, ResourceExhausted
 from swarm.flow.ack_wait import ack_wait_for
 from swarm.gossip import LAN, LOCAL, WAN, GossipConfig
-from swarm.lanes import LaneOptions, depth_for, make_lanes
+from swarm.lanes import LaneOptions, depth_for
 from swarm.link import Link, LinkOptions
 from swarm.model import ModelInfo
 from swarm.priorities import FALLBACK, PRIMARY, STANDBY
-from swarm.subjects import Subjects, token
+from swarm.subjects import token
 
 MOST_CREDIT = 32  # messages in hand for one lane
 HELD_SECONDS = 0.005  # work that a node may hold beyond what it runs
@@ -33,12 +33,13 @@ class NodeConfig:
     max_wait (seconds): micro-batching. budget: seconds for requests that name none. gossip: a
     preset. mesh_key: 16 to 64 bytes that all nodes share; gossip without it is refused. quota:
     requests a second that one agent may send to this node, 0 for any number. state_dir: folder of
-    the checkpoint, '' for none. shm: whether messages may go between processes of one host without
-    the server. identity: file of the node's key pair, which is made when missing, '' for none.
-    teachers: file of the public keys whose learned weights are taken, '' for all. level: how far
-    ONNX Runtime optimises a stage; at `basic` a shard computes the very bits of the whole model.
-    learn: how this node learns; None where it does not, unless it has the role `learner`. Raises
-    `InvalidArgument`.
+    the checkpoint, '' for none. cache, cache_limit: folder of the artifacts that the nodes of this
+    host share, '' for none, and its bytes. shm: whether messages may go between processes of one
+    host without the server. identity: file of the node's key pair, which is made when missing, ''
+    for none. teachers: file of the public keys whose learned weights are taken, '' for all. level:
+    how far ONNX Runtime optimises a stage; at `basic` a shard computes the very bits of the whole
+    model. learn: how this node learns; None where it does not, unless it has the role `learner`.
+    Raises `InvalidArgument`.
     """
 
     role: str
@@ -58,6 +59,8 @@ class NodeConfig:
     mesh_key: bytes | None = None
     quota: float = 0.0
     state_dir: str = ""
+    cache: str = ""
+    cache_limit: int = 4 << 30
     shm: bool = True
     identity: str = ""
     teachers: str = ""
@@ -138,17 +141,6 @@ def lane_options(info: ModelInfo, config: NodeConfig) -> LaneOptions:
         storage=config.storage,
         replicas=config.replicas,
     )
-
-
-async def make_model_lanes(
-    link: Link, subjects: Subjects, info: ModelInfo, storage: str, replicas: int = 1
-) -> None:
-    """Make the lanes of a version, as its nodes would: for nodes without the right to.
-
-    Raises `ApiError`, `Unavailable`, `NotConnected`, `PermissionDenied`.
-    """
-    options = lane_options(info, NodeConfig("gateway", storage=storage, replicas=replicas))
-    await make_lanes(link, subjects, info.model, info.version, info.last, options)
 
 
 def credit_of(fixed: int, compute: float) -> tuple[int, int]:

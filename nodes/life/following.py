@@ -27,9 +27,9 @@ Take = Callable[[str, str, int, Mapping[str, np.ndarray], str], Awaitable[bool]]
 class WeightFollower:
     """Watches the ledgers of the model versions that this node computes.
 
-    take(model, version, n, tensors, base): brings the runtimes to that weight version, or raises and
-    leaves them as they are. tell(kind, detail): publishes an event. A weight version that cannot
-    be taken is refused once, with an event, and looked at again when the ledger changes.
+    take(model, version, n, tensors, base): brings the runtimes to that weight version, or raises
+    and leaves them as they are. tell(kind, detail): publishes an event. A weight version that
+    cannot be taken is refused once, with an event, and looked at again when the ledger changes.
     """
 
     def __init__(

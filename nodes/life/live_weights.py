@@ -17,12 +17,14 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
+from nodes.life.artifacts import NodeArtifacts
 from nodes.life.config import NodeConfig
 from nodes.life.low_priority import in_low_priority_thread
-from nodes.life.serving import EDGE, Loaded, in_background, known_of
+from nodes.life.serving import EDGE, Loaded, in_background
 from nodes.stage.selftest import Known
 from nodes.stage.server import StageServer
 from shards.errors import DeltaError, DeltaFault
@@ -30,7 +32,7 @@ from shards.manifest import Manifest, verify
 from shards.runtimes.load import tolerance_of
 from shards.runtimes.ort import OrtRuntime, trim_memory
 from shards.runtimes.stage import StageRuntime
-from shards.weights.live import LiveWeights
+from shards.weights.live import LiveWeights, Trial
 from swarm.errors import NotFound
 from swarm.mesh import Mesh
 
@@ -67,10 +69,12 @@ class NodeWeights:
     def __init__(
         self,
         mesh: Mesh,
+        artifacts: NodeArtifacts,
         config: NodeConfig,
         on_behind: Callable[[str, str, int], None] = lambda model, version, n: None,
     ) -> None:
         self._mesh = mesh
+        self._artifacts = artifacts
         self._config = config
         self._on_behind = on_behind
         self._held: dict[tuple[str, str], _Held] = {}
@@ -164,6 +168,7 @@ class NodeWeights:
 
         def changed_stages() -> tuple[dict[int, StageRuntime], dict[int, Known | None]]:
             changed: dict[int, StageRuntime] = {}
+            known: dict[int, Known | None] = {}
             for stage, runtime in stages.items():
                 artifact = artifacts.get(stage)
                 if artifact is not None:
@@ -176,8 +181,9 @@ class NodeWeights:
                     changed[stage] = runtime.numbered(n)
                 else:
                     changed[stage] = live.with_weights(n, tensors, runtime, artifact)
-            others = [k for k in changed if changed[k].runtime is not stages[k].runtime]
-            return changed, {k: known_of(changed[k]) for k in others if k != EDGE}
+                    if changed[stage].runtime is not runtime.runtime and stage != EDGE:
+                        known[stage] = _known(changed[stage], live.trial)
+            return changed, known
 
         if not artifacts and not held.in_thread.locked():
             swaps = not any(live.needs_session(tensors) for live in held.live.values())
@@ -193,12 +199,14 @@ class NodeWeights:
         return held.manifest
 
     async def _artifact(self, held: _Held, stage: int) -> bytes:
-        """The file of a stage, not verified yet."""
-        info, shard = held.loaded.info, (await self._manifest(held)).shard(stage)
-        files = await self._mesh.registry.fetch(info.model, info.version, [shard.file])
-        if shard.file not in files:
-            raise NotFound(f"{info.model}@{info.version} lacks the file {shard.file!r}")
-        return files[shard.file]
+        """The file of a stage."""
+        manifest = await self._manifest(held)
+        file = await self._artifacts.get(manifest, manifest.shard(stage).file)
+        return await asyncio.to_thread(file.read_bytes) if isinstance(file, Path) else file
+
+
+def _known(stage: StageRuntime, trial: Trial | None) -> Known | None:
+    return None if trial is None else Known(stage, trial.inputs, trial.outputs)
 
 
 def _has_weights(stage: StageRuntime) -> bool:

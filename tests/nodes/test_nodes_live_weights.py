@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nodes.life.artifacts import NodeArtifacts
 from nodes.life.config import NodeConfig
 from nodes.life.live_weights import NodeWeights
 from nodes.life.serving import Loaded
@@ -55,8 +56,11 @@ class Node:
         self.registry = Registry()
         self.behind: list[tuple[str, str, int]] = []
         mesh: Any = SimpleNamespace(registry=self.registry)
+        artifacts = NodeArtifacts(mesh.registry, "", 0)
         config = NodeConfig(role="fallback", model="digits")
-        self.weights = NodeWeights(mesh, config, lambda *asked: self.behind.append(asked))
+        self.weights = NodeWeights(
+            mesh, artifacts, config, lambda *asked: self.behind.append(asked)
+        )
         info = ModelInfo.from_manifest(SPLIT.manifest.to_json())
         self.loaded = Loaded(info, {1: stage(1), 2: stage(2)}, stage(0), None, 0.0)
         self.replaced: list[tuple[Any, Any]] = []
