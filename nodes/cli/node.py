@@ -15,8 +15,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from collections.abc import Mapping, Sequence  # noqa: E402
 from typing import Any  # noqa: E402
 
+from nodes.access import HELP as ACCESS_HELP  # noqa: E402
+from nodes.access import Access  # noqa: E402
 from nodes.cli.flags import Flag, parse  # noqa: E402
-from nodes.life.low_priority import wait_for_low_priority_thread  # noqa: E402
+from nodes.life.low_priority import MISSED, wait_for_low_priority_thread  # noqa: E402
 
 USAGE = "swarm-node --role ROLE [--model NAME[@VERSION]] [--nats URL] [--mesh NAME] [OPTION …]"
 ABOUT = """\
@@ -182,7 +184,7 @@ FLAGS = (
         0.1,
         "learning: chance of each sample to be in a step, with --private-noise.",
     ),
-    Flag("credentials", "", "A .creds file for the NATS server."),
+    *(Flag(name, "", about) for name, about in ACCESS_HELP.items()),
     Flag(
         "source",
         "digits",
@@ -213,7 +215,12 @@ FLAGS = (
 
 def node(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run one node; returns its exit code. Ends the program for a wrong setting."""
-    return _run(parse("swarm-node", USAGE, ABOUT, FLAGS, "SWARM_", arguments, environment))
+    settings = parse("swarm-node", USAGE, ABOUT, FLAGS, "SWARM_", arguments, environment)
+    if MISSED in environment:
+        _import()
+    else:
+        wait_for_low_priority_thread(_import)
+    return _run(settings)
 
 
 def _learns(settings: Mapping[str, Any]) -> bool:
@@ -228,7 +235,6 @@ def _import() -> None:
 
 
 def _run(settings: dict[str, Any]) -> int:
-    wait_for_low_priority_thread(_import)
     from nodes.learning.options import learn_config
     from nodes.life.config import NodeConfig, gossip_preset, read_mesh_key
     from nodes.life.edge import EdgeOptions
@@ -245,7 +251,7 @@ def _run(settings: dict[str, Any]) -> int:
             link=LinkOptions(
                 servers=tuple(settings["nats"].split(",")),
                 name=settings["role"],
-                credentials=settings["credentials"] or None,
+                **Access.of(settings).options(),
             ),
             node=settings["node_id"],
             standby=settings["standby"],

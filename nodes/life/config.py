@@ -10,11 +10,11 @@ from nodes.learning.options import LearnConfig
 from swarm.errors import InvalidArgument, ResourceExhausted
 from swarm.flow.ack_wait import ack_wait_for
 from swarm.gossip import LAN, LOCAL, WAN, GossipConfig
-from swarm.lanes import LaneOptions, depth_for, make_lanes
+from swarm.lanes import LaneOptions, depth_for
 from swarm.link import Link, LinkOptions
 from swarm.model import ModelInfo
 from swarm.priorities import FALLBACK, PRIMARY, STANDBY
-from swarm.subjects import Subjects, token
+from swarm.subjects import token
 
 MOST_CREDIT = 32  # messages in hand for one lane
 HELD_SECONDS = 0.005  # work that a node may hold beyond what it runs
@@ -141,17 +141,6 @@ def lane_options(info: ModelInfo, config: NodeConfig) -> LaneOptions:
         storage=config.storage,
         replicas=config.replicas,
     )
-
-
-async def make_model_lanes(
-    link: Link, subjects: Subjects, info: ModelInfo, storage: str, replicas: int = 1
-) -> None:
-    """Make the lanes of a version, as its nodes would: for nodes without the right to.
-
-    Raises `ApiError`, `Unavailable`, `NotConnected`, `PermissionDenied`.
-    """
-    options = lane_options(info, NodeConfig("gateway", storage=storage, replicas=replicas))
-    await make_lanes(link, subjects, info.model, info.version, info.last, options)
 
 
 def credit_of(fixed: int, compute: float) -> tuple[int, int]:

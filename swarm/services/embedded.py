@@ -35,7 +35,8 @@ class EmbeddedServer:
     """A nats-server that runs as a child: `async with EmbeddedServer() as server: server.url`.
 
     port: 0 takes a free one. store: the directory of JetStream's files, which is kept; without one,
-    a temporary directory that goes with the server. max_payload: bytes. On Linux the server dies
+    a temporary directory that goes with the server. max_payload: bytes. more: lines that its
+    configuration has too, such as users and TLS. On Linux the server dies
     with this process (PDEATHSIG).
     """
 
@@ -45,11 +46,13 @@ class EmbeddedServer:
         store: Path | None = None,
         max_payload: int = MAX_PAYLOAD,
         host: str = "127.0.0.1",
+        more: str = "",
     ) -> None:
         self.host = host
         self.port = port
         self.max_payload = max_payload
         self._given_store = store
+        self._more = more
         self._directory: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -78,6 +81,13 @@ class EmbeddedServer:
             return self._given_store
         return self._directory / "store" if self._directory is not None else None
 
+    @property
+    def log(self) -> str:
+        """What the server has written since its first start."""
+        if self._directory is None:
+            return ""
+        return (self._directory / "server.log").read_text(errors="replace")
+
     async def start(self, timeout: float = 10.0) -> None:
         """Start the server and wait until it listens, `timeout` seconds at most.
 
@@ -96,6 +106,7 @@ class EmbeddedServer:
         settings, text = directory / "server.conf", self._configuration(directory)
         # A full disk would leave an empty file where a good one was.
         if not settings.exists() or settings.read_text() != text:
+            settings.touch(0o600)
             settings.write_text(text)
         with log.open("ab") as sink:
             self._process = subprocess.Popen(  # noqa: ASYNC220 - a millisecond, once
@@ -154,6 +165,7 @@ class EmbeddedServer:
             'ping_interval: "2s"\nping_max: 2\nwrite_deadline: "10s"\n'
             "jetstream { store_dir: "
             f"{json.dumps(str(store))}, max_memory_store: 2GB, max_file_store: 8GB }}\n"
+            + self._more
         )
 
     @staticmethod
