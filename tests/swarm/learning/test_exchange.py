@@ -158,8 +158,10 @@ async def test_a_node_whose_connection_failed_follows_again(fleet: Fleet) -> Non
     learners = [await fleet.start() for _ in range(3)]
     await fleet.met()
     one, other = learners[0], learners[1]
+    down = asyncio.Event()
+    other.link.on_down.append(down.set)
     cut(other.link)
-    await eventually(lambda: not other.link.connected, what="the end of the connection")
+    await asyncio.wait_for(down.wait(), 5.0)
     update = nothing(one)
     update["weight"] += 1.0
     one.exchange.step(update)
