@@ -18,7 +18,7 @@ from typing import Any  # noqa: E402
 from nodes.access import HELP as ACCESS_HELP  # noqa: E402
 from nodes.access import Access  # noqa: E402
 from nodes.cli.flags import Flag, parse  # noqa: E402
-from nodes.life.low_priority import wait_for_low_priority_thread  # noqa: E402
+from nodes.life.low_priority import MISSED, wait_for_low_priority_thread  # noqa: E402
 
 USAGE = "swarm-node --role ROLE [--model NAME[@VERSION]] [--nats URL] [--mesh NAME] [OPTION …]"
 ABOUT = """\
@@ -215,7 +215,13 @@ FLAGS = (
 
 def node(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run one node; returns its exit code. Ends the program for a wrong setting."""
-    return _run(parse("swarm-node", USAGE, ABOUT, FLAGS, "SWARM_", arguments, environment))
+    settings = parse("swarm-node", USAGE, ABOUT, FLAGS, "SWARM_", arguments, environment)
+    missed = MISSED in environment
+    if missed:
+        _import()
+    else:
+        wait_for_low_priority_thread(_import)
+    return _run(settings, missed)
 
 
 def _learns(settings: Mapping[str, Any]) -> bool:
@@ -229,8 +235,7 @@ def _import() -> None:
     import nodes.life.process  # noqa: F401
 
 
-def _run(settings: dict[str, Any]) -> int:
-    wait_for_low_priority_thread(_import)
+def _run(settings: dict[str, Any], missed: bool) -> int:
     from nodes.learning.options import learn_config
     from nodes.life.config import NodeConfig, gossip_preset, read_mesh_key
     from nodes.life.edge import EdgeOptions
@@ -265,6 +270,7 @@ def _run(settings: dict[str, Any]) -> int:
             cache=_cache(settings),
             cache_limit=settings["cache_mb"] * 1_000_000,
             shm=settings["shm"],
+            missed=missed,
             identity=settings["identity"],
             teachers=settings["teachers"],
             learn=learn_config(settings) if _learns(settings) else None,

@@ -9,6 +9,9 @@ from collections import deque
 LEAST = 0.1  # seconds without an answer from which it was a stall
 LEAST_PACES = 4.0  # and so many times the usual gap between two answers
 KEPT = 16  # stalls
+# Times its length, after a stall, in which its backlog may still be there. A pipeline that is busy
+# for four fifths of its time, and takes what came meanwhile as well, needs four times as long.
+CATCH_UP = 4.0
 
 
 class Stalls:
@@ -18,6 +21,7 @@ class Stalls:
     def __init__(self) -> None:
         self._answered = 0.0
         self._stalls: deque[tuple[float, float]] = deque(maxlen=KEPT)
+        self._caught_up = 0.0
 
     def answered(self, sent: float, now: float, pace: float) -> bool:
         """A request was answered; whether a stall ended by it. pace: seconds, the usual gap."""
@@ -26,7 +30,12 @@ class Stalls:
         stalled = _is_stall(now - since, pace)
         if stalled:
             self._stalls.append((since, now))
+            self._caught_up = max(self._caught_up, now + CATCH_UP * (now - since))
         return stalled
+
+    def is_catching_up(self, now: float) -> bool:
+        """Whether requests may still wait that came during a stall."""
+        return now < self._caught_up
 
     def during(self, sent: float, now: float, pace: float) -> float:
         """Seconds of a request's time that fell into stalls, a present one included."""

@@ -12,7 +12,7 @@ queueing is within the target (CoDel, RFC 8289; for servers: Maurer, "Fail at Sc
 2015). A learned correction closes the loop where the prediction is wrong (DAGOR, SoCC 2018,
 measures queueing for the same reason: response times of later stages mislead). The time in which
 nothing is answered at all is no queueing: a stage is away then, and requests wait for it in its
-lane.
+lane; nor is their backlog, for a while, a standing queue.
 
 A breaker is about the nodes that failed: a node that comes to the stage closes it.
 """
@@ -135,10 +135,18 @@ class QueueAdmission:
         """An admitted request ended without an answer."""
         self.inside = max(0, self.inside - 1)
 
-    def observe(self, decision: Decision, pace_s: float, took_s: float, now: float) -> None:
+    def observe(
+        self,
+        decision: Decision,
+        pace_s: float,
+        took_s: float,
+        now: float,
+        catching_up: bool = False,
+    ) -> None:
         """Learn that a request admitted by `decision` was answered after `took_s` seconds.
 
-        pace_s: what it was admitted by.
+        pace_s: what it was admitted by. catching_up: the queue is the backlog of a stall, which
+        goes by itself: it does not count as standing.
         """
         self.lost()
         queueing = max(0.0, took_s - pace_s)
@@ -150,7 +158,7 @@ class QueueAdmission:
             moved = self.correction * (1 + self._weight * (ratio - 1))
             self.correction = min(4.0, max(0.5, moved))
         self._seen_at = now
-        if queueing <= target:
+        if queueing <= target or catching_up:
             self._above_since = None
             # While it still refuses, the queue is short *because* it refuses.
             self.standing = self.standing and now - self._refused_at < self._interval_s
@@ -282,7 +290,8 @@ class ModelAdmission:
             # What came too late took at least twice its budget: else only those that were
             # lucky would be learned from.
             took = 2 * took if expired else took
-            self._admission.observe(taken.decision, taken.pace, took, now)
+            catching_up = self._stalls.is_catching_up(now)
+            self._admission.observe(taken.decision, taken.pace, took, now, catching_up)
         else:
             self._admission.lost()
         if judged and (self._breakers or result.status is not Status.OK):

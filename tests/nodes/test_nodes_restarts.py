@@ -16,7 +16,11 @@ from nodes.local.restarts import (
     WINDOW,
     Past,
     after_death,
+    is_missed,
 )
+
+SHARDS = ("shard-1", "shard-2")
+ALL = (*SHARDS, "fallback")
 
 
 def pauses(deaths: list[float], was_ready: bool, lived: float = 1.0) -> list[float]:
@@ -72,3 +76,14 @@ def test_every_pause_is_bounded_and_the_past_stays_small(
         assert all(now - death < WINDOW for death in past.deaths)
         assert all(earlier <= later for earlier, later in pairwise(past.deaths))
         assert was_ready == (past.failures == 0)
+
+
+def test_a_shard_is_missed_where_neither_a_replica_nor_the_fallback_does_its_work() -> None:
+    assert is_missed("shard-2", ALL, ["shard-1"])
+    assert not is_missed("shard-2", ALL, ["shard-1", "fallback"])
+    assert not is_missed("shard-2", ALL, ["shard-1", "shard-2"])
+
+
+def test_a_fallback_is_missed_where_a_shard_is_away() -> None:
+    assert is_missed("fallback", ALL, ["shard-1"])
+    assert not is_missed("fallback", ALL, SHARDS)

@@ -41,6 +41,14 @@ def test_slow_pipelines_have_longer_gaps_than_fast_ones() -> None:
     assert stalls.answered(1.0, 13.0, pace=2.0)
 
 
+def test_the_backlog_of_a_stall_may_be_there_for_four_times_as_long() -> None:
+    stalls = Stalls()
+    assert not stalls.is_catching_up(1.0)
+    stalls.answered(1.0, 1.5, PACE)
+    assert stalls.is_catching_up(3.4)
+    assert not stalls.is_catching_up(3.6)
+
+
 def test_a_client_that_was_idle_has_no_stall() -> None:
     stalls = Stalls()
     stalls.answered(0.99, 1.0, PACE)

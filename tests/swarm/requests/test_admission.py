@@ -306,27 +306,28 @@ def test_nothing_leaks_whatever_the_outcomes(
 # --- a stage that is away, and comes back ---------------------------------------------------
 
 
-def outage(admission: ModelAdmission, began: float, seconds: float, rate: float) -> float:
-    """Requests with a budget of 5 s go on coming while nothing is answered; then all are answered,
-    one each 2 ms. Returns the time after it; raises if one is refused."""
-    waiting = [admission.enter(5.0, began + n / rate) for n in range(int(seconds * rate))]
-    now = began + seconds
-    for taken in waiting:
-        now += 0.002
-        admission.leave(taken, answer(), now)
+def outage(
+    pipeline: Pipeline, began: float, away: float, until: float, rate: float = 60.0
+) -> float:
+    """Requests with a budget of 5 s go on coming while the pipeline is away, and until `until`
+    seconds later. Returns the time of the last one."""
+    pipeline.free = began + away
+    now = began
+    while now < began + until:
+        now += 1 / rate
+        pipeline.send(5.0, now)
     return now
 
 
 def test_requests_that_waited_for_a_stage_that_was_away_make_no_standing_queue() -> None:
     """Outage after outage: each request's budget is longer than it, and none is refused."""
-    admission = ModelAdmission()
+    pipeline = Pipeline(ModelAdmission(), service=0.010)
     now = 1.0
-    for number in range(10):
-        for _ in range(20):
-            now += 0.0166
-            admission.leave(admission.enter(5.0, now), answer(), now + 0.005)
-        now = outage(admission, now, 1.0 + number % 3, rate=60.0)
-    assert (admission.shed, admission.refused) == (0, 0)
+    for away in (0.5, 1.0, 2.0, 1.5, 0.2, 2.0):
+        now = outage(pipeline, now, away, until=8.0)
+    pipeline.until(now + 10.0)
+    assert (pipeline.refused, pipeline.late) == (0, 0)
+    assert pipeline.answered == pytest.approx(60 * (now - 1.0), abs=5)
 
 
 def test_a_standing_queue_is_still_refused_where_answers_keep_coming() -> None:
