@@ -231,6 +231,12 @@ def teach(
     node: Annotated[
         str, typer.Option(help="Id of the learner, where several run on this host.")
     ] = "",
+    test: Annotated[
+        bool,
+        typer.Option(
+            "--test", help="Measure the learner's accuracy on the samples; it keeps none of them."
+        ),
+    ] = False,
     timeout: Annotated[
         str, typer.Option(help="Time that the learner may take: 500ms, 60s.")
     ] = "60s",
@@ -240,7 +246,7 @@ def teach(
     """Give labelled samples to the learner on this host. They never leave it."""
     from nodes.cli.teach import run_teach
 
-    raise typer.Exit(run_teach(model, input_, labels, node, timeout, mesh, json_))
+    raise typer.Exit(run_teach(model, input_, labels, node, test, timeout, mesh, json_))
 
 
 @app.command()

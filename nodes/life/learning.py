@@ -107,7 +107,7 @@ class Learning:
             self._problem = ""
             info = frozen.info
             where = self._config.mesh, info.model, self._node
-            async with listening(*where, learner.take, learner.describe):
+            async with listening(*where, learner):
                 log.info("learning %s@%s", info.model, version)
                 await learner.run()
         finally:
