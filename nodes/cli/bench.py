@@ -160,6 +160,19 @@ def gossip(
     raise typer.Exit(run_gossip(full, seed, json_, chart, output))
 
 
+def learning(
+    full: Annotated[bool, typer.Option(help="Up to 256 nodes: a quarter of an hour.")] = False,
+    seed: Annotated[int, typer.Option(help="Of the simulation.")] = 1,
+    json_: Json = False,
+    chart: Chart = "",
+    output: Output = "",
+) -> None:
+    """What a fleet learns by sparse deltas, simulated, beside a parameter server's bytes."""
+    from nodes.bench.sim.learning import run_learning
+
+    raise typer.Exit(run_learning(full, seed, json_, chart, output))
+
+
 def routing(
     full: Annotated[bool, typer.Option(help="Ten times the requests: some minutes.")] = False,
     seed: Annotated[int, typer.Option(help="Of the simulation.")] = 1,
@@ -296,6 +309,7 @@ COMMANDS = (
     overload,
     memory,
     gossip,
+    learning,
     routing,
     compare,
     regression,

@@ -241,12 +241,15 @@ class Participant:
         self._told = {key: at for key, at in self._told.items() if key[0] != node}
         self._choco.forget(node)
 
-    def block(self, node: str) -> None:
-        """Take nothing more of the key of this node, under whatever name it comes back."""
+    def block(self, node: str) -> bool:
+        """Take nothing more of the key of this node, under whatever name it comes back. Whether
+        that is news."""
         peer = self._peers.get(node)
-        if peer is not None:
-            self._blocked.add(peer.key)
-            self._choco.forget(node)
+        if peer is None or peer.key in self._blocked:
+            return False
+        self._blocked.add(peer.key)
+        self._choco.forget(node)
+        return True
 
     @property
     def blocked(self) -> frozenset[str]:

@@ -127,6 +127,21 @@ class Exchange:
         return self._participant.followed
 
     @property
+    def participants(self) -> frozenset[str]:
+        """The nodes that learn this version now, this one included."""
+        return frozenset(self._peers) | {self._participant.node}
+
+    @property
+    def copies(self) -> dict[str, dict[str, np.ndarray]]:
+        """The parameters of each followed neighbour, as it published them."""
+        copies = {node: self._participant.copy_of(node) for node in self.followed}
+        return {
+            node: self._layout.unflatten(copy[2])
+            for node, copy in copies.items()
+            if copy is not None
+        }
+
+    @property
     def participant(self) -> Participant:
         """The state machine, for figures and tests."""
         return self._participant
@@ -186,9 +201,9 @@ class Exchange:
         self._apply(self._participant.reset(start, epoch, time.monotonic()))
         self._announced = 0.0
 
-    def block(self, node: str) -> None:
-        """Take nothing more of this node's key."""
-        self._participant.block(node)
+    def block(self, node: str) -> bool:
+        """Take nothing more of this node's key; whether that is news."""
+        return self._participant.block(node)
 
     # -- the mesh --------------------------------------------------------------------------------
 
