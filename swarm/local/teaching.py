@@ -4,7 +4,8 @@ Samples are private: they never go to the server. Each learner listens on a stre
 a directory of its user alone; its name follows from mesh and model, and from the node's id.
 
     request, reply:  length u32, little-endian | MessagePack map
-    request:         {v: 1, kind: "who"}, or {v: 1, kind, version, labels, tensors}; kind: teach, test
+    request:         {v: 1, kind: "who"}, or {v: 1, kind: "teach", version, labels, tensors},
+                     or "test" with the same fields
     reply:           {v: 1, status, message, node, version, trained_on, held_out, classes, accuracy}
 
 `test` measures the learner's accuracy and keeps nothing. One connection carries any number of
