@@ -12,9 +12,10 @@ from typing import Any
 from rich.console import Console
 
 import swarm
+from nodes.access import present
 from nodes.life.process import run_event_loop
 from shards.errors import ShardsError
-from swarm.errors import InvalidArgument, SwarmError
+from swarm.errors import InvalidArgument, SwarmError, Unauthenticated
 from swarm.requests.request import DELIVERY_MODES
 
 out = Console()
@@ -46,18 +47,26 @@ def guarded(main: Callable[[], Coroutine[Any, Any, int]], as_json: bool = False)
 
 
 def report(error: BaseException, as_json: bool) -> int:
-    """Print an error for a person or a program; returns the exit code 1."""
+    """Print an error for a person or a program.
+
+    Returns the exit code: 2 for credentials, keys or certificates that do not do, else 1."""
     status = str(error.status) if isinstance(error, SwarmError) else "INVALID_ARGUMENT"
     if as_json:
         print_json({"error": str(error), "status": status})
     err.print(f"[bold red]swarm:[/] {status}: ", end="")
-    err.print(str(error), markup=False, highlight=False)
-    return 1
+    err.print(str(error), markup=False, highlight=False, soft_wrap=True)
+    return 2 if isinstance(error, Unauthenticated) else 1
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
     inner = group.exceptions[0]
     return _first(inner) if isinstance(inner, BaseExceptionGroup) else inner
+
+
+def connect(nats: str, mesh: str, agent: str = "") -> swarm.Mesh:
+    """A client with the access of this command's flags. Raises `NotAdmitted` for files that cannot
+    be used."""
+    return swarm.connect(nats, mesh, agent=agent, **present.get().options())
 
 
 def with_mesh(
@@ -66,7 +75,7 @@ def with_mesh(
     """Run `work` with a connected client."""
 
     async def main() -> int:
-        async with swarm.connect(nats, mesh) as client:
+        async with connect(nats, mesh) as client:
             return await work(client)
 
     return guarded(main, as_json)

@@ -31,6 +31,7 @@ __all__ = [
     "sha256",
     "spec_of",
     "verify",
+    "verify_file",
     "write_dir",
 ]
 
@@ -45,13 +46,26 @@ def verify(data: bytes, digest: str, title: str) -> bytes:
 
     Raises ArtifactError otherwise, which names the artifact by `title`.
     """
-    actual = sha256(data)
+    _compare(sha256(data), digest, title)
+    return data
+
+
+def verify_file(path: Path, digest: str, title: str) -> Path:
+    """Return `path` if its file's SHA-256 is `digest`; the file is read in parts.
+
+    Raises ArtifactError otherwise, and `OSError`.
+    """
+    with path.open("rb") as file:
+        _compare(hashlib.file_digest(file, "sha256").hexdigest(), digest, title)
+    return path
+
+
+def _compare(actual: str, digest: str, title: str) -> None:
     if actual != digest:
         raise ArtifactError(
             f"{title} has SHA-256 {actual}, the manifest names {digest}: "
             "it was changed or cut short, fetch or push it again"
         )
-    return data
 
 
 def write_dir(
@@ -66,8 +80,8 @@ def write_dir(
     missing = set(manifest.files()) - files.keys()
     if missing:
         raise ArtifactError(f"files missing for {manifest.model}: {', '.join(sorted(missing))}")
-    for name, digest in _digests(manifest).items():
-        verify(files[name], digest, name)
+    for name in manifest.files():
+        verify(files[name], manifest.digest(name), name)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ArtifactError(f"{target} exists and is not empty: choose a new folder or version")
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -95,26 +109,17 @@ def read_dir(directory: str | os.PathLike[str]) -> tuple[Manifest, Callable[[str
         manifest = Manifest.from_json((source / FILE_NAME).read_bytes())
     except OSError as error:
         raise ArtifactError(f"no manifest in {source}: split a model into it first") from error
-    digests = _digests(manifest)
 
     def fetch(name: str) -> bytes:
-        if name not in digests:
+        if name not in manifest.files():
             raise ArtifactError(f"{name!r} is not an artifact of {manifest.model}")
         try:
             data = (source / name).read_bytes()
         except OSError as error:
             raise ArtifactError(f"cannot read {source / name}: {error}") from error
-        return verify(data, digests[name], name)
+        return verify(data, manifest.digest(name), name)
 
     return manifest, fetch
-
-
-def _digests(manifest: Manifest) -> dict[str, str]:
-    """The SHA-256 of each artifact, by file name."""
-    digests = {shard.file: shard.sha256 for shard in manifest.shards if shard.file}
-    if manifest.lighter:
-        digests[manifest.lighter.file] = manifest.lighter.sha256
-    return digests
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -106,6 +106,15 @@ class Manifest:
         names = [shard.file for shard in self.shards if shard.file]
         return (*names, *((self.lighter.file,) if self.lighter else ()))
 
+    def digest(self, file: str) -> str:
+        """The SHA-256 of an artifact. Raises ManifestError when there is no such artifact."""
+        for shard in self.shards:
+            if shard.file and shard.file == file:
+                return shard.sha256
+        if self.lighter is not None and self.lighter.file == file:
+            return self.lighter.sha256
+        raise ManifestError(f"{self.model}@{self.version} has no file {file!r}")
+
     def to_json(self) -> bytes:
         """The manifest as UTF-8 JSON. Equal manifests give equal bytes."""
         raw = {

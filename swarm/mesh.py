@@ -150,8 +150,9 @@ class Mesh:
             self.requester.tend()
             self.lender.tend()
             self.socket.tend()
-            if self._known_peers is None and self.lender.host:
-                self.statuses.tend(self.requester.sent)
+            if self._known_peers is None:
+                # Without the short cuts of one host, messages are no reason to listen.
+                self.statuses.tend(self.requester.sent if self.lender.host else 0)
             # A node that fell silent is no news to anybody.
             self.placement.forget()
 

@@ -57,7 +57,7 @@ def run_demo(seconds: float, rate: float, as_json: bool) -> int:
                 lighter=digits_lite_model(),
                 bandwidth=LOCAL_BANDWIDTH,
             )
-        tell("demo: starting a NATS server and five node processes …")
+        tell("demo: starting a NATS server, open on loopback, and five node processes …")
         async with local_mesh() as local:
             size = sum(map(len, result.files.values()))
             with progress("demo: pushing the shards", total=size, silent=as_json) as sent:

@@ -55,7 +55,7 @@ async def attack(
         identity,
         info.model,
         info.version,
-        bytes.fromhex(frozen.base),
+        bytes.fromhex(frozen.model_id),
         start,
         epoch=epoch,
         options=LearningOptions(),

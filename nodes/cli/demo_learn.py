@@ -163,7 +163,7 @@ class LearnDemo:
     def _dense_message(self) -> int:
         """Bytes of a message of full gossip: the same form and signature, with every weight."""
         layout = Layout.of(self._frozen.shipped)
-        scope = Scope("default", MODEL, "1", bytes.fromhex(self._frozen.base), 0)
+        scope = Scope("default", MODEL, "1", bytes.fromhex(self._frozen.model_id), 0)
         everything = np.ones(layout.size, np.float32)
         tensors = tensors_of(layout, top_k(everything, layout.size), half=False)
         message = Message("", "delta", scope, "learner-1", 1, 1, tensors=tensors)

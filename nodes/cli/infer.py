@@ -10,11 +10,11 @@ import numpy as np
 from rich.table import Table
 
 import swarm
+from nodes.console import connect, duration, guarded, out, print_json
 from nodes.console import delivery as delivery_of
-from nodes.console import duration, guarded, out, print_json
 from shards.manifest import Manifest
 from shards.runtimes.synthetic import random_feeds
-from swarm.errors import InvalidArgument, Status, error_for
+from swarm.errors import InvalidArgument, PermissionDenied, Status, error_for
 from swarm.wire.messages import Result
 from swarm.wire.tensors import datatype_of
 
@@ -34,9 +34,12 @@ def read_inputs(path: str) -> dict[str, np.ndarray]:
 async def random_inputs(client: swarm.Mesh, model: str) -> dict[str, np.ndarray]:
     """Random arrays that the model takes; free dimensions as they were when it was split.
 
-    Raises `NotFound`, `Unavailable`."""
-    info = await client.model(model)
-    manifest = Manifest.from_json(await client.registry.manifest(info.model, info.version))
+    Raises `NotFound`, `Unavailable`, `PermissionDenied`."""
+    try:
+        info = await client.model(model)
+        manifest = Manifest.from_json(await client.registry.manifest(info.model, info.version))
+    except PermissionDenied as error:
+        raise PermissionDenied(f"--random: {error}; give --input FILE.npz") from None
     return random_feeds(manifest.inputs, manifest.extra.get("examples"))
 
 
@@ -61,7 +64,7 @@ def run_infer(  # an argument for each of the command's options
             raise InvalidArgument("give one of --input FILE.npz and --random")
         inputs = {} if is_random else read_inputs(source)
         seconds, way = duration(budget), delivery_of(delivery)
-        async with swarm.connect(nats, mesh, agent="swarm-infer") as client:
+        async with connect(nats, mesh, agent="swarm-infer") as client:
             inputs = inputs or await random_inputs(client, model)
             results = await ask_many(
                 client, model, inputs, seconds, repeat, concurrency, way, weights

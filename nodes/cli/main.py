@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from nodes.cli.access import add_access_flags
+from nodes.cli.auth_commands import register as register_auth
 from nodes.cli.bench import register
 from nodes.cli.settings import settings_callback
 
@@ -26,7 +28,12 @@ bench_app = typer.Typer(
     no_args_is_help=True,
     help="Measure the mesh beside other systems in one run: ratios hold across machines.",
 )
+auth_app = typer.Typer(
+    no_args_is_help=True, help="Who may do what: keys, credentials, a server's configuration."
+)
 app.add_typer(model_app, name="model")
+app.add_typer(auth_app, name="auth")
+register_auth(auth_app)
 app.add_typer(bench_app, name="bench")
 register(bench_app)
 
@@ -149,6 +156,10 @@ def up(
             envvar="SWARM_NATS",
         ),
     ] = "",
+    secure: Annotated[
+        bool,
+        typer.Option(help="With TLS, and with credentials of its own for each process."),
+    ] = False,
     json_: Json = False,
     config: Config = "",
 ) -> None:
@@ -167,6 +178,7 @@ def up(
         threads=threads,
         mesh=mesh,
         nats=nats,
+        secure=secure,
     )
     raise typer.Exit(run_up(options, json_))
 
@@ -338,6 +350,16 @@ def model_push(
     promote: Annotated[
         bool, typer.Option(help="Let this version serve all traffic at once.")
     ] = False,
+    lanes: Annotated[
+        str,
+        typer.Option(
+            help="memory or file: make the version's lanes now, and keep them there. Empty: its "
+            "nodes make them; where the server knows users they may not, and this is `file`."
+        ),
+    ] = "",
+    replicas: Annotated[
+        int, typer.Option(min=1, max=5, help="Servers that keep the lanes that are made now.")
+    ] = 1,
     nats: Nats = URL,
     mesh: MeshName = "default",
     json_: Json = False,
@@ -345,7 +367,7 @@ def model_push(
     """Put a split model into the mesh. A model's first version serves at once."""
     from nodes.cli.model import run_push
 
-    raise typer.Exit(run_push(folder, promote, nats, mesh, json_))
+    raise typer.Exit(run_push(folder, promote, lanes, replicas, nats, mesh, json_))
 
 
 @model_app.command("list")
@@ -413,6 +435,9 @@ def model_weights(
     from nodes.cli.weights import run_weights
 
     raise typer.Exit(run_weights(model, nats, mesh, json_))
+
+
+add_access_flags(app, model_app, auth_app)
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ from rich.table import Table
 
 import swarm
 from nodes.console import err, guarded, out, print_json, with_mesh
+from nodes.life.lanes import lanes_maker
 from nodes.life.process import end_with_supervisor
 from nodes.progress import progress
 from shards.manifest import Manifest, read_dir, write_dir
@@ -120,7 +121,9 @@ def show(manifest: Manifest, as_json: bool) -> None:
     out.print(table)
 
 
-def run_push(folder: str, promote: bool, nats: str, mesh: str, as_json: bool) -> int:
+def run_push(
+    folder: str, promote: bool, lanes: str, replicas: int, nats: str, mesh: str, as_json: bool
+) -> int:
     """`swarm model push`; returns its exit code."""
 
     async def work(client: swarm.Mesh) -> int:
@@ -131,7 +134,8 @@ def run_push(folder: str, promote: bool, nats: str, mesh: str, as_json: bool) ->
         size = sum(path.stat().st_size for path in files.values())
         title = f"pushing {len(files)} files, {size / 1024:.0f} KB"
         with progress(title, total=size, silent=as_json) as sent:
-            info = await client.registry.push(manifest.to_json(), files, sent=sent)
+            prepare = lanes_maker(client, lanes, replicas)
+            info = await client.registry.push(manifest.to_json(), files, prepare=prepare, sent=sent)
         if promote:
             await client.registry.promote(info.model, info.version)
         serving = await client.registry.serving(info.model)

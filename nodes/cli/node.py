@@ -15,8 +15,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from collections.abc import Mapping, Sequence  # noqa: E402
 from typing import Any  # noqa: E402
 
+from nodes.access import HELP as ACCESS_HELP  # noqa: E402
+from nodes.access import Access  # noqa: E402
 from nodes.cli.flags import Flag, parse  # noqa: E402
-from nodes.life.low_priority import wait_for_low_priority_thread  # noqa: E402
+from nodes.life.low_priority import MISSED, wait_for_low_priority_thread  # noqa: E402
 
 USAGE = "swarm-node --role ROLE [--model NAME[@VERSION]] [--nats URL] [--mesh NAME] [OPTION …]"
 ABOUT = """\
@@ -111,6 +113,16 @@ FLAGS = (
         "start; empty: nowhere.",
     ),
     Flag(
+        "cache",
+        "",
+        "Folder in which the nodes of this host keep artifacts, and from which their weights "
+        "are mapped; empty: swarm in $XDG_CACHE_HOME or ~/.cache.",
+    ),
+    Flag("no_cache", False, "Keep no artifacts: fetch them at each start, weights in memory."),
+    Flag(
+        "cache_mb", 4096, "Megabytes of the cache; artifacts unused for longest go first.", least=1
+    ),
+    Flag(
         "shm",
         True,
         "Messages between nodes of one host go by shared memory and sockets; "
@@ -172,7 +184,7 @@ FLAGS = (
         0.1,
         "learning: chance of each sample to be in a step, with --private-noise.",
     ),
-    Flag("credentials", "", "A .creds file for the NATS server."),
+    *(Flag(name, "", about) for name, about in ACCESS_HELP.items()),
     Flag(
         "source",
         "digits",
@@ -203,7 +215,12 @@ FLAGS = (
 
 def node(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run one node; returns its exit code. Ends the program for a wrong setting."""
-    return _run(parse("swarm-node", USAGE, ABOUT, FLAGS, "SWARM_", arguments, environment))
+    settings = parse("swarm-node", USAGE, ABOUT, FLAGS, "SWARM_", arguments, environment)
+    if MISSED in environment:
+        _import()
+    else:
+        wait_for_low_priority_thread(_import)
+    return _run(settings)
 
 
 def _learns(settings: Mapping[str, Any]) -> bool:
@@ -218,7 +235,6 @@ def _import() -> None:
 
 
 def _run(settings: dict[str, Any]) -> int:
-    wait_for_low_priority_thread(_import)
     from nodes.learning.options import learn_config
     from nodes.life.config import NodeConfig, gossip_preset, read_mesh_key
     from nodes.life.edge import EdgeOptions
@@ -235,7 +251,7 @@ def _run(settings: dict[str, Any]) -> int:
             link=LinkOptions(
                 servers=tuple(settings["nats"].split(",")),
                 name=settings["role"],
-                credentials=settings["credentials"] or None,
+                **Access.of(settings).options(),
             ),
             node=settings["node_id"],
             standby=settings["standby"],
@@ -250,6 +266,8 @@ def _run(settings: dict[str, Any]) -> int:
             mesh_key=read_mesh_key(settings["mesh_key"]),
             quota=settings["quota"],
             state_dir=settings["state_dir"],
+            cache=_cache(settings),
+            cache_limit=settings["cache_mb"] * 1_000_000,
             shm=settings["shm"],
             identity=settings["identity"],
             teachers=settings["teachers"],
@@ -269,6 +287,13 @@ def _run(settings: dict[str, Any]) -> int:
         print(f"swarm-node: {error}", file=sys.stderr)
         return 2
     return run_node(config, edge, settings["verbose"], settings["json_events"], _STARTED)
+
+
+def _cache(settings: dict[str, Any]) -> str:
+    """The folder of the cache, '' for none."""
+    from swarm.services.artifact_cache import default_folder
+
+    return "" if settings["no_cache"] else settings["cache"] or str(default_folder())
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from nodes.access import present
 from nodes.cli.model import model_name, read_model, show
 from nodes.console import err, guarded, out, print_json
 from nodes.life.process import set_up_logging, stop_on_signals
@@ -18,6 +19,11 @@ from nodes.local.splitting import split_into
 from nodes.progress import progress
 from shards.manifest import Manifest, read_dir
 from swarm.services.embedded import MAX_PAYLOAD
+
+OPEN = (
+    "Open on loopback: every process of this machine may ask it, and change it; --secure closes it."
+)
+CLOSED = "Closed: TLS, and credentials for each process; the keys end with this command."
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,7 @@ class UpOptions:
     threads: int = 1
     mesh: str = "default"
     nats: str = ""
+    secure: bool = False
 
 
 def run_up(options: UpOptions, as_json: bool) -> int:
@@ -60,7 +67,13 @@ async def _serve(
     largest = max(sum(s.nbytes for s in shard.sends) for shard in manifest.shards)
     # Room for a batch axis that requests may fill, up to the server's hard limit.
     payload = min(64 << 20, max(MAX_PAYLOAD, 2 * largest + (1 << 20)))
-    async with local_mesh(url=options.nats, name=options.mesh, max_payload=payload) as local:
+    async with local_mesh(
+        access=present.get(),
+        url=options.nats,
+        name=options.mesh,
+        max_payload=payload,
+        secure=options.secure,
+    ) as local:
         # The files stay on the disk: the model is put back from there if the server loses it.
         size = sum((folder / name).stat().st_size for name in manifest.files())
         with progress(f"pushing {manifest.model}", total=size, silent=as_json) as sent:
@@ -116,6 +129,10 @@ def _announce(local: LocalMesh, manifest: Manifest, as_json: bool) -> None:
                 "pid": process.pid,
             }
         )
+    secured: dict[str, Any] = {"secure": local.rights is not None}
+    if as_json and local.rights is not None:
+        client = local.rights.access("client", "client", manifest.model)
+        secured |= {"credentials": client.credentials, "tls_ca": client.tls_ca}
     if as_json:
         print_json(
             {
@@ -127,11 +144,26 @@ def _announce(local: LocalMesh, manifest: Manifest, as_json: bool) -> None:
                 "stages": manifest.stages,
                 "nodes": nodes,
             }
+            | secured
         )
         return
     show(manifest, False)
-    how = how_to_ask(manifest, local.url, local.name)
+    rights = local.rights
+    if rights is None:
+        how = how_to_ask(manifest, local.url, local.name)
+        open_or_not = OPEN if local.server is not None else ""
+    else:
+        how = how_to_ask(
+            manifest,
+            local.url,
+            local.name,
+            asks=rights.access("client", "client", manifest.model),
+            reads=rights.access("requester", "requester", manifest.model),
+        )
+        open_or_not = CLOSED
     out.print(f"[bold green]ready[/] at {local.url}, mesh {local.name!r}")
+    if open_or_not:
+        out.print(open_or_not, markup=False, soft_wrap=True)
     for title, command in (
         ("Ask it from the shell", how.shell),
         ("from Python", how.python),

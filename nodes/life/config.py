@@ -10,15 +10,13 @@ from nodes.learning.options import LearnConfig
 from swarm.errors import InvalidArgument, ResourceExhausted
 from swarm.flow.ack_wait import ack_wait_for
 from swarm.gossip import LAN, LOCAL, WAN, GossipConfig
-from swarm.lanes import LaneOptions, make_lanes
+from swarm.lanes import LaneOptions, depth_for
 from swarm.link import Link, LinkOptions
 from swarm.model import ModelInfo
 from swarm.priorities import FALLBACK, PRIMARY, STANDBY
-from swarm.subjects import Subjects, token
+from swarm.subjects import token
 
-LANE_SECONDS = 0.25  # work that a lane may hold, by the slowest stage's time
 MOST_CREDIT = 32  # messages in hand for one lane
-LEAST_DEPTH, MOST_DEPTH = 16, 512  # messages that a lane may hold
 HELD_SECONDS = 0.005  # work that a node may hold beyond what it runs
 HEADER_ROOM = 64 * 1024  # bytes for a message's header beside its tensors
 LEARNER = "learner"  # the role of a node that serves no stage
@@ -35,12 +33,13 @@ class NodeConfig:
     max_wait (seconds): micro-batching. budget: seconds for requests that name none. gossip: a
     preset. mesh_key: 16 to 64 bytes that all nodes share; gossip without it is refused. quota:
     requests a second that one agent may send to this node, 0 for any number. state_dir: folder of
-    the checkpoint, '' for none. shm: whether messages may go between processes of one host without
-    the server. identity: file of the node's key pair, which is made when missing, '' for none.
-    teachers: file of the public keys whose learned weights are taken, '' for all. level: how far
-    ONNX Runtime optimises a stage; at `basic` a shard computes the very bits of the whole model.
-    learn: how this node learns; None where it does not, unless it has the role `learner`. Raises
-    `InvalidArgument`.
+    the checkpoint, '' for none. cache, cache_limit: folder of the artifacts that the nodes of this
+    host share, '' for none, and its bytes. shm: whether messages may go between processes of one
+    host without the server. identity: file of the node's key pair, which is made when missing, ''
+    for none. teachers: file of the public keys whose learned weights are taken, '' for all. level:
+    how far ONNX Runtime optimises a stage; at `basic` a shard computes the very bits of the whole
+    model. learn: how this node learns; None where it does not, unless it has the role `learner`.
+    Raises `InvalidArgument`.
     """
 
     role: str
@@ -60,6 +59,8 @@ class NodeConfig:
     mesh_key: bytes | None = None
     quota: float = 0.0
     state_dir: str = ""
+    cache: str = ""
+    cache_limit: int = 4 << 30
     shm: bool = True
     identity: str = ""
     teachers: str = ""
@@ -126,31 +127,20 @@ class NodeConfig:
 def lane_options(info: ModelInfo, config: NodeConfig) -> LaneOptions:
     """Depth and ack_wait of a model's lanes, from its measured stage times.
 
-    The depth bounds how long a request can wait: a lane holds a quarter of a second of the
-    slowest stage's work, 16 to 512 messages. Every node computes these from the manifest alone,
-    so any node may make the lanes.
+    The depth is for the budget of requests that name none, and follows the budgets in use later.
+    Every node computes these from the manifest and that budget, so any node may make the lanes.
     """
     slowest = max(stage.compute_ms for stage in info.stages) / 1e3
-    depth = int(min(MOST_DEPTH, max(LEAST_DEPTH, LANE_SECONDS / max(slowest, 1e-6))))
+    depth = depth_for(info, config.budget)
     # A manifest knows medians; the p99 of a busy device is a few times as long.
     ack_wait = ack_wait_for(slowest * 3)
     return LaneOptions(
-        depth=depth,
+        depth=depth.messages,
+        max_bytes=depth.total_bytes,
         ack_wait=ack_wait,
         storage=config.storage,
         replicas=config.replicas,
     )
-
-
-async def make_model_lanes(
-    link: Link, subjects: Subjects, info: ModelInfo, storage: str, replicas: int = 1
-) -> None:
-    """Make the lanes of a version, as its nodes would: for nodes without the right to.
-
-    Raises `ApiError`, `Unavailable`, `NotConnected`, `PermissionDenied`.
-    """
-    options = lane_options(info, NodeConfig("gateway", storage=storage, replicas=replicas))
-    await make_lanes(link, subjects, info.model, info.version, info.last, options)
 
 
 def credit_of(fixed: int, compute: float) -> tuple[int, int]:

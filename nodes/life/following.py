@@ -21,15 +21,15 @@ LOOK_EVERY = 30.0  # seconds: an announcement may be lost
 FIRST_LOOK = 3.0  # seconds that the first look may hold up a node that is about to serve
 
 Which = tuple[str, str]  # model, version
-Take = Callable[[str, str, int, Mapping[str, np.ndarray]], Awaitable[bool]]
+Take = Callable[[str, str, int, Mapping[str, np.ndarray], str], Awaitable[bool]]
 
 
 class WeightFollower:
     """Watches the ledgers of the model versions that this node computes.
 
-    take(model, version, n, tensors): brings the runtimes to that weight version, or raises and
-    leaves them as they are. tell(kind, detail): publishes an event. A weight version that cannot
-    be taken is refused once, with an event, and looked at again when the ledger changes.
+    take(model, version, n, tensors, base): brings the runtimes to that weight version, or raises
+    and leaves them as they are. tell(kind, detail): publishes an event. A weight version that
+    cannot be taken is refused once, with an event, and looked at again when the ledger changes.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class WeightFollower:
             if record is None:
                 return
             tensors = await self._weights.tensors(*which, record)
-            await self._take(*which, record.n, tensors)
+            await self._take(*which, record.n, tensors, record.base)
             self._refused.pop(which, None)
         except (DecodeError, InvalidArgument, Unauthenticated, ShardsError) as error:
             self._refuse(which, str(error))

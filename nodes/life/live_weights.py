@@ -17,19 +17,22 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
+from nodes.life.artifacts import NodeArtifacts
 from nodes.life.config import NodeConfig
 from nodes.life.low_priority import in_low_priority_thread
-from nodes.life.serving import EDGE, Loaded, in_background, known_of
+from nodes.life.serving import EDGE, Loaded, in_background
 from nodes.stage.selftest import Known
 from nodes.stage.server import StageServer
+from shards.errors import DeltaError, DeltaFault
 from shards.manifest import Manifest, verify
 from shards.runtimes.load import tolerance_of
 from shards.runtimes.ort import OrtRuntime, trim_memory
 from shards.runtimes.stage import StageRuntime
-from shards.weights.live import LiveWeights
+from shards.weights.live import LiveWeights, Trial
 from swarm.errors import NotFound
 from swarm.mesh import Mesh
 
@@ -52,6 +55,8 @@ class _Held:
     live: dict[int, LiveWeights] = field(default_factory=dict)
     manifest: Manifest | None = None
     one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
+    # A change that is cancelled goes on in its thread; the next one waits for it there.
+    in_thread: threading.Lock = field(default_factory=threading.Lock)
 
 
 class NodeWeights:
@@ -64,10 +69,12 @@ class NodeWeights:
     def __init__(
         self,
         mesh: Mesh,
+        artifacts: NodeArtifacts,
         config: NodeConfig,
         on_behind: Callable[[str, str, int], None] = lambda model, version, n: None,
     ) -> None:
         self._mesh = mesh
+        self._artifacts = artifacts
         self._config = config
         self._on_behind = on_behind
         self._held: dict[tuple[str, str], _Held] = {}
@@ -89,16 +96,20 @@ class NodeWeights:
         held = self._held.get((model, version))
         return 0 if held is None else held.n
 
-    async def take(self, model: str, version: str, n: int, tensors: Tensors) -> bool:
+    async def take(
+        self, model: str, version: str, n: int, tensors: Tensors, base: str = ""
+    ) -> bool:
         """Compute with weight version `n` from now on: the base's weights, but for these tensors.
 
         tensors: full values, by the names that the shards' files have; {} is the base again. Those
-        of stages that this node does not run are passed over. Returns False where `n` is not newer
-        than the present one, or the model version is not loaded here.
+        of stages that this node does not run are passed over. base: SHA-256 of the shard's file
+        that they were learned on, '' where the caller has checked it. Returns False where `n` is
+        not newer than the present one, or the model version is not loaded here.
 
-        Raises `shards.errors.DeltaError` (tensors that do not fit, or are not finite), `ModelError`
-        (the runtime refuses them), `swarm.errors.SwarmError` (the shard's file could not be
-        fetched). The node computes with its present weights then, in all of its stages.
+        Raises `shards.errors.DeltaError` (another base; tensors that do not fit, or are not
+        finite), `ModelError` (the runtime refuses them), `swarm.errors.SwarmError` (the shard's
+        file could not be fetched). The node computes with its present weights then, in all of its
+        stages.
         """
         held = self._held.get((model, version))
         if held is None:
@@ -106,6 +117,9 @@ class NodeWeights:
         async with held.one_at_a_time:
             if n <= held.n:
                 return False
+            if base and base not in [s.sha256 for s in (await self._manifest(held)).shards]:
+                fault = f"weight version {n} was learned on base {base[:12]!r}, not on this model"
+                raise DeltaError(DeltaFault.BASE, fault)
             kept = {name: np.array(array) for name, array in tensors.items()}
             before = held.loaded.runtimes()
             after, known = await self._changed(held, before, n, kept)
@@ -149,7 +163,12 @@ class NodeWeights:
         tolerance = tolerance_of(await self._manifest(held)) if artifacts else 0.0
 
         def change() -> tuple[dict[int, StageRuntime], dict[int, Known | None]]:
+            with held.in_thread:
+                return changed_stages()
+
+        def changed_stages() -> tuple[dict[int, StageRuntime], dict[int, Known | None]]:
             changed: dict[int, StageRuntime] = {}
+            known: dict[int, Known | None] = {}
             for stage, runtime in stages.items():
                 artifact = artifacts.get(stage)
                 if artifact is not None:
@@ -162,12 +181,14 @@ class NodeWeights:
                     changed[stage] = runtime.numbered(n)
                 else:
                     changed[stage] = live.with_weights(n, tensors, runtime, artifact)
-            others = [k for k in changed if changed[k].runtime is not stages[k].runtime]
-            return changed, {k: known_of(changed[k]) for k in others if k != EDGE}
+                    if changed[stage].runtime is not runtime.runtime and stage != EDGE:
+                        known[stage] = _known(changed[stage], live.trial)
+            return changed, known
 
-        swaps = not any(live.needs_session(tensors) for live in held.live.values())
-        if swaps and not artifacts and sum(s.compute_ms for s in stages.values()) < INLINE_BELOW_MS:
-            return change()
+        if not artifacts and not held.in_thread.locked():
+            swaps = not any(live.needs_session(tensors) for live in held.live.values())
+            if swaps and sum(s.compute_ms for s in stages.values()) < INLINE_BELOW_MS:
+                return change()
         return await in_background(self._config, change)
 
     async def _manifest(self, held: _Held) -> Manifest:
@@ -178,12 +199,14 @@ class NodeWeights:
         return held.manifest
 
     async def _artifact(self, held: _Held, stage: int) -> bytes:
-        """The file of a stage, not verified yet."""
-        info, shard = held.loaded.info, (await self._manifest(held)).shard(stage)
-        files = await self._mesh.registry.fetch(info.model, info.version, [shard.file])
-        if shard.file not in files:
-            raise NotFound(f"{info.model}@{info.version} lacks the file {shard.file!r}")
-        return files[shard.file]
+        """The file of a stage."""
+        manifest = await self._manifest(held)
+        file = await self._artifacts.get(manifest, manifest.shard(stage).file)
+        return await asyncio.to_thread(file.read_bytes) if isinstance(file, Path) else file
+
+
+def _known(stage: StageRuntime, trial: Trial | None) -> Known | None:
+    return None if trial is None else Known(stage, trial.inputs, trial.outputs)
 
 
 def _has_weights(stage: StageRuntime) -> bool:

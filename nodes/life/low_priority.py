@@ -17,6 +17,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
+# In the environment of a node: nobody else does its work, so its start gives way to nobody.
+MISSED = "SWARM_MISSED"
 NICE = 10  # a ninth of the share of a normal thread on a core that both want
 
 T = TypeVar("T")

@@ -24,13 +24,14 @@ from nodes.life.status import StatusPublisher
 from nodes.life.takeover import Takeover
 from nodes.life.versions import Versions
 from nodes.life.watchdog import NodeWatchdog
-from swarm.errors import ApiError, NotFound, SwarmError, Unavailable
+from swarm.errors import ApiError, NotAdmitted, NotFound, SwarmError, Unavailable
 from swarm.fleet.advertised import StagePeer, serving
 from swarm.fleet.membership import Membership
 from swarm.gossip import Event, PeerView
 from swarm.ids import node_id
 from swarm.mesh import Mesh
 from swarm.model import ModelInfo
+from swarm.periodic import BEAT, beat
 from swarm.routing import BadDesiredState
 from swarm.services.control import Control
 from swarm.services.infer import InferService
@@ -45,6 +46,8 @@ log = logging.getLogger("swarm.node")
 
 CONNECT_TIMEOUT = 2.0  # seconds between two warnings that no server answers
 DRAIN_TIMEOUT = 8.0  # seconds
+WATCH_ADMISSION_EVERY = 5 * BEAT  # seconds
+REFUSED_FOR = 5.0  # seconds; a server that restarts with half a configuration is back by then
 SAVE_EVERY = 10.0  # seconds between checkpoints
 # Seconds between looks at the desired state. Each change is announced too: a node that serves
 # looks only for an announcement that was lost.
@@ -161,6 +164,7 @@ class Node:
                     self.mesh.follow_config(self._desired_changed.set)
                     own(self._status.run(), "status")
                     own(self.mesh.tend(), "tend")
+                    own(self._stay_admitted(), "admission")
                     await self._follow_desired_state(stop, own)
             finally:
                 await self._leave()
@@ -173,9 +177,22 @@ class Node:
                 await self.mesh.link.ready(CONNECT_TIMEOUT)
                 self.mesh.open_socket()
                 return True
+            except NotAdmitted:
+                raise  # to wait would not help
             except SwarmError as error:
                 log.warning("waiting: %s", error)
         return False
+
+    async def _stay_admitted(self) -> None:
+        """Raises `NotAdmitted` once the servers have refused this node for `REFUSED_FOR` seconds:
+        its credentials were revoked, or have expired."""
+        refused = 0.0
+        while True:
+            await beat(WATCH_ADMISSION_EVERY)
+            refusal = self.mesh.link.refusal
+            refused = refused + WATCH_ADMISSION_EVERY if refusal is not None else 0.0
+            if refusal is not None and refused >= REFUSED_FOR:
+                raise refusal
 
     async def _follow_desired_state(self, stop: asyncio.Event, own: Own) -> None:
         """Load and serve the versions that the mesh desires, until `stop`."""

@@ -14,7 +14,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from shards.errors import ShardsError
-from swarm.errors import SwarmError
+from swarm.errors import SwarmError, Unauthenticated
 
 if TYPE_CHECKING:
     from nodes.life.config import NodeConfig
@@ -94,7 +94,7 @@ def run_node(
     async def main() -> int:
         stop = stop_on_signals(STOP_LIMIT)
         on_change = _print_line if json_events else _print_nothing
-        failed = False
+        code = 0
         try:
             if config.role == "edge":
                 counters = EdgeCounters()
@@ -112,8 +112,8 @@ def run_node(
         except* (SwarmError, ShardsError) as group:
             for error in group.exceptions:
                 print(f"swarm-node: {error}", file=sys.stderr)
-            failed = True
-        return int(failed)
+                code = max(code, 2 if isinstance(error, Unauthenticated) else 1)
+        return code
 
     try:
         return run_event_loop(main())

@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
+from nodes.life.artifacts import NodeArtifacts
 from nodes.life.config import NodeConfig, check_payload, credit_of, lane_options
 from nodes.life.low_priority import in_low_priority_thread
 from nodes.stage.compute import INLINE_ALONE_BELOW, StageOptions
@@ -18,10 +19,10 @@ from nodes.stage.selftest import Known, learned
 from nodes.stage.server import LanePicker, StageServer
 from shards.manifest import Manifest
 from shards.runtimes.load import StageRuntime, load_lighter, load_stage
-from shards.runtimes.ort import OrtRuntime
+from shards.runtimes.ort import Level, OrtRuntime
 from shards.runtimes.synthetic import random_feeds
 from swarm.clock import ServerClock
-from swarm.errors import NotFound, SwarmError
+from swarm.errors import SwarmError
 from swarm.link import LinkMessage
 from swarm.mesh import Mesh
 from swarm.model import ModelInfo
@@ -103,36 +104,39 @@ class Loaded:
 
 
 async def load(
-    mesh: Mesh, config: NodeConfig, info: ModelInfo, *, edge: bool, lighter: bool
+    mesh: Mesh,
+    artifacts: NodeArtifacts,
+    config: NodeConfig,
+    info: ModelInfo,
+    *,
+    edge: bool,
+    lighter: bool,
+    stages: Sequence[int] | None = None,
 ) -> Loaded:
     """Fetch, verify, load, self-test and warm, in a thread.
 
-    Raises `SwarmError` (`NotFound`, `Unavailable` …) and `shards.errors.ShardsError`.
+    stages: instead of all that this node serves. Raises `SwarmError` (`NotFound`, `Unavailable` …)
+    and `shards.errors.ShardsError`.
     """
     started = time.monotonic()
     manifest = Manifest.from_json(await mesh.registry.manifest(info.model, info.version))
-    wanted = config.stages_of(info)
+    wanted = config.stages_of(info) if stages is None else stages
     with_edge = edge and info.edge is not None
-    names = [manifest.shard(k).file for k in ([0] if with_edge else []) + wanted]
-    if lighter and manifest.lighter is not None:
-        names.append(manifest.lighter.file)
-    names = [name for name in names if name]
-    files = await mesh.registry.fetch(info.model, info.version, names) if names else {}
+    folders, fetch = await artifacts.open(), artifacts.fetcher(manifest)
+
+    def stage(number: int, level: Level) -> StageRuntime:
+        return load_stage(
+            manifest, number, fetch, threads=config.threads, level=level, folders=folders
+        )
 
     def build() -> Loaded:
-        def fetch(name: str) -> bytes:
-            if name not in files:
-                raise NotFound(f"{info.model}@{info.version} lacks the file {name!r}")
-            return files.pop(name)
-
-        stages = {
-            stage: load_stage(manifest, stage, fetch, threads=config.threads, level=config.level)
-            for stage in wanted
-        }
-        first = load_stage(manifest, 0, fetch, threads=config.threads) if with_edge else None
-        light = load_lighter(manifest, fetch, threads=config.threads) if lighter else None
+        loaded = {number: stage(number, config.level) for number in wanted}
+        first = stage(EDGE, "all") if with_edge else None
+        light = None
+        if lighter:
+            light = load_lighter(manifest, fetch, threads=config.threads, folders=folders)
         light_ms = light.warm() if light is not None else 0.0
-        return Loaded(info, stages, first, light, time.monotonic() - started, light_ms / 1e3)
+        return Loaded(info, loaded, first, light, time.monotonic() - started, light_ms / 1e3)
 
     return await in_background(config, build)
 

@@ -2,7 +2,8 @@
 
 Three duties follow from the gossip. A node that is not a primary serves fast mode while no primary
 does. The lanes of a dead node fall to one survivor, which every node computes alike, without an
-election. One primary of each stage keeps the lane's `ack_wait` in tune with the pace of its work.
+election. One primary of each stage keeps the lane's `ack_wait` in tune with the pace of its work,
+and one of the first stage keeps the lanes' depth in tune with the budgets in use.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from nodes.life.config import NodeConfig
+from nodes.life.lane_depth import LaneDepth
 from nodes.life.router import Router
 from nodes.life.serving import Serving
 from nodes.stage.server import StageServer
@@ -58,6 +60,7 @@ class Takeover:
         self._router = router
         self._servings = servings
         self._tell = tell
+        self._depth = LaneDepth(mesh, config.budget)
         self._covering: set[tuple[str, int]] = set()  # version, stage
         self._adopted: set[tuple[str, int, str]] = set()  # version, stage, gone node
         self._news = asyncio.Event()
@@ -72,7 +75,7 @@ class Takeover:
                 await self.tend_lanes()
                 if time.monotonic() - adapted > ADAPT_EVERY:
                     adapted = time.monotonic()
-                    await self._adapt_ack_waits()
+                    await self._adapt_settings()
             except SwarmError as error:
                 log.info("lanes are left as they are: %s", error)
 
@@ -158,20 +161,23 @@ class Takeover:
                 self._adopted.add(entry)
                 server.source.open_lane(node)
 
-    async def _adapt_ack_waits(self) -> None:
-        """Keep each ack_wait a few times as long as a message takes; one primary of a stage does
-        it for all."""
+    async def _adapt_settings(self) -> None:
+        """Keep each ack_wait a few times as long as a message takes, and the depth of the lanes as
+        the budgets need it; one primary of a stage does it for all."""
         now = time.monotonic()
         for serving_ in self._servings():
             for server in serving_.servers:
                 peers = self._peers(serving_.info, server.stage)
                 primaries = [peer.node for peer in peers if peer.priority == PRIMARY]
+                leads = bool(primaries) and min(primaries) == self._members.node
+                if server.stage == 1:
+                    await self._depth.adapt(server, leads, now)
                 for lane in server.source.lanes.values():
                     await lane.refresh()
                     # From arrival to ack (or handing over): a busy loop counts, not only the run.
                     p99 = lane.holding.percentile(0.99, now)
                     wanted = ack_wait_for(p99, ceiling=MOST_ACK_WAIT, current=lane.ack_wait)
-                    if primaries and min(primaries) == self._members.node and p99:
+                    if leads and p99:
                         await self._set_ack_wait(server, lane, wanted)
 
     async def _set_ack_wait(self, server: StageServer, lane: Lane, wanted: float) -> None:

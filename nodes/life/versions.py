@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from nodes.life.artifacts import NodeArtifacts
 from nodes.life.config import NodeConfig
 from nodes.life.following import WeightFollower
 from nodes.life.live_weights import NodeWeights
@@ -49,7 +50,8 @@ class Versions:
         self._on_desired = on_desired
         self._lanes = lanes
         self._usual_times = usual_times
-        self.weights = NodeWeights(mesh, config, self._behind)
+        self._artifacts = NodeArtifacts(mesh.registry, config.cache, config.cache_limit)
+        self.weights = NodeWeights(mesh, self._artifacts, config, self._behind)
         ledgers = Weights(mesh.link, mesh.subjects, allowed=AllowList.read(config.teachers))
         self.follower = WeightFollower(ledgers, self.weights.take, tell)
         self._clock = ServerClock()
@@ -112,6 +114,7 @@ class Versions:
         info = await self._mesh.registry.info(self._config.model_name, version)
         loaded = await load(
             self._mesh,
+            self._artifacts,
             self._config,
             info,
             edge=self._config.answers_requests,
@@ -152,7 +155,15 @@ class Versions:
     async def reload(self, server: StageServer) -> None:
         """Load a new session for a stage whose old one cannot be trusted any more. It computes with
         the weights of the old one."""
-        loaded = await load(self._mesh, self._config, server.info, edge=False, lighter=False)
+        loaded = await load(
+            self._mesh,
+            self._artifacts,
+            self._config,
+            server.info,
+            edge=False,
+            lighter=False,
+            stages=[server.stage],
+        )
         await self.weights.renew(server, loaded.stages[server.stage])
 
     async def _retire(self, version: str) -> None:
@@ -178,7 +189,9 @@ class Versions:
         key = (model, version)
         if key not in self._gateway:
             info = await self._mesh.model(f"{model}@{version}")
-            loaded = await load(self._mesh, self._config, info, edge=True, lighter=False)
+            loaded = await load(
+                self._mesh, self._artifacts, self._config, info, edge=True, lighter=False
+            )
             self.weights.add(loaded)
             await self.follower.follow(model, version)
             self._gateway[key] = loaded

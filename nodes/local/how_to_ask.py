@@ -11,7 +11,9 @@ import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
+from nodes.access import NOTHING, Access
 from shards.manifest import Manifest
 from swarm.subjects import Subjects
 from swarm.wire.tensors import DTYPES
@@ -39,11 +41,18 @@ class HowToAsk:
 
 
 def how_to_ask(
-    manifest: Manifest, url: str, mesh: str, environment: Mapping[str, str] = os.environ
+    manifest: Manifest,
+    url: str,
+    mesh: str,
+    environment: Mapping[str, str] = os.environ,
+    *,
+    asks: Access = NOTHING,
+    reads: Access = NOTHING,
 ) -> HowToAsk:
     """The lines for a model version that a mesh at `url` serves.
 
     environment: of the command that prints them; where `uv run` started it, the lines use it too.
+    asks: of a client. reads: of a requester, who may read what the model takes, and statuses.
     """
     uv = "uv run " if "UV_RUN_RECURSION_DEPTH" in environment else ""
     where = f"--nats {shlex.quote(url)}" + ("" if mesh == "default" else f" --mesh {mesh}")
@@ -59,18 +68,29 @@ def how_to_ask(
     )
     body = f"{uv}python3 -c {shlex.quote(NATS.format(inputs=documents))}"
     subject = Subjects(mesh).infer(manifest.model)
+    reader = "".join(f" {shlex.quote(word)}" for word in reads.arguments())
+    client = "".join(
+        f", {name}={json.dumps(value)}" for name, value in asks.options().items() if value
+    )
+    given = ""
+    if asks.credentials:
+        # The inbox bears the user's name, which the file's name is: rights allow no other.
+        given = (
+            f" --creds {shlex.quote(asks.credentials)} --tlsca {shlex.quote(asks.tls_ca)}"
+            f" --inbox-prefix _INBOX.{Path(asks.credentials).stem}"
+        )
     return HowToAsk(
-        shell=f"{uv}swarm infer {manifest.model} --random {where}",
+        shell=f"{uv}swarm infer {manifest.model} --random {where}{reader}",
         python=PYTHON.format(
             python=f"{uv}python3",
             url=json.dumps(url),
-            mesh=json.dumps(mesh),
+            mesh=json.dumps(mesh) + client,
             model=json.dumps(manifest.model),
             inputs=arrays,
         ),
         # From standard input: a command's argument holds 128 KiB at the most.
-        nats=f"{body} | nats -s {shlex.quote(url)} req {subject} --force-stdin",
-        top=f"{uv}swarm top {where}",
+        nats=f"{body} | nats -s {shlex.quote(url)}{given} req {subject} --force-stdin",
+        top=f"{uv}swarm top {where}{reader}",
     )
 
 

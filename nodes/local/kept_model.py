@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import swarm
+from nodes.life.lanes import lanes_maker
 from shards.manifest import read_dir
 from swarm.errors import SwarmError
 from swarm.flow.backoff import Backoff
@@ -45,7 +46,8 @@ class KeptModel:
         """Store the version, and let it serve all traffic. Raises as `Registry.push`."""
         model, version = self.manifest.model, self.manifest.version
         registry = self._mesh.registry
-        await registry.push(self._document, self._files, sent=sent)
+        prepare = lanes_maker(self._mesh)
+        await registry.push(self._document, self._files, prepare=prepare, sent=sent)
         if await registry.serving(model) != version:
             await registry.promote(model, version)
 
@@ -62,7 +64,8 @@ class KeptModel:
         lacking = await self.missing()
         if lacking:
             # Where no version is named to serve, this one is from now on; else that one stays.
-            await self._mesh.registry.push(self._document, self._files)
+            prepare = lanes_maker(self._mesh)
+            await self._mesh.registry.push(self._document, self._files, prepare=prepare)
             self._tell(
                 "put-back",
                 {"detail": f"{self.name} is in the mesh again", "restored": lacking},

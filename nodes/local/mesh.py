@@ -16,11 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import swarm
+from nodes.access import NOTHING, Access
+from nodes.life.lanes import lanes_maker
 from nodes.local.kept_model import KeptModel
+from nodes.local.rights import LocalRights
 from nodes.local.server_report import ServerReport
 from nodes.local.server_watch import ServerWatch
 from nodes.local.supervisor import NodeProcess, Supervisor
-from swarm.errors import Unavailable
+from swarm.errors import InvalidArgument, Unavailable
 from swarm.link import LinkMessage
 from swarm.services.artifacts import Source
 from swarm.services.embedded import EmbeddedServer
@@ -36,7 +39,8 @@ class LocalMesh:
     """A running mesh. statuses: the last status document of each node, by node id.
 
     changed: set at each status. shm: see `local_mesh`. report: what people hear of the server.
-    tasks: live as long as the mesh.
+    rights: of its users, where its server is embedded and knows any. access: of all its processes
+    to another server. tasks: live as long as the mesh.
     """
 
     url: str
@@ -47,6 +51,8 @@ class LocalMesh:
     server: EmbeddedServer | None
     report: ServerReport
     shm: bool = True
+    rights: LocalRights | None = None
+    access: Access = NOTHING
     statuses: dict[str, dict[str, Any]] = field(default_factory=dict)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
@@ -70,6 +76,10 @@ class LocalMesh:
         arguments = ["--role", role, "--nats", self.url, "--mesh", self.name, *extra]
         if not self.shm:
             arguments.append("--no-shm")
+        if self.rights is not None:
+            arguments += self.rights.issue(role, model.partition("@")[0]).arguments()
+        else:
+            arguments += self.access.arguments()
         if model:
             arguments += ["--model", model]
         count = sum(node.role == role for node in self.supervisor.nodes)
@@ -149,25 +159,38 @@ async def local_mesh(
     max_payload: int = 16 << 20,
     shm: bool = True,
     watch_server: bool = True,
+    secure: bool = False,
+    access: Access = NOTHING,
 ) -> AsyncIterator[LocalMesh]:
     """A mesh with no node yet. Everything started inside ends with it: nodes drain, then the
     server stops.
 
     url: a running server, '' for an embedded one. max_payload: bytes of the embedded server's
     largest message. shm: whether messages may go between processes without the server.
-    watch_server: whether an embedded server that dies or hangs is started again.
+    watch_server: whether an embedded server that dies or hangs is started again. secure: whether
+    the embedded server knows users and speaks TLS, with keys that end with the mesh.
+    access: to the server of `url`, for all processes.
+
+    Raises `InvalidArgument` for `secure` with a server that runs already.
     """
+    if secure and url:
+        raise InvalidArgument("--secure starts a server of its own: leave out --nats")
     server: EmbeddedServer | None = None
     logs = Path(tempfile.mkdtemp(prefix="swarm-logs-"))
     supervisor = Supervisor()
     try:
+        rights = LocalRights(logs / "rights", name) if secure else None
+        own = access if rights is None else rights.access("operator", "operator")
         if not url:
-            server = EmbeddedServer(max_payload=max_payload)
+            more = "" if rights is None else rights.configuration()
+            server = EmbeddedServer(max_payload=max_payload, more=more)
             await server.start()
             url = server.url
-        async with swarm.connect(url, name, shm=shm) as mesh:
+        async with swarm.connect(url, name, shm=shm, **own.options()) as mesh:
             report = ServerReport(mesh)
-            local = LocalMesh(url, name, mesh, supervisor, logs, server, report, shm)
+            local = LocalMesh(
+                url, name, mesh, supervisor, logs, server, report, shm, rights, access
+            )
             mesh.link.subscribe(mesh.subjects.status_all, local.take_status)
             await mesh.registry.prepare()
             local.own(supervisor.run(), "supervisor")
@@ -201,7 +224,8 @@ async def push(
     sent: Callable[[int], None] = lambda size: None,
 ) -> str:
     """Push a version that was just split, and let it serve all traffic. Returns its version."""
-    info = await local.mesh.registry.push(manifest, files, sent=sent)
+    prepare = lanes_maker(local.mesh)
+    info = await local.mesh.registry.push(manifest, files, prepare=prepare, sent=sent)
     if await local.mesh.registry.serving(info.model) != info.version:
         await local.mesh.registry.promote(info.model, info.version)
     return info.version

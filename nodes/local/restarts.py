@@ -1,4 +1,4 @@
-"""How soon a node process that died starts again: a pure function of its past.
+"""How soon, and how urgently, a node process that died starts again: pure functions.
 
 A process that had been ready was doing its work, and its stage waits for it: it starts again at
 once. One that keeps dying costs the others the processor time of its starts, and one that dies
@@ -7,11 +7,14 @@ before it is ready will do so again, as a rule: both wait, ever longer.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 AT_ONCE = 5  # deaths within `WINDOW`, of processes that had been ready, without a pause
 WINDOW = 60.0  # seconds
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0  # seconds; each further death doubles the pause
+# Seconds, where the one that died had been ready: requests with the usual budget of 5 s outwait it.
+LONGEST_PAUSE_READY = 2.0
 STABLE_AFTER = 10.0  # seconds of life after which earlier deaths before being ready are forgotten
 
 
@@ -32,7 +35,7 @@ def after_death(past: Past, now: float, was_ready: bool, lived: float) -> tuple[
     recent = tuple(death for death in past.deaths if now - death < WINDOW)
     if was_ready:
         recent = (*recent, now)
-        return Past(recent), _pause(len(recent) - AT_ONCE)
+        return Past(recent), min(LONGEST_PAUSE_READY, _pause(len(recent) - AT_ONCE))
     failures = 1 if lived > STABLE_AFTER else past.failures + 1
     return Past(recent, failures), _pause(failures)
 
@@ -43,3 +46,13 @@ def _pause(number: int) -> float:
         return 0.0
     doublings = min(number - 1, 30)  # beyond them every pause is the longest
     return min(LONGEST_PAUSE, FIRST_PAUSE * float(2**doublings))
+
+
+def is_missed(role: str, wanted: Collection[str], ready: Collection[str]) -> bool:
+    """Whether nobody does the work of a role whose process has ended.
+
+    wanted: the roles of all processes that are kept alive. ready: of those that live and have been
+    ready, the one that ended not among them."""
+    if role == "fallback":
+        return any(other not in ready for other in wanted if other != role)
+    return role not in ready and "fallback" not in ready

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import time
 from collections.abc import Callable
 from typing import Any
@@ -31,18 +32,11 @@ IN_FILES = "keys, artifacts, and which version serves"
 Tell = Callable[[str, dict[str, Any]], None]
 
 
-async def greets(host: str, port: int, timeout: float = LOOK_TIMEOUT) -> bool:
-    """Whether a server greets a new connection (`INFO …`) within `timeout` seconds."""
-    writer: asyncio.StreamWriter | None = None
-    try:
-        async with asyncio.timeout(timeout):
-            reader, writer = await asyncio.open_connection(host, port)
-            return (await reader.read(5)).startswith(b"INFO")
-    except OSError:  # a timeout is one too
-        return False
-    finally:
-        if writer is not None:
-            writer.transport.abort()
+def ended_how(code: int | None) -> str:
+    """A process's end in words. code: its exit code, negative for a signal's number."""
+    if code is not None and code < 0:
+        return f"it was ended by {signal.Signals(-code).name}"
+    return f"it ended with code {code}"
 
 
 class ServerWatch:
@@ -85,7 +79,7 @@ class ServerWatch:
     async def _look(self) -> Event:
         """How the server is. Lasts until it is due again, or until the server ends."""
         due = time.monotonic() + LOOK_EVERY
-        answered = self.server.alive and await greets(self.server.host, self.server.port)
+        answered = self.server.alive and await self.server.answers(LOOK_TIMEOUT)
         if answered:
             self.is_up = True
             await self._look_at_files()
@@ -100,7 +94,7 @@ class ServerWatch:
         if self.is_up:
             self._away_since = time.monotonic()
         self.is_up = False
-        self._cause = self._cause or f"it ended ({self.server.exit_code})"
+        self._cause = self._cause or ended_how(self.server.exit_code)
 
     async def _start(self) -> Event:
         """Start the server again, on its port and its store."""
@@ -126,7 +120,7 @@ class ServerWatch:
                 "kept": [] if is_gone else [IN_FILES],
             },
         )
-        return Event.ANSWERED if await greets(self.server.host, self.server.port) else Event.SILENT
+        return Event.ANSWERED if await self.server.answers(LOOK_TIMEOUT) else Event.SILENT
 
     # --- its files ----------------------------------------------------------------------
 

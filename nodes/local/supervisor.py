@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from nodes.life.low_priority import MISSED
 from nodes.life.process import SUPERVISOR
-from nodes.local.restarts import Past, after_death
+from nodes.local.restarts import Past, after_death, is_missed
 
 log = logging.getLogger("swarm.up")
 
@@ -32,7 +33,7 @@ class NodeProcess:
     arguments: of `swarm-node`. restarts: how often it was started again. was_ready: whether the
     present process has ever said that it is ready. past: the deaths so far. restart_at: when it
     starts again (`time.monotonic()`), 0 while no restart waits. wanted: whether the supervisor
-    starts it again after its death.
+    starts it again after its death. missed: whether the next start gives way to nobody.
     """
 
     role: str
@@ -45,6 +46,7 @@ class NodeProcess:
     started: float = 0.0
     restart_at: float = 0.0
     wanted: bool = True
+    missed: bool = False
 
     @property
     def pid(self) -> int:
@@ -58,6 +60,9 @@ class NodeProcess:
 
     def start(self) -> None:
         """Start a process; its standard error is appended to the log. Raises `OSError`."""
+        environment = {"PYTHONUNBUFFERED": "1", SUPERVISOR: str(os.getpid())}
+        if self.missed:
+            environment[MISSED] = "1"
         handle = None
         if self.log_path is not None:
             handle = self.log_path.open("ab")
@@ -71,7 +76,7 @@ class NodeProcess:
                 start_new_session=True,
                 # The child itself sees to it that it ends with this process: a `preexec_fn` rules
                 # out vfork, and a fork stops the event loop (measured: 10-25 ms).
-                env=os.environ | {"PYTHONUNBUFFERED": "1", SUPERVISOR: str(os.getpid())},
+                env=os.environ | environment,
             )
         finally:
             if handle is not None:
@@ -124,10 +129,16 @@ class Supervisor:
                     text = "%s ended with code %s; it starts again in %.1f s"
                     log.warning(text, node.role, code, node.died(now))
                 if now >= node.restart_at:
+                    node.missed = self._is_missed(node)
                     node.restart()
             living = [node.pid for node in self.nodes if node.alive]
             all_alive = len(living) == len(self.nodes)
             await one_ends(living, LOOK_EVERY if all_alive else POLL_EVERY)
+
+    def _is_missed(self, node: NodeProcess) -> bool:
+        wanted = [other.role for other in self.nodes if other.wanted]
+        ready = [other.role for other in self.nodes if other.alive and other.was_ready]
+        return is_missed(node.role, wanted, ready)
 
     async def stop(self, timeout: float = STOP_TIMEOUT) -> list[str]:
         """Drain all nodes; returns the roles that had to be killed. Leaves no process."""

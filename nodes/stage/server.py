@@ -20,7 +20,7 @@ from typing import Protocol
 
 import numpy as np
 
-from nodes.stage.compute import Compute, StageModel, StageOptions
+from nodes.stage.compute import GIVE_BACK_DELAY, Compute, StageModel, StageOptions
 from nodes.stage.counters import StageStats
 from nodes.stage.jobs import Job
 from nodes.stage.readiness import room_for_fast, room_for_parcel
@@ -58,7 +58,6 @@ LONG_RUN = 0.001
 # which on each waits longer.
 RETRY_FULL_LANE = 0.004
 MANY_BLOCKED = 8
-GIVE_BACK_DELAY = 0.05  # seconds, where the server could not say whether it has stored a result
 DRAIN_LOOK_EVERY = 0.002  # seconds
 
 
@@ -96,6 +95,7 @@ class StageServer:
         self._quotas = Quotas(rate, max(1.0, rate / 4)) if rate > 0 else None
         self._stopping = False
         self._blocked = 0  # results that wait for room in the next lane
+        self._longest_budget_us = 0  # of the requests since it was asked for last
         self._compute = Compute(stage, model, options, self.stats, self)
         self._onward: StageSender | None = None
         if stage < info.last:
@@ -131,6 +131,11 @@ class StageServer:
         """Messages waiting in the stage's lanes, as last seen."""
         return self.source.waiting
 
+    def take_longest_budget(self) -> float:
+        """The longest budget in seconds of the requests that came since the last call."""
+        longest, self._longest_budget_us = self._longest_budget_us, 0
+        return longest / 1e6
+
     # --- in -------------------------------------------------------------------------
 
     def _room(self, fast: bool) -> Room:
@@ -147,6 +152,8 @@ class StageServer:
 
     def _accept(self, delivery: Delivery) -> None:
         features = delivery.features
+        if features.budget_us > self._longest_budget_us:
+            self._longest_budget_us = features.budget_us
         first = delivery.times_delivered == 1  # a redelivery was counted already
         if self._quotas is not None and first:
             now = delivery.received / 1e9
@@ -206,23 +213,28 @@ class StageServer:
         """What became of a result on its way to the next stage."""
         if job.ended:
             return  # a late process was done with it while it was being stored again
-        match event:
-            case Held():
-                job.delivery.held()
-            case Safe(passed_on):
-                self.stats.counters.handed_over += 1
-                self._finish(job, passed_on)
-            case Stored():
-                # One that waited for room may still be with a late process, whose word would free
-                # the memory that the lane's copy is read from.
-                _drop(job)
-                self._finish(job, passed_on=True)
-            case Left():
-                self._link.push()
-                self._finish(job, passed_on=False)
-            case Refused(error):
-                job.delivery.unheld()
-                self._not_sent(job, parcel, error)
+        try:
+            match event:
+                case Held():
+                    job.delivery.held()
+                case Safe(passed_on):
+                    self.stats.counters.handed_over += 1
+                    self._finish(job, passed_on)
+                case Stored():
+                    # One that waited for room may still be with a late process, whose word would
+                    # free the memory that the lane's copy is read from.
+                    _drop(job)
+                    self._finish(job, passed_on=True)
+                case Left():
+                    self._link.push()
+                    self._finish(job, passed_on=False)
+                case Refused(error):
+                    job.delivery.unheld()
+                    self._not_sent(job, parcel, error)
+        except Exception:
+            # Nobody else ends the delivery: kept alive for ever, it would cost a credit.
+            job.delivery.give_back(GIVE_BACK_DELAY)
+            raise
 
     def _answered(self, job: Job, error: SwarmError | None) -> None:
         if error is None:
@@ -285,6 +297,17 @@ class StageServer:
     def behind(self, weights: int) -> None:
         """A request waits for newer weights than the model's."""
         self._on_behind(weights)
+
+    def stayed_behind(self, job: Job, weights: int) -> None:
+        """Answer that the model has older weights than the request asks for, with a hop of this
+        stage that says which: the requester knows by it that nothing is broken here."""
+        hop = {"stage": self.stage, "node": self._node, "queue_us": job.queue_us, "compute_us": 0}
+        job.features.hops.append(hop | {"batch": 0, WEIGHTS: weights} if weights else hop)
+        text = (
+            f"stage {self.stage} computes with weight version {weights} here, the request asks for "
+            f"{job.features.weights} at least: ask again later, or for less"
+        )
+        self.not_computed(job, Status.UNAVAILABLE, text)
 
     def cancel(self, request_id: str) -> None:
         """Nobody waits for this request: do not compute it, here or when it comes again."""

@@ -45,20 +45,27 @@ class Worker:
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
-            work, done = job
-            result, failure = None, None
-            started = time.perf_counter()
-            self.busy_since = time.monotonic()
-            try:
-                result = work()
-            except Exception as error:
-                failure = error
-            seconds = time.perf_counter() - started
-            self.busy_since = 0.0
-            try:
-                self._loop.call_soon_threadsafe(self._finish, done, result, failure, seconds)
-            except RuntimeError:
-                return  # the loop has closed: nobody waits for this result any more
+            if not self._do(*job):
+                return
+            # While this thread waits, it must not keep the last job's model and tensors alive.
+            del job
+
+    def _do(self, work: Any, done: Any) -> bool:
+        """One job; False when the loop has closed, and nobody waits for results any more."""
+        result, failure = None, None
+        started = time.perf_counter()
+        self.busy_since = time.monotonic()
+        try:
+            result = work()
+        except Exception as error:
+            failure = error
+        seconds = time.perf_counter() - started
+        self.busy_since = 0.0
+        try:
+            self._loop.call_soon_threadsafe(self._finish, done, result, failure, seconds)
+        except RuntimeError:
+            return False
+        return True
 
     def _finish(
         self,

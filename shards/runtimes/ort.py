@@ -10,6 +10,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -26,6 +27,13 @@ _CPU = ("CPUExecutionProvider",)
 # A takeover waits for the warm-up. Long runs vary little, so a few of them are enough.
 _MOST_WARM_SECONDS = 0.5
 _MOST_WARM_RUNS = 5
+# The level to try where one fails on a model, or changes its results.
+LOWER: Mapping[Level, tuple[Level, ...]] = {
+    "all": ("basic",),
+    "extended": ("basic",),
+    "basic": (),
+    "none": (),
+}
 _LEVEL_NAMES = {
     "none": "ORT_DISABLE_ALL",
     "basic": "ORT_ENABLE_BASIC",
@@ -35,18 +43,21 @@ _LEVEL_NAMES = {
 
 
 def make_session(
-    model: bytes,
+    model: bytes | Path,
     *,
     level: Level = "all",
     threads: int = 1,
     providers: Sequence[str] = _CPU,
     weights: Mapping[str, np.ndarray] | None = None,
+    save_to: tuple[Path, str] | None = None,
 ) -> Any:
     """An `onnxruntime.InferenceSession` that computes a run with `threads` threads.
 
-    `weights` are the tensors that the model declares external. The session may read them in place:
-    nobody writes to them while it lives, and who made it keeps them. Raises ModelError when a
-    provider is not there, or when ONNX Runtime refuses the model.
+    `model` is an ONNX model or its file. `weights` are the tensors that the model declares
+    external. The session may read them in place: nobody writes to them while it lives, and who made
+    it keeps them. `save_to` names a file for the optimised model, and one beside it for the weights
+    in the layout that runs use; none of the two may exist. Raises ModelError when a provider is not
+    there, or when ONNX Runtime refuses the model, or cannot write.
     """
     import onnxruntime as ort
 
@@ -68,8 +79,19 @@ def make_session(
     if weights:
         values = [ort.OrtValue.ortvalue_from_numpy(array) for array in weights.values()]
         options.add_external_initializers(list(weights), values)
+    if save_to is not None:
+        file, weights_name = save_to
+        options.optimized_model_filepath = str(file)
+        for key, value in (
+            ("session.optimized_model_external_initializers_file_name", weights_name),
+            # A library that does not know this one saves the layout of the file, and each session
+            # makes the other one.
+            ("session.save_external_prepacked_constant_initializers", "1"),
+        ):
+            options.add_session_config_entry(key, value)
+    loadable = str(model) if isinstance(model, Path) else model
     try:
-        session = ort.InferenceSession(model, options, providers=list(providers))
+        session = ort.InferenceSession(loadable, options, providers=list(providers))
     except Exception as error:  # pybind raises a dozen unrelated types here
         raise ModelError(f"ONNX Runtime refuses the model: {error}") from error
     # A fallback to another provider would hide a broken accelerator. Only for this fallback the
@@ -90,6 +112,31 @@ def _without_wrapper(session: Any) -> Any:
     return getattr(session, "_sess", session)
 
 
+def plain_answer(
+    model: bytes | Path,
+    names: Sequence[str],
+    feeds: Mapping[str, np.ndarray],
+    *,
+    threads: int = 1,
+    weights: Mapping[str, np.ndarray] | None = None,
+) -> dict[str, np.ndarray] | None:
+    """The outputs `names` of a model that is not optimised, for a self-test.
+
+    None, and a warning why, where the model does not run on these feeds, or draws random numbers.
+    """
+    reference = make_session(model, level="none", threads=threads, weights=weights)
+    try:
+        runs = [reference.run(list(names), dict(feeds)) for _ in range(2)]
+    except Exception as error:  # pybind raises a dozen unrelated types here
+        log.warning("no self-test: the model does not run on synthetic input (%s)", error)
+        return None
+    expected, again = (dict(zip(names, run, strict=True)) for run in runs)
+    if worst_deviation(expected, again) != 0.0:
+        log.warning("no self-test: the model gives another result each time")
+        return None
+    return expected
+
+
 def trim_memory() -> None:
     """Give freed memory back to the system, where the C library can do so (glibc).
 
@@ -106,27 +153,31 @@ class OrtRuntime:
     `inputs` and `outputs` default to the session's own, where every dynamic axis is -1. `examples`
     gives shapes to dynamic inputs, by name, for the self-test and the warm-up. `level` is the
     optimisation level; a level that fails on this model, or changes its results, is replaced by
-    BASIC. `weights` are the tensors that the model declares external, and `held` are weights that
-    it takes as inputs, which each run is given. Loading blocks (measured: 50-150 ms for a
-    ResNet-50), so call the constructor in a thread. Raises ModelError when ONNX Runtime refuses the
-    model, or when the specifications name other tensors than the model.
+    BASIC. `prepared` says that the model was optimised before, at this level (see
+    `shards.runtimes.prepared`). `weights` are the tensors that the model declares external, and
+    `held` are weights that it takes as inputs, which each run is given. Loading blocks (measured:
+    50-150 ms for a ResNet-50, 10 ms where it is prepared), so call the constructor in a thread.
+    Raises ModelError when ONNX Runtime refuses the model, or when the specifications name other
+    tensors than the model.
     """
 
     def __init__(
         self,
-        model: bytes,
+        model: bytes | Path,
         *,
         inputs: Sequence[TensorSpec] | None = None,
         outputs: Sequence[TensorSpec] | None = None,
         threads: int = 1,
         providers: Sequence[str] = _CPU,
         level: Level = "all",
+        prepared: bool = False,
         examples: Mapping[str, Sequence[int]] | None = None,
         weights: Mapping[str, np.ndarray] | None = None,
         held: Mapping[str, np.ndarray] | None = None,
     ) -> None:
         self.level: Level = level
-        self._model: bytes | None = model
+        self._model: bytes | Path | None = model
+        self._prepared = prepared
         self._threads = threads
         self._providers = tuple(providers)
         self._weights = weights
@@ -194,24 +245,23 @@ class OrtRuntime:
         if model is None:
             raise RunError("test before warming, once, and not after closing")
         feeds = self.synthetic()
-        reference = make_session(model, level="none", threads=self._threads, weights=self._weights)
-        try:
-            given = {**feeds, **(self._held or {})}
-            runs = [reference.run(self._output_names, given) for _ in range(2)]
-        except Exception as error:  # pybind raises a dozen unrelated types here
-            log.warning("no self-test: the model does not run on synthetic input (%s)", error)
-            self._model = None
-            return 0.0
-        finally:
-            del reference
-        expected, again = (dict(zip(self._output_names, run, strict=True)) for run in runs)
+        expected = plain_answer(
+            model,
+            self._output_names,
+            {**feeds, **(self._held or {})},
+            threads=self._threads,
+            weights=self._weights,
+        )
         apart = 0.0
-        if worst_deviation(expected, again) == 0.0:
+        if expected is not None:
             apart = self._settle_level(expected, feeds, tolerance)
-        else:
-            log.warning("no self-test: the model gives another result each time")
         self._model = None
         return apart
+
+    def deviation_from(self, expected: Mapping[str, np.ndarray]) -> float:
+        """How far the answer to synthetic input is apart from `expected`; infinite when the run
+        fails."""
+        return self._apart(expected, self.synthetic())
 
     def _settle_level(
         self, expected: Mapping[str, np.ndarray], feeds: Mapping[str, np.ndarray], tolerance: float
@@ -221,7 +271,7 @@ class OrtRuntime:
         Returns how far the level that is kept is apart from `expected`. Raises ModelError.
         """
         apart = self._apart(expected, feeds)
-        if apart > tolerance and self.level in ("all", "extended"):
+        if apart > tolerance and LOWER[self.level]:
             log.warning(
                 "optimisation level %r is off by %.3g, more than %.3g: falling back to 'basic'",
                 self.level,
@@ -317,13 +367,13 @@ class OrtRuntime:
         try:
             return make_session(
                 self._model,
-                level=self.level,
+                level="none" if self._prepared else self.level,
                 threads=self._threads,
                 providers=self._providers,
                 weights=self._weights,
             )
         except ModelError:
-            if self.level in ("none", "basic"):
+            if self._prepared or not LOWER[self.level]:
                 raise
             # A fusion can fail on a graph that is valid without it.
             session = make_session(

@@ -15,14 +15,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
-from shards.errors import DeltaError, DeltaFault, ModelError, RunError
+from shards.errors import DeltaError, DeltaFault, ModelError, ShardsError
 from shards.runtimes.ort import OrtRuntime
 from shards.runtimes.runtime import Runtime
 from shards.runtimes.stage import StageRuntime
-from shards.runtimes.synthetic import TOLERANCE
+from shards.runtimes.synthetic import TOLERANCE, random_feeds
 from shards.weights.delta import check_values
 from shards.weights.head import find_head
 from shards.weights.master import MasterWeights
@@ -34,12 +35,21 @@ _LEAST_OUTSIDE = 128
 Tensors = Mapping[str, np.ndarray]
 
 
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """All that a stage receives, and what it sends then."""
+
+    inputs: dict[str, np.ndarray]
+    outputs: dict[str, np.ndarray]
+
+
 class LiveWeights:
     """The changing weights of one stage. Blocking, and not thread-safe: one thread at a time.
 
-    `specs` are the names, datatypes and shapes of the stage's weights. Memory: the head's weights
-    alone while only these change; a copy of all weights (`MasterWeights`) from the first change of
-    another tensor on; and the session that the last version uses.
+    `specs` are the names, datatypes and shapes of the stage's weights. `trial` is what the last
+    version gave for synthetic input, None where the stage does not run on it. Memory: the head's
+    weights alone while only these change; a copy of all weights (`MasterWeights`) from the first
+    change of another tensor on; and the session that the last version uses.
     """
 
     def __init__(
@@ -71,6 +81,7 @@ class LiveWeights:
         # The last version that got a session: its runtime, and the digest of the weights inside.
         self._runtime: OrtRuntime | None = None
         self._inside = ""
+        self.trial: Trial | None = None
 
     def needs_artifact(self, tensors: Tensors) -> bool:
         """Whether `with_weights` of these tensors has to read the artifact."""
@@ -114,9 +125,10 @@ class LiveWeights:
             runtime = self._runtime.holding(head)
         else:
             runtime = self._new_session(inside, head, artifact)
-        self._try(runtime, n, present)
+        stage = self._stage(n, runtime)
+        self.trial = self._tried(stage, runtime, present)
         self._runtime, self._inside = runtime, digest
-        return self._stage(n, runtime)
+        return stage
 
     def _new_session(
         self, inside: Tensors, head: Tensors, artifact: bytes | memoryview | None
@@ -149,21 +161,26 @@ class LiveWeights:
         small = {name: master.get(name) for name in inside if name not in outside}
         return OnnxFile(self._skeleton).rewritten(values=small), outside
 
-    def _try(self, runtime: OrtRuntime, n: int, present: StageRuntime) -> None:
-        """Run once. Raises DeltaError where the results are not finite, ModelError where the run
-        fails."""
+    def _tried(
+        self, stage: StageRuntime, runtime: OrtRuntime, present: StageRuntime
+    ) -> Trial | None:
+        """A run on synthetic input. Raises DeltaError where its results are not finite, ModelError
+        where it fails."""
+        inputs = {**random_feeds(self._shard.receives), **runtime.synthetic()}
+        n = stage.weights_version
         try:
-            made = runtime.run(runtime.synthetic())
-        except RunError as error:
+            outputs = stage.run(inputs)
+        except ShardsError as error:
             # Some models take no synthetic input, for example an index out of range. Then the
             # present version does not run on it either.
-            if _runs(present.runtime):
+            if _runs(present, inputs):
                 raise ModelError(f"weight version {n} fails on synthetic input: {error}") from error
-            return
-        for name, array in made.items():
+            return None
+        for name, array in outputs.items():
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 fault = f"weight version {n} makes {name!r} infinite, or no number"
                 raise DeltaError(DeltaFault.RESULT, fault)
+        return Trial(inputs, outputs)
 
     def _stage(self, n: int, runtime: Runtime) -> StageRuntime:
         return StageRuntime(
@@ -196,12 +213,10 @@ def _digest(tensors: Tensors) -> str:
     return digest.hexdigest()
 
 
-def _runs(runtime: Runtime | None) -> bool:
-    """Whether a runtime runs on synthetic input."""
-    if not isinstance(runtime, OrtRuntime):
-        return False
+def _runs(stage: StageRuntime, inputs: Tensors) -> bool:
+    """Whether a stage runs on this input."""
     try:
-        runtime.run(runtime.synthetic())
-    except RunError:
+        stage.run(inputs)
+    except ShardsError:
         return False
     return True

@@ -105,6 +105,8 @@ def scope(key: str, role: Role, mesh: str) -> dict[str, Any]:
             "next": ["{{tag(next)}}"],
             "user": ["{{name()}}"],
         },
+        # nats-server 2.15 drops a template's subject with a queue group as invalid.
+        queues=False,
     )
     template = {
         "pub": {"allow": list(allowed.publish)},

@@ -70,6 +70,10 @@ class Placement:
             self._table[key] = answer
         return answer
 
+    def serving(self, info: ModelInfo, stage: int) -> frozenset[str]:
+        """The ids of the nodes that are known to take a stage's work, on any host."""
+        return frozenset(peer.node for peer in self._peers(info, stage) if not peer.draining)
+
     def forget(self) -> None:
         """Nodes came, went or changed: no answer is kept."""
         self.generation += 1

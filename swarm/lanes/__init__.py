@@ -1,6 +1,7 @@
 """Lanes: queues of features, one shared by a stage's replicas, or one of a single node."""
 
 from swarm.lanes.consumer import Lane
+from swarm.lanes.depth import Budgets, Depth, depth_for
 from swarm.lanes.message import LaneMessage
 from swarm.lanes.publisher import Publisher
 from swarm.lanes.server_consumer import MOST_ACK_WAIT
@@ -8,18 +9,23 @@ from swarm.lanes.streams import (
     LaneOptions,
     consumer_config,
     ensure_lanes,
+    follow_depth,
     make_lanes,
     stream_config,
 )
 
 __all__ = [
     "MOST_ACK_WAIT",
+    "Budgets",
+    "Depth",
     "Lane",
     "LaneMessage",
     "LaneOptions",
     "Publisher",
     "consumer_config",
+    "depth_for",
     "ensure_lanes",
+    "follow_depth",
     "make_lanes",
     "stream_config",
 ]

@@ -6,9 +6,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from swarm.errors import ApiError
+from swarm.lanes.depth import Depth, changed_depth
 from swarm.lanes.pulls import GROUP
 from swarm.link import Link, jetstream
-from swarm.subjects import ANY, Subjects
+from swarm.subjects import ANY, Subjects, api
 
 NS = 1_000_000_000
 
@@ -18,6 +20,7 @@ class LaneOptions:
     """How the lanes of a model version are kept. Times in seconds.
 
     depth: messages a lane holds, the unacked ones included; one more is refused at once.
+    max_bytes: of all lanes together, 0 for as many as the server has room for.
     ack_wait: silence after which a message is handed to another node. storage: `memory` (a restart
     of the server loses the queued messages; requesters retry) or `file`. replicas: servers of a
     cluster that keep the messages. max_age: the age at which an abandoned message is removed.
@@ -26,11 +29,15 @@ class LaneOptions:
     """
 
     depth: int = 256
+    max_bytes: int = 0
     ack_wait: float = 0.1
     storage: str = "memory"
     replicas: int = 1
     max_age: float = 120.0
     duplicates: float = 30.0
+
+
+UNBOUNDED = {"max_bytes": -1}
 
 
 def stream_config(
@@ -46,6 +53,7 @@ def stream_config(
         "discard": "new",
         "discard_new_per_subject": True,
         "max_msgs_per_subject": options.depth,
+        "max_bytes": options.max_bytes or -1,
         "max_age": int(options.max_age * NS),
         "duplicate_window": int(min(options.duplicates, options.max_age) * NS),
     }
@@ -78,7 +86,15 @@ async def ensure_lanes(
 
     Raises `ApiError`, `Unavailable`, `NotConnected`.
     """
-    await jetstream.ensure_stream(link, stream_config(subjects, model, version, options))
+    config = stream_config(subjects, model, version, options)
+    try:
+        await jetstream.ensure_stream(link, config)
+    except ApiError as error:
+        if error.err_code not in jetstream.NO_ROOM:
+            raise
+        # The server sets a stream's most bytes aside, and other streams have them: the depth and
+        # the server's own limit bound this one.
+        await jetstream.ensure_stream(link, config | UNBOUNDED)
     await jetstream.ensure_stream(
         link,
         {
@@ -91,6 +107,28 @@ async def ensure_lanes(
             "discard": "old",
         },
     )
+
+
+async def follow_depth(
+    link: Link, subjects: Subjects, model: str, version: str, wanted: Depth
+) -> bool:
+    """Give the lanes of a model version another depth, where theirs is off by much; whether it was.
+
+    Raises `ApiError`, `Unavailable`, `NotConnected`.
+    """
+    name = subjects.stream(model, version)
+    info = await jetstream.call(link, api("STREAM.INFO", name))
+    config, held = info["config"], int(info["state"]["messages"])
+    if not changed_depth(int(config["max_msgs_per_subject"]), wanted.messages, held):
+        return False
+    changed = config | {"max_msgs_per_subject": wanted.messages}
+    try:
+        await jetstream.update_stream(link, changed | {"max_bytes": wanted.total_bytes})
+    except ApiError as error:
+        if error.err_code not in jetstream.NO_ROOM:
+            raise
+        await jetstream.update_stream(link, changed | UNBOUNDED)
+    return True
 
 
 async def make_lanes(

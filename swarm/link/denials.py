@@ -47,7 +47,7 @@ class DenialLog:
     def note(self, denial: Denial, error: PermissionDenied) -> None:
         """Log it, unless its subject was logged before."""
         subject = denial.subject
-        if subject.startswith("_INBOX."):
+        if denial.publish and subject.startswith("_INBOX."):
             subject = "_INBOX"
         key = (denial.publish, subject)
         if key not in self._logged and len(self._logged) < MOST_LOGGED:

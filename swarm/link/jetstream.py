@@ -20,6 +20,7 @@ STREAM_EXISTS_DIFFERENT = 10058
 CONSUMER_NOT_FOUND = 10014
 CONSUMER_EXISTS = 10148
 STREAM_STORE_FAILED = 10077  # a full lane's refusal, too
+NO_ROOM = (10028, 10047)  # in memory, in files: for the most bytes of a stream
 WRONG_REVISIONS = (10071, 10164)  # somebody else stored the key meanwhile
 
 _SEQUENCE = re.compile(rb"Nats-Sequence: ([0-9]{1,18})")
@@ -81,6 +82,11 @@ async def ensure_stream(link: Link, config: dict[str, Any]) -> dict[str, Any]:
         if error.err_code != STREAM_EXISTS_DIFFERENT:
             raise
     return await call(link, api("STREAM.INFO", config["name"]))
+
+
+async def update_stream(link: Link, config: dict[str, Any]) -> dict[str, Any]:
+    """Change a stream's settings in place."""
+    return await call(link, api("STREAM.UPDATE", config["name"]), config)
 
 
 async def ensure_consumer(link: Link, stream: str, config: dict[str, Any]) -> dict[str, Any]:

@@ -10,18 +10,24 @@ budget. And when queueing stays above a target for a whole interval the queue is
 latency and no throughput, so that until it drains, requests are admitted only while their predicted
 queueing is within the target (CoDel, RFC 8289; for servers: Maurer, "Fail at Scale", ACM Queue
 2015). A learned correction closes the loop where the prediction is wrong (DAGOR, SoCC 2018,
-measures queueing for the same reason: response times of later stages mislead).
+measures queueing for the same reason: response times of later stages mislead). The time in which
+nothing is answered at all is no queueing: a stage is away then, and requests wait for it in its
+lane; nor is their backlog, for a while, a standing queue.
+
+A breaker is about the nodes that failed: a node that comes to the stage closes it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import ceil, inf
 from typing import NamedTuple
 
 from swarm.errors import ResourceExhausted, Status, Unavailable
-from swarm.flow.breaker import Breaker
+from swarm.flow.breaker import Breaker, BreakerState
 from swarm.flow.latency import LatencyWindow
 from swarm.flow.silence import Silences
+from swarm.flow.stalls import Stalls
 from swarm.wire.messages import Result
 
 # Requests inside from which the pace of answers tells the capacity.
@@ -129,10 +135,18 @@ class QueueAdmission:
         """An admitted request ended without an answer."""
         self.inside = max(0, self.inside - 1)
 
-    def observe(self, decision: Decision, pace_s: float, took_s: float, now: float) -> None:
+    def observe(
+        self,
+        decision: Decision,
+        pace_s: float,
+        took_s: float,
+        now: float,
+        catching_up: bool = False,
+    ) -> None:
         """Learn that a request admitted by `decision` was answered after `took_s` seconds.
 
-        pace_s: what it was admitted by.
+        pace_s: what it was admitted by. catching_up: the queue is the backlog of a stall, which
+        goes by itself: it does not count as standing.
         """
         self.lost()
         queueing = max(0.0, took_s - pace_s)
@@ -144,7 +158,7 @@ class QueueAdmission:
             moved = self.correction * (1 + self._weight * (ratio - 1))
             self.correction = min(4.0, max(0.5, moved))
         self._seen_at = now
-        if queueing <= target:
+        if queueing <= target or catching_up:
             self._above_since = None
             # While it still refuses, the queue is short *because* it refuses.
             self.standing = self.standing and now - self._refused_at < self._interval_s
@@ -166,11 +180,23 @@ class Pass(NamedTuple):
     budget: float
 
 
+Present = Callable[[int], frozenset[str]]
+
+
+def _nobody_known(stage: int) -> frozenset[str]:
+    return frozenset()
+
+
 class ModelAdmission:
     """Lets requests for one model version in. `now` is `time.monotonic()`; every pass must be
-    handed back."""
+    handed back.
 
-    def __init__(self) -> None:
+    present(stage): the ids of the nodes that are known to serve a stage; of `WHOLE_PIPELINE`: those
+    of all stages, none while a stage has nobody.
+    """
+
+    def __init__(self, present: Present = _nobody_known) -> None:
+        self._present = present
         self.latency = LatencyWindow(window_s=10.0)
         self.silences = Silences()
         self.fast = Silences()  # of fast mode
@@ -188,7 +214,10 @@ class ModelAdmission:
             interval_s=QUEUEING_INTERVAL,
             least_runs=LEAST_RUNS,
         )
+        self._stalls = Stalls()
         self._breakers: dict[int, Breaker] = {}
+        # By stage: the nodes that were there when its breaker opened, and have not gone since.
+        self._blamed: dict[int, frozenset[str]] = {}
 
     @property
     def inside(self) -> int:
@@ -212,8 +241,17 @@ class ModelAdmission:
             text = f"overload: {decision.reason}; try again in {after:.3f} s"
             raise ResourceExhausted(text, after)
         if self._breakers:
+            self._close_where_nodes_came()
             self._pass_breakers(now)
         return Pass(decision, pace, now, budget)
+
+    def _close_where_nodes_came(self) -> None:
+        """Forget the failures of a stage that has a node which was not there when they came."""
+        for stage, blamed in list(self._blamed.items()):
+            present = self._present(stage)
+            self._blamed[stage] = blamed & present
+            if present - blamed:
+                del self._blamed[stage], self._breakers[stage]
 
     def _pass_breakers(self, now: float) -> None:
         """Raises `Unavailable` when one is open; the request is not inside then."""
@@ -228,26 +266,35 @@ class ModelAdmission:
             where = f"stage {blocking[0]}" if blocking[0] else "the pipeline"
             raise Unavailable(f"{where} failed repeatedly; its circuit breaker is open")
 
-    def leave(self, taken: Pass, result: Result | None, now: float, unusual: bool = False) -> None:
+    def leave(
+        self,
+        taken: Pass,
+        result: Result | None,
+        now: float,
+        unusual: bool = False,
+        judged: bool = True,
+    ) -> None:
         """A request ended; `result` is None when it was abandoned. unusual: what it took says
-        nothing of how long to wait for others."""
+        nothing of how long to wait for others. judged: its failure says something of the stages."""
         took = now - taken.started
         if result is None:
             self._admission.lost()
             return
         expired = result.status is Status.DEADLINE_EXCEEDED
         if result.status is Status.OK:
-            self._time(now)
+            self._time(now, self._stalls.answered(taken.started, now, self._pace))
             if not unusual:
                 self.latency.add(took, now)
         if result.status is Status.OK or expired:
+            took -= self._stalls.during(taken.started, now, self._pace)
             # What came too late took at least twice its budget: else only those that were
             # lucky would be learned from.
             took = 2 * took if expired else took
-            self._admission.observe(taken.decision, taken.pace, took, now)
+            catching_up = self._stalls.is_catching_up(now)
+            self._admission.observe(taken.decision, taken.pace, took, now, catching_up)
         else:
             self._admission.lost()
-        if self._breakers or result.status is not Status.OK:
+        if judged and (self._breakers or result.status is not Status.OK):
             self._judge(taken, result, now)
         if result.status is Status.OK:
             self._last_ok = now
@@ -259,9 +306,10 @@ class ModelAdmission:
             self._usual_at = now
         return self._usual
 
-    def _time(self, now: float) -> None:
-        """An answer came: while requests wait, the time since the last one is the pace."""
-        if self._busy:
+    def _time(self, now: float, stalled: bool) -> None:
+        """An answer came: while requests wait, the time since the last one is the pace, unless
+        nobody worked on them."""
+        if self._busy and not stalled:
             gap = now - self._answered
             if self._pace:
                 # The mean, since answers come in bursts; bounded, since one gap during a
@@ -275,8 +323,10 @@ class ModelAdmission:
 
     def _judge(self, taken: Pass, result: Result, now: float) -> None:
         if result.status is Status.OK:
-            for breaker in self._breakers.values():
+            for stage, breaker in self._breakers.items():
                 breaker.record(True, now, taken.started)
+                if breaker.state is BreakerState.CLOSED:
+                    self._blamed.pop(stage, None)
             return
         if result.status is Status.DEADLINE_EXCEEDED:
             usual = self.latency.percentile(0.99, now, default=0.5)
@@ -284,8 +334,11 @@ class ModelAdmission:
                 return  # too small a budget, or others were answered: the mesh is not broken
         elif result.status not in (Status.UNAVAILABLE, Status.INTERNAL):
             return
+        stage = result.stage or WHOLE_PIPELINE
         breaker = self._breakers.setdefault(
-            result.stage or WHOLE_PIPELINE,
-            Breaker(max_open_s=BREAKER_OPEN, probe_timeout_s=BREAKER_PROBE),
+            stage, Breaker(max_open_s=BREAKER_OPEN, probe_timeout_s=BREAKER_PROBE)
         )
+        was_closed = breaker.state is BreakerState.CLOSED
         breaker.record(False, now, taken.started)
+        if was_closed and breaker.state is BreakerState.OPEN:
+            self._blamed[stage] = self._present(stage)

@@ -181,6 +181,14 @@ def unheard(outcome: Outcome) -> bool:
     return isinstance(outcome, NoResponders)
 
 
+def is_behind(outcome: Outcome) -> bool:
+    """Whether a stage only had older weights than asked for: it worked, as its own hop shows, and
+    its failure says nothing of other requests."""
+    if not isinstance(outcome, Result) or outcome.status is not Status.UNAVAILABLE:
+        return False
+    return bool(outcome.stage and outcome.hops and outcome.hops[-1].stage == outcome.stage)
+
+
 def is_ok(outcome: Outcome) -> bool:
     """Whether there is a result, and it is no failure."""
     return isinstance(outcome, Result) and outcome.status is Status.OK

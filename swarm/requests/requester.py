@@ -22,6 +22,7 @@ from swarm.errors import (
     SwarmError,
     Unavailable,
 )
+from swarm.fleet.placement import Placement
 from swarm.flow.backoff import Backoff
 from swarm.flow.hedge import Hedger
 from swarm.flow.latency import Usual
@@ -30,13 +31,14 @@ from swarm.flow.silence import Silences
 from swarm.link import LinkMessage
 from swarm.local.compact import decode_result
 from swarm.model import ModelInfo
-from swarm.requests.admission import ModelAdmission
+from swarm.requests.admission import WHOLE_PIPELINE, ModelAdmission
 from swarm.requests.attempts import (
     Do,
     Outcome,
     Tried,
     counts,
     goes_fast,
+    is_behind,
     is_ok,
     is_unusual,
     missing_after,
@@ -73,7 +75,7 @@ class ModelWay:
     in_flight(): requests of this requester that are under way."""
 
     def __init__(self, routes: Routes, info: ModelInfo, in_flight: Callable[[], int]) -> None:
-        self.admission = ModelAdmission()
+        self.admission = ModelAdmission(partial(_present, routes.placement, info))
         self.slowest = Usual(max((s.compute_ms / 1e3 for s in info.stages), default=0.0))
         self.sender = StageSender(routes, info, 1, self.slowest, in_flight)
 
@@ -103,6 +105,7 @@ class UnderWay:
     first: Parcel | None = None
     sending: Sending | None = None
     outcome: asyncio.Future[Outcome] | None = None
+    was_behind: bool = False  # a stage had older weights than asked for
     late_answer: Result | None = None  # it came when nobody waited for one
 
     def failed(self, error: SwarmError) -> Result:
@@ -177,6 +180,8 @@ class Requester:
         try:
             taken = version.admission.enter(remaining, started)
         except SwarmError as error:
+            if isinstance(error, Unavailable) and self._routes.look_out is not None:
+                self._routes.look_out()  # a node that comes back closes the breaker
             return ask.failed(error)
         session = (ask.info.model, ask.info.version, ask.agent, ask.session)
         if ask.session and len(self.seen):
@@ -194,7 +199,8 @@ class Requester:
             del self._requests[reply]
             now = time.monotonic()
             unusual = is_unusual(request.tried, ask.hedge is not None, result, now - started)
-            version.admission.leave(taken, result, now, unusual)
+            judged = not request.was_behind or is_ok(result)
+            version.admission.leave(taken, result, now, unusual, judged)
             self._end(request, result)
         result.latency = time.monotonic() - started
         if ask.session and result.status is Status.OK:
@@ -337,6 +343,10 @@ class Requester:
     def _learn(self, request: UnderWay, outcome: Outcome) -> None:
         """What an attempt says of the processes that it went to."""
         tried, now = request.tried, time.monotonic()
+        if is_behind(outcome):
+            request.was_behind = True
+            tried.silences = 0
+            return
         unserved = isinstance(outcome, Result) and outcome.status is Status.UNAVAILABLE
         if outcome is None and tried.wants_fast and not tried.fast:
             tried.laneless = True  # and it says nothing of fast mode
@@ -565,6 +575,13 @@ class Requester:
             self._link.on_denied.remove(self._denied)
         while self._versions:
             self._versions.popitem()[1].sender.close()
+
+
+def _present(placement: Placement, info: ModelInfo, stage: int) -> frozenset[str]:
+    """See `ModelAdmission`."""
+    stages = range(1, info.last + 1) if stage == WHOLE_PIPELINE else (stage,)
+    serving = [placement.serving(info, each) for each in stages]
+    return frozenset().union(*serving) if all(serving) else frozenset()
 
 
 def _settle(request: UnderWay, outcome: Outcome) -> None:

@@ -100,8 +100,11 @@ def permissions_of(
     return subjects_of(post.role, places)
 
 
-def subjects_of(role: Role, places: Mapping[str, Sequence[str]]) -> Permissions:
-    """The role's rows with all values of each place."""
+def subjects_of(
+    role: Role, places: Mapping[str, Sequence[str]], *, queues: bool = True
+) -> Permissions:
+    """The role's rows with all values of each place. queues: whether a subject that is for queue
+    groups is limited to them; without, it may be subscribed to in any way."""
     publish: dict[str, None] = {}
     subscribe: dict[str, None] = {}
     for row in TABLE:
@@ -109,7 +112,7 @@ def subjects_of(role: Role, places: Mapping[str, Sequence[str]]) -> Permissions:
             publish |= dict.fromkeys(_filled(row.subject, places))
         if role in row.subscribe:
             for subject in _filled(row.subject, places):
-                names = [f"{subject} {queue}" for queue in row.queues] or [subject]
+                names = [f"{subject} {queue}" for queue in row.queues if queues] or [subject]
                 subscribe |= dict.fromkeys(names)
     return Permissions(tuple(publish), tuple(subscribe))
 

@@ -35,7 +35,8 @@ class EmbeddedServer:
     """A nats-server that runs as a child: `async with EmbeddedServer() as server: server.url`.
 
     port: 0 takes a free one. store: the directory of JetStream's files, which is kept; without one,
-    a temporary directory that goes with the server. max_payload: bytes. On Linux the server dies
+    a temporary directory that goes with the server. max_payload: bytes. more: lines that its
+    configuration has too, such as users and TLS. On Linux the server dies
     with this process (PDEATHSIG).
     """
 
@@ -45,11 +46,13 @@ class EmbeddedServer:
         store: Path | None = None,
         max_payload: int = MAX_PAYLOAD,
         host: str = "127.0.0.1",
+        more: str = "",
     ) -> None:
         self.host = host
         self.port = port
         self.max_payload = max_payload
         self._given_store = store
+        self._more = more
         self._directory: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -78,6 +81,13 @@ class EmbeddedServer:
             return self._given_store
         return self._directory / "store" if self._directory is not None else None
 
+    @property
+    def log(self) -> str:
+        """What the server has written since its first start."""
+        if self._directory is None:
+            return ""
+        return (self._directory / "server.log").read_text(errors="replace")
+
     async def start(self, timeout: float = 10.0) -> None:
         """Start the server and wait until it listens, `timeout` seconds at most.
 
@@ -93,10 +103,14 @@ class EmbeddedServer:
         for stale in directory.glob("*.ports"):
             stale.unlink()
         log = directory / "server.log"
-        (directory / "server.conf").write_text(self._configuration(directory))
+        settings, text = directory / "server.conf", self._configuration(directory)
+        # A full disk would leave an empty file where a good one was.
+        if not settings.exists() or settings.read_text() != text:
+            settings.touch(0o600)
+            settings.write_text(text)
         with log.open("ab") as sink:
             self._process = subprocess.Popen(  # noqa: ASYNC220 - a millisecond, once
-                [binary, "-c", str(directory / "server.conf")],
+                [binary, "-c", str(settings), f"--port={self.port or -1}"],
                 stdin=subprocess.DEVNULL,
                 stdout=sink,
                 stderr=sink,
@@ -114,21 +128,44 @@ class EmbeddedServer:
                 if port := self._announced_port(directory):
                     self.port = port
                     return
+                # On a full disk it writes no port down; after the first start the port is known.
+                if not starts_first and await self.answers():
+                    return
                 await asyncio.sleep(0.01)
         except BaseException:
             await (self.stop() if starts_first else self.kill())
             raise
 
+    async def answers(self, timeout: float = 1.0) -> bool:
+        """Whether this server, and not another one on its port, greets a new connection (`INFO …`)
+        within `timeout` seconds. A process that hangs greets nobody."""
+        writer: asyncio.StreamWriter | None = None
+        try:
+            async with asyncio.timeout(timeout):
+                reader, writer = await asyncio.open_connection(self.host, self.port)
+                verb, _, info = (await reader.readline()).partition(b" ")
+            return verb == b"INFO" and json.loads(info).get("server_name") == self._name
+        except (OSError, ValueError):  # a timeout is an OSError
+            return False
+        finally:
+            if writer is not None:
+                writer.transport.abort()
+
+    @property
+    def _name(self) -> str:
+        return self._directory.name if self._directory is not None else ""
+
     def _configuration(self, directory: Path) -> str:
         store = self._given_store or directory / "store"
         return (
-            f"host: {json.dumps(self.host)}\nport: {self.port or -1}\n"
+            f"host: {json.dumps(self.host)}\nserver_name: {json.dumps(self._name)}\n"
             f"ports_file_dir: {json.dumps(str(directory))}\n"
             f"max_payload: {self.max_payload}\nmax_pending: {max(64 << 20, 4 * self.max_payload)}\n"
             # A link that was cut without a word must not stay for the default four minutes.
             'ping_interval: "2s"\nping_max: 2\nwrite_deadline: "10s"\n'
             "jetstream { store_dir: "
             f"{json.dumps(str(store))}, max_memory_store: 2GB, max_file_store: 8GB }}\n"
+            + self._more
         )
 
     @staticmethod

@@ -15,10 +15,10 @@ from swarm.subjects import Subjects
 class Routes:
     """What all senders and sources of one process share.
 
-    placement: which nodes of a stage are on this host. on_large(), if any: a message with large
-    tensors is about to be sent."""
+    placement: which nodes there are, and which of them on this host. look_out(), if any: it is
+    worth knowing that soon."""
 
-    __slots__ = ("lender", "link", "on_large", "placement", "publisher", "socket", "subjects")
+    __slots__ = ("lender", "link", "look_out", "placement", "publisher", "socket", "subjects")
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class Routes:
         lender: Lender,
         socket: HostSocket,
         placement: Placement,
-        on_large: Callable[[], None] | None = None,
+        look_out: Callable[[], None] | None = None,
     ) -> None:
         self.link = link
         self.subjects = subjects
@@ -36,4 +36,4 @@ class Routes:
         self.lender = lender
         self.socket = socket
         self.placement = placement
-        self.on_large = on_large
+        self.look_out = look_out

@@ -90,7 +90,9 @@ class StageSource:
         self._paused = False
         desk = ReplyDesk(routes, stage, subjects.dead(info.model), tally)
         self._desk = desk
-        self._receiver = HandoverReceiver(desk, routes.lender, self._serves, self._has_room, accept)
+        self._receiver = HandoverReceiver(
+            desk, routes.lender, self._serves, self._room_here, self._ask_lanes, accept
+        )
         group = PRIMARIES if options.priority == PRIMARY else COVER
         fast_subject = subjects.fresh(info.model, info.version, stage)
         self.fast = FastQueue(
@@ -201,20 +203,23 @@ class StageSource:
         if delivery.fail(status, text, self.stage, self._node):
             self._routes.lender.give_back(delivery.features.tensors)
 
-    def _has_room(self) -> bool:
-        """Whether a parcel of this host may be taken, once the lanes have been asked for theirs.
+    def _room_here(self) -> Room:
+        """Whether a parcel of this host may be taken.
 
-        Refused instead, a parcel would be the next to wait in the lane, and so on: a lane in which
-        eight requests had once waited for runs of 25 ms kept all that followed for seconds."""
+        Refused instead of taken behind the lanes, a parcel would be the next to wait in the lane,
+        and so on: a lane in which eight requests had once waited for runs of 25 ms kept all that
+        followed for seconds."""
         if self._paused or not self._routes.link.connected:
-            return False
+            return Room.NONE
         room = self._room(False)
-        if room is Room.BEHIND_LANES:
-            if len(self.lanes) > 1 and self.lanes[ANY].pending:
-                return False  # messages are routed: another primary may be the next that is free
-            for lane in self.lanes.values():
-                lane.ask_for_all()
-        return room is not Room.NONE
+        if room is Room.BEHIND_LANES and len(self.lanes) > 1 and self.lanes[ANY].pending:
+            return Room.NONE  # messages are routed: another primary may be the next that is free
+        return room
+
+    def _ask_lanes(self) -> None:
+        """Ask for all that waits in the lanes."""
+        for lane in self.lanes.values():
+            lane.ask_for_all()
 
     # --- lanes ------------------------------------------------------------------------
 

@@ -127,8 +127,8 @@ class StageSender:
             # A later attempt carries its bytes, by the server: it needs nobody's memory to live.
             nearby = self._look_around()
             if are_large(parcel.features.tensors):
-                if routes.on_large is not None:
-                    routes.on_large()
+                if routes.look_out is not None:
+                    routes.look_out()
                 if nearby.shared:
                     try:
                         parcel.lend(routes.lender)

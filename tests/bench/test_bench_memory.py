@@ -97,6 +97,9 @@ def test_a_mesh_as_a_user_starts_it_is_measured_process_by_process(
     for row in document["processes"]:
         assert row["resident"] >= row["proportional"] > 5e6
         assert set(row["parts"]) == set(KINDS)
+        # Weights are mapped by nodes, and by nobody else.
+        is_node = row["role"] not in ("up", "server")
+        assert (row["parts"][WEIGHTS]["resident"] > 0) == is_node
     assert document["total"]["resident"] == sum(r["resident"] for r in document["processes"])
 
 

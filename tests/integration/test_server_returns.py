@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import signal
+import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from meshes import Command, Commands, good_request, split_digits, until
 
 import swarm
 from shards.zoo import digits_model
+from swarm.errors import Unavailable
 
 pytestmark = [pytest.mark.integration, pytest.mark.processes]
 
@@ -108,3 +112,113 @@ async def test_a_server_that_hangs_is_killed_and_a_request_meanwhile_is_answered
         await mesh.link.ready(BACK)
         await good_request(mesh, budget=BACK)
     assert "answered nothing" in command.stderr
+
+
+async def noted(run: Commands, url: str, kind: str) -> dict[str, Any]:
+    """The first event of a kind that `swarm status` tells of."""
+    deadline = time.monotonic() + BACK
+    while True:
+        notes = (await asyncio.to_thread(status_of, run, url))["notes"]
+        found = [note for note in notes if note["kind"] == kind]
+        if found:
+            return dict(found[0])
+        assert time.monotonic() < deadline, f"no {kind} in {notes}"
+
+
+async def test_where_its_files_are_deleted_the_fleet_goes_on_and_up_puts_its_model_back(
+    run: Commands, tmp_path: Path
+) -> None:
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    command, ready = up(run, tmp_path, TMPDIR=str(temporary))
+    async with swarm.connect(ready["nats"]) as mesh:
+        await good_request(mesh)
+        (directory,) = temporary.glob("swarm-nats-*")
+        shutil.rmtree(directory)
+        gone = await noted(run, ready["nats"], "store-gone")
+        assert "next start" in gone["lost"][0]
+        assert gone["kept"]
+        await good_request(mesh)
+        assert await mesh.registry.serving("digits") == "1", "open files are read all the same"
+
+        server = server_of(command)
+        assert server is not None
+        server.kill()
+        await next_server(command, server)
+        restored = await noted(run, ready["nats"], "put-back")
+        assert "manifest" in restored["restored"]
+        restarted = await noted(run, ready["nats"], "server-restarted")
+        assert any("keys" in lost for lost in restarted["lost"])
+        assert restarted["kept"] == []
+        await good_request(mesh, budget=BACK)
+        names = [shard.file for shard in split_digits(stages=2).manifest.shards]
+        assert await mesh.registry.lacking("digits", "1", names) == []
+    # A node that starts now finds all that it needs.
+    node = command.family[ready["nodes"][0]["pid"]]
+    node.kill()
+    async with swarm.connect(ready["nats"]) as newcomer:
+        await good_request(newcomer, budget=30.0)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 16 MiB that the test may fill."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = shutil.which("mount")
+    if mount is None:
+        pytest.skip("no `mount` here")
+    done = subprocess.run(
+        [mount, "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        pytest.skip(f"mounting a small disk needs root rights: {done.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def fill(folder: Path) -> Path:
+    """A file that takes all the room that is left."""
+    path = folder / "fill"
+    with path.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(b"0" * 4096)
+        except OSError:
+            return path
+
+
+async def test_a_full_disk_stops_no_request_and_room_brings_everything_back(
+    run: Commands, tmp_path: Path, small_disk: Path
+) -> None:
+    command, ready = up(run, tmp_path, TMPDIR=str(small_disk))
+    url = ready["nats"]
+    async with swarm.connect(url) as mesh:
+        await good_request(mesh)
+        filled = fill(small_disk)
+        full = await noted(run, url, "store-full")
+        assert (full["lost"], len(full["kept"])) == ([], 2)
+        second = split_digits(version="2", stages=2)
+        with pytest.raises(Unavailable):
+            await mesh.registry.push(second.manifest.to_json(), second.files)
+        await good_request(mesh)
+
+        server = server_of(command)
+        assert server is not None
+        server.kill()  # it starts again on the full disk too
+        await next_server(command, server)
+        await good_request(mesh, budget=BACK)
+        assert await mesh.registry.serving("digits") == "1"
+
+        await noted(run, url, "server-restarted")
+        filled.unlink()
+        await until(lambda: "room again" in command.stderr, BACK, "the server is started anew")
+        await mesh.link.ready(BACK)
+        await mesh.registry.push(second.manifest.to_json(), second.files)
+        await good_request(mesh, budget=BACK)
+    assert (await asyncio.to_thread(status_of, run, url))["store"]["state"] == "fine"
+    command.signal(signal.SIGINT)
+    assert command.wait() == 0

@@ -46,7 +46,7 @@ class Runtimes:
         self.attempts = 0
 
     async def take(
-        self, model: str, version: str, n: int, tensors: Mapping[str, np.ndarray]
+        self, model: str, version: str, n: int, tensors: Mapping[str, np.ndarray], base: str = ""
     ) -> bool:
         self.changed.set()
         self.attempts += 1

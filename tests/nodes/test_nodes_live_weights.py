@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nodes.life.artifacts import NodeArtifacts
 from nodes.life.config import NodeConfig
 from nodes.life.live_weights import NodeWeights
 from nodes.life.serving import Loaded
@@ -55,8 +56,11 @@ class Node:
         self.registry = Registry()
         self.behind: list[tuple[str, str, int]] = []
         mesh: Any = SimpleNamespace(registry=self.registry)
+        artifacts = NodeArtifacts(mesh.registry, "", 0)
         config = NodeConfig(role="fallback", model="digits")
-        self.weights = NodeWeights(mesh, config, lambda *asked: self.behind.append(asked))
+        self.weights = NodeWeights(
+            mesh, artifacts, config, lambda *asked: self.behind.append(asked)
+        )
         info = ModelInfo.from_manifest(SPLIT.manifest.to_json())
         self.loaded = Loaded(info, {1: stage(1), 2: stage(2)}, stage(0), None, 0.0)
         self.replaced: list[tuple[Any, Any]] = []
@@ -171,6 +175,26 @@ async def test_wrong_weights_are_refused_by_the_whole_node(node: Node, what: str
     assert np.array_equal(node.answer(), before)
     assert node.weights.present("digits", "1") == 1
     assert await node.take(2, head(3.0)), "the number is free for right ones"
+
+
+async def test_weights_that_were_learned_on_another_base_are_refused(node: Node) -> None:
+    with pytest.raises(DeltaError) as refused:
+        await node.weights.take("digits", "1", 1, head(2.0), base="ab" * 32)
+    assert refused.value.fault is DeltaFault.BASE
+    assert node.versions() == {0: 0, 1: 0, 2: 0}
+    right = SPLIT.manifest.shard(2).sha256
+    assert await node.weights.take("digits", "1", 1, head(2.0), base=right)
+
+
+async def test_a_change_that_is_cancelled_does_not_disturb_the_next_one(node: Node) -> None:
+    before = node.answer()
+    first = asyncio.ensure_future(node.take(1, {CONV: EDGE.weight(CONV) * np.float32(2)}))
+    for _ in range(20):
+        await asyncio.sleep(0.001)  # it is somewhere on its way, in its thread as a rule
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    assert await node.take(2, head(2.0))
+    np.testing.assert_allclose(node.answer(), 2 * before, rtol=1e-5)
 
 
 async def test_a_file_with_another_hash_is_refused(node: Node) -> None:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import threading
 
 import pytest
 
-from nodes.life.low_priority import NICE, in_low_priority_thread, wait_for_low_priority_thread
+from nodes.life.low_priority import (
+    MISSED,
+    NICE,
+    in_low_priority_thread,
+    wait_for_low_priority_thread,
+)
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="priorities of threads are Linux's")
 
@@ -39,3 +45,27 @@ async def test_what_the_work_raises_reaches_the_caller() -> None:
         wait_for_low_priority_thread(fail)
     with pytest.raises(ZeroDivisionError, match="no"):
         await in_low_priority_thread(fail)
+
+
+@linux
+@pytest.mark.processes
+@pytest.mark.parametrize("missed", [False, True])
+def test_a_node_whose_work_nobody_does_imports_at_the_normal_priority(missed: bool) -> None:
+    """Told by the environment; the first module of a node says which priority its import has."""
+    code = """if True:
+        import os, threading
+        from nodes.cli import node
+        node._import = lambda: print(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+        node._run = lambda settings: 0
+        raise SystemExit(node.node(["--role", "gateway"], os.environ))
+    """
+    environment = {key: value for key, value in os.environ.items() if key != MISSED}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment | ({MISSED: "1"} if missed else {}),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert int(done.stdout) == (priority() if missed else max(priority(), NICE))

@@ -11,11 +11,16 @@ from nodes.local.restarts import (
     AT_ONCE,
     FIRST_PAUSE,
     LONGEST_PAUSE,
+    LONGEST_PAUSE_READY,
     STABLE_AFTER,
     WINDOW,
     Past,
     after_death,
+    is_missed,
 )
+
+SHARDS = ("shard-1", "shard-2")
+ALL = (*SHARDS, "fallback")
 
 
 def pauses(deaths: list[float], was_ready: bool, lived: float = 1.0) -> list[float]:
@@ -31,6 +36,7 @@ def test_a_node_that_had_been_ready_starts_again_at_once_five_times_a_minute() -
     waited = pauses([float(number) for number in range(AT_ONCE + 3)], was_ready=True)
     assert waited[:AT_ONCE] == [0.0] * AT_ONCE
     assert waited[AT_ONCE:] == [FIRST_PAUSE, 2 * FIRST_PAUSE, 4 * FIRST_PAUSE]
+    assert max(pauses([float(number) for number in range(50)], True)) == LONGEST_PAUSE_READY
 
 
 def test_deaths_of_more_than_a_minute_ago_cost_nothing() -> None:
@@ -70,3 +76,14 @@ def test_every_pause_is_bounded_and_the_past_stays_small(
         assert all(now - death < WINDOW for death in past.deaths)
         assert all(earlier <= later for earlier, later in pairwise(past.deaths))
         assert was_ready == (past.failures == 0)
+
+
+def test_a_shard_is_missed_where_neither_a_replica_nor_the_fallback_does_its_work() -> None:
+    assert is_missed("shard-2", ALL, ["shard-1"])
+    assert not is_missed("shard-2", ALL, ["shard-1", "fallback"])
+    assert not is_missed("shard-2", ALL, ["shard-1", "shard-2"])
+
+
+def test_a_fallback_is_missed_where_a_shard_is_away() -> None:
+    assert is_missed("fallback", ALL, ["shard-1"])
+    assert not is_missed("fallback", ALL, SHARDS)

@@ -50,11 +50,7 @@ class ConfiguredServer(EmbeddedServer):
     """A server with more in its configuration: users, TLS."""
 
     def __init__(self, extra: str, **kwargs: object) -> None:
-        super().__init__(**kwargs)  # type: ignore[arg-type]
-        self._extra = extra
-
-    def _configuration(self, directory: Path) -> str:
-        return super()._configuration(directory) + self._extra
+        super().__init__(more=extra, **kwargs)  # type: ignore[arg-type]
 
 
 class Links:

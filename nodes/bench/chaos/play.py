@@ -9,6 +9,8 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import swarm
@@ -17,7 +19,8 @@ from nodes.bench.chaos.load import ask_steadily
 from nodes.bench.chaos.schedule import Fault, rule, schedule
 from nodes.bench.chaos.workload import STAGES, Workload, make_workload
 from nodes.bench.report.machine import machine
-from nodes.local.mesh import LocalMesh, local_mesh, push
+from nodes.local.mesh import LocalMesh, local_mesh
+from shards.manifest import write_dir
 
 SERVER = "server"
 WARM_UP = 20  # requests before the load: the client learns where the nodes are
@@ -49,9 +52,12 @@ async def play(plan: ChaosPlan, progress: Callable[[str], None]) -> dict[str, An
     workload = await asyncio.to_thread(make_workload, plan.model, plan.seed)
     victims = [*plan.roles(), *([SERVER] if plan.server else [])]
     faults = schedule(plan.seed, plan.seconds, plan.every, len(victims))
-    # Room for a batch axis, as `swarm up` leaves it.
-    async with local_mesh(name="chaos") as local:
-        await push(local, workload.model.manifest.to_json(), workload.model.files)
+    async with contextlib.AsyncExitStack() as stack:
+        # The folder outlives the mesh, which puts the model back from there.
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="swarm-chaos-"))) / "model"
+        await asyncio.to_thread(write_dir, folder, workload.model.manifest, workload.model.files)
+        local = await stack.enter_async_context(local_mesh(name="chaos"))
+        await local.keep(folder)
         for role in plan.roles():
             local.start(role, workload.model.manifest.model)
         await local.ready()
@@ -126,7 +132,8 @@ def _pid_of(local: LocalMesh, victim: int) -> int:
     nodes = local.supervisor.nodes
     if victim < len(nodes):
         return nodes[victim].pid if nodes[victim].alive else 0
-    return local.server.pid if local.server is not None else 0
+    server = local.server
+    return server.pid if server is not None and server.alive else 0
 
 
 def _signal(pid: int, number: signal.Signals) -> bool:

@@ -16,11 +16,13 @@ import asyncio
 import json
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from nodes.bench.weights.updates import CASES
 from nodes.life.config import NodeConfig
+from nodes.life.low_priority import in_low_priority_thread
 from nodes.life.node import Node
 from nodes.life.process import run_event_loop
 from shards.runtimes.ort import trim_memory
@@ -55,9 +57,10 @@ async def _main(arguments: dict[str, Any]) -> int:
     while order := (await reader.readline()).decode().split():
         answer: dict[str, Any]
         if order[0] == "take":
-            tensors = await asyncio.to_thread(changes, artifact, int(order[1]))
+            number = int(order[1])
+            tensors = await in_low_priority_thread(partial(changes, artifact, number))
             began = time.perf_counter()
-            taken = await node.weights.take(config.model, VERSION, int(order[1]), tensors)
+            taken = await node.weights.take(config.model, VERSION, number, tensors)
             answer = {"taken": taken, "ms": (time.perf_counter() - began) * 1e3}
             del tensors
         else:

@@ -42,15 +42,17 @@ def changed_head(artifact: bytes, n: int) -> Tensors:
 
 def changed_block(artifact: bytes, n: int) -> Tensors:
     """One value in a hundred of the last convolutions, by a sparse delta."""
-    master = MasterWeights.of(artifact, "base")
-    names = [name for name, spec in master.specs.items() if len(spec.shape) == 4][-CONVOLUTIONS:]
+    file = OnnxFile(artifact)
+    names = [name for name, spec in file.specs.items() if len(spec.shape) == 4][-CONVOLUTIONS:]
+    specs = {name: file.specs[name] for name in names}
+    master = MasterWeights("base", specs, {name: file.weight(name) for name in names})
     random = np.random.default_rng(n)
     delta = {}
     for name in names:
         size = master.get(name).size
         places = np.unique(random.integers(0, size, size // SHARE, dtype=np.uint32))
         values = _steps(random, places.shape)
-        delta[name] = SparseTensor(places, values, master.specs[name].shape)
+        delta[name] = SparseTensor(places, values, specs[name].shape)
     changed = master.apply(WeightDelta("base", delta))
     return {name: changed.get(name) for name in names}
 

@@ -16,6 +16,7 @@ from swarm.lanes import LaneMessage
 from swarm.local.compact import decode_features
 from swarm.local.lending import Lender
 from swarm.shm import ShmError
+from swarm.transport.api import Room
 from swarm.transport.delivery import BaseDelivery, ReplyDesk
 from swarm.transport.handover.words import DONE, PASSED_ON, REFUSED
 from swarm.wire.messages import Features
@@ -163,21 +164,24 @@ class Finished:
 
 
 class HandoverReceiver:
-    """One stage's. serves(features): whether they were sent for this stage. has_room(): whether one
-    more parcel may be taken. accept(delivery) begins the work."""
+    """One stage's. serves(features): whether they were sent for this stage. room(): whether one
+    more parcel may be taken. ask_lanes() asks for what waits in the lanes. accept(delivery) begins
+    the work."""
 
     def __init__(
         self,
         desk: ReplyDesk,
         lender: Lender,
         serves: Callable[[Features], bool],
-        has_room: Callable[[], bool],
+        room: Callable[[], Room],
+        ask_lanes: Callable[[], None],
         accept: Callable[[Taken], None],
     ) -> None:
         self._desk = desk
         self._lender = lender
         self._serves = serves
-        self._has_room = has_room
+        self._room = room
+        self._ask_lanes = ask_lanes
         self._accept = accept
         self._taken: dict[Key, Taken | Finished] = {}  # while a copy may still come
         self._in_hand: set[Taken] = set()  # worked on; no copy has come
@@ -227,8 +231,13 @@ class HandoverReceiver:
 
     def _take(self, data: bytes, sent: int, reply: str) -> Taken | None:
         now = time.monotonic_ns()
-        if now - sent > STALE_AFTER or not self._has_room() or not self._make_room(now):
+        if now - sent > STALE_AFTER:
             return None
+        room = self._room()
+        if room is Room.NONE or not self._make_room(now):
+            return None
+        if room is Room.BEHIND_LANES:
+            self._ask_lanes()
         try:
             features = decode_features(data)
             if not self._serves(features):

@@ -5,6 +5,7 @@ A stage's own message is settled only when its result is safe."""
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 import weakref
 from collections.abc import Awaitable, Callable
@@ -128,6 +129,47 @@ async def test_a_routed_model_goes_to_the_lane_that_its_policy_picks(bench: Make
         b = await bench(stage=1, lanes=Policy(routed))
         await b.all_ended(b.send())
         assert [subject for subject, _ in b.publisher.stored] == [f"swarm.t.features.m.1.2.{lane}"]
+
+
+class Clumsy:
+    """A routing policy that raises for one request."""
+
+    routed = frozenset({"m"})
+
+    def next_lane(self, info: ModelInfo, stage: int, features: Features) -> str:
+        if features.id == "r1":
+            raise ValueError("a defect of a policy")
+        return "any"
+
+
+async def test_a_policy_that_raises_gives_its_message_back_and_spares_the_rest_of_the_batch(
+    bench: MakeBench,
+) -> None:
+    """In the thread, where nobody above could catch it."""
+    b = await bench(FakeModel(compute_ms=50.0), stage=1, lanes=Clumsy(), credit=4)
+    b.model.gate = threading.Event()
+    first = b.send()
+    await until(b.model.begun.is_set)
+    others = [b.send(), b.send()]
+    b.model.gate.set()
+    assert await b.all_ended(first, *others) == ["nak", "ack", "ack"]
+    assert await b.all_ended(b.send()) == ["ack"], "the stage goes on"
+    assert b.server.queued == 0
+
+
+async def test_a_defect_after_a_result_was_stored_gives_the_message_back(bench: MakeBench) -> None:
+    """Left in hand it would be kept alive for ever, and cost a credit."""
+    b = await bench(stage=1)
+    b.publisher.hold = True
+    sent = b.send()
+    await until(lambda: b.publisher.tries)
+    counters = b.server.stats.counters
+    b.server.stats.counters = None  # type: ignore[assignment]
+    with pytest.raises(AttributeError):
+        b.publisher.release(None)
+    b.server.stats.counters = counters
+    assert sent.ended == "nak"
+    assert b.server.queued == 0
 
 
 # --- handed over --------------------------------------------------------------------------

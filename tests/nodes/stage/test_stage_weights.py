@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from stage_bench import Bench, FakeModel, until
 
+from nodes.stage.compute import MOST_BEHIND
 from nodes.stage.selftest import learned
 from swarm.errors import Status
 
@@ -105,7 +106,29 @@ async def test_weights_that_do_not_come_are_an_error_that_says_which_are_here(
     assert result.status is Status.UNAVAILABLE
     assert "weight version 4" in result.message
     assert "asks for 9" in result.message
+    assert [(hop.stage, hop.weights) for hop in result.hops] == [(2, 4)]
     assert b.model.batches == []
+
+
+async def test_requests_that_wait_for_weights_take_no_credit_from_the_others(
+    bench: MakeBench,
+) -> None:
+    b = await bench(version(1), credit=2)
+    waiting = [b.send(0.0, weights=2) for _ in range(2)]
+    assert len(b.link.pulls["stage2=any"]) > 1, "the lane is asked for more"
+    assert await b.all_ended(b.send(0.0)) == ["ack"]
+    take(b, version(2))
+    assert set(await b.all_ended(*waiting)) == {"ack"}
+
+
+async def test_a_crowd_that_waits_for_weights_is_bounded(bench: MakeBench) -> None:
+    b = await bench(version(1))
+    sent = [b.send(0.0, weights=2) for _ in range(MOST_BEHIND + 3)]
+    assert await b.all_ended(*sent[MOST_BEHIND:]) == ["ack"] * 3
+    assert {r.status for r in b.answers().values()} == {Status.UNAVAILABLE}
+    take(b, version(2))
+    await b.all_ended(*sent)
+    assert sum(r.status is Status.OK for r in b.answers().values()) == MOST_BEHIND
 
 
 async def test_a_cancelled_request_does_not_wait_for_weights_any_more(bench: MakeBench) -> None:

@@ -301,3 +301,92 @@ def test_nothing_leaks_whatever_the_outcomes(
     assert admission.inside == 0
     now += 3.0
     admission.leave(admission.enter(5.0, now), answer(), now + 0.01)
+
+
+# --- a stage that is away, and comes back ---------------------------------------------------
+
+
+def outage(
+    pipeline: Pipeline, began: float, away: float, until: float, rate: float = 60.0
+) -> float:
+    """Requests with a budget of 5 s go on coming while the pipeline is away, and until `until`
+    seconds later. Returns the time of the last one."""
+    pipeline.free = began + away
+    now = began
+    while now < began + until:
+        now += 1 / rate
+        pipeline.send(5.0, now)
+    return now
+
+
+def test_requests_that_waited_for_a_stage_that_was_away_make_no_standing_queue() -> None:
+    """Outage after outage: each request's budget is longer than it, and none is refused."""
+    pipeline = Pipeline(ModelAdmission(), service=0.010)
+    now = 1.0
+    for away in (0.5, 1.0, 2.0, 1.5, 0.2, 2.0):
+        now = outage(pipeline, now, away, until=8.0)
+    pipeline.until(now + 10.0)
+    assert (pipeline.refused, pipeline.late) == (0, 0)
+    assert pipeline.answered == pytest.approx(60 * (now - 1.0), abs=5)
+
+
+def test_a_standing_queue_is_still_refused_where_answers_keep_coming() -> None:
+    """Larger budgets than the queue may stand: a quarter of a second of work, as ever."""
+    pipeline = Pipeline(ModelAdmission(), service=0.010)
+    for number in range(6000):
+        pipeline.send(5.0, number * 0.0033)
+    assert pipeline.refused > 2000
+    assert len(pipeline.under_way) * pipeline.service < 1.0
+
+
+class Fleet:
+    """The nodes that are known to serve a stage."""
+
+    def __init__(self, *nodes: str) -> None:
+        self.nodes = set(nodes)
+
+    def present(self, stage: int) -> frozenset[str]:
+        return frozenset(self.nodes)
+
+
+def test_a_breaker_lets_all_requests_through_as_soon_as_a_new_node_is_known() -> None:
+    fleet = Fleet("a")
+    admission = ModelAdmission(fleet.present)
+    broken(admission, 1.0, stage=2)
+    with pytest.raises(Unavailable):
+        admission.enter(5.0, 1.1)
+    fleet.nodes = {"b"}
+    for number in range(10):
+        admission.leave(admission.enter(5.0, 1.11), answer(), 1.12 + number * 0.01)
+    assert admission.refused == 1
+
+
+def test_a_node_that_was_gone_and_is_known_again_closes_the_breaker_too() -> None:
+    fleet = Fleet("a", "b")
+    admission = ModelAdmission(fleet.present)
+    broken(admission, 1.0, stage=2)
+    fleet.nodes = {"b"}
+    with pytest.raises(Unavailable):
+        admission.enter(5.0, 1.1)
+    fleet.nodes = {"a", "b"}
+    admission.leave(admission.enter(5.0, 1.11), answer(), 1.12)
+
+
+def test_the_nodes_that_failed_do_not_close_their_own_breaker() -> None:
+    fleet = Fleet("a", "b")
+    admission = ModelAdmission(fleet.present)
+    broken(admission, 1.0, stage=2)
+    fleet.nodes = {"b"}
+    for number in range(10):
+        with pytest.raises(Unavailable):
+            admission.enter(5.0, 1.1 + number * 0.01)
+
+
+def test_a_newcomer_that_fails_as_well_opens_it_again() -> None:
+    fleet = Fleet("a")
+    admission = ModelAdmission(fleet.present)
+    broken(admission, 1.0, stage=2)
+    fleet.nodes = {"b"}
+    broken(admission, 1.1, stage=2)
+    with pytest.raises(Unavailable):
+        admission.enter(5.0, 1.2)

@@ -7,7 +7,9 @@ from fake_stage import Desk, FakeStage, Message, outcome, take
 from hypothesis import given
 from hypothesis import strategies as st
 
+from swarm.errors import Status
 from swarm.requests.sessions import SeenWeights
+from swarm.wire.hops import Hop
 from swarm.wire.messages import Features
 
 ONE, OTHER = ("m", "1", "", "one"), ("m", "1", "", "other")
@@ -63,3 +65,24 @@ async def test_the_next_request_of_a_session_asks_for_what_the_last_answer_named
     await desk.infer(10.0, session="one", weights=9)
     asked = [(features.session, features.weights) for features in desk.stage.seen]
     assert asked == [("one", 0), ("one", 4), ("two", 0), ("", 0), ("one", 4), ("one", 9)]
+
+
+@pytest.mark.integration
+async def test_requests_for_weights_that_nobody_has_open_no_breaker(desk: Desk) -> None:
+    """Else one client's wish would refuse the requests of all clients of a gateway."""
+    await desk.open()
+
+    def behave(stage: FakeStage, message: Message, features: Features) -> None:
+        if features.weights > 4:
+            features.hops.append(Hop(1, "fake", 0, 0, 0, weights=4).as_doc())
+            stage.fail(features, Status.UNAVAILABLE, "computes with weight version 4 here")
+        else:
+            stage.reply(features, outcome(features))
+        take(message)
+
+    desk.stage.behave = behave
+    for _ in range(8):
+        result = await desk.infer(0.05, weights=99)
+        assert result.status in (Status.UNAVAILABLE, Status.DEADLINE_EXCEEDED)
+        assert "weight version 4" in result.message
+    assert (await desk.infer(10.0)).status is Status.OK

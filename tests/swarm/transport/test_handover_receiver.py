@@ -13,6 +13,7 @@ from contract import Counts
 from swarm.lanes import LaneMessage
 from swarm.local.compact import features_parts
 from swarm.local.lending import NO_LOAN
+from swarm.transport.api import Room
 from swarm.transport.handover.receiver import (
     COPY_COMES_WITHIN,
     LAST_HANDED_OUT,
@@ -72,7 +73,8 @@ class Post:
         self.desk = Desk()
         self.keeper = Keeper()
         self.taken: list[Taken] = []
-        self.room = True
+        self.room = Room.FREE
+        self.asked = 0  # times that the lanes were asked for all that waits in them
         self.sequence = 0
         lender: Any = SimpleNamespace(give_back=lambda tensors, but: None, done=lambda opened: None)
         desk: Any = self.desk
@@ -81,8 +83,12 @@ class Post:
             lender,
             lambda features: features.stage == 2,
             lambda: self.room,
+            self.ask_lanes,
             self.taken.append,
         )
+
+    def ask_lanes(self) -> None:
+        self.asked += 1
 
     def features(self, name: str, attempt: int = 1) -> Features:
         tensors = {"x": np.zeros((1, 4), np.float32)}
@@ -186,12 +192,20 @@ def test_a_parcel_that_lay_in_the_socket_for_long_may_be_another_nodes_by_now(po
 
 
 def test_a_parcel_that_finds_no_room_is_refused_and_may_come_again(post: Post) -> None:
-    post.room = False
+    post.room = Room.NONE
     post.hand("a")
-    post.room = True
+    post.room = Room.FREE
     post.hand("a")
     assert post.desk.words == [("word.a", REFUSED)]
     assert len(post.taken) == post.desk.tally.taken == 1
+
+
+def test_lanes_are_asked_only_where_a_parcel_is_taken_past_their_messages(post: Post) -> None:
+    for room, asked in ((Room.NONE, 0), (Room.FREE, 0), (Room.BEHIND_LANES, 1)):
+        post.room = room
+        post.hand(room.name)
+        assert post.asked == asked
+    assert len(post.taken) == 2
 
 
 def test_a_parcel_is_refused_whose_copy_was_handed_out_lately_and_no_other(post: Post) -> None:

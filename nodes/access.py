@@ -1,0 +1,54 @@
+"""Who a program is to the server, from its flags: the files of `swarm auth`, and of TLS."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, fields
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Paths of files, "" for none; each is the flag of its name, on every command."""
+
+    credentials: str = ""
+    nkey: str = ""
+    tls_ca: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> Access:
+        """From settings by name; others are left out."""
+        return cls(**{f.name: str(settings.get(f.name, "")) for f in fields(cls)})
+
+    def options(self) -> dict[str, Any]:
+        """Arguments of `LinkOptions`."""
+        return {
+            "credentials": self.credentials or None,
+            "nkey": self.nkey or None,
+            "tls_ca": self.tls_ca,
+            "tls_cert": self.tls_cert,
+            "tls_key": self.tls_key,
+        }
+
+    def arguments(self) -> list[str]:
+        """The flags that give another program the same access."""
+        given = [(f.name, str(getattr(self, f.name))) for f in fields(self)]
+        return [
+            word for name, path in given if path for word in (f"--{name.replace('_', '-')}", path)
+        ]
+
+
+HELP = {
+    "credentials": "A .creds file for the NATS server, as `swarm auth add` writes it.",
+    "nkey": "A file with a bare nkey seed, for servers that list users by their keys.",
+    "tls_ca": "PEM file of the authorities that the server's certificate may come from; "
+    "TLS is required then.",
+    "tls_cert": "PEM file of this program's own certificate, for servers that ask for one.",
+    "tls_key": "PEM file of the key of --tls-cert.",
+}
+NOTHING = Access()
+# Set once, when a command begins; each connection that the command makes has it.
+present: ContextVar[Access] = ContextVar("access of this command", default=NOTHING)

@@ -1,0 +1,278 @@
+"""`swarm auth …`: keys and rights of a mesh, and what its server is told of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from nodes.access import present
+from nodes.console import err, guarded, out, print_json
+from swarm.authority.announce import announce, reload_server
+from swarm.authority.authority import Authority, User
+from swarm.authority.certificates import write_certificates
+from swarm.authority.keys import make_private_folder, write_private
+from swarm.authority.server_conf import BASE, operator_conf, plain_conf, tls_conf
+from swarm.errors import InvalidArgument
+from swarm.link import LinkOptions
+from swarm.rights.permissions import permissions_of
+
+CONF, USERS_CONF, TLS_CONF = "nats-server.conf", "users.conf", "tls.conf"
+PLAIN_MARK = "# plain: users by their public keys\n"
+
+
+def run_init(folder: str, mesh: str, as_json: bool) -> int:
+    """`swarm auth init`; returns its exit code."""
+
+    async def main() -> int:
+        authority = Authority.create(folder, mesh)
+        _say(
+            as_json,
+            {"directory": folder, "mesh": authority.mesh},
+            f"{folder} holds the keys of mesh {mesh!r}: keep it off the nodes, and keep a copy",
+            f"next: swarm auth server {folder}/server --auth {folder}, then swarm auth add NAME "
+            f"--role shard-1 --model MODEL --auth {folder}",
+        )
+        return 0
+
+    return guarded(main, as_json)
+
+
+def run_add(
+    name: str, role: str, models: list[str], valid: str, stages: int, folder: str, as_json: bool
+) -> int:
+    """`swarm auth add`; returns its exit code."""
+
+    async def main() -> int:
+        authority = Authority(folder)
+        user = authority.add(name, role, models, days(valid) if valid else 0.0, stages)
+        path = authority.credentials(name)
+        _say(
+            as_json,
+            _document(user, time.time()) | {"credentials": str(path)},
+            f"{path}: {role}" + (f" of {', '.join(user.models)}" if user.models else ""),
+            f"next: give it to {name} alone, and there: swarm-node … --credentials {name}.creds"
+            + (f" --node {name}" if role.startswith("shard") else ""),
+        )
+        return 0
+
+    return guarded(main, as_json)
+
+
+def run_list(folder: str, as_json: bool) -> int:
+    """`swarm auth list`; returns its exit code."""
+
+    async def main() -> int:
+        now = time.time()
+        rows = [_document(user, now) for user in Authority(folder).users]
+        if as_json:
+            print_json({"users": rows})
+            return 0
+        table = Table("name", "role", "models", "state", "expires", "public key")
+        for row in rows:
+            table.add_row(
+                row["name"],
+                row["role"],
+                " ".join(row["models"]),
+                row["state"],
+                row["expires"] or "never",
+                row["public"],
+            )
+        out.print(table if rows else "nobody has credentials: swarm auth add NAME --role ROLE")
+        return 0
+
+    return guarded(main, as_json)
+
+
+def run_revoke(name: str, folder: str, nats: str, pid_file: str, as_json: bool) -> int:
+    """`swarm auth revoke`; returns its exit code."""
+
+    async def main() -> int:
+        authority = Authority(folder)
+        user = authority.revoke(name)
+        told = await _tell_servers(authority, nats, pid_file)
+        _say(
+            as_json,
+            _document(user, time.time()) | {"told": told},
+            f"{name} is revoked; {_told(told)}",
+        )
+        return 0
+
+    return guarded(main, as_json)
+
+
+def run_rotate(finish: bool, folder: str, nats: str, pid_file: str, as_json: bool) -> int:
+    """`swarm auth rotate`; returns its exit code."""
+
+    async def main() -> int:
+        authority = Authority(folder)
+        renewed: list[User] = []
+        if finish:
+            authority.finish_rotation()
+        else:
+            renewed = authority.rotate()
+        told = await _tell_servers(authority, nats, pid_file)
+        text = (
+            "the old signing keys are worth nothing any more"
+            if finish
+            else f"new signing keys; {len(renewed)} new files in {folder}/users: give them to "
+            "their users, then: swarm auth rotate --finish"
+        )
+        document = {"renewed": [user.name for user in renewed], "finished": finish, "told": told}
+        _say(as_json, document, f"{text}; {_told(told)}")
+        return 0
+
+    return guarded(main, as_json)
+
+
+async def _tell_servers(authority: Authority, nats: str, pid_file: str) -> list[str]:
+    """Write the configurations anew that `run_server` wrote, and tell running servers."""
+    told = []
+    record = authority.directory / "servers.txt"
+    folders = record.read_text().splitlines() if record.exists() else []
+    for folder in folders:
+        path = Path(folder) / USERS_CONF
+        if path.exists():
+            plain = path.read_text().startswith(PLAIN_MARK)
+            write_private(path, _users_conf(authority, Path(folder), plain))
+            told.append(str(path))
+    if pid_file:
+        reload_server(pid_file)
+        told.append(pid_file)
+    if nats:
+        access = present.get()
+        options = LinkOptions(
+            servers=tuple(nats.split(",")),
+            tls_ca=access.tls_ca,
+            tls_cert=access.tls_cert,
+            tls_key=access.tls_key,
+        )
+        await announce(authority, options)
+        told.append(nats)
+    return told
+
+
+def _told(told: list[str]) -> str:
+    if not told:
+        return "no server was told: add --nats URL, or --pid-file FILE"
+    return "told: " + ", ".join(told)
+
+
+def run_server(folder: str, plain: bool, tls: list[str], auth: str, as_json: bool) -> int:
+    """`swarm auth server`; returns its exit code. tls: names and addresses of the server for which
+    to make certificates, or none."""
+
+    target = Path(folder).absolute()
+
+    async def main() -> int:
+        authority = Authority(auth)
+        write_server(authority, target, plain=plain, hosts=tls)
+        record = authority.directory / "servers.txt"
+        known = record.read_text().splitlines() if record.exists() else []
+        if str(target) not in known:
+            write_private(record, "\n".join([*known, str(target)]) + "\n")
+        _say(
+            as_json,
+            {"configuration": str(target / CONF), "plain": plain, "tls": bool(tls)},
+            f"{target / CONF}: nats-server -c {target / CONF}",
+            *(
+                [f"every command and node then needs --tls-ca {target / 'ca.pem'}"]
+                if tls
+                else ["no TLS: add --tls HOST, or certificates of yours to tls.conf"]
+            ),
+        )
+        return 0
+
+    return guarded(main, as_json)
+
+
+def write_server(authority: Authority, folder: Path, *, plain: bool, hosts: list[str]) -> None:
+    """Write a server's configuration into a folder. hosts: make certificates for these."""
+    make_private_folder(folder)
+    tls = ""
+    if hosts:
+        ca, cert, key = write_certificates(folder, hosts)
+        tls = tls_conf(cert, key, ca, mutual=False)
+    write_private(folder / TLS_CONF, tls)
+    write_private(folder / USERS_CONF, _users_conf(authority, folder, plain))
+    if not (folder / CONF).exists():
+        pid = f'pid_file: "{folder / "server.pid"}"\n'
+        includes = f"include ./{USERS_CONF}\ninclude ./{TLS_CONF}\n"
+        write_private(folder / CONF, f"{BASE}{pid}{includes}")
+
+
+def _users_conf(authority: Authority, folder: Path, plain: bool) -> str:
+    if plain:
+        return PLAIN_MARK + plain_conf(authority, time.time())
+    return operator_conf(authority, str(folder / "jwt"))
+
+
+def run_permissions(
+    role: str, mesh: str, models: list[str], user: str, stages: int, conf: bool, as_json: bool
+) -> int:
+    """`swarm auth permissions`; returns its exit code."""
+
+    async def main() -> int:
+        rights = permissions_of(role, mesh=mesh, models=models, user=user, stages=stages)
+        if as_json:
+            print_json(rights.as_doc())
+        elif conf:
+            print(rights.as_conf())
+        else:
+            table = Table("publish", "subscribe")
+            for row in range(max(len(rights.publish), len(rights.subscribe))):
+                table.add_row(*(_at(side, row) for side in (rights.publish, rights.subscribe)))
+            out.print(table)
+        return 0
+
+    return guarded(main, as_json)
+
+
+def _at(subjects: tuple[str, ...], row: int) -> str:
+    return subjects[row] if row < len(subjects) else ""
+
+
+def days(text: str) -> float:
+    """Seconds of `90d`, `12h` or `30m`. Raises `InvalidArgument`."""
+    units: dict[str, Callable[[float], float]] = {
+        "d": lambda n: n * 86400,
+        "h": lambda n: n * 3600,
+        "m": lambda n: n * 60,
+        "s": lambda n: n,
+    }
+    try:
+        seconds = units[text[-1:]](float(text[:-1]))
+        if seconds >= 1:
+            return seconds
+    except (KeyError, ValueError):
+        pass  # told below
+    raise InvalidArgument(f"--valid {text!r}: write 90d, 12h, 30m or 45s")
+
+
+def _document(user: User, now: float) -> dict[str, Any]:
+    return {
+        "name": user.name,
+        "role": user.role,
+        "models": user.models,
+        "state": user.state(now),
+        "issued": _time(user.issued),
+        "expires": _time(user.expires),
+        "public": user.public,
+    }
+
+
+def _time(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds") if seconds else ""
+
+
+def _say(as_json: bool, document: dict[str, Any], *lines: str) -> None:
+    if as_json:
+        print_json(document)
+        return
+    out.print(lines[0], markup=False, soft_wrap=True)
+    for line in lines[1:]:
+        err.print(line, markup=False, soft_wrap=True)

@@ -1,0 +1,133 @@
+"""`swarm auth …`: the commands and their options."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.", show_envvar=False)]
+AuthFolder = Annotated[
+    str,
+    typer.Option(
+        "--auth", help="The folder that `swarm auth init` made.", envvar="SWARM_AUTH_FOLDER"
+    ),
+]
+Models = Annotated[
+    list[str] | None,
+    typer.Option("--model", help="For which model; several times for several. '*' for a gateway."),
+]
+Stages = Annotated[int, typer.Option(min=1, max=64, help="Of a fallback's models, at most.")]
+Nats = Annotated[str, typer.Option(help="Running servers to tell, separated by commas.")]
+PidFile = Annotated[str, typer.Option(help="A server of this host to tell, by its pid file.")]
+HERE = "swarm-auth"
+
+
+def init(
+    folder: Annotated[str, typer.Argument(help="A new folder, for the keys.")] = HERE,
+    mesh: Annotated[str, typer.Option(help="Name of the mesh.", envvar="SWARM_MESH")] = "default",
+    json_: Json = False,
+) -> None:
+    """Make the keys of a mesh: operator, accounts, a signing key for each role."""
+    from nodes.cli.auth import run_init
+
+    raise typer.Exit(run_init(folder, mesh, json_))
+
+
+def add(
+    name: Annotated[str, typer.Argument(help="Of the user: a token; its inbox has this name.")],
+    role: Annotated[
+        str,
+        typer.Option(
+            help="client, requester, edge, shard-1 …, fallback, gateway, learner, dashboard or "
+            "operator."
+        ),
+    ],
+    model: Models = None,
+    valid: Annotated[str, typer.Option(help="90d, 12h, 30m; empty: for ever.")] = "",
+    stages: Stages = 16,
+    auth: AuthFolder = HERE,
+    json_: Json = False,
+) -> None:
+    """Issue one user's credentials. No server needs to be told, but one of --plain."""
+    from nodes.cli.auth import run_add
+
+    raise typer.Exit(run_add(name, role, model or [], valid, stages, auth, json_))
+
+
+def list_(auth: AuthFolder = HERE, json_: Json = False) -> None:
+    """Show who was issued credentials, and whether they are valid."""
+    from nodes.cli.auth import run_list
+
+    raise typer.Exit(run_list(auth, json_))
+
+
+def revoke(
+    name: Annotated[str, typer.Argument(help="Of the user.")],
+    auth: AuthFolder = HERE,
+    nats: Nats = "",
+    pid_file: PidFile = "",
+    json_: Json = False,
+) -> None:
+    """Make a user's credentials worthless; its connections end as soon as servers are told."""
+    from nodes.cli.auth import run_revoke
+
+    raise typer.Exit(run_revoke(name, auth, nats, pid_file, json_))
+
+
+def rotate(
+    finish: Annotated[
+        bool, typer.Option(help="End a rotation: old signing keys are worth nothing any more.")
+    ] = False,
+    auth: AuthFolder = HERE,
+    nats: Nats = "",
+    pid_file: PidFile = "",
+    json_: Json = False,
+) -> None:
+    """Make new signing keys and new credentials for all; the old ones do until --finish."""
+    from nodes.cli.auth import run_rotate
+
+    raise typer.Exit(run_rotate(finish, auth, nats, pid_file, json_))
+
+
+def server(
+    folder: Annotated[str, typer.Argument(help="Where to write the configuration.")],
+    plain: Annotated[
+        bool,
+        typer.Option(help="List users by their keys in the file, instead of signed JWTs."),
+    ] = False,
+    tls: Annotated[
+        list[str] | None,
+        typer.Option(help="Make certificates for this name or address of the server."),
+    ] = None,
+    auth: AuthFolder = HERE,
+    json_: Json = False,
+) -> None:
+    """Write the configuration of a nats-server that knows the users of this mesh."""
+    from nodes.cli.auth import run_server
+
+    raise typer.Exit(run_server(folder, plain, tls or [], auth, json_))
+
+
+def permissions(
+    role: Annotated[str, typer.Option(help="As for `swarm auth add`.")],
+    model: Models = None,
+    user: Annotated[str, typer.Option(help="Name of the user; the role when empty.")] = "",
+    stages: Stages = 16,
+    mesh: Annotated[str, typer.Option(help="Name of the mesh.", envvar="SWARM_MESH")] = "default",
+    conf: Annotated[
+        bool, typer.Option("--conf", help="As a block of nats-server's configuration.")
+    ] = False,
+    json_: Json = False,
+) -> None:
+    """Show the exact rights of a role, for teams that run an authority of their own."""
+    from nodes.cli.auth import run_permissions
+
+    raise typer.Exit(run_permissions(role, mesh, model or [], user, stages, conf, json_))
+
+
+def register(app: typer.Typer) -> None:
+    """Add all commands to `swarm auth`."""
+    for command in (init, add, revoke, rotate, server, permissions):
+        app.command()(command)
+    app.command("list")(list_)

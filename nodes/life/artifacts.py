@@ -1,0 +1,71 @@
+"""The files of model versions on this node: from the host's cache, else from the object store.
+
+One way for all of them: fetch, verify, hand over. A cache that cannot be used costs memory and
+time, never a model: a warning says so, and the node fetches into memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+from shards.errors import ArtifactError
+from shards.manifest import Manifest, verify
+from shards.runtimes.load import Fetch
+from shards.runtimes.prepared import Folders
+from swarm.services.artifact_cache import ArtifactCache, WrongBytes
+from swarm.services.registry import Registry
+
+log = logging.getLogger("swarm.node")
+
+FETCH_TIMEOUT = 600.0  # seconds that a thread waits for a file
+
+
+class NodeArtifacts:
+    """The artifacts of one mesh. folder: of the cache, '' for none; limit: its bytes."""
+
+    def __init__(self, registry: Registry, folder: str, limit: int) -> None:
+        self._registry = registry
+        self._cache = ArtifactCache(Path(folder).absolute(), limit) if folder else None
+        self._is_open = False
+
+    async def open(self) -> Folders | None:
+        """Where files that are made of artifacts are kept; None where there is no cache."""
+        if self._cache is not None and not self._is_open:
+            try:
+                await asyncio.to_thread(self._cache.open)
+                self._is_open = True
+            except OSError as error:
+                log.warning("no cache of artifacts: %s", error)
+                self._cache = None
+        return self._cache
+
+    async def get(self, manifest: Manifest, name: str) -> bytes | Path:
+        """A verified artifact: its file in the cache, or its bytes where there is no cache.
+
+        Raises `NotFound`, `Unavailable`, and ArtifactError for a file that is not the manifest's.
+        """
+        model, version, digest = manifest.model, manifest.version, manifest.digest(name)
+        await self.open()
+        if self._cache is not None:
+            try:
+                return await self._cache.artifact(
+                    digest, lambda: self._registry.artifact(model, version, name)
+                )
+            except WrongBytes as error:
+                raise ArtifactError(f"{name}: {error}: push it again") from None
+            except OSError as error:
+                log.warning("%s is not kept in the cache: %s", name, error)
+        data = (await self._registry.fetch(model, version, [name]))[name]
+        return await asyncio.to_thread(verify, data, digest, name)
+
+    def fetcher(self, manifest: Manifest) -> Fetch:
+        """`get` for a thread beside the event loop that calls this."""
+        loop = asyncio.get_running_loop()
+
+        def fetch(name: str) -> bytes | Path:
+            getting = asyncio.run_coroutine_threadsafe(self.get(manifest, name), loop)
+            return getting.result(FETCH_TIMEOUT)
+
+        return fetch

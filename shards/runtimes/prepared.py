@@ -1,0 +1,155 @@
+"""A model as ONNX Runtime has optimised it for this machine, in files whose weights are mapped.
+
+    model.onnx       the optimised graph; needs no optimisation any more
+    weights.bin      its weights, in the layout that the machine computes with
+    expected.npz     what the plain model answers to seeded input; absent where it cannot be asked
+    about.json       the optimisation level, and whether there is an answer to compare with
+
+ONNX Runtime maps `weights.bin`: processes that load the same files share those pages, and a page
+that no run touches takes no memory. Loading neither parses nor optimises. The files hold for one
+version of the library and one processor only, so they stay on the machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from shards.errors import ModelError
+from shards.runtimes.ort import LOWER, Level, OrtRuntime, make_session, plain_answer
+from shards.specs import TensorSpec
+
+log = logging.getLogger(__name__)
+
+MODEL, WEIGHTS, EXPECTED, ABOUT = "model.onnx", "weights.bin", "expected.npz", "about.json"
+FORMAT = 1  # of these files; another one is another key
+CPU_INFO = Path("/proc/cpuinfo")
+
+
+class Folders(Protocol):
+    """Where prepared models are kept."""
+
+    def made(self, key: str, make: Callable[[Path], None]) -> Path:
+        """The folder `key`, which `make(folder)` fills unless it is there already, whole.
+
+        Raises `OSError`, and whatever `make` raises.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Of a model and its self-test: see `OrtRuntime` and `shards.runtimes.load.load_stage`.
+
+    digest: SHA-256 of the model's file.
+    """
+
+    digest: str
+    tolerance: float
+    level: Level = "all"
+    threads: int = 1
+    inputs: Sequence[TensorSpec] | None = None
+    outputs: Sequence[TensorSpec] | None = None
+    examples: Mapping[str, Sequence[int]] | None = None
+
+
+def load_prepared(
+    folders: Folders, model: Callable[[], bytes | Path], settings: Settings
+) -> OrtRuntime:
+    """A runtime of prepared files, self-tested against the plain model's answer.
+
+    `model()` is called where they have to be prepared first; it returns the verified model or its
+    file, and may raise. Raises ModelError where the runtime refuses the model, or computes wrong
+    values, and `OSError` where the files cannot be written or read.
+    """
+    folder = folders.made(_key(settings), lambda folder: _prepare(folder, model(), settings))
+    try:
+        about = json.loads((folder / ABOUT).read_bytes())
+        runtime = _runtime(folder, settings, about["level"])
+        expected = _read(folder / EXPECTED) if about["tested"] else None
+    except (ValueError, KeyError) as error:
+        raise ModelError(f"prepared files in {folder} cannot be read: {error}") from error
+    apart = 0.0 if expected is None else runtime.deviation_from(expected)
+    if apart > settings.tolerance:
+        raise ModelError(f"the prepared model in {folder} is off by {apart:.3g}")
+    return runtime
+
+
+def _key(settings: Settings) -> str:
+    """The name of the files of a model on this machine: all that they depend on."""
+    import onnxruntime
+
+    about = {
+        "format": FORMAT,
+        "model": settings.digest,
+        "tolerance": settings.tolerance,
+        "level": settings.level,
+        "examples": {name: list(shape) for name, shape in (settings.examples or {}).items()},
+        "runtime": onnxruntime.__version__,
+        "machine": [platform.machine(), _processor()],
+    }
+    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
+
+
+def _processor() -> str:
+    """Model and instruction sets of the first processor: layouts of weights depend on them."""
+    try:
+        first = CPU_INFO.read_text().partition("\n\n")[0]
+    except OSError:
+        return platform.processor()
+    told = ("model name", "flags", "features", "cpu implementer", "cpu part")
+    return "\n".join(line for line in first.splitlines() if line.lower().startswith(told))
+
+
+def _prepare(folder: Path, model: bytes | Path, settings: Settings) -> None:
+    """Write a model's files, at the level asked for or, where that fails or deviates, at BASIC."""
+    expected: dict[str, np.ndarray] | None = None
+    for level in (settings.level, *LOWER[settings.level]):
+        try:
+            make_session(
+                model, level=level, threads=settings.threads, save_to=(folder / MODEL, WEIGHTS)
+            )
+            runtime = _runtime(folder, settings, level)
+            if expected is None:
+                names = [spec.name for spec in runtime.outputs]
+                expected = plain_answer(model, names, runtime.synthetic(), threads=settings.threads)
+            apart = 0.0 if expected is None else runtime.deviation_from(expected)
+            if apart > settings.tolerance:
+                raise ModelError(f"level {level!r} is off by {apart:.3g}: do not serve it")
+        except ModelError as error:
+            for written in (MODEL, WEIGHTS):
+                (folder / written).unlink(missing_ok=True)
+            if not LOWER[level]:
+                raise
+            log.warning("preparing a model at a lower level: %s", error)
+            continue
+        if expected is not None:
+            np.savez(folder / EXPECTED, **expected)  # type: ignore[arg-type]
+        about = {"level": level, "tested": expected is not None}
+        (folder / ABOUT).write_text(json.dumps(about))
+        return
+
+
+def _runtime(folder: Path, settings: Settings, level: Level) -> OrtRuntime:
+    return OrtRuntime(
+        folder / MODEL,
+        inputs=settings.inputs,
+        outputs=settings.outputs,
+        threads=settings.threads,
+        level=level,
+        prepared=True,
+        examples=settings.examples,
+    )
+
+
+def _read(file: Path) -> dict[str, np.ndarray]:
+    with np.load(file, allow_pickle=False) as arrays:
+        return dict(arrays)

@@ -1,0 +1,104 @@
+"""A whole mesh under rights, with TLS: it serves, takes over, changes versions, and is denied
+nothing that it needs."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import AsyncIterator
+
+import pytest
+from meshes import READY, Load, close, digits, split_digits, until
+
+import swarm
+from nodes.local.mesh import LocalMesh, local_mesh, push
+
+pytestmark = [pytest.mark.integration, pytest.mark.processes]
+
+ROLES = ("shard-1", "shard-2", "shard-3", "fallback")
+
+
+@pytest.fixture
+async def secured() -> AsyncIterator[LocalMesh]:
+    async with local_mesh(secure=True) as local:
+        first = split_digits("1")
+        await push(local, first.manifest.to_json(), first.files)
+        for role in ROLES:
+            local.start(role, "digits")
+        await local.ready(READY)
+        yield local
+
+
+def violations(local: LocalMesh) -> list[str]:
+    assert local.server is not None
+    return [line for line in local.server.log.splitlines() if "iolation" in line]
+
+
+async def test_a_mesh_serves_takes_over_and_changes_versions_without_a_violation(
+    secured: LocalMesh,
+) -> None:
+    local = secured
+    assert local.rights is not None
+    assert local.server is not None
+    client = local.rights.issue("client", "digits")
+    requester = local.rights.issue("requester", "digits")
+    edge = local.start(
+        "edge", "digits", "--source", "digits", "--rate", "20", "--sink", "demo", "--budget", "5000"
+    )
+    results: list[bytes] = []
+    local.mesh.link.subscribe(
+        local.mesh.subjects.results("demo"), lambda message: results.append(bytes(message.data))
+    )
+    await local.ready(READY)
+    async with (
+        swarm.connect(local.url, agent="c", **client.options()) as asks,
+        swarm.connect(local.url, agent="r", **requester.options()) as sends,
+    ):
+        for mesh, delivery in ((asks, "durable"), (sends, "durable"), (sends, "fast")):
+            load = Load(mesh, 25, delivery=delivery)
+            await load.run(25)
+            load.check(25)
+
+        victim = next(n for n in local.supervisor.nodes if n.role == "shard-2")
+        victim.wanted = False
+        victim.signal(signal.SIGKILL)
+        load = Load(sends, 25)
+        await load.run(50)
+        print(
+            load.failures[:3],
+            violations(local),
+            *[local.tail(n) for n in local.supervisor.nodes],
+            sep="\n",
+        )
+        load.check(50)
+        victim.start()
+        victim.wanted = True
+        await local.ready(READY)
+
+        second = split_digits("2")
+        await push(local, second.manifest.to_json(), second.files)
+        await until(lambda: serves(local, "2"), READY, "version 2 serves")
+        load = Load(sends, 25)
+        await load.run(25)
+        load.check(25)
+        assert {result.version for result in load.results[-5:]} == {"2"}
+        await local.mesh.registry.rollback("digits")
+        await until(lambda: serves(local, "1"), READY, "version 1 serves again")
+        images, logits = digits()
+        answer = await asks.infer("digits", {"image": images[:1]}, 5.0)
+        assert close(answer.outputs["logits"], logits[:1])
+        assert answer.version == "1"
+    assert results, "the edge's results are heard"
+    assert edge.alive
+    assert violations(local) == []
+
+
+def serves(local: LocalMesh, version: str) -> bool:
+    """Whether each node's last status is of this version alone."""
+    ready = [local.status_of(node) for node in local.supervisor.nodes]
+    return all(
+        status is not None
+        and status["state"] == "ready"
+        and status["version"] == version
+        and {stage["version"] for stage in status["stages"]} <= {version}
+        for status in ready
+    )

@@ -1,0 +1,279 @@
+"""Every role and every subject against a real server, by JWTs and by a plain configuration.
+
+What is expected is written here by hand, not read from the table.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from real_server import ConfiguredServer, Inbox, Links
+
+from swarm.authority.authority import Authority
+from swarm.authority.server_conf import operator_conf, plain_conf
+
+pytestmark = pytest.mark.integration
+
+USERS = (
+    "client",
+    "requester",
+    "edge",
+    "shard-1",
+    "shard-2",
+    "fallback",
+    "gateway",
+    "learner",
+    "dashboard",
+    "operator",
+)
+NODES = "edge shard-1 shard-2 fallback gateway learner"
+ANSWERERS = "edge shard-1 fallback gateway"
+REQUESTERS = f"requester {ANSWERERS}"
+ALL = " ".join(USERS)
+LANES = "SWARM=default=digits=7"
+OTHER_LANES = "SWARM=default=other=7"
+CREATE = "$JS.API.CONSUMER.CREATE"
+GET_KV = "$JS.API.DIRECT.GET.KV_swarm-default-config.$KV.swarm-default-config"
+
+
+def consumer(stage: int, model: str = "digits", mesh: str = "default", lane: str = "any") -> str:
+    return f"{mesh}={model}=stage{stage}={lane}"
+
+
+# Subject: who may publish. `gateway` is for all models, the others are for `digits`.
+PUBLISH = {
+    "swarm.default.infer.digits": "client requester",
+    "swarm.default.infer.other": "",
+    "swarm.other.infer.digits": "",
+    "swarm.default.features.digits.7.1.any": REQUESTERS,
+    "swarm.default.features.digits.7.2.any": "shard-1 fallback",
+    "swarm.default.features.digits.7.3.any": "shard-2 fallback",
+    "swarm.default.features.digits.7.4.any": "fallback",
+    "swarm.default.features.other.7.1.any": "gateway",
+    "swarm.default.features.other.7.3.any": "",
+    "swarm.other.features.digits.7.3.any": "",
+    "swarm.default.features.digits.7.3.node-1": "",
+    "swarm.default.features.digits.7.1.node-1": "",
+    "swarm.default.fresh.digits.7.1": REQUESTERS,
+    "swarm.default.fresh.digits.7.3": "shard-2 fallback",
+    "swarm.default.fresh.other.7.3": "",
+    "swarm.default.cancel.digits.7": REQUESTERS,
+    "swarm.default.cancel.other.7": "gateway",
+    "swarm.default.gossip.node-1": NODES,
+    "swarm.other.gossip.node-1": "",
+    "swarm.default.status.node-1": NODES,
+    "swarm.default.status-request": "requester dashboard operator",
+    "swarm.default.server": "operator",
+    "swarm.default.events.died": NODES,
+    "swarm.default.config.serve.digits": "",
+    "swarm.default.results.demo": "edge",
+    "swarm.default.dead.digits": "shard-1 shard-2 fallback",
+    "swarm.default.dead.other": "",
+    "swarm.default.deltas.digits.node-1": "learner",
+    "swarm.default.resync.digits.node-1": "learner",
+    "swarm.default.weights.digits.7": "",
+    "$SRV.PING.swarm-default": f"{NODES} dashboard operator",
+    "$SRV.STATS": "operator",
+    # Lanes.
+    f"$JS.API.CONSUMER.INFO.{LANES}.{consumer(1)}": "shard-1 fallback operator",
+    f"$JS.API.CONSUMER.INFO.{LANES}.{consumer(2)}": "shard-2 fallback operator",
+    f"$JS.API.CONSUMER.MSG.NEXT.{LANES}.{consumer(1)}": "shard-1 fallback operator",
+    f"$JS.API.CONSUMER.MSG.NEXT.{LANES}.{consumer(2)}": "shard-2 fallback operator",
+    f"$JS.API.CONSUMER.MSG.NEXT.{OTHER_LANES}.{consumer(2, 'other')}": "operator",
+    f"$JS.API.CONSUMER.MSG.NEXT.{LANES}.{consumer(2, mesh='other')}": "operator",
+    f"$JS.API.CONSUMER.MSG.NEXT.{LANES}.{consumer(2, lane='node-1')}": "operator",
+    f"$JS.ACK.{LANES}.{consumer(1)}.1.2.3.4.5": "shard-1 fallback",
+    f"$JS.ACK.{LANES}.{consumer(2)}.1.2.3.4.5": "shard-2 fallback",
+    f"$JS.ACK.hub.hash.{LANES}.{consumer(2)}.1.2.3.4.5": "shard-2 fallback",
+    f"$JS.ACK.{OTHER_LANES}.{consumer(2, 'other')}.1.2.3.4.5": "",
+    f"{CREATE}.{LANES}.{consumer(2)}.swarm.default.features.digits.7.2.any": "operator",
+    f"{CREATE}.{LANES}": "operator",
+    f"{CREATE}.KV_swarm-default-config": "operator",
+    f"{CREATE}.OBJ_swarm-default-models": "operator",
+    f"$JS.API.CONSUMER.DURABLE.CREATE.{LANES}.x": "operator",
+    f"$JS.API.CONSUMER.DELETE.{LANES}.{consumer(2)}": "operator",
+    f"$JS.API.CONSUMER.PAUSE.{LANES}.{consumer(2)}": "operator",
+    f"$JS.API.STREAM.CREATE.{LANES}": "operator",
+    f"$JS.API.STREAM.UPDATE.{LANES}": "operator",
+    f"$JS.API.STREAM.PURGE.{LANES}": "operator",
+    f"$JS.API.STREAM.DELETE.{LANES}": "operator",
+    f"$JS.API.STREAM.INFO.{LANES}": "operator",
+    f"$JS.API.STREAM.MSG.GET.{LANES}": "operator",
+    f"$JS.API.STREAM.MSG.DELETE.{LANES}": "operator",
+    f"$JS.API.DIRECT.GET.{LANES}": "operator",
+    "$JS.API.STREAM.NAMES": "operator",
+    "$JS.API.STREAM.LIST": "operator",
+    # Registry.
+    f"{GET_KV}.serve.digits": f"{NODES} requester operator",
+    f"{GET_KV}.models.digits.7": f"{NODES} requester operator",
+    f"{GET_KV}.serve.other": "gateway operator",
+    "$JS.API.DIRECT.GET.KV_swarm-default-config": "operator",
+    "$JS.API.STREAM.INFO.KV_swarm-default-config": f"{NODES} requester operator",
+    "$KV.swarm-default-config.serve.digits": "operator",
+    "$KV.swarm-default-config.models.digits.7": "operator",
+    "$KV.swarm-default-weights.ledger.digits.7": "learner operator",
+    "$KV.swarm-default-weights.ledger.other.7": "operator",
+    "$JS.API.DIRECT.GET.OBJ_swarm-default-models": f"{NODES} operator",
+    "$O.swarm-default-models.C.x": "operator",
+    "$O.swarm-default-models.M.x": "operator",
+    # Answers.
+    "_INBOX.edge.random.7": NODES,
+    "_INBOX.operator.random.7": NODES,
+    "_INBOX.edge.random.server.7": "",
+    "_INBOX.edge.random.pull.7": "",
+    "_R_.random.7": ANSWERERS,
+    "$SYS.REQ.USER.INFO": ALL,
+    "$SYS.REQ.SERVER.PING": "",
+    "$SYS.REQ.CLAIMS.UPDATE": "",
+    "$JS.EVENT.ADVISORY.forged": "",
+    "anything": "",
+}
+SHARDS = "shard-1 shard-2 fallback"
+# Subject: who may subscribe, without a queue group.
+SUBSCRIBE = {
+    ">": "",
+    "_INBOX.>": "",
+    "_INBOX.somebody.>": "",
+    "$KV.>": "",
+    "$JS.ACK.>": "",
+    "$JS.API.>": "",
+    "$SYS.>": "",
+    "$O.>": "",
+    "$JS.EVENT.ADVISORY.>": "operator",
+    "$SRV.PING": NODES,
+    "$SRV.INFO.swarm-default.id": NODES,
+    "swarm.>": "",
+    "swarm.default.features.>": "",
+    "swarm.default.features.digits.7.2.any": "",
+    "swarm.default.fresh.other.7.2": "",
+    "swarm.default.cancel.digits.7": SHARDS,
+    "swarm.default.cancel.other.7": "",
+    "swarm.default.gossip.node-1": NODES,
+    "swarm.default.status.*": "requester dashboard operator",
+    "swarm.default.status-request": f"{NODES} operator",
+    "swarm.default.server": "requester dashboard operator",
+    "swarm.default.events.*": "dashboard operator",
+    "swarm.default.config.>": f"{NODES} requester operator",
+    "swarm.default.results.*": "requester dashboard operator",
+    "swarm.default.dead.digits": "",
+    "swarm.default.weights.digits.7": NODES,
+    "swarm.default.deltas.digits.node-1": "learner",
+    "swarm.default.deltas.other.node-1": "",
+}
+# Limited to queue groups in a plain configuration; a template of JWTs cannot be.
+IN_QUEUES = {
+    "swarm.default.infer.digits": ANSWERERS,
+    "swarm.default.infer.other": "gateway",
+    "swarm.default.fresh.digits.7.2": "shard-2 fallback",
+}
+# (subject, queue group): who may subscribe.
+QUEUES = {
+    ("swarm.default.infer.digits", "q"): ANSWERERS,
+    ("swarm.default.infer.other", "q"): "gateway",
+    ("swarm.default.fresh.digits.7.1", "stage"): "shard-1 fallback",
+    ("swarm.default.fresh.digits.7.2", "stage"): "shard-2 fallback",
+    ("swarm.default.fresh.digits.7.2", "cover"): "shard-2 fallback",
+    ("swarm.default.fresh.other.7.2", "stage"): "",
+}
+
+
+def issued(folder: Path) -> Authority:
+    authority = Authority.create(folder, "default")
+    for role in USERS:
+        authority.add(role, role, ["*"] if role == "gateway" else ["digits"], stages=3)
+    return authority
+
+
+@pytest.fixture(params=["operator mode", "plain"])
+async def mesh(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> AsyncIterator[tuple[ConfiguredServer, Authority, bool]]:
+    authority = issued(tmp_path / "auth")
+    plain = request.param == "plain"
+    conf = plain_conf(authority, 0.0) if plain else operator_conf(authority, str(tmp_path / "jwt"))
+    async with ConfiguredServer(conf) as server:
+        yield server, authority, plain
+
+
+def files(authority: Authority, user: str, plain: bool) -> dict[str, str]:
+    if plain:
+        return {"nkey": str(authority.seed(user))}
+    return {"credentials": str(authority.credentials(user))}
+
+
+def of(user: str, who: dict[str, str]) -> set[str]:
+    return {subject for subject, users in who.items() if user in users.split()}
+
+
+async def test_each_role_publishes_what_it_may_and_nothing_else(
+    mesh: tuple[ConfiguredServer, Authority, bool], links: Links
+) -> None:
+    server, authority, plain = mesh
+    for user in USERS:
+        link = await links.connect(server.url, **files(authority, user, plain))
+        denied: list[str] = []
+        link.on_denied.append(lambda subject, error, denied=denied: denied.append(subject))
+        for subject in PUBLISH:
+            link.publish(subject, b"")
+        await link.flush()
+        assert set(PUBLISH) - set(denied) == of(user, PUBLISH), user
+
+
+async def test_each_role_hears_what_it_may_and_nothing_else(
+    mesh: tuple[ConfiguredServer, Authority, bool],
+    links: Links,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server, authority, plain = mesh
+    for user in USERS:
+        link = await links.connect(server.url, **files(authority, user, plain))
+        with caplog.at_level(logging.WARNING, "swarm.link"):
+            caplog.clear()
+            asked = SUBSCRIBE | IN_QUEUES
+            for subject in asked:
+                link.subscribe(subject, Inbox())
+            await link.flush()
+            said = [record.getMessage() for record in caplog.records]
+            heard = {s for s in asked if not any(f"subscribe to {s}:" in t for t in said)}
+            assert heard == of(user, SUBSCRIBE if plain else asked), user
+            caplog.clear()
+            for subject, queue in QUEUES:
+                other = await links.connect(server.url, **files(authority, user, plain))
+                caplog.clear()
+                other.subscribe(subject, Inbox(), queue)
+                await other.flush()
+                allowed = user in QUEUES[subject, queue].split()
+                assert (not caplog.records) == allowed, (user, subject, queue)
+
+
+async def test_a_client_reaches_the_infer_service_of_its_model_and_gets_the_answer(
+    mesh: tuple[ConfiguredServer, Authority, bool], links: Links
+) -> None:
+    server, authority, plain = mesh
+    node = await links.connect(server.url, **files(authority, "shard-1", plain))
+    node.subscribe("swarm.default.infer.digits", lambda m: node.publish(m.reply, b"seven"), "q")
+    await node.flush()
+    client = await links.connect(server.url, **files(authority, "client", plain))
+    assert bytes((await client.request("swarm.default.infer.digits", b"?")).data) == b"seven"
+
+
+async def test_a_client_cannot_aim_the_answer_at_a_process_of_the_mesh(
+    mesh: tuple[ConfiguredServer, Authority, bool], links: Links
+) -> None:
+    server, authority, plain = mesh
+    node = await links.connect(server.url, **files(authority, "shard-1", plain))
+    node.subscribe("swarm.default.infer.digits", lambda m: node.publish(m.reply, b"seven"), "q")
+    victim = await links.connect(server.url, **files(authority, "edge", plain))
+    heard = Inbox()
+    target = victim.expect(heard)
+    await node.flush()
+    await victim.flush()
+    client = await links.connect(server.url, **files(authority, "client", plain))
+    client.publish("swarm.default.infer.digits", b"?", target)
+    # A request behind it goes the same way, and its answer comes.
+    assert bytes((await client.request("swarm.default.infer.digits", b"?")).data) == b"seven"
+    await victim.flush()
+    assert heard == []
