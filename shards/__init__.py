@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from shards.errors import (
         ArtifactError,
+        DeltaError,
         InputError,
         ManifestError,
         ModelError,
@@ -37,6 +38,7 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 _MODULE_OF_NAME = {
     "ArtifactError": "errors",
     "CancelToken": "runtimes.runtime",
+    "DeltaError": "errors",
     "InputError": "errors",
     "Manifest": "manifest",
     "ManifestError": "errors",
@@ -60,6 +62,7 @@ _MODULE_OF_NAME = {
 __all__ = [
     "ArtifactError",
     "CancelToken",
+    "DeltaError",
     "InputError",
     "Manifest",
     "ManifestError",

@@ -151,6 +151,7 @@ def _stage_document(server: StageServer, now: float) -> dict[str, Any]:
     return {
         "stage": server.stage,
         "version": server.info.version,
+        "weights": server.model.weights_version,
         "in_hand": server.queued,
         "waiting": server.waiting,
         "counters": server.stats.counters.as_doc(),

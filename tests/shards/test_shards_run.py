@@ -84,10 +84,10 @@ def test_serving_a_stage_needs_no_onnx(tmp_path: Any) -> None:
 
 def test_the_public_surface_of_the_package_is_pinned() -> None:
     assert sorted(shards.__all__) == [
-        "ArtifactError", "CancelToken", "InputError", "Manifest", "ManifestError", "ModelError",
-        "OrtRuntime", "RunError", "RunTerminated", "Runtime", "Shard", "ShardsError", "SplitError",
-        "SplitResult", "StageRuntime", "TensorSpec", "load_lighter", "load_stage", "read_dir",
-        "write_dir",
+        "ArtifactError", "CancelToken", "DeltaError", "InputError", "Manifest", "ManifestError",
+        "ModelError", "OrtRuntime", "RunError", "RunTerminated", "Runtime", "Shard", "ShardsError",
+        "SplitError", "SplitResult", "StageRuntime", "TensorSpec", "load_lighter", "load_stage",
+        "read_dir", "write_dir",
     ]  # fmt: skip
     for name in shards.__all__:
         assert getattr(shards, name).__name__ == name
