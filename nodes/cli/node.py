@@ -216,11 +216,12 @@ FLAGS = (
 def node(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run one node; returns its exit code. Ends the program for a wrong setting."""
     settings = parse("swarm-node", USAGE, ABOUT, FLAGS, "SWARM_", arguments, environment)
-    if MISSED in environment:
+    missed = MISSED in environment
+    if missed:
         _import()
     else:
         wait_for_low_priority_thread(_import)
-    return _run(settings)
+    return _run(settings, missed)
 
 
 def _learns(settings: Mapping[str, Any]) -> bool:
@@ -234,7 +235,7 @@ def _import() -> None:
     import nodes.life.process  # noqa: F401
 
 
-def _run(settings: dict[str, Any]) -> int:
+def _run(settings: dict[str, Any], missed: bool) -> int:
     from nodes.learning.options import learn_config
     from nodes.life.config import NodeConfig, gossip_preset, read_mesh_key
     from nodes.life.edge import EdgeOptions
@@ -269,6 +270,7 @@ def _run(settings: dict[str, Any]) -> int:
             cache=_cache(settings),
             cache_limit=settings["cache_mb"] * 1_000_000,
             shm=settings["shm"],
+            missed=missed,
             identity=settings["identity"],
             teachers=settings["teachers"],
             learn=learn_config(settings) if _learns(settings) else None,

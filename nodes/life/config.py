@@ -39,7 +39,8 @@ class NodeConfig:
     for none. teachers: file of the public keys whose learned weights are taken, '' for all. level:
     how far ONNX Runtime optimises a stage; at `basic` a shard computes the very bits of the whole
     model. learn: how this node learns; None where it does not, unless it has the role `learner`.
-    Raises `InvalidArgument`.
+    missed: nobody else does the work of this node, so its first load gives way to nobody. Raises
+    `InvalidArgument`.
     """
 
     role: str
@@ -62,6 +63,7 @@ class NodeConfig:
     cache: str = ""
     cache_limit: int = 4 << 30
     shm: bool = True
+    missed: bool = False
     identity: str = ""
     teachers: str = ""
     learn: LearnConfig | None = None

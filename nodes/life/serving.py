@@ -112,11 +112,12 @@ async def load(
     edge: bool,
     lighter: bool,
     stages: Sequence[int] | None = None,
+    urgent: bool = False,
 ) -> Loaded:
     """Fetch, verify, load, self-test and warm, in a thread.
 
-    stages: instead of all that this node serves. Raises `SwarmError` (`NotFound`, `Unavailable` …)
-    and `shards.errors.ShardsError`.
+    stages: instead of all that this node serves. urgent: at the normal priority. Raises
+    `SwarmError` (`NotFound`, `Unavailable` …) and `shards.errors.ShardsError`.
     """
     started = time.monotonic()
     manifest = Manifest.from_json(await mesh.registry.manifest(info.model, info.version))
@@ -138,12 +139,13 @@ async def load(
         light_ms = light.warm() if light is not None else 0.0
         return Loaded(info, loaded, first, light, time.monotonic() - started, light_ms / 1e3)
 
-    return await in_background(config, build)
+    return await in_background(config, build, urgent)
 
 
-async def in_background(config: NodeConfig, work: Callable[[], T]) -> T:
-    """Return `work()` or raise its error, from a thread that keeps nobody waiting."""
-    if config.threads > 1:
+async def in_background(config: NodeConfig, work: Callable[[], T], urgent: bool = False) -> T:
+    """Return `work()` or raise its error, from a thread that keeps nobody waiting, unless it is
+    urgent."""
+    if urgent or config.threads > 1:
         # The runtime's own threads would inherit the low priority, for good.
         return await asyncio.to_thread(work)
     return await in_low_priority_thread(work)

@@ -119,6 +119,7 @@ class Versions:
             info,
             edge=self._config.answers_requests,
             lighter=self._config.role == "edge",
+            urgent=self._config.missed and not self.serving,
         )
         self.weights.add(loaded)
         await self.follower.follow(info.model, version)

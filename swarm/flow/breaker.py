@@ -53,6 +53,7 @@ class Breaker:
         self._failures_in_a_row = 0
         self._open_periods = Backoff(open_s, max_open_s)
         self._open_until = 0.0
+        self._opened = 0.0  # since when no call but probes passes
         self._probe_timeout_s = probe_timeout_s
         self._probe_at: float | None = None
 
@@ -88,9 +89,12 @@ class Breaker:
         """Report a call's outcome at `now` (seconds).
 
         started: when the call was made (seconds), if known. While half-open, an answer to a call
-        made before the probe is ignored: it says nothing about now.
+        made before the probe is ignored: it says nothing about now. A probe that succeeds after its
+        timeout closes the breaker all the same.
         """
         if self.state is BreakerState.OPEN:
+            if ok and started is not None and started > self._opened:
+                self._close()  # since it opened, only probes were let through
             return
         if self.state is BreakerState.HALF_OPEN:
             if self._probe_at is None or (started is not None and started < self._probe_at):
@@ -112,6 +116,8 @@ class Breaker:
             self._open(now)
 
     def _open(self, now: float) -> None:
+        if self.state is BreakerState.CLOSED:
+            self._opened = now
         self.state = BreakerState.OPEN
         self._open_until = now + self._open_periods.next()
         self._probe_at = None

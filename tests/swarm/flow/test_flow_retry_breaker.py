@@ -209,3 +209,16 @@ def test_knobs_out_of_range_are_refused() -> None:
         Breaker(open_s=2, max_open_s=1)
     with pytest.raises(ValueError, match="ratio"):
         RetryBudget(-0.1)
+
+
+def test_a_probe_that_succeeds_late_closes_the_breaker_and_an_older_call_does_not() -> None:
+    """Where every answer takes longer than the probe's timeout it would stay open for ever."""
+    breaker = Breaker(consecutive=1, open_s=1.0, probe_timeout_s=1.0)
+    breaker.record(False, 10.0, 9.0)
+    assert breaker.try_call(11.0)
+    assert not breaker.try_call(12.5), "the probe ran out"
+    assert breaker.state is BreakerState.OPEN
+    breaker.record(True, 12.6, 9.5)
+    assert breaker.state is BreakerState.OPEN, "a call of before it opened"
+    breaker.record(True, 12.7, 11.0)
+    assert breaker.state is BreakerState.CLOSED
