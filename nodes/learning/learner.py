@@ -15,6 +15,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -153,17 +154,39 @@ class Learner:
 
     async def take(self, version: str, inputs: dict[str, np.ndarray], labels: np.ndarray) -> Taught:
         """Keep samples, all of them or none. Raises `InvalidArgument`, `NotFound`."""
+        count = self._check(version, inputs)
+        self.samples.check_labels(labels, count)
+        features = await self._features(inputs)
+        added = self.samples.add(features, labels.astype(np.int64))
+        return self._taught(added.trained_on, added.held_out)
+
+    async def test(self, version: str, inputs: dict[str, np.ndarray], labels: np.ndarray) -> Taught:
+        """The accuracy of this node's present weights on samples, which it does not keep. Raises
+        `InvalidArgument`, `NotFound`."""
+        count = self._check(version, inputs)
+        if labels.shape != (count,):
+            raise InvalidArgument(f"labels {list(labels.shape)} for {count} inputs: one each")
+        features = await self._features(inputs)
+        layout, parameters = self.frozen.layout, self._own
+        return replace(self._taught(0, 0), accuracy=layout.accuracy(parameters, features, labels))
+
+    def _check(self, version: str, inputs: Mapping[str, np.ndarray]) -> int:
+        """The number of samples."""
         info = self.frozen.info
         if version and version != info.version:
             raise NotFound(f"this node learns {info.model}@{info.version}, not @{version}")
-        count = self.frozen.check(inputs)
-        self.samples.check_labels(labels, count)
+        return self.frozen.check(inputs)
+
+    async def _features(self, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
         try:
-            features = await self._in_background(lambda: self.frozen.features(inputs))
+            features: np.ndarray = await self._in_background(lambda: self.frozen.features(inputs))
         except ShardsError as error:
             raise InvalidArgument(f"the model does not run on these inputs: {error}") from None
-        added = self.samples.add(features, labels.astype(np.int64))
-        return self._taught(added.trained_on, added.held_out)
+        return features
+
+    @property
+    def _own(self) -> Parameters:
+        return self._start if self._exchange is None else self._exchange.parameters
 
     def _taught(self, trained_on: int, held_out: int) -> Taught:
         classes = tuple(self.samples.seen())

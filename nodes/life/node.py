@@ -33,7 +33,6 @@ from swarm.mesh import Mesh
 from swarm.model import ModelInfo
 from swarm.periodic import BEAT, beat
 from swarm.routing import BadDesiredState
-from swarm.services.control import Control
 from swarm.services.infer import InferService
 from swarm.subjects import api
 from swarm.trust.identity import Identity
@@ -142,6 +141,7 @@ class Node:
             self.mesh, self.id, self._versions.lookup, config.budget, config.version
         )
         self._service = InferService(
+            self.mesh.link,
             f"swarm-{config.mesh}",
             swarm.__version__,
             {"node": self.id, "role": config.role, "mesh": config.mesh, "model": config.model},
@@ -226,7 +226,7 @@ class Node:
 
     def _become_ready(self, own: Own) -> None:
         """Every lane of this node pulls: join the mesh, and tell everybody."""
-        own(Control(self.config.link, self.id, self._service.attach).run(), "control")
+        self._service.start()
         own(self._entry.run(), "own entry")
         own(self._takeover.run(), "takeover")
         own(self._membership.run(), "gossip")

@@ -9,7 +9,7 @@ import logging
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -50,13 +50,16 @@ def make_session(
     providers: Sequence[str] = _CPU,
     weights: Mapping[str, np.ndarray] | None = None,
     save_to: tuple[Path, str] | None = None,
+    shared_workspace: bool = False,
 ) -> Any:
     """An `onnxruntime.InferenceSession` that computes a run with `threads` threads.
 
     `model` is an ONNX model or its file. `weights` are the tensors that the model declares
     external. The session may read them in place: nobody writes to them while it lives, and who made
     it keeps them. `save_to` names a file for the optimised model, and one beside it for the weights
-    in the layout that runs use; none of the two may exist. Raises ModelError when a provider is not
+    in the layout that runs use; none of the two may exist. `shared_workspace`: runs take their
+    memory from one place with all other such sessions of the process, which is never given back;
+    else each session has its own, which goes with it. Raises ModelError when a provider is not
     there, or when ONNX Runtime refuses the model, or cannot write.
     """
     import onnxruntime as ort
@@ -89,6 +92,9 @@ def make_session(
             ("session.save_external_prepacked_constant_initializers", "1"),
         ):
             options.add_session_config_entry(key, value)
+    if shared_workspace:
+        _make_shared_workspace()
+        options.add_session_config_entry("session.use_env_allocators", "1")
     loadable = str(model) if isinstance(model, Path) else model
     try:
         session = ort.InferenceSession(loadable, options, providers=list(providers))
@@ -101,6 +107,17 @@ def make_session(
     if hasattr(session, "_model_bytes"):
         session._model_bytes = None  # noqa: SLF001  # see the comment above
     return session
+
+
+@cache
+def _make_shared_workspace() -> None:
+    """Once a process: the library refuses a second one."""
+    import onnxruntime as ort
+
+    kind = ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR
+    memory = ort.OrtMemoryInfo("Cpu", kind, 0, ort.OrtMemType.DEFAULT)
+    unlimited, usual = 0, -1
+    ort.create_and_register_allocator(memory, ort.OrtArenaCfg(unlimited, usual, usual, usual))
 
 
 def _without_wrapper(session: Any) -> Any:
@@ -368,6 +385,8 @@ class OrtRuntime:
             return make_session(
                 self._model,
                 level="none" if self._prepared else self.level,
+                # The stages of a fallback seldom run at a time.
+                shared_workspace=self._prepared,
                 threads=self._threads,
                 providers=self._providers,
                 weights=self._weights,

@@ -1,16 +1,10 @@
-"""The control connection: a nats-py client for services and the object store, used seldom.
-
-A nats-py client can be beyond repair in three ways: almost any -ERR closes it for good, a reconnect
-can hang on unsent bytes, and a callback that raises ends its read loop silently. `Control` watches
-for each of them, builds a new client and calls `on_client` with it.
-"""
+"""A nats-py client, for the seldom work that the data link does not do: large deltas' store."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from base64 import b64encode
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import nats.errors
@@ -20,7 +14,7 @@ from swarm.errors import Unavailable
 from swarm.link import LinkOptions
 from swarm.link.access import signer_of, tls_context
 from swarm.link.session import without_credentials
-from swarm.periodic import BEAT, beat
+from swarm.periodic import BEAT
 
 log = logging.getLogger("swarm.control")
 
@@ -95,57 +89,3 @@ async def close(client: Client) -> None:
         await asyncio.wait_for(client.close(), CLOSE_TIMEOUT)
     except NETWORK_ERRORS as error:
         log.info("a client was dropped: %r", error)
-
-
-class Control:
-    """`run()` keeps one client alive; `on_client(client)` sets up what belongs to it."""
-
-    def __init__(
-        self,
-        options: LinkOptions,
-        name: str,
-        on_client: Callable[[Client], Awaitable[None]],
-    ) -> None:
-        self._options = options
-        self._name = name
-        self._on_client = on_client
-        self._client: Client | None = None
-        self.rebuilt = 0
-        """How often a client was beyond repair."""
-
-    async def run(self) -> None:
-        """Until cancelled."""
-        try:
-            while True:
-                try:
-                    self._client = await connect(self._options, self._name)
-                    await self._on_client(self._client)
-                except (Unavailable, *NETWORK_ERRORS) as error:
-                    log.info("control connection: %r", error)
-                    await self._discard()
-                    await asyncio.sleep(RETRY_AFTER)
-                    continue
-                await self._watch(self._client)
-                self.rebuilt += 1
-                await self._discard()
-        finally:
-            await self._discard()
-
-    async def _watch(self, client: Client) -> None:
-        """Returns when the client is beyond repair."""
-        reconnecting = 0.0
-        while not client.is_closed:
-            await beat(WATCH_EVERY)
-            # nats-py tells nobody that its read loop has ended.
-            reading = client._reading_task  # noqa: SLF001  # nothing public says so
-            if client.is_connected and reading is not None and reading.done():
-                log.warning("the client's read loop has ended; building a new client")
-                return
-            reconnecting = 0.0 if client.is_connected else reconnecting + WATCH_EVERY
-            if reconnecting >= RECONNECT_LIMIT:
-                return
-
-    async def _discard(self) -> None:
-        client, self._client = self._client, None
-        if client is not None and not client.is_closed:
-            await close(client)

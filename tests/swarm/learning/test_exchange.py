@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from real_server import Links, eventually
+from real_server import Links, cut, eventually
 
 from swarm.fleet.membership import Membership
 from swarm.gossip import LOCAL
@@ -152,3 +152,109 @@ async def test_four_nodes_agree_on_the_mean_of_what_they_learned(fleet: Fleet) -
         assert np.abs(weight[4:]).max() == 0
         # Who asks for a snapshot before gossip has told of it is refused, and asks again.
         assert learner.exchange.counters["refused"].keys() <= {"not_a_neighbour"}
+
+
+async def test_a_node_whose_connection_failed_follows_again(fleet: Fleet) -> None:
+    learners = [await fleet.start() for _ in range(3)]
+    await fleet.met()
+    one, other = learners[0], learners[1]
+    down = asyncio.Event()
+    other.link.on_down.append(down.set)
+    cut(other.link)
+    await asyncio.wait_for(down.wait(), 5.0)
+    update = nothing(one)
+    update["weight"] += 1.0
+    one.exchange.step(update)
+    await other.link.ready(5.0)
+    await other.link.flush()  # its subscriptions are made again
+    one.exchange.step(nothing(one))
+    await eventually(lambda: in_lock_step(learners), 10.0, "that the copies are whole again")
+    assert other.exchange.counters["refused"].keys() <= {"gap", "not_a_neighbour"}
+
+
+async def test_a_node_that_comes_late_begins_where_the_others_are(fleet: Fleet) -> None:
+    learners = [await fleet.start(value=0.5) for _ in range(3)]
+    await fleet.met()
+    await rounds(learners, 3, lambda: in_lock_step(learners))
+    late = await fleet.start(value=0.0)
+    await fleet.met()
+    assert late.exchange.catch_up()
+    assert np.allclose(late.exchange.parameters["weight"], 0.5)
+    late.exchange.step(nothing(late))
+    await eventually(lambda: in_lock_step(fleet.learners), what="that all follow the newcomer")
+
+
+async def test_a_node_that_is_killed_is_a_neighbour_no_more(fleet: Fleet, links: Links) -> None:
+    learners = [await fleet.start() for _ in range(3)]
+    await fleet.met()
+    killed = learners.pop()
+    killed.task.cancel()
+    await links.crash(killed.link)
+    for learner in learners:
+        await eventually(
+            lambda it=learner: len(it.exchange.neighbours) == 1, 10.0, "that its death is known"
+        )
+    await rounds(learners, 3, lambda: in_lock_step(learners))
+
+
+async def test_hostile_bytes_and_a_flood_change_nothing_and_learning_goes_on(
+    fleet: Fleet, links: Links, server: EmbeddedServer
+) -> None:
+    options = LearningOptions(messages_per_s=100.0)
+    learners = [await fleet.start(options=options) for _ in range(2)]
+    await fleet.met()
+    victim, sender = learners
+    before = digest_of(victim.exchange.participant.x)
+    attacker = await links.connect(server.url)
+    subject = SUBJECTS.deltas("digits", sender.members.node)
+    for _ in range(3000):
+        attacker.publish(subject, b"\x81\xa1v\x01" + b"noise" * 20)
+    await attacker.flush()
+    refused = victim.exchange.participant.refusals
+    await eventually(lambda: sum(refused.total.values()) >= 3000, what="3000 refusals")
+    assert set(refused.by_sender()) <= {sender.members.node, "(asker)"}
+    assert digest_of(victim.exchange.participant.x) == before
+    assert {event.node for event in victim.events} == {sender.members.node}
+    assert len(victim.events) == len({event.detail.partition(":")[0] for event in victim.events})
+    sender.exchange.step(nothing(sender))
+    await eventually(lambda: in_lock_step(learners), 10.0, "that the sender is heard again")
+
+
+async def test_deltas_too_large_for_a_message_go_by_the_object_store(fleet: Fleet) -> None:
+    options = LearningOptions(
+        share=0.5, bytes_per_delta=1 << 22, messages_per_s=1000.0, snapshots_per_s=100.0
+    )
+    learners = [await fleet.start(30_000, options) for _ in range(2)]
+    await fleet.met()
+    update = nothing(learners[0])
+    update["weight"] += np.random.default_rng(1).normal(0, 1, (30_000, 10)).astype(np.float32)
+    for _ in range(2):
+        learners[0].exchange.step(update)
+    await eventually(lambda: in_lock_step(learners), 10.0, "that the objects are fetched")
+    assert learners[1].exchange.participant.accepted >= 3  # a snapshot, and two deltas
+    assert learners[1].exchange.counters["failures"] == {}
+    learners[1].exchange.mix()
+    assert learners[1].exchange.parameters["weight"].any()
+
+
+async def test_a_small_fleet_averages_in_rounds_without_a_leader(fleet: Fleet) -> None:
+    options = LearningOptions(mode="average", messages_per_s=1000.0)
+    learners = [await fleet.start(options=options) for _ in range(3)]
+
+    def met() -> bool:
+        return all(len(it.exchange.neighbours) == 2 for it in learners)
+
+    await eventually(met, 10.0, "that all know of all")
+    for number, learner in enumerate(learners):
+        update = nothing(learner)
+        update["weight"] += number
+        learner.exchange.step(update)
+
+    def averaged() -> bool:
+        for learner in learners:
+            learner.exchange.mix()
+        weights = [learner.exchange.parameters["weight"] for learner in learners]
+        return all(weight.tobytes() == weights[0].tobytes() for weight in weights)
+
+    await eventually(averaged, what="that all have the mean")
+    assert np.allclose(learners[0].exchange.parameters["weight"], 1.0)
