@@ -434,13 +434,14 @@ class Link(asyncio.BufferedProtocol):
         """Tell those who wait for an answer, and those who asked to hear of it."""
         error = denial.error()
         self.last_error = str(error)
-        self._denials.note(denial, error)
         if not denial.publish:
+            self._denials.note(denial, error)
             if denial.subject.startswith(self.options.inbox):
                 self._deaf = error
                 self._fail_asked(None, error)
             return
-        self._fail_asked(denial.subject, error)
+        if not self._fail_asked(denial.subject, error):
+            self._denials.note(denial, error)
         for callback in list(self.on_denied):
             try:
                 callback(denial.subject, error)
@@ -448,11 +449,15 @@ class Link(asyncio.BufferedProtocol):
                 self.callback_errors += 1
                 log.exception("a callback failed that was told of a denial")
 
-    def _fail_asked(self, subject: str | None, error: PermissionDenied) -> None:
-        """Requests to `subject`, or all of them with None, get no answer."""
+    def _fail_asked(self, subject: str | None, error: PermissionDenied) -> bool:
+        """Requests to `subject`, or all of them with None, get no answer; whether there were any,
+        whose callers are told by the error."""
+        told = False
         for asked, answer in self._asked.values():
             if subject in (None, asked) and not answer.done():
                 answer.set_exception(error)
+                told = True
+        return told
 
     # --- asyncio.BufferedProtocol -----------------------------------------------------
 
