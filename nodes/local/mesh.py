@@ -75,7 +75,7 @@ class LocalMesh:
         """Start one node process; its log goes to `logs`."""
         arguments = ["--role", role, "--nats", self.url, "--mesh", self.name, *extra]
         if not self.shm:
-            arguments.append("--no-shm")
+            arguments.append("--stored")
         if self.rights is not None:
             arguments += self.rights.issue(role, model.partition("@")[0]).arguments()
         else:
