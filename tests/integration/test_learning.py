@@ -79,7 +79,7 @@ async def test_three_learners_with_different_classes_teach_the_whole_pipeline(
         np.savez(tmp_path / "x.npz", image=images)
         np.savez(tmp_path / "y.npz", labels=labels)
         files = ("--input", str(tmp_path / "x.npz"), "--labels", str(tmp_path / "y.npz"))
-        command = run.swarm("teach", MODEL, *files, "--node", "learner-c", "--json")
+        command = run.swarm("teach", MODEL, *files, "--node", "learner-c", "--json", timeout=90.0)
         assert command.process.returncode == 0, command.stderr
         assert json.loads(command.stdout)["classes"] == [7, 8, 9]
 
