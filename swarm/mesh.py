@@ -310,12 +310,14 @@ class Mesh:
         *,
         node: str = "",
         timeout: float = TEACH_TIMEOUT,
+        only_test: bool = False,
     ) -> Taught:
         """Give labelled samples to the learner of `model` (`NAME` or `NAME@VERSION`) on this host.
 
         They go by a Unix socket of this user, never to a server. inputs: arrays as for `infer`,
         whose axis 0 counts the samples. labels: whole numbers [n], one for each sample, from 0 on.
-        node: the learner's id, needed where several run on this host. timeout: seconds.
+        node: the learner's id, needed where several run on this host. timeout: seconds. only_test:
+        measure the learner's accuracy on these samples, and let it keep none.
 
         Raises `NotFound` where no learner runs here; `InvalidArgument` for samples that cannot be
         learned, of which none is kept then; `ResourceExhausted`, `Unavailable`,
@@ -330,6 +332,7 @@ class Mesh:
             np.asarray(labels),
             node=node,
             timeout=timeout,
+            only_test=only_test,
         )
 
     async def ask_service(

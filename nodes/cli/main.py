@@ -105,18 +105,43 @@ Folder = Annotated[str, typer.Argument(help="A folder made by `swarm model split
 @app.command()
 def demo(
     seconds: Annotated[
-        float, typer.Option(min=6, help="How long images are streamed, in seconds.")
-    ] = 20.0,
-    rate: Annotated[float, typer.Option(min=1, max=1000, help="Images a second.")] = 30.0,
+        float | None,
+        typer.Option(
+            min=6,
+            help="How long images are streamed, in seconds; 20 when not given, 60 with --learn.",
+        ),
+    ] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option(min=1, max=1000, help="Images a second; 30 when not given, 50 with --learn."),
+    ] = None,
+    learn: Annotated[
+        bool,
+        typer.Option(
+            "--learn",
+            help="Another story: eight nodes with two or three digits each learn all ten, while "
+            "the pipeline serves what they learn.",
+        ),
+    ] = False,
+    picture: Annotated[
+        str,
+        typer.Option(
+            help="With --learn: the PNG of the plot, where matplotlib is installed; empty: none."
+        ),
+    ] = "swarm-demo-learn.png",
     json_: Json = False,
 ) -> None:
     """Show a takeover on this machine: three shards, a fallback, a live edge, one kill.
 
-    Exits with 1 if an answer was lost or wrong.
+    Exits with 1 if an answer was lost or wrong. With --learn: exits with 1 if a target is missed.
     """
+    if learn:
+        from nodes.cli.demo_learn import run_learn_demo
+
+        raise typer.Exit(run_learn_demo(seconds or 60.0, rate or 50.0, picture, json_))
     from nodes.cli.demo import run_demo
 
-    raise typer.Exit(run_demo(seconds, rate, json_))
+    raise typer.Exit(run_demo(seconds or 20.0, rate or 30.0, json_))
 
 
 @app.command()
@@ -256,6 +281,12 @@ def teach(
     node: Annotated[
         str, typer.Option(help="Id of the learner, where several run on this host.")
     ] = "",
+    test: Annotated[
+        bool,
+        typer.Option(
+            "--test", help="Measure the learner's accuracy on the samples; it keeps none of them."
+        ),
+    ] = False,
     timeout: Annotated[
         str, typer.Option(help="Time that the learner may take: 500ms, 60s.")
     ] = "60s",
@@ -265,7 +296,7 @@ def teach(
     """Give labelled samples to the learner on this host. They never leave it."""
     from nodes.cli.teach import run_teach
 
-    raise typer.Exit(run_teach(model, input_, labels, node, timeout, mesh, json_))
+    raise typer.Exit(run_teach(model, input_, labels, node, test, timeout, mesh, json_))
 
 
 @app.command()

@@ -16,6 +16,7 @@ import swarm
 from nodes.console import out, print_json, with_mesh
 from nodes.life.process import stop_on_signals
 from swarm.link import LinkMessage
+from swarm.link.denials import Denial
 
 LISTEN = 0.5  # seconds; every node answers a status request at once
 LAST_NOTES = 4  # events of the server that are shown
@@ -27,12 +28,15 @@ class StatusBoard:
     """The last status document of each node of a mesh, and the moment at which it came.
 
     server: the last word of an embedded server's supervisor; None where there is none.
+    Raises `PermissionDenied` where this user may not hear them.
     """
 
     def __init__(self, mesh: swarm.Mesh) -> None:
         self.statuses: dict[str, dict[str, Any]] = {}
         self.heard: dict[str, float] = {}
         self.server: dict[str, Any] | None = None
+        if not mesh.link.grants.may_subscribe(mesh.subjects.status_all):
+            raise Denial(False, mesh.subjects.status_all).error()
         mesh.link.subscribe(mesh.subjects.status_all, self._take)
         mesh.link.subscribe(mesh.subjects.server, self._take_server)
 

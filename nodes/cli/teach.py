@@ -14,15 +14,23 @@ from swarm.local.teaching import teach
 
 
 def run_teach(
-    model: str, inputs: str, labels: str, node: str, timeout: str, mesh: str, as_json: bool
+    model: str,
+    inputs: str,
+    labels: str,
+    node: str,
+    only_test: bool,
+    timeout: str,
+    mesh: str,
+    as_json: bool,
 ) -> int:
     """`swarm teach`; returns its exit code."""
 
     async def main() -> int:
         name, _, version = model.partition("@")
         given, truth = read_inputs(inputs), read_labels(labels)
+        within = duration(timeout)
         taught = await teach(
-            mesh, name, version, given, truth, node=node, timeout=duration(timeout)
+            mesh, name, version, given, truth, node=node, timeout=within, only_test=only_test
         )
         doc: dict[str, Any] = {
             "model": name,
@@ -33,8 +41,13 @@ def run_teach(
             "held_out": taught.held_out,
             "classes": list(taught.classes),
         }
+        if taught.accuracy is not None:
+            doc["accuracy"] = round(taught.accuracy, 4)
         if as_json:
             print_json(doc)
+            return 0
+        if taught.accuracy is not None:
+            out.print(f"{taught.node}: accuracy {taught.accuracy:.4f} of {len(truth)} samples")
             return 0
         classes = ", ".join(map(str, taught.classes))
         out.print(

@@ -20,10 +20,10 @@ ROWS = 64  # of one run: a batch that needs little memory
 
 
 class FrozenModel:
-    """layout: of the head behind the features. base: SHA-256 over all files of the version, which
-    names the features as well as the head. features_id: SHA-256 over the frozen layers alone:
-    versions with the same one give the same features. shipped: the parameters that the model came
-    with."""
+    """layout: of the head behind the features. base: SHA-256 of the last shard's file, whose
+    tensors change. features_id: SHA-256 over the frozen layers: versions with the same one give the
+    same features. model_id: SHA-256 over features and head: what learners begin from. shipped: the
+    parameters that the model came with."""
 
     def __init__(
         self,
@@ -33,12 +33,14 @@ class FrozenModel:
         head: Head,
         base: str,
         features_id: str,
+        model_id: str,
         shipped: Parameters,
     ) -> None:
         self.info = info
         self.layout = layout_of(head)
         self.base = base
         self.features_id = features_id
+        self.model_id = model_id
         self.shipped = shipped
         self._head = head
         self._stages = stages
@@ -65,9 +67,9 @@ class FrozenModel:
         last = OrtRuntime(frozen, threads=threads) if frozen else None
         before = [manifest.shard(number).sha256 for number in numbers]
         features_id = sha256("\n".join([*before, sha256(frozen)]).encode())
-        base = sha256("\n".join([*before, shard.sha256]).encode())
+        model_id = sha256("\n".join([*before, shard.sha256]).encode())
         shipped = layout_of(head).parameters(weight, bias)
-        return cls(info, stages, last, head, base, features_id, shipped)
+        return cls(info, stages, last, head, shard.sha256, features_id, model_id, shipped)
 
     def check(self, inputs: Mapping[str, np.ndarray]) -> int:
         """The number of samples, along axis 0 of each input. Raises `InvalidArgument` for inputs

@@ -15,6 +15,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -142,6 +143,7 @@ class Learner:
         self._epoch = 0
         self._start = start or frozen.shipped
         self._present: Parameters = frozen.shipped
+        self._step_seconds = 0.0  # of one step, when the last ones were made
         self._changed = asyncio.Event()
         self._changed_at = time.monotonic()
 
@@ -153,17 +155,39 @@ class Learner:
 
     async def take(self, version: str, inputs: dict[str, np.ndarray], labels: np.ndarray) -> Taught:
         """Keep samples, all of them or none. Raises `InvalidArgument`, `NotFound`."""
+        count = self._check(version, inputs)
+        self.samples.check_labels(labels, count)
+        features = await self._features(inputs)
+        added = self.samples.add(features, labels.astype(np.int64))
+        return self._taught(added.trained_on, added.held_out)
+
+    async def test(self, version: str, inputs: dict[str, np.ndarray], labels: np.ndarray) -> Taught:
+        """The accuracy of this node's present weights on samples, which it does not keep. Raises
+        `InvalidArgument`, `NotFound`."""
+        count = self._check(version, inputs)
+        if labels.shape != (count,):
+            raise InvalidArgument(f"labels {list(labels.shape)} for {count} inputs: one each")
+        features = await self._features(inputs)
+        layout, parameters = self.frozen.layout, self._own
+        return replace(self._taught(0, 0), accuracy=layout.accuracy(parameters, features, labels))
+
+    def _check(self, version: str, inputs: Mapping[str, np.ndarray]) -> int:
+        """The number of samples."""
         info = self.frozen.info
         if version and version != info.version:
             raise NotFound(f"this node learns {info.model}@{info.version}, not @{version}")
-        count = self.frozen.check(inputs)
-        self.samples.check_labels(labels, count)
+        return self.frozen.check(inputs)
+
+    async def _features(self, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
         try:
-            features = await self._in_background(lambda: self.frozen.features(inputs))
+            features: np.ndarray = await self._in_background(lambda: self.frozen.features(inputs))
         except ShardsError as error:
             raise InvalidArgument(f"the model does not run on these inputs: {error}") from None
-        added = self.samples.add(features, labels.astype(np.int64))
-        return self._taught(added.trained_on, added.held_out)
+        return features
+
+    @property
+    def _own(self) -> Parameters:
+        return self._start if self._exchange is None else self._exchange.parameters
 
     def _taught(self, trained_on: int, held_out: int) -> Taught:
         classes = tuple(self.samples.seen())
@@ -258,20 +282,22 @@ class Learner:
         """The parameters after a round of descent. Short steps are made on the event loop, one in
         each of its turns; a thread that computes in Python would hold up the loop for longer."""
         steps = self.training.round(parameters)
-        began = time.perf_counter()
-        now = next(steps)
-        spent = time.perf_counter() - began
-        if spent > INLINE_BELOW:
-
-            def rest() -> Parameters:
-                return [now, *steps][-1]
-
-            result: Parameters = await self._in_background(rest)
-            return result
-        for step in steps:
+        if self._step_seconds > INLINE_BELOW:
+            trained: Parameters = await self._in_background(lambda: self._timed(list, steps)[-1])
+            return trained
+        now = dict(parameters)
+        while (step := self._timed(next, steps, None)) is not None:
             now = step
             await asyncio.sleep(0)
         return now
+
+    def _timed(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        """What `work` gives; it makes one step, or all of a round."""
+        before, began = self.training.steps, time.perf_counter()
+        made = work(*arguments)
+        if count := self.training.steps - before:
+            self._step_seconds = (time.perf_counter() - began) / count
+        return made
 
     # --- the guard ------------------------------------------------------------------------
 

@@ -107,7 +107,7 @@ class Learning:
             self._problem = ""
             info = frozen.info
             where = self._config.mesh, info.model, self._node
-            async with listening(*where, learner.take, learner.describe):
+            async with listening(*where, learner):
                 log.info("learning %s@%s", info.model, version)
                 await learner.run()
         finally:
@@ -132,7 +132,7 @@ class Learning:
         start: Parameters | None = None
         if old is not None and old.frozen.features_id == frozen.features_id:
             samples = old.samples
-            if old.frozen.base == frozen.base:
+            if old.frozen.model_id == frozen.model_id:
                 start = old.parameters
         elif old is not None and old.samples.seen():
             detail = "the layers before the head have changed: samples have to be taught again"
@@ -159,7 +159,7 @@ class Learning:
             self._identity,
             info.model,
             info.version,
-            bytes.fromhex(frozen.base),
+            bytes.fromhex(frozen.model_id),
             parameters,
             epoch=epoch,
             options=self._learn.exchange,

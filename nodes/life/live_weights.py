@@ -59,6 +59,16 @@ class _Held:
     in_thread: threading.Lock = field(default_factory=threading.Lock)
 
 
+@dataclass(frozen=True)
+class _Changed:
+    """known: of the stages with another session or head, what they gave for known input. tensors:
+    this node's copies."""
+
+    stages: dict[int, StageRuntime]
+    known: dict[int, Known | None]
+    tensors: Tensors
+
+
 class NodeWeights:
     """The weight versions of one node's runtimes.
 
@@ -120,13 +130,12 @@ class NodeWeights:
             if base and base not in [s.sha256 for s in (await self._manifest(held)).shards]:
                 fault = f"weight version {n} was learned on base {base[:12]!r}, not on this model"
                 raise DeltaError(DeltaFault.BASE, fault)
-            kept = {name: np.array(array) for name, array in tensors.items()}
             before = held.loaded.runtimes()
-            after, known = await self._changed(held, before, n, kept)
-            held.loaded.replace(after, known)
-            held.n, held.tensors = n, kept
+            changed = await self._changed(held, before, n, tensors)
+            held.loaded.replace(changed.stages, changed.known)
+            held.n, held.tensors = n, changed.tensors
         log.info("%s@%s computes with weight version %d", model, version, n)
-        ended = _ended_sessions(before, after)
+        ended = _ended_sessions(before, changed.stages)
         if ended:
             del before  # else this method would keep the old sessions alive
             await in_low_priority_thread(partial(_trim_behind, ended))
@@ -145,16 +154,15 @@ class NodeWeights:
             held.live.pop(server.stage, None)
             if held.n:
                 stages = {server.stage: fresh}
-                changed, _ = await self._changed(held, stages, held.n, held.tensors)
-                fresh = changed[server.stage]
+                changed = await self._changed(held, stages, held.n, held.tensors)
+                fresh = changed.stages[server.stage]
             held.loaded.stages[server.stage] = fresh
             server.replace_model(fresh)
 
     async def _changed(
         self, held: _Held, stages: Mapping[int, StageRuntime], n: int, tensors: Tensors
-    ) -> tuple[dict[int, StageRuntime], dict[int, Known | None]]:
-        """The stages with other weights; of those with another session or head, what they gave for
-        known input."""
+    ) -> _Changed:
+        """The stages with copies of other weights."""
         artifacts: dict[int, bytes] = {}
         for stage, runtime in stages.items():
             live = held.live.get(stage)
@@ -162,13 +170,14 @@ class NodeWeights:
                 artifacts[stage] = await self._artifact(held, stage)
         tolerance = tolerance_of(await self._manifest(held)) if artifacts else 0.0
 
-        def change() -> tuple[dict[int, StageRuntime], dict[int, Known | None]]:
+        def change() -> _Changed:
             with held.in_thread:
                 return changed_stages()
 
-        def changed_stages() -> tuple[dict[int, StageRuntime], dict[int, Known | None]]:
+        def changed_stages() -> _Changed:
             changed: dict[int, StageRuntime] = {}
             known: dict[int, Known | None] = {}
+            kept = {name: np.array(array) for name, array in tensors.items()}
             for stage, runtime in stages.items():
                 artifact = artifacts.get(stage)
                 if artifact is not None:
@@ -180,10 +189,10 @@ class NodeWeights:
                 if live is None:  # no weights of its own, or none that ever changed
                     changed[stage] = runtime.numbered(n)
                 else:
-                    changed[stage] = live.with_weights(n, tensors, runtime, artifact)
+                    changed[stage] = live.with_weights(n, kept, runtime, artifact)
                     if changed[stage].runtime is not runtime.runtime and stage != EDGE:
                         known[stage] = _known(changed[stage], live.trial)
-            return changed, known
+            return _Changed(changed, known, kept)
 
         if not artifacts and not held.in_thread.locked():
             swaps = not any(live.needs_session(tensors) for live in held.live.values())

@@ -110,7 +110,7 @@ def run_node(
                 gc.set_threshold(20_000, 20, 50)
                 await node.run(stop)
         except* (SwarmError, ShardsError) as group:
-            for error in group.exceptions:
+            for error in _leaves(group):
                 print(f"swarm-node: {error}", file=sys.stderr)
                 code = max(code, 2 if isinstance(error, Unauthenticated) else 1)
         return code
@@ -119,6 +119,13 @@ def run_node(
         return run_event_loop(main())
     finally:
         faulthandler.cancel_dump_traceback_later()
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    """The errors in a group, and in the groups in it."""
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for inner in error.exceptions for leaf in _leaves(inner)]
+    return [error]
 
 
 def _print_line(document: dict[str, Any]) -> None:

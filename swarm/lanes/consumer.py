@@ -76,7 +76,7 @@ class Lane:
         self._credit = Credit(credit, max_credit)
         self._pulls = Pulls(
             api("CONSUMER.MSG.NEXT", stream, self._consumer.name),
-            f"{link.options.inbox}.pull.{id(self):x}",
+            f"{link.server_inbox}.pull.{id(self):x}",
             priority,
         )
         self._hand = Hand()

@@ -274,7 +274,8 @@ class Participant:
         """Move towards the neighbours, by what has come of them since the last time."""
         self._mixed = True
         if self.averages:
-            self._average.close(self._peers.keys() - self._blocked_nodes(), now)
+            others = self._peers.keys() - self._blocked_nodes()
+            self._average.close(others, now, self.options.hostile)
             return []
         halved = self._choco.guard.halved
         self._choco.mix(self._weights, hostile=self.options.hostile)

@@ -56,7 +56,7 @@ class WeightRecord:
     """One weight version.
 
     n: its number, from 1 on. parent: the hash of the record n - 1; of the first one, `base`. base:
-    SHA-256 that names the model version's files. epoch: raised by each going back. tensors: full
+    SHA-256 of the file whose tensors change. epoch: raised by each going back. tensors: full
     values of the changed tensors, by name; none where the base is restored. stored: under which
     name the tensors' bytes are kept. by: the node that minted it. at: seconds since 1970.
     accuracy: 0 to 1, on the minter's held-out samples, whose count is `samples`; None where it was

@@ -186,7 +186,7 @@ def tls_refusal(error: ssl.SSLError, where: str, options: LinkOptions) -> NotAdm
             "authority that issued it with --tls-ca FILE"
         )
     reason = str(error.reason or error)
-    if "CERTIFICATE" in reason.upper():
+    if "CERTIFICATE" in reason.upper() or "UNKNOWN_CA" in reason.upper():
         return NotAdmitted(
             f"{where} refuses this client's certificate ({reason}): give one of its authority with "
             "--tls-cert FILE --tls-key FILE"

@@ -4,10 +4,12 @@ Samples are private: they never go to the server. Each learner listens on a stre
 a directory of its user alone; its name follows from mesh and model, and from the node's id.
 
     request, reply:  length u32, little-endian | MessagePack map
-    request:         {v: 1, kind: "who"}  or  {v: 1, kind: "teach", version, labels, tensors}
-    reply:           {v: 1, status, message, node, version, trained_on, held_out, classes}
+    request:         {v: 1, kind: "who"}, or {v: 1, kind: "teach", version, labels, tensors},
+                     or "test" with the same fields
+    reply:           {v: 1, status, message, node, version, trained_on, held_out, classes, accuracy}
 
-One connection carries any number of requests, one at a time. `labels` is a tensor of its own map.
+`test` measures the learner's accuracy and keeps nothing. One connection carries any number of
+requests, one at a time. `labels` is a tensor of its own map.
 """
 
 from __future__ import annotations
@@ -17,11 +19,11 @@ import contextlib
 import logging
 import os
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -54,17 +56,28 @@ LABELS = "labels"
 @dataclass(frozen=True, slots=True)
 class Taught:
     """A learner's answer. node: its id; version: of the model that it learns. trained_on, held_out:
-    samples of this call, by what they are used for. classes: those that it has samples of."""
+    samples of this call, by what they are used for. classes: those that it has samples of.
+    accuracy: of its present weights on the samples of a test, 0 to 1; None where none was made."""
 
     node: str
     version: str
     trained_on: int
     held_out: int
     classes: tuple[int, ...]
+    accuracy: float | None = None
 
 
-# (version or "", inputs, labels): raises `SwarmError` for samples that cannot be learned
-OnTeach = Callable[[str, dict[str, np.ndarray], np.ndarray], Awaitable[Taught]]
+class Pupil(Protocol):
+    """A learner, as its teachers reach it."""
+
+    def describe(self) -> Taught:
+        """The learner as it is, with counts of 0."""
+
+    async def take(self, version: str, inputs: dict[str, np.ndarray], labels: np.ndarray) -> Taught:
+        """Keep samples, all or none. Raises `SwarmError` for those that cannot be learned."""
+
+    async def test(self, version: str, inputs: dict[str, np.ndarray], labels: np.ndarray) -> Taught:
+        """Measure the accuracy on samples, and keep none of them. Raises `SwarmError`."""
 
 
 def teaching_directory() -> str:
@@ -79,21 +92,15 @@ def _prefix(mesh: str, model: str) -> str:
 
 @asynccontextmanager
 async def listening(
-    mesh: str,
-    model: str,
-    node: str,
-    on_teach: OnTeach,
-    describe: Callable[[], Taught],
-    directory: str = "",
+    mesh: str, model: str, node: str, pupil: Pupil, directory: str = ""
 ) -> AsyncIterator[str]:
     """Take samples for a learner of this process; gives the socket's path, and removes it at the
-    end. describe: the learner as it is, with counts of 0. Raises `OSError` where the directory is
-    not this user's alone."""
+    end. Raises `OSError` where the directory is not this user's alone."""
     directory = directory or teaching_directory()
     enter_private(directory)
     name = blake2b(node.encode(), digest_size=8).hexdigest()
     path = f"{directory}/{_prefix(mesh, model)}-{name}"
-    listener = _Listener(on_teach, describe)
+    listener = _Listener(pupil)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)  # of a process with this id that ended without removing it
     server = await asyncio.start_unix_server(listener.connected, path)
@@ -112,9 +119,8 @@ async def listening(
 class _Listener:
     """The conversations of one learner with its teachers."""
 
-    def __init__(self, on_teach: OnTeach, describe: Callable[[], Taught]) -> None:
-        self._on_teach = on_teach
-        self._describe = describe
+    def __init__(self, pupil: Pupil) -> None:
+        self._pupil = pupil
         self._conversations: set[asyncio.Task[None]] = set()
         self._teaching = 0
 
@@ -151,7 +157,8 @@ class _Listener:
                 return
             try:
                 doc = unpack_map(data, LARGEST)
-                answer = self._describe() if doc.get("kind") == "who" else await self._teach(doc)
+                who = doc.get("kind") == "who"
+                answer = self._pupil.describe() if who else await self._teach(doc)
                 reply = _success(answer)
             except SwarmError as error:
                 reply = _failure(error)
@@ -163,13 +170,15 @@ class _Listener:
             raise ResourceExhausted("this learner is being taught already", retry_after=0.5)
         self._teaching += 1
         try:
-            return await self._on_teach(version, inputs, labels)
+            if doc["kind"] == "test":
+                return await self._pupil.test(version, inputs, labels)
+            return await self._pupil.take(version, inputs, labels)
         finally:
             self._teaching -= 1
 
 
 def _samples(doc: dict[str, Any]) -> tuple[str, dict[str, np.ndarray], np.ndarray]:
-    if doc.get("v") != VERSION or doc.get("kind") != "teach":
+    if doc.get("v") != VERSION or doc.get("kind") not in ("teach", "test"):
         raise DecodeError(f"this learner takes samples in version {VERSION} of the protocol only")
     version = doc.get("version", "")
     if not isinstance(version, str):
@@ -192,17 +201,20 @@ async def teach(
     *,
     node: str = "",
     timeout: float,
+    only_test: bool = False,
     directory: str = "",
 ) -> Taught:
-    """Give labelled samples to the learner of a model on this host. timeout: seconds.
+    """Give labelled samples to the learner of a model on this host. timeout: seconds. only_test:
+    measure its accuracy on them, and let it keep none.
 
     Raises `NotFound` without a learner, `InvalidArgument` where there are several and `node` names
     none, and what the learner raises.
     """
     try:
         async with asyncio.timeout(timeout):
+            kind = "test" if only_test else "teach"
             path = await _find(mesh, model, node, directory or teaching_directory())
-            head = pack_open_map({"v": VERSION, "kind": "teach", "version": version}, 2)
+            head = pack_open_map({"v": VERSION, "kind": kind, "version": version}, 2)
             # Packed by the same functions as tensors of requests.
             parts = [head + b"\xa6labels", *encode_tensors({LABELS: labels})]
             parts += [b"\xa7tensors", *encode_tensors(inputs)]
@@ -293,6 +305,7 @@ def _success(answer: Taught) -> bytes:
             "trained_on": answer.trained_on,
             "held_out": answer.held_out,
             "classes": list(answer.classes),
+            "accuracy": answer.accuracy,
         }
     )
 
@@ -320,6 +333,7 @@ def _taught(doc: dict[str, Any]) -> Taught:
                 int(doc["trained_on"]),
                 int(doc["held_out"]),
                 tuple(int(label) for label in doc["classes"]),
+                None if doc.get("accuracy") is None else float(doc["accuracy"]),
             )
         retry_after = float(doc.get("retry_after", 0.0))
     except (KeyError, TypeError, ValueError) as error:

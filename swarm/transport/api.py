@@ -144,11 +144,12 @@ class Delivery(Protocol):
         ...
 
     def held(self) -> None:
-        """The next stage has the result: the wait for its word takes none of the lane's credit."""
+        """It waits for others: for the next stage's word on the result, or for newer weights. The
+        wait takes none of the lane's credit."""
         ...
 
     def unheld(self) -> None:
-        """The next stage does not have the result after all."""
+        """The next stage does not have the result after all: the work goes on here."""
         ...
 
     def done(self, passed_on: bool) -> bool:

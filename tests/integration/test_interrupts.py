@@ -253,6 +253,21 @@ def test_sigint_while_the_demos_shard_is_dead_leaves_nothing(run: Commands) -> N
     assert "Traceback" not in command.stderr
 
 
+def test_sigint_while_the_demos_learners_learn_leaves_nothing(run: Commands) -> None:
+    command = run.start("nodes.cli.main", "demo", "--learn", "--json")
+
+    def taught() -> bool:
+        assert command.process.poll() is None, command.stderr
+        return "was taught its" in command.stderr
+
+    until_now(taught, 120.0, "the learners are taught")
+    time.sleep(random.uniform(0.0, 2.0))
+    command.signal(signal.SIGINT)
+    assert command.wait(2 * GONE) == 130
+    assert not command.remaining()
+    assert "Traceback" not in command.stderr
+
+
 def test_digits_are_what_the_model_was_made_for() -> None:
     """The reference that all comparisons here rest on is itself right about the labels."""
     from shards.zoo import digits_heldout

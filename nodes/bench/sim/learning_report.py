@@ -129,12 +129,10 @@ def run_report(
     full = add("full gossip", replace(eight, share=1.0, half=False))
     for graph in ("ring", "random", "complete"):
         judge_quiet(add("sparse", replace(eight, graph=graph)), full)
-    for name, fleet in (
-        ("5 % lost", replace(eight, loss=0.05)),
-        ("1 replaced per 150 rounds", replace(eight, churn=150)),
-        ("a third at a third of the pace", replace(eight, slow=0.34)),
-    ):
-        judge_quiet(add(name, fleet), None)
+    judge_quiet(add("5 % lost", replace(eight, loss=0.05)), None)
+    judge_quiet(add("1 replaced per 150 rounds", replace(eight, churn=150)), None)
+    # Without a target: who makes a third of the steps teaches less of its classes.
+    add("a third at a third of the pace", replace(eight, slow=0.34))
     for attack in ("noise", "flip"):
         hurt = replace(eight, attack=attack, attackers=1)
         add(f"a ninth sends {attack}, trusted", hurt)

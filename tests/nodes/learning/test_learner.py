@@ -255,6 +255,22 @@ async def test_own_weights_that_are_spoilt_go_back_to_the_last_good_ones(rig: Ri
     assert [e["what"] for e in rig.events] == ["reverted"]
 
 
+async def test_a_test_measures_the_present_weights_and_keeps_nothing(rig: Rig) -> None:
+    async with rig.learning() as learner:
+        assert (await learner.test("", *digits(1, 7))).accuracy == 0.0
+        await learner.take("", *digits(1, 7))
+        kept = len(learner.samples.training[1])
+        await rig.until(lambda: (learner.accuracy or 0) > 0.95)
+        tested = await learner.test("", *digits(1, 7))
+        assert tested.accuracy is not None
+        assert tested.accuracy > 0.9
+        assert (await learner.test("", *digits(3))).accuracy == 0.0
+        assert len(learner.samples.training[1]) == kept
+        inputs, labels = digits(1, 7)
+        with pytest.raises(InvalidArgument, match="one each"):
+            await learner.test("", inputs, labels[:-1])
+
+
 async def test_a_busy_node_does_not_train(rig: Rig) -> None:
     rig.busy = True
     async with rig.learning() as learner:

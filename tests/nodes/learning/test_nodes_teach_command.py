@@ -38,9 +38,8 @@ def test_without_a_learner_the_command_fails_and_says_how_to_start_one(
 ) -> None:
     np.savez(tmp_path / "x.npz", image=np.ones((2, 3)))
     np.save(tmp_path / "y.npy", np.array([1, 2]))
-    code = run_teach(
-        "digits", str(tmp_path / "x.npz"), str(tmp_path / "y.npy"), "", "2s", "no-such-mesh", True
-    )
+    files = str(tmp_path / "x.npz"), str(tmp_path / "y.npy")
+    code = run_teach("digits", *files, "", False, "2s", "no-such-mesh", True)
     assert code == 1
     doc = json.loads(capsys.readouterr().out)
     assert doc["status"] == "NOT_FOUND"

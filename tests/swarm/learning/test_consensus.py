@@ -255,12 +255,39 @@ def test_a_round_waits_for_who_is_late_but_not_longer_than_its_time() -> None:
     assert refused.value.reason is Reason.REPLAYED
 
 
-def test_a_node_that_hears_of_a_later_round_goes_on_with_that_one() -> None:
-    node = averaging(3)["n0"]
+def test_a_node_that_is_late_takes_the_middle_of_the_others_and_goes_on_with_their_round() -> None:
+    node = averaging(4)["n0"]
     node.open(0.0)
     node.receive("n1", 7, np.ones(3, np.float32))
-    assert node.close({"n1", "n2"}, 0.0) == ["n0"]
+    assert node.close({"n1", "n2", "n3"}, 0.0) == []  # one alone may lie
+    node.receive("n2", 7, np.full(3, 3, np.float32))
+    assert node.close({"n1", "n2", "n3"}, 0.0) == ["n1", "n2"]
     assert node.round == 7
+    assert node.x.tolist() == [2, 2, 2]
+
+
+def test_who_runs_ahead_takes_nobody_elses_place() -> None:
+    node = averaging(4)["n0"]
+    node.open(0.0)
+    for peer, vector in (("n1", 1.0), ("n2", 1.0)):
+        node.receive(peer, 1, np.full(3, vector, np.float32))
+        node.receive(peer, 2, np.full(3, 9, np.float32))
+    node.receive("n3", 1000, np.full(3, 1e6, np.float32))
+    assert node.close({"n1", "n2", "n3"}, 0.1) == ["n0", "n1", "n2"]
+    assert node.round == 2
+    node.open(0.1)
+    assert node.close({"n1", "n2", "n3"}, 0.2) == []
+    assert node.close({"n1", "n2", "n3"}, 2.0) == ["n0", "n1", "n2"]
+    assert node.x.max() < 9
+
+
+def test_a_liar_is_clipped_to_what_an_honest_node_may_differ() -> None:
+    nodes = averaging(4)
+    for name, value in (("n1", 1.0), ("n2", 2.0), ("n3", 1e6)):
+        nodes["n0"].receive(name, 1, np.full(3, value, np.float32))
+    nodes["n0"].open(0.0)
+    nodes["n0"].close(nodes.keys(), 0.0, hostile=0.34)
+    assert nodes["n0"].x.max() <= (1 + 2 + 2) / 4 + 1e-6
 
 
 def test_local_updates_that_come_while_a_round_is_open_are_kept() -> None:

@@ -51,6 +51,9 @@ class Learner:
         self.calls.append((version, inputs, labels))
         return Taught(self.node, "1", len(labels) - 1, 1, (0, 1))
 
+    async def test(self, version: str, inputs: dict[str, np.ndarray], labels: np.ndarray) -> Taught:
+        return Taught(self.node, "1", 0, 0, (), float(labels.mean()))
+
 
 @pytest.fixture
 def directory(tmp_path: Path) -> str:
@@ -63,7 +66,7 @@ async def learning(directory: str, *nodes: str, model: str = "m") -> AsyncIterat
     async with AsyncExitStack() as stack:
         for learner in learners:
             await stack.enter_async_context(
-                listening("default", model, learner.node, learner.take, learner.describe, directory)
+                listening("default", model, learner.node, learner, directory)
             )
         yield learners
 
@@ -83,6 +86,12 @@ async def test_samples_arrive_as_they_were_given(directory: str) -> None:
     np.testing.assert_array_equal(labels, LABELS)
 
 
+async def test_a_test_gives_an_accuracy_and_teaches_nothing(directory: str) -> None:
+    async with learning(directory) as (learner,):
+        assert (await give(directory, only_test=True)).accuracy == 0.5
+    assert learner.calls == []
+
+
 async def test_large_samples_arrive_whole(directory: str) -> None:
     images = {"image": np.random.default_rng(0).standard_normal((300, 4096)).astype(np.float32)}
     async with learning(directory) as (learner,):
@@ -93,9 +102,7 @@ async def test_large_samples_arrive_whole(directory: str) -> None:
 
 
 async def test_the_socket_is_of_its_user_alone_and_goes_with_its_learner(directory: str) -> None:
-    async with listening(
-        "default", "m", "n", Learner().take, Learner().describe, directory
-    ) as path:
+    async with listening("default", "m", "n", Learner(), directory) as path:
         assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
         assert stat.S_IMODE(os.stat(directory).st_mode) == 0o700
     assert not Path(directory).exists()  # noqa: ASYNC240
@@ -104,9 +111,7 @@ async def test_the_socket_is_of_its_user_alone_and_goes_with_its_learner(directo
 async def test_a_directory_that_others_may_enter_is_refused(tmp_path: Path) -> None:
     os.chmod(tmp_path, 0o755)
     with pytest.raises(PermissionError):
-        async with listening(
-            "default", "m", "n", Learner().take, Learner().describe, str(tmp_path)
-        ):
+        async with listening("default", "m", "n", Learner(), str(tmp_path)):
             pass
 
 
