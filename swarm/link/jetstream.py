@@ -20,6 +20,7 @@ STREAM_NOT_FOUND = 10059
 STREAM_EXISTS_DIFFERENT = 10058
 CONSUMER_NOT_FOUND = 10014
 CONSUMER_EXISTS = 10148
+CONSUMER_FILTER_TAKEN = (10099, 10100)  # a work queue gives a subject to one consumer
 STREAM_STORE_FAILED = 10077  # a full lane's refusal, too
 NO_ROOM = (10028, 10047)  # in memory, in files: for the most bytes of a stream
 WRONG_REVISIONS = (10071, 10164)  # somebody else stored the key meanwhile
@@ -113,6 +114,23 @@ async def ensure_consumer(link: Link, stream: str, config: dict[str, Any]) -> di
 def create_consumer_subject(stream: str, config: dict[str, Any]) -> str:
     """Who may publish here may make this consumer, and change it."""
     return api("CONSUMER.CREATE", stream, config["durable_name"], config["filter_subject"])
+
+
+async def consumer_of(link: Link, stream: str, filter_subject: str) -> dict[str, Any] | None:
+    """What the server says of the consumer that gets this subject's messages, or None.
+
+    Raises `ApiError`, `Unavailable`.
+    """
+    at = 0
+    while True:
+        page = await call(link, api("CONSUMER.LIST", stream), {"offset": at})
+        consumers = page.get("consumers") or []
+        for info in consumers:
+            if info["config"].get("filter_subject") == filter_subject:
+                return dict(info)
+        at += len(consumers)
+        if not consumers or at >= int(page.get("total", 0)):
+            return None
 
 
 async def update_consumer(link: Link, stream: str, config: dict[str, Any]) -> dict[str, Any]:

@@ -222,12 +222,14 @@ async def test_stages_of_both_versions_in_turn_lose_nothing_when_one_of_either_i
 ) -> None:
     async with local_mesh() as local:
         run_before(before, "model", "push", str(split_before), "--nats", local.url)
-        nodes = [
+        # The version before knows its own names of consumers only: it makes those of its lanes.
+        first, third = (
             start_before(local, before, "shard-1"),
-            local.start("shard-2", "digits", UNSIGNED),
             start_before(local, before, "shard-3"),
-            local.start("fallback", "digits", UNSIGNED),
-        ]
+        )
+        await local.ready(READY)
+        second = local.start("shard-2", "digits", UNSIGNED)
+        nodes = [first, second, third, local.start("fallback", "digits", UNSIGNED)]
         await local.ready(READY)
         with clients(local.url, tmp_path, [ROOT, before], ["durable", "core"]) as asking:
             for client in asking:
