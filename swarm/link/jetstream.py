@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from swarm.errors import ApiError, DecodeError, NoResponders, Unavailable
@@ -179,6 +180,14 @@ async def kv_entry(
     link: Link, bucket: str, key: str, timeout: float = 2.0
 ) -> tuple[bytes | None, int]:
     """A key's value, or None, and its revision, for `kv_put`. Raises `Unavailable`."""
+    value, revision, _ = await kv_message(link, bucket, key, timeout)
+    return value, revision
+
+
+async def kv_message(
+    link: Link, bucket: str, key: str, timeout: float = 2.0
+) -> tuple[bytes | None, int, bytes]:
+    """As `kv_entry`, and the headers that the value was stored with, among the server's own."""
     subject = kv_get_subject(bucket, key)
     try:
         message = await link.request(subject, b"", timeout, from_server=True)
@@ -186,15 +195,16 @@ async def kv_entry(
         # The bucket does not exist, or its server is away: a call that is always answered tells.
         if await stream_exists(link, f"KV_{bucket}"):
             raise Unavailable(f"the key store {bucket} does not answer") from None
-        return None, 0
+        return None, 0, b""
     except TimeoutError:
         raise Unavailable(f"the key store did not answer within {timeout} s") from None
     headers = message.headers or b""
-    found = _SEQUENCE.search(headers)
-    revision = int(found[1]) if found else 0
+    # The server adds its headers behind those of the sender, who may have chosen such a name too.
+    found = _SEQUENCE.findall(headers)
+    revision = int(found[-1]) if found else 0
     if message.status or b"KV-Operation" in headers:
-        return None, revision
-    return bytes(message.data), revision
+        return None, revision, b""
+    return bytes(message.data), revision, bytes(headers)
 
 
 async def stream_exists(link: Link, stream: str) -> bool:
@@ -216,15 +226,17 @@ async def kv_put(
     timeout: float = 3.0,
     *,
     after: int | None = None,
+    more: Mapping[str, str] | None = None,
 ) -> int:
     """Store a value; returns its revision. Raises `ApiError`, `Unavailable`.
 
     after: the revision that the key must have (0: none yet), compared by the server; `ApiError`
-    with `WRONG_REVISIONS` where it has another.
+    with `WRONG_REVISIONS` where it has another. more: headers to store with the value.
     """
-    headers = b""
+    lines = [f"{name}: {text}" for name, text in (more or {}).items()]
     if after is not None:
-        headers = b"NATS/1.0\r\nNats-Expected-Last-Subject-Sequence: %d\r\n\r\n" % after
+        lines.append(f"Nats-Expected-Last-Subject-Sequence: {after}")
+    headers = "\r\n".join(("NATS/1.0", *lines, "", "")).encode() if lines else b""
     try:
         message = await link.request(
             f"$KV.{bucket}.{key}", value, timeout, headers, from_server=True
