@@ -42,6 +42,8 @@ from swarm.services.registry import Registry
 from swarm.subjects import TOKEN, Subjects, kv_get_subject
 from swarm.transport.handover.words import REFUSED
 from swarm.transport.routes import Routes
+from swarm.trust.entries import Verifier
+from swarm.trust.identity import Identity
 from swarm.wire.messages import Request, Result
 
 DEFAULT_BUDGET = 5.0  # seconds
@@ -62,6 +64,7 @@ class Mesh:
     server. stored: every request goes through JetStream as bytes; no short cuts, no fast mode.
     known_peers(info, stage): the nodes that serve a stage, as a node knows them from
     gossip; without it, this client listens to statuses. picker: the routing policy for stage 1.
+    signer, verifier: of the registry; without a verifier all that the registry holds is taken.
     """
 
     def __init__(
@@ -74,12 +77,14 @@ class Mesh:
         stored: bool = False,
         known_peers: KnownPeers | None = None,
         picker: Picker | None = None,
+        signer: Identity | None = None,
+        verifier: Verifier | None = None,
     ) -> None:
         self.subjects = Subjects(mesh)
         self.agent = agent
         self.link = Link(options)
         self.publisher = Publisher(self.link)
-        self.registry = Registry(self.link, self.subjects)
+        self.registry = Registry(self.link, self.subjects, signer, verifier)
         self.catalog = Catalog(self.registry)
         self._stored = stored
         self.lender = Lender(self.link, mesh, shm and not stored)
@@ -391,16 +396,19 @@ def connect(
     agent: str = "",
     shm: bool = True,
     stored: bool = False,
+    signer: Identity | None = None,
+    verifier: Verifier | None = None,
     **options: Any,
 ) -> Mesh:
     """A client of `mesh`, to be entered with `async with`.
 
-    servers: one URL, several, or several separated by commas. agent, shm, stored: see `Mesh`.
-    options: see `LinkOptions` (user, password, token, credentials, tls …). Entering raises
-    `NotConnected` when no server answers within five seconds.
+    servers: one URL, several, or several separated by commas. agent, shm, stored, signer, verifier:
+    see `Mesh`. options: see `LinkOptions` (user, password, token, credentials, tls …). Entering
+    raises `NotConnected` when no server answers within five seconds.
     """
     urls = servers.split(",") if isinstance(servers, str) else list(servers)
-    return Mesh(LinkOptions(servers=tuple(urls), **options), mesh, agent, shm=shm, stored=stored)
+    link = LinkOptions(servers=tuple(urls), **options)
+    return Mesh(link, mesh, agent, shm=shm, stored=stored, signer=signer, verifier=verifier)
 
 
 def _refused(request_id: str, model: str, error: BaseException) -> Result:

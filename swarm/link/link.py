@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import secrets
 import ssl
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -63,10 +64,10 @@ class Link(asyncio.BufferedProtocol):
     """`run()` keeps it connected; `await ready()` waits for the first connection.
 
     on_up / on_down: lists of callbacks without arguments, called at each change. gather: its
-    writes. grants: what this user may do, as far as the server tells. on_denied(subject, error):
-    callbacks for a publish that the server refused. refusal: why the last attempt to connect was
-    refused for who connects; None where it was not. reconnects, callback_errors, last_error:
-    figures for people.
+    writes. server_inbox: below it the server alone answers. grants: what this user may do, as far
+    as the server tells. on_denied(subject, error): callbacks for a publish that the server refused.
+    refusal: why the last attempt to connect was refused for who connects; None where it was not.
+    reconnects, callback_errors, last_error: figures for people.
 
     It has many attributes, because asyncio wants one object that is the connection's reader,
     and its users one that outlives all connections: those parts that need neither stand alone
@@ -92,7 +93,11 @@ class Link(asyncio.BufferedProtocol):
         self._parser = Parser(self._message, self._control)
         self._pings = Pings()
         self._subscriptions = Subscriptions()
-        replies = self._replies = Replies(options.inbox)
+        # Statuses tell the inbox, and nobody this one: whoever knew it could name it as the reply
+        # subject of a message of his own, and the server would answer that here.
+        user = options.inbox.rpartition(".")[0]
+        self.server_inbox = f"{user}.{secrets.token_urlsafe(9)}.{FROM_SERVER}"
+        replies = self._replies = Replies(options.inbox, self.server_inbox)
         # As the table does them, without a call between: each message needs all three.
         self.expect = replies.expect
         self.expect_from_server = replies.expect_from_server
@@ -106,7 +111,7 @@ class Link(asyncio.BufferedProtocol):
         self._deaf: PermissionDenied | None = None  # the user may not hear its own inbox
         self._asked: dict[str, tuple[str, asyncio.Future[LinkMessage]]] = {}  # by reply subject
         self.subscribe(f"{options.inbox}.*", self.deliver)
-        self.subscribe(f"{options.inbox}.{FROM_SERVER}.*", self.deliver)
+        self.subscribe(f"{self.server_inbox}.*", self.deliver)
 
     @property
     def open_replies(self) -> int:
@@ -436,7 +441,7 @@ class Link(asyncio.BufferedProtocol):
         self.last_error = str(error)
         if not denial.publish:
             self._denials.note(denial, error)
-            if denial.subject.startswith(self.options.inbox):
+            if denial.subject.startswith((self.options.inbox, self.server_inbox)):
                 self._deaf = error
                 self._fail_asked(None, error)
             return

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from swarm.link.types import LinkMessage
-from swarm.subjects import FROM_SERVER
 
 OnMessage = Callable[[LinkMessage], None]
 
@@ -49,10 +48,10 @@ class Replies:
 
     __slots__ = ("_callbacks", "_last", "_prefix", "_server_prefix")
 
-    def __init__(self, inbox: str) -> None:
-        """inbox: the subject that all replies of the link stand below."""
+    def __init__(self, inbox: str, server_inbox: str) -> None:
+        """The subjects that the replies of processes, and of the server, stand below."""
         self._prefix = f"{inbox}."
-        self._server_prefix = f"{inbox}.{FROM_SERVER}."
+        self._server_prefix = f"{server_inbox}."
         self._callbacks: dict[str, OnMessage] = {}
         self._last = 0
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import io
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import nats.js.errors
+from nats.js import JetStreamContext
 from nats.js.api import ObjectStoreConfig
 from nats.js.object_store import ObjectStore
 
@@ -31,12 +34,15 @@ class _Bounded(io.BytesIO):
         return super().write(data)
 
 
-async def put(options: LinkOptions, bucket: str, name: str, data: bytes) -> None:
-    """Store an object, in place of an older one of this name. Raises `Unavailable`."""
-    client = await control.connect(options, "swarm-deltas")
+async def put(
+    options: LinkOptions, bucket: str, name: str, data: bytes, timeout: float = TIMEOUT
+) -> None:
+    """Store an object, in place of an older one of this name; timeout: seconds for all of it.
+
+    Raises `Unavailable`.
+    """
     try:
-        async with asyncio.timeout(TIMEOUT):
-            stream = client.jetstream(timeout=5)
+        async with asyncio.timeout(timeout), _stream(options) as stream:
             try:
                 store: ObjectStore = await stream.object_store(bucket)
             except nats.js.errors.NotFoundError:
@@ -45,20 +51,18 @@ async def put(options: LinkOptions, bucket: str, name: str, data: bytes) -> None
             await store.put(name, data)
     except control.NETWORK_ERRORS as error:
         raise Unavailable(f"the object store did not take a delta: {error!r}") from error
-    finally:
-        await control.close(client)
 
 
-async def get(options: LinkOptions, bucket: str, name: str, most: int) -> bytes:
-    """An object of at most `most` bytes.
+async def get(
+    options: LinkOptions, bucket: str, name: str, most: int, timeout: float = TIMEOUT
+) -> bytes:
+    """An object of at most `most` bytes; timeout: seconds for all of it.
 
     Raises `NotFound`, `ResourceExhausted` for a larger one, `Unavailable`.
     """
-    client = await control.connect(options, "swarm-deltas")
     sink = _Bounded(most)
     try:
-        async with asyncio.timeout(TIMEOUT):
-            stream = client.jetstream(timeout=5)
+        async with asyncio.timeout(timeout), _stream(options) as stream:
             store: ObjectStore = await stream.object_store(bucket)
             info = await store.get_info(name)
             if (info.size or 0) > most:
@@ -68,6 +72,14 @@ async def get(options: LinkOptions, bucket: str, name: str, most: int) -> bytes:
         raise NotFound(f"there is no object {name!r} in {bucket}") from None
     except control.NETWORK_ERRORS as error:
         raise Unavailable(f"the object store did not answer: {error!r}") from error
+    return sink.getvalue()
+
+
+@asynccontextmanager
+async def _stream(options: LinkOptions) -> AsyncIterator[JetStreamContext]:
+    """A client's JetStream. Connecting tries for ever, so its caller bounds it."""
+    client = await control.connect(options, "swarm-deltas")
+    try:
+        yield client.jetstream(timeout=5)
     finally:
         await control.close(client)
-    return sink.getvalue()

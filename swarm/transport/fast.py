@@ -75,7 +75,7 @@ class FastSender:
         self._sid = 0
         if from_stage:
             # Of this sender alone: another version's sender of this process counts alike.
-            self._unheard_inbox = f"{link.options.inbox}.unheard{id(self):x}"
+            self._unheard_inbox = f"{link.server_inbox}.unheard{id(self):x}"
             self._sid = link.subscribe(f"{self._unheard_inbox}.*", self._unheard)
             link.on_denied.append(self._denied)
         self._count = 0

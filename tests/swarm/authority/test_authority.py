@@ -15,7 +15,7 @@ from swarm.authority.announce import announce, reload_server
 from swarm.authority.authority import Authority
 from swarm.authority.claims import credentials_text, encode
 from swarm.authority.keys import AuthorityKey
-from swarm.authority.server_conf import operator_conf, plain_conf
+from swarm.authority.server_conf import BASE, operator_conf, plain_conf
 from swarm.errors import InvalidArgument, NotAdmitted, NotFound
 from swarm.link import LinkOptions
 from swarm.trust.nkey import ACCOUNT, OPERATOR, USER, decode_seed
@@ -221,6 +221,11 @@ async def test_a_plain_server_hears_of_a_revocation_by_a_signal(
         await stays.flush()
         assert stays.reconnects == 0
         await links.close()
+
+
+def test_the_shipped_configuration_has_the_settings_that_auth_server_writes() -> None:
+    shipped = Path(__file__).parents[3] / "deploy" / "nats-server.conf"
+    assert shipped.read_text().endswith(BASE)
 
 
 def test_no_seed_is_in_what_a_server_gets(authority: Authority, tmp_path: Path) -> None:

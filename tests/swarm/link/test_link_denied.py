@@ -141,7 +141,9 @@ async def test_who_may_answer_processes_cannot_forge_an_answer_of_the_server(
     forger = await links.connect(server.url, user="shard-2", password="x")
     heard = Inbox()
     of_process, of_server = victim.expect(heard), victim.expect_from_server(heard)
-    assert of_server.startswith(f"{victim.options.inbox}.{FROM_SERVER}.")
+    assert of_server.startswith(f"{victim.server_inbox}.")
+    assert victim.server_inbox.endswith(f".{FROM_SERVER}")
+    assert victim.options.inbox not in of_server, "which everybody knows"
     denied: list[str] = []
     forger.on_denied.append(lambda subject, error: denied.append(subject))
     forger.publish(of_process, b"an answer")

@@ -29,7 +29,7 @@ def test_subscriptions_have_numbers_of_their_own_and_are_told_to_the_server_in_o
 
 
 def test_a_reply_reaches_only_the_callback_that_expects_it_until_it_is_forgotten() -> None:
-    replies = Replies("_INBOX.x")
+    replies = Replies("_INBOX.x", "_INBOX.y.server")
     one, other = Inbox(), Inbox()
     subjects = [replies.expect(one), replies.expect(other)]
     assert all(subject.startswith("_INBOX.x.") for subject in subjects)
