@@ -18,6 +18,7 @@ from nodes.local.mesh import LocalMesh, local_mesh, push
 from swarm.audit.record import digest_of, parse
 from swarm.audit.stream import Stored, extent_of, read_stream
 from swarm.link import LinkMessage
+from swarm.trust.identity import Identity
 
 pytestmark = [pytest.mark.integration, pytest.mark.processes]
 
@@ -125,9 +126,15 @@ async def test_each_request_is_on_record_once_and_its_payload_nowhere(
 
     # An operator's acts are on record too, and a whole audit is found to be whole.
     async def command(*words: str) -> Command:
-        return await asyncio.to_thread(run.swarm, *words, "--nats", local.url, timeout=60)
+        environment = {"SWARM_TRUST": local.trusted}
+        started = run.start("nodes.cli.main", *words, "--nats", local.url, env=environment)
+        await asyncio.to_thread(started.wait, 60)
+        return started
 
-    assert (await command("model", "promote", "digits@1")).process.returncode == 0
+    Identity.load_or_make(tmp_path / "operator.key")
+    signed = ("--sign-with", str(tmp_path / "operator.key"))
+    promoted = await command("model", "promote", "digits@1", *signed)
+    assert promoted.process.returncode == 0, promoted.stderr
     acts = [r for r in await records(local, 9 + extra) if r["kind"] == "act"]
     assert [(r["act"], r["agent"], r["model"]) for r in acts] == [("promote", "operator", "digits")]
     verified = await command("audit", "verify", "--json")
