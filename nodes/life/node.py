@@ -24,7 +24,7 @@ from nodes.life.status import StatusPublisher
 from nodes.life.takeover import Takeover
 from nodes.life.versions import Versions
 from nodes.life.watchdog import NodeWatchdog
-from swarm.errors import ApiError, NotAdmitted, NotFound, SwarmError, Unavailable
+from swarm.errors import ApiError, NotAdmitted, NotFound, SwarmError, Unavailable, Untrusted
 from swarm.fleet.advertised import StagePeer, serving
 from swarm.fleet.membership import Membership
 from swarm.gossip import Event, PeerView
@@ -35,10 +35,12 @@ from swarm.periodic import BEAT, beat
 from swarm.routing import BadDesiredState
 from swarm.services.infer import InferService
 from swarm.subjects import api
+from swarm.trust.entries import Highest, Verifier
 from swarm.trust.identity import Identity
 from swarm.wire.messages import Request, Result
 
 if TYPE_CHECKING:
+    from nodes.life.auditing import NodeAudit
     from nodes.life.learning import Learning
 
 log = logging.getLogger("swarm.node")
@@ -78,6 +80,7 @@ class Node:
         self.identity = _identity(config)
         self.became_ready = asyncio.Event()
         self._on_change = on_change
+        self._rejected = ""  # why the desired state is refused at present
         self._desired_changed = asyncio.Event()
         # The router and the mesh ask for gossip's picture when requests come, never before.
         self._router = Router(self._view, self._tell, may_use_own_lanes=self._may_use_own_lanes)
@@ -87,6 +90,7 @@ class Node:
             shm=config.shm,
             known_peers=self._known_peers,
             picker=self._router,
+            verifier=verifier_of(config),
         )
         self._membership = Membership(
             self.mesh.link,
@@ -97,6 +101,18 @@ class Node:
             config.mesh_key,
         )
         self.mesh.socket.on_gone.append(self._membership.gone)
+        self._audit: NodeAudit | None = None
+        if config.audit:
+            from nodes.life.auditing import NodeAudit  # a node that records nothing needs no audit
+
+            self._audit = NodeAudit(
+                self.mesh,
+                self.id,
+                stored=not config.shm,
+                asks=config.answers_requests,
+                view=self._view,
+                tell=lambda text: self._tell("audit", {"detail": text}),
+            )
         self._checkpoint = Checkpoint(config.state_dir, config.mesh, config.role)
         self._versions = Versions(
             self.mesh,
@@ -106,6 +122,7 @@ class Node:
             self._router,
             usual_times(self._checkpoint.load()),
             self._tell,
+            self._audit,
         )
         self.weights = self._versions.weights
         self._status = StatusPublisher(
@@ -115,10 +132,15 @@ class Node:
             self._versions,
             self._membership,
             time.monotonic() if started is None else started,
-            lambda: more_status() | self._learning_status(),
+            lambda: more_status() | self._learning_status() | self._audit_status(),
         )
         self._entry = OwnEntry(
-            self.mesh, config, self._membership, self._versions.all, self.identity
+            self.mesh,
+            config,
+            self._membership,
+            self._versions.all,
+            self.identity,
+            "" if self._audit is None else self._audit.gossip,
         )
         self._takeover = Takeover(
             self.mesh, config, self._membership, self._router, self._versions.all, self._tell
@@ -138,7 +160,12 @@ class Node:
                 self._tell,
             )
         self.answerer = InferAnswerer(
-            self.mesh, self.id, self._versions.lookup, config.budget, config.version
+            self.mesh,
+            self.id,
+            self._versions.lookup,
+            config.budget,
+            config.version,
+            None if self._audit is None else self._audit.asked,
         )
         self._service = InferService(
             self.mesh.link,
@@ -165,6 +192,8 @@ class Node:
                     own(self._status.run(), "status")
                     own(self.mesh.tend(), "tend")
                     own(self._stay_admitted(), "admission")
+                    if self._audit is not None:
+                        own(self._audit.recorder.run(), "audit")
                     await self._follow_desired_state(stop, own)
             finally:
                 await self._leave()
@@ -204,12 +233,12 @@ class Node:
                 await self._versions.reconcile(self._loading)
                 if not self.became_ready.is_set():
                     self._become_ready(own)
-                pause = CHECK_WHILE_SERVING
-            except BadDesiredState as error:
+                pause, self._rejected = CHECK_WHILE_SERVING, ""
+            except (BadDesiredState, Untrusted) as error:
                 # Refused as a whole: the node serves the versions that it served before.
-                log.warning("%s", error)
-                reason = str(error)[:REASON_LIMIT]
-                self._tell("rejected", {"model": self.config.model_name, "detail": reason})
+                self._reject(str(error))
+                if not self.became_ready.is_set():
+                    self._become("waiting", str(error))
             except (NotFound, Unavailable, ApiError) as error:
                 # ApiError: a server whose store is gone or full refuses what it cannot read.
                 if not self.became_ready.is_set():
@@ -219,6 +248,15 @@ class Node:
                 announced = set(self._versions.serving)
                 self._entry.announce()
             await self._until_desired_state_changes(stop, pause)
+
+    def _reject(self, reason: str) -> None:
+        """Say why the desired state is refused; once, while the reason stays."""
+        if reason != self._rejected:
+            self._rejected = reason
+            if self.became_ready.is_set():  # else the change of state says it
+                log.warning("%s", reason)
+            detail = {"model": self.config.model_name, "detail": reason[:REASON_LIMIT]}
+            self._tell("rejected", detail)
 
     def _loading(self, version: str) -> None:
         if not self.became_ready.is_set():
@@ -274,6 +312,8 @@ class Node:
                 await self._versions.drain()
         except (TimeoutError, ExceptionGroup) as error:
             log.warning("left without draining: %r", error)
+        if self._audit is not None and self.mesh.link.connected:
+            await self._audit.close()
         if was_ready:
             self._membership.leave()
         self.answerer.close()
@@ -298,6 +338,9 @@ class Node:
 
     def _learning_status(self) -> dict[str, Any]:
         return {} if self._learning is None else self._learning.status()
+
+    def _audit_status(self) -> dict[str, Any]:
+        return {} if self._audit is None else self._audit.status()
 
     def _on_gossip(self, event: Event) -> None:
         self._takeover.on_event(event)
@@ -349,6 +392,28 @@ def _identity(config: NodeConfig) -> Identity | None:
     if config.state_dir:
         return Identity.load_or_make(Path(config.state_dir) / "identity")
     return Identity.make()
+
+
+def verifier_of(config: NodeConfig) -> Verifier | None:
+    """What decides which manifests and desired state a node takes; None takes all. With a folder
+    for its state, a node's successor remembers what this one has seen."""
+    if config.trusted is None:
+        log.warning(
+            "models are taken unsigned: whoever may write to the mesh's store decides what this "
+            "node runs"
+        )
+        return None
+    seen = Checkpoint(config.state_dir, config.mesh, f"{config.role}-seen")
+
+    def keep(known: Mapping[str, int]) -> None:
+        try:
+            seen.save(dict(known))
+        except OSError as error:
+            log.warning("which versions were seen is not kept: %s", error)
+
+    count = len(config.trusted.listed())
+    log.info("models must be signed by one of %d keys in %s", count, config.trusted)
+    return Verifier(config.trusted, Highest(seen.load(), keep))
 
 
 def usual_times(checkpoint: Mapping[str, Any]) -> dict[str, int]:

@@ -30,7 +30,6 @@ from swarm.lanes.rounds import Rounds
 from swarm.lanes.server_consumer import ServerConsumer
 from swarm.link import Link, LinkMessage
 from swarm.priorities import PRIMARY
-from swarm.subjects import api
 
 log = logging.getLogger("swarm.lanes")
 
@@ -75,7 +74,7 @@ class Lane:
         self._consumer = ServerConsumer(link, stream, config, provision, clock or ServerClock())
         self._credit = Credit(credit, max_credit)
         self._pulls = Pulls(
-            api("CONSUMER.MSG.NEXT", stream, self._consumer.name),
+            self._consumer.pulled_at,
             f"{link.server_inbox}.pull.{id(self):x}",
             priority,
         )
@@ -139,6 +138,7 @@ class Lane:
                         await self._consumer.lengthen_ack_wait()
                     else:
                         await self._consumer.ensure()
+                        self._pulls.subject = self._consumer.pulled_at
                     self._replenish()
                 except SwarmError as error:
                     denied = isinstance(error, PermissionDenied)
