@@ -346,11 +346,16 @@ def record(
 
 @app.command()
 def replay(
-    model: Annotated[str, typer.Argument(help="NAME, or NAME@VERSION: of what was recorded.")],
-    id_: Annotated[str, typer.Option("--id", help="One request, by its id.")] = "",
+    id_: Annotated[
+        str,
+        typer.Argument(metavar="[ID]", help="One request, as its answer or `swarm audit` says."),
+    ] = "",
     since: Annotated[str, typer.Option(help="All requests of the last 5m, 2h, 1d.")] = "",
     version: Annotated[
         str, typer.Option(help="Run them with this version instead, and compare the answers.")
+    ] = "",
+    model: Annotated[
+        str, typer.Option(help="Only requests of NAME, or NAME@VERSION; of any when empty.")
     ] = "",
     tolerance: Annotated[
         float, typer.Option(min=0, help="Largest deviation that counts as equal; 0: equal bits.")
