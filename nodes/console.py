@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 import sys
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
 from rich.console import Console
@@ -63,19 +63,24 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
     return _first(inner) if isinstance(inner, BaseExceptionGroup) else inner
 
 
-def connect(nats: str, mesh: str, agent: str = "") -> swarm.Mesh:
-    """A client with the access of this command's flags. Raises `NotAdmitted` for files that cannot
-    be used."""
-    return swarm.connect(nats, mesh, agent=agent, **present.get().options())
+def connect(nats: str, mesh: str, agent: str = "", **more: Any) -> swarm.Mesh:
+    """A client with the access of this command's flags. more: see `swarm.Mesh`. Raises
+    `NotAdmitted` for files that cannot be used."""
+    return swarm.connect(nats, mesh, agent=agent, **present.get().options(), **more)
 
 
 def with_mesh(
-    nats: str, mesh: str, as_json: bool, work: Callable[[swarm.Mesh], Awaitable[int]]
+    nats: str,
+    mesh: str,
+    as_json: bool,
+    work: Callable[[swarm.Mesh], Awaitable[int]],
+    more: Callable[[], Mapping[str, Any]] = dict,
 ) -> int:
-    """Run `work` with a connected client."""
+    """Run `work` with a connected client. more(): arguments of `swarm.Mesh`; what it raises is
+    reported too."""
 
     async def main() -> int:
-        async with connect(nats, mesh) as client:
+        async with connect(nats, mesh, **more()) as client:
             return await work(client)
 
     return guarded(main, as_json)

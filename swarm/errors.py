@@ -7,6 +7,8 @@
     ├── NotFound                    unknown model, version, artifact
     ├── Unauthenticated             a signature or key that does not match
     │   ├── BadSignature            bytes that their key did not sign for this purpose
+    │   ├── BadKey                  (InvalidArgument too) a file of keys that cannot be used
+    │   ├── Untrusted               a stored value without a trusted, valid and new signature
     │   └── NotAllowed              a key that is known, and may not do this
     ├── PermissionDenied            the user's rights do not allow it
     ├── DeadlineExceeded            the budget ended
@@ -68,6 +70,16 @@ class Unauthenticated(SwarmError):
 
 class BadSignature(Unauthenticated):
     """The signature is not the key's own over these bytes for this purpose."""
+
+
+class BadKey(Unauthenticated, InvalidArgument):
+    """A file of keys that cannot be used: missing, readable by others, of the wrong kind. The
+    message names the file and the remedy."""
+
+
+class Untrusted(Unauthenticated):
+    """Desired state or a manifest that is unsigned, altered, older than one that was seen, or
+    signed by a key that is not trusted. Nothing of it was parsed."""
 
 
 class NotAllowed(Unauthenticated):

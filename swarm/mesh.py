@@ -42,6 +42,8 @@ from swarm.services.registry import Registry
 from swarm.subjects import TOKEN, Subjects, kv_get_subject
 from swarm.transport.handover.words import REFUSED
 from swarm.transport.routes import Routes
+from swarm.trust.entries import Verifier
+from swarm.trust.identity import Identity
 from swarm.wire.messages import Request, Result
 
 DEFAULT_BUDGET = 5.0  # seconds
@@ -61,6 +63,7 @@ class Mesh:
     messages may take the short cuts of one host, shared memory and sockets, or always go by the
     server. known_peers(info, stage): the nodes that serve a stage, as a node knows them from
     gossip; without it, this client listens to statuses. picker: the routing policy for stage 1.
+    signer, verifier: of the registry; without a verifier all that the registry holds is taken.
     """
 
     def __init__(
@@ -72,12 +75,14 @@ class Mesh:
         shm: bool = True,
         known_peers: KnownPeers | None = None,
         picker: Picker | None = None,
+        signer: Identity | None = None,
+        verifier: Verifier | None = None,
     ) -> None:
         self.subjects = Subjects(mesh)
         self.agent = agent
         self.link = Link(options)
         self.publisher = Publisher(self.link)
-        self.registry = Registry(self.link, self.subjects)
+        self.registry = Registry(self.link, self.subjects, signer, verifier)
         self.catalog = Catalog(self.registry)
         self.lender = Lender(self.link, mesh, shm)
         self.socket = HostSocket(self.link, on_unheard=self._unheard)
@@ -382,16 +387,19 @@ def connect(
     *,
     agent: str = "",
     shm: bool = True,
+    signer: Identity | None = None,
+    verifier: Verifier | None = None,
     **options: Any,
 ) -> Mesh:
     """A client of `mesh`, to be entered with `async with`.
 
-    servers: one URL, several, or several separated by commas. agent, shm: see `Mesh`. options:
-    see `LinkOptions` (user, password, token, credentials, tls …). Entering raises
+    servers: one URL, several, or several separated by commas. agent, shm, signer, verifier: see
+    `Mesh`. options: see `LinkOptions` (user, password, token, credentials, tls …). Entering raises
     `NotConnected` when no server answers within five seconds.
     """
     urls = servers.split(",") if isinstance(servers, str) else list(servers)
-    return Mesh(LinkOptions(servers=tuple(urls), **options), mesh, agent, shm=shm)
+    link = LinkOptions(servers=tuple(urls), **options)
+    return Mesh(link, mesh, agent, shm=shm, signer=signer, verifier=verifier)
 
 
 def _refused(request_id: str, model: str, error: BaseException) -> Result:

@@ -12,6 +12,7 @@ import typer
 from nodes.cli.access import add_access_flags
 from nodes.cli.auth_commands import register as register_auth
 from nodes.cli.bench import register
+from nodes.cli.keys_commands import register as register_keys
 from nodes.cli.settings import settings_callback
 
 app = typer.Typer(
@@ -34,6 +35,11 @@ auth_app = typer.Typer(
 app.add_typer(model_app, name="model")
 app.add_typer(auth_app, name="auth")
 register_auth(auth_app)
+keys_app = typer.Typer(
+    no_args_is_help=True, help="Whose models nodes take: the user's own key, and the trusted ones."
+)
+app.add_typer(keys_app, name="keys")
+register_keys(keys_app)
 app.add_typer(bench_app, name="bench")
 register(bench_app)
 
@@ -85,6 +91,13 @@ ModelName = Annotated[
 ]
 ModelVersion = Annotated[
     str, typer.Option(help="Version of the model; a version in the mesh never changes.")
+]
+SignWith = Annotated[
+    str,
+    typer.Option(
+        help="File of the key pair that signs it, for nodes that trust this key. Empty: the user's "
+        "own, made at its first use (`swarm keys show`). none: it is not signed."
+    ),
 ]
 Folder = Annotated[str, typer.Argument(help="A folder made by `swarm model split`.")]
 
@@ -360,14 +373,15 @@ def model_push(
     replicas: Annotated[
         int, typer.Option(min=1, max=5, help="Servers that keep the lanes that are made now.")
     ] = 1,
+    sign_with: SignWith = "",
     nats: Nats = URL,
     mesh: MeshName = "default",
     json_: Json = False,
 ) -> None:
-    """Put a split model into the mesh. A model's first version serves at once."""
+    """Put a split model into the mesh, signed. A model's first version serves at once."""
     from nodes.cli.model import run_push
 
-    raise typer.Exit(run_push(folder, promote, lanes, replicas, nats, mesh, json_))
+    raise typer.Exit(run_push(folder, promote, lanes, replicas, sign_with, nats, mesh, json_))
 
 
 @model_app.command("list")
@@ -381,6 +395,7 @@ def model_list(nats: Nats = URL, mesh: MeshName = "default", json_: Json = False
 @model_app.command("promote")
 def model_promote(
     model: Annotated[str, typer.Argument(help="NAME@VERSION.")],
+    sign_with: SignWith = "",
     nats: Nats = URL,
     mesh: MeshName = "default",
     json_: Json = False,
@@ -388,7 +403,28 @@ def model_promote(
     """Let a version serve all traffic; nodes load it, then drain the old one."""
     from nodes.cli.model import run_promote
 
-    raise typer.Exit(run_promote(model, nats, mesh, json_))
+    raise typer.Exit(run_promote(model, sign_with, nats, mesh, json_))
+
+
+@model_app.command("serve")
+def model_serve(
+    model: Annotated[str, typer.Argument(help="NAME.")],
+    state: Annotated[
+        str,
+        typer.Argument(
+            help="The whole desired state, or a file of it: JSON with `serve` (versions and their "
+            "shares), and with `sticky`, `policy`, `policy_options` if wanted."
+        ),
+    ],
+    sign_with: SignWith = "",
+    nats: Nats = URL,
+    mesh: MeshName = "default",
+    json_: Json = False,
+) -> None:
+    """Put a desired state in force: shares of traffic for several versions, a routing policy."""
+    from nodes.cli.model import run_serve
+
+    raise typer.Exit(run_serve(model, state, sign_with, nats, mesh, json_))
 
 
 @model_app.command("rollback")
@@ -408,6 +444,7 @@ def model_rollback(
             "needed where nodes have a list of those who may teach."
         ),
     ] = "",
+    sign_with: SignWith = "",
     nats: Nats = URL,
     mesh: MeshName = "default",
     json_: Json = False,
@@ -419,7 +456,7 @@ def model_rollback(
         raise typer.Exit(run_weights_rollback(model, weights, identity, nats, mesh, json_))
     from nodes.cli.model import run_rollback
 
-    raise typer.Exit(run_rollback(model, nats, mesh, json_))
+    raise typer.Exit(run_rollback(model, sign_with, nats, mesh, json_))
 
 
 @model_app.command("weights")

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
 import swarm
+from nodes.cli.signing import operator
 from nodes.console import err, guarded, out, print_json, with_mesh
 from nodes.life.lanes import lanes_maker
 from nodes.life.process import end_with_supervisor
 from nodes.progress import progress
 from shards.manifest import Manifest, read_dir, write_dir
 from swarm.errors import InvalidArgument
+from swarm.services.weights import Weights
 
 
 def model_name(path: str) -> str:
@@ -122,7 +126,14 @@ def show(manifest: Manifest, as_json: bool) -> None:
 
 
 def run_push(
-    folder: str, promote: bool, lanes: str, replicas: int, nats: str, mesh: str, as_json: bool
+    folder: str,
+    promote: bool,
+    lanes: str,
+    replicas: int,
+    sign_with: str,
+    nats: str,
+    mesh: str,
+    as_json: bool,
 ) -> int:
     """`swarm model push`; returns its exit code."""
 
@@ -136,6 +147,8 @@ def run_push(
         with progress(title, total=size, silent=as_json) as sent:
             prepare = lanes_maker(client, lanes, replicas)
             info = await client.registry.push(manifest.to_json(), files, prepare=prepare, sent=sent)
+            # Nodes may learn later, and may have no right to make the store of what they learn.
+            await Weights(client.link, client.subjects).prepare()
         if promote:
             await client.registry.promote(info.model, info.version)
         serving = await client.registry.serving(info.model)
@@ -149,7 +162,7 @@ def run_push(
             )
         return 0
 
-    return with_mesh(nats, mesh, as_json, work)
+    return with_mesh(nats, mesh, as_json, work, partial(operator, sign_with))
 
 
 def run_list(nats: str, mesh: str, as_json: bool) -> int:
@@ -175,7 +188,7 @@ def run_list(nats: str, mesh: str, as_json: bool) -> int:
     return with_mesh(nats, mesh, as_json, work)
 
 
-def run_promote(model: str, nats: str, mesh: str, as_json: bool) -> int:
+def run_promote(model: str, sign_with: str, nats: str, mesh: str, as_json: bool) -> int:
     """`swarm model promote`; returns its exit code."""
 
     async def work(client: swarm.Mesh) -> int:
@@ -187,10 +200,10 @@ def run_promote(model: str, nats: str, mesh: str, as_json: bool) -> int:
         print_json(doc) if as_json else out.print(f"{name}@{version} serves (was {previous})")
         return 0
 
-    return with_mesh(nats, mesh, as_json, work)
+    return with_mesh(nats, mesh, as_json, work, partial(operator, sign_with))
 
 
-def run_rollback(model: str, nats: str, mesh: str, as_json: bool) -> int:
+def run_rollback(model: str, sign_with: str, nats: str, mesh: str, as_json: bool) -> int:
     """`swarm model rollback`; returns its exit code."""
 
     async def work(client: swarm.Mesh) -> int:
@@ -199,4 +212,30 @@ def run_rollback(model: str, nats: str, mesh: str, as_json: bool) -> int:
         print_json(doc) if as_json else out.print(f"{model}@{version} serves again")
         return 0
 
-    return with_mesh(nats, mesh, as_json, work)
+    return with_mesh(nats, mesh, as_json, work, partial(operator, sign_with))
+
+
+def run_serve(model: str, state: str, sign_with: str, nats: str, mesh: str, as_json: bool) -> int:
+    """`swarm model serve`; returns its exit code."""
+
+    async def work(client: swarm.Mesh) -> int:
+        text = state if state.lstrip().startswith("{") else _read(state)
+        try:
+            doc = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise InvalidArgument(f"the desired state is no JSON: {error}") from None
+        if not isinstance(doc, dict):
+            raise InvalidArgument("the desired state is no JSON object")
+        await client.registry.desire(model, doc)
+        desired = await client.registry.desired(model)
+        print_json(desired) if as_json else out.print(f"{model}: {json.dumps(desired)} is in force")
+        return 0
+
+    return with_mesh(nats, mesh, as_json, work, partial(operator, sign_with))
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except (OSError, UnicodeError) as error:
+        raise InvalidArgument(f"the desired state: {error}") from None

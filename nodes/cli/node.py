@@ -101,6 +101,18 @@ FLAGS = (
         "A file of 16 to 64 bytes that all nodes share; gossip without it is refused.",
     ),
     Flag(
+        "trust",
+        "",
+        "Files of the public keys whose models and desired state are taken, separated by commas; "
+        "empty: swarm/trusted in $XDG_CONFIG_HOME or ~/.config, as `swarm keys` keeps it.",
+    ),
+    Flag(
+        "allow_unsigned",
+        False,
+        "Take models and desired state that nobody has signed: whoever may write to the mesh's "
+        "store decides what this node runs.",
+    ),
+    Flag(
         "quota",
         0.0,
         "Requests a second that one client may send to this node; 0: any number.",
@@ -242,6 +254,7 @@ def _run(settings: dict[str, Any], missed: bool) -> int:
     from nodes.life.process import end_with_supervisor, run_node
     from swarm.errors import SwarmError
     from swarm.link import LinkOptions
+    from swarm.trust.signers import TrustedKeys
 
     end_with_supervisor()
     try:
@@ -273,6 +286,7 @@ def _run(settings: dict[str, Any], missed: bool) -> int:
             missed=missed,
             identity=settings["identity"],
             teachers=settings["teachers"],
+            trusted=None if settings["allow_unsigned"] else TrustedKeys.of(settings["trust"]),
             learn=learn_config(settings) if _learns(settings) else None,
         )
         edge = EdgeOptions(

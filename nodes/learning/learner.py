@@ -143,6 +143,7 @@ class Learner:
         self._epoch = 0
         self._start = start or frozen.shipped
         self._present: Parameters = frozen.shipped
+        self._step_seconds = 0.0  # of one step, when the last ones were made
         self._changed = asyncio.Event()
         self._changed_at = time.monotonic()
 
@@ -281,20 +282,22 @@ class Learner:
         """The parameters after a round of descent. Short steps are made on the event loop, one in
         each of its turns; a thread that computes in Python would hold up the loop for longer."""
         steps = self.training.round(parameters)
-        began = time.perf_counter()
-        now = next(steps)
-        spent = time.perf_counter() - began
-        if spent > INLINE_BELOW:
-
-            def rest() -> Parameters:
-                return [now, *steps][-1]
-
-            result: Parameters = await self._in_background(rest)
-            return result
-        for step in steps:
+        if self._step_seconds > INLINE_BELOW:
+            trained: Parameters = await self._in_background(lambda: self._timed(list, steps)[-1])
+            return trained
+        now = dict(parameters)
+        while (step := self._timed(next, steps, None)) is not None:
             now = step
             await asyncio.sleep(0)
         return now
+
+    def _timed(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        """What `work` gives; it makes one step, or all of a round."""
+        before, began = self.training.steps, time.perf_counter()
+        made = work(*arguments)
+        if count := self.training.steps - before:
+            self._step_seconds = (time.perf_counter() - began) / count
+        return made
 
     # --- the guard ------------------------------------------------------------------------
 
@@ -338,6 +341,9 @@ class Learner:
             held = await self._weights.read(info.model, info.version)
             ledger = held.of(self.frozen.base)
             record = ledger.present
+            if record is None:
+                # Nothing was minted yet, or the server lost it: it begins again from 1.
+                self.n, self._present = 0, self.frozen.shipped
             if record is None or record.n == self.n:
                 self._changed.clear()
                 return
@@ -376,6 +382,7 @@ class Learner:
     async def _mint(self, exchange: Exchange) -> None:
         """Make the neighbourhood's mean the next weight version, if it is one worth serving."""
         info, training = self.frozen.info, self.training
+        await self._weights.prepare()  # a server may have lost it
         held = await self._weights.read(info.model, info.version)
         ledger = held.of(self.frozen.base)
         if ledger.n != self.n:

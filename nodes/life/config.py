@@ -15,6 +15,7 @@ from swarm.link import Link, LinkOptions
 from swarm.model import ModelInfo
 from swarm.priorities import FALLBACK, PRIMARY, STANDBY
 from swarm.subjects import token
+from swarm.trust.signers import TrustedKeys
 
 MOST_CREDIT = 32  # messages in hand for one lane
 HELD_SECONDS = 0.005  # work that a node may hold beyond what it runs
@@ -36,7 +37,8 @@ class NodeConfig:
     the checkpoint, '' for none. cache, cache_limit: folder of the artifacts that the nodes of this
     host share, '' for none, and its bytes. shm: whether messages may go between processes of one
     host without the server. identity: file of the node's key pair, which is made when missing, ''
-    for none. teachers: file of the public keys whose learned weights are taken, '' for all. level:
+    for none. teachers: file of the public keys whose learned weights are taken, '' for all.
+    trusted: keys whose manifests and desired state are taken, None for whatever is there. level:
     how far ONNX Runtime optimises a stage; at `basic` a shard computes the very bits of the whole
     model. learn: how this node learns; None where it does not, unless it has the role `learner`.
     missed: nobody else does the work of this node, so its first load gives way to nobody. Raises
@@ -66,6 +68,7 @@ class NodeConfig:
     missed: bool = False
     identity: str = ""
     teachers: str = ""
+    trusted: TrustedKeys | None = None
     learn: LearnConfig | None = None
     level: Literal["all", "basic"] = "all"
 

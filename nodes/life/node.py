@@ -24,7 +24,7 @@ from nodes.life.status import StatusPublisher
 from nodes.life.takeover import Takeover
 from nodes.life.versions import Versions
 from nodes.life.watchdog import NodeWatchdog
-from swarm.errors import ApiError, NotAdmitted, NotFound, SwarmError, Unavailable
+from swarm.errors import ApiError, NotAdmitted, NotFound, SwarmError, Unavailable, Untrusted
 from swarm.fleet.advertised import StagePeer, serving
 from swarm.fleet.membership import Membership
 from swarm.gossip import Event, PeerView
@@ -35,6 +35,7 @@ from swarm.periodic import BEAT, beat
 from swarm.routing import BadDesiredState
 from swarm.services.infer import InferService
 from swarm.subjects import api
+from swarm.trust.entries import Highest, Verifier
 from swarm.trust.identity import Identity
 from swarm.wire.messages import Request, Result
 
@@ -78,6 +79,7 @@ class Node:
         self.identity = _identity(config)
         self.became_ready = asyncio.Event()
         self._on_change = on_change
+        self._rejected = ""  # why the desired state is refused at present
         self._desired_changed = asyncio.Event()
         # The router and the mesh ask for gossip's picture when requests come, never before.
         self._router = Router(self._view, self._tell, may_use_own_lanes=self._may_use_own_lanes)
@@ -87,6 +89,7 @@ class Node:
             shm=config.shm,
             known_peers=self._known_peers,
             picker=self._router,
+            verifier=verifier_of(config),
         )
         self._membership = Membership(
             self.mesh.link,
@@ -204,12 +207,12 @@ class Node:
                 await self._versions.reconcile(self._loading)
                 if not self.became_ready.is_set():
                     self._become_ready(own)
-                pause = CHECK_WHILE_SERVING
-            except BadDesiredState as error:
+                pause, self._rejected = CHECK_WHILE_SERVING, ""
+            except (BadDesiredState, Untrusted) as error:
                 # Refused as a whole: the node serves the versions that it served before.
-                log.warning("%s", error)
-                reason = str(error)[:REASON_LIMIT]
-                self._tell("rejected", {"model": self.config.model_name, "detail": reason})
+                self._reject(str(error))
+                if not self.became_ready.is_set():
+                    self._become("waiting", str(error))
             except (NotFound, Unavailable, ApiError) as error:
                 # ApiError: a server whose store is gone or full refuses what it cannot read.
                 if not self.became_ready.is_set():
@@ -219,6 +222,15 @@ class Node:
                 announced = set(self._versions.serving)
                 self._entry.announce()
             await self._until_desired_state_changes(stop, pause)
+
+    def _reject(self, reason: str) -> None:
+        """Say why the desired state is refused; once, while the reason stays."""
+        if reason != self._rejected:
+            self._rejected = reason
+            if self.became_ready.is_set():  # else the change of state says it
+                log.warning("%s", reason)
+            detail = {"model": self.config.model_name, "detail": reason[:REASON_LIMIT]}
+            self._tell("rejected", detail)
 
     def _loading(self, version: str) -> None:
         if not self.became_ready.is_set():
@@ -349,6 +361,28 @@ def _identity(config: NodeConfig) -> Identity | None:
     if config.state_dir:
         return Identity.load_or_make(Path(config.state_dir) / "identity")
     return Identity.make()
+
+
+def verifier_of(config: NodeConfig) -> Verifier | None:
+    """What decides which manifests and desired state a node takes; None takes all. With a folder
+    for its state, a node's successor remembers what this one has seen."""
+    if config.trusted is None:
+        log.warning(
+            "models are taken unsigned: whoever may write to the mesh's store decides what this "
+            "node runs"
+        )
+        return None
+    seen = Checkpoint(config.state_dir, config.mesh, f"{config.role}-seen")
+
+    def keep(known: Mapping[str, int]) -> None:
+        try:
+            seen.save(dict(known))
+        except OSError as error:
+            log.warning("which versions were seen is not kept: %s", error)
+
+    count = len(config.trusted.listed())
+    log.info("models must be signed by one of %d keys in %s", count, config.trusted)
+    return Verifier(config.trusted, Highest(seen.load(), keep))
 
 
 def usual_times(checkpoint: Mapping[str, Any]) -> dict[str, int]:

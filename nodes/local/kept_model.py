@@ -48,7 +48,7 @@ class KeptModel:
         registry = self._mesh.registry
         prepare = lanes_maker(self._mesh)
         await registry.push(self._document, self._files, prepare=prepare, sent=sent)
-        if await registry.serving(model) != version:
+        if await registry.served(model) != version:
             await registry.promote(model, version)
 
     async def missing(self) -> list[str]:

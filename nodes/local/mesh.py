@@ -27,6 +27,10 @@ from swarm.errors import InvalidArgument, Unavailable
 from swarm.link import LinkMessage
 from swarm.services.artifacts import Source
 from swarm.services.embedded import EmbeddedServer
+from swarm.services.weights import Weights
+from swarm.trust.entries import Verifier
+from swarm.trust.identity import Identity
+from swarm.trust.signers import TrustedKeys, own_trust_file, trust
 
 log = logging.getLogger("swarm.up")
 
@@ -40,7 +44,8 @@ class LocalMesh:
 
     changed: set at each status. shm: see `local_mesh`. report: what people hear of the server.
     rights: of its users, where its server is embedded and knows any. access: of all its processes
-    to another server. tasks: live as long as the mesh.
+    to another server. trusted: what its nodes are given for --trust: a file with the key, made for
+    this mesh, that signs here, and the user's own. tasks: live as long as the mesh.
     """
 
     url: str
@@ -53,6 +58,7 @@ class LocalMesh:
     shm: bool = True
     rights: LocalRights | None = None
     access: Access = NOTHING
+    trusted: str = ""
     statuses: dict[str, dict[str, Any]] = field(default_factory=dict)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
@@ -76,6 +82,8 @@ class LocalMesh:
         arguments = ["--role", role, "--nats", self.url, "--mesh", self.name, *extra]
         if not self.shm:
             arguments.append("--no-shm")
+        if self.trusted:
+            arguments += ["--trust", self.trusted]
         if self.rights is not None:
             arguments += self.rights.issue(role, model.partition("@")[0]).arguments()
         else:
@@ -186,13 +194,20 @@ async def local_mesh(
             server = EmbeddedServer(max_payload=max_payload, more=more)
             await server.start()
             url = server.url
-        async with swarm.connect(url, name, shm=shm, **own.options()) as mesh:
+        signer, trusted = Identity.make(), f"{logs / 'trusted'},{own_trust_file()}"
+        trust(signer.public, "made for this mesh", logs / "trusted")
+        verifier = Verifier(TrustedKeys.of(trusted))
+        async with swarm.connect(
+            url, name, shm=shm, signer=signer, verifier=verifier, **own.options()
+        ) as mesh:
             report = ServerReport(mesh)
             local = LocalMesh(
-                url, name, mesh, supervisor, logs, server, report, shm, rights, access
+                url, name, mesh, supervisor, logs, server, report, shm, rights, access, trusted
             )
             mesh.link.subscribe(mesh.subjects.status_all, local.take_status)
             await mesh.registry.prepare()
+            # Learners may have no right to make the store of what they learn.
+            await Weights(mesh.link, mesh.subjects).prepare()
             local.own(supervisor.run(), "supervisor")
             if server is not None and watch_server:
                 watch = ServerWatch(server, report.tell)
@@ -226,6 +241,6 @@ async def push(
     """Push a version that was just split, and let it serve all traffic. Returns its version."""
     prepare = lanes_maker(local.mesh)
     info = await local.mesh.registry.push(manifest, files, prepare=prepare, sent=sent)
-    if await local.mesh.registry.serving(info.model) != info.version:
+    if await local.mesh.registry.served(info.model) != info.version:
         await local.mesh.registry.promote(info.model, info.version)
     return info.version

@@ -31,7 +31,6 @@ from swarm.lanes.server_consumer import ServerConsumer
 from swarm.lanes.way import Way
 from swarm.link import Link, LinkMessage
 from swarm.priorities import PRIMARY
-from swarm.subjects import api
 
 log = logging.getLogger("swarm.lanes")
 
@@ -79,7 +78,7 @@ class Lane:
         self._consumer = ServerConsumer(link, stream, config, provision, clock or ServerClock())
         self._credit = Credit(credit, max_credit)
         self._pulls = Pulls(
-            api("CONSUMER.MSG.NEXT", stream, self._consumer.name),
+            self._consumer.pulled_at,
             f"{link.server_inbox}.pull.{id(self):x}",
             priority,
         )
@@ -144,6 +143,7 @@ class Lane:
                         await self._consumer.lengthen_ack_wait()
                     else:
                         await self._consumer.ensure()
+                        self._pulls.subject = self._consumer.pulled_at
                     await self._look_at_link()
                     self._replenish()
                 except SwarmError as error:

@@ -45,6 +45,11 @@ class ServerConsumer:
         return float(self.config["ack_wait"]) / 1e9
 
     @property
+    def pulled_at(self) -> str:
+        """Where the server takes pulls for this consumer."""
+        return api("CONSUMER.MSG.NEXT", self.stream, self.name)
+
+    @property
     def may_change(self) -> bool:
         """Whether this user may make the consumer, and change its settings."""
         subject = jetstream.create_consumer_subject(self.stream, self.config)
@@ -60,12 +65,30 @@ class ServerConsumer:
             await self._find()
             return
         try:
-            await self._learn(jetstream.ensure_consumer(self._link, self.stream, self.config))
+            await self._make()
         except ApiError as error:
             if error.err_code != jetstream.STREAM_NOT_FOUND:
                 raise
             await self._provision()
+            await self._make()
+
+    async def _make(self) -> None:
+        try:
             await self._learn(jetstream.ensure_consumer(self._link, self.stream, self.config))
+        except ApiError as error:
+            if error.err_code not in jetstream.CONSUMER_FILTER_TAKEN:
+                raise
+            await self._adopt(error)
+
+    async def _adopt(self, refusal: ApiError) -> None:
+        """Use the consumer that another version of the code made for this lane, by its name."""
+        subject = self.config["filter_subject"]
+        found = await jetstream.consumer_of(self._link, self.stream, subject)
+        if found is None:
+            raise refusal
+        self.config["durable_name"] = self.name = str(found["name"])
+        log.info("%s: the lane's consumer is there already, as %s", self.stream, self.name)
+        await self.refresh()
 
     async def _find(self) -> None:
         """Use the consumer as it is."""

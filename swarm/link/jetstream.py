@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from swarm.errors import ApiError, DecodeError, NoResponders, Unavailable
@@ -19,6 +20,7 @@ STREAM_NOT_FOUND = 10059
 STREAM_EXISTS_DIFFERENT = 10058
 CONSUMER_NOT_FOUND = 10014
 CONSUMER_EXISTS = 10148
+CONSUMER_FILTER_TAKEN = (10099, 10100)  # a work queue gives a subject to one consumer
 STREAM_STORE_FAILED = 10077  # a full lane's refusal, too
 NO_ROOM = (10028, 10047)  # in memory, in files: for the most bytes of a stream
 WRONG_REVISIONS = (10071, 10164)  # somebody else stored the key meanwhile
@@ -114,6 +116,23 @@ def create_consumer_subject(stream: str, config: dict[str, Any]) -> str:
     return api("CONSUMER.CREATE", stream, config["durable_name"], config["filter_subject"])
 
 
+async def consumer_of(link: Link, stream: str, filter_subject: str) -> dict[str, Any] | None:
+    """What the server says of the consumer that gets this subject's messages, or None.
+
+    Raises `ApiError`, `Unavailable`.
+    """
+    at = 0
+    while True:
+        page = await call(link, api("CONSUMER.LIST", stream), {"offset": at})
+        consumers = page.get("consumers") or []
+        for info in consumers:
+            if info["config"].get("filter_subject") == filter_subject:
+                return dict(info)
+        at += len(consumers)
+        if not consumers or at >= int(page.get("total", 0)):
+            return None
+
+
 async def update_consumer(link: Link, stream: str, config: dict[str, Any]) -> dict[str, Any]:
     """Change a consumer's settings in place."""
     subject = create_consumer_subject(stream, config)
@@ -161,6 +180,14 @@ async def kv_entry(
     link: Link, bucket: str, key: str, timeout: float = 2.0
 ) -> tuple[bytes | None, int]:
     """A key's value, or None, and its revision, for `kv_put`. Raises `Unavailable`."""
+    value, revision, _ = await kv_message(link, bucket, key, timeout)
+    return value, revision
+
+
+async def kv_message(
+    link: Link, bucket: str, key: str, timeout: float = 2.0
+) -> tuple[bytes | None, int, bytes]:
+    """As `kv_entry`, and the headers that the value was stored with, among the server's own."""
     subject = kv_get_subject(bucket, key)
     try:
         message = await link.request(subject, b"", timeout, from_server=True)
@@ -168,15 +195,16 @@ async def kv_entry(
         # The bucket does not exist, or its server is away: a call that is always answered tells.
         if await stream_exists(link, f"KV_{bucket}"):
             raise Unavailable(f"the key store {bucket} does not answer") from None
-        return None, 0
+        return None, 0, b""
     except TimeoutError:
         raise Unavailable(f"the key store did not answer within {timeout} s") from None
     headers = message.headers or b""
-    found = _SEQUENCE.search(headers)
-    revision = int(found[1]) if found else 0
+    # The server adds its headers behind those of the sender, who may have chosen such a name too.
+    found = _SEQUENCE.findall(headers)
+    revision = int(found[-1]) if found else 0
     if message.status or b"KV-Operation" in headers:
-        return None, revision
-    return bytes(message.data), revision
+        return None, revision, b""
+    return bytes(message.data), revision, bytes(headers)
 
 
 async def stream_exists(link: Link, stream: str) -> bool:
@@ -198,15 +226,17 @@ async def kv_put(
     timeout: float = 3.0,
     *,
     after: int | None = None,
+    more: Mapping[str, str] | None = None,
 ) -> int:
     """Store a value; returns its revision. Raises `ApiError`, `Unavailable`.
 
     after: the revision that the key must have (0: none yet), compared by the server; `ApiError`
-    with `WRONG_REVISIONS` where it has another.
+    with `WRONG_REVISIONS` where it has another. more: headers to store with the value.
     """
-    headers = b""
+    lines = [f"{name}: {text}" for name, text in (more or {}).items()]
     if after is not None:
-        headers = b"NATS/1.0\r\nNats-Expected-Last-Subject-Sequence: %d\r\n\r\n" % after
+        lines.append(f"Nats-Expected-Last-Subject-Sequence: {after}")
+    headers = "\r\n".join(("NATS/1.0", *lines, "", "")).encode() if lines else b""
     try:
         message = await link.request(
             f"$KV.{bucket}.{key}", value, timeout, headers, from_server=True

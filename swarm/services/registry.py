@@ -5,34 +5,76 @@ Keys of the bucket `swarm-<mesh>-config`:
     models.<model>.<version>   the manifest, JSON; immutable
     serve.<model>              desired state: {"serve": [{"version", "share"}], …}, JSON
 
-A change of any key is republished as `swarm.<mesh>.config.<key>`.
+A change of any key is republished as `swarm.<mesh>.config.<key>`. Both kinds are signed
+(`swarm.trust.entries`) by who has a key, and checked, before anything parses them, by who has a
+list of trusted keys.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
-from swarm.errors import InvalidArgument, NotFound
+from swarm.errors import ApiError, InvalidArgument, NotFound, Unavailable, Untrusted
 from swarm.link import Link, jetstream
 from swarm.model import ModelInfo, unknown_model
 from swarm.routing import BadDesiredState, Problem, parse_desired
 from swarm.services.artifacts import ObjectStore, Source
 from swarm.subjects import Subjects, token
+from swarm.trust.entries import HEADER, Verifier, sign_entry
+from swarm.trust.identity import Identity
+
+log = logging.getLogger("swarm.registry")
+
+PROMOTIONS = 8  # attempts at a change that others change at the same time
+
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Present:
+    """A model's desired state as it is stored now. document: None where there is none, or none
+    that can be read; refused says why then. revision, counter: 0 where there are none."""
+
+    document: Document | None
+    refused: Untrusted | BadDesiredState | None
+    revision: int
+    counter: int
+
+    @property
+    def version(self) -> str:
+        """The version with the largest share, or ""."""
+        return "" if self.document is None else _largest(self.document)
 
 
 class Registry:
     """Reads and writes the models of one mesh.
 
-    All methods raise `Unavailable` when the server cannot be reached, and `SubjectError` for a name
-    or version that is no token.
+    signer: signs what is written; verifier: decides what is taken of what is read. Without them
+    nothing is signed, and everything is taken. All methods raise `Unavailable` when the server
+    cannot be reached, `SubjectError` for a name or version that is no token, and `Untrusted` for
+    what the verifier refuses.
     """
 
-    def __init__(self, link: Link, subjects: Subjects) -> None:
+    def __init__(
+        self,
+        link: Link,
+        subjects: Subjects,
+        signer: Identity | None = None,
+        verifier: Verifier | None = None,
+    ) -> None:
         self._link = link
         self._subjects = subjects
         self._bucket = subjects.config_bucket
         self._objects = ObjectStore(link, subjects.models_bucket)
+        self._signer = signer
+        self._verifier = verifier
+        self._counter = 0  # the last one that was signed here
 
     async def prepare(self) -> None:
         """Create the config bucket, unless it exists."""
@@ -41,7 +83,7 @@ class Registry:
     async def manifest(self, model: str, version: str) -> bytes:
         """A version's manifest, JSON. Raises `NotFound`."""
         key = f"models.{token(model, 'model name')}.{token(version, 'version')}"
-        data = await jetstream.kv_get(self._link, self._bucket, key)
+        data = await self._read(key)
         if data is None:
             raise unknown_model(model, version)
         return data
@@ -57,46 +99,103 @@ class Registry:
         doc = await self.desired(model)
         if doc is None:
             raise unknown_model(model)
-        entries = doc["serve"]
-        return str(max(entries, key=lambda entry: float(str(entry["share"])))["version"])
+        return _largest(doc)
 
-    async def desired(self, model: str) -> dict[str, list[dict[str, object]]] | None:
+    async def served(self, model: str) -> str:
+        """As `serving`; "" where no version is served, or by no desired state to rely on."""
+        return (await self._present(model)).version
+
+    async def desired(self, model: str) -> Document | None:
         """The model's desired state, or None. Raises `BadDesiredState`."""
+        data = await self._read(f"serve.{token(model, 'model name')}")
+        return None if data is None else _parsed(model, data)
+
+    async def _read(self, key: str) -> bytes | None:
+        """A key's value, checked. Raises `Untrusted`."""
+        data, _, headers = await jetstream.kv_message(self._link, self._bucket, key)
+        if data is not None and self._verifier is not None:
+            self._verifier.check(self._bucket, key, data, headers)
+        return data
+
+    async def _write(self, key: str, value: bytes, counter: int, after: int | None = None) -> None:
+        """Store a value, signed where there is a key; its counter is above `counter`."""
+        more = {}
+        if self._signer is not None:
+            # The clock keeps it growing where a server has lost the value that was there before.
+            now = time.time_ns() // 1_000_000
+            self._counter = max(now, counter + 1, self._counter + 1)
+            signature = sign_entry(self._signer, self._bucket, key, self._counter, value)
+            more[HEADER] = signature.text()
+        await jetstream.kv_put(self._link, self._bucket, key, value, after=after, more=more)
+
+    async def _present(self, model: str) -> _Present:
         key = f"serve.{token(model, 'model name')}"
-        data = await jetstream.kv_get(self._link, self._bucket, key)
+        data, revision, headers = await jetstream.kv_message(self._link, self._bucket, key)
         if data is None:
-            return None
+            return _Present(None, None, revision, 0)
+        counter = 0
         try:
-            doc = json.loads(data)
-        except (ValueError, RecursionError):
-            raise BadDesiredState([Problem("", "it is no JSON")]) from None
-        if not isinstance(doc, dict):
-            raise BadDesiredState([Problem("", "it is no object")])
-        parse_desired(doc | {"model": model})
-        return doc
+            if self._verifier is not None:
+                counter = self._verifier.check(self._bucket, key, data, headers).counter
+            return _Present(_parsed(model, data), None, revision, counter)
+        except (Untrusted, BadDesiredState) as error:
+            return _Present(None, error, revision, counter)
+
+    async def _replace(self, model: str, document: Document, present: _Present) -> bool:
+        """Whether the desired state was still the present one, and is this document now."""
+        value = json.dumps(document).encode()
+        parse_desired(document | {"model": model})
+        try:
+            key = f"serve.{model}"
+            await self._write(key, value, present.counter, after=present.revision)
+        except ApiError as error:
+            if error.err_code in jetstream.WRONG_REVISIONS:
+                return False
+            raise
+        return True
+
+    async def desire(self, model: str, document: Document) -> None:
+        """Put a whole desired state in force, of versions that the mesh has.
+
+        Raises `BadDesiredState`, `NotFound`.
+        """
+        parse_desired(document | {"model": model})
+        for entry in document["serve"]:
+            await self.manifest(model, entry["version"])
+        for _ in range(PROMOTIONS):
+            if await self._replace(model, document, await self._present(model)):
+                return
+        raise _busy(model)
 
     async def promote(self, model: str, version: str) -> str:
-        """Let `version` serve all traffic. Returns the version that served before, or "".
+        """Let `version` serve all traffic; the policy and all else of the desired state stay.
+        Returns the version that served before, or "".
 
         Raises `NotFound`.
         """
         await self.manifest(model, version)
-        before = await self.desired(model)
-        previous = await self.serving(model) if before else ""
-        doc = {"serve": [{"version": version, "share": 100}], "previous": previous}
-        await jetstream.kv_put(self._link, self._bucket, f"serve.{model}", json.dumps(doc).encode())
-        return previous
+        for _ in range(PROMOTIONS):
+            present = await self._present(model)
+            if present.refused is not None:
+                log.warning("nothing of the present desired state is kept: %s", present.refused)
+            if await self._replace(model, _promoted(present, version), present):
+                return present.version
+        raise _busy(model)
 
     async def rollback(self, model: str) -> str:
         """Let the version that served before the present one serve again, and return it.
 
-        Raises `NotFound`.
+        Raises `NotFound`, and `Unavailable` where others change the desired state just now.
         """
-        doc = await self.desired(model)
-        previous = str((doc or {}).get("previous") or "")
+        present = await self._present(model)
+        if present.refused is not None:
+            raise present.refused
+        previous = str((present.document or {}).get("previous") or "")
         if not previous:
             raise NotFound(f"model {model!r} has no earlier version to go back to")
-        await self.promote(model, previous)
+        await self.manifest(model, previous)
+        if not await self._replace(model, _promoted(present, previous), present):
+            raise _busy(model)
         return previous
 
     async def models(self) -> list[tuple[str, str]]:
@@ -125,7 +224,7 @@ class Registry:
         info = ModelInfo.from_manifest(manifest)
         await self.prepare()
         key = f"models.{info.model}.{info.version}"
-        existing = await jetstream.kv_get(self._link, self._bucket, key)
+        existing, _, headers = await jetstream.kv_message(self._link, self._bucket, key)
         if existing is not None and existing != manifest:
             raise InvalidArgument(
                 f"{info.model}@{info.version} exists and versions are immutable: "
@@ -134,8 +233,13 @@ class Registry:
         await self._objects.put(f"{info.model}/{info.version}/", files, progress, sent)
         if prepare is not None:
             await prepare(info)
-        await jetstream.kv_put(self._link, self._bucket, key, manifest)
-        if await self.desired(info.model) is None:
+        counter = 0
+        if existing is not None and self._verifier is not None:
+            with contextlib.suppress(Untrusted):  # it is replaced by the same, signed
+                counter = self._verifier.check(self._bucket, key, existing, headers).counter
+        await self._write(key, manifest, counter)
+        present = await self._present(info.model)
+        if present.document is None and present.refused is None:
             await self.promote(info.model, info.version)
         return info
 
@@ -164,3 +268,38 @@ class Registry:
         manifest = await jetstream.kv_get(self._link, self._bucket, key)
         lacking = await self._objects.lacking(f"{model}/{version}/", names)
         return lacking if manifest is not None else [*lacking, "manifest"]
+
+
+def _parsed(model: str, data: bytes) -> Document:
+    """Raises `BadDesiredState`."""
+    try:
+        doc = json.loads(data)
+    except (ValueError, RecursionError):
+        raise BadDesiredState([Problem("", "it is no JSON")]) from None
+    if not isinstance(doc, dict):
+        raise BadDesiredState([Problem("", "it is no object")])
+    parse_desired(doc | {"model": model})
+    return doc
+
+
+def _largest(document: Document) -> str:
+    entries = document["serve"]
+    return str(max(entries, key=lambda entry: float(str(entry["share"])))["version"])
+
+
+def _promoted(present: _Present, version: str) -> Document:
+    """The present desired state, with one version for all traffic."""
+    doc = dict(present.document or {})
+    # To promote the version that serves signs it anew: the way back stays.
+    if version != present.version:
+        doc["previous"] = present.version
+    doc.setdefault("previous", "")
+    doc["serve"] = [{"version": version, "share": 100}]
+    return doc
+
+
+def _busy(model: str) -> Unavailable:
+    return Unavailable(
+        f"others change what serves {model!r} at the same time: look at `swarm model list`, "
+        "and try again"
+    )

@@ -9,7 +9,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from swarm.errors import InvalidArgument
+from swarm.errors import BadKey, InvalidArgument
 from swarm.trust.nkey import decode_seed, encode_public, encode_seed
 
 if TYPE_CHECKING:
@@ -40,18 +40,27 @@ class Identity:
     def load_or_make(cls, path: str | Path) -> Identity:
         """The identity in a file (mode 0600), which is made with its folder (0700) when missing.
 
-        Raises `InvalidArgument` for a file that others may read, or that holds no seed, and where
-        it cannot be read or written.
+        Raises `BadKey` for a file that others may read, or that holds no seed, and where it cannot
+        be read or written.
         """
         path = Path(path)
         try:
             if not path.exists():
                 _write_new(path, encode_seed(secrets.token_bytes(32)))
-            return cls(decode_seed(_read(path)))
         except OSError as error:
-            raise InvalidArgument(f"the identity {path}: {error}") from None
-        except InvalidArgument as error:
-            raise InvalidArgument(f"the identity {path}: {error}") from None
+            raise BadKey(f"the identity {path}: {error}") from None
+        return cls.load(path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Identity:
+        """The identity in a file. Raises `BadKey`, also where there is none."""
+        path = Path(path)
+        try:
+            return cls(decode_seed(_read(path)))
+        except FileNotFoundError:
+            raise BadKey(f"the identity {path} does not exist: `swarm keys new {path}`") from None
+        except (OSError, InvalidArgument) as error:
+            raise BadKey(f"the identity {path}: {error}") from None
 
     def sign(self, message: bytes) -> bytes:
         """The 64 bytes of an Ed25519 signature of exactly these bytes."""

@@ -189,8 +189,8 @@ async def test_requests_wait_out_a_rolling_restart_of_all_shards(digits_mesh: Lo
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def mortal_mesh() -> AsyncIterator[LocalMesh]:
-    """A mesh whose server may be killed."""
-    async with local_mesh(name="mortal") as local:
+    """A mesh whose server the test kills and starts."""
+    async with local_mesh(name="mortal", watch_server=False) as local:
         await add_model(local, split_digits(), "shard-1", "shard-2", "shard-3")
         yield local
 

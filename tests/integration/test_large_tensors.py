@@ -110,7 +110,10 @@ async def test_a_node_whose_cut_does_not_fit_names_max_payload_and_what_to_set(
         async with swarm.connect(server.url) as mesh:
             await mesh.registry.push(result.manifest.to_json(), result.files)
         nodes = [
-            run.start("nodes.cli.node", "--role", role, "--model", "chain", "--nats", server.url)
+            run.start(
+                *("nodes.cli.node", "--role", role, "--model", "chain", "--nats", server.url),
+                "--allow-unsigned",
+            )
             for role in ("shard-1", "fallback")
         ]
         for node in nodes:

@@ -37,6 +37,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.processes]
 
 BEFORE = "5953008"  # the commit whose code runs beside the present one
 SHARDS = ("shard-1", "shard-2", "shard-3")
+UNSIGNED = "--allow-unsigned"  # the version before signs nothing
 LARGE = 200  # images of a request whose tensors lie in shared memory
 CLIENT = Path(__file__).with_name("upgrade_client.py")
 
@@ -204,7 +205,7 @@ async def test_nodes_are_replaced_one_by_one_and_every_request_of_both_versions_
                 await client.answered(20)
             for node in old:
                 assert await dismiss(local, [node]) == [0], local.tail(node)
-                local.start(node.role, "digits")
+                local.start(node.role, "digits", UNSIGNED)
                 await local.ready(READY)
                 for client in asking:
                     await client.answered(10)
@@ -221,12 +222,14 @@ async def test_stages_of_both_versions_in_turn_lose_nothing_when_one_of_either_i
 ) -> None:
     async with local_mesh() as local:
         run_before(before, "model", "push", str(split_before), "--nats", local.url)
-        nodes = [
+        # The version before knows its own names of consumers only: it makes those of its lanes.
+        first, third = (
             start_before(local, before, "shard-1"),
-            local.start("shard-2", "digits"),
             start_before(local, before, "shard-3"),
-            local.start("fallback", "digits"),
-        ]
+        )
+        await local.ready(READY)
+        second = local.start("shard-2", "digits", UNSIGNED)
+        nodes = [first, second, third, local.start("fallback", "digits", UNSIGNED)]
         await local.ready(READY)
         with clients(local.url, tmp_path, [ROOT, before], ["durable", "core"]) as asking:
             for client in asking:

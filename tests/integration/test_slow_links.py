@@ -66,6 +66,7 @@ async def test_a_stage_behind_a_slow_link_gets_each_message_once(
 def far_stage(local: LocalMesh, link: SlowLink, log: Path) -> Iterator[None]:
     """The second stage, on the far side of the link."""
     arguments = ["--role", "shard-2", "--model", "chain", "--nats", local.url, "--no-shm"]
+    arguments += ["--trust", local.trusted]
     command = [*link.inside, sys.executable, "-m", "nodes.cli.node", *arguments]
     with log.open("wb") as sink:
         node = subprocess.Popen(command, stdout=sink, stderr=sink, cwd=ROOT, env=environment())

@@ -183,6 +183,7 @@ async def test_an_edge_on_stdout_prints_a_line_a_capture_and_ends_after_the_last
     command = run.start(
         "nodes.cli.node",
         *("--role", "edge", "--model", "digits", "--nats", digits_mesh.url),
+        *("--trust", digits_mesh.trusted),
         *("--source", "digits", "--rate", "100", "--count", "25", "--on-full", "block"),
     )
     assert await asyncio.to_thread(command.wait, READY) == 0
@@ -199,6 +200,7 @@ async def test_an_edge_goes_on_when_its_captures_miss_their_budget(
     command = run.start(
         "nodes.cli.node",
         *("--role", "edge", "--model", "digits", "--nats", digits_mesh.url),
+        *("--trust", digits_mesh.trusted),
         *("--rate", "50", "--count", "40", "--budget", "1", "--on-full", "block"),
     )
     assert await asyncio.to_thread(command.wait, READY) == 0

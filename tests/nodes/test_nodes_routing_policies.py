@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
 import time
 from collections import Counter
@@ -19,7 +18,6 @@ from nodes.local.mesh import LocalMesh, local_mesh
 from nodes.local.supervisor import NodeProcess
 from shards.split.split import SplitResult, split
 from shards.zoo import digits_heldout, digits_model
-from swarm.link import jetstream
 
 pytestmark = [pytest.mark.integration, pytest.mark.processes]
 
@@ -48,8 +46,7 @@ async def desire(local: LocalMesh, *versions: tuple[str, float], **more: Any) ->
     for version, _share in versions:
         await local.mesh.registry.push(digits(version).manifest.to_json(), digits(version).files)
     document = {"serve": [{"version": v, "share": share} for v, share in versions]} | more
-    link, bucket = local.mesh.link, local.mesh.subjects.config_bucket
-    await jetstream.kv_put(link, bucket, "serve.digits", json.dumps(document).encode())
+    await local.mesh.registry.desire("digits", document)
 
 
 async def ask(mesh: swarm.Mesh, number: int, **options: Any) -> swarm.Result:

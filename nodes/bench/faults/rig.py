@@ -238,7 +238,7 @@ async def start_rig(layout: Layout, workload: Workload, quick: bool) -> AsyncIte
         for role in layout.roles():
             if link is not None and role == layout.remote:
                 arguments = ["--role", role, "--nats", url, "--mesh", local.name]
-                arguments += ["--model", "digits", *layout.flags()]
+                arguments += ["--model", "digits", "--trust", local.trusted, *layout.flags()]
                 path = local.logs / f"{role}-remote.log"
                 node: NodeProcess = NamespacedNode(
                     role, arguments, path, namespace=link.node_namespace

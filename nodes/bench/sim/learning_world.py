@@ -109,11 +109,12 @@ class LearningWorld:
         graph = graph_of(self.members.keys(), self.fleet.graph, self.fleet.degree)
         degrees = {name: len(others) for name, others in graph.items()}
         for name, others in graph.items():
-            self._weights[name] = row_weights(len(others), {o: degrees[o] for o in others})
+            # Sorted, here and below: the order of a set differs from process to process.
+            self._weights[name] = row_weights(len(others), {o: degrees[o] for o in sorted(others)})
             choco = self.members[name].choco
             for gone in choco.copies.keys() - others:
                 choco.forget(gone)
-            for missing in others - choco.copies.keys():
+            for missing in sorted(others - choco.copies.keys()):
                 self._snapshot(missing, name)
 
     def _replace_one(self, rounds_left: int) -> None:
@@ -139,7 +140,7 @@ class LearningWorld:
     def _round(self, number: int) -> None:
         deltas: list[tuple[str, Sparse]] = []
         for name, member in self.members.items():
-            for other in member.asking & self._weights[name].keys():
+            for other in sorted(member.asking & self._weights[name].keys()):
                 self._snapshot(other, name)
             if member.slow and number % 3:
                 continue

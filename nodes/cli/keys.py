@@ -1,0 +1,131 @@
+"""`swarm keys new|show|trust|rotate`: the key that signs models, and the keys that nodes trust."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from nodes.console import err, guarded, out, print_json
+from swarm.errors import BadKey, InvalidArgument
+from swarm.trust.identity import Identity
+from swarm.trust.nkey import decode_public
+from swarm.trust.signers import (
+    TrustedKeys,
+    distrust,
+    own_key,
+    own_key_file,
+    own_trust_file,
+    trust,
+)
+
+
+def run_new(file: str, as_json: bool) -> int:
+    """`swarm keys new`; returns its exit code."""
+
+    def work() -> int:
+        path = Path(file) if file else own_key_file()
+        if path.exists():
+            raise BadKey(
+                f"{path} exists, and a key is not overwritten: `swarm keys rotate` makes a new one"
+            )
+        public = (Identity.load_or_make(path) if file else own_key()).public
+        doc = {"public": public, "key": str(path), "trusted": not file}
+        if as_json:
+            print_json(doc)
+            return 0
+        out.print(public)
+        err.print(f"its secret half is in {path}", soft_wrap=True)
+        err.print(f"next, on each device: swarm keys trust {public}", soft_wrap=True)
+        return 0
+
+    return _reported(work, as_json)
+
+
+def run_show(key: str, file: str, as_json: bool) -> int:
+    """`swarm keys show`; returns its exit code."""
+
+    def work() -> int:
+        path = Path(key) if key else own_key_file()
+        public = Identity.load(path).public if key or path.exists() else ""
+        trusted = TrustedKeys([_list(file)]).listed()
+        if as_json:
+            print_json({"public": public, "key": str(path), "trusted": trusted})
+            return 0
+        out.print(public or f"no key yet: swarm keys new ({path})", soft_wrap=True)
+        for one, name in trusted.items():
+            out.print(f"trusted  {one}  {name}", soft_wrap=True, highlight=False, markup=False)
+        return 0
+
+    return _reported(work, as_json)
+
+
+def run_trust(public: str, name: str, remove: bool, file: str, as_json: bool) -> int:
+    """`swarm keys trust`; returns its exit code."""
+
+    def work() -> int:
+        try:
+            decode_public(public)
+        except InvalidArgument as error:
+            raise BadKey(f"{error}; `swarm keys show` prints one") from None
+        path = Path(file) if file else own_trust_file()
+        known = path.exists() and public in TrustedKeys([path]).listed()
+        if remove and not (known and distrust(public, path)):
+            raise BadKey(f"{path} does not list {public}")
+        if not remove and not known:
+            trust(public, name, path)
+        doc = {"public": public, "trusted": not remove, "file": str(path)}
+        word = "is trusted no more" if remove else "is trusted"
+        print_json(doc) if as_json else out.print(f"{public} {word}: {path}", soft_wrap=True)
+        return 0
+
+    return _reported(work, as_json)
+
+
+def run_rotate(key: str, file: str, as_json: bool) -> int:
+    """`swarm keys rotate`; returns its exit code."""
+
+    def work() -> int:
+        path = Path(key) if key else own_key_file()
+        old = Identity.load(path)
+        kept = path.with_name(f"{path.name}.{time.strftime('%Y%m%dT%H%M%S')}")
+        trusted = Path(file) if file else own_trust_file()
+        fresh = path.with_name(f".{path.name}.new")
+        try:
+            fresh.unlink(missing_ok=True)
+            new = Identity.load_or_make(fresh)
+            # Trusted before it signs: there is no moment in which the user's own nodes refuse it.
+            trust(new.public, "own key", trusted)
+            os.link(path, kept)
+            os.replace(fresh, path)
+        except OSError as error:
+            raise BadKey(f"the key {path} was not rotated: {error}") from None
+        doc = {"public": new.public, "old": old.public, "key": str(path), "old_key": str(kept)}
+        if as_json:
+            print_json(doc)
+            return 0
+        out.print(new.public)
+        for step in (
+            f"1. on each device: swarm keys trust {new.public}",
+            "2. here, for each model: swarm model push DIR, then swarm model promote NAME@VERSION",
+            f"3. on each device: swarm keys trust --remove {old.public}",
+            f"the old key is kept in {kept}: delete it after step 2",
+        ):
+            err.print(step, soft_wrap=True, highlight=False)
+        return 0
+
+    return _reported(work, as_json)
+
+
+def _list(file: str) -> Path:
+    return Path(file) if file else own_trust_file()
+
+
+def _reported(work: Callable[[], int], as_json: bool) -> int:
+    async def main() -> int:
+        return work()
+
+    run: Callable[[], Coroutine[Any, Any, int]] = main
+    return guarded(run, as_json)

@@ -1,0 +1,249 @@
+"""Signed manifests and desired state on a real server, and the attacks that rights do not stop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from real_server import Links
+from test_swarm_registry import manifest
+
+from swarm.errors import ApiError, NotFound, Unavailable, Untrusted
+from swarm.link import Link, jetstream
+from swarm.routing import BadDesiredState
+from swarm.services.embedded import EmbeddedServer
+from swarm.services.registry import Registry
+from swarm.subjects import Subjects, kv_get_subject
+from swarm.trust.entries import HEADER, Verifier, signature_in
+from swarm.trust.identity import Identity
+from swarm.trust.signers import TrustedKeys, trust
+
+pytestmark = pytest.mark.integration
+SUBJECTS = Subjects("test")
+BUCKET = SUBJECTS.config_bucket
+SERVE = f"$KV.{BUCKET}.serve.m"
+
+
+def signature_of(headers: bytes) -> dict[str, str]:
+    """The signature of a stored value, to store it with another one."""
+    signature = signature_in(headers)
+    assert signature is not None
+    return {HEADER: signature.text()}
+
+
+@pytest.fixture
+async def link(server: EmbeddedServer, links: Links) -> Link:
+    return await links.connect(server.url)
+
+
+@pytest.fixture
+def signer() -> Identity:
+    return Identity.make()
+
+
+@pytest.fixture
+def keys(tmp_path: Path, signer: Identity) -> TrustedKeys:
+    trust(signer.public, "operator", tmp_path / "trusted")
+    return TrustedKeys([tmp_path / "trusted"])
+
+
+@pytest.fixture
+def operator(link: Link, signer: Identity, keys: TrustedKeys) -> Registry:
+    return Registry(link, SUBJECTS, signer, Verifier(keys))
+
+
+@pytest.fixture
+def node(link: Link, keys: TrustedKeys) -> Registry:
+    """As a node reads it."""
+    return Registry(link, SUBJECTS, verifier=Verifier(keys))
+
+
+async def test_a_node_takes_what_the_operator_has_signed(
+    operator: Registry, node: Registry
+) -> None:
+    for version in "12":
+        await operator.push(manifest(version), {"a": b"x"})
+    assert await node.manifest("m", "1") == manifest("1")
+    assert await node.serving("m") == "1"
+    await operator.promote("m", "2")
+    assert await node.serving("m") == "2"
+    assert await operator.rollback("m") == "1"
+    assert await node.serving("m") == "1"
+
+
+async def test_what_nobody_has_signed_is_refused_before_it_is_parsed(
+    link: Link, operator: Registry, node: Registry
+) -> None:
+    await operator.prepare()
+    for key in ("serve.m", "models.m.1"):
+        await jetstream.kv_put(link, BUCKET, key, b"\xff no JSON {")
+    with pytest.raises(Untrusted, match="unsigned"):
+        await node.desired("m")
+    with pytest.raises(Untrusted, match="unsigned"):
+        await node.info("m", "1")
+    with pytest.raises(BadDesiredState):  # who trusts everybody parses it
+        await Registry(link, SUBJECTS).desired("m")
+
+
+async def test_a_manifest_under_another_versions_key_is_refused(
+    link: Link, operator: Registry, node: Registry
+) -> None:
+    await operator.push(manifest("1"), {})
+    _, _, headers = await jetstream.kv_message(link, BUCKET, "models.m.1")
+    await jetstream.kv_put(link, BUCKET, "models.m.2", manifest("1"), more=signature_of(headers))
+    with pytest.raises(Untrusted, match="altered"):
+        await node.manifest("m", "2")
+
+
+async def test_a_value_of_another_mesh_with_the_same_operator_is_refused(
+    link: Link, signer: Identity, keys: TrustedKeys, operator: Registry, node: Registry
+) -> None:
+    other = Subjects("other")
+    await Registry(link, other, signer, Verifier(keys)).push(manifest("1"), {})
+    await operator.push(manifest("1"), {})
+    value, _, headers = await jetstream.kv_message(link, other.config_bucket, "serve.m")
+    assert value is not None
+    await jetstream.kv_put(link, BUCKET, "serve.m", value, more=signature_of(headers))
+    with pytest.raises(Untrusted, match="altered"):
+        await node.desired("m")
+
+
+async def attacked(link: Link, asked: str, body: bytes) -> None:
+    """Send a question whose answer the server stores as desired state: no right stops that."""
+    changed = asyncio.Event()
+    sid = link.subscribe(f"{SUBJECTS.root}.config.>", lambda _: changed.set())
+    await link.flush(2.0)
+    link.publish(asked, body, SERVE)
+    await asyncio.wait_for(changed.wait(), 5.0)
+    link.unsubscribe(sid)
+
+
+async def test_desired_state_that_a_reply_subject_has_overwritten_is_refused_and_mended(
+    link: Link, operator: Registry, node: Registry
+) -> None:
+    await operator.push(manifest("1"), {})
+    await operator.push(manifest("2"), {})
+    first, _, headers = await jetstream.kv_message(link, BUCKET, "serve.m")
+    await operator.promote("m", "2")
+    assert await node.serving("m") == "2"
+    stream = f"KV_{BUCKET}"
+    # The stream's own description, as a value.
+    await attacked(link, f"$JS.API.STREAM.INFO.{stream}", b"")
+    with pytest.raises(Untrusted, match="unsigned"):
+        await node.desired("m")
+    # Another key's value, with its signature.
+    await attacked(link, kv_get_subject(BUCKET, "models.m.1"), b"")
+    with pytest.raises(Untrusted, match="altered"):
+        await node.desired("m")
+    # The key's own earlier value, with its signature: a rollback without the right to one.
+    assert first is not None
+    await jetstream.kv_put(link, BUCKET, "serve.m", first, more=signature_of(headers))
+    with pytest.raises(Untrusted, match="older"):
+        await node.desired("m")
+    await operator.promote("m", "2")
+    assert await node.serving("m") == "2"
+
+
+async def test_a_return_that_the_operator_signs_is_taken_by_a_node_that_saw_the_newer_version(
+    operator: Registry, node: Registry
+) -> None:
+    for version in "12":
+        await operator.push(manifest(version), {})
+    await operator.promote("m", "2")
+    assert await node.serving("m") == "2"
+    await operator.promote("m", "1")
+    assert await node.serving("m") == "1"
+
+
+async def test_promotion_and_rollback_keep_policy_and_stickiness(operator: Registry) -> None:
+    for version in "123":
+        await operator.push(manifest(version), {})
+    more = {"policy": "consistent-hash", "sticky": "session", "memory_bytes": 5}
+    serve = [{"version": "1", "share": 90}, {"version": "2", "share": 10}]
+    await operator.desire("m", {"serve": serve} | more)
+    await operator.promote("m", "3")
+    await operator.promote("m", "3")  # again: the way back stays
+    desired = await operator.desired("m")
+    assert desired == {"serve": [{"version": "3", "share": 100}], "previous": "1"} | more
+    assert await operator.rollback("m") == "1"
+    desired = await operator.desired("m")
+    assert desired is not None
+    assert {key: desired[key] for key in more} == more
+
+
+async def test_nothing_of_a_desired_state_that_is_not_trusted_is_signed_by_the_next_promotion(
+    link: Link, operator: Registry
+) -> None:
+    await operator.push(manifest("1"), {})
+    forged = {"serve": [{"version": "1", "share": 100}], "policy": "random", "previous": "1"}
+    await jetstream.kv_put(link, BUCKET, "serve.m", json.dumps(forged).encode())
+    with pytest.raises(Untrusted):
+        await operator.rollback("m")
+    await operator.promote("m", "1")
+    desired = await operator.desired("m")
+    assert desired == {"serve": [{"version": "1", "share": 100}], "previous": ""}
+
+
+async def test_two_promotions_at_the_same_time_both_happen_one_after_the_other(
+    link: Link, signer: Identity, keys: TrustedKeys, operator: Registry, node: Registry
+) -> None:
+    for version in "123":
+        await operator.push(manifest(version), {})
+    second = Registry(link, SUBJECTS, signer, Verifier(keys))
+    before = await asyncio.gather(operator.promote("m", "2"), second.promote("m", "3"))
+    assert sorted(before) in (["1", "2"], ["1", "3"])
+    assert await node.serving("m") in ("2", "3")
+
+
+async def test_one_of_two_rollbacks_at_the_same_time_is_told_to_look_again(
+    link: Link, signer: Identity, keys: TrustedKeys, operator: Registry
+) -> None:
+    for version in "12":
+        await operator.push(manifest(version), {})
+    await operator.promote("m", "2")
+    second = Registry(link, SUBJECTS, signer, Verifier(keys))
+    results = await asyncio.gather(
+        operator.rollback("m"), second.rollback("m"), return_exceptions=True
+    )
+    refused = [result for result in results if isinstance(result, Unavailable)]
+    assert len(refused) == 1, results
+    assert "swarm model list" in str(refused[0])
+    assert await operator.serving("m") == "1", "two rollbacks are not one forth and back"
+
+
+async def test_a_stale_change_is_refused_by_the_server_itself(
+    link: Link, operator: Registry
+) -> None:
+    await operator.push(manifest("1"), {})
+    with pytest.raises(ApiError) as refused:
+        await jetstream.kv_put(link, BUCKET, "serve.m", b"{}", after=1, more={"X": "y"})
+    assert refused.value.err_code in jetstream.WRONG_REVISIONS
+
+
+async def test_a_lost_value_is_signed_again_with_a_counter_that_nodes_take(
+    link: Link, signer: Identity, keys: TrustedKeys, operator: Registry, node: Registry
+) -> None:
+    await operator.push(manifest("1"), {})
+    assert await node.serving("m") == "1"
+    await jetstream.call(link, f"$JS.API.STREAM.DELETE.KV_{BUCKET}")
+    with pytest.raises(NotFound):
+        await node.serving("m")
+    again = Registry(link, SUBJECTS, signer, Verifier(keys))  # another process, which saw nothing
+    await again.push(manifest("1"), {})
+    assert await node.serving("m") == "1"
+
+
+async def test_an_unsigned_push_is_signed_by_pushing_the_same_again(
+    link: Link, operator: Registry, node: Registry
+) -> None:
+    await Registry(link, SUBJECTS).push(manifest("1"), {})
+    with pytest.raises(Untrusted):
+        await node.manifest("m", "1")
+    await operator.push(manifest("1"), {})
+    assert await node.manifest("m", "1") == manifest("1")
+    with pytest.raises(Untrusted):  # which version serves is another decision
+        await node.desired("m")
+    await operator.promote("m", "1")
+    assert await node.serving("m") == "1"
