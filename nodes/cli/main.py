@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from nodes.cli.access import add_access_flags
+from nodes.cli.audit_commands import register as register_audit
 from nodes.cli.auth_commands import register as register_auth
 from nodes.cli.bench import register
 from nodes.cli.keys_commands import register as register_keys
@@ -35,6 +36,11 @@ auth_app = typer.Typer(
 app.add_typer(model_app, name="model")
 app.add_typer(auth_app, name="auth")
 register_auth(auth_app)
+audit_app = typer.Typer(
+    no_args_is_help=True, help="Who asked what, with which outcome; was the record changed?"
+)
+app.add_typer(audit_app, name="audit")
+register_audit(audit_app)
 keys_app = typer.Typer(
     no_args_is_help=True, help="Whose models nodes take: the user's own key, and the trusted ones."
 )
@@ -173,6 +179,15 @@ def up(
         bool,
         typer.Option(help="With TLS, and with credentials of its own for each process."),
     ] = False,
+    stored: Annotated[
+        bool,
+        typer.Option(
+            "--stored", help="Every hop goes through JetStream as bytes, as it does between hosts."
+        ),
+    ] = False,
+    audit: Annotated[
+        bool, typer.Option("--audit", help="Record who asked what, with which outcome.")
+    ] = False,
     json_: Json = False,
     config: Config = "",
 ) -> None:
@@ -192,6 +207,8 @@ def up(
         mesh=mesh,
         nats=nats,
         secure=secure,
+        stored=stored,
+        audit=audit,
     )
     raise typer.Exit(run_up(options, json_))
 
@@ -297,6 +314,57 @@ def teach(
     from nodes.cli.teach import run_teach
 
     raise typer.Exit(run_teach(model, input_, labels, node, test, timeout, mesh, json_))
+
+
+@app.command()
+def record(
+    model: Annotated[
+        str, typer.Argument(help="NAME for the version that the mesh serves, or NAME@VERSION.")
+    ],
+    for_: Annotated[str, typer.Option("--for", help="How long: 30s, 10m.")] = "1m",
+    share: Annotated[
+        float, typer.Option(help="Share of the requests, by a hash of their ids: 0.01 is 1 %.")
+    ] = 1.0,
+    max_hours: Annotated[
+        float, typer.Option(min=0.01, help="Hours that recorded requests are kept.")
+    ] = 24.0,
+    max_mb: Annotated[
+        int, typer.Option(min=1, help="Megabytes of recorded requests; the oldest go first.")
+    ] = 256,
+    again: Annotated[
+        bool, typer.Option("--again", help="Take over from a recording that was killed.")
+    ] = False,
+    nats: Nats = URL,
+    mesh: MeshName = "default",
+    json_: Json = False,
+) -> None:
+    """Keep requests and the features at each cut, payloads included, for `swarm replay`."""
+    from nodes.cli.recording import run_record
+
+    raise typer.Exit(run_record(model, for_, share, max_hours, max_mb, again, nats, mesh, json_))
+
+
+@app.command()
+def replay(
+    model: Annotated[str, typer.Argument(help="NAME, or NAME@VERSION: of what was recorded.")],
+    id_: Annotated[str, typer.Option("--id", help="One request, by its id.")] = "",
+    since: Annotated[str, typer.Option(help="All requests of the last 5m, 2h, 1d.")] = "",
+    version: Annotated[
+        str, typer.Option(help="Run them with this version instead, and compare the answers.")
+    ] = "",
+    tolerance: Annotated[
+        float, typer.Option(min=0, help="Largest deviation that counts as equal; 0: equal bits.")
+    ] = 0.0,
+    nats: Nats = URL,
+    mesh: MeshName = "default",
+    json_: Json = False,
+) -> None:
+    """Run recorded requests again, off the serving path, and compare hop by hop.
+
+    Exits with 0 where all is equal, with 1 where something differs."""
+    from nodes.cli.recording import run_replay
+
+    raise typer.Exit(run_replay(model, id_, since, version, tolerance, nats, mesh, json_))
 
 
 @app.command()
@@ -474,7 +542,7 @@ def model_weights(
     raise typer.Exit(run_weights(model, nats, mesh, json_))
 
 
-add_access_flags(app, model_app, auth_app)
+add_access_flags(app, model_app, auth_app, audit_app)
 
 
 def main() -> None:

@@ -9,7 +9,13 @@ from collections.abc import Callable, Mapping, Set
 from nodes.life.config import NodeConfig
 from nodes.life.serving import Serving
 from nodes.stage.server import StageServer
-from swarm.fleet.advertised import MAX_LINK_WAIT_MS, Where, load_entries, serves_entries
+from swarm.fleet.advertised import (
+    AUDITS,
+    MAX_LINK_WAIT_MS,
+    Where,
+    load_entries,
+    serves_entries,
+)
 from swarm.fleet.membership import Membership
 from swarm.flow.ack_wait import FLOOR_S
 from swarm.mesh import Mesh
@@ -33,12 +39,15 @@ class OwnEntry:
         membership: Membership,
         servings: Callable[[], list[Serving]],
         identity: Identity | None = None,
+        audits: str = "",
     ) -> None:
+        """audits: the inbox of a node that records what it asks, else ""."""
         self._mesh = mesh
         self._config = config
         self._members = membership
         self._servings = servings
         self._identity = identity
+        self._audits = audits
         self._announced: Set[Where] = set()  # without the versions that still load
         self._told_load: dict[Where, list[int]] = {}
         self._keys: Set[str] = set()  # in the gossip now: stages and loads
@@ -63,6 +72,8 @@ class OwnEntry:
         if self._identity is not None:
             word = attest(self._identity, self._config.mesh, self._members.node)
             self._members.set(GOSSIP_KEY, word)
+        if self._audits:
+            self._members.set(AUDITS, self._audits)
         self._announced = set(self._served())
         self._write()
 
