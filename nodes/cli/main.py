@@ -422,6 +422,79 @@ def model_split(
     )
 
 
+@model_app.command("quantize")
+def model_quantize(
+    file: Annotated[str, typer.Argument(help="An ONNX file.")],
+    output: Annotated[
+        str, typer.Option("-o", "--output", help="The file to write; it must not exist yet.")
+    ],
+    calibrate: Annotated[
+        str,
+        typer.Option(
+            help="An .npz file with an array for each input of the model, axis 0 the samples: they "
+            "give the ranges of INT8."
+        ),
+    ] = "",
+    int8: Annotated[
+        bool, typer.Option("--int8", help="Weights and features in 8 bits; the default.")
+    ] = False,
+    dynamic: Annotated[
+        bool,
+        typer.Option("--dynamic", help="Matrix products in 8 bits, by ranges found in each run."),
+    ] = False,
+    fp16: Annotated[bool, typer.Option("--fp16", help="Weights in 16 bits.")] = False,
+    weights_only: Annotated[
+        bool, typer.Option("--weights-only", help="Only the weights of matrix products.")
+    ] = False,
+    bits: Annotated[int, typer.Option(help="4 or 8: bits of a weight with --weights-only.")] = 8,
+    per_channel: Annotated[
+        bool, typer.Option(help="A scale for each channel of the weights, not one for all.")
+    ] = True,
+    ranges: Annotated[
+        str,
+        typer.Option(
+            help="How INT8 finds ranges: min-max, entropy, percentile; auto is the most exact."
+        ),
+    ] = "auto",
+    keep_accuracy: Annotated[
+        str,
+        typer.Option(
+            help="An .npz file to judge with, best with an array `labels`: layers stay in floating "
+            "point until no more than --max-drop is lost on it."
+        ),
+    ] = "",
+    max_drop: Annotated[
+        float,
+        typer.Option(
+            min=0.0,
+            help="The accuracy that may be lost, 0.01 is a point of a hundred; without labels, the "
+            "relative distance of the outputs.",
+        ),
+    ] = 0.01,
+    force: Annotated[
+        bool, typer.Option("--force", help="Write the file even where it does not pay.")
+    ] = False,
+    json_: Json = False,
+) -> None:
+    """Make a model smaller and faster, and measure whether that pays and what it costs."""
+    from nodes.cli.quantize import QuantizeRequest, run_quantize
+
+    modes = {"int8": int8, "dynamic": dynamic, "fp16": fp16, "weights-only": weights_only}
+    request = QuantizeRequest(
+        file=file,
+        output=output,
+        calibrate=calibrate,
+        keep_accuracy=keep_accuracy,
+        modes=tuple(mode for mode, asked in modes.items() if asked),
+        per_channel=per_channel,
+        ranges=ranges,
+        bits=bits,
+        max_drop=max_drop,
+        force=force,
+    )
+    raise typer.Exit(run_quantize(request, json_))
+
+
 @model_app.command("inspect")
 def model_inspect(folder: Folder, json_: Json = False) -> None:
     """Show the shards of a split model: layers, times, bytes of each cut. Checks the files."""
