@@ -6,11 +6,13 @@ import json
 import re
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from rich.table import Table
 
 import swarm
+from nodes.cli.sealing import sealed_version
 from nodes.cli.signing import operator
 from nodes.console import err, guarded, out, print_json, with_mesh
 from nodes.life.lanes import lanes_maker
@@ -18,6 +20,7 @@ from nodes.life.process import end_with_supervisor
 from nodes.progress import progress
 from shards.manifest import Manifest, read_dir, write_dir
 from swarm.errors import InvalidArgument
+from swarm.trust.sealed import ModelKey
 
 
 def model_name(path: str) -> str:
@@ -130,6 +133,7 @@ def run_push(
     lanes: str,
     replicas: int,
     sign_with: str,
+    model_key: str,
     nats: str,
     mesh: str,
     as_json: bool,
@@ -137,10 +141,17 @@ def run_push(
     """`swarm model push`; returns its exit code."""
 
     async def work(client: swarm.Mesh) -> int:
+        key = ModelKey.of(model_key)
         manifest, fetch = read_dir(folder)
         for name in manifest.files():
             fetch(name)  # raises where the file is not the one of the manifest
         files = {name: Path(folder) / name for name in manifest.files()}
+        if key is None:
+            return await push(client, manifest, files)
+        with TemporaryDirectory(prefix="swarm-sealed-") as sealed:
+            return await push(client, *await sealed_version(client, manifest, files, key, sealed))
+
+    async def push(client: swarm.Mesh, manifest: Manifest, files: dict[str, Path]) -> int:
         size = sum(path.stat().st_size for path in files.values())
         title = f"pushing {len(files)} files, {size / 1024:.0f} KB"
         with progress(title, total=size, silent=as_json) as sent:
