@@ -20,6 +20,7 @@ from nodes.life.process import end_with_supervisor
 from nodes.progress import progress
 from shards.manifest import Manifest, read_dir, write_dir
 from swarm.errors import InvalidArgument
+from swarm.services.weights import Weights
 from swarm.trust.sealed import ModelKey
 
 
@@ -157,6 +158,8 @@ def run_push(
         with progress(title, total=size, silent=as_json) as sent:
             prepare = lanes_maker(client, lanes, replicas)
             info = await client.registry.push(manifest.to_json(), files, prepare=prepare, sent=sent)
+            # Nodes may learn later, and may have no right to make the store of what they learn.
+            await Weights(client.link, client.subjects).prepare()
         if promote:
             await client.registry.promote(info.model, info.version)
         serving = await client.registry.serving(info.model)

@@ -341,6 +341,9 @@ class Learner:
             held = await self._weights.read(info.model, info.version)
             ledger = held.of(self.frozen.base)
             record = ledger.present
+            if record is None:
+                # Nothing was minted yet, or the server lost it: it begins again from 1.
+                self.n, self._present = 0, self.frozen.shipped
             if record is None or record.n == self.n:
                 self._changed.clear()
                 return
@@ -379,6 +382,7 @@ class Learner:
     async def _mint(self, exchange: Exchange) -> None:
         """Make the neighbourhood's mean the next weight version, if it is one worth serving."""
         info, training = self.frozen.info, self.training
+        await self._weights.prepare()  # a server may have lost it
         held = await self._weights.read(info.model, info.version)
         ledger = held.of(self.frozen.base)
         if ledger.n != self.n:

@@ -27,6 +27,7 @@ from swarm.errors import InvalidArgument, Unavailable
 from swarm.link import LinkMessage
 from swarm.services.artifacts import Source
 from swarm.services.embedded import EmbeddedServer
+from swarm.services.weights import Weights
 from swarm.trust.entries import Verifier
 from swarm.trust.identity import Identity
 from swarm.trust.signers import TrustedKeys, own_trust_file, trust
@@ -205,6 +206,8 @@ async def local_mesh(
             )
             mesh.link.subscribe(mesh.subjects.status_all, local.take_status)
             await mesh.registry.prepare()
+            # Learners may have no right to make the store of what they learn.
+            await Weights(mesh.link, mesh.subjects).prepare()
             local.own(supervisor.run(), "supervisor")
             if server is not None and watch_server:
                 watch = ServerWatch(server, report.tell)

@@ -18,6 +18,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import socket
 import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -101,6 +102,7 @@ async def listening(
     name = blake2b(node.encode(), digest_size=8).hexdigest()
     path = f"{directory}/{_prefix(mesh, model)}-{name}"
     listener = _Listener(pupil)
+    _sweep(directory)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)  # of a process with this id that ended without removing it
     server = await asyncio.start_unix_server(listener.connected, path)
@@ -114,6 +116,19 @@ async def listening(
             os.unlink(path)
         with contextlib.suppress(OSError):
             os.rmdir(directory)  # refused unless it is empty
+
+
+def _sweep(directory: str) -> None:
+    """Remove the sockets of learners that ended without removing them."""
+    for entry in os.scandir(directory):
+        with socket.socket(socket.AF_UNIX) as probe:
+            try:
+                probe.connect(entry.path)
+            except ConnectionRefusedError:
+                with contextlib.suppress(OSError):
+                    os.unlink(entry.path)
+            except OSError:  # no socket, or it went away meanwhile
+                continue
 
 
 class _Listener:

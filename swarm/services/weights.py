@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from swarm.errors import ApiError, InvalidArgument, NotAllowed, SwarmError, Unavailable
-from swarm.learning.record import KEPT, Ledger, Sign, WeightRecord, packed, unpacked
+from swarm.learning.record import Ledger, Sign, WeightRecord, packed, unpacked
 from swarm.link import Link, jetstream
 from swarm.subjects import Subjects, api, token
 from swarm.trust.allowed import AllowList
@@ -30,6 +30,7 @@ CONTEXT = "swarm weights 1"  # of a record's signature
 MOST_BYTES = 64 << 20  # of one weight version's tensors
 PART = 512 << 10  # bytes
 PARTS_AT_A_TIME = 8
+DELETED = b"NATS/1.0\r\nKV-Operation: PURGE\r\nNats-Rollup: sub\r\nNats-TTL: 1s\r\n\r\n"
 ROLLBACK_TRIES = 5
 TRY_AGAIN_AFTER = 0.02  # seconds
 
@@ -77,26 +78,41 @@ class Weights:
         self._bucket = subjects.weights_bucket
 
     async def prepare(self) -> None:
-        """Create the bucket, unless it exists."""
+        """Create the bucket, unless it exists. Raises `Unavailable` where this process may not."""
         bucket = self._bucket
-        await jetstream.ensure_stream(
-            self._link,
-            {
-                "name": f"KV_{bucket}",
-                "subjects": [f"$KV.{bucket}.>"],
-                "max_msgs_per_subject": 1,
-                "storage": "file",
-                "discard": "new",
-                "deny_delete": True,
-                "allow_rollup_hdrs": True,
-                "allow_direct": True,
-                "republish": {
-                    "src": f"$KV.{bucket}.ledger.>",
-                    "dest": f"{self._subjects.root}.weights.>",
-                    "headers_only": True,
+        name = f"KV_{bucket}"
+        try:
+            # A learner may look, where the mesh gives rights, and may not create streams.
+            await jetstream.call(self._link, api("STREAM.INFO", name))
+            return
+        except ApiError as error:
+            if error.err_code != jetstream.STREAM_NOT_FOUND:
+                raise
+        try:
+            await jetstream.ensure_stream(
+                self._link,
+                {
+                    "name": name,
+                    "subjects": [f"$KV.{bucket}.>"],
+                    "max_msgs_per_subject": 1,
+                    "storage": "file",
+                    "discard": "new",
+                    "deny_delete": True,
+                    "allow_rollup_hdrs": True,
+                    "allow_msg_ttl": True,
+                    "allow_direct": True,
+                    "republish": {
+                        "src": f"$KV.{bucket}.ledger.>",
+                        "dest": f"{self._subjects.root}.weights.>",
+                        "headers_only": True,
+                    },
                 },
-            },
-        )
+            )
+        except Unavailable as error:
+            raise Unavailable(
+                f"this mesh has no store of weight versions, and it cannot be made from here "
+                f"({error}): an operator's `swarm model push` makes it"
+            ) from None
 
     async def read(self, model: str, version: str) -> Held:
         """The ledger of a model version.
@@ -178,10 +194,10 @@ class Weights:
         await self._store(model, version, record.stored, data)
         if not await self._replace(model, version, after, held.revision):
             now = (await self.read(model, version)).ledger
-            if now is not None and now.is_garbage(record.stored):
-                await self._purge(model, version, record.stored)
+            if now is not None:
+                await self._clean(model, version, now)
             return None
-        await self._clean(model, version, before, after)
+        await self._clean(model, version, after)
         return record
 
     async def roll_back(
@@ -205,7 +221,7 @@ class Weights:
                 raise InvalidArgument(f"{model}@{version} has learned nothing: the base serves")
             after = held.ledger.restored(n, by=by, at=at, key=key, sign=signed)
             if await self._replace(model, version, after, held.revision):
-                await self._clean(model, version, held.ledger, after)
+                await self._clean(model, version, after)
                 return after.records[-1]
             await asyncio.sleep(TRY_AGAIN_AFTER)  # a minter was sooner: its version is before ours
         raise Unavailable(f"{model}@{version} changes all the time: try again")
@@ -264,23 +280,16 @@ class Weights:
             key = _part_key(model, version, stored, part)
             await jetstream.kv_put(self._link, self._bucket, key, data[start : start + PART])
 
-    async def _clean(self, model: str, version: str, before: Ledger, after: Ledger) -> None:
-        """Delete the tensors that no kept record needs any more. What cannot be deleted now is
-        found by a later look, each `KEPT` versions."""
-        old = before.stored() - after.stored()
+    async def _clean(self, model: str, version: str, ledger: Ledger) -> None:
+        """Delete the tensors that no kept record needs, and no coming one can. What cannot be
+        deleted now is found by the next minter."""
         with contextlib.suppress(SwarmError):
-            if after.n % KEPT == 0:
-                prefix = f"tensors.{model}.{version}"
-                keys = await jetstream.kv_keys(self._link, self._bucket, prefix)
-                old |= {s for s in (key.split(".")[3] for key in keys) if after.is_garbage(s)}
-            for stored in sorted(old):
-                await self._purge(model, version, stored)
-
-    async def _purge(self, model: str, version: str, stored: str) -> None:
-        subject = f"$KV.{self._bucket}.tensors.{model}.{version}.{stored}.*"
-        await jetstream.call(
-            self._link, api("STREAM.PURGE", f"KV_{self._bucket}"), {"filter": subject}
-        )
+            keys = await jetstream.kv_keys(self._link, self._bucket, f"tensors.{model}.{version}")
+            for key in keys:
+                if ledger.is_garbage(key.split(".")[3]):
+                    # A marker in its place, which goes by itself: rights to delete would be rights
+                    # over all models.
+                    self._link.publish(f"$KV.{self._bucket}.{key}", b"", headers=DELETED)
 
 
 def _ledger_key(model: str, version: str) -> str:

@@ -88,8 +88,10 @@ def two_at_once(
 
 def test_the_ready_line_says_where_and_what_runs(two_at_once: tuple[Command, Command]) -> None:
     ready = two_at_once[0].ready_line()
-    assert ready.keys() == {"event", "nats", "mesh", "model", "version", "stages", "nodes"}
+    fields = {"event", "nats", "mesh", "model", "version", "stages", "nodes", "secure"}
+    assert ready.keys() == fields
     assert ready["event"] == "ready"
+    assert ready["secure"] is False, "without --secure"
     assert ready["nats"].startswith("nats://127.0.0.1:")
     assert (ready["mesh"], ready["model"], ready["version"]) == ("default", "digits", "1")
     assert ready["stages"] == 2

@@ -79,7 +79,7 @@ async def test_three_learners_with_different_classes_teach_the_whole_pipeline(
         np.savez(tmp_path / "x.npz", image=images)
         np.savez(tmp_path / "y.npz", labels=labels)
         files = ("--input", str(tmp_path / "x.npz"), "--labels", str(tmp_path / "y.npz"))
-        command = run.swarm("teach", MODEL, *files, "--node", "learner-c", "--json")
+        command = run.swarm("teach", MODEL, *files, "--node", "learner-c", "--json", timeout=90.0)
         assert command.process.returncode == 0, command.stderr
         assert json.loads(command.stdout)["classes"] == [7, 8, 9]
 
@@ -100,6 +100,39 @@ async def test_three_learners_with_different_classes_teach_the_whole_pipeline(
             15.0,
             "every learner is in the new epoch",
         )
+
+
+async def test_learners_under_rights_mint_for_all_without_a_violation() -> None:
+    async with local_mesh(secure=True) as local:
+        result = split_fresh()
+        await push(local, result.manifest.to_json(), result.files)
+        for role in ("shard-1", "shard-2", "shard-3"):
+            local.start(role, MODEL)
+        nodes = {name: local.start("learner", MODEL, "--node", name, *QUICK) for name in "ab"}
+        await local.ready(READY)
+        await until(
+            lambda: all("rounds" in learning(local, node) for node in nodes.values()),
+            20.0,
+            "both learners have their model",
+        )
+        for name, classes in (("a", range(5)), ("b", range(5, 10))):
+            images, labels = part(*classes)
+            await local.mesh.teach(MODEL, {"image": images}, labels, node=name)
+        assert local.rights is not None
+        asks = local.rights.issue("requester", MODEL)
+        async with (
+            asyncio.timeout(60),
+            swarm.connect(local.url, agent="r", **asks.options()) as client,
+        ):
+            while await served_accuracy(client) < 0.9:  # noqa: ASYNC110
+                await asyncio.sleep(0.5)
+        await until(
+            lambda: all(learning(local, n)["exchange"]["accepted"] > 3 for n in nodes.values()),
+            20.0,
+            "both take the other's deltas",
+        )
+        assert local.server is not None
+        assert [line for line in local.server.log.splitlines() if "iolation" in line] == []
 
 
 class Tap:

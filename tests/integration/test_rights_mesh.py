@@ -3,14 +3,18 @@ nothing that it needs."""
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import AsyncIterator
+from pathlib import Path
 
+import numpy as np
 import pytest
-from meshes import READY, Load, close, digits, split_digits, until
+from meshes import READY, Load, close, commands, digits, split_digits, until
 
 import swarm
 from nodes.local.mesh import LocalMesh, local_mesh, push
+from shards.zoo import digits_model
 
 pytestmark = [pytest.mark.integration, pytest.mark.processes]
 
@@ -90,6 +94,28 @@ async def test_a_mesh_serves_takes_over_and_changes_versions_without_a_violation
     assert results, "the edge's results are heard"
     assert edge.alive
     assert violations(local) == []
+
+
+def test_up_secure_prints_how_to_ask_and_refuses_everybody_else(tmp_path: Path) -> None:
+    model = tmp_path / "digits.onnx"
+    model.write_bytes(digits_model())
+    images, logits = digits()
+    np.savez(tmp_path / "x.npz", image=images[:1])
+    ask = ("infer", "digits", "--input", str(tmp_path / "x.npz"), "--json", "--nats")
+    with commands(tmp_path / "commands") as run:
+        up = run.start("nodes.cli.main", "up", "--model", str(model), "--secure", "--json")
+        ready = up.ready_line()
+        assert ready["secure"] is True
+        files = ("--credentials", ready["credentials"], "--tls-ca", ready["tls_ca"])
+        answer = run.swarm(*ask, ready["nats"], *files)
+        outputs = json.loads(answer.stdout)["outputs"][0]["data"]
+        assert close(np.array([outputs], np.float32), logits[:1])
+        stranger = run.swarm(*ask, ready["nats"], *files[2:])
+        assert stranger.process.returncode == 2
+        assert json.loads(stranger.stdout)["status"] == "UNAUTHENTICATED"
+        up.signal(signal.SIGINT)
+        assert up.wait() == 0
+        assert not Path(ready["credentials"]).exists(), "the keys end with the command"
 
 
 def serves(local: LocalMesh, version: str) -> bool:

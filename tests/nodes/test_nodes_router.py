@@ -151,6 +151,22 @@ def test_a_document_concerns_the_model_it_is_kept_under() -> None:
     assert mesh.lane() in ("a", "b")
 
 
+def test_where_rights_name_no_own_lanes_the_shared_lane_is_used_and_the_reason_told() -> None:
+    mesh = Mesh("a", "b")
+    mesh.router = Router(
+        lambda: mesh.peers,
+        lambda kind, detail: mesh.told.append((kind, detail)),
+        lambda: mesh.now,
+        may_use_own_lanes=lambda model: False,
+    )
+    mesh.serve(policy="round-robin")
+    assert not mesh.router.uses_own_lanes("m")
+    assert mesh.lane() == ANY
+    [(kind, detail)] = mesh.told
+    assert kind == "rejected"
+    assert "lanes of single nodes" in detail["detail"]
+
+
 def test_back_to_pull_own_lanes_are_needed_no_more() -> None:
     mesh = Mesh("a")
     mesh.serve(policy="round-robin")

@@ -153,6 +153,15 @@ async def test_a_socket_that_a_dead_process_left_is_no_learner(directory: str) -
             assert (await give(directory)).node == learner.node
 
 
+async def test_a_learner_that_starts_removes_the_sockets_of_dead_ones(directory: str) -> None:
+    async with learning(directory):
+        with socket.socket(socket.AF_UNIX) as dead:
+            dead.bind(f"{directory}/0-dead")
+        async with learning(directory, "another"):
+            assert len(os.listdir(directory)) == 2
+    assert not Path(directory).exists()  # noqa: ASYNC240
+
+
 async def test_a_learner_that_hangs_ends_the_call_in_time(directory: str) -> None:
     async with learning(directory) as (learner,):
         learner.hold.clear()
