@@ -171,6 +171,11 @@ def run_push(
             out.print(
                 f"next, on each device: swarm-node --role shard-1 --model {info.model} --nats URL"
             )
+            if client.registry.signs_as:
+                out.print(
+                    f"and first, on another device: swarm keys trust {client.registry.signs_as}",
+                    soft_wrap=True,
+                )
         return 0
 
     return with_mesh(nats, mesh, as_json, work, partial(operator, sign_with))
@@ -239,7 +244,9 @@ def run_serve(model: str, state: str, sign_with: str, nats: str, mesh: str, as_j
             raise InvalidArgument("the desired state is no JSON object")
         await client.registry.desire(model, doc)
         desired = await client.registry.desired(model)
-        print_json(desired) if as_json else out.print(f"{model}: {json.dumps(desired)} is in force")
+        print_json(desired) if as_json else out.print(
+            f"{model}: {json.dumps(desired)} is in force", soft_wrap=True
+        )
         return 0
 
     return with_mesh(nats, mesh, as_json, work, partial(operator, sign_with))

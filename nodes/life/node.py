@@ -390,7 +390,9 @@ def verifier_of(config: NodeConfig) -> Verifier | None:
             log.warning("which versions were seen is not kept: %s", error)
 
     count = len(config.trusted.listed())
-    log.info("models must be signed by one of %d keys in %s", count, config.trusted)
+    log.info(
+        "models must be signed by a key in %s, which lists %d at present", config.trusted, count
+    )
     return Verifier(config.trusted, Highest(seen.load(), keep))
 
 
