@@ -7,7 +7,14 @@ from contextlib import contextmanager
 from threading import Timer
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+)
 
 from nodes.console import err
 
@@ -45,3 +52,38 @@ def progress(
         shown.cancel()
         shown.join()
         bar.stop()
+
+
+@contextmanager
+def phases(
+    *, silent: bool = False, console: Console = err
+) -> Iterator[Callable[[str, int, int], None]]:
+    """Show work of several phases, until the block ends: a line each, and a bar on a terminal.
+
+    Yields a function that takes a phase's title, the steps that are done in it, and all its steps,
+    0 where nobody counts them. silent: nothing is printed, as with `--json`.
+    """
+    if silent:
+        yield lambda title, done, total: None
+        return
+    columns = (TextColumn("  {task.description}"), BarColumn(), MofNCompleteColumn())
+    bar = Progress(
+        *columns,
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    task = bar.add_task("", total=None)
+    shown = ""
+
+    def tell(title: str, done: int, total: int) -> None:
+        nonlocal shown
+        if title != shown:
+            shown = title
+            console.print(f"{title} …", markup=False, highlight=False)
+            bar.reset(task, description=title.split()[0], total=total or None)
+        bar.update(task, completed=done)
+
+    with bar:
+        yield tell

@@ -35,7 +35,7 @@ from swarm.local.lending import Lender
 from swarm.local.teaching import Taught, teach
 from swarm.model import ModelInfo
 from swarm.periodic import BEAT, beat
-from swarm.requests.request import DELIVERY_MODES, DURABLE, Ask, Picker
+from swarm.requests.request import DELIVERY_MODES, DURABLE, FAST, Ask, Picker
 from swarm.requests.requester import Requester
 from swarm.services.catalog import Catalog
 from swarm.services.registry import Registry
@@ -61,7 +61,8 @@ class Mesh:
 
     agent: who asks, for quotas and audit; a token of `[A-Za-z0-9_-]+` or empty. shm: whether
     messages may take the short cuts of one host, shared memory and sockets, or always go by the
-    server. known_peers(info, stage): the nodes that serve a stage, as a node knows them from
+    server. stored: every request goes through JetStream as bytes; no short cuts, no fast mode.
+    known_peers(info, stage): the nodes that serve a stage, as a node knows them from
     gossip; without it, this client listens to statuses. picker: the routing policy for stage 1.
     signer, verifier: of the registry; without a verifier all that the registry holds is taken.
     """
@@ -73,6 +74,7 @@ class Mesh:
         agent: str = "",
         *,
         shm: bool = True,
+        stored: bool = False,
         known_peers: KnownPeers | None = None,
         picker: Picker | None = None,
         signer: Identity | None = None,
@@ -84,7 +86,8 @@ class Mesh:
         self.publisher = Publisher(self.link)
         self.registry = Registry(self.link, self.subjects, signer, verifier)
         self.catalog = Catalog(self.registry)
-        self.lender = Lender(self.link, mesh, shm)
+        self._stored = stored
+        self.lender = Lender(self.link, mesh, shm and not stored)
         self.socket = HostSocket(self.link, on_unheard=self._unheard)
         self._known_peers = known_peers
         self.placement = Placement(self.lender.host, self._serving)
@@ -250,6 +253,11 @@ class Mesh:
             mode = DELIVERY_MODES.get(delivery)
             if mode is None:
                 raise InvalidArgument(f"delivery {delivery!r}: it is durable or fast")
+            if mode is FAST and self._stored:
+                raise InvalidArgument(
+                    f"delivery {delivery!r} stores nothing, and this client was told to store each "
+                    "message (stored=True): leave one of them out"
+                )
         except PermissionDenied:
             # The server did not tell this user's rights before.
             self._denied_models.add(model.partition("@")[0])
@@ -387,19 +395,20 @@ def connect(
     *,
     agent: str = "",
     shm: bool = True,
+    stored: bool = False,
     signer: Identity | None = None,
     verifier: Verifier | None = None,
     **options: Any,
 ) -> Mesh:
     """A client of `mesh`, to be entered with `async with`.
 
-    servers: one URL, several, or several separated by commas. agent, shm, signer, verifier: see
-    `Mesh`. options: see `LinkOptions` (user, password, token, credentials, tls …). Entering raises
-    `NotConnected` when no server answers within five seconds.
+    servers: one URL, several, or several separated by commas. agent, shm, stored, signer, verifier:
+    see `Mesh`. options: see `LinkOptions` (user, password, token, credentials, tls …). Entering
+    raises `NotConnected` when no server answers within five seconds.
     """
     urls = servers.split(",") if isinstance(servers, str) else list(servers)
     link = LinkOptions(servers=tuple(urls), **options)
-    return Mesh(link, mesh, agent, shm=shm, signer=signer, verifier=verifier)
+    return Mesh(link, mesh, agent, shm=shm, stored=stored, signer=signer, verifier=verifier)
 
 
 def _refused(request_id: str, model: str, error: BaseException) -> Result:

@@ -136,6 +136,28 @@ class Subjects:
         """Changes of a model version's weight versions, republished from KV."""
         return f"{self.root}.weights.{token(model, 'model name')}.{token(version, 'version')}"
 
+    def audit(self, agent: str) -> str:
+        """Records of the requests of an agent, or of an operator's acts."""
+        return f"{self.root}.audit.{token(agent, 'agent')}"
+
+    @property
+    def audit_all(self) -> str:
+        return f"{self.root}.audit.*"
+
+    def tap(self, model: str, version: str, stage: int, lane: str = ANY) -> str:
+        """Copies of what enters a lane, while `swarm record` runs."""
+        return (
+            f"{self.root}.tap.{token(model, 'model name')}.{token(version, 'version')}"
+            f".{int(stage)}.{token(lane, 'lane')}"
+        )
+
+    def record(self, model: str, version: str, request: str, stage: int) -> str:
+        """What one request brought to a stage, kept for `swarm replay`."""
+        return (
+            f"{self.root}.record.{token(model, 'model name')}.{token(version, 'version')}"
+            f".{token(request, 'request id')}.{int(stage)}"
+        )
+
     @property
     def config_all(self) -> str:
         """Changes of models and desired state, republished from KV."""
@@ -151,6 +173,16 @@ class Subjects:
     @property
     def dead_stream(self) -> str:
         return f"SWARM={self.mesh}=dead"
+
+    @property
+    def audit_stream(self) -> str:
+        return f"SWARM={self.mesh}=audit"
+
+    def record_stream(self, model: str) -> str:
+        return f"SWARM={self.mesh}=record={token(model, 'model name')}"
+
+    def record_all(self, model: str) -> str:
+        return f"{self.root}.record.{token(model, 'model name')}.>"
 
     def consumer(self, model: str, stage: int, lane: str = ANY) -> str:
         """One name for all versions of the model: rights name it once, and a wildcard for the

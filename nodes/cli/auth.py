@@ -11,6 +11,7 @@ from typing import Any
 from rich.table import Table
 
 from nodes.access import present
+from nodes.cli.acts import auth_on_record
 from nodes.console import err, guarded, out, print_json
 from swarm.authority.announce import announce, reload_server
 from swarm.authority.authority import Authority, User
@@ -94,6 +95,7 @@ def run_revoke(name: str, folder: str, nats: str, pid_file: str, as_json: bool) 
     async def main() -> int:
         authority = Authority(folder)
         user = authority.revoke(name)
+        await auth_on_record(nats, authority.mesh, "revoke", name)
         told = await _tell_servers(authority, nats, pid_file)
         _say(
             as_json,
@@ -115,6 +117,7 @@ def run_rotate(finish: bool, folder: str, nats: str, pid_file: str, as_json: boo
             authority.finish_rotation()
         else:
             renewed = authority.rotate()
+        await auth_on_record(nats, authority.mesh, "rotate-finish" if finish else "rotate", "")
         told = await _tell_servers(authority, nats, pid_file)
         text = (
             "the old signing keys are worth nothing any more"

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from nodes.cli.access import add_access_flags
+from nodes.cli.audit_commands import register as register_audit
 from nodes.cli.auth_commands import register as register_auth
 from nodes.cli.bench import register
 from nodes.cli.keys_commands import register as register_keys
@@ -35,6 +36,11 @@ auth_app = typer.Typer(
 app.add_typer(model_app, name="model")
 app.add_typer(auth_app, name="auth")
 register_auth(auth_app)
+audit_app = typer.Typer(
+    no_args_is_help=True, help="Who asked what, with which outcome; was the record changed?"
+)
+app.add_typer(audit_app, name="audit")
+register_audit(audit_app)
 keys_app = typer.Typer(
     no_args_is_help=True, help="Whose models nodes take: the user's own key, and the trusted ones."
 )
@@ -173,6 +179,15 @@ def up(
         bool,
         typer.Option(help="With TLS, and with credentials of its own for each process."),
     ] = False,
+    stored: Annotated[
+        bool,
+        typer.Option(
+            "--stored", help="Every hop goes through JetStream as bytes, as it does between hosts."
+        ),
+    ] = False,
+    audit: Annotated[
+        bool, typer.Option("--audit", help="Record who asked what, with which outcome.")
+    ] = False,
     json_: Json = False,
     config: Config = "",
 ) -> None:
@@ -192,6 +207,8 @@ def up(
         mesh=mesh,
         nats=nats,
         secure=secure,
+        stored=stored,
+        audit=audit,
     )
     raise typer.Exit(run_up(options, json_))
 
@@ -300,6 +317,57 @@ def teach(
 
 
 @app.command()
+def record(
+    model: Annotated[
+        str, typer.Argument(help="NAME for the version that the mesh serves, or NAME@VERSION.")
+    ],
+    for_: Annotated[str, typer.Option("--for", help="How long: 30s, 10m.")] = "1m",
+    share: Annotated[
+        float, typer.Option(help="Share of the requests, by a hash of their ids: 0.01 is 1 %.")
+    ] = 1.0,
+    max_hours: Annotated[
+        float, typer.Option(min=0.01, help="Hours that recorded requests are kept.")
+    ] = 24.0,
+    max_mb: Annotated[
+        int, typer.Option(min=1, help="Megabytes of recorded requests; the oldest go first.")
+    ] = 256,
+    again: Annotated[
+        bool, typer.Option("--again", help="Take over from a recording that was killed.")
+    ] = False,
+    nats: Nats = URL,
+    mesh: MeshName = "default",
+    json_: Json = False,
+) -> None:
+    """Keep requests and the features at each cut, payloads included, for `swarm replay`."""
+    from nodes.cli.recording import run_record
+
+    raise typer.Exit(run_record(model, for_, share, max_hours, max_mb, again, nats, mesh, json_))
+
+
+@app.command()
+def replay(
+    model: Annotated[str, typer.Argument(help="NAME, or NAME@VERSION: of what was recorded.")],
+    id_: Annotated[str, typer.Option("--id", help="One request, by its id.")] = "",
+    since: Annotated[str, typer.Option(help="All requests of the last 5m, 2h, 1d.")] = "",
+    version: Annotated[
+        str, typer.Option(help="Run them with this version instead, and compare the answers.")
+    ] = "",
+    tolerance: Annotated[
+        float, typer.Option(min=0, help="Largest deviation that counts as equal; 0: equal bits.")
+    ] = 0.0,
+    nats: Nats = URL,
+    mesh: MeshName = "default",
+    json_: Json = False,
+) -> None:
+    """Run recorded requests again, off the serving path, and compare hop by hop.
+
+    Exits with 0 where all is equal, with 1 where something differs."""
+    from nodes.cli.recording import run_replay
+
+    raise typer.Exit(run_replay(model, id_, since, version, tolerance, nats, mesh, json_))
+
+
+@app.command()
 def status(nats: Nats = URL, mesh: MeshName = "default", json_: Json = False) -> None:
     """Show every node once: state, requests, latencies, memory. Exits with 1 if none answers."""
     from nodes.cli.status import run_status
@@ -347,6 +415,79 @@ def model_split(
     raise typer.Exit(
         run_split(file, output, stages, cuts, edge_layers, edge_cut, lighter, name, version, json_)
     )
+
+
+@model_app.command("quantize")
+def model_quantize(
+    file: Annotated[str, typer.Argument(help="An ONNX file.")],
+    output: Annotated[
+        str, typer.Option("-o", "--output", help="The file to write; it must not exist yet.")
+    ],
+    calibrate: Annotated[
+        str,
+        typer.Option(
+            help="An .npz file with an array for each input of the model, axis 0 the samples: they "
+            "give the ranges of INT8."
+        ),
+    ] = "",
+    int8: Annotated[
+        bool, typer.Option("--int8", help="Weights and features in 8 bits; the default.")
+    ] = False,
+    dynamic: Annotated[
+        bool,
+        typer.Option("--dynamic", help="Matrix products in 8 bits, by ranges found in each run."),
+    ] = False,
+    fp16: Annotated[bool, typer.Option("--fp16", help="Weights in 16 bits.")] = False,
+    weights_only: Annotated[
+        bool, typer.Option("--weights-only", help="Only the weights of matrix products.")
+    ] = False,
+    bits: Annotated[int, typer.Option(help="4 or 8: bits of a weight with --weights-only.")] = 8,
+    per_channel: Annotated[
+        bool, typer.Option(help="A scale for each channel of the weights, not one for all.")
+    ] = True,
+    ranges: Annotated[
+        str,
+        typer.Option(
+            help="How INT8 finds ranges: min-max, entropy, percentile; auto is the most exact."
+        ),
+    ] = "auto",
+    keep_accuracy: Annotated[
+        str,
+        typer.Option(
+            help="An .npz file to judge with, best with an array `labels`: layers stay in floating "
+            "point until no more than --max-drop is lost on it."
+        ),
+    ] = "",
+    max_drop: Annotated[
+        float,
+        typer.Option(
+            min=0.0,
+            help="The accuracy that may be lost, 0.01 is a point of a hundred; without labels, the "
+            "relative distance of the outputs.",
+        ),
+    ] = 0.01,
+    force: Annotated[
+        bool, typer.Option("--force", help="Write the file even where it does not pay.")
+    ] = False,
+    json_: Json = False,
+) -> None:
+    """Make a model smaller and faster, and measure whether that pays and what it costs."""
+    from nodes.cli.quantize import QuantizeRequest, run_quantize
+
+    modes = {"int8": int8, "dynamic": dynamic, "fp16": fp16, "weights-only": weights_only}
+    request = QuantizeRequest(
+        file=file,
+        output=output,
+        calibrate=calibrate,
+        keep_accuracy=keep_accuracy,
+        modes=tuple(mode for mode, asked in modes.items() if asked),
+        per_channel=per_channel,
+        ranges=ranges,
+        bits=bits,
+        max_drop=max_drop,
+        force=force,
+    )
+    raise typer.Exit(run_quantize(request, json_))
 
 
 @model_app.command("inspect")
@@ -483,7 +624,7 @@ def model_weights(
     raise typer.Exit(run_weights(model, nats, mesh, json_))
 
 
-add_access_flags(app, model_app, auth_app)
+add_access_flags(app, model_app, auth_app, audit_app)
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from rich.table import Table
 
 import swarm
+from nodes.cli.acts import on_record
 from nodes.cli.sealing import sealed_version
 from nodes.cli.signing import operator
 from nodes.console import err, guarded, out, print_json, with_mesh
@@ -160,8 +161,10 @@ def run_push(
             info = await client.registry.push(manifest.to_json(), files, prepare=prepare, sent=sent)
             # Nodes may learn later, and may have no right to make the store of what they learn.
             await Weights(client.link, client.subjects).prepare()
+        await on_record(client, "push", info.model, info.version)
         if promote:
-            await client.registry.promote(info.model, info.version)
+            previous = await client.registry.promote(info.model, info.version)
+            await on_record(client, "promote", info.model, info.version, previous=previous)
         serving = await client.registry.serving(info.model)
         doc = {"model": info.model, "version": info.version, "serving": serving}
         if as_json:
@@ -212,6 +215,7 @@ def run_promote(model: str, sign_with: str, nats: str, mesh: str, as_json: bool)
         if not version:
             raise InvalidArgument(f"{model!r}: say which version, as NAME@VERSION")
         previous = await client.registry.promote(name, version)
+        await on_record(client, "promote", name, version, previous=previous)
         doc = {"model": name, "version": version, "previous": previous}
         print_json(doc) if as_json else out.print(f"{name}@{version} serves (was {previous})")
         return 0
@@ -224,6 +228,7 @@ def run_rollback(model: str, sign_with: str, nats: str, mesh: str, as_json: bool
 
     async def work(client: swarm.Mesh) -> int:
         version = await client.registry.rollback(model)
+        await on_record(client, "rollback", model, version)
         doc = {"model": model, "version": version}
         print_json(doc) if as_json else out.print(f"{model}@{version} serves again")
         return 0

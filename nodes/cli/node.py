@@ -144,7 +144,18 @@ FLAGS = (
         "shm",
         True,
         "Messages between nodes of one host go by shared memory and sockets; "
-        "--no-shm: all of them by the server.",
+        "--no-shm, or --stored: all of them by the server.",
+    ),
+    Flag(
+        "stored",
+        False,
+        "Every message to and from this node goes through JetStream as bytes, also on one host, so "
+        "that it can be audited and recorded. The same as --no-shm. (Fast mode stores nothing.)",
+    ),
+    Flag(
+        "audit",
+        False,
+        "Record who asked what, when, with which outcome: `swarm audit`. Hashes only, no payload.",
     ),
     Flag(
         "identity",
@@ -289,7 +300,8 @@ def _run(settings: dict[str, Any], missed: bool) -> int:
             state_dir=settings["state_dir"],
             cache=_cache(settings),
             cache_limit=settings["cache_mb"] * 1_000_000,
-            shm=settings["shm"],
+            shm=settings["shm"] and not settings["stored"],
+            audit=settings["audit"],
             missed=missed,
             identity=settings["identity"],
             teachers=settings["teachers"],

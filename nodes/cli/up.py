@@ -42,6 +42,8 @@ class UpOptions:
     mesh: str = "default"
     nats: str = ""
     secure: bool = False
+    stored: bool = False
+    audit: bool = False
 
 
 def run_up(options: UpOptions, as_json: bool) -> int:
@@ -73,17 +75,19 @@ async def _serve(
         name=options.mesh,
         max_payload=payload,
         secure=options.secure,
+        shm=not options.stored,
     ) as local:
         # The files stay on the disk: the model is put back from there if the server loses it.
         size = sum((folder / name).stat().st_size for name in manifest.files())
         with progress(f"pushing {manifest.model}", total=size, silent=as_json) as sent:
             await local.keep(folder, sent)
         name = manifest.model
+        more = ["--threads", str(options.threads), *(["--audit"] if options.audit else [])]
         for stage in range(1, manifest.stages + 1):
             for _ in range(options.replicas):
-                local.start(f"shard-{stage}", name, "--threads", str(options.threads))
+                local.start(f"shard-{stage}", name, *more)
         if options.fallback:
-            local.start("fallback", name, "--threads", str(options.threads))
+            local.start("fallback", name, *more)
         if not await _unless(stop, local.ready()):
             return 130
         _announce(local, manifest, as_json)

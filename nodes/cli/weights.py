@@ -10,6 +10,7 @@ from typing import Any
 from rich.table import Table
 
 import swarm
+from nodes.cli.acts import on_record
 from nodes.console import out, print_json, with_mesh
 from swarm.errors import InvalidArgument
 from swarm.services.weights import Weights
@@ -94,6 +95,7 @@ def run_weights_rollback(
         signer = Identity.load_or_make(identity) if identity else None
         weights = Weights(client.link, client.subjects, signer)
         record = await weights.roll_back(name, version, number, by=_operator(), at=time.time())
+        await on_record(client, "rollback-weights", name, version, weights=number)
         doc = {
             "model": name,
             "version": version,

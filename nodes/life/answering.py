@@ -45,17 +45,25 @@ class InferAnswerer:
 
     node: this node's id. lookup: the runtimes of a model version; raises `NotFound`. budget:
     seconds for requests that name none. pinned: the version for requests that name none, or ''
-    to follow the mesh's desired state.
+    to follow the mesh's desired state. on_answered(model, request, result): is called with each
+    result, which has the id that the mesh knows the request by.
     """
 
     def __init__(
-        self, mesh: Mesh, node: str, lookup: Lookup, budget: float, pinned: str = ""
+        self,
+        mesh: Mesh,
+        node: str,
+        lookup: Lookup,
+        budget: float,
+        pinned: str = "",
+        on_answered: Callable[[str, Request, Result], None] | None = None,
     ) -> None:
         self._mesh = mesh
         self._node = node
         self._lookup = lookup
         self._budget = budget
         self._pinned = pinned
+        self._on_answered = on_answered
         self._worker: Worker | None = None
 
     async def answer(self, model: str, request: Request, sequence: int = 0) -> Result:
@@ -79,8 +87,10 @@ class InferAnswerer:
             result = self._failed(request, model, error)
         except ShardsError as error:
             result = self._failed(request, model, Internal(f"stage 0: {error}"))
-        result.id = request.id
         result.latency = time.perf_counter() - began
+        if self._on_answered is not None:
+            self._on_answered(model, request, result)
+        result.id = request.id
         return result
 
     async def _loaded(self, model: str, request: Request) -> Loaded:

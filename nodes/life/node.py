@@ -49,6 +49,7 @@ from swarm.trust.identity import Identity
 from swarm.wire.messages import Request, Result
 
 if TYPE_CHECKING:
+    from nodes.life.auditing import NodeAudit
     from nodes.life.learning import Learning
 
 log = logging.getLogger("swarm.node")
@@ -109,6 +110,18 @@ class Node:
             config.mesh_key,
         )
         self.mesh.socket.on_gone.append(self._membership.gone)
+        self._audit: NodeAudit | None = None
+        if config.audit:
+            from nodes.life.auditing import NodeAudit  # a node that records nothing needs no audit
+
+            self._audit = NodeAudit(
+                self.mesh,
+                self.id,
+                stored=not config.shm,
+                asks=config.answers_requests,
+                view=self._view,
+                tell=lambda text: self._tell("audit", {"detail": text}),
+            )
         self._checkpoint = Checkpoint(config.state_dir, config.mesh, config.role)
         self._versions = Versions(
             self.mesh,
@@ -118,6 +131,7 @@ class Node:
             self._router,
             usual_times(self._checkpoint.load()),
             self._tell,
+            self._audit,
         )
         self.weights = self._versions.weights
         self._status = StatusPublisher(
@@ -127,10 +141,15 @@ class Node:
             self._versions,
             self._membership,
             time.monotonic() if started is None else started,
-            lambda: more_status() | self._learning_status(),
+            lambda: more_status() | self._learning_status() | self._audit_status(),
         )
         self._entry = OwnEntry(
-            self.mesh, config, self._membership, self._versions.all, self.identity
+            self.mesh,
+            config,
+            self._membership,
+            self._versions.all,
+            self.identity,
+            "" if self._audit is None else self._audit.gossip,
         )
         self._takeover = Takeover(
             self.mesh, config, self._membership, self._router, self._versions.all, self._tell
@@ -150,7 +169,12 @@ class Node:
                 self._tell,
             )
         self.answerer = InferAnswerer(
-            self.mesh, self.id, self._versions.lookup, config.budget, config.version
+            self.mesh,
+            self.id,
+            self._versions.lookup,
+            config.budget,
+            config.version,
+            None if self._audit is None else self._audit.asked,
         )
         self._service = InferService(
             self.mesh.link,
@@ -177,6 +201,8 @@ class Node:
                     own(self._status.run(), "status")
                     own(self.mesh.tend(), "tend")
                     own(self._stay_admitted(), "admission")
+                    if self._audit is not None:
+                        own(self._audit.recorder.run(), "audit")
                     await self._follow_desired_state(stop, own)
             finally:
                 await self._leave()
@@ -295,6 +321,8 @@ class Node:
                 await self._versions.drain()
         except (TimeoutError, ExceptionGroup) as error:
             log.warning("left without draining: %r", error)
+        if self._audit is not None and self.mesh.link.connected:
+            await self._audit.close()
         if was_ready:
             self._membership.leave()
         self.answerer.close()
@@ -319,6 +347,9 @@ class Node:
 
     def _learning_status(self) -> dict[str, Any]:
         return {} if self._learning is None else self._learning.status()
+
+    def _audit_status(self) -> dict[str, Any]:
+        return {} if self._audit is None else self._audit.status()
 
     def _on_gossip(self, event: Event) -> None:
         self._takeover.on_event(event)

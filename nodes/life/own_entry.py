@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Set
 from nodes.life.config import NodeConfig
 from nodes.life.serving import Serving
 from nodes.stage.server import StageServer
-from swarm.fleet.advertised import Where, load_entries, serves_entries
+from swarm.fleet.advertised import AUDITS, Where, load_entries, serves_entries
 from swarm.fleet.membership import Membership
 from swarm.mesh import Mesh
 from swarm.periodic import BEAT, beat
@@ -32,12 +32,15 @@ class OwnEntry:
         membership: Membership,
         servings: Callable[[], list[Serving]],
         identity: Identity | None = None,
+        audits: str = "",
     ) -> None:
+        """audits: the inbox of a node that records what it asks, else ""."""
         self._mesh = mesh
         self._config = config
         self._members = membership
         self._servings = servings
         self._identity = identity
+        self._audits = audits
         self._announced: Set[Where] = set()  # without the versions that still load
         self._told_load: dict[Where, list[int]] = {}
         self._keys: Set[str] = set()  # in the gossip now: stages and loads
@@ -61,6 +64,8 @@ class OwnEntry:
         if self._identity is not None:
             word = attest(self._identity, self._config.mesh, self._members.node)
             self._members.set(GOSSIP_KEY, word)
+        if self._audits:
+            self._members.set(AUDITS, self._audits)
         self._announced = set(self._served())
         self._write()
 

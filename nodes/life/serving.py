@@ -16,7 +16,7 @@ from nodes.life.config import NodeConfig, check_payload, credit_of, lane_options
 from nodes.life.low_priority import in_low_priority_thread
 from nodes.stage.compute import INLINE_ALONE_BELOW, StageOptions
 from nodes.stage.selftest import Known, learned
-from nodes.stage.server import LanePicker, StageServer
+from nodes.stage.server import LanePicker, StageAudit, StageServer
 from shards.manifest import Manifest
 from shards.runtimes.load import StageRuntime, load_lighter, load_stage
 from shards.runtimes.ort import Level, OrtRuntime
@@ -171,6 +171,7 @@ class Serving:
         clock: ServerClock,
         lanes: LanePicker,
         on_behind: OnBehind = lambda model, version, n: None,
+        audit: StageAudit | None = None,
     ) -> None:
         """on_behind(model, version, n): a request asks for a weight version that is not here yet.
 
@@ -182,7 +183,7 @@ class Serving:
         self._drained = asyncio.Event()
         behind = partial(on_behind, loaded.info.model, loaded.info.version)
         self.servers = [
-            _server(mesh, config, loaded, stage, node, clock, lanes, behind)
+            _server(mesh, config, loaded, stage, node, clock, lanes, behind, audit)
             for stage in loaded.stages
         ]
         loaded.on_replaced.append(self._replaced)
@@ -239,6 +240,7 @@ def _server(
     clock: ServerClock,
     lanes: LanePicker,
     on_behind: Callable[[int], None],
+    audit: StageAudit | None,
 ) -> StageServer:
     info, runtime = loaded.info, loaded.stages[stage]
     credit, most_credit = credit_of(config.credit, runtime.compute_ms / 1e3)
@@ -259,5 +261,5 @@ def _server(
     )
     known = known_of(runtime)
     return StageServer(
-        mesh.routes, info, stage, node, runtime, source, options, lanes, known, on_behind
+        mesh.routes, info, stage, node, runtime, source, options, lanes, known, on_behind, audit
     )

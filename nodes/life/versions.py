@@ -13,7 +13,7 @@ from nodes.life.config import NodeConfig
 from nodes.life.following import WeightFollower
 from nodes.life.live_weights import NodeWeights
 from nodes.life.serving import Loaded, Serving, load
-from nodes.stage.server import LanePicker, StageServer
+from nodes.stage.server import LanePicker, StageAudit, StageServer
 from swarm.clock import ServerClock
 from swarm.errors import NotFound, SwarmError
 from swarm.mesh import Mesh
@@ -42,6 +42,7 @@ class Versions:
         lanes: LanePicker,
         usual_times: Mapping[str, int],
         tell: Callable[[str, dict[str, Any]], None],
+        audit: StageAudit | None = None,
     ) -> None:
         self.serving: dict[str, Serving] = {}
         self._mesh = mesh
@@ -50,6 +51,7 @@ class Versions:
         self._on_desired = on_desired
         self._lanes = lanes
         self._usual_times = usual_times
+        self._audit = audit
         self._artifacts = NodeArtifacts(
             mesh.registry, config.cache, config.cache_limit, config.model_key
         )
@@ -133,6 +135,7 @@ class Versions:
             self._clock,
             self._lanes,
             self.weights.behind,
+            self._audit,
         )
         self._prime(serving)
         self._runs[version] = asyncio.create_task(serving.run(), name=f"serve {version}")

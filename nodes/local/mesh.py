@@ -81,7 +81,7 @@ class LocalMesh:
         """Start one node process; its log goes to `logs`."""
         arguments = ["--role", role, "--nats", self.url, "--mesh", self.name, *extra]
         if not self.shm:
-            arguments.append("--no-shm")
+            arguments.append("--stored")
         if self.trusted:
             arguments += ["--trust", self.trusted]
         if self.rights is not None:

@@ -13,10 +13,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from math import inf
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -52,6 +52,22 @@ class LanePicker(Protocol):
         ...
 
 
+class StageAudit(Protocol):
+    """Who records the requests of a stage; None of this waits."""
+
+    def received(self, features: Features, hop: dict[str, Any]) -> None:
+        """Add to the stage's hop what the record needs; `features` has the stage's input still."""
+        ...
+
+    def answered(self, features: Features, outputs: Mapping[str, np.ndarray]) -> None:
+        """The requester has these outputs."""
+        ...
+
+    def failed(self, features: Features, status: Status) -> None:
+        """The requester has a failure."""
+        ...
+
+
 # Seconds; behind a longer run caches are cold, and an acknowledgement takes 0.06 ms: answer first.
 LONG_RUN = 0.001
 # Seconds between attempts while the next lane is full, and results that wait for room in it, from
@@ -76,6 +92,7 @@ class StageServer:
         lanes: LanePicker | None = None,
         known: Known | None = None,
         on_behind: Callable[[int], None] = lambda weights: None,
+        audit: StageAudit | None = None,
     ) -> None:
         """known: what the model gave for known input, None where it is not tested while it serves.
         on_behind(n): a request asks for weight version n, which the model does not have."""
@@ -88,6 +105,7 @@ class StageServer:
         self._lender = routes.lender
         self._lanes = lanes
         self._on_behind = on_behind
+        self._audit = audit
         self._loop = asyncio.get_running_loop()
         self._self_test = SelfTest(stage, known)
         rate = options.quota if stage == 1 else 0.0
@@ -160,6 +178,8 @@ class StageServer:
             if not self._quotas.admit(features.agent, now):
                 self.stats.counters.refused += 1
                 text = f"agent {features.agent!r} sends more than {self._quota:g} requests/s"
+                if self._audit is not None:
+                    self._audit.failed(features, Status.RESOURCE_EXHAUSTED)
                 delivery.fail(Status.RESOURCE_EXHAUSTED, text, self.stage, self._node)
                 return
         self._compute.take(delivery)
@@ -183,10 +203,14 @@ class StageServer:
         }
         if weights:
             hop[WEIGHTS] = weights
+        if self._audit is not None:
+            self._audit.received(features, hop)
         features.hops.append(hop)
         if self._onward is None:
             urgent = delivery.fast or seconds > LONG_RUN
             delivery.answer(outputs, urgent, partial(self._answered, job))
+            if self._audit is not None:
+                self._audit.answered(features, outputs)
         else:
             features.stage = self.stage + 1
             features.tensors = outputs
@@ -287,6 +311,8 @@ class StageServer:
 
     def not_computed(self, job: Job, status: Status, reason: str) -> None:
         """Answer with a failure."""
+        if self._audit is not None:
+            self._audit.failed(job.features, status)
         job.delivery.fail(status, reason, self.stage, self._node)
 
     def cancelled(self, job: Job) -> None:

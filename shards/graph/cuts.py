@@ -111,6 +111,9 @@ def _weights_per_element(
     graph: Graph, types: Mapping[str, TensorType], op_type: str, weight: str
 ) -> float:
     """How many weights one output element of a convolution or a matrix product takes."""
+    made_by = graph.constant_nodes.get(weight)
+    if made_by is not None and made_by.op_type == "DequantizeLinear":
+        weight = made_by.input[0]
     if weight in graph.initializers:
         dims = tuple(graph.initializers[weight].dims)
     elif weight in types:

@@ -4,6 +4,7 @@ role        "shard-2"                        draining  bool
 device      "cpu", "cuda" …                  host      memory host id, or ""
 priority    0 primary, 1 standby, 2 fallback memory    bytes free
 inbox       where processes of its host reach it without the server, or ""
+audits      the inbox of a node that records the requests that it answers (nodes.life.auditing)
 identity    [public key, signature]          the key is this node's (swarm.trust.attestation)
 learns/T    [model, version, base (8 bytes), epoch, run, sequence]   what it learns, and how far
 serves/T    [model, version, [stage, …]]     one model version and its stages, in order
@@ -32,6 +33,7 @@ from swarm.subjects import TOKEN
 from swarm.trust.attestation import GOSSIP_KEY as IDENTITY
 from swarm.trust.attestation import attested_key, is_attestation
 
+AUDITS = "audits"
 Where = tuple[str, str, int]  # model, version, stage
 
 MAX_STAGES = 256  # of one version: the longest list that gossip carries

@@ -162,6 +162,19 @@ TABLE = (
         publish=NODES,
         subscribe={Role.DASHBOARD, Role.OPERATOR},
     ),
+    # An edge, a shard and a gateway write what they know of; only the operator reads it.
+    _row(
+        "swarm.{mesh}.audit.*",
+        "who asked what, and what an operator did",
+        publish=ANSWERERS | SHARDS | {Role.OPERATOR},
+        subscribe={Role.OPERATOR},
+    ),
+    _row(
+        "swarm.{mesh}.tap.>",
+        "copies of features, from the server, while `swarm record` runs",
+        subscribe={Role.OPERATOR},
+    ),
+    _row("swarm.{mesh}.record.>", "recorded requests", publish={Role.OPERATOR}),
     _row("swarm.{mesh}.results.*", "an edge's results", publish={Role.EDGE}, subscribe=WATCHERS),
     _row(
         "$SRV.PING.swarm-{mesh}",

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from nodes import progress as module
-from nodes.progress import progress
+from nodes.progress import phases, progress
 
 
 def terminal(is_terminal: bool) -> Console:
@@ -73,3 +73,15 @@ def test_an_error_passes_and_ends_the_bar(monkeypatch: pytest.MonkeyPatch) -> No
     before = printed(console)
     time.sleep(0.2)
     assert printed(console) == before
+
+
+def test_each_phase_is_a_line_and_on_a_terminal_a_bar_with_its_steps() -> None:
+    plain, watched, silent = terminal(False), terminal(True), terminal(True)
+    for console in (plain, watched, silent):
+        with phases(console=console, silent=console is silent) as tell:
+            for done in range(4):
+                tell("seeking layers", done, 3)
+            tell("timing", 0, 0)
+    assert printed(plain) == "seeking layers …\ntiming …\n"
+    assert "seeking layers …" in printed(watched)
+    assert printed(silent) == ""

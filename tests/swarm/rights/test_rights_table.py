@@ -26,6 +26,9 @@ NO_SUBJECTS = {
     "weights_bucket",
     "deltas_bucket",
     "features_of",
+    "audit_stream",
+    "record_stream",
+    "record_all",
 }
 
 

@@ -1,0 +1,52 @@
+"""What an operator's command has done, on record where the mesh keeps an audit."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+import time
+from typing import Any
+
+import swarm
+from nodes.access import present
+from nodes.console import connect, err
+from swarm.errors import SwarmError
+
+
+async def on_record(
+    client: swarm.Mesh, act: str, model: str = "", version: str = "", **more: Any
+) -> None:
+    """Record an act that was done. An audit that cannot be written undoes nothing: a line on
+    standard error says so. more: texts and integers."""
+    from swarm.audit.acts import record_act
+    from swarm.audit.record import as_token
+
+    fields = {"person": as_token(_person()), "host": as_token(socket.gethostname())} | more
+    if model:
+        fields |= {"model": model, "version": version}
+    try:
+        await record_act(client.link, client.subjects, act, time.time(), fields)
+    except SwarmError as error:
+        err.print(f"not in the audit: {act}: {error}", markup=False, soft_wrap=True)
+
+
+async def auth_on_record(nats: str, mesh: str, act: str, user: str) -> None:
+    """As `on_record`, of an act on a folder of keys: only where servers are told of it, and as the
+    user of --credentials. Before they are told: the act may end that user's own connection."""
+    if not nats:
+        return
+    if not (present.get().credentials or present.get().nkey):
+        err.print(f"not in the audit: {act}: give an operator's --credentials too")
+        return
+    try:
+        async with connect(nats, mesh) as client:
+            await on_record(client, f"auth-{act}", **({"user": user} if user else {}))
+    except SwarmError as error:
+        err.print(f"not in the audit: {act}: {error}", markup=False, soft_wrap=True)
+
+
+def _person() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a user without a name
+        return ""

@@ -1,0 +1,247 @@
+"""`swarm audit …`: read the audit, take it away, and find what was done to it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+import swarm
+from nodes.cli.status import LISTEN, StatusBoard
+from nodes.console import err, guarded, out, print_json, with_mesh
+from nodes.life.process import stop_on_signals
+from swarm.audit.chain import Extent, Head, Verdict, verify
+from swarm.audit.record import parse
+from swarm.audit.stream import AuditLimits, Stored, extent_of, limit_audit, read_stream
+from swarm.errors import DecodeError, InvalidArgument, NotFound
+from swarm.link import LinkMessage
+from swarm.subjects import token
+
+EXPORT_VERSION = 1
+FAULTS_SHOWN = 20
+DAY = 86400.0  # seconds
+
+
+def run_init(max_days: float, max_mb: int, nats: str, mesh: str, as_json: bool) -> int:
+    """`swarm audit init`; returns its exit code."""
+
+    async def work(client: swarm.Mesh) -> int:
+        limits = AuditLimits(max_days * DAY, max_mb * 1_000_000)
+        await limit_audit(client.link, client.subjects, limits)
+        doc = {"stream": client.subjects.audit_stream, **asdict(limits)}
+        if as_json:
+            print_json(doc)
+        else:
+            out.print(f"records are kept for {max_days:g} days, and up to {max_mb} MB")
+            out.print("next: swarm-node --audit …, or swarm up --audit …")
+        return 0
+
+    return with_mesh(nats, mesh, as_json, work)
+
+
+async def _extent(client: swarm.Mesh) -> Extent:
+    """Raises `NotFound` where the mesh keeps no audit."""
+    extent = await extent_of(client.link, client.subjects.audit_stream)
+    if extent is None:
+        raise NotFound(
+            f"mesh {client.subjects.mesh!r} keeps no audit: start its nodes with --audit "
+            "(or make the stream: swarm audit init)"
+        )
+    return extent
+
+
+async def _all(client: swarm.Mesh) -> tuple[Extent, list[Stored]]:
+    """What the stream holds now. Records that its limits remove meanwhile are left out."""
+    before = await _extent(client)
+    stored = [each async for each in read_stream(client.link, client.subjects.audit_stream, before)]
+    after = await _extent(client)
+    extent = Extent(max(before.first, after.first), before.last)
+    return extent, [each for each in stored if each.place >= extent.first]
+
+
+# --- tail -----------------------------------------------------------------------------------
+
+
+def run_tail(agent: str, last: int, follow: bool, nats: str, mesh: str, as_json: bool) -> int:
+    """`swarm audit tail`; returns its exit code."""
+
+    async def work(client: swarm.Mesh) -> int:
+        wanted = client.subjects.audit(token(agent, "agent")) if agent else ""
+        arrived: asyncio.Queue[LinkMessage] = asyncio.Queue()
+        if follow:
+            client.link.subscribe(wanted or client.subjects.audit_all, arrived.put_nowait)
+            await client.link.flush()
+        _, stored = await _all(client)
+        found = [each for each in stored if not wanted or each.subject == wanted]
+        records = list(_records(found[-last:]))
+        seen = {record["hash"] for record in records}
+        if as_json:
+            for record in records:
+                print_json(record)
+        else:
+            out.print(_table(records) if records else "no record yet")
+        if not follow:
+            return 0
+        stop = stop_on_signals()
+        stopped = asyncio.create_task(stop.wait())
+        while not stop.is_set():
+            following = asyncio.create_task(arrived.get())
+            await asyncio.wait({following, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            if not following.done():
+                following.cancel()
+                break
+            for record in _records([Stored(0, "", bytes(following.result().data))]):
+                if record["hash"] in seen:
+                    continue
+                print_json(record) if as_json else out.print("  ".join(_row(record)), markup=False)
+        return 0
+
+    return with_mesh(nats, mesh, as_json, work)
+
+
+def _records(stored: list[Stored]) -> Iterator[dict[str, Any]]:
+    for each in stored:
+        try:
+            yield parse(each.data)
+        except DecodeError as error:
+            err.print(f"message {each.place} is no record: {error}", markup=False, soft_wrap=True)
+
+
+COLUMNS = ("at", "agent", "did", "outcome", "nodes", "id")
+
+
+def _table(records: list[dict[str, Any]]) -> Table:
+    table = Table(*COLUMNS)
+    for record in records:
+        table.add_row(*(cell.replace("[", r"\[") for cell in _row(record)))
+    return table
+
+
+def _row(record: dict[str, Any]) -> list[str]:
+    what = f"{record['model']}@{record['version']}" if record.get("model") else ""
+    if record.get("weights"):
+        what += f" weights {record['weights']}"
+    outcome = str(record.get("status", ""))
+    if record.get("degraded"):
+        outcome += ", degraded"
+    if "latency_us" in record:
+        outcome += f" {record['latency_us'] / 1e3:.1f} ms"
+    did = {"request": "asked", "end": "left"}.get(record["kind"], str(record.get("act", "")))
+    nodes = ", ".join(f"{hop['stage']}: {hop['node']}" for hop in record.get("hops", ()))
+    nodes = nodes or str(record.get("person", ""))
+    return [record["at"], record["agent"], f"{did} {what}".strip(), outcome, nodes, _id(record)]
+
+
+def _id(record: dict[str, Any]) -> str:
+    return str(record.get("id", "")) or f"{record['recorder']} {record['sequence']}"
+
+
+# --- export ---------------------------------------------------------------------------------
+
+
+def run_export(output: str, nats: str, mesh: str, as_json: bool) -> int:
+    """`swarm audit export`; returns its exit code, 1 where something is wrong with the records."""
+
+    async def work(client: swarm.Mesh) -> int:
+        extent, stored = await _all(client)
+        verdict = verify(((s.place, s.data) for s in stored), extent)
+        head = {
+            "export": EXPORT_VERSION,
+            "mesh": mesh,
+            "first": extent.first,
+            "last": extent.last,
+            "heads": verdict.heads,
+        }
+        lines = [json.dumps(head, sort_keys=True)]
+        lines += [f"{each.place} {_line(each.data)}" for each in stored]
+        await asyncio.to_thread(Path(output).write_text, "\n".join(lines) + "\n", "utf-8")
+        if as_json:
+            print_json({"file": output, "records": len(stored), "good": verdict.good})
+        else:
+            out.print(f"{len(stored)} records in {output}", soft_wrap=True)
+            out.print(f"next, anywhere: swarm audit verify {output}", soft_wrap=True)
+        return _judged(verdict, False, silent=True)
+
+    return with_mesh(nats, mesh, as_json, work)
+
+
+def _line(data: bytes) -> str:
+    """A record is ASCII on one line; what is no record becomes unreadable on one line."""
+    return data.decode("ascii", "replace").replace("\n", "\N{REPLACEMENT CHARACTER}")
+
+
+def read_export(path: str) -> tuple[Extent, dict[str, Head], list[tuple[int, bytes]]]:
+    """An export's extent, heads and numbered records. Raises `InvalidArgument`."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8").rstrip("\n").split("\n")
+        head = json.loads(lines[0])
+        if head["export"] != EXPORT_VERSION:
+            raise InvalidArgument(f"{path}: an export of version {head['export']!r}")
+        extent = Extent(int(head["first"]), int(head["last"]))
+        heads = {str(k): (int(v[0]), str(v[1])) for k, v in head["heads"].items()}
+        records = []
+        for line in lines[1:]:
+            place, _, data = line.partition(" ")
+            records.append((int(place), data.encode()))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise InvalidArgument(
+            f"{path} is no export of an audit ({error}): swarm audit export {path} makes one"
+        ) from None
+    return extent, heads, records
+
+
+# --- verify ---------------------------------------------------------------------------------
+
+
+def run_verify(file: str, nats: str, mesh: str, as_json: bool) -> int:
+    """`swarm audit verify`; returns its exit code: 1 where a record is gone or was changed."""
+
+    async def exported() -> int:
+        extent, heads, records = read_export(file)
+        return _judged(verify(records, extent, heads), as_json)
+
+    async def live(client: swarm.Mesh) -> int:
+        board = StatusBoard(client)
+        client.link.publish(client.subjects.status_request)
+        await asyncio.sleep(LISTEN)
+        heads = _heads(board)  # before the stream is read: it may only have grown since
+        extent, stored = await _all(client)
+        return _judged(verify(((s.place, s.data) for s in stored), extent, heads), as_json)
+
+    if file:
+        return guarded(exported, as_json)
+    return with_mesh(nats, mesh, as_json, live)
+
+
+def _heads(board: StatusBoard) -> dict[str, Head]:
+    """What living nodes say that they stored last."""
+    heads: dict[str, Head] = {}
+    for status in board.statuses.values():
+        told = status.get("audit")
+        if isinstance(told, dict):
+            heads[str(told.get("recorder"))] = (int(told.get("sequence", 0)), str(told.get("hash")))
+    return heads
+
+
+def _judged(verdict: Verdict, as_json: bool, silent: bool = False) -> int:
+    if as_json:
+        print_json({"good": verdict.good, **asdict(verdict)})
+    else:
+        for fault in verdict.faults[:FAULTS_SHOWN]:
+            where = f"message {fault.place}: " if fault.place else ""
+            who = f"{fault.recorder}: " if fault.recorder else ""
+            err.print(f"{fault.kind}: {where}{who}{fault.text}", markup=False, soft_wrap=True)
+        if len(verdict.faults) > FAULTS_SHOWN:
+            err.print(f"… and {len(verdict.faults) - FAULTS_SHOWN} more faults")
+        if not silent:
+            chains = f"{verdict.records} records in {len(verdict.heads)} chains"
+            fine = "nothing is missing or altered" if verdict.good else "NOT as they were written"
+            out.print(f"{chains}: {fine}", soft_wrap=True)
+            if verdict.lost:
+                out.print(f"recorders say themselves that {verdict.lost} records had no room")
+    return 0 if verdict.good else 1

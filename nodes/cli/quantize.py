@@ -1,0 +1,123 @@
+"""`swarm model quantize`: a smaller model, written where it pays."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.table import Table
+
+from nodes.cli.model import read_model
+from nodes.console import err, guarded, out, print_json
+from nodes.life.process import end_with_supervisor
+from nodes.progress import phases
+from shards.quantize.quantize import MODES, QuantizeOptions, Report, quantize
+from shards.quantize.tools import RANGES
+from swarm.errors import InvalidArgument
+
+
+@dataclass(frozen=True)
+class QuantizeRequest:
+    """See `swarm model quantize --help`. `modes` are those that were asked for."""
+
+    file: str
+    output: str
+    calibrate: str = ""
+    keep_accuracy: str = ""
+    modes: tuple[str, ...] = ()
+    per_channel: bool = True
+    ranges: str = "auto"
+    bits: int = 8
+    max_drop: float = 0.01
+    force: bool = False
+
+
+def run_quantize(request: QuantizeRequest, as_json: bool) -> int:
+    """`swarm model quantize`; returns its exit code: 1 where nothing was written."""
+
+    async def main() -> int:
+        end_with_supervisor()
+        options = _options(request)
+        output = _output(request.output)
+        with phases(silent=as_json) as tell:
+            result = quantize(
+                read_model(request.file),
+                calibrate=request.calibrate or None,
+                keep_accuracy=request.keep_accuracy or None,
+                options=options,
+                tell=tell,
+            )
+        written = result.report.gain or request.force
+        if written:
+            _write(output, result.model)
+        if as_json:
+            print_json({**result.report.to_dict(), "written": str(output) if written else None})
+        else:
+            _show(result.report)
+            left = f"written to {output}; next: swarm up --model {output}"
+            if not written:
+                left = f"{request.file} is left as it is, nothing is written; --force writes it"
+            err.print(left, markup=False, highlight=False, soft_wrap=True)
+        return 0 if written else 1
+
+    return guarded(main, as_json)
+
+
+def _options(request: QuantizeRequest) -> QuantizeOptions:
+    """The options, checked. Raises `InvalidArgument`."""
+    if len(request.modes) > 1:
+        raise InvalidArgument(f"--{' and --'.join(request.modes)} exclude each other: give one")
+    if request.ranges not in ("auto", *RANGES):
+        raise InvalidArgument(f"--ranges {request.ranges!r}: it is auto, {', '.join(RANGES)}")
+    if request.bits not in (4, 8):
+        raise InvalidArgument(f"--bits {request.bits}: a weight has 4 or 8")
+    asked = request.modes[0] if request.modes else "int8"
+    (mode,) = (known for known in MODES if known == asked)
+    return QuantizeOptions(
+        mode=mode,
+        per_channel=request.per_channel,
+        ranges=request.ranges,
+        bits=request.bits,
+        max_drop=request.max_drop,
+    )
+
+
+def _output(path: str) -> Path:
+    """The file to write, which is not there yet. Raises `InvalidArgument`."""
+    output = Path(path)
+    if output.exists():
+        raise InvalidArgument(f"{output} exists: remove it, or name another file by -o")
+    if not output.parent.is_dir():
+        raise InvalidArgument(f"{output.parent}: no such folder to write to")
+    return output
+
+
+def _write(output: Path, data: bytes) -> None:
+    """The whole file or none."""
+    partial = output.with_name(f".{output.name}.{os.getpid()}")
+    try:
+        partial.write_bytes(data)
+        partial.replace(output)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _show(report: Report) -> None:
+    table = Table("", "before", "after", title=f"{report.mode} {report.ranges}".strip())
+    table.add_row("KB", f"{report.bytes_before / 1024:.0f}", f"{report.bytes_after / 1024:.0f}")
+    table.add_row("ms a run, 1 thread", f"{report.ms_before:.3f}", f"{report.ms_after:.3f}")
+    if report.accuracy_before is not None and report.accuracy_after is not None:
+        before, after = report.accuracy_before, report.accuracy_after
+        table.add_row(f"accuracy ({report.samples} samples)", f"{before:.4f}", f"{after:.4f}")
+    origin = f"{report.samples} {report.judged_on} samples"
+    table.add_row(f"outputs' distance ({origin})", "0", f"{report.distance:.4f}")
+    kept = len(report.float_layers)
+    table.add_row("layers in floating point", str(report.layers), str(kept))
+    out.print(table)
+    for method, lost in report.tried.items():
+        if method:
+            out.print(f"ranges by {method}: a loss of {lost:.4f}", markup=False, highlight=False)
+    for name in report.float_layers:
+        out.print(f"stays in floating point: {name}", markup=False, highlight=False)
+    out.print(report.verdict, style="bold", markup=False, highlight=False)

@@ -1,0 +1,271 @@
+"""`swarm record` and `swarm replay`: keep what the lanes carry, and run it again elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.table import Table
+
+import swarm
+from nodes.cli.acts import on_record
+from nodes.cli.status import LISTEN, StatusBoard
+from nodes.console import duration, err, out, print_json, with_mesh
+from nodes.life.process import stop_on_signals
+from nodes.replay.recorded import Recorded, recorded
+from nodes.replay.recording import Recording, RecordLimits
+from nodes.replay.session import Replay, Session, Step, replay_other, replay_same
+from swarm.errors import InvalidArgument, NotFound
+from swarm.subjects import token
+
+IDS_SHOWN = 10
+
+
+async def _named(client: swarm.Mesh, model: str) -> tuple[str, str]:
+    """Name and version; the version that serves, where none is named. Raises `NotFound`."""
+    name, _, version = model.partition("@")
+    return name, version or await client.registry.serving(name)
+
+
+# --- record ---------------------------------------------------------------------------------
+
+
+def run_record(
+    model: str,
+    seconds: str,
+    share: float,
+    max_hours: float,
+    max_mb: int,
+    again: bool,
+    nats: str,
+    mesh: str,
+    as_json: bool,
+) -> int:
+    """`swarm record`; returns its exit code, 1 where nothing was recorded."""
+
+    async def work(client: swarm.Mesh) -> int:
+        length = duration(seconds)
+        name, version = await _named(client, model)
+        recording = Recording(client.link, client.subjects, name, version, share)
+        handing_over = await _handing_over(client, name, version)
+        if handing_over:
+            err.print(
+                f"{', '.join(handing_over)}: these nodes may get messages of their own host "
+                "directly, which pass no lane and are not recorded: start them with --stored",
+                markup=False,
+                soft_wrap=True,
+            )
+        limits = RecordLimits(max_hours * 3600.0, max_mb * 1_000_000)
+        stop = stop_on_signals()
+        await recording.start(limits, again=again)
+        try:
+            await on_record(client, "record", name, version, share=f"{share:g}")
+            if not as_json:
+                text = f"recording {share * 100:g} % of {name}@{version} for {seconds}; Ctrl-C ends"
+                err.print(text, markup=False)
+            with_timeout = asyncio.wait_for(stop.wait(), length)
+            await asyncio.gather(with_timeout, return_exceptions=True)
+        finally:
+            await recording.stop()
+        return _told(recording, name, version, as_json)
+
+    return with_mesh(nats, mesh, as_json, work)
+
+
+async def _handing_over(client: swarm.Mesh, model: str, version: str) -> list[str]:
+    """The nodes of a version that take messages without the server."""
+    board = StatusBoard(client)
+    client.link.publish(client.subjects.status_request)
+    await asyncio.sleep(LISTEN)
+    return sorted(
+        node
+        for node, status in board.statuses.items()
+        if status.get("inbox")
+        and status.get("model") == model
+        and any(stage["version"] == version for stage in status.get("stages", []))
+    )
+
+
+def _told(recording: Recording, model: str, version: str, as_json: bool) -> int:
+    doc = {
+        "model": model,
+        "version": version,
+        "requests": len(recording.requests),
+        "messages": recording.kept,
+        "missed": recording.missed,
+        "foreign": recording.foreign,
+    }
+    if as_json:
+        print_json(doc)
+    else:
+        out.print(f"{doc['requests']} requests of {model}@{version}, {doc['messages']} messages")
+        if recording.missed or recording.foreign:
+            out.print(f"{recording.missed} messages missed, {recording.foreign} of foreign ids")
+        if recording.requests:
+            out.print(f"next: swarm replay {model} --since 10m", markup=False)
+        else:
+            out.print("nothing came by a lane: are requests asked, and nodes run with --stored?")
+    return 0 if recording.requests else 1
+
+
+# --- replay ---------------------------------------------------------------------------------
+
+
+def run_replay(
+    model: str,
+    request: str,
+    since: str,
+    version: str,
+    tolerance: float,
+    nats: str,
+    mesh: str,
+    as_json: bool,
+) -> int:
+    """`swarm replay`; returns its exit code: 0 where all is equal, 1 where something differs or
+    nothing could be compared."""
+
+    async def work(client: swarm.Mesh) -> int:
+        if bool(request) == bool(since):
+            raise InvalidArgument("give one of --id ID and --since 5m")
+        name, _, of_version = model.partition("@")
+        begin = time.time() - ago(since) if since else 0.0
+        found = await recorded(
+            client.link,
+            client.subjects,
+            token(name, "model name"),
+            token(request, "request id") if request else "",
+            begin,
+        )
+        chosen = [each for each in found if of_version in ("", each.version)]
+        if not chosen:
+            which = f"request {request}" if request else f"request of the last {since}"
+            raise NotFound(f"no {which} of {model} was recorded: swarm record {name} --for 1m")
+        replays = await _replayed(client, chosen, version)
+        good = all(replay.equal(tolerance) for replay in replays)
+        if as_json:
+            print_json({"equal": good, "replays": [_document(each) for each in replays]})
+        elif len(replays) == 1:
+            _show_one(replays[0])
+        else:
+            _show_many(replays, tolerance)
+        return 0 if good else 1
+
+    return with_mesh(nats, mesh, as_json, work)
+
+
+async def _replayed(client: swarm.Mesh, chosen: list[Recorded], version: str) -> list[Replay]:
+    """All of them, with as few sessions as there are versions; weight versions only grow."""
+    sessions: dict[str, Session] = {}
+    try:
+        for needed in {each.version for each in chosen} | ({version} if version else set()):
+            sessions[needed] = await Session.open(client, chosen[0].model, needed)
+        replays = []
+        for each in sorted(chosen, key=lambda each: each.weights):
+            then = sessions[each.version]
+            if version and version != each.version:
+                replays.append(await replay_other(sessions[version], then, each))
+            else:
+                replays.append(await replay_same(then, each))
+        return sorted(replays, key=lambda replay: (replay.at, replay.id))
+    finally:
+        for session in sessions.values():
+            session.close()
+
+
+def ago(text: str) -> float:
+    """Seconds of `5m`, `30s`, `2h`, `1d`. Raises `InvalidArgument`."""
+    match = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*([hd])", text.strip())
+    if match is None:
+        return duration(text)
+    return float(match[1]) * {"h": 3600.0, "d": 86400.0}[match[2]]
+
+
+def _document(replay: Replay) -> dict[str, Any]:
+    doc: dict[str, Any] = {
+        "id": replay.id,
+        "at": _time(replay.at),
+        "version": replay.version,
+        "weights": replay.weights,
+        "steps": [
+            {
+                "stage": step.stage,
+                "node": step.node,
+                "compared": step.difference is not None,
+                "equal": step.difference.equal if step.difference else None,
+                "max_deviation": _finite(step),
+                "ms": round(step.seconds * 1e3, 3),
+            }
+            for step in replay.steps
+        ],
+    }
+    if replay.otherwise is not None:
+        doc["decides_otherwise"] = replay.otherwise
+    if replay.note:
+        doc["note"] = replay.note
+    return doc
+
+
+def _finite(step: Step) -> float | None:
+    """JSON has no infinity."""
+    if step.difference is None or not math.isfinite(step.difference.deviation):
+        return None
+    return step.difference.deviation
+
+
+def _time(at: float) -> str:
+    text = datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
+    return text.replace("+00:00", "Z")
+
+
+def _verdict(step: Step) -> tuple[str, str]:
+    if step.difference is None:
+        return "not recorded", ""
+    if step.difference.equal:
+        return "equal", "0"
+    deviation = step.difference.deviation
+    return "differs", f"{deviation:.3g}" if math.isfinite(deviation) else "not measured"
+
+
+def _show_one(replay: Replay) -> None:
+    weights = f", weights {replay.weights}" if replay.weights else ""
+    table = Table(title=f"{replay.id} of {_time(replay.at)}, version {replay.version}{weights}")
+    for heading in ("stage", "node then", "bits", "max deviation", "ms now"):
+        table.add_column(heading, justify="left" if heading == "node then" else "right")
+    for step in replay.steps:
+        bits, deviation = _verdict(step)
+        ms = f"{step.seconds * 1e3:.2f}"
+        table.add_row(str(step.stage), step.node, bits, deviation, ms)
+    out.print(table)
+    if replay.otherwise is not None:
+        same = "decides otherwise" if replay.otherwise else "decides the same"
+        out.print(f"version {replay.version} {same}")
+    if replay.note:
+        out.print(replay.note)
+
+
+def _show_many(replays: list[Replay], tolerance: float) -> None:
+    table = Table(title=f"{len(replays)} requests")
+    for heading in ("stage", "compared", "equal bits", "max deviation", "ms now"):
+        table.add_column(heading, justify="right")
+    for stage in sorted({step.stage for replay in replays for step in replay.steps}):
+        steps = [step for replay in replays for step in replay.steps if step.stage == stage]
+        compared = [step.difference for step in steps if step.difference is not None]
+        most = max((d.deviation for d in compared), default=0.0)
+        table.add_row(
+            str(stage),
+            str(len(compared)),
+            str(sum(d.equal for d in compared)),
+            f"{most:.3g}" if math.isfinite(most) else "not measured",
+            f"{sum(step.seconds for step in steps) / len(steps) * 1e3:.2f}",
+        )
+    out.print(table)
+    otherwise = [replay.id for replay in replays if replay.otherwise]
+    if any(replay.otherwise is not None for replay in replays):
+        out.print(f"{len(otherwise)} of {len(replays)} would have been decided otherwise")
+    differ = otherwise or [replay.id for replay in replays if not replay.equal(tolerance)]
+    for request in differ[:IDS_SHOWN]:
+        out.print(f"look closer: swarm replay MODEL --id {request}", markup=False)

@@ -1,0 +1,1 @@
+"""Record what the lanes carry, and run it again off the serving path."""

@@ -1,0 +1,172 @@
+"""`swarm record`: keep what enters the lanes of a model version, without touching its way.
+
+The server copies each message that it stores in a lane to the subject `tap`, which the stream's
+configuration (`republish`) says as long as a recording runs. This process listens there, and keeps
+the requests that it draws. Nothing is kept once it has ended, however it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+from swarm.errors import ApiError, InvalidArgument, NotFound, SwarmError
+from swarm.link import Link, LinkMessage, jetstream
+from swarm.subjects import TOKEN, Subjects, api
+
+NS = 1_000_000_000
+STORE_TIMEOUT = 5.0  # seconds
+MOST_UNDER_WAY = 256  # messages that are being stored
+_MESSAGE_ID = re.compile(rb"Nats-Msg-Id: ([!-~]{1,160})/([0-9]{1,4})/([0-9]{1,9})\r")
+
+
+@dataclass(frozen=True, slots=True)
+class RecordLimits:
+    """What is kept of a model; the oldest goes first. max_age: seconds. max_bytes: of all of it."""
+
+    max_age: float = 86400.0
+    max_bytes: int = 256 << 20
+
+
+def is_drawn(request: str, share: float) -> bool:
+    """Whether a request is among the share (0..1) of all that is recorded: by a hash of its id, so
+    that all its stages are, or none."""
+    drawn = int.from_bytes(sha256(request.encode()).digest()[:8], "big")
+    return drawn < share * 2**64
+
+
+def tap_config(subjects: Subjects, model: str, version: str) -> dict[str, str]:
+    """`republish` of the lanes' stream. The copies have a subject of their own: a stream refuses
+    subjects that another stream has (10065)."""
+    ends = "{{wildcard(1)}}.{{wildcard(2)}}"
+    source = subjects.features_of(model, version)
+    lane = subjects.tap(model, version, 1)
+    return {"src": source, "dest": f"{lane.rsplit('.', 2)[0]}.{ends}"}
+
+
+def record_config(subjects: Subjects, model: str, limits: RecordLimits) -> dict[str, Any]:
+    """The stream of recorded requests, as JetStream's API takes it."""
+    return {
+        "name": subjects.record_stream(model),
+        "subjects": [subjects.record_all(model)],
+        "storage": "file",
+        "discard": "old",
+        "max_age": int(limits.max_age * NS),
+        "max_bytes": limits.max_bytes,
+        "max_msgs_per_subject": 1,  # a retry brings the same once more
+        "allow_direct": True,
+    }
+
+
+class Recording:
+    """Between `start()` and `stop()` what enters the lanes of one model version is kept.
+
+    share: of the requests, 0..1. kept: messages that are stored; requests: ids of theirs. missed:
+    messages that could not be stored; foreign: messages whose id cannot be part of a subject.
+    """
+
+    def __init__(
+        self, link: Link, subjects: Subjects, model: str, version: str, share: float
+    ) -> None:
+        if not 0 < share <= 1:
+            raise InvalidArgument(f"--share {share}: it is above 0, and 1 for all requests")
+        self.kept = self.missed = self.foreign = 0
+        self.requests: set[str] = set()
+        self._link = link
+        self._subjects = subjects
+        self._model, self._version, self._share = model, version, share
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._sid = 0
+
+    async def start(self, limits: RecordLimits, *, again: bool = False) -> None:
+        """Listen, and let the server copy. again: take over from a recording that was killed.
+
+        Raises `NotFound` (the version has no lanes), `InvalidArgument` (a recording is under way),
+        `ApiError`, `Unavailable`, `PermissionDenied`.
+        """
+        config = await self._lanes()
+        if config.get("republish") and not again:
+            raise InvalidArgument(
+                f"{self._model}@{self._version} is being recorded already; if that recording was "
+                "killed: --again"
+            )
+        wanted = record_config(self._subjects, self._model, limits)
+        await jetstream.ensure_stream(self._link, wanted)
+        await jetstream.update_stream(self._link, wanted)
+        taps = self._subjects.tap(self._model, self._version, 1).rsplit(".", 2)[0] + ".*.*"
+        self._sid = self._link.subscribe(taps, self._take)
+        await self._copy()
+        self._link.on_up.append(self._reconnected)
+
+    async def stop(self) -> None:
+        """Let the server copy no more, and wait for what is being stored."""
+        if self._reconnected in self._link.on_up:
+            self._link.on_up.remove(self._reconnected)
+        config = await self._lanes()
+        config.pop("republish", None)
+        await jetstream.update_stream(self._link, config)
+        await self._link.unsubscribe_and_drain(self._sid)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=STORE_TIMEOUT)
+
+    async def _lanes(self) -> dict[str, Any]:
+        """The configuration of the version's stream of lanes."""
+        name = self._subjects.stream(self._model, self._version)
+        try:
+            info = await jetstream.call(self._link, api("STREAM.INFO", name))
+        except ApiError as error:
+            if error.err_code != jetstream.STREAM_NOT_FOUND:
+                raise
+            raise NotFound(
+                f"{self._model}@{self._version} has no lanes yet: no node serves it"
+            ) from None
+        return dict(info["config"])
+
+    async def _copy(self) -> None:
+        config = await self._lanes()
+        config["republish"] = tap_config(self._subjects, self._model, self._version)
+        await jetstream.update_stream(self._link, config)
+
+    def _reconnected(self) -> None:
+        """A server that lost its memory has lanes that were made anew."""
+        self._own(self._copy_again())
+
+    async def _copy_again(self) -> None:
+        try:
+            await self._copy()
+        except SwarmError:
+            self.missed += 1
+
+    def _take(self, message: LinkMessage) -> None:
+        found = _MESSAGE_ID.search(message.headers or b"")
+        if found is None:
+            self.foreign += 1
+            return
+        request, stage = found[1].decode(), int(found[2])
+        if not is_drawn(request, self._share):
+            return
+        if TOKEN.fullmatch(request) is None:
+            self.foreign += 1
+        elif len(self._tasks) >= MOST_UNDER_WAY:
+            self.missed += 1
+        else:
+            self._own(self._keep(request, stage, bytes(message.data)))
+
+    def _own(self, work: Any) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _keep(self, request: str, stage: int, data: bytes) -> None:
+        subject = self._subjects.record(self._model, self._version, request, stage)
+        try:
+            answer = await self._link.request(subject, data, STORE_TIMEOUT, from_server=True)
+            jetstream.parse(answer.data)
+        except (SwarmError, TimeoutError):
+            self.missed += 1
+            return
+        self.kept += 1
+        self.requests.add(request)

@@ -1,0 +1,183 @@
+"""A model version in this process, off the serving path: runs recorded requests again."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from nodes.life.artifacts import NodeArtifacts
+from nodes.life.config import NodeConfig
+from nodes.life.live_weights import NodeWeights
+from nodes.life.serving import Loaded, load
+from nodes.replay.compare import Difference, compare, decides_otherwise
+from nodes.replay.recorded import Recorded
+from swarm.audit.record import digest_of
+from swarm.errors import NotFound
+from swarm.mesh import Mesh
+from swarm.services.artifact_cache import default_folder
+from swarm.services.weights import Weights
+
+Tensors = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One stage, run again. node: that ran it then. difference: None where what it made then was
+    not recorded. seconds: of the run now."""
+
+    stage: int
+    node: str
+    difference: Difference | None
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """One request, run again. version: that it was run with now. otherwise: whether another class
+    is chosen, None where there is no answer to compare with. note: why a step is missing."""
+
+    id: str
+    at: float
+    version: str
+    weights: int
+    steps: tuple[Step, ...]
+    otherwise: bool | None = None
+    note: str = ""
+
+    @property
+    def compared(self) -> int:
+        """Steps that could be compared."""
+        return sum(step.difference is not None for step in self.steps)
+
+    def equal(self, tolerance: float) -> bool:
+        """Whether at least one step was compared, and none deviates by more than `tolerance`
+        (0: bit by bit)."""
+        differences = [step.difference for step in self.steps if step.difference is not None]
+        return bool(differences) and all(
+            d.equal or 0 < d.deviation <= tolerance for d in differences
+        )
+
+
+class Session:
+    """One model version's stages. Create with `open`, end with `close`."""
+
+    def __init__(self, loaded: Loaded, weights: NodeWeights, kept: Weights) -> None:
+        self._loaded = loaded
+        self._weights = weights
+        self._kept = kept
+
+    @classmethod
+    async def open(cls, mesh: Mesh, model: str, version: str) -> Session:
+        """Load all stages of a version, as nodes do. Raises `NotFound`, `Unavailable`, and
+        `shards.errors.ShardsError`."""
+        config = NodeConfig("fallback", f"{model}@{version}", cache=str(default_folder()))
+        artifacts = NodeArtifacts(mesh.registry, config.cache, config.cache_limit)
+        info = await mesh.registry.info(model, version)
+        loaded = await load(mesh, artifacts, config, info, edge=False, lighter=False, urgent=True)
+        weights = NodeWeights(mesh, artifacts, config)
+        weights.add(loaded)
+        return cls(loaded, weights, Weights(mesh.link, mesh.subjects))
+
+    @property
+    def version(self) -> str:
+        """The version that is loaded."""
+        return self._loaded.info.version
+
+    @property
+    def last(self) -> int:
+        """The number of the last stage."""
+        return self._loaded.info.last
+
+    async def use_weights(self, n: int) -> None:
+        """Compute with weight version `n`, which is not lower than the last one asked for. Raises
+        `NotFound` where it is not kept any more, and what `NodeWeights.take` raises."""
+        info = self._loaded.info
+        if n == self._weights.present(info.model, info.version):
+            return
+        ledger = (await self._kept.read(info.model, info.version)).ledger
+        if ledger is None:
+            raise NotFound(f"weight version {n} of {info.model}@{info.version} is not kept")
+        record = ledger.record(n)
+        tensors = await self._kept.tensors(info.model, info.version, record)
+        await self._weights.take(info.model, info.version, n, tensors)
+
+    async def run(self, stage: int, tensors: Mapping[str, np.ndarray]) -> tuple[Tensors, float]:
+        """What a stage makes of these tensors, and its seconds. Raises `ShardsError`."""
+        runtime = self._loaded.stages[stage]
+        began = time.perf_counter()
+        made = await asyncio.to_thread(runtime.run, tensors)
+        return made, time.perf_counter() - began
+
+    async def through(self, tensors: Mapping[str, np.ndarray]) -> list[tuple[Tensors, float]]:
+        """What each stage makes, one behind the other, from stage 1 on."""
+        made: list[tuple[Tensors, float]] = []
+        for stage in range(1, self.last + 1):
+            made.append(await self.run(stage, made[-1][0] if made else tensors))
+        return made
+
+    def close(self) -> None:
+        """Free the runtimes."""
+        self._loaded.close()
+
+
+async def replay_same(session: Session, request: Recorded) -> Replay:
+    """Run each stage on what came to it then, and compare with what came to the next one: a
+    deviation is told of the very stage that makes it. The last stage's answer is compared by its
+    hash in the audit."""
+    await session.use_weights(request.weights)
+    steps = []
+    for stage, features in request.stages.items():
+        made, seconds = await session.run(stage, features.tensors)
+        behind = request.stages.get(stage + 1)
+        difference: Difference | None = None
+        if behind is not None:
+            difference = compare(made, behind.tensors)
+        elif stage == session.last and request.output:
+            equal = digest_of(made) == request.output
+            difference = Difference(equal, 0.0 if equal else float("inf"))
+        steps.append(Step(stage, _node_of(request, stage), difference, seconds))
+    missing = [s for s in range(1, session.last + 1) if s not in request.stages]
+    note = f"stages not recorded: {', '.join(map(str, missing))}" if missing else ""
+    return Replay(request.id, request.at, session.version, request.weights, tuple(steps), note=note)
+
+
+async def replay_other(session: Session, then: Session, request: Recorded) -> Replay:
+    """Run another version from the question on, beside the version of then, whose answer is not
+    recorded but comes from the same weights. Cuts of equal tensors are compared too.
+
+    Raises `NotFound` where the question was not recorded.
+    """
+    first = request.stages.get(1)
+    if first is None:
+        raise NotFound(f"{request.id}: its question was not recorded; a longer recording has it")
+    await then.use_weights(request.weights)
+    made, answer = await session.through(first.tensors), (await then.through(first.tensors))[-1][0]
+    steps = []
+    for stage, (tensors, seconds) in enumerate(made, start=1):
+        behind = request.stages.get(stage + 1)
+        difference: Difference | None = None
+        if stage == session.last:
+            difference = compare(tensors, answer)
+        elif behind is not None and _alike(tensors, behind.tensors):
+            difference = compare(tensors, behind.tensors)
+        steps.append(Step(stage, "", difference, seconds))
+    otherwise = decides_otherwise(made[-1][0], answer)
+    return Replay(request.id, request.at, session.version, 0, tuple(steps), otherwise)
+
+
+def _alike(made: Mapping[str, np.ndarray], seen: Mapping[str, np.ndarray]) -> bool:
+    """Whether two cuts have the same tensors: versions may be cut elsewhere."""
+    return made.keys() == seen.keys() and all(made[n].shape == seen[n].shape for n in made)
+
+
+def _node_of(request: Recorded, stage: int) -> str:
+    """Who ran a stage then, as the next stage's message says."""
+    for features in request.stages.values():
+        for hop in features.all_hops:
+            if hop["stage"] == stage:
+                return str(hop["node"])
+    return ""

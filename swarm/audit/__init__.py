@@ -1,0 +1,1 @@
+"""Who asked what, with which outcome: records in hash chains, on `swarm.<mesh>.audit.<agent>`."""

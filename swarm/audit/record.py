@@ -1,0 +1,153 @@
+"""Records of the audit: what they say, their bytes, their hashes. Pure.
+
+A record is a JSON object in one form only (sorted keys, no spaces, ASCII, no floats), so that
+equal records are equal bytes. Its `hash` is the SHA-256 of these bytes without `hash` itself.
+`prev` is the hash of the record before it, of the same recorder, and `sequence` counts that
+recorder's records from 1 on: a record that is removed, altered or moved breaks the chain behind it.
+
+No record has a payload or a text that somebody sent: tensors are there as hashes, a failure as its
+status, and only names of agents, models and nodes are words. (The hash of something that can be
+guessed, such as one bit, tells it to whoever guesses.)
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+
+from swarm.errors import DecodeError
+from swarm.subjects import TOKEN
+from swarm.wire.hops import Hop
+from swarm.wire.tensors import datatype_of, memory_of, plain
+
+VERSION = 1
+BEGINNING = "0" * 64  # `prev` of a recorder's first record
+# A hop's field: SHA-256 of the tensors that the stage received. Bytes, which JSON leaves out: they
+# are for the record, and not for the answers that users see.
+RECEIVED = "received"
+OPERATOR = "operator"  # the agent of what is done by commands
+NOBODY = "-"  # the subject's token for an agent without a name
+OTHER = "_"  # stands for each character of an agent's name that no subject may hold
+MOST_BYTES = 64 << 10  # of a record that is read
+MOST_HOPS = 64  # in a record
+
+
+def digest_of(tensors: Mapping[str, np.ndarray]) -> str:
+    """SHA-256, hex, of tensors by name: of each in the order of the names, its name, datatype and
+    shape as a line of JSON, then its bytes (little-endian, C order).
+
+    Raises `InvalidArgument` for a dtype that has no datatype on the wire.
+    """
+    total = sha256()
+    for name in sorted(tensors):
+        array = tensors[name]
+        shape = list(array.shape)
+        line = json.dumps([name, datatype_of(array), shape], separators=(",", ":"))
+        total.update(line.encode() + b"\n")
+        total.update(memory_of(plain(array)))
+    return total.hexdigest()
+
+
+def as_token(text: str) -> str:
+    """A name that somebody gave, without the characters that no subject may hold: no record has any
+    other text of a stranger."""
+    return re.sub(r"[^A-Za-z0-9_-]", OTHER, text[:128])
+
+
+def agent_token(agent: str) -> str:
+    """The token of the subject for an agent's name, which may be any text. `operator` is kept for
+    commands."""
+    name = as_token(agent) or NOBODY
+    return name + OTHER if name == OPERATOR else name
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a record tells; the chain adds who tells it, and its place.
+
+    agent: who asked or acted, by its own account. kind: `request`, `act`, or `end` of a chain.
+    request: the id that the record is found by, "" for others; no second record of that request is
+    stored. at: seconds since 1970. fields: the kind's own, of texts, integers, booleans, None, and
+    lists and maps of these.
+    """
+
+    kind: str
+    agent: str
+    at: float
+    request: str = ""
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+
+def hop_fields(hop: Hop) -> dict[str, Any]:
+    """A hop as a record has it."""
+    doc: dict[str, Any] = {
+        "stage": hop.stage,
+        "node": as_token(hop.node),
+        "queue_us": hop.queue_us,
+        "compute_us": hop.compute_us,
+        "batch": hop.batch,
+        "weights": hop.weights,
+    }
+    received = hop.extra.get(RECEIVED)
+    if type(received) is bytes and len(received) == 32:
+        doc[RECEIVED] = received.hex()
+    return doc
+
+
+def canonical(doc: Mapping[str, Any]) -> bytes:
+    """The one form of a record. Raises `ValueError` for a number that JSON cannot say."""
+    text = json.dumps(doc, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return text.encode("ascii")
+
+
+def seal(entry: Entry, recorder: str, sequence: int, prev: str, **more: Any) -> tuple[bytes, str]:
+    """The bytes of a record, and its hash, which is the next one's `prev`."""
+    at = datetime.fromtimestamp(entry.at, UTC).isoformat(timespec="microseconds")
+    doc: dict[str, Any] = {
+        **entry.fields,
+        **more,
+        "v": VERSION,
+        "kind": entry.kind,
+        "agent": entry.agent,
+        "at": at.replace("+00:00", "Z"),
+        "recorder": recorder,
+        "sequence": sequence,
+        "prev": prev,
+    }
+    if entry.request:
+        doc["id"] = entry.request
+    doc["hash"] = hash_of(doc)
+    return canonical(doc), doc["hash"]
+
+
+def hash_of(doc: Mapping[str, Any]) -> str:
+    """SHA-256, hex, of a record without its own hash."""
+    return sha256(canonical({k: v for k, v in doc.items() if k != "hash"})).hexdigest()
+
+
+def parse(data: bytes | memoryview) -> dict[str, Any]:
+    """A record of its bytes. Raises `DecodeError` for what is no record in the one form."""
+    if len(data) > MOST_BYTES:
+        raise DecodeError(f"a record of {len(data)} bytes; at most {MOST_BYTES} are read")
+    try:
+        doc = json.loads(bytes(data))
+        if not isinstance(doc, dict) or canonical(doc) != bytes(data):
+            raise DecodeError("no record in its one form")
+    except (ValueError, RecursionError, TypeError):
+        raise DecodeError("no JSON of a record") from None
+    texts = ("kind", "agent", "at", "recorder", "prev", "hash")
+    if (
+        doc.get("v") != VERSION
+        or type(doc.get("sequence")) is not int
+        or not all(type(doc.get(key)) is str for key in texts)
+        or TOKEN.fullmatch(doc["recorder"]) is None
+    ):
+        raise DecodeError("a record lacks a field, or has one of a wrong kind")
+    return doc

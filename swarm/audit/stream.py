@@ -1,0 +1,113 @@
+"""The audit's stream: how it is made, and how it is read."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+from swarm.audit.chain import Extent
+from swarm.errors import ApiError, NoResponders, Unavailable
+from swarm.link import Link, jetstream
+from swarm.subjects import Subjects, api
+
+NS = 1_000_000_000
+READ_TIMEOUT = 5.0  # seconds
+AHEAD = 32  # messages that are asked for at a time
+
+_SUBJECT = re.compile(rb"Nats-Subject: ([^\r\n]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class AuditLimits:
+    """What the stream keeps; its oldest records go first. max_age: seconds. max_bytes: of all
+    records."""
+
+    max_age: float = 90 * 86400.0
+    max_bytes: int = 256 << 20
+
+
+def stream_config(subjects: Subjects, limits: AuditLimits) -> dict[str, Any]:
+    """The stream's configuration, as JetStream's API takes it. The server itself deletes no single
+    record for anybody, and that cannot be changed later."""
+    return {
+        "name": subjects.audit_stream,
+        "subjects": [subjects.audit_all],
+        "storage": "file",
+        "discard": "old",
+        "max_age": int(limits.max_age * NS),
+        "max_bytes": limits.max_bytes,
+        "duplicate_window": 120 * NS,
+        "deny_delete": True,
+        "deny_purge": True,
+        "allow_direct": True,
+    }
+
+
+async def ensure_audit(link: Link, subjects: Subjects) -> None:
+    """Make the stream unless it is there. Raises `ApiError`, `Unavailable`, `PermissionDenied`,
+    `NotConnected`."""
+    config = stream_config(subjects, AuditLimits())
+    try:
+        await jetstream.ensure_stream(link, config)
+    except ApiError as error:
+        if error.err_code not in jetstream.NO_ROOM:
+            raise
+        # The server sets a stream's most bytes aside, and has not as many: the age bounds it.
+        await jetstream.ensure_stream(link, config | {"max_bytes": -1})
+
+
+async def limit_audit(link: Link, subjects: Subjects, limits: AuditLimits) -> None:
+    """Make the stream, or change its limits. Raises as `ensure_audit`."""
+    await ensure_audit(link, subjects)
+    await jetstream.update_stream(link, stream_config(subjects, limits))
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """One message of a stream: its number, its subject, its bytes."""
+
+    place: int
+    subject: str
+    data: bytes
+
+
+async def extent_of(link: Link, stream: str) -> Extent | None:
+    """What a stream holds; None where there is no such stream. Raises `ApiError`, `Unavailable`."""
+    try:
+        info = await jetstream.call(link, api("STREAM.INFO", stream))
+    except ApiError as error:
+        if error.err_code == jetstream.STREAM_NOT_FOUND:
+            return None
+        raise
+    state = info["state"]
+    return Extent(int(state["first_seq"]), int(state["last_seq"]))
+
+
+async def read_stream(
+    link: Link, stream: str, extent: Extent, ahead: int = AHEAD
+) -> AsyncIterator[Stored]:
+    """The messages of a stream in their order; those that are gone are left out. ahead: how many
+    are asked for at a time. Raises `Unavailable`, `NotConnected`."""
+    for begin in range(extent.first, extent.last + 1, ahead):
+        places = range(begin, min(begin + ahead, extent.last + 1))
+        for found in await asyncio.gather(*(_read(link, stream, place) for place in places)):
+            if found is not None:
+                yield found
+
+
+async def _read(link: Link, stream: str, place: int) -> Stored | None:
+    question = json.dumps({"seq": place}).encode()
+    try:
+        message = await link.request(
+            api("DIRECT.GET", stream), question, READ_TIMEOUT, from_server=True
+        )
+    except (NoResponders, TimeoutError):
+        raise Unavailable(f"stream {stream} does not answer") from None
+    if message.status:
+        return None
+    subject = _SUBJECT.search(message.headers or b"")
+    return Stored(place, subject[1].decode() if subject else "", bytes(message.data))

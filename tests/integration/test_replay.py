@@ -1,0 +1,101 @@
+"""What the mesh saw is kept where somebody asks for it, and runs again bit by bit elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from meshes import READY, Command, Commands, digits, split_digits
+
+import swarm
+from nodes.local.mesh import LocalMesh, local_mesh, push
+from swarm.link import jetstream
+from swarm.subjects import api
+
+pytestmark = [pytest.mark.integration, pytest.mark.processes]
+
+
+@pytest.fixture
+async def stored_mesh() -> Any:
+    async with local_mesh(shm=False) as local:
+        first = split_digits("1")
+        await push(local, first.manifest.to_json(), first.files)
+        for role in ("shard-1", "shard-2", "shard-3"):
+            local.start(role, "digits", "--audit", "--max-batch", "1")
+        await local.ready(READY)
+        yield local
+
+
+async def holds(condition: Callable[[], Awaitable[bool]], timeout: float) -> None:
+    """Until the server says so; fails after `timeout` seconds."""
+    async with asyncio.timeout(timeout):
+        while True:
+            if await condition():
+                return
+            await asyncio.sleep(0.05)
+
+
+async def test_recorded_requests_run_again_to_the_same_bits(
+    stored_mesh: LocalMesh, run: Commands
+) -> None:
+    local = stored_mesh
+    lanes = local.mesh.subjects.stream("digits", "1")
+
+    async def republished() -> bool:
+        info = await jetstream.call(local.mesh.link, api("STREAM.INFO", lanes))
+        return "republish" in info["config"]
+
+    def start(*words: str) -> Command:
+        arguments = (*words, "--nats", local.url, "--json")
+        return run.start("nodes.cli.main", *arguments, env={"SWARM_TRUST": local.trusted})
+
+    async def end(command: Command) -> dict[str, Any]:
+        await asyncio.to_thread(command.wait, 60)
+        assert command.stdout, command.stderr
+        return dict(json.loads(command.stdout))
+
+    recording = start("record", "digits", "--for", "5m")
+    await holds(republished, 40)
+    images = digits()[0]
+    async with swarm.connect(local.url, agent="robot-7", stored=True) as mesh:
+        answers = [await mesh.infer("digits", {"image": images[i : i + 1]}, 10.0) for i in range(3)]
+    kept = local.mesh.subjects.record_stream("digits")
+
+    async def all_kept() -> bool:
+        info = await jetstream.call(local.mesh.link, api("STREAM.INFO", kept))
+        return int(info["state"]["messages"]) == 9
+
+    await holds(all_kept, 10)
+    recording.signal(signal.SIGINT)
+    told = await end(recording)
+    assert (told["requests"], told["messages"], told["missed"]) == (3, 9, 0)
+    assert not await republished(), "nothing is copied once a recording has ended"
+
+    command = start("replay", "digits", "--since", "1h")
+    told = await end(command)
+    assert command.process.returncode == 0, told
+    assert [replay["id"] for replay in told["replays"]] == [answer.id for answer in answers]
+    for replay in told["replays"]:
+        # The third stage's answer is not in a lane: its hash in the audit says that it is equal.
+        assert [(s["stage"], s["equal"]) for s in replay["steps"]] == [
+            (1, True),
+            (2, True),
+            (3, True),
+        ]
+
+    # Another version of the same weights decides the same, beside other bits or equal ones.
+    second = split_digits("2", stages=2)
+    await push(local, second.manifest.to_json(), second.files)
+    command = start(
+        *("replay", "digits", "--id", answers[0].id, "--version", "2", "--tolerance", "1e-4")
+    )
+    told = await end(command)
+    assert command.process.returncode == 0, told
+    (replay,) = told["replays"]
+    assert (replay["version"], replay["decides_otherwise"]) == ("2", False)
+    assert [step["stage"] for step in replay["steps"]] == [1, 2]
+    assert replay["steps"][-1]["compared"]
