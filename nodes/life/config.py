@@ -159,7 +159,7 @@ def credit_of(fixed: int, compute: float) -> tuple[int, int]:
     With long runs a node asks for one message ahead only: another node could have begun it. With
     short runs the credit grows, while messages wait, until it hides a round trip. While none wait
     it stays small: a node that hangs holds back every message that it has asked for, one ack_wait
-    each.
+    each. Behind a slow link the lane asks for fewer, by its own measurement (`swarm.lanes.way`).
     """
     if fixed:
         return fixed, fixed
