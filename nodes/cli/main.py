@@ -520,6 +520,13 @@ def model_push(
         int, typer.Option(min=1, max=5, help="Servers that keep the lanes that are made now.")
     ] = 1,
     sign_with: SignWith = "",
+    model_key: Annotated[
+        str,
+        typer.Option(
+            help="Encrypt its files. file:PATH, env:NAME or command:CMD: where the key is, 64 "
+            "hexadecimal digits; nodes need the same --model-key."
+        ),
+    ] = "",
     nats: Nats = URL,
     mesh: MeshName = "default",
     json_: Json = False,
@@ -527,7 +534,9 @@ def model_push(
     """Put a split model into the mesh, signed. A model's first version serves at once."""
     from nodes.cli.model import run_push
 
-    raise typer.Exit(run_push(folder, promote, lanes, replicas, sign_with, nats, mesh, json_))
+    raise typer.Exit(
+        run_push(folder, promote, lanes, replicas, sign_with, model_key, nats, mesh, json_)
+    )
 
 
 @model_app.command("list")
