@@ -32,6 +32,11 @@ class ServerClock:
             self._offset = parse_rfc3339(stamp) - (sent + received) // 2
             self._trip, self._sampled = trip, received
 
+    @property
+    def round_trip(self) -> float:
+        """Seconds of the trip that the present estimate rests on; 0.0 without a sample."""
+        return self._trip / 1e9
+
     def age(self, stored: int, now: int) -> int:
         """How long ago, in ns, the server stored a message stamped `stored`; at least 0.
 

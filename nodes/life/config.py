@@ -15,6 +15,7 @@ from swarm.link import Link, LinkOptions
 from swarm.model import ModelInfo
 from swarm.priorities import FALLBACK, PRIMARY, STANDBY
 from swarm.subjects import token
+from swarm.trust.sealed import ModelKey
 from swarm.trust.signers import TrustedKeys
 
 MOST_CREDIT = 32  # messages in hand for one lane
@@ -38,7 +39,8 @@ class NodeConfig:
     host share, '' for none, and its bytes. shm: whether messages may go between processes of one
     host without the server. identity: file of the node's key pair, which is made when missing, ''
     for none. teachers: file of the public keys whose learned weights are taken, '' for all.
-    trusted: keys whose manifests and desired state are taken, None for whatever is there. level:
+    trusted: keys whose manifests and desired state are taken, None for whatever is there.
+    model_key: opens encrypted models, None where there are none. level:
     how far ONNX Runtime optimises a stage; at `basic` a shard computes the very bits of the whole
     model. learn: how this node learns; None where it does not, unless it has the role `learner`.
     audit: whether this node records requests.
@@ -71,6 +73,7 @@ class NodeConfig:
     identity: str = ""
     teachers: str = ""
     trusted: TrustedKeys | None = None
+    model_key: ModelKey | None = None
     learn: LearnConfig | None = None
     level: Literal["all", "basic"] = "all"
 
@@ -156,7 +159,7 @@ def credit_of(fixed: int, compute: float) -> tuple[int, int]:
     With long runs a node asks for one message ahead only: another node could have begun it. With
     short runs the credit grows, while messages wait, until it hides a round trip. While none wait
     it stays small: a node that hangs holds back every message that it has asked for, one ack_wait
-    each.
+    each. Behind a slow link the lane asks for fewer, by its own measurement (`swarm.lanes.way`).
     """
     if fixed:
         return fixed, fixed

@@ -9,8 +9,15 @@ from collections.abc import Callable, Mapping, Set
 from nodes.life.config import NodeConfig
 from nodes.life.serving import Serving
 from nodes.stage.server import StageServer
-from swarm.fleet.advertised import AUDITS, Where, load_entries, serves_entries
+from swarm.fleet.advertised import (
+    AUDITS,
+    MAX_LINK_WAIT_MS,
+    Where,
+    load_entries,
+    serves_entries,
+)
 from swarm.fleet.membership import Membership
+from swarm.flow.ack_wait import FLOOR_S
 from swarm.mesh import Mesh
 from swarm.periodic import BEAT, beat
 from swarm.trust.attestation import GOSSIP_KEY, attest
@@ -44,6 +51,7 @@ class OwnEntry:
         self._announced: Set[Where] = set()  # without the versions that still load
         self._told_load: dict[Where, list[int]] = {}
         self._keys: Set[str] = set()  # in the gossip now: stages and loads
+        self._told_link_wait = 0  # milliseconds, 0 for one that need not be told
         self._load_fits = False  # whether the gossip had room for all loads
 
     async def run(self) -> None:
@@ -76,12 +84,27 @@ class OwnEntry:
         for where, server in self._served().items():
             numbers, told = load_of(server, now), self._told_load.get(where)
             loads[where] = numbers if told is None or moved(told, numbers) else told
+        self._write_link_wait()
         if loads != self._told_load:
             self._told_load = loads
             self._members.set("memory", memory_free())
         elif self._load_fits:
             return
         self._write()
+
+    def _write_link_wait(self) -> None:
+        """Tell how long an `ack_wait` this node's link needs, where it is longer than the least."""
+        servers = self._served().values()
+        wait = max([server.source.link_wait for server in servers], default=0.0)
+        needed = min(int(wait * 1e3), MAX_LINK_WAIT_MS) if wait > FLOOR_S else 0
+        told = self._told_link_wait
+        if needed == told or (needed and abs(needed - told) <= told // 4):
+            return
+        self._told_link_wait = needed
+        if needed:
+            self._members.set("link_wait", needed)
+        else:
+            self._members.delete("link_wait")
 
     def _served(self) -> dict[Where, StageServer]:
         return {

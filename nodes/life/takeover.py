@@ -162,8 +162,9 @@ class Takeover:
                 server.source.open_lane(node)
 
     async def _adapt_settings(self) -> None:
-        """Keep each ack_wait a few times as long as a message takes, and the depth of the lanes as
-        the budgets need it; one primary of a stage does it for all."""
+        """Keep each ack_wait a few times as long as a message takes, and as long as the link of any
+        node needs; keep the depth of the lanes as the budgets need it. One primary
+        of a stage does it for all."""
         now = time.monotonic()
         for serving_ in self._servings():
             for server in serving_.servers:
@@ -176,7 +177,10 @@ class Takeover:
                     await lane.refresh()
                     # From arrival to ack (or handing over): a busy loop counts, not only the run.
                     p99 = lane.holding.percentile(0.99, now)
-                    wanted = ack_wait_for(p99, ceiling=MOST_ACK_WAIT, current=lane.ack_wait)
+                    link = max([lane.link_wait, *(peer.link_wait for peer in peers)])
+                    wanted = ack_wait_for(
+                        p99, ceiling=MOST_ACK_WAIT, current=lane.ack_wait, link=link
+                    )
                     if leads and p99:
                         await self._set_ack_wait(server, lane, wanted)
 

@@ -3,6 +3,7 @@
 role        "shard-2"                        draining  bool
 device      "cpu", "cuda" …                  host      memory host id, or ""
 priority    0 primary, 1 standby, 2 fallback memory    bytes free
+link_wait   milliseconds of `ack_wait` that its link needs (swarm.flow.transfers), absent if few
 inbox       where processes of its host reach it without the server, or ""
 audits      the inbox of a node that records the requests that it answers (nodes.life.auditing)
 identity    [public key, signature]          the key is this node's (swarm.trust.attestation)
@@ -40,6 +41,7 @@ MAX_STAGES = 256  # of one version: the longest list that gossip carries
 MAX_CANDIDATES = 1024  # stages of one node that routing looks at, all versions together
 MAX_STAGE = 4096
 MAX_COUNT = 10**9
+MAX_LINK_WAIT_MS = 30_000
 MAX_TIME = 3_600_000_000  # microseconds
 BASE_BYTES = 8  # of the hash of what a learner begins from
 LOAD_FIELDS = 8  # numbers of one stage's load, without the stage itself
@@ -90,7 +92,7 @@ def learns_entry(
 
 def of_load(key: str) -> bool:
     """Whether a gossiped key says how busy a node is, and not what it serves or where."""
-    return key == "memory" or key.startswith(("load/", "learns/"))
+    return key in ("memory", "link_wait") or key.startswith(("load/", "learns/"))
 
 
 # --- judged -------------------------------------------------------------------------------
@@ -176,6 +178,7 @@ _CHECKS: dict[str, Any] = {
     "device": lambda v: _token(v),
     "memory": lambda v: type(v) is int and 0 <= v < 1 << 60,
     "priority": lambda v: type(v) is int and 0 <= v <= 9,
+    "link_wait": lambda v: type(v) is int and 0 <= v <= MAX_LINK_WAIT_MS,
     IDENTITY: is_attestation,
 }
 _KEYED: dict[str, Any] = {"serves": _serves, "load": _load, "learns": _learns}
@@ -186,13 +189,14 @@ _KEYED: dict[str, Any] = {"serves": _serves, "load": _load, "learns": _learns}
 
 @dataclass(frozen=True, slots=True)
 class StagePeer:
-    """One node that serves a stage, as gossip tells it."""
+    """One node that serves a stage, as gossip tells it. link_wait: seconds."""
 
     node: str
     priority: int
     host: str
     draining: bool
     inbox: str = ""
+    link_wait: float = 0.0
 
 
 def serving(peers: Iterable[PeerView], model: str, version: str, stage: int) -> list[StagePeer]:
@@ -210,6 +214,7 @@ def serving(peers: Iterable[PeerView], model: str, version: str, stage: int) -> 
                     str(values.get("host", "")),
                     values.get("draining") is True,
                     str(values.get("inbox", "")),
+                    _int(values.get("link_wait")) / 1e3,
                 )
             )
     return found

@@ -28,6 +28,7 @@ from swarm.lanes.message import ACK, ACK_AND_NEXT, WORKING, LaneMessage
 from swarm.lanes.pulls import Pulls, unanswered
 from swarm.lanes.rounds import Rounds
 from swarm.lanes.server_consumer import ServerConsumer
+from swarm.lanes.way import Way
 from swarm.link import Link, LinkMessage
 from swarm.priorities import PRIMARY
 
@@ -38,6 +39,7 @@ RETRY_DENIED = 2.0  # seconds; somebody else has to make the consumer
 # Seconds in hand from which the next round is put off at once when a message is settled. Setting
 # the timer again takes 3 us; a round for nothing, beside the next stage's run, 0.1 ms.
 LONG_IN_HAND = 0.002
+MOST_TRIPS = 5  # round trips until a link that looks far is taken to be far
 
 
 class Lane:
@@ -45,11 +47,12 @@ class Lane:
 
     config: the consumer's configuration (`swarm.lanes.streams.consumer_config`).
     provision: makes sure that the stream exists. credit: messages asked for plus at work; it
-    follows the rate of messages up to max_credit. clock: the server's, if it is shared.
+    follows the rate of messages up to max_credit, and is less behind a slow link. clock: the
+    server's, if it is shared. message_bytes: of a message, as far as it is known before the first.
 
     Its arguments are many because four of them describe the consumer at the server, which all nodes
-    of the lane share, and three this node's part in it. Its attributes are sixteen: five that
-    other rooms read, five parts with one idea each, and the signals from the callbacks to `run`.
+    of the lane share, and four this node's part in it. Its attributes are seventeen: five that
+    other rooms read, six parts with one idea each, and the signals from the callbacks to `run`.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class Lane:
         credit: int = 4,
         max_credit: int = 0,
         clock: ServerClock | None = None,
+        message_bytes: int = 0,
     ) -> None:
         self.link = link
         self.pending = 0  # messages waiting in the lane, as last seen
@@ -79,6 +83,7 @@ class Lane:
             priority,
         )
         self._hand = Hand()
+        self._way = Way(message_bytes)
         self._rounds = Rounds(self._tend)
         self._on_message = on_message
         self._sid = 0
@@ -139,6 +144,7 @@ class Lane:
                     else:
                         await self._consumer.ensure()
                         self._pulls.subject = self._consumer.pulled_at
+                    await self._look_at_link()
                     self._replenish()
                 except SwarmError as error:
                     denied = isinstance(error, PermissionDenied)
@@ -183,16 +189,37 @@ class Lane:
         Raises `ApiError`, `Unavailable`, `NotConnected`.
         """
         self.pending = await self._consumer.refresh()
+        await self._look_at_link()
 
     async def set_ack_wait(self, seconds: float) -> None:
         """Change `ack_wait`, for all nodes of the lane. Raises as `refresh`."""
         await self._consumer.set_ack_wait(seconds)
+
+    @property
+    def link_wait(self) -> float:
+        """Seconds of `ack_wait` that this node's link needs, whatever others need."""
+        return self._way.wait(self._credit.size, time.monotonic())
+
+    async def _look_at_link(self) -> None:
+        """Let the credit and `ack_wait` follow the link. Raises as `refresh`."""
+        way, trips = self._way, 0
+        way.tried(self._consumer.clock.round_trip)
+        while way.needs_trips and trips < MOST_TRIPS:
+            trips += 1
+            self.pending = await self._consumer.refresh()
+            way.tried(self._consumer.clock.round_trip)
+        self._credit.bound(way.credit(self.holding.ewma))
+        if (wanted := self.link_wait) > self.ack_wait:
+            way.asks_for(wanted)
+            log.info("%s: ack_wait is now %.3f s, for the link", self.stream, wanted)
+            await self._consumer.set_ack_wait(wanted)
 
     def _down(self) -> None:
         # The server hands out again the messages in hand. An ack of them would reach a stream
         # that may have been made anew, where the numbers mean other messages.
         self._hand.clear()
         self._pulls.clear()
+        self._way.lost()
 
     def _tend(self) -> None:
         """Keep long runs alive, follow the rate, replace lost pulls."""
@@ -200,6 +227,7 @@ class Lane:
         self._plan_round()
         if not idle:
             self._keep_alive(now)
+        self._credit.bound(self._way.credit(self.holding.ewma))
         self._credit.tune(now / 1e9)
         self._pulls.forget_lost(now / 1e9)
         if idle:
@@ -264,14 +292,21 @@ class Lane:
         if received.subject == self._pulls.inbox:
             self._pull_ended(received)
             return
-        self._pulls.answered()
+        asked_at = self._pulls.answered()
         message = LaneMessage(self, received.reply, received.data, time.monotonic_ns())
         self.pending = message.pending
+        if asked_at is not None and self._way.is_seen_by(message):
+            self._look_at_way(message, message.received / 1e9 - asked_at)
         hand = self._hand
         if message.times_delivered > 1:
             self.redelivered += 1
             if (ours := hand.find(message.sequence)) is not None:
                 self._came_again(ours, message)
+                return
+            if self._way.was_acked(message):
+                # The ack follows the result over the same connection, and settles this copy too.
+                self._comes_late()
+                self._replenish()
                 return
         hand.add(message)
         self._credit.came(hand.at_work + message.pending)
@@ -284,12 +319,24 @@ class Lane:
             message.nak(self.ack_wait)
             raise
 
+    def _look_at_way(self, message: LaneMessage, since_asked: float) -> None:
+        self._way.came(message, message.age, since_asked)
+        self._credit.bound(self._way.credit(self.holding.ewma))
+        wait = self.link_wait
+        if wait > self.ack_wait and self._way.is_news(wait):
+            self._renew.set()
+
+    def _comes_late(self) -> None:
+        """A message comes again behind its ack, or while it is in hand: `ack_wait` is too short."""
+        self.overdue += 1
+        self._way.was_late(self.ack_wait, time.monotonic())
+        self._renew.set()
+
     def _came_again(self, ours: LaneMessage, again: LaneMessage) -> None:
         """A message in hand is not worked on twice; the server waits for the newest reply."""
         if again.received - ours.received > self.ack_wait * 1e9:
             # Else both lay in the socket together, behind a stop of this process.
-            self.overdue += 1
-            self._renew.set()
+            self._comes_late()
         ours.reply, ours.touched = again.reply, again.received
         ours.times_delivered = again.times_delivered
         self._replenish()
@@ -337,6 +384,8 @@ class Lane:
         if not self._hand.remove(message):
             return False
         now, received = time.monotonic(), message.received / 1e9
+        if verb is ACK_AND_NEXT:
+            self._way.acked(message, now)
         if self._rounds.are_often and not self._hand and now - received > LONG_IN_HAND:
             self._plan_round()
         credit = self._credit

@@ -19,6 +19,7 @@ class Credit:
     """
 
     __slots__ = (
+        "_bound",
         "_least",
         "_most",
         "_most_at_once",
@@ -34,6 +35,7 @@ class Credit:
         self.size = self._least = least
         self.fused = least <= FUSED_UP_TO
         self._most = max(least, most)
+        self._bound: int | None = None  # messages, by the link
         self._most_at_once = 0  # messages, since the last tuning
         self._tuned_at = 0.0
         self._tuned_count = 0  # messages that had come at the last tuning
@@ -44,6 +46,14 @@ class Credit:
         self.came_in_all += 1
         if at_once > self._most_at_once:
             self._most_at_once = at_once
+
+    def bound(self, messages: int | None) -> None:
+        """From now on at most so many, even below the least; None for no such bound."""
+        if messages == self._bound:
+            return
+        self._bound = messages
+        self.size = self._least if messages is None else min(self.size, messages)
+        self.fused = self.size <= FUSED_UP_TO
 
     def tune(self, now: float) -> None:
         """Follow the rate, at most once in `TUNE_EVERY` seconds.
@@ -58,6 +68,8 @@ class Credit:
         rate = (self.came_in_all - self._tuned_count) / passed
         wanted = min(int(rate * SECONDS_AHEAD), 2 * self._most_at_once)
         self.size = min(self._most, max(self._least, wanted))
+        if self._bound is not None:
+            self.size = min(self.size, self._bound)
         self.fused = self.size <= FUSED_UP_TO
         self._tuned_at, self._tuned_count = now, self.came_in_all
         self._most_at_once = 0

@@ -40,10 +40,9 @@ class Pulls:
         """`count` messages were asked for."""
         self.standing.extend([now] * count)
 
-    def answered(self) -> None:
-        """A message came. The server may send one that nobody has asked for."""
-        if self.standing:
-            self.standing.popleft()
+    def answered(self) -> float | None:
+        """A message came; returns when it was asked for. The server may send one unasked: None."""
+        return self.standing.popleft() if self.standing else None
 
     def ended(self, count: int) -> None:
         """The oldest pulls have ended: `count` of their messages will not come."""

@@ -118,6 +118,11 @@ class StageSource:
         return sum([lane.pending for lane in self.lanes.values()])
 
     @property
+    def link_wait(self) -> float:
+        """Seconds of `ack_wait` that this node's link needs."""
+        return max([lane.link_wait for lane in self.lanes.values()])
+
+    @property
     def parcels(self) -> int:
         """Messages in hand that processes of this host handed over."""
         return self._receiver.in_hand
@@ -239,6 +244,7 @@ class StageSource:
             credit=options.credit,
             max_credit=options.most_credit,
             clock=options.clock,
+            message_bytes=info.stages[self.stage - 1].message_bytes,
         )
         self.lanes[name] = lane
         routes.socket.listen(self._subject(name), self._receiver.came)

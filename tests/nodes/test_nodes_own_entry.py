@@ -35,7 +35,14 @@ def info(model: str, version: str, stages: int) -> ModelInfo:
 def serve(served: ModelInfo) -> Any:
     """A serving of all stages of a version; each waits for as many requests as its number."""
     servers = [
-        SimpleNamespace(info=served, stage=s.stage, stats=StageStats(), waiting=s.stage, queued=1)
+        SimpleNamespace(
+            info=served,
+            stage=s.stage,
+            stats=StageStats(),
+            waiting=s.stage,
+            queued=1,
+            source=SimpleNamespace(link_wait=0.0),
+        )
         for s in served.stages
     ]
     return SimpleNamespace(info=served, servers=servers)

@@ -1,0 +1,145 @@
+"""A slow link to a network namespace of its own: real TCP over a rate and a delay. Linux, root.
+
+    this namespace, 10.x.y.1 ── tun ── `carry`: rate, queue, delay ── tun ── namespace, 10.x.y.2
+
+`slow_link` makes it; this file, run as a program, carries its packets in user space. The idea of a
+bottleneck with a tail-drop queue and then a delay is netem's and tbf's (tc-netem(8), tc-tbf(8)).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import secrets
+import select
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x0001, 0x1000  # linux/if_tun.h
+CLONE_NEWNET = 0x40000000  # linux/sched.h
+FRAME = 18  # bytes that Ethernet adds to a packet
+QUEUE_S = 0.1  # seconds of the bottleneck's queue; what comes beyond is dropped
+
+
+def unavailable() -> str | None:
+    """Why no link can be made here, or None."""
+    if sys.platform != "linux" or os.geteuid() != 0:
+        return "network namespaces need root on Linux"
+    if not Path("/dev/net/tun").exists() or shutil.which("ip") is None:
+        return "no /dev/net/tun, or no `ip`"
+    name = f"try-{secrets.token_hex(4)}"
+    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True)
+    if made.returncode:
+        return f"no network namespaces here: {made.stderr.strip()}"
+    subprocess.run(["ip", "netns", "delete", name], check=True)
+    return None
+
+
+@dataclass(frozen=True)
+class SlowLink:
+    """address: of this side. inside: the words before a command that runs it on the far side."""
+
+    address: str
+    device: str
+    inside: tuple[str, ...]
+
+    def bytes_down(self) -> int:
+        """Bytes of packets that were sent to the far side, those that were dropped included."""
+        # The kernel counts them at the device of this side.
+        return int(Path(f"/sys/class/net/{self.device}/statistics/tx_bytes").read_text())
+
+
+@contextmanager
+def slow_link(mbit: float, round_trip: float) -> Iterator[SlowLink]:
+    """mbit: Mbit/s each way. round_trip: seconds."""
+    token = secrets.token_hex(3)
+    namespace, device = f"slow-{token}", f"slow-{token}"
+    prefix = f"10.77.{int(token[:2], 16)}"
+    here, there = f"{prefix}.1", f"{prefix}.2"
+    subprocess.run(["ip", "netns", "add", namespace], check=True)
+    arguments = [namespace, device, here, there, str(mbit * 125_000), str(round_trip / 2)]
+    carrier = subprocess.Popen([sys.executable, __file__, *arguments], stdout=subprocess.PIPE)
+    try:
+        assert carrier.stdout is not None
+        assert carrier.stdout.readline() == b"up\n", "the link did not come up"
+        yield SlowLink(here, device, ("ip", "netns", "exec", namespace))
+    finally:
+        carrier.terminate()
+        carrier.wait(10)
+        subprocess.run(["ip", "netns", "delete", namespace], check=True)
+
+
+# --- the carrier ------------------------------------------------------------------------
+
+
+class Way:
+    """One direction: a bottleneck of `rate` bytes a second, then `delay` seconds; order is kept."""
+
+    def __init__(self, out: int, rate: float, delay: float) -> None:
+        self.out, self.rate, self.delay = out, rate, delay
+        self.free = 0.0  # when the bottleneck has sent all that it has
+        self.waiting: deque[tuple[float, bytes]] = deque()
+
+    def take(self, packet: bytes, now: float) -> None:
+        if self.free - now <= max(QUEUE_S, 64_000 / self.rate):
+            self.free = max(self.free, now) + (len(packet) + FRAME) / self.rate
+            self.waiting.append((self.free + self.delay, packet))
+
+    def release(self, now: float) -> None:
+        while self.waiting and self.waiting[0][0] <= now:
+            os.write(self.out, self.waiting.popleft()[1])
+
+
+def tun(device: str, address: str, peer: str) -> int:
+    """A device in the present namespace; it goes when the file is closed."""
+    file = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
+    fcntl.ioctl(file, TUNSETIFF, struct.pack("16sH22x", device.encode(), IFF_TUN | IFF_NO_PI))
+    for words in (
+        f"addr add {address} peer {peer} dev {device}",
+        f"link set {device} mtu 1500 txqueuelen 2000 up",
+        "link set lo up",
+    ):
+        subprocess.run(["ip", *words.split()], check=True)
+    return file
+
+
+def enter(namespace: int) -> None:
+    """Move this process to a network namespace, by its file (setns(2); Python has it from 3.12)."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.setns(namespace, CLONE_NEWNET):
+        raise OSError(ctypes.get_errno(), "setns")
+
+
+def carry(namespace: str, device: str, here: str, there: str, rate: float, delay: float) -> None:
+    """Carry packets until SIGTERM."""
+    near = tun(device, here, there)
+    home = os.open("/proc/self/ns/net", os.O_RDONLY)
+    away = os.open(f"/run/netns/{namespace}", os.O_RDONLY)
+    enter(away)
+    far = tun("link0", there, here)
+    enter(home)
+    ways = {near: Way(far, rate, delay), far: Way(near, rate, delay)}
+    ended: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: ended.append(number))
+    print("up", flush=True)
+    while not ended:
+        due = [way.waiting[0][0] for way in ways.values() if way.waiting]
+        pause = max(0.0, min(due, default=time.monotonic() + 0.2) - time.monotonic())
+        for file in select.select([near, far], [], [], pause)[0]:
+            ways[file].take(os.read(file, 2048), time.monotonic())
+        for way in ways.values():
+            way.release(time.monotonic())
+
+
+if __name__ == "__main__":
+    carry(*sys.argv[1:5], float(sys.argv[5]), float(sys.argv[6]))

@@ -1,0 +1,107 @@
+"""A stage behind a slow link gets each message once, and answers all."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from meshes import READY, ROOT, environment, until
+from slow_link import SlowLink, slow_link, unavailable
+
+from nodes.local.mesh import LocalMesh, local_mesh, push
+from shards.split.split import split
+from shards.zoo.builders import chain, chain_cuts, chain_expected
+from swarm.link import jetstream
+from swarm.services.embedded import EmbeddedServer
+from swarm.subjects import api
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.processes,
+    pytest.mark.skipif(unavailable() is not None, reason=str(unavailable())),
+]
+
+FEATURES = 154_000  # bytes of a cut, as of a small detector's
+REQUESTS = 16
+
+
+@pytest.mark.parametrize(("mbit", "every"), [(20, 0.3), (5, 0.6)])
+async def test_a_stage_behind_a_slow_link_gets_each_message_once(
+    mbit: float, every: float, tmp_path: Path
+) -> None:
+    result = split(
+        chain(2, FEATURES), name="chain", cuts=chain_cuts(2), bandwidth=1e6, profile=False
+    )
+    with slow_link(mbit, round_trip=0.010) as link:
+        server = EmbeddedServer(host=link.address)
+        await server.start()
+        try:
+            async with local_mesh(url=server.url, shm=False) as local:
+                await push(local, result.manifest.to_json(), result.files)
+                suspected: list[str] = []
+                local.mesh.link.subscribe(
+                    local.mesh.subjects.event("suspected"),
+                    lambda message: suspected.append(bytes(message.data).decode()),
+                )
+                local.start("shard-1", "chain")
+                with far_stage(local, link, tmp_path / "far.log"):
+                    await local.ready(READY)
+                    await until(lambda: far_is_ready(local), READY, "the far stage is ready")
+                    await ask_steadily(local, link, every)
+                    wait = await ack_wait(local)
+                    # Twice a message's time: one is on its way, its answer on its way back.
+                    assert wait > 2 * FEATURES / (mbit * 125_000)
+                    assert suspected == []
+        finally:
+            await server.stop()
+
+
+@contextmanager
+def far_stage(local: LocalMesh, link: SlowLink, log: Path) -> Iterator[None]:
+    """The second stage, on the far side of the link."""
+    arguments = ["--role", "shard-2", "--model", "chain", "--nats", local.url, "--no-shm"]
+    arguments += ["--trust", local.trusted]
+    command = [*link.inside, sys.executable, "-m", "nodes.cli.node", *arguments]
+    with log.open("wb") as sink:
+        node = subprocess.Popen(command, stdout=sink, stderr=sink, cwd=ROOT, env=environment())
+    try:
+        yield
+    finally:
+        node.terminate()
+        assert node.wait(15) == 0, log.read_text()
+
+
+def far_is_ready(local: LocalMesh) -> bool:
+    statuses = local.statuses.values()
+    return any(status["role"] == "shard-2" and status["state"] == "ready" for status in statuses)
+
+
+async def ask_steadily(local: LocalMesh, link: SlowLink, every: float) -> None:
+    """All are answered, rightly, and the link carries little more than their features."""
+    random = np.random.default_rng(5)
+    feeds = [random.random((1, FEATURES // 4), np.float32) for _ in range(REQUESTS)]
+    before = link.bytes_down()
+    async with asyncio.TaskGroup() as group:
+        tasks = []
+        for feed in feeds:
+            tasks.append(group.create_task(local.mesh.infer("chain", {"features": feed}, 10.0)))
+            await asyncio.sleep(every)
+    for feed, task in zip(feeds, tasks, strict=True):
+        answer = task.result()
+        assert np.array_equal(answer.outputs["result"], chain_expected(feed, 2))
+        assert answer.attempt == 1
+    assert link.bytes_down() - before <= 1.15 * REQUESTS * FEATURES
+
+
+async def ack_wait(local: LocalMesh) -> float:
+    """Of the far stage's lane, in seconds, as the server has it."""
+    subjects = local.mesh.subjects
+    name = api("CONSUMER.INFO", subjects.stream("chain", "1"), subjects.consumer("chain", 2))
+    info = await jetstream.call(local.mesh.link, name)
+    return float(info["config"]["ack_wait"]) / 1e9
