@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from shards.errors import ArtifactError
-from shards.schema import FILE_NAME, FORMAT, LighterModel, Manifest, Shard, check_token
+from shards.schema import FILE_NAME, FORMAT, LighterModel, Manifest, SealedFile, Shard, check_token
 from shards.specs import DATATYPES, DTYPES, TensorSpec, spec_of
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "FORMAT",
     "LighterModel",
     "Manifest",
+    "SealedFile",
     "Shard",
     "TensorSpec",
     "check_token",

@@ -39,6 +39,14 @@ class LighterModel:
 
 
 @dataclass(frozen=True, slots=True)
+class SealedFile:
+    """An artifact as it is stored encrypted: its SHA-256 and its bytes then."""
+
+    sha256: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Shard:
     """The layers `[start, end)` of the fused graph's sorted nodes, run as one stage.
 
@@ -70,8 +78,9 @@ class Manifest:
 
     `batchable` says that axis 0 of every tensor that enters, leaves or crosses a cut is a dynamic
     batch axis. `lighter` is the model for degraded answers, if there is one. `fusion` is the
-    optimisation level at which the model was fused before it was cut. `extra` has no fixed fields:
-    the splitter leaves hints there for the loader (`examples`, `tolerance`).
+    optimisation level at which the model was fused before it was cut. `sealed` names the artifacts
+    that are stored encrypted; all other hashes are those of the plaintext. `extra` has no fixed
+    fields: the splitter leaves hints there for the loader (`examples`, `tolerance`).
     """
 
     model: str
@@ -87,6 +96,7 @@ class Manifest:
     extra: dict[str, Any] = field(default_factory=dict)
     fusion: str = "basic"
     format: int = FORMAT
+    sealed: Mapping[str, SealedFile] = field(default_factory=dict)
 
     @property
     def stages(self) -> int:
@@ -138,6 +148,11 @@ class Manifest:
             },
             "extra": self.extra,
         }
+        if self.sealed:
+            raw["sealed"] = {
+                name: {"sha256": file.sha256, "bytes": file.bytes}
+                for name, file in self.sealed.items()
+            }
         return json.dumps(raw, indent=1, sort_keys=True).encode()
 
     @classmethod
@@ -168,6 +183,10 @@ class Manifest:
             lighter=None if lighter is None else _lighter(lighter),
             extra=_get({"extra": {}, **raw}, "extra", dict),
             fusion=_get(raw, "fusion", str),
+            sealed={
+                _file(name): SealedFile(_digest(item, "sha256"), _get(item, "bytes", int))
+                for name, item in _objects({"sealed": {}, **raw}, "sealed").items()
+            },
         )
         _check_chain(manifest)
         return manifest
@@ -203,6 +222,8 @@ def _check_chain(manifest: Manifest) -> None:
         raise ManifestError("the last stage does not send the model's outputs")
     if len(set(manifest.files())) != len(manifest.files()):
         raise ManifestError("two artifacts share one file name")
+    if manifest.sealed and set(manifest.sealed) != set(manifest.files()):
+        raise ManifestError("all artifacts of a version are encrypted, or none is")
     for shard in shards:
         arrives = {spec.name for spec in shard.receives}
         made = {spec.name for spec in shard.outputs}
@@ -270,6 +291,14 @@ def _specs(raw: Mapping[str, Any], key: str) -> tuple[TensorSpec, ...]:
     if len({spec.name for spec in specs}) != len(specs):
         raise ManifestError(f"manifest field {key!r} names a tensor twice")
     return specs
+
+
+def _objects(raw: Mapping[str, Any], key: str) -> dict[str, dict[str, Any]]:
+    """A field that holds objects by name. Raises ManifestError."""
+    items: dict[str, dict[str, Any]] = _get(raw, key, dict)
+    if not all(isinstance(item, dict) for item in items.values()):
+        raise ManifestError(f"manifest field {key!r} must hold objects")
+    return items
 
 
 def _digest(raw: Mapping[str, Any], key: str) -> str:

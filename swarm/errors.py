@@ -8,6 +8,7 @@
     ├── Unauthenticated             a signature or key that does not match
     │   ├── BadSignature            bytes that their key did not sign for this purpose
     │   ├── BadKey                  (InvalidArgument too) a file of keys that cannot be used
+    │   ├── BadSeal                 an encrypted artifact that its key does not open
     │   ├── Untrusted               a stored value without a trusted, valid and new signature
     │   └── NotAllowed              a key that is known, and may not do this
     ├── PermissionDenied            the user's rights do not allow it
@@ -75,6 +76,10 @@ class BadSignature(Unauthenticated):
 class BadKey(Unauthenticated, InvalidArgument):
     """A file of keys that cannot be used: missing, readable by others, of the wrong kind. The
     message names the file and the remedy."""
+
+
+class BadSeal(Unauthenticated):
+    """An encrypted artifact that the key does not open: another key's, altered, or cut short."""
 
 
 class Untrusted(Unauthenticated):

@@ -346,11 +346,16 @@ def record(
 
 @app.command()
 def replay(
-    model: Annotated[str, typer.Argument(help="NAME, or NAME@VERSION: of what was recorded.")],
-    id_: Annotated[str, typer.Option("--id", help="One request, by its id.")] = "",
+    id_: Annotated[
+        str,
+        typer.Argument(metavar="[ID]", help="One request, as its answer or `swarm audit` says."),
+    ] = "",
     since: Annotated[str, typer.Option(help="All requests of the last 5m, 2h, 1d.")] = "",
     version: Annotated[
         str, typer.Option(help="Run them with this version instead, and compare the answers.")
+    ] = "",
+    model: Annotated[
+        str, typer.Option(help="Only requests of NAME, or NAME@VERSION; of any when empty.")
     ] = "",
     tolerance: Annotated[
         float, typer.Option(min=0, help="Largest deviation that counts as equal; 0: equal bits.")
@@ -515,6 +520,13 @@ def model_push(
         int, typer.Option(min=1, max=5, help="Servers that keep the lanes that are made now.")
     ] = 1,
     sign_with: SignWith = "",
+    model_key: Annotated[
+        str,
+        typer.Option(
+            help="Encrypt its files. file:PATH, env:NAME or command:CMD: where the key is, 64 "
+            "hexadecimal digits; nodes need the same --model-key."
+        ),
+    ] = "",
     nats: Nats = URL,
     mesh: MeshName = "default",
     json_: Json = False,
@@ -522,7 +534,9 @@ def model_push(
     """Put a split model into the mesh, signed. A model's first version serves at once."""
     from nodes.cli.model import run_push
 
-    raise typer.Exit(run_push(folder, promote, lanes, replicas, sign_with, nats, mesh, json_))
+    raise typer.Exit(
+        run_push(folder, promote, lanes, replicas, sign_with, model_key, nats, mesh, json_)
+    )
 
 
 @model_app.command("list")

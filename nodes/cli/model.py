@@ -6,12 +6,14 @@ import json
 import re
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from rich.table import Table
 
 import swarm
 from nodes.cli.acts import on_record
+from nodes.cli.sealing import sealed_version
 from nodes.cli.signing import operator
 from nodes.console import err, guarded, out, print_json, with_mesh
 from nodes.life.lanes import lanes_maker
@@ -20,6 +22,7 @@ from nodes.progress import progress
 from shards.manifest import Manifest, read_dir, write_dir
 from swarm.errors import InvalidArgument
 from swarm.services.weights import Weights
+from swarm.trust.sealed import ModelKey
 
 
 def model_name(path: str) -> str:
@@ -132,6 +135,7 @@ def run_push(
     lanes: str,
     replicas: int,
     sign_with: str,
+    model_key: str,
     nats: str,
     mesh: str,
     as_json: bool,
@@ -139,10 +143,17 @@ def run_push(
     """`swarm model push`; returns its exit code."""
 
     async def work(client: swarm.Mesh) -> int:
+        key = ModelKey.of(model_key)
         manifest, fetch = read_dir(folder)
         for name in manifest.files():
             fetch(name)  # raises where the file is not the one of the manifest
         files = {name: Path(folder) / name for name in manifest.files()}
+        if key is None:
+            return await push(client, manifest, files)
+        with TemporaryDirectory(prefix="swarm-sealed-") as sealed:
+            return await push(client, *await sealed_version(client, manifest, files, key, sealed))
+
+    async def push(client: swarm.Mesh, manifest: Manifest, files: dict[str, Path]) -> int:
         size = sum(path.stat().st_size for path in files.values())
         title = f"pushing {len(files)} files, {size / 1024:.0f} KB"
         with progress(title, total=size, silent=as_json) as sent:
@@ -163,6 +174,11 @@ def run_push(
             out.print(
                 f"next, on each device: swarm-node --role shard-1 --model {info.model} --nats URL"
             )
+            if client.registry.signs_as:
+                out.print(
+                    f"and first, on another device: swarm keys trust {client.registry.signs_as}",
+                    soft_wrap=True,
+                )
         return 0
 
     return with_mesh(nats, mesh, as_json, work, partial(operator, sign_with))
@@ -233,7 +249,9 @@ def run_serve(model: str, state: str, sign_with: str, nats: str, mesh: str, as_j
             raise InvalidArgument("the desired state is no JSON object")
         await client.registry.desire(model, doc)
         desired = await client.registry.desired(model)
-        print_json(desired) if as_json else out.print(f"{model}: {json.dumps(desired)} is in force")
+        print_json(desired) if as_json else out.print(
+            f"{model}: {json.dumps(desired)} is in force", soft_wrap=True
+        )
         return 0
 
     return with_mesh(nats, mesh, as_json, work, partial(operator, sign_with))

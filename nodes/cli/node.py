@@ -113,6 +113,12 @@ FLAGS = (
         "store decides what this node runs.",
     ),
     Flag(
+        "model_key",
+        "",
+        "Where the key of encrypted models is: file:PATH, env:NAME, or command:CMD, which prints "
+        "it; 64 hexadecimal digits.",
+    ),
+    Flag(
         "quota",
         0.0,
         "Requests a second that one client may send to this node; 0: any number.",
@@ -265,6 +271,7 @@ def _run(settings: dict[str, Any], missed: bool) -> int:
     from nodes.life.process import end_with_supervisor, run_node
     from swarm.errors import SwarmError
     from swarm.link import LinkOptions
+    from swarm.trust.sealed import ModelKey
     from swarm.trust.signers import TrustedKeys
 
     end_with_supervisor()
@@ -299,6 +306,7 @@ def _run(settings: dict[str, Any], missed: bool) -> int:
             identity=settings["identity"],
             teachers=settings["teachers"],
             trusted=None if settings["allow_unsigned"] else TrustedKeys.of(settings["trust"]),
+            model_key=ModelKey.of(settings["model_key"]),
             learn=learn_config(settings) if _learns(settings) else None,
         )
         edge = EdgeOptions(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import re
 import time
 from datetime import UTC, datetime
@@ -16,11 +17,13 @@ from nodes.cli.acts import on_record
 from nodes.cli.status import LISTEN, StatusBoard
 from nodes.console import duration, err, out, print_json, with_mesh
 from nodes.life.process import stop_on_signals
-from nodes.replay.recorded import Recorded, recorded
+from nodes.replay.recorded import Recorded, recorded, recorded_models
 from nodes.replay.recording import Recording, RecordLimits
 from nodes.replay.session import Replay, Session, Step, replay_other, replay_same
 from swarm.errors import InvalidArgument, NotFound
 from swarm.subjects import token
+from swarm.trust.entries import Verifier
+from swarm.trust.signers import TrustedKeys
 
 IDS_SHOWN = 10
 
@@ -106,7 +109,7 @@ def _told(recording: Recording, model: str, version: str, as_json: bool) -> int:
         if recording.missed or recording.foreign:
             out.print(f"{recording.missed} messages missed, {recording.foreign} of foreign ids")
         if recording.requests:
-            out.print(f"next: swarm replay {model} --since 10m", markup=False)
+            out.print("next: swarm replay --since 10m", markup=False)
         else:
             out.print("nothing came by a lane: are requests asked, and nodes run with --stored?")
     return 0 if recording.requests else 1
@@ -130,20 +133,18 @@ def run_replay(
 
     async def work(client: swarm.Mesh) -> int:
         if bool(request) == bool(since):
-            raise InvalidArgument("give one of --id ID and --since 5m")
+            raise InvalidArgument("give one of ID and --since 5m")
         name, _, of_version = model.partition("@")
         begin = time.time() - ago(since) if since else 0.0
-        found = await recorded(
-            client.link,
-            client.subjects,
-            token(name, "model name"),
-            token(request, "request id") if request else "",
-            begin,
-        )
+        wanted = token(request, "request id") if request else ""
+        names = [token(name, "model name")] if name else []
+        found: list[Recorded] = []
+        for each in names or await recorded_models(client.link, client.subjects):
+            found += await recorded(client.link, client.subjects, each, wanted, begin)
         chosen = [each for each in found if of_version in ("", each.version)]
         if not chosen:
             which = f"request {request}" if request else f"request of the last {since}"
-            raise NotFound(f"no {which} of {model} was recorded: swarm record {name} --for 1m")
+            raise NotFound(f"no {which} was recorded: swarm record {name or 'MODEL'} --for 1m")
         replays = await _replayed(client, chosen, version)
         good = all(replay.equal(tolerance) for replay in replays)
         if as_json:
@@ -154,20 +155,29 @@ def run_replay(
             _show_many(replays, tolerance)
         return 0 if good else 1
 
-    return with_mesh(nats, mesh, as_json, work)
+    def verifier() -> dict[str, Any]:
+        """Its models are run here: with SWARM_TRUST only those that a key in these files signed."""
+        trusted = os.environ.get("SWARM_TRUST", "")
+        return {"verifier": Verifier(TrustedKeys.of(trusted))} if trusted else {}
+
+    return with_mesh(nats, mesh, as_json, work, verifier)
 
 
 async def _replayed(client: swarm.Mesh, chosen: list[Recorded], version: str) -> list[Replay]:
     """All of them, with as few sessions as there are versions; weight versions only grow."""
-    sessions: dict[str, Session] = {}
+    sessions: dict[tuple[str, str], Session] = {}
+    needed = {(each.model, each.version) for each in chosen}
+    if version:
+        needed |= {(each.model, version) for each in chosen}
     try:
-        for needed in {each.version for each in chosen} | ({version} if version else set()):
-            sessions[needed] = await Session.open(client, chosen[0].model, needed)
+        for model, of_version in sorted(needed):
+            sessions[model, of_version] = await Session.open(client, model, of_version)
         replays = []
         for each in sorted(chosen, key=lambda each: each.weights):
-            then = sessions[each.version]
+            then = sessions[each.model, each.version]
             if version and version != each.version:
-                replays.append(await replay_other(sessions[version], then, each))
+                other = sessions[each.model, version]
+                replays.append(await replay_other(other, then, each))
             else:
                 replays.append(await replay_same(then, each))
         return sorted(replays, key=lambda replay: (replay.at, replay.id))
@@ -268,4 +278,4 @@ def _show_many(replays: list[Replay], tolerance: float) -> None:
         out.print(f"{len(otherwise)} of {len(replays)} would have been decided otherwise")
     differ = otherwise or [replay.id for replay in replays if not replay.equal(tolerance)]
     for request in differ[:IDS_SHOWN]:
-        out.print(f"look closer: swarm replay MODEL --id {request}", markup=False)
+        out.print(f"look closer: swarm replay {request}", markup=False)

@@ -81,6 +81,10 @@ async def _serve(
         size = sum((folder / name).stat().st_size for name in manifest.files())
         with progress(f"pushing {manifest.model}", total=size, silent=as_json) as sent:
             await local.keep(folder, sent)
+        if options.audit:
+            from swarm.audit.stream import ensure_audit  # only who asks for an audit needs it
+
+            await ensure_audit(local.mesh.link, local.mesh.subjects)
         name = manifest.model
         more = ["--threads", str(options.threads), *(["--audit"] if options.audit else [])]
         for stage in range(1, manifest.stages + 1):

@@ -14,8 +14,10 @@ from shards.errors import ArtifactError
 from shards.manifest import Manifest, verify
 from shards.runtimes.load import Fetch
 from shards.runtimes.prepared import Folders
+from swarm.errors import BadKey
 from swarm.services.artifact_cache import ArtifactCache, WrongBytes
 from swarm.services.registry import Registry
+from swarm.trust.sealed import ModelKey
 
 log = logging.getLogger("swarm.node")
 
@@ -23,10 +25,18 @@ FETCH_TIMEOUT = 600.0  # seconds that a thread waits for a file
 
 
 class NodeArtifacts:
-    """The artifacts of one mesh. folder: of the cache, '' for none; limit: its bytes."""
+    """The artifacts of one mesh. folder: of the cache, '' for none; limit: its bytes. key: of
+    encrypted models, None without one.
 
-    def __init__(self, registry: Registry, folder: str, limit: int) -> None:
+    Of an encrypted model the cache holds the encrypted files only, and nothing that is made of
+    them; the plaintext is in memory alone.
+    """
+
+    def __init__(
+        self, registry: Registry, folder: str, limit: int, key: ModelKey | None = None
+    ) -> None:
         self._registry = registry
+        self._key = key
         self._cache = ArtifactCache(Path(folder).absolute(), limit) if folder else None
         self._is_open = False
 
@@ -41,12 +51,40 @@ class NodeArtifacts:
                 self._cache = None
         return self._cache
 
-    async def get(self, manifest: Manifest, name: str) -> bytes | Path:
-        """A verified artifact: its file in the cache, or its bytes where there is no cache.
+    async def folders(self, manifest: Manifest) -> Folders | None:
+        """`open`, for what is made of this version: None where it is encrypted."""
+        folders = await self.open()
+        return None if manifest.sealed else folders
 
-        Raises `NotFound`, `Unavailable`, and ArtifactError for a file that is not the manifest's.
+    async def get(self, manifest: Manifest, name: str) -> bytes | Path:
+        """A verified artifact: its file in the cache, or its bytes where there is no cache, and
+        where it is encrypted. Opening an encrypted one authenticates it; who parses the plaintext
+        compares it with its hash first, as it does with any file.
+
+        Raises `NotFound`, `Unavailable`, and ArtifactError for a file that is not the manifest's;
+        `BadKey` and `BadSeal` for an encrypted one that cannot be opened.
         """
-        model, version, digest = manifest.model, manifest.version, manifest.digest(name)
+        sealed = manifest.sealed.get(name)
+        if sealed is None:
+            digest = manifest.digest(name)
+            data = await self._stored(manifest, name, digest)
+            if isinstance(data, Path):
+                return data
+            return await asyncio.to_thread(verify, data, digest, name)
+        title, key = f"{name} of {manifest.model}@{manifest.version}", self._key
+        if key is None:
+            raise BadKey(f"{title} is encrypted: start this node with --model-key")
+        stored = await self._stored(manifest, name, sealed.sha256)
+
+        def opened() -> bytes:
+            return key.unseal(stored.read_bytes() if isinstance(stored, Path) else stored, title)
+
+        return await asyncio.to_thread(opened)
+
+    async def _stored(self, manifest: Manifest, name: str, digest: str) -> bytes | Path:
+        """An artifact as it lies in the object store: its verified file in the cache, else its
+        bytes, not verified yet."""
+        model, version = manifest.model, manifest.version
         await self.open()
         if self._cache is not None:
             try:
@@ -57,8 +95,7 @@ class NodeArtifacts:
                 raise ArtifactError(f"{name}: {error}: push it again") from None
             except OSError as error:
                 log.warning("%s is not kept in the cache: %s", name, error)
-        data = (await self._registry.fetch(model, version, [name]))[name]
-        return await asyncio.to_thread(verify, data, digest, name)
+        return (await self._registry.fetch(model, version, [name]))[name]
 
     def fetcher(self, manifest: Manifest) -> Fetch:
         """`get` for a thread beside the event loop that calls this."""

@@ -15,6 +15,7 @@ from swarm.link import Link, LinkOptions
 from swarm.model import ModelInfo
 from swarm.priorities import FALLBACK, PRIMARY, STANDBY
 from swarm.subjects import token
+from swarm.trust.sealed import ModelKey
 from swarm.trust.signers import TrustedKeys
 
 MOST_CREDIT = 32  # messages in hand for one lane
@@ -38,7 +39,8 @@ class NodeConfig:
     host share, '' for none, and its bytes. shm: whether messages may go between processes of one
     host without the server. identity: file of the node's key pair, which is made when missing, ''
     for none. teachers: file of the public keys whose learned weights are taken, '' for all.
-    trusted: keys whose manifests and desired state are taken, None for whatever is there. level:
+    trusted: keys whose manifests and desired state are taken, None for whatever is there.
+    model_key: opens encrypted models, None where there are none. level:
     how far ONNX Runtime optimises a stage; at `basic` a shard computes the very bits of the whole
     model. learn: how this node learns; None where it does not, unless it has the role `learner`.
     audit: whether this node records requests.
@@ -71,6 +73,7 @@ class NodeConfig:
     identity: str = ""
     teachers: str = ""
     trusted: TrustedKeys | None = None
+    model_key: ModelKey | None = None
     learn: LearnConfig | None = None
     level: Literal["all", "basic"] = "all"
 

@@ -24,7 +24,7 @@ from nodes.life.low_priority import in_low_priority_thread
 from nodes.life.versions import Versions
 from shards.errors import ShardsError
 from shards.manifest import Manifest
-from swarm.errors import NotFound, SwarmError
+from swarm.errors import InvalidArgument, NotFound, SwarmError
 from swarm.fleet.advertised import learners
 from swarm.fleet.membership import Membership
 from swarm.learning.layout import Layout
@@ -117,6 +117,11 @@ class Learning:
         registry, name = self._mesh.registry, self._config.model_name
         info = await registry.info(name, version)
         manifest = Manifest.from_json(await registry.manifest(name, version))
+        if manifest.sealed:
+            raise InvalidArgument(
+                f"{name}@{version} is encrypted, and is not learned: its weight versions would lie "
+                "in the mesh's store as they are"
+            )
         names = [shard.file for shard in manifest.shards if shard.file]
         files = await registry.fetch(name, version, names)
 

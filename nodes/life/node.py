@@ -24,7 +24,16 @@ from nodes.life.status import StatusPublisher
 from nodes.life.takeover import Takeover
 from nodes.life.versions import Versions
 from nodes.life.watchdog import NodeWatchdog
-from swarm.errors import ApiError, NotAdmitted, NotFound, SwarmError, Unavailable, Untrusted
+from swarm.errors import (
+    ApiError,
+    BadKey,
+    BadSeal,
+    NotAdmitted,
+    NotFound,
+    SwarmError,
+    Unavailable,
+    Untrusted,
+)
 from swarm.fleet.advertised import StagePeer, serving
 from swarm.fleet.membership import Membership
 from swarm.gossip import Event, PeerView
@@ -234,7 +243,7 @@ class Node:
                 if not self.became_ready.is_set():
                     self._become_ready(own)
                 pause, self._rejected = CHECK_WHILE_SERVING, ""
-            except (BadDesiredState, Untrusted) as error:
+            except (BadDesiredState, Untrusted, BadKey, BadSeal) as error:
                 # Refused as a whole: the node serves the versions that it served before.
                 self._reject(str(error))
                 if not self.became_ready.is_set():
@@ -412,7 +421,9 @@ def verifier_of(config: NodeConfig) -> Verifier | None:
             log.warning("which versions were seen is not kept: %s", error)
 
     count = len(config.trusted.listed())
-    log.info("models must be signed by one of %d keys in %s", count, config.trusted)
+    log.info(
+        "models must be signed by a key in %s, which lists %d at present", config.trusted, count
+    )
     return Verifier(config.trusted, Highest(seen.load(), keep))
 
 

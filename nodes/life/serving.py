@@ -123,7 +123,7 @@ async def load(
     manifest = Manifest.from_json(await mesh.registry.manifest(info.model, info.version))
     wanted = config.stages_of(info) if stages is None else stages
     with_edge = edge and info.edge is not None
-    folders, fetch = await artifacts.open(), artifacts.fetcher(manifest)
+    folders, fetch = await artifacts.folders(manifest), artifacts.fetcher(manifest)
 
     def stage(number: int, level: Level) -> StageRuntime:
         return load_stage(

@@ -52,7 +52,9 @@ class Versions:
         self._lanes = lanes
         self._usual_times = usual_times
         self._audit = audit
-        self._artifacts = NodeArtifacts(mesh.registry, config.cache, config.cache_limit)
+        self._artifacts = NodeArtifacts(
+            mesh.registry, config.cache, config.cache_limit, config.model_key
+        )
         self.weights = NodeWeights(mesh, self._artifacts, config, self._behind)
         ledgers = Weights(mesh.link, mesh.subjects, allowed=AllowList.read(config.teachers))
         self.follower = WeightFollower(ledgers, self.weights.take, tell)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any
 
 from swarm.audit.record import parse
 from swarm.audit.stream import READ_TIMEOUT, extent_of, read_stream
@@ -22,31 +24,50 @@ MICROSECONDS = 26  # characters of a time up to them
 @dataclass(frozen=True, slots=True)
 class Recorded:
     """One request. at: when its first recorded message was kept, seconds since 1970. stages: what
-    came to each stage. output: SHA-256 of the answer, "" where no audit tells it."""
+    came to each stage. audit: its record there, {} where there is none."""
 
     id: str
     model: str
     version: str
     at: float
     stages: dict[int, Features]
-    output: str = ""
+    audit: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def output(self) -> str:
+        """SHA-256 of the answer, "" where no audit tells it."""
+        return "" if self.audit.get("degraded") else str(self.audit.get("output", ""))
+
+    @property
+    def hops(self) -> list[Mapping[str, Any]]:
+        """Who worked on it: of all stages where there is an audit, else of those before the last
+        one that was recorded."""
+        told = self.audit.get("hops") or []
+        return [*(hop for f in self.stages.values() for hop in f.all_hops), *told]
 
     @property
     def weights(self) -> int:
-        """The weight version that its stages computed with, as far as recorded hops say."""
-        hops = [hop for features in self.stages.values() for hop in features.all_hops]
-        return max([int(hop.get("weights", 0)) for hop in hops], default=0)
+        """The weight version that its stages computed with, as far as hops say."""
+        return max([int(hop.get("weights", 0)) for hop in self.hops], default=0)
+
+    def node(self, stage: int) -> str:
+        """Who ran a stage then, "" where nothing says so."""
+        return next((str(hop["node"]) for hop in self.hops if hop["stage"] == stage), "")
 
 
 async def recorded(
     link: Link, subjects: Subjects, model: str, request: str = "", since: float = 0.0
 ) -> list[Recorded]:
     """The recorded requests of a model, oldest first: all that were kept at `since` or later
-    (seconds since 1970), or the one with this id.
+    (seconds since 1970), or the one with this id, the mesh's or its client's own.
 
     Raises `NotFound` where nothing was recorded, `Unavailable`, `DecodeError`.
     """
     stream = subjects.record_stream(model)
+    audit = await _audit(link, subjects)
+    # A client of the `infer` service knows its own id only.
+    own = {str(record.get("client_id")): mesh_id for mesh_id, record in audit.items()}
+    request = own.get(request, request)
     wanted = f"{subjects.root}.record.{model}.*.{request or '*'}.*"
     try:
         question = {"subjects_filter": wanted}
@@ -62,11 +83,10 @@ async def recorded(
         *_, version, name, _stage = subject.split(".")
         requests.setdefault((version, name), []).append(subject)
     limit = asyncio.Semaphore(AT_ONCE)
-    outputs = await _outputs(link, subjects)
 
     async def read(version: str, name: str, names: list[str]) -> Recorded | None:
         async with limit:
-            return await _request(link, stream, model, version, name, names, outputs)
+            return await _request(link, stream, model, version, name, names, audit)
 
     found = await asyncio.gather(*(read(v, n, names) for (v, n), names in requests.items()))
     chosen = [each for each in found if each is not None and each.at >= since]
@@ -80,7 +100,7 @@ async def _request(
     version: str,
     request: str,
     names: list[str],
-    outputs: dict[str, str],
+    audit: Mapping[str, Mapping[str, Any]],
 ) -> Recorded | None:
     """None where the stream's limits have removed it meanwhile."""
     stages: dict[int, Features] = {}
@@ -102,21 +122,28 @@ async def _request(
     if not stages:
         return None
     at_first = min(times, default=0.0)
-    output = outputs.get(request, "")
-    return Recorded(request, model, version, at_first, dict(sorted(stages.items())), output)
+    told = audit.get(request, {})
+    return Recorded(request, model, version, at_first, dict(sorted(stages.items())), told)
 
 
-async def _outputs(link: Link, subjects: Subjects) -> dict[str, str]:
-    """Hashes of answers, by request, as far as the mesh keeps an audit."""
+async def _audit(link: Link, subjects: Subjects) -> dict[str, Mapping[str, Any]]:
+    """The records of requests that were answered, by request, as far as the mesh keeps an audit."""
     extent = await extent_of(link, subjects.audit_stream)
-    outputs: dict[str, str] = {}
+    found: dict[str, Mapping[str, Any]] = {}
     if extent is None:
-        return outputs
+        return found
     async for stored in read_stream(link, subjects.audit_stream, extent):
         try:
             record = parse(stored.data)
         except DecodeError:
             continue  # `swarm audit verify` finds it
-        if record.get("id") and record.get("output") and not record.get("degraded"):
-            outputs[record["id"]] = str(record["output"])
-    return outputs
+        if record.get("id") and record.get("status") == "OK":
+            found[record["id"]] = record
+    return found
+
+
+async def recorded_models(link: Link, subjects: Subjects) -> list[str]:
+    """The models of which something was recorded. Raises `ApiError`, `Unavailable`."""
+    question = {"subject": f"{subjects.root}.record.>"}
+    answer = await jetstream.call(link, api("STREAM.NAMES"), question)
+    return sorted(str(name).rpartition("=")[2] for name in answer.get("streams") or ())

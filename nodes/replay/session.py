@@ -139,7 +139,7 @@ async def replay_same(session: Session, request: Recorded) -> Replay:
         elif stage == session.last and request.output:
             equal = digest_of(made) == request.output
             difference = Difference(equal, 0.0 if equal else float("inf"))
-        steps.append(Step(stage, _node_of(request, stage), difference, seconds))
+        steps.append(Step(stage, request.node(stage), difference, seconds))
     missing = [s for s in range(1, session.last + 1) if s not in request.stages]
     note = f"stages not recorded: {', '.join(map(str, missing))}" if missing else ""
     return Replay(request.id, request.at, session.version, request.weights, tuple(steps), note=note)
@@ -172,12 +172,3 @@ async def replay_other(session: Session, then: Session, request: Recorded) -> Re
 def _alike(made: Mapping[str, np.ndarray], seen: Mapping[str, np.ndarray]) -> bool:
     """Whether two cuts have the same tensors: versions may be cut elsewhere."""
     return made.keys() == seen.keys() and all(made[n].shape == seen[n].shape for n in made)
-
-
-def _node_of(request: Recorded, stage: int) -> str:
-    """Who ran a stage then, as the next stage's message says."""
-    for features in request.stages.values():
-        for hop in features.all_hops:
-            if hop["stage"] == stage:
-                return str(hop["node"])
-    return ""

@@ -76,6 +76,11 @@ class Registry:
         self._verifier = verifier
         self._counter = 0  # the last one that was signed here
 
+    @property
+    def signs_as(self) -> str:
+        """The public key that signs what is written here; "" where nothing is signed."""
+        return "" if self._signer is None else self._signer.public
+
     async def prepare(self) -> None:
         """Create the config bucket, unless it exists."""
         await jetstream.ensure_bucket(self._link, self._bucket, f"{self._subjects.root}.config")

@@ -75,11 +75,12 @@ async def test_recorded_requests_run_again_to_the_same_bits(
     assert (told["requests"], told["messages"], told["missed"]) == (3, 9, 0)
     assert not await republished(), "nothing is copied once a recording has ended"
 
-    command = start("replay", "digits", "--since", "1h")
+    command = start("replay", "--since", "1h")
     told = await end(command)
     assert command.process.returncode == 0, told
     assert [replay["id"] for replay in told["replays"]] == [answer.id for answer in answers]
     for replay in told["replays"]:
+        assert all(step["node"].startswith(f"shard-{step['stage']}") for step in replay["steps"])
         # The third stage's answer is not in a lane: its hash in the audit says that it is equal.
         assert [(s["stage"], s["equal"]) for s in replay["steps"]] == [
             (1, True),
@@ -90,9 +91,7 @@ async def test_recorded_requests_run_again_to_the_same_bits(
     # Another version of the same weights decides the same, beside other bits or equal ones.
     second = split_digits("2", stages=2)
     await push(local, second.manifest.to_json(), second.files)
-    command = start(
-        *("replay", "digits", "--id", answers[0].id, "--version", "2", "--tolerance", "1e-4")
-    )
+    command = start(*("replay", answers[0].id, "--version", "2", "--tolerance", "1e-4"))
     told = await end(command)
     assert command.process.returncode == 0, told
     (replay,) = told["replays"]

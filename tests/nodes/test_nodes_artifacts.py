@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,8 +14,10 @@ import pytest
 
 from nodes.life.artifacts import NodeArtifacts
 from shards.errors import ArtifactError
-from shards.manifest import Manifest
+from shards.manifest import Manifest, SealedFile
+from swarm.errors import BadKey, BadSeal
 from swarm.services.registry import Registry
+from swarm.trust.sealed import ModelKey
 
 DATA = b"the layers of a stage" * 1000
 
@@ -125,3 +128,57 @@ async def test_a_thread_gets_the_same_files(tmp_path: Path) -> None:
     file = await asyncio.to_thread(fetch, "stage-1.onnx")
     assert isinstance(file, Path)
     assert file.read_bytes() == DATA
+
+
+KEY = ModelKey(bytes(range(32)))
+
+
+def sealed_node(store: Store, folder: Path | str, key: ModelKey | None) -> NodeArtifacts:
+    return NodeArtifacts(cast(Registry, store), str(folder), 1 << 20, key)
+
+
+def contents(folder: Path) -> list[bytes]:
+    """Of all files below a folder that are not empty."""
+    return [data for path in folder.rglob("*") if path.is_file() and (data := path.read_bytes())]
+
+
+@pytest.fixture
+def sealed() -> tuple[Store, Manifest]:
+    """A store with the encrypted file, and its manifest."""
+    store = Store()
+    store.data = b"".join(KEY.seal([DATA]))
+    digest = hashlib.sha256(store.data).hexdigest()
+    hashes = {"stage-1.onnx": SealedFile(digest, len(store.data))}
+    return store, Manifest.from_json(replace(manifest(), sealed=hashes).to_json())
+
+
+@pytest.mark.parametrize("kept", [True, False])
+async def test_an_encrypted_file_is_opened_in_memory_and_kept_as_it_came(
+    tmp_path: Path, sealed: tuple[Store, Manifest], kept: bool
+) -> None:
+    store, version = sealed
+    artifacts = sealed_node(store, tmp_path / "cache" if kept else "", KEY)
+    assert await artifacts.get(version, "stage-1.onnx") == DATA
+    assert await artifacts.folders(version) is None, "nothing is made of it on the disk"
+    assert contents(tmp_path) == ([store.data] if kept else [])
+
+
+@pytest.mark.parametrize("kept", [True, False])
+async def test_an_encrypted_file_that_was_changed_is_refused(
+    tmp_path: Path, sealed: tuple[Store, Manifest], kept: bool
+) -> None:
+    store, version = sealed
+    store.data = store.data[:-1] + bytes([store.data[-1] ^ 1])
+    artifacts = sealed_node(store, tmp_path / "cache" if kept else "", KEY)
+    with pytest.raises((ArtifactError, BadSeal), match=r"stage-1\.onnx"):
+        await artifacts.get(version, "stage-1.onnx")
+
+
+async def test_an_encrypted_file_without_its_key_names_the_flag(
+    sealed: tuple[Store, Manifest],
+) -> None:
+    store, version = sealed
+    with pytest.raises(BadKey, match="--model-key"):
+        await sealed_node(store, "", None).get(version, "stage-1.onnx")
+    with pytest.raises(BadSeal, match="--model-key"):
+        await sealed_node(store, "", ModelKey(bytes(32))).get(version, "stage-1.onnx")
