@@ -75,8 +75,8 @@ class Session:
     async def open(
         cls, mesh: Mesh, model: str, version: str, key: ModelKey | None = None
     ) -> Session:
-        """Load all stages of a version, as nodes do. key: opens an encrypted model. Raises `NotFound`, `Unavailable`, and
-        `shards.errors.ShardsError`."""
+        """Load all stages of a version, as nodes do. key: opens an encrypted model. Raises
+        `NotFound`, `Unavailable`, and `shards.errors.ShardsError`."""
         config = NodeConfig("fallback", f"{model}@{version}", cache=str(default_folder()))
         artifacts = NodeArtifacts(mesh.registry, config.cache, config.cache_limit, key)
         info = await mesh.registry.info(model, version)
