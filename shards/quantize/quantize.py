@@ -16,7 +16,12 @@ from shards.graph.source import PROTOBUF_LIMIT, read_model, weight_bytes
 from shards.graph.tensor_types import infer_types
 from shards.quantize import tools
 from shards.quantize.measure import Answers, Judgement, accuracy_of, answers, judge, times_by_turns
-from shards.quantize.samples import Samples, read_samples, synthetic_samples
+from shards.quantize.samples import (
+    Samples,
+    check_inputs,
+    read_samples,
+    synthetic_samples,
+)
 from shards.quantize.search import layers_to_keep
 from shards.split.check import find_example
 
@@ -128,6 +133,7 @@ class _Work:
         types = infer_types(graph)
         self._types = [types[name] for name in graph.inputs]
         self.inputs = [kind.spec() for kind in self._types]
+        check_inputs(self.inputs)
         products = options.mode in ("dynamic", "weights-only")
         self.base = tools.with_products(self.before) if products else self.before
         self.layers = tools.layers(self.base, ("MatMul",)) if products else tools.layers(self.base)

@@ -83,6 +83,16 @@ def synthetic_samples(
     return Samples(arrays, synthetic=True)
 
 
+def check_inputs(inputs: Sequence[TensorSpec]) -> None:
+    """Raise ModelError for a model that cannot take one sample after the other."""
+    for spec in inputs:
+        if not spec.shape or spec.shape[0] not in (-1, 1):
+            raise ModelError(
+                f"input {spec.name!r} is {spec}: samples need a first axis of size 1 or of any "
+                "size; export the model with such a batch axis"
+            )
+
+
 def _check(spec: TensorSpec, array: np.ndarray) -> None:
     """Raise InputError for an array that cannot be fed to this input, one row at a time."""
     wanted = (
@@ -92,8 +102,6 @@ def _check(spec: TensorSpec, array: np.ndarray) -> None:
     fits = (
         array.dtype == spec.dtype
         and array.ndim == len(spec.shape)
-        and array.ndim > 0
-        and spec.shape[0] in (-1, 1)
         and all(
             want in (-1, has) for want, has in zip(spec.shape[1:], array.shape[1:], strict=True)
         )

@@ -104,7 +104,7 @@ def ranges(model: ModelProto, samples: Samples, method: str, done: Callable[[int
     """
     from onnxruntime.quantization import CalibrationMethod, create_calibrator
 
-    with _quiet(), tempfile.TemporaryDirectory(prefix="calibrate-") as folder:
+    with _tool("calibrating"), tempfile.TemporaryDirectory(prefix="calibrate-") as folder:
         file = Path(folder) / "model.onnx"
         onnx.save(model, str(file))
         calibrator = create_calibrator(
@@ -145,7 +145,7 @@ def static(
     from onnxruntime.quantization import QDQQuantizer, QuantType
 
     left = {*excluded, *_outside(model, set(layers(model)) - set(excluded))}
-    with _quiet():
+    with _tool("INT8"):
         quantizer = QDQQuantizer(
             _copy(model),
             per_channel,
@@ -166,7 +166,7 @@ def dynamic(model: ModelProto, *, per_channel: bool, excluded: Collection[str] =
     """Weights INT8, activations to UINT8 by the range that each run meets; products only."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    with _quiet(), tempfile.TemporaryDirectory(prefix="dynamic-") as folder:
+    with _tool("dynamic INT8"), tempfile.TemporaryDirectory(prefix="dynamic-") as folder:
         file = Path(folder) / "dynamic.onnx"
         quantize_dynamic(
             _copy(model),
@@ -184,7 +184,7 @@ def half(model: ModelProto, *, excluded: Collection[str] = ()) -> ModelProto:
     """Weights and features FP16; the model's inputs and outputs keep their types."""
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
-    with _quiet():
+    with _tool("FP16"):
         return _of(
             convert_float_to_float16(
                 _copy(model), keep_io_types=True, node_block_list=sorted(excluded)
@@ -197,7 +197,7 @@ def weights_only(model: ModelProto, *, bits: int, excluded: Collection[str] = ()
 
     Raises ModelError where ONNX Runtime or its tool's package is missing or too old.
     """
-    with _quiet():
+    with _tool("small weights"):
         try:
             from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
         except ImportError as error:
@@ -248,8 +248,11 @@ def _of(model: Any) -> ModelProto:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """The tools print to standard output and log through the root logger, which is not theirs."""
+def _tool(work: str) -> Iterator[None]:
+    """Keep a tool quiet, and turn its errors into a ModelError that says which `work` failed.
+
+    The tools print to standard output and log through the root logger, which is not theirs.
+    """
     root = logging.getLogger()
     nobody = logging.NullHandler()
     level = root.level
@@ -258,6 +261,12 @@ def _quiet() -> Iterator[None]:
     try:
         with redirect_stdout(io.StringIO()):
             yield
+    except ModelError:
+        raise
+    except Exception as error:  # the tools raise a dozen unrelated types
+        raise ModelError(
+            f"ONNX Runtime's tool failed at {work} ({_one_line(error)}): try another mode"
+        ) from error
     finally:
         root.setLevel(level)
         root.removeHandler(nobody)

@@ -210,6 +210,16 @@ def no_data(model: Path) -> None:
     (model.parent / "w").unlink()
 
 
+def no_batch(model: Path) -> None:
+    graph = make(
+        [node("MatMul", ["x", "w"], ["y"])],
+        [value("x", [4, 3])],
+        [value("y", [4, 2])],
+        weights(w=(3, 2)),
+    )
+    model.write_bytes(graph.SerializeToString())
+
+
 def no_layer(model: Path) -> None:
     graph = make([node("Relu", ["x"], ["y"])], [value("x", [1, 3])], [value("y", [1, 3])])
     model.write_bytes(graph.SerializeToString())
@@ -221,6 +231,7 @@ def no_layer(model: Path) -> None:
         (no_file, "is not an ONNX model"),
         (no_operator, "Nonsense"),
         (no_data, "cannot read the external data"),
+        (no_batch, r"input 'x' is FP32\[4,3\]: samples need a first axis"),
         (no_layer, "no convolutions or matrix products"),
     ],
 )
