@@ -360,6 +360,10 @@ def replay(
     tolerance: Annotated[
         float, typer.Option(min=0, help="Largest deviation that counts as equal; 0: equal bits.")
     ] = 0.0,
+    model_key: Annotated[
+        str,
+        typer.Option(help="As for swarm-node: opens encrypted models.", envvar="SWARM_MODEL_KEY"),
+    ] = "",
     nats: Nats = URL,
     mesh: MeshName = "default",
     json_: Json = False,
@@ -369,7 +373,9 @@ def replay(
     Exits with 0 where all is equal, with 1 where something differs."""
     from nodes.cli.recording import run_replay
 
-    raise typer.Exit(run_replay(model, id_, since, version, tolerance, nats, mesh, json_))
+    raise typer.Exit(
+        run_replay(model, id_, since, version, tolerance, model_key, nats, mesh, json_)
+    )
 
 
 @app.command()

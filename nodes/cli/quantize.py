@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,6 +39,8 @@ def run_quantize(request: QuantizeRequest, as_json: bool) -> int:
 
     async def main() -> int:
         end_with_supervisor()
+        # The work blocks the event loop, whose own answer to Ctrl-C is to cancel at the next wait.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         options = _options(request)
         output = _output(request.output)
         with phases(silent=as_json) as tell:

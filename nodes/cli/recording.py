@@ -23,6 +23,7 @@ from nodes.replay.session import Replay, Session, Step, replay_other, replay_sam
 from swarm.errors import InvalidArgument, NotFound
 from swarm.subjects import token
 from swarm.trust.entries import Verifier
+from swarm.trust.sealed import ModelKey
 from swarm.trust.signers import TrustedKeys
 
 IDS_SHOWN = 10
@@ -124,6 +125,7 @@ def run_replay(
     since: str,
     version: str,
     tolerance: float,
+    model_key: str,
     nats: str,
     mesh: str,
     as_json: bool,
@@ -145,7 +147,7 @@ def run_replay(
         if not chosen:
             which = f"request {request}" if request else f"request of the last {since}"
             raise NotFound(f"no {which} was recorded: swarm record {name or 'MODEL'} --for 1m")
-        replays = await _replayed(client, chosen, version)
+        replays = await _replayed(client, chosen, version, ModelKey.of(model_key))
         good = all(replay.equal(tolerance) for replay in replays)
         if as_json:
             print_json({"equal": good, "replays": [_document(each) for each in replays]})
@@ -163,7 +165,9 @@ def run_replay(
     return with_mesh(nats, mesh, as_json, work, verifier)
 
 
-async def _replayed(client: swarm.Mesh, chosen: list[Recorded], version: str) -> list[Replay]:
+async def _replayed(
+    client: swarm.Mesh, chosen: list[Recorded], version: str, key: ModelKey | None
+) -> list[Replay]:
     """All of them, with as few sessions as there are versions; weight versions only grow."""
     sessions: dict[tuple[str, str], Session] = {}
     needed = {(each.model, each.version) for each in chosen}
@@ -171,7 +175,7 @@ async def _replayed(client: swarm.Mesh, chosen: list[Recorded], version: str) ->
         needed |= {(each.model, version) for each in chosen}
     try:
         for model, of_version in sorted(needed):
-            sessions[model, of_version] = await Session.open(client, model, of_version)
+            sessions[model, of_version] = await Session.open(client, model, of_version, key)
         replays = []
         for each in sorted(chosen, key=lambda each: each.weights):
             then = sessions[each.model, each.version]

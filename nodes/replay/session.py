@@ -20,6 +20,7 @@ from swarm.errors import NotFound
 from swarm.mesh import Mesh
 from swarm.services.artifact_cache import default_folder
 from swarm.services.weights import Weights
+from swarm.trust.sealed import ModelKey
 
 Tensors = dict[str, np.ndarray]
 
@@ -71,11 +72,13 @@ class Session:
         self._kept = kept
 
     @classmethod
-    async def open(cls, mesh: Mesh, model: str, version: str) -> Session:
-        """Load all stages of a version, as nodes do. Raises `NotFound`, `Unavailable`, and
-        `shards.errors.ShardsError`."""
+    async def open(
+        cls, mesh: Mesh, model: str, version: str, key: ModelKey | None = None
+    ) -> Session:
+        """Load all stages of a version, as nodes do. key: opens an encrypted model. Raises
+        `NotFound`, `Unavailable`, and `shards.errors.ShardsError`."""
         config = NodeConfig("fallback", f"{model}@{version}", cache=str(default_folder()))
-        artifacts = NodeArtifacts(mesh.registry, config.cache, config.cache_limit)
+        artifacts = NodeArtifacts(mesh.registry, config.cache, config.cache_limit, key)
         info = await mesh.registry.info(model, version)
         loaded = await load(mesh, artifacts, config, info, edge=False, lighter=False, urgent=True)
         weights = NodeWeights(mesh, artifacts, config)

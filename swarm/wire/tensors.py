@@ -16,6 +16,8 @@ import msgpack
 import numpy as np
 
 from swarm.errors import DecodeError, InvalidArgument
+from swarm.wire import codecs
+from swarm.wire.codecs import CODECS
 
 Tensors = dict[str, np.ndarray]
 Part = bytes | memoryview
@@ -151,10 +153,10 @@ def _decode_tensor(name: Any, value: Any, limits: Limits) -> Any:
     dtype, size = _dtype_and_size(name, datatype, shape, limits)
     if codec == SHM:
         return Claimed(dtype, tuple(shape), size, data)
-    if codec != RAW:
-        raise DecodeError(f"tensor {name!r}: codec {codec!r:.80} is not known here")
     if type(data) is not bytes and type(data) is not memoryview:
         raise DecodeError(f"tensor {name!r}: data must be bytes")
+    if codec != RAW:
+        return _decode_coded(name, datatype, shape, size, codec, data, limits)
     if len(data) != size:
         raise DecodeError(
             f"tensor {name!r}: {len(data)} bytes of data where shape {shape} of "
@@ -164,6 +166,22 @@ def _decode_tensor(name: Any, value: Any, limits: Limits) -> Any:
         return np.ndarray(shape, dtype, data)
     except ValueError:  # a dimension of 0 beside ones whose product no array may have
         raise DecodeError(f"tensor {name!r}: shape {shape} is too large") from None
+
+
+def _decode_coded(
+    name: str, datatype: str, shape: Any, size: int, codec: Any, data: Part, limits: Limits
+) -> np.ndarray:
+    """A tensor in a codec of `swarm.wire.codecs`, which is smaller on the wire than here."""
+    if codec not in CODECS:
+        raise DecodeError(f"tensor {name!r}: codec {codec!r:.80} is not known here")
+    if datatype != "FP32":
+        raise DecodeError(f"tensor {name!r}: codec {codec} is for FP32, not for {datatype}")
+    if size > limits.bytes:
+        raise DecodeError(f"tensor {name!r}: {size} bytes decoded; {limits.bytes} are accepted")
+    try:
+        return codecs.decode(data, codec, tuple(shape))
+    except DecodeError as error:
+        raise DecodeError(f"tensor {name!r}: {error}") from None
 
 
 def read_spec(

@@ -221,10 +221,13 @@ def test_shared_memory_is_used_unless_it_is_switched_off_anywhere(
     file.write_text("shm = false\n")
     node([])
     node(["--no-shm"])
+    node(["--stored"])
+    node([], {"SWARM_STORED": "1"})
+    node(["--stored", "--shm"])
     node([], {"SWARM_SHM": "0"})
     node(["--config", str(file)])
     node(["--config", str(file), "--shm"], {"SWARM_SHM": "0"})
-    assert [settings.shm for settings, _ in started] == [True, False, False, False, True]
+    assert [settings.shm for settings, _ in started] == [True, *[False] * 6, True]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -69,3 +73,19 @@ def test_a_file_that_exists_is_never_overwritten(model: Path) -> None:
     assert done.exit_code == 1
     assert "exists" in done.stderr
     assert (model.parent / "small.onnx").read_text() == "mine"
+
+
+def test_ctrl_c_ends_long_work_soon_and_writes_nothing(model: Path) -> None:
+    np.savez(model.parent / "long.npz", image=np.tile(digits_heldout()[0], (200, 1, 1, 1)))
+    files = {file.name for file in model.parent.iterdir()}
+    command = [sys.executable, "-m", "nodes.cli.main", "model", "quantize", str(model)]
+    command += ["-o", str(model.parent / "small.onnx")]
+    command += ["--calibrate", str(model.parent / "long.npz")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert any("calibrating" in line for line in process.stderr)
+        process.send_signal(signal.SIGINT)
+        asked = time.monotonic()
+        assert process.wait(30) == 130
+        assert time.monotonic() - asked < 10
+    assert {file.name for file in model.parent.iterdir()} == files

@@ -1,0 +1,129 @@
+"""Codecs that make FP32 tensors smaller and lose little: `f16`, `i8`, `i6`, `i4`. Pure.
+
+`f16`: IEEE 754 halves, 2 bytes a value. The others quantize each channel evenly between its least
+and its greatest value (Jacob et al., "Quantization and Training of Neural Networks", CVPR 2018,
+2.1, with the least value in place of the zero point):
+
+    channels u32 | least f32 x channels | step f32 x channels | whole numbers of 8, 6 or 4 bits
+
+All little-endian. The numbers are in C order, the first in the low bits of its byte, four numbers
+of 6 bits in three bytes; the last byte is filled up with zeros. `channels` is 1, or dimension 1 of
+the shape. A value is least + number x step, so it is off by half a step at most.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from swarm.errors import DecodeError
+
+BITS = {"i8": 8, "i6": 6, "i4": 4}
+CODECS = ("f16", *BITS)
+PER_CHANNEL_FROM = 4096
+"""Bytes from which a tensor is quantized by channel: below, the channels' ranges outweigh it."""
+_FP32 = np.dtype("<f4")
+_U32 = 4  # bytes
+
+
+def encode(array: np.ndarray, codec: str) -> bytes | None:
+    """The array's bytes in a codec of `CODECS`; None where it travels plain.
+
+    Plain are other dtypes than FP32, empty arrays, NaN and infinity, and what no half can hold.
+    Raises `KeyError` for an unknown codec.
+    """
+    if array.dtype != _FP32 or not array.size or not np.isfinite(array).all():
+        return None
+    if codec == "f16":
+        if np.abs(array).max() > np.finfo(np.float16).max:
+            return None
+        halves: bytes = array.astype("<f2").tobytes()
+        return halves
+    bits, channels = BITS[codec], _channels_of(array)
+    values = array.reshape(_by_channel(array.shape, channels)).astype(np.float64)
+    least = values.min(axis=(0, 2)).astype(_FP32)
+    span = values.max(axis=(0, 2)) - least
+    step = (span / ((1 << bits) - 1)).astype(_FP32)
+    divisor = np.where(step > 0, step, 1).astype(np.float64)[:, None]
+    numbers = np.rint((values - least.astype(np.float64)[:, None]) / divisor)
+    numbers = np.clip(numbers, 0, (1 << bits) - 1).astype(np.uint8).reshape(-1)
+    head = channels.to_bytes(_U32, "little") + least.tobytes() + step.tobytes()
+    data: bytes = head + _pack(numbers, bits)
+    return data
+
+
+def decode(data: bytes | memoryview, codec: str, shape: tuple[int, ...]) -> np.ndarray:
+    """The FP32 array of bytes that `encode` made. Raises `DecodeError`.
+
+    The caller has bounded the elements of `shape`; nothing is allocated before the data's size fits
+    the shape.
+    """
+    elements = math.prod(shape)
+    if not elements:
+        raise DecodeError(f"codec {codec:.80}: an empty tensor travels plain")
+    if codec == "f16":
+        _check_size(data, 2 * elements, codec, shape)
+        return np.frombuffer(data, "<f2").astype(_FP32).reshape(shape)
+    if codec not in BITS:
+        raise DecodeError(f"codec {codec!r:.80} is not known here")
+    bits, channels = BITS[codec], int.from_bytes(data[:_U32], "little")
+    if channels != 1 and (len(shape) < 2 or channels != shape[1]):
+        raise DecodeError(f"codec {codec}: {channels} channels in a tensor of shape {shape}")
+    _check_size(data, 4 + 8 * channels + -(-elements * bits // 8), codec, shape)
+    least, step = np.frombuffer(data, _FP32, 2 * channels, _U32).reshape(2, channels)
+    if not (np.isfinite(least).all() and np.isfinite(step).all() and (step >= 0).all()):
+        raise DecodeError(f"codec {codec}: a channel's range is no range")
+    packed = np.frombuffer(data, np.uint8, offset=4 + 8 * channels)
+    numbers = _unpack(packed, bits, elements).reshape(_by_channel(shape, channels))
+    with np.errstate(over="ignore"):  # half a step above the greatest FP32 is infinity
+        values = numbers * step[:, None] + least[:, None]
+    return values.astype(_FP32, copy=False).reshape(shape)
+
+
+def _channels_of(array: np.ndarray) -> int:
+    by_channel = array.ndim >= 3 and array.nbytes >= PER_CHANNEL_FROM
+    return int(array.shape[1]) if by_channel else 1
+
+
+def _by_channel(shape: tuple[int, ...], channels: int) -> tuple[int, int, int]:
+    """(what is before the channels, channels, what is behind)."""
+    if channels == 1:
+        return 1, 1, math.prod(shape)
+    return shape[0], channels, math.prod(shape[2:])
+
+
+def _check_size(
+    data: bytes | memoryview, expected: int, codec: str, shape: tuple[int, ...]
+) -> None:
+    if len(data) != expected:
+        text = f"{len(data)} bytes of data where shape {shape} takes {expected}"
+        raise DecodeError(f"codec {codec}: {text}")
+
+
+def _pack(numbers: np.ndarray, bits: int) -> bytes:
+    if bits == 8:
+        return numbers.tobytes()
+    group = 8 // math.gcd(8, bits)  # numbers in a whole number of bytes
+    padded = np.zeros(-(-numbers.size // group) * group, np.uint32)
+    padded[: numbers.size] = numbers
+    shifts = np.arange(group, dtype=np.uint32) * bits
+    words = (padded.reshape(-1, group) << shifts).sum(axis=1, dtype=np.uint32).astype("<u4")
+    used = words.view(np.uint8).reshape(-1, 4)[:, : group * bits // 8]
+    packed: bytes = used.tobytes()
+    return packed[: -(-numbers.size * bits // 8)]
+
+
+def _unpack(packed: np.ndarray, bits: int, count: int) -> np.ndarray:
+    if bits == 8:
+        return packed
+    group = 8 // math.gcd(8, bits)
+    width = group * bits // 8
+    groups = -(-count // group)
+    padded = np.zeros(groups * width, np.uint8)
+    padded[: packed.size] = packed
+    words = np.zeros((groups, 4), np.uint8)
+    words[:, :width] = padded.reshape(groups, width)
+    shifts = np.arange(group, dtype=np.uint32) * bits
+    numbers = (words.view("<u4") >> shifts) & ((1 << bits) - 1)
+    return numbers.astype(np.uint8).reshape(-1)[:count]
