@@ -22,7 +22,7 @@ from rich.progress_bar import ProgressBar
 from rich.text import Text
 
 from nodes.cli.demo_record import DemoRecord, summarise
-from nodes.cli.status import new_table, status_row
+from nodes.cli.status_table import node_view, status_table
 from nodes.console import err, guarded, out, print_json
 from nodes.life.process import set_up_logging, stop_on_signals
 from nodes.local.mesh import LocalMesh, local_mesh, push
@@ -177,13 +177,11 @@ def _report(record: DemoRecord, count: int, as_json: bool) -> int:
 
 def live_picture(record: DemoRecord, statuses: dict[str, dict[str, Any]], part: float) -> Group:
     """The nodes, the stream's progress and its figures. part: 0 to 1, of the stream's time."""
-    table = new_table()
-    for status in sorted(statuses.values(), key=lambda s: (s["role"], s["since"])):
-        dead = status["node"] == record.old_node and record.killed_at > 0
-        row = status_row(status)
-        if dead:
-            row[2] = "[red]killed[/]"
-        table.add_row(*row)
+    views = [
+        node_view(status, "killed" if record.killed_at and node == record.old_node else "")
+        for node, status in statuses.items()
+    ]
+    table = status_table(views, out.width)
     doc = summarise(record, record.answered)
     line = (
         f"{record.answered} answered · {record.wrong} wrong · accuracy {doc['accuracy']:.3f} · "

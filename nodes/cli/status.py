@@ -1,4 +1,4 @@
-"""`swarm status` and `swarm top`: the status documents of all nodes, as a table."""
+"""`swarm status` and `swarm top`: what the status documents of all nodes say."""
 
 from __future__ import annotations
 
@@ -6,19 +6,24 @@ import asyncio
 import contextlib
 import json
 import time
+from collections import deque
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.live import Live
 from rich.table import Table
 
 import swarm
+from nodes.cli.status_table import node_view, one_line, served, status_table
 from nodes.console import out, print_json, with_mesh
 from nodes.life.process import stop_on_signals
 from swarm.link import LinkMessage
 from swarm.link.denials import Denial
 
 LISTEN = 0.5  # seconds; every node answers a status request at once
+RATES_WITHIN = 1.5  # seconds; by then every node has spoken twice, `RATE_LEAST` apart
+RATE_LEAST = 0.4  # seconds between two counts that give a rate
+RATE_COUNTS = 6  # of these counts, about a second apart, the oldest and the newest give the rate
+NO_DOCUMENT = (ValueError, TypeError, ArithmeticError, RecursionError)  # of a foreign message
 LAST_NOTES = 4  # events of the server that are shown
 NOTE_LISTS = ("lost", "kept", "restored")  # of an event of the server
 FORGET_AFTER = 5.0  # seconds of silence after which a node is shown as silent
@@ -35,13 +40,14 @@ class StatusBoard:
         self.statuses: dict[str, dict[str, Any]] = {}
         self.heard: dict[str, float] = {}
         self.server: dict[str, Any] | None = None
+        self._counts: dict[str, deque[tuple[float, float | None]]] = {}
         if not mesh.link.grants.may_subscribe(mesh.subjects.status_all):
             raise Denial(False, mesh.subjects.status_all).error()
         mesh.link.subscribe(mesh.subjects.status_all, self._take)
         mesh.link.subscribe(mesh.subjects.server, self._take_server)
 
     def _take_server(self, message: LinkMessage) -> None:
-        with contextlib.suppress(ValueError, TypeError):  # a foreign message: nothing to show
+        with contextlib.suppress(*NO_DOCUMENT):  # a foreign message: nothing to show
             document = json.loads(bytes(message.data))
             server_lines(document)
             self.server = document
@@ -50,19 +56,39 @@ class StatusBoard:
         try:
             doc = json.loads(bytes(message.data))
             node = str(doc["node"])
-        except (ValueError, KeyError, TypeError):
+        except (KeyError, *NO_DOCUMENT):
             return  # a foreign message: nothing to show
         self.statuses[node] = doc
-        self.heard[node] = time.monotonic()
+        self.heard[node] = now = time.monotonic()
+        counts = self._counts.setdefault(node, deque(maxlen=RATE_COUNTS))
+        if not counts or now - counts[-1][0] >= RATE_LEAST:
+            counts.append((now, served(doc)))
 
-    def table(self) -> Table:
-        """One row for each node, by role."""
-        table = new_table()
+    def has_counts(self) -> bool:
+        """Whether every node has counted twice, so that each rate is known."""
+        return bool(self._counts) and all(len(counts) > 1 for counts in self._counts.values())
+
+    def table(self, width: int, height: int | None = None) -> Table:
+        """One line for each node, by role. width, height: see `status_table`."""
         now = time.monotonic()
-        for node, status in sorted(self.statuses.items(), key=lambda item: item[1]["role"]):
-            silent = now - self.heard[node] > FORGET_AFTER and status["state"] != "left"
-            table.add_row(*status_row(status, silent))
-        return table
+        views = []
+        for node, status in self.statuses.items():
+            left = status.get("state") == "left"
+            silent = now - self.heard[node] > FORGET_AFTER and not left
+            rate = None if silent or left else rate_of(list(self._counts[node]))
+            views.append(node_view(status, "silent" if silent else "", rate))
+        return status_table(views, width, height)
+
+
+def rate_of(counts: list[tuple[float, float | None]]) -> float | None:
+    """Requests a second, from (moment in seconds, requests since the start), oldest first; None
+    where they do not tell: fewer than two, nothing counted, or a count that went back."""
+    if len(counts) < 2:
+        return None
+    (began, before), (ended, after) = counts[0], counts[-1]
+    if before is None or after is None or after < before or ended <= began:
+        return None
+    return (after - before) / (ended - began)
 
 
 def server_lines(server: dict[str, Any]) -> list[str]:
@@ -83,49 +109,6 @@ def server_lines(server: dict[str, Any]) -> list[str]:
     return lines
 
 
-def new_table() -> Table:
-    """The columns of `status_row`; readable on 80 columns."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("role", no_wrap=True)
-    table.add_column("node", overflow="fold", min_width=8)
-    table.add_column("state", no_wrap=True)
-    table.add_column("model", overflow="fold")
-    for heading in ("served", "failed", "waiting", "compute ms\np50/p99", "queue ms\np50/p99"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("RSS\nMB", justify="right")
-    return table
-
-
-def status_row(status: dict[str, Any], silent: bool = False) -> list[str]:
-    """One node's row; a node with several stages shows the sums and the worst latencies of them."""
-    stages = status.get("stages", [])
-    served = sum(s["counters"]["served"] for s in stages)
-    failed = sum(s["counters"]["failed"] for s in stages)
-    edge = status.get("edge")
-    if edge:
-        served, failed = edge["answered"], edge["failed"]
-    state = "silent" if silent else status["state"]
-    color = {"ready": "green", "silent": "red", "failed": "red", "left": "dim"}.get(state, "yellow")
-
-    def worst(key: str) -> str:
-        p50 = max((s[key]["p50"] for s in stages), default=0.0)
-        p99 = max((s[key]["p99"] for s in stages), default=0.0)
-        return f"{p50:.2f}/{p99:.2f}" if stages else "-"
-
-    return [
-        status["role"],
-        status["node"],
-        f"[{color}]{state}[/]",
-        f"{status['model']}@{status['version']}" if status["model"] else "-",
-        str(served),
-        str(failed),
-        str(status["queue_depth"]),
-        worst("compute_ms"),
-        worst("queue_ms"),
-        f"{status['rss_bytes'] / 1e6:.0f}",
-    ]
-
-
 def run_status(nats: str, mesh: str, as_json: bool) -> int:
     """`swarm status`; returns its exit code, 1 where no node answers."""
 
@@ -137,14 +120,23 @@ def run_status(nats: str, mesh: str, as_json: bool) -> int:
             doc: dict[str, Any] = {"mesh": mesh, "nodes": list(board.statuses.values())}
             print_json(doc | ({"server": board.server} if board.server else {}))
         elif board.statuses:
-            out.print(board.table())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(RATES_WITHIN - LISTEN):
+                    while not board.has_counts():  # noqa: ASYNC110
+                        await asyncio.sleep(0.05)
+            out.print(board.table(out.width))
             for line in server_lines(board.server) if board.server else ():
-                out.print(line, markup=False, highlight=False, soft_wrap=True)
+                out.print(one_line(line), markup=False, highlight=False, soft_wrap=True)
         else:
             out.print(f"no node speaks in mesh {mesh!r}: swarm up, or swarm-node --role shard-1 …")
         return 0 if board.statuses else 1
 
     return with_mesh(nats, mesh, as_json, work)
+
+
+def picture(board: StatusBoard) -> Table:
+    """The board on this terminal, as large as the terminal is now."""
+    return board.table(out.width, out.height - 1 if out.is_terminal else None)
 
 
 def run_top(nats: str, mesh: str) -> int:
@@ -153,12 +145,12 @@ def run_top(nats: str, mesh: str) -> int:
     async def work(client: swarm.Mesh) -> int:
         stop = stop_on_signals()
         board = StatusBoard(client)
-        with Live(board.table(), console=out, refresh_per_second=4) as live:
+        with Live(picture(board), console=out, refresh_per_second=4) as live:
             while not stop.is_set():
                 try:
                     await asyncio.wait_for(stop.wait(), 0.5)
                 except TimeoutError:
-                    live.update(board.table())
+                    live.update(picture(board))
         return 0
 
     return with_mesh(nats, mesh, False, work)
