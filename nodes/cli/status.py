@@ -40,7 +40,7 @@ class StatusBoard:
         self.statuses: dict[str, dict[str, Any]] = {}
         self.heard: dict[str, float] = {}
         self.server: dict[str, Any] | None = None
-        self._counts: dict[str, deque[tuple[float, float | None]]] = {}
+        self._counts: dict[str, deque[tuple[float, float]]] = {}
         if not mesh.link.grants.may_subscribe(mesh.subjects.status_all):
             raise Denial(False, mesh.subjects.status_all).error()
         mesh.link.subscribe(mesh.subjects.status_all, self._take)
@@ -61,12 +61,16 @@ class StatusBoard:
         self.statuses[node] = doc
         self.heard[node] = now = time.monotonic()
         counts = self._counts.setdefault(node, deque(maxlen=RATE_COUNTS))
-        if not counts or now - counts[-1][0] >= RATE_LEAST:
-            counts.append((now, served(doc)))
+        count = served(doc)
+        if count is not None and (not counts or now - counts[-1][0] >= RATE_LEAST):
+            counts.append((now, count))
 
     def has_counts(self) -> bool:
-        """Whether every node has counted twice, so that each rate is known."""
-        return bool(self._counts) and all(len(counts) > 1 for counts in self._counts.values())
+        """Whether every node that counts has counted twice, so that each rate is known."""
+        return all(
+            len(counts) > 1 or served(self.statuses[node]) is None
+            for node, counts in self._counts.items()
+        )
 
     def table(self, width: int, height: int | None = None) -> Table:
         """One line for each node, by role. width, height: see `status_table`."""
@@ -80,13 +84,13 @@ class StatusBoard:
         return status_table(views, width, height)
 
 
-def rate_of(counts: list[tuple[float, float | None]]) -> float | None:
+def rate_of(counts: list[tuple[float, float]]) -> float | None:
     """Requests a second, from (moment in seconds, requests since the start), oldest first; None
-    where they do not tell: fewer than two, nothing counted, or a count that went back."""
+    where they do not tell: fewer than two, or a count that went back."""
     if len(counts) < 2:
         return None
     (began, before), (ended, after) = counts[0], counts[-1]
-    if before is None or after is None or after < before or ended <= began:
+    if after < before or ended <= began:
         return None
     return (after - before) / (ended - began)
 

@@ -149,7 +149,7 @@ class LocalMesh:
             self.statuses[doc["node"]] = doc
             if doc["state"] == "ready":
                 self._note_ready(doc["pid"])
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             log.warning("a malformed status arrived on %s", message.subject)
         self.changed.set()
 
