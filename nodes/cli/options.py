@@ -48,7 +48,9 @@ Cuts = Annotated[
 EdgeLayers = Annotated[
     int,
     typer.Option(
-        min=0, help="Layers that run on the edge node (stage 0), so that raw input stays there."
+        min=0,
+        help="Layers that run on the edge node (stage 0): it sends features instead of raw input. "
+        "Features of early layers still tell who is in a picture.",
     ),
 ]
 ModelName = Annotated[
