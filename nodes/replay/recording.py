@@ -24,6 +24,7 @@ NS = 1_000_000_000
 STORE_TIMEOUT = 5.0  # seconds
 COPY_AGAIN_AFTER = 0.5  # seconds, where a server that came back has no lanes yet
 MOST_UNDER_WAY = 256  # messages that are being stored
+MOST_REMEMBERED = 1 << 16  # ids of the latest requests: the stages of one come within its budget
 _MESSAGE_ID = re.compile(rb"Nats-Msg-Id: ([!-~]{1,160})/([0-9]{1,4})/([0-9]{1,9})\r")
 
 
@@ -68,8 +69,9 @@ def record_config(subjects: Subjects, model: str, limits: RecordLimits) -> dict[
 class Recording:
     """Between `start()` and `stop()` what enters the lanes of one model version is kept.
 
-    share: of the requests, 0..1. kept: messages that are stored; requests: ids of theirs. missed:
-    messages that could not be stored; foreign: messages whose id cannot be part of a subject.
+    share: of the requests, 0..1. kept: messages that are stored; requests: how many these are of.
+    missed: messages that could not be stored; foreign: messages whose id cannot be part of a
+    subject.
     """
 
     def __init__(
@@ -77,8 +79,8 @@ class Recording:
     ) -> None:
         if not 0 < share <= 1:
             raise InvalidArgument(f"--share {share}: it is above 0, and 1 for all requests")
-        self.kept = self.missed = self.foreign = 0
-        self.requests: set[str] = set()
+        self.kept = self.missed = self.foreign = self.requests = 0
+        self._remembered: dict[str, None] = {}  # requests, in the order of their first message
         self._link = link
         self._subjects = subjects
         self._model, self._version, self._share = model, version, share
@@ -181,4 +183,8 @@ class Recording:
             self.missed += 1
             return
         self.kept += 1
-        self.requests.add(request)
+        if request not in self._remembered:
+            self.requests += 1
+            self._remembered[request] = None
+            if len(self._remembered) > MOST_REMEMBERED:
+                del self._remembered[next(iter(self._remembered))]
