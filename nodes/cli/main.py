@@ -14,7 +14,19 @@ from nodes.cli.audit_commands import register as register_audit
 from nodes.cli.auth_commands import register as register_auth
 from nodes.cli.bench import register
 from nodes.cli.keys_commands import register as register_keys
-from nodes.cli.settings import settings_callback
+from nodes.cli.model_commands import app as model_app
+from nodes.cli.options import (
+    URL,
+    Config,
+    Cuts,
+    EdgeLayers,
+    Json,
+    MeshName,
+    ModelName,
+    ModelVersion,
+    Nats,
+    Stages,
+)
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -22,9 +34,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Run one neural network across a fleet of edge devices, over NATS.",
     context_settings={"auto_envvar_prefix": "SWARM"},
-)
-model_app = typer.Typer(
-    no_args_is_help=True, help="Split models, put them into the mesh, choose the version that runs."
 )
 bench_app = typer.Typer(
     no_args_is_help=True,
@@ -48,64 +57,6 @@ app.add_typer(keys_app, name="keys")
 register_keys(keys_app)
 app.add_typer(bench_app, name="bench")
 register(bench_app)
-
-URL = "nats://127.0.0.1:4222"
-Nats = Annotated[
-    str, typer.Option(help="NATS server URLs, separated by commas.", envvar="SWARM_NATS")
-]
-MeshName = Annotated[
-    str,
-    typer.Option(
-        help="Name of the mesh; several share one server without meeting.", envvar="SWARM_MESH"
-    ),
-]
-Json = Annotated[
-    bool,
-    typer.Option(
-        "--json",
-        help="Print one JSON document on standard output, for programs.",
-        show_envvar=False,
-    ),
-]
-Config = Annotated[
-    str,
-    typer.Option(
-        callback=settings_callback,
-        is_eager=True,
-        show_envvar=False,
-        help="A TOML file with these options as keys; flags and the environment win over it.",
-    ),
-]
-Stages = Annotated[
-    int,
-    typer.Option(min=1, max=64, help="Shards to cut the model into, balanced by measured time."),
-]
-Cuts = Annotated[
-    str,
-    typer.Option(
-        help="Names of the tensors to cut after, separated by commas; instead of --stages."
-    ),
-]
-EdgeLayers = Annotated[
-    int,
-    typer.Option(
-        min=0, help="Layers that run on the edge node (stage 0), so that raw input stays there."
-    ),
-]
-ModelName = Annotated[
-    str, typer.Option(help="Name of the model in the mesh; the file's name when empty.")
-]
-ModelVersion = Annotated[
-    str, typer.Option(help="Version of the model; a version in the mesh never changes.")
-]
-SignWith = Annotated[
-    str,
-    typer.Option(
-        help="File of the key pair that signs it, for nodes that trust this key. Empty: the user's "
-        "own, made at its first use (`swarm keys show`). none: it is not signed."
-    ),
-]
-Folder = Annotated[str, typer.Argument(help="A folder made by `swarm model split`.")]
 
 
 @app.command()
@@ -392,247 +343,6 @@ def top(nats: Nats = URL, mesh: MeshName = "default") -> None:
     from nodes.cli.status import run_top
 
     raise typer.Exit(run_top(nats, mesh))
-
-
-@model_app.command("split")
-def model_split(
-    file: Annotated[str, typer.Argument(help="An ONNX file.")],
-    output: Annotated[
-        str, typer.Option("-o", "--output", help="The folder to write; it must not exist yet.")
-    ],
-    stages: Stages = 3,
-    cuts: Cuts = "",
-    edge_layers: EdgeLayers = 0,
-    edge_cut: Annotated[
-        str,
-        typer.Option(
-            help="Name of the tensor after which the edge's layers end; instead of --edge-layers."
-        ),
-    ] = "",
-    lighter: Annotated[
-        str,
-        typer.Option(
-            help="A lighter ONNX file with the same inputs and outputs; the edge answers with it "
-            "when the mesh would be late."
-        ),
-    ] = "",
-    name: ModelName = "",
-    version: ModelVersion = "1",
-    json_: Json = False,
-) -> None:
-    """Cut an ONNX file into shards of equal measured time, and check them against the whole."""
-    from nodes.cli.model import run_split
-
-    raise typer.Exit(
-        run_split(file, output, stages, cuts, edge_layers, edge_cut, lighter, name, version, json_)
-    )
-
-
-@model_app.command("quantize")
-def model_quantize(
-    file: Annotated[str, typer.Argument(help="An ONNX file.")],
-    output: Annotated[
-        str, typer.Option("-o", "--output", help="The file to write; it must not exist yet.")
-    ],
-    calibrate: Annotated[
-        str,
-        typer.Option(
-            help="An .npz file with an array for each input of the model, axis 0 the samples: they "
-            "give the ranges of INT8."
-        ),
-    ] = "",
-    int8: Annotated[
-        bool, typer.Option("--int8", help="Weights and features in 8 bits; the default.")
-    ] = False,
-    dynamic: Annotated[
-        bool,
-        typer.Option("--dynamic", help="Matrix products in 8 bits, by ranges found in each run."),
-    ] = False,
-    fp16: Annotated[bool, typer.Option("--fp16", help="Weights in 16 bits.")] = False,
-    weights_only: Annotated[
-        bool, typer.Option("--weights-only", help="Only the weights of matrix products.")
-    ] = False,
-    bits: Annotated[int, typer.Option(help="4 or 8: bits of a weight with --weights-only.")] = 8,
-    per_channel: Annotated[
-        bool, typer.Option(help="A scale for each channel of the weights, not one for all.")
-    ] = True,
-    ranges: Annotated[
-        str,
-        typer.Option(
-            help="How INT8 finds ranges: min-max, entropy, percentile; auto is the most exact."
-        ),
-    ] = "auto",
-    keep_accuracy: Annotated[
-        str,
-        typer.Option(
-            help="An .npz file to judge with, best with an array `labels`: layers stay in floating "
-            "point until no more than --max-drop is lost on it."
-        ),
-    ] = "",
-    max_drop: Annotated[
-        float,
-        typer.Option(
-            min=0.0,
-            help="The accuracy that may be lost, 0.01 is a point of a hundred; without labels, the "
-            "relative distance of the outputs.",
-        ),
-    ] = 0.01,
-    force: Annotated[
-        bool, typer.Option("--force", help="Write the file even where it does not pay.")
-    ] = False,
-    json_: Json = False,
-) -> None:
-    """Make a model smaller and faster, and measure whether that pays and what it costs."""
-    from nodes.cli.quantize import QuantizeRequest, run_quantize
-
-    modes = {"int8": int8, "dynamic": dynamic, "fp16": fp16, "weights-only": weights_only}
-    request = QuantizeRequest(
-        file=file,
-        output=output,
-        calibrate=calibrate,
-        keep_accuracy=keep_accuracy,
-        modes=tuple(mode for mode, asked in modes.items() if asked),
-        per_channel=per_channel,
-        ranges=ranges,
-        bits=bits,
-        max_drop=max_drop,
-        force=force,
-    )
-    raise typer.Exit(run_quantize(request, json_))
-
-
-@model_app.command("inspect")
-def model_inspect(folder: Folder, json_: Json = False) -> None:
-    """Show the shards of a split model: layers, times, bytes of each cut. Checks the files."""
-    from nodes.cli.model import run_inspect
-
-    raise typer.Exit(run_inspect(folder, json_))
-
-
-@model_app.command("push")
-def model_push(
-    folder: Folder,
-    promote: Annotated[
-        bool, typer.Option(help="Let this version serve all traffic at once.")
-    ] = False,
-    lanes: Annotated[
-        str,
-        typer.Option(
-            help="memory or file: make the version's lanes now, and keep them there. Empty: its "
-            "nodes make them; where the server knows users they may not, and this is `file`."
-        ),
-    ] = "",
-    replicas: Annotated[
-        int, typer.Option(min=1, max=5, help="Servers that keep the lanes that are made now.")
-    ] = 1,
-    sign_with: SignWith = "",
-    model_key: Annotated[
-        str,
-        typer.Option(
-            help="Encrypt its files. file:PATH, env:NAME or command:CMD: where the key is, 64 "
-            "hexadecimal digits; nodes need the same --model-key."
-        ),
-    ] = "",
-    nats: Nats = URL,
-    mesh: MeshName = "default",
-    json_: Json = False,
-) -> None:
-    """Put a split model into the mesh, signed. A model's first version serves at once."""
-    from nodes.cli.model import run_push
-
-    raise typer.Exit(
-        run_push(folder, promote, lanes, replicas, sign_with, model_key, nats, mesh, json_)
-    )
-
-
-@model_app.command("list")
-def model_list(nats: Nats = URL, mesh: MeshName = "default", json_: Json = False) -> None:
-    """Show the models and versions in the mesh, and each version's share of traffic."""
-    from nodes.cli.model import run_list
-
-    raise typer.Exit(run_list(nats, mesh, json_))
-
-
-@model_app.command("promote")
-def model_promote(
-    model: Annotated[str, typer.Argument(help="NAME@VERSION.")],
-    sign_with: SignWith = "",
-    nats: Nats = URL,
-    mesh: MeshName = "default",
-    json_: Json = False,
-) -> None:
-    """Let a version serve all traffic; nodes load it, then drain the old one."""
-    from nodes.cli.model import run_promote
-
-    raise typer.Exit(run_promote(model, sign_with, nats, mesh, json_))
-
-
-@model_app.command("serve")
-def model_serve(
-    model: Annotated[str, typer.Argument(help="NAME.")],
-    state: Annotated[
-        str,
-        typer.Argument(
-            help="The whole desired state, or a file of it: JSON with `serve` (versions and their "
-            "shares), and with `sticky`, `policy`, `policy_options` if wanted."
-        ),
-    ],
-    sign_with: SignWith = "",
-    nats: Nats = URL,
-    mesh: MeshName = "default",
-    json_: Json = False,
-) -> None:
-    """Put a desired state in force: shares of traffic for several versions, a routing policy."""
-    from nodes.cli.model import run_serve
-
-    raise typer.Exit(run_serve(model, state, sign_with, nats, mesh, json_))
-
-
-@model_app.command("rollback")
-def model_rollback(
-    model: Annotated[str, typer.Argument(help="NAME; with --weights also NAME@VERSION.")],
-    weights: Annotated[
-        int,
-        typer.Option(
-            help="Bring this weight version of the model back on the whole fleet (0: the base); "
-            "deltas that are under way are void."
-        ),
-    ] = -1,
-    identity: Annotated[
-        str,
-        typer.Option(
-            help="File of the key pair that signs a rollback of weights, made when missing; "
-            "needed where nodes have a list of those who may teach."
-        ),
-    ] = "",
-    sign_with: SignWith = "",
-    nats: Nats = URL,
-    mesh: MeshName = "default",
-    json_: Json = False,
-) -> None:
-    """Let the version before the present one serve all traffic again; or older weights."""
-    if weights != -1:
-        from nodes.cli.weights import run_weights_rollback
-
-        raise typer.Exit(run_weights_rollback(model, weights, identity, nats, mesh, json_))
-    from nodes.cli.model import run_rollback
-
-    raise typer.Exit(run_rollback(model, sign_with, nats, mesh, json_))
-
-
-@model_app.command("weights")
-def model_weights(
-    model: Annotated[
-        str, typer.Argument(help="NAME for the version that the mesh serves, or NAME@VERSION.")
-    ],
-    nats: Nats = URL,
-    mesh: MeshName = "default",
-    json_: Json = False,
-) -> None:
-    """Show a model's weight versions: accuracy, who minted them, who taught."""
-    from nodes.cli.weights import run_weights
-
-    raise typer.Exit(run_weights(model, nats, mesh, json_))
 
 
 add_access_flags(app, model_app, auth_app, audit_app)

@@ -98,7 +98,7 @@ def _told(recording: Recording, model: str, version: str, as_json: bool) -> int:
     doc = {
         "model": model,
         "version": version,
-        "requests": len(recording.requests),
+        "requests": recording.requests,
         "messages": recording.kept,
         "missed": recording.missed,
         "foreign": recording.foreign,

@@ -69,7 +69,7 @@ class Training:
         self._descent.forget()
 
     def accuracy(self, parameters: Mapping[str, Array], most: int = MOST_JUDGED) -> float:
-        """On the held-out samples of this node, `most` of the latest; 0.0 without any."""
+        """On the held-out samples of this node, `most` of them at the most; 0.0 without any."""
         features, labels = self.samples.held_out
         return self.layout.accuracy(parameters, features[-most:], labels[-most:])
 

@@ -3,8 +3,8 @@
     source ─► bounded queue ─► in_flight tasks: stage 0, mesh ─► sink
               (drop-oldest | block)
 
-Raw input stays in this process: what leaves it is the output of stage 0, or the model's
-input where the model was split without edge layers.
+What leaves this process is the output of stage 0, or the model's input where the model was split
+without edge layers. Neither is anonymous: features can tell who is in a picture.
 """
 
 from __future__ import annotations

@@ -98,6 +98,11 @@ class Learning:
                 self._problem = "; ".join(str(error) for error in group.exceptions)
                 log.error("%s@%s is not learned: %s", self._config.model_name, version, group)
                 self._tell("learning", {"what": "failed", "detail": self._problem[:500]})
+            except* Exception as group:
+                # A defect of learning must not end the serving, nor the learning without a word.
+                self._problem = f"a defect: {'; '.join(repr(e) for e in group.exceptions)}"
+                log.exception("%s@%s is not learned", self._config.model_name, version)
+                self._tell("learning", {"what": "failed", "detail": self._problem[:500]})
             await asyncio.sleep(RETRY_AFTER)
 
     async def _one(self, version: str) -> None:

@@ -37,10 +37,12 @@ class StoreFiles:
 
 def look_at(store: Path) -> StoreFiles:
     """The files below the store's directory, and the room on its disk."""
-    found = (path.name for path in store.glob("jetstream/*/streams/*"))
+    found: list[str] = []
+    with contextlib.suppress(OSError):  # somebody may be deleting it just now
+        found = [path.name for path in store.glob("jetstream/*/streams/*")]
     buckets = frozenset(name for name in found if name.startswith(("KV_", "OBJ_")))
     for folder in (store, *store.parents):
-        with contextlib.suppress(OSError):  # somebody may be deleting it just now
+        with contextlib.suppress(OSError):
             return StoreFiles(buckets, shutil.disk_usage(folder).free)
     return StoreFiles(buckets, 0)
 

@@ -8,6 +8,7 @@ the requests that it draws. Nothing is kept once it has ended, however it ends.
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from dataclasses import dataclass
 from hashlib import sha256
@@ -17,9 +18,13 @@ from swarm.errors import ApiError, InvalidArgument, NotFound, SwarmError
 from swarm.link import Link, LinkMessage, jetstream
 from swarm.subjects import TOKEN, Subjects, api
 
+log = logging.getLogger("swarm.record")
+
 NS = 1_000_000_000
 STORE_TIMEOUT = 5.0  # seconds
+COPY_AGAIN_AFTER = 0.5  # seconds, where a server that came back has no lanes yet
 MOST_UNDER_WAY = 256  # messages that are being stored
+MOST_REMEMBERED = 1 << 16  # ids of the latest requests: the stages of one come within its budget
 _MESSAGE_ID = re.compile(rb"Nats-Msg-Id: ([!-~]{1,160})/([0-9]{1,4})/([0-9]{1,9})\r")
 
 
@@ -64,8 +69,9 @@ def record_config(subjects: Subjects, model: str, limits: RecordLimits) -> dict[
 class Recording:
     """Between `start()` and `stop()` what enters the lanes of one model version is kept.
 
-    share: of the requests, 0..1. kept: messages that are stored; requests: ids of theirs. missed:
-    messages that could not be stored; foreign: messages whose id cannot be part of a subject.
+    share: of the requests, 0..1. kept: messages that are stored; requests: how many these are of.
+    missed: messages that could not be stored; foreign: messages whose id cannot be part of a
+    subject.
     """
 
     def __init__(
@@ -73,12 +79,13 @@ class Recording:
     ) -> None:
         if not 0 < share <= 1:
             raise InvalidArgument(f"--share {share}: it is above 0, and 1 for all requests")
-        self.kept = self.missed = self.foreign = 0
-        self.requests: set[str] = set()
+        self.kept = self.missed = self.foreign = self.requests = 0
+        self._remembered: dict[str, None] = {}  # requests, in the order of their first message
         self._link = link
         self._subjects = subjects
         self._model, self._version, self._share = model, version, share
         self._tasks: set[asyncio.Task[None]] = set()
+        self._copying: asyncio.Task[None] | None = None
         self._sid = 0
 
     async def start(self, limits: RecordLimits, *, again: bool = False) -> None:
@@ -105,6 +112,7 @@ class Recording:
         """Let the server copy no more, and wait for what is being stored."""
         if self._reconnected in self._link.on_up:
             self._link.on_up.remove(self._reconnected)
+        self._end_copying()
         config = await self._lanes()
         config.pop("republish", None)
         await jetstream.update_stream(self._link, config)
@@ -132,13 +140,22 @@ class Recording:
 
     def _reconnected(self) -> None:
         """A server that lost its memory has lanes that were made anew."""
-        self._own(self._copy_again())
+        self._end_copying()
+        self._copying = asyncio.create_task(self._copy_again(), name="copy the lanes again")
+
+    def _end_copying(self) -> None:
+        if self._copying is not None:
+            self._copying.cancel()
 
     async def _copy_again(self) -> None:
-        try:
-            await self._copy()
-        except SwarmError:
-            self.missed += 1
+        """Until it works: the nodes make the lanes when they are connected again themselves."""
+        while True:
+            try:
+                await self._copy()
+                return
+            except SwarmError as error:
+                log.warning("nothing is recorded at the moment: %s", error)
+                await asyncio.sleep(COPY_AGAIN_AFTER)
 
     def _take(self, message: LinkMessage) -> None:
         found = _MESSAGE_ID.search(message.headers or b"")
@@ -153,12 +170,9 @@ class Recording:
         elif len(self._tasks) >= MOST_UNDER_WAY:
             self.missed += 1
         else:
-            self._own(self._keep(request, stage, bytes(message.data)))
-
-    def _own(self, work: Any) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+            task = asyncio.create_task(self._keep(request, stage, bytes(message.data)))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     async def _keep(self, request: str, stage: int, data: bytes) -> None:
         subject = self._subjects.record(self._model, self._version, request, stage)
@@ -169,4 +183,8 @@ class Recording:
             self.missed += 1
             return
         self.kept += 1
-        self.requests.add(request)
+        if request not in self._remembered:
+            self.requests += 1
+            self._remembered[request] = None
+            if len(self._remembered) > MOST_REMEMBERED:
+                del self._remembered[next(iter(self._remembered))]

@@ -14,7 +14,7 @@ import numpy as np
 
 from swarm.audit.record import BEGINNING, Entry, agent_token, digest_of, seal
 from swarm.audit.stream import ensure_audit
-from swarm.errors import PermissionDenied, SwarmError
+from swarm.errors import NotConnected, PermissionDenied, SwarmError
 from swarm.flow.backoff import Backoff
 from swarm.link import Link, jetstream
 from swarm.subjects import Subjects
@@ -143,8 +143,10 @@ class Recorder:
             try:
                 stored = await self._store(subject, data, headers)
                 break
-            except TimeoutError:
-                doubtful = True  # it may be stored: its message id makes a copy harmless
+            except (TimeoutError, NotConnected):
+                # It may be stored, its answer lost with the connection: its message id makes a copy
+                # harmless.
+                doubtful = True
             except PermissionDenied as error:
                 if not self._denied:
                     self._denied = True

@@ -148,7 +148,8 @@ class Lane:
                     self._replenish()
                 except SwarmError as error:
                     denied = isinstance(error, PermissionDenied)
-                    log.log(logging.WARNING if denied else logging.INFO, "waiting: %s", error)
+                    level = logging.WARNING if denied else logging.INFO
+                    log.log(level, "%s: waiting: %s", self._consumer.name, error)
                     pause = RETRY_DENIED if denied else RETRY_PROVISIONING
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(self._renew.wait(), pause)
@@ -211,7 +212,8 @@ class Lane:
         self._credit.bound(way.credit(self.holding.ewma))
         if (wanted := self.link_wait) > self.ack_wait:
             way.asks_for(wanted)
-            log.info("%s: ack_wait is now %.3f s, for the link", self.stream, wanted)
+            if self._consumer.may_change:
+                log.info("%s: ack_wait is now %.3f s, for the link", self.stream, wanted)
             await self._consumer.set_ack_wait(wanted)
 
     def _down(self) -> None:

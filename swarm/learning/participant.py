@@ -86,9 +86,8 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something worth telling people: `refused` (a sender and a reason), `behind` (a neighbour
-    learns in a later epoch), `diverging` (the step size was halved), `doubted` and `trusted` (a
-    neighbour that is too far away, and near again)."""
+    """Something worth telling people: `refused` (a sender and a reason), `diverging` (the step
+    size was halved), `doubted` and `trusted` (a neighbour that is too far away, and near again)."""
 
     kind: str
     node: str

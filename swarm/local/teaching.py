@@ -122,6 +122,7 @@ def _sweep(directory: str) -> None:
     """Remove the sockets of learners that ended without removing them."""
     for entry in os.scandir(directory):
         with socket.socket(socket.AF_UNIX) as probe:
+            probe.setblocking(False)  # a learner that hangs would keep a blocking one waiting
             try:
                 probe.connect(entry.path)
             except ConnectionRefusedError:

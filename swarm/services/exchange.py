@@ -259,16 +259,15 @@ class Exchange:
             self._subscribed[node] = self._link.subscribe(subject, self._heard(node))
 
     def _heard(self, node: str) -> Callable[[LinkMessage], None]:
-        def heard(message: LinkMessage) -> None:
-            waiting = self._fetching.get(node)
-            if waiting is None:
-                now = time.monotonic()
-                self._apply(self._participant.on_message(node, message.data, now))
-            elif len(waiting) < MOST_WAITING:
-                # Deltas are taken in order: these follow the one that is being fetched.
-                waiting.append(bytes(message.data))
+        return lambda message: self._take(node, message.data)
 
-        return heard
+    def _take(self, node: str, payload: bytes | memoryview) -> None:
+        waiting = self._fetching.get(node)
+        if waiting is None:
+            self._apply(self._participant.on_message(node, payload, time.monotonic()))
+        elif len(waiting) < MOST_WAITING:
+            # Deltas are taken in order: these follow the one that is being fetched.
+            waiting.append(bytes(payload))
 
     def _apply(self, effects: list[Effect]) -> None:
         for effect in effects:
@@ -395,4 +394,4 @@ class Exchange:
             waiting = self._fetching.pop(fetch.node, deque())
         self._apply(self._participant.on_stored(fetch, data, time.monotonic()))
         for payload in waiting:
-            self._apply(self._participant.on_message(fetch.node, payload, time.monotonic()))
+            self._take(fetch.node, payload)

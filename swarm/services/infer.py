@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable
 
-from swarm.errors import ResourceExhausted, Status, SwarmError
+from swarm.errors import Internal, ResourceExhausted, Status, SwarmError
 from swarm.ids import ulid
 from swarm.link import Link, LinkMessage
 from swarm.services.micro import Endpoint, MicroService
@@ -90,8 +91,16 @@ class InferService:
                 self._respond(message, result)
             except SwarmError as error:
                 log.info("an answer could not be sent: %r", error)
+                self._say_why(message, result.id, error)
         except Exception:
             log.exception("a request to %s failed", message.subject)
+            self._say_why(message, "", Internal("a fault of the node, which its log describes"))
+
+    def _say_why(self, message: LinkMessage, request_id: str, error: SwarmError) -> None:
+        """Else the client would wait until its budget ends."""
+        model = message.subject.rsplit(".", 1)[1]
+        with contextlib.suppress(SwarmError):  # without a connection nobody can be told
+            self._respond(message, _failure(request_id, model, error))
 
     async def stop(self) -> None:
         """Take no more requests; those in flight end within `FINISH_TIMEOUT` or are cancelled."""

@@ -282,10 +282,15 @@ class Command:
 
 
 class Commands:
-    """Starts commands, and ends them all with the test."""
+    """Starts commands, and ends them all with the test.
+
+    temporary: where they put their temporary files. A command that is killed leaves some there.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.temporary = folder / "temporary"
+        self.temporary.mkdir(exist_ok=True)
         self.started: list[Command] = []
 
     def start(self, module: str, *arguments: str, env: Mapping[str, str] | None = None) -> Command:
@@ -298,7 +303,7 @@ class Commands:
                 stdout=sink,
                 stderr=errors,
                 cwd=ROOT,
-                env=environment(env),
+                env=environment({"TMPDIR": str(self.temporary), **(env or {})}),
                 preexec_fn=heed_ctrl_c,
             )
         command = Command(process, out, err)

@@ -197,6 +197,7 @@ def test_an_impatient_second_sigint_leaves_nothing_either(run: Commands, model_f
     command.signal(signal.SIGINT)
     command.wait(GONE)
     gone(command, GONE)
+    assert not list(run.temporary.iterdir()), "no files either"
 
 
 def test_sigterm_ends_it_as_sigint_does(run: Commands, model_file: str) -> None:
@@ -205,6 +206,7 @@ def test_sigterm_ends_it_as_sigint_does(run: Commands, model_file: str) -> None:
     command.signal(signal.SIGTERM)
     assert command.wait(GONE) == 0
     assert not command.remaining()
+    assert not list(run.temporary.iterdir()), "no files either"
 
 
 def test_a_file_that_is_no_model_is_one_clear_line(run: Commands, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,8 +16,8 @@ from swarm.audit.chain import Verdict, verify
 from swarm.audit.record import Entry
 from swarm.audit.recorder import MOST_WAITING, Recorder
 from swarm.audit.stream import AuditLimits, ensure_audit, extent_of, read_stream, stream_config
-from swarm.errors import ApiError
-from swarm.link import Link, jetstream
+from swarm.errors import ApiError, NotConnected
+from swarm.link import Link, LinkMessage, jetstream
 from swarm.services.embedded import EmbeddedServer
 from swarm.subjects import Subjects, api
 
@@ -92,6 +93,31 @@ async def test_one_id_hides_no_second_question(server: EmbeddedServer, links: Li
             made.offer(asked("same"), {"input": {"x": np.full(8, value)}})
         await made.close(Entry("end", "node-1", 1.5e9))
     assert (await judged(link)).records == 3
+
+
+async def test_a_record_whose_answer_is_lost_with_the_connection_leaves_a_good_chain(
+    server: EmbeddedServer, links: Links, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link, request = await links.connect(server.url), Link.request
+    lost: list[str] = []
+
+    async def loses_one_answer(self: Link, subject: str, *given: Any, **named: Any) -> LinkMessage:
+        answer = await request(self, subject, *given, **named)
+        if subject == SUBJECTS.audit("robot") and not lost:
+            lost.append(subject)
+            raise NotConnected("the connection was lost behind the record")
+        return answer
+
+    monkeypatch.setattr(Link, "request", loses_one_answer)
+    async with recorder(link, "node-1", []) as made:
+        for number in range(2):
+            made.offer(asked(f"r{number}"))
+        await made.close(Entry("end", "node-1", 1.5e9))
+        assert made.counters.written == 3
+    verdict = await judged(link)
+    assert lost
+    assert verdict.good, verdict.faults
+    assert verdict.records == 3
 
 
 async def test_the_server_deletes_no_record(server: EmbeddedServer, links: Links) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,9 @@ from swarm.gossip import LOCAL
 from swarm.learning.layout import digest_of
 from swarm.learning.options import LearningOptions
 from swarm.learning.participant import Event
-from swarm.link import Link
+from swarm.learning.refused import Reason
+from swarm.link import Link, LinkMessage
+from swarm.services import delta_store
 from swarm.services.embedded import EmbeddedServer
 from swarm.services.exchange import Exchange
 from swarm.subjects import Subjects
@@ -235,6 +238,34 @@ async def test_deltas_too_large_for_a_message_go_by_the_object_store(fleet: Flee
     assert learners[1].exchange.counters["failures"] == {}
     learners[1].exchange.mix()
     assert learners[1].exchange.parameters["weight"].any()
+
+
+async def test_deltas_behind_one_that_is_being_fetched_are_taken_in_their_order(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = LearningOptions(
+        share=0.5, bytes_per_delta=1 << 22, messages_per_s=1000.0, snapshots_per_s=100.0
+    )
+    sender, receiver = [await fleet.start(30_000, options) for _ in range(2)]
+    await fleet.met()
+    may_fetch, get = asyncio.Event(), delta_store.get
+
+    async def get_later(*given: Any) -> bytes:
+        await may_fetch.wait()
+        return await get(*given)
+
+    monkeypatch.setattr(delta_store, "get", get_later)
+    came: list[LinkMessage] = []
+    receiver.link.subscribe(SUBJECTS.deltas("digits", sender.members.node), came.append)
+    await receiver.link.flush()
+    update = nothing(sender)
+    update["weight"] += np.random.default_rng(1).normal(0, 1, (30_000, 10)).astype(np.float32)
+    for _ in range(3):
+        sender.exchange.step(update)
+    await eventually(lambda: len(came) == 3, what="that three deltas came")
+    may_fetch.set()
+    await eventually(lambda: in_lock_step([sender, receiver]), 10.0, "that all are fetched")
+    assert receiver.exchange.participant.refusals.total[Reason.GAP] == 0
 
 
 async def test_a_small_fleet_averages_in_rounds_without_a_leader(fleet: Fleet) -> None:

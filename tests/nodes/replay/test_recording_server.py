@@ -1,0 +1,48 @@
+"""A recording outlives the server that it records at."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import swarm
+from nodes.replay.recording import Recording, RecordLimits, tap_config
+from swarm.errors import SwarmError
+from swarm.lanes import LaneOptions, make_lanes
+from swarm.link import jetstream
+from swarm.services.embedded import EmbeddedServer
+from swarm.subjects import api
+
+pytestmark = pytest.mark.integration
+
+
+async def copies(mesh: swarm.Mesh) -> object:
+    """Where the server copies what enters the lanes."""
+    info = await jetstream.call(mesh.link, api("STREAM.INFO", mesh.subjects.stream("digits", "1")))
+    return info["config"].get("republish")
+
+
+async def test_it_goes_on_with_lanes_that_are_made_long_after_the_server_has_returned() -> None:
+    async with EmbeddedServer() as server, swarm.connect(server.url) as mesh:
+        lanes = mesh.link, mesh.subjects, "digits", "1", 2, LaneOptions(storage="memory")
+        await make_lanes(*lanes)
+        recording = Recording(mesh.link, mesh.subjects, "digits", "1", 1.0)
+        await recording.start(RecordLimits())
+        wanted = tap_config(mesh.subjects, "digits", "1")
+        assert await copies(mesh) == wanted
+        returned = asyncio.Event()
+        mesh.link.on_up.append(returned.set)
+        await server.kill()
+        await server.start()
+        async with asyncio.timeout(20):
+            await returned.wait()
+            with pytest.raises(SwarmError):  # the lanes were in memory
+                await copies(mesh)
+            await make_lanes(*lanes)
+            while True:
+                if await copies(mesh) == wanted:
+                    break
+                await asyncio.sleep(0.05)
+        await recording.stop()
+        assert await copies(mesh) is None
