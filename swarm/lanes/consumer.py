@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from swarm.clock import ServerClock
-from swarm.errors import NotConnected, PermissionDenied, SwarmError
+from swarm.errors import ApiError, NotConnected, PermissionDenied, SwarmError
 from swarm.flow.latency import LatencyWindow
 from swarm.lanes.credit import Credit
 from swarm.lanes.hand import Hand
@@ -214,7 +214,10 @@ class Lane:
             way.asks_for(wanted)
             if self._consumer.may_change:
                 log.info("%s: ack_wait is now %.3f s, for the link", self.stream, wanted)
-            await self._consumer.set_ack_wait(wanted)
+            try:
+                await self._consumer.set_ack_wait(wanted)
+            except ApiError as error:  # the lane is served all the same
+                log.warning("%s: ack_wait stays as it is: %s", self._consumer.name, error)
 
     def _down(self) -> None:
         # The server hands out again the messages in hand. An ack of them would reach a stream
