@@ -214,9 +214,12 @@ async def test_a_full_disk_stops_no_request_and_room_brings_everything_back(
         assert await mesh.registry.serving("digits") == "1"
 
         await noted(run, url, "server-restarted")
+        stuck = server_of(command)
+        assert stuck is not None
         filled.unlink()
         await until(lambda: "room again" in command.stderr, BACK, "the server is started anew")
-        await mesh.link.ready(BACK)
+        await next_server(command, stuck)
+        await good_request(mesh, budget=BACK)
         await mesh.registry.push(second.manifest.to_json(), second.files)
         await good_request(mesh, budget=BACK)
     assert (await asyncio.to_thread(status_of, run, url))["store"]["state"] == "fine"

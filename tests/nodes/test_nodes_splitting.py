@@ -17,6 +17,11 @@ from swarm.errors import InvalidArgument
 pytestmark = pytest.mark.processes
 
 
+def children() -> set[int]:
+    """Ids of this process's children; other tests' meshes may be among them."""
+    return {child.pid for child in psutil.Process(os.getpid()).children()}
+
+
 @pytest.fixture
 def model(tmp_path: Path) -> str:
     file = tmp_path / "digits.onnx"
@@ -27,12 +32,13 @@ def model(tmp_path: Path) -> str:
 async def test_the_shards_lie_in_the_folder_and_no_process_is_left(
     model: str, tmp_path: Path
 ) -> None:
+    before = children()
     folder = tmp_path / "split"
     await split_into(folder, model, ["--stages", "2", "--name", "d", "--version", "7"])
     manifest, fetch = read_dir(folder)
     assert (manifest.model, manifest.version, manifest.stages) == ("d", "7", 2)
     assert all(fetch(name) for name in manifest.files())
-    assert psutil.Process(os.getpid()).children() == []
+    assert children() <= before
 
 
 async def test_the_error_of_the_split_is_raised_here(tmp_path: Path) -> None:
@@ -44,12 +50,13 @@ async def test_the_error_of_the_split_is_raised_here(tmp_path: Path) -> None:
 
 
 async def test_a_split_that_is_cancelled_ends_its_process(model: str, tmp_path: Path) -> None:
+    before = children()
     splitting = asyncio.create_task(split_into(tmp_path / "split", model, []))
     async with asyncio.timeout(10):
-        while not psutil.Process(os.getpid()).children():  # noqa: ASYNC110
+        while children() <= before:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         splitting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await splitting
-    assert psutil.Process(os.getpid()).children() == []
+    assert children() <= before
     assert not (tmp_path / "split").exists()

@@ -27,16 +27,18 @@ from shard_graphs import (
 from shards.split.split import split
 
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
+# VGG-19 is a chain as AlexNet and ZFNet are, with half a gigabyte of weights.
 NAMES = sorted(path.stem.removeprefix("light_") for path in LIGHT.glob("*.onnx"))
+NAMES.remove("vgg19")
 
 
 def test_the_real_graphs_are_all_here() -> None:
-    assert len(NAMES) == 9
+    assert len(NAMES) == 8
 
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=pytest.mark.slow) if n in ("vgg19", "resnet50") else n for n in NAMES],
+    [pytest.param(n, marks=pytest.mark.slow) if n == "resnet50" else n for n in NAMES],
 )
 def test_real_graphs_compute_the_same_in_two_three_and_five_stages(name: str) -> None:
     model = with_random_weights(onnx.load(str(LIGHT / f"light_{name}.onnx")))

@@ -77,7 +77,7 @@ def test_every_preset_tells_loss_from_death(config: GossipConfig) -> None:
 
 @pytest.mark.slow
 def test_nobody_is_declared_dead_in_hours_of_ten_percent_loss() -> None:
-    row = false_positives(30, loss=0.1, rounds=3000, seed=11)
+    row = false_positives(30, loss=0.1, rounds=1500, seed=11)
     assert row["met"], row
 
 
