@@ -247,24 +247,24 @@ def node(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     settings = parse("swarm-node", USAGE, ABOUT, FLAGS, "SWARM_", arguments, environment)
     missed = MISSED in environment
     if missed:
-        _import()
+        import_work()
     else:
-        wait_for_low_priority_thread(_import)
-    return _run(settings, missed)
+        wait_for_low_priority_thread(import_work)
+    return serve(settings, missed)
 
 
 def _learns(settings: Mapping[str, Any]) -> bool:
     return bool(settings["learn"]) or settings["role"] == "learner"
 
 
-def _import() -> None:
+def import_work() -> None:
     """All modules of a node: half a second of a core beside nodes that serve."""
     import nodes.life.edge
     import nodes.life.node
     import nodes.life.process  # noqa: F401
 
 
-def _run(settings: dict[str, Any], missed: bool) -> int:
+def serve(settings: dict[str, Any], missed: bool) -> int:
     from nodes.learning.options import learn_config
     from nodes.life.config import NodeConfig, gossip_preset, read_mesh_key
     from nodes.life.edge import EdgeOptions

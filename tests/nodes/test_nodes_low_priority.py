@@ -55,8 +55,8 @@ def test_a_node_whose_work_nobody_does_imports_at_the_normal_priority(missed: bo
     code = """if True:
         import os, threading
         from nodes.cli import node
-        node._import = lambda: print(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
-        node._run = lambda settings, missed: 0
+        node.import_work = lambda: print(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+        node.serve = lambda settings, missed: 0
         raise SystemExit(node.node(["--role", "gateway"], os.environ))
     """
     environment = {key: value for key, value in os.environ.items() if key != MISSED}

@@ -21,3 +21,15 @@ async def bench() -> AsyncIterator[MakeBench]:
             return await stack.enter_async_context(Bench(model or FakeModel(), **options))
 
         yield make
+
+
+@pytest.fixture
+def first(bench: MakeBench) -> Callable[[], Awaitable[Bench]]:
+    """Stage 1 of two, whose runs are short; the next one is a process of this host."""
+
+    async def make(**options: object) -> Bench:
+        b = await bench(FakeModel(compute_ms=0.01), stage=1, **options)
+        b.next_is_here()
+        return b
+
+    return make

@@ -26,6 +26,7 @@ from swarm.local.host_socket import LIVING, HostSocket
 from swarm.local.lending import Lender
 from swarm.model import ModelInfo, Spec, Stage
 from swarm.priorities import PRIMARY
+from swarm.shm import MIN_BYTES
 from swarm.subjects import Subjects
 from swarm.transport.handover.words import REFUSED, WORDS
 from swarm.transport.routes import Routes
@@ -37,6 +38,8 @@ SPEC = (Spec("x", "FP32", (-1, 4)),)
 INFO = ModelInfo(
     "m", "1", SPEC, SPEC, (Stage(1, SPEC, SPEC, 0.01), Stage(2, SPEC, SPEC, 0.01)), batchable=True
 )
+LARGE = {"x": np.zeros((MIN_BYTES // 16, 4), np.float32)}  # lies in shared memory
+LATE = 0.1  # seconds; longer than a lone short parcel is waited for
 POISON = 666.0
 NEXT = "_INBOX.next"  # the process that serves the next stage
 BEFORE = "_INBOX.before.7"  # where the stage before waits for a word

@@ -7,30 +7,15 @@ from collections.abc import Awaitable, Callable
 
 import numpy as np
 import pytest
-from stage_bench import Bench, FakeModel, until
+from stage_bench import LARGE, Bench, until
 
 from swarm.errors import ResourceExhausted
-from swarm.shm import MIN_BYTES, unavailable
+from swarm.shm import unavailable
 from swarm.transport.handover.words import DONE, PASSED_ON, REFUSED
 
 MakeBench = Callable[..., Awaitable[Bench]]
-LARGE = {"x": np.zeros((MIN_BYTES // 16, 4), np.float32)}
-# Longer than a lone short parcel is waited for.
-LATE = 0.1  # seconds
 
 on_a_host = pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
-
-
-@pytest.fixture
-def first(bench: MakeBench) -> Callable[[], Awaitable[Bench]]:
-    """Stage 1 of two, whose runs are short; the next one is a process of this host."""
-
-    async def make(**options: object) -> Bench:
-        b = await bench(FakeModel(compute_ms=0.01), stage=1, **options)
-        b.next_is_here()
-        return b
-
-    return make
 
 
 @on_a_host
