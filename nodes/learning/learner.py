@@ -31,6 +31,7 @@ from nodes.learning.samples import Samples
 from nodes.learning.training import Training, change
 from shards.errors import ShardsError
 from swarm.errors import InvalidArgument, NotFound, SwarmError, Unavailable
+from swarm.learning.record import Ledger
 from swarm.local.teaching import Taught
 from swarm.services.weights import Weights
 
@@ -341,10 +342,8 @@ class Learner:
             held = await self._weights.read(info.model, info.version)
             ledger = held.of(self.frozen.base)
             record = ledger.present
-            if record is None:
-                # Nothing was minted yet, or the server lost it: it begins again from 1.
-                self.n, self._present = 0, self.frozen.shipped
-            if record is None or record.n == self.n:
+            if record is None or record.n <= self.n:
+                # Nothing new. A server that lost the ledger has less than this learner knows.
                 self._changed.clear()
                 return
             tensors = await self._weights.tensors(info.model, info.version, record)
@@ -385,9 +384,13 @@ class Learner:
         await self._weights.prepare()  # a server may have lost it
         held = await self._weights.read(info.model, info.version)
         ledger = held.of(self.frozen.base)
-        if ledger.n != self.n:
+        if ledger.n > self.n:
             self._changed.set()
             return
+        if ledger.n < self.n:
+            # The server lost the ledger: the numbers, which nodes and sessions know, go on.
+            ledger = Ledger(self.frozen.base, lost=(self.n, self._epoch))
+            held = replace(held, ledger=ledger)
         candidate = exchange.consensus
         if not is_news(self._present, candidate):
             self._changed_at = time.monotonic()

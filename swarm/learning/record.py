@@ -143,10 +143,15 @@ class WeightRecord:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """The records that are kept, oldest first; the last one is the present weight version."""
+    """The records that are kept, oldest first; the last one is the present weight version.
+
+    lost: the number and the epoch of the last record, where the server lost all records and a
+    learner still knows them. The next record's number follows on it: a node that serves version 40
+    would not take a version 1."""
 
     base: str
     records: tuple[WeightRecord, ...] = ()
+    lost: tuple[int, int] = (0, 0)
 
     @property
     def present(self) -> WeightRecord | None:
@@ -155,11 +160,11 @@ class Ledger:
     @property
     def n(self) -> int:
         """The present weight version; 0 where nothing was minted."""
-        return self.records[-1].n if self.records else 0
+        return self.records[-1].n if self.records else self.lost[0]
 
     @property
     def epoch(self) -> int:
-        return self.records[-1].epoch if self.records else 0
+        return self.records[-1].epoch if self.records else self.lost[1]
 
     @property
     def head(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,11 +18,11 @@ from swarm.errors import (
     NotFound,
     Unavailable,
 )
-from swarm.learning.record import KEPT, WeightRecord
+from swarm.learning.record import KEPT, Ledger, WeightRecord
 from swarm.link import Link, jetstream
 from swarm.services.embedded import EmbeddedServer
 from swarm.services.weights import PART, Weights
-from swarm.subjects import Subjects
+from swarm.subjects import Subjects, api
 from swarm.trust.allowed import AllowList
 from swarm.trust.identity import Identity
 
@@ -267,3 +268,23 @@ async def test_a_signature_of_one_model_is_none_of_another(link: Link) -> None:
     await jetstream.kv_put(link, bucket, "ledger.m.2", ledger)
     with pytest.raises(BadSignature):
         await Weights(link, SUBJECTS).read("m", "2")
+
+
+async def test_behind_a_ledger_that_the_server_lost_the_numbers_and_the_epoch_go_on(
+    weights: Weights, link: Link
+) -> None:
+    for value in (1.0, 2.0):
+        assert await mint(weights, value) is not None
+    await jetstream.call(link, api("STREAM.DELETE", f"KV_{SUBJECTS.weights_bucket}"))
+    await weights.prepare()
+    lost = await weights.read("m", "1")
+    assert lost.ledger is None
+    known = replace(lost, ledger=Ledger(BASE, lost=(2, 1)))
+    given: dict[str, Any] = {"by": "n", "at": 1.0, "accuracy": 0.5, "samples": 9, "taught": ["n"]}
+    record = await weights.mint("m", "1", BASE, known, head(3.0), **given)
+    assert record is not None
+    assert (record.n, record.epoch) == (3, 1)
+    present = (await weights.read("m", "1")).of(BASE).present
+    assert present == record
+    assert await mint(weights, 4.0) is not None
+    assert (await weights.read("m", "1")).of(BASE).n == 4
