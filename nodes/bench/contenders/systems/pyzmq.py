@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from nodes.bench.contenders.contract import REQUEST_TIMEOUT, Contender
+from nodes.bench.contenders.contract import REQUEST_TIMEOUT
+from nodes.bench.contenders.pipelined import Pipelined
 from nodes.bench.contenders.processes import Processes, announce
 from nodes.bench.contenders.stage import Stage
 from nodes.bench.contenders.workload import Tensors, Workload, pack, unpack
@@ -19,7 +20,7 @@ from nodes.bench.contenders.workload import Tensors, Workload, pack, unpack
 LOOPBACK = "tcp://127.0.0.1"
 
 
-class PyZmq(Contender):
+class PyZmq(Pipelined):
     """The client pushes to stage 1 and pulls from the last stage."""
 
     packages = ("zmq", "onnxruntime")
@@ -55,26 +56,6 @@ class PyZmq(Contender):
     def _receive(self) -> tuple[bytes, Tensors]:
         token, payload = self._results.recv_multipart(copy=False)
         return token.bytes, unpack(payload.buffer, self.workload.outputs[-1])
-
-    def request(self, inputs: Tensors) -> Tensors:
-        sent = self._send(inputs)
-        token, outputs = self._receive()
-        if token != sent:
-            raise ValueError("the answer belongs to another request")
-        return outputs
-
-    def concurrent(self, inputs: Tensors, in_flight: int, total: int) -> list[Tensors]:
-        pending = {self._send(inputs) for _ in range(min(in_flight, total))}
-        sent = len(pending)
-        answers = []
-        while pending:
-            token, outputs = self._receive()
-            pending.remove(token)
-            answers.append(outputs)
-            if sent < total:
-                pending.add(self._send(inputs))
-                sent += 1
-        return answers
 
     def stop(self) -> None:
         if self._context is not None:

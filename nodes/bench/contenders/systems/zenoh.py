@@ -17,13 +17,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from nodes.bench.contenders.contract import REQUEST_TIMEOUT, START_TIMEOUT, Contender
+from nodes.bench.contenders.contract import REQUEST_TIMEOUT, START_TIMEOUT
+from nodes.bench.contenders.pipelined import Pipelined
 from nodes.bench.contenders.processes import Processes, announce, free_port, wait_until
 from nodes.bench.contenders.stage import Stage
 from nodes.bench.contenders.workload import Tensors, Workload, pack, unpack
 
 
-class Zenoh(Contender):
+class Zenoh(Pipelined):
     """The client publishes to stage 1 and subscribes to what the last stage publishes."""
 
     packages = ("zenoh", "onnxruntime")
@@ -61,26 +62,6 @@ class Zenoh(Contender):
         assert self._link is not None
         token, payload = self._link.receive(REQUEST_TIMEOUT)
         return token, unpack(payload, self.workload.outputs[-1])
-
-    def request(self, inputs: Tensors) -> Tensors:
-        sent = self._send(inputs)
-        token, outputs = self._receive()
-        if token != sent:
-            raise ValueError("the answer belongs to another request")
-        return outputs
-
-    def concurrent(self, inputs: Tensors, in_flight: int, total: int) -> list[Tensors]:
-        pending = {self._send(inputs) for _ in range(min(in_flight, total))}
-        sent = len(pending)
-        answers = []
-        while pending:
-            token, outputs = self._receive()
-            pending.remove(token)
-            answers.append(outputs)
-            if sent < total:
-                pending.add(self._send(inputs))
-                sent += 1
-        return answers
 
     def stop(self) -> None:
         try:
