@@ -49,6 +49,21 @@ HELP = {
     "tls_cert": "PEM file of this program's own certificate, for servers that ask for one.",
     "tls_key": "PEM file of the key of --tls-cert.",
 }
+REPLICAS_HELP = (
+    "Servers of a cluster that keep a copy of keys, artifacts, dead letters and audit. auto: three "
+    "where there are as many, else one. Or 1, or 3."
+)
+
+
+def read_replicas(text: str) -> int:
+    """The setting `--replicas` as a number of copies, 0 for `auto`. Raises `InvalidArgument`."""
+    from swarm.errors import InvalidArgument  # `--help` needs none of the packages
+
+    if text not in ("auto", "1", "3"):
+        raise InvalidArgument(f"--replicas {text!r}: it is auto, 1 or 3")
+    return 0 if text == "auto" else int(text)
+
+
 NOTHING = Access()
 # Set once, when a command begins; each connection that the command makes has it.
 present: ContextVar[Access] = ContextVar("access of this command", default=NOTHING)
