@@ -17,6 +17,7 @@ from swarm.errors import Unavailable
 
 # The server warns above 8 MB; 16 MiB lets an 8 MB cut pass with room for its header.
 MAX_PAYLOAD = 16 << 20
+RELOADED, NOT_RELOADED = "Reloaded server configuration", "Failed to reload server configuration"
 
 
 def find_binary() -> str:
@@ -138,6 +139,25 @@ class EmbeddedServer:
         except BaseException:
             await (self.stop() if starts_first else self.kill())
             raise
+
+    async def reload(self, timeout: float = 5.0) -> None:
+        """Let the server read its files again: users, certificates. Connections stay.
+
+        Raises `Unavailable`, with the server's own words, where it goes on with the files before.
+        """
+        read = len(self.log)
+        if self._process is not None:
+            self._process.send_signal(signal.SIGHUP)
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            said = self.log[read:]
+            if RELOADED in said:
+                return
+            if NOT_RELOADED in said:
+                reason = said.partition(NOT_RELOADED)[2].partition("\n")[0].strip(": ")
+                raise Unavailable(f"nats-server keeps its files of before: {reason}")
+            await asyncio.sleep(0.01)
+        raise Unavailable(f"nats-server did not read its files again within {timeout} s")
 
     async def answers(self, timeout: float = 1.0) -> bool:
         """Whether this server, and not another one on its port, greets a new connection (`INFO …`)
