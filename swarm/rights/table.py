@@ -101,6 +101,11 @@ TABLE = (
         "into the next stage's lane",
         publish=SHARDS | {Role.FALLBACK},
     ),
+    _row(
+        "swarm.{mesh}.features.{model}.*.0.where",
+        "on which linked servers are the lanes?",
+        publish=NODES | {Role.OPERATOR},
+    ),
     _row("swarm.{mesh}.fresh.{model}.*.1", "fast mode, stage 1", publish=REQUESTERS),
     _row(
         "swarm.{mesh}.fresh.{model}.*.{next}",

@@ -37,7 +37,8 @@ class EmbeddedServer:
 
     port: 0 takes a free one. store: the directory of JetStream's files, which is kept; without one,
     a temporary directory that goes with the server. max_payload: bytes. more: lines that its
-    configuration has too, such as users and TLS. On Linux the server dies
+    configuration has too, such as users and TLS. domain: of its JetStream, "" for one without a
+    name, None for a server without JetStream. On Linux the server dies
     with this process (PDEATHSIG).
     """
 
@@ -48,12 +49,14 @@ class EmbeddedServer:
         max_payload: int = MAX_PAYLOAD,
         host: str = "127.0.0.1",
         more: str = "",
+        domain: str | None = "",
     ) -> None:
         self.host = host
         self.port = port
         self.max_payload = max_payload
         self._given_store = store
         self._more = more
+        self._domain = domain
         self._directory: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -183,9 +186,17 @@ class EmbeddedServer:
             f"max_payload: {self.max_payload}\nmax_pending: {max(64 << 20, 4 * self.max_payload)}\n"
             # A link that was cut without a word must not stay for the default four minutes.
             'ping_interval: "2s"\nping_max: 2\nwrite_deadline: "10s"\n'
-            "jetstream { store_dir: "
-            f"{json.dumps(str(store))}, max_memory_store: 2GB, max_file_store: 8GB }}\n"
+            + self._jetstream(store)
             + self._more
+        )
+
+    def _jetstream(self, store: Path) -> str:
+        if self._domain is None:
+            return ""
+        named = f", domain: {json.dumps(self._domain)}" if self._domain else ""
+        return (
+            f"jetstream {{ store_dir: {json.dumps(str(store))}, max_memory_store: 2GB, "
+            f"max_file_store: 8GB{named} }}\n"
         )
 
     @staticmethod
