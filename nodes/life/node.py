@@ -18,6 +18,7 @@ import swarm
 from nodes.life.answering import InferAnswerer
 from nodes.life.checkpoint import Checkpoint
 from nodes.life.config import NodeConfig
+from nodes.life.mesh_key import MeshKeyFile
 from nodes.life.own_entry import OwnEntry
 from nodes.life.router import Router
 from nodes.life.status import StatusPublisher
@@ -102,13 +103,14 @@ class Node:
             picker=self._router,
             verifier=verifier_of(config),
         )
+        self._mesh_key = MeshKeyFile(config.mesh_key)
         self._membership = Membership(
             self.mesh.link,
             self.mesh.subjects,
             self.id,
             self._on_gossip,
             config.gossip,
-            config.mesh_key,
+            self._mesh_key.taken,
         )
         self.mesh.socket.on_gone.append(self._membership.gone)
         self._audit: NodeAudit | None = None
@@ -202,6 +204,7 @@ class Node:
                     own(self._status.run(), "status")
                     own(self.mesh.tend(), "tend")
                     own(self._stay_admitted(), "admission")
+                    own(self._mesh_key.follow(self._membership.use_keys), "mesh key")
                     if self._audit is not None:
                         own(self._audit.recorder.run(), "audit")
                     await self._follow_desired_state(stop, own)
