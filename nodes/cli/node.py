@@ -98,7 +98,8 @@ FLAGS = (
     Flag(
         "mesh_key",
         "",
-        "A file of 16 to 64 bytes that all nodes share; gossip without it is refused.",
+        "A file with the key that all nodes share, as `swarm keys new --mesh-key FILE` makes it; "
+        "gossip without it is refused. A file that changes is read again.",
     ),
     Flag(
         "trust",
@@ -266,7 +267,7 @@ def import_work() -> None:
 
 def serve(settings: dict[str, Any], missed: bool) -> int:
     from nodes.learning.options import learn_config
-    from nodes.life.config import NodeConfig, gossip_preset, read_mesh_key
+    from nodes.life.config import NodeConfig, gossip_preset
     from nodes.life.edge import EdgeOptions
     from nodes.life.process import end_with_supervisor, run_node
     from swarm.errors import SwarmError
@@ -295,7 +296,7 @@ def serve(settings: dict[str, Any], missed: bool) -> int:
             max_wait=settings["max_wait"] / 1e3,
             budget=settings["budget"] / 1e3,
             gossip=gossip_preset(settings["gossip"]),
-            mesh_key=read_mesh_key(settings["mesh_key"]),
+            mesh_key=settings["mesh_key"],
             quota=settings["quota"],
             state_dir=settings["state_dir"],
             cache=_cache(settings),
