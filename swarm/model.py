@@ -14,6 +14,7 @@ import numpy as np
 
 from swarm.errors import InvalidArgument, NotFound
 from swarm.subjects import token
+from swarm.wire.codecs import CODECS
 from swarm.wire.tensors import DTYPES
 
 
@@ -51,7 +52,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """One version of a model."""
+    """One version of a model. codecs: those with a loss that its owner allows on the wire."""
 
     model: str
     version: str
@@ -60,6 +61,7 @@ class ModelInfo:
     stages: tuple[Stage, ...]  # 1..n; the edge's own shard (stage 0) is `edge`
     edge: Stage | None = None
     batchable: bool = False
+    codecs: frozenset[str] = frozenset()
 
     @property
     def last(self) -> int:
@@ -87,6 +89,7 @@ class ModelInfo:
                 stages=served,
                 edge=edge[0] if edge else None,
                 batchable=bool(doc.get("batchable", False)),
+                codecs=frozenset(doc.get("codecs", {})).intersection(CODECS),
             )
         except (
             ValueError,

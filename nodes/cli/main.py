@@ -200,6 +200,13 @@ def infer(
     weights: Annotated[
         int, typer.Option(min=0, help="The least weight version of the answer; 0 for any.")
     ] = 0,
+    codec: Annotated[
+        str,
+        typer.Option(
+            help="How the inputs go by the server, and the outputs come: auto, none, f16, i8, i6 "
+            "or i4; what loses something only where the model's owner allows it."
+        ),
+    ] = "auto",
     nats: Nats = URL,
     mesh: MeshName = "default",
     json_: Json = False,
@@ -222,6 +229,7 @@ def infer(
             delivery,
             json_,
             weights,
+            codec,
         )
     )
 

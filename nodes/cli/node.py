@@ -153,6 +153,13 @@ FLAGS = (
         "that it can be audited and recorded. The same as --no-shm. (Fast mode stores nothing.)",
     ),
     Flag(
+        "codec",
+        "auto",
+        "How tensors go by the server. none: as they are. f16, i8, i6, i4: in this codec, where "
+        "the model's owner allowed it. auto: in the one that the measured link makes pay, of those "
+        "that the owner allowed; exactly, where none is.",
+    ),
+    Flag(
         "audit",
         False,
         "Record who asked what, when, with which outcome: `swarm audit`. Hashes only, no payload.",
@@ -302,6 +309,7 @@ def serve(settings: dict[str, Any], missed: bool) -> int:
             cache_limit=settings["cache_mb"] * 1_000_000,
             shm=settings["shm"] and not settings["stored"],
             audit=settings["audit"],
+            codec=settings["codec"],
             missed=missed,
             identity=settings["identity"],
             teachers=settings["teachers"],

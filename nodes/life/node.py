@@ -100,6 +100,7 @@ class Node:
             known_peers=self._known_peers,
             picker=self._router,
             verifier=verifier_of(config),
+            codec=config.codec,
         )
         self._membership = Membership(
             self.mesh.link,

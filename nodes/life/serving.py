@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
@@ -33,6 +33,7 @@ log = logging.getLogger("swarm.node")
 OnReplaced = Callable[[Mapping[int, StageRuntime], Mapping[int, Known | None]], None]
 OnBehind = Callable[[str, str, int], None]
 
+FAST_LINK = 100e6  # bytes a second, from which nobody needs to know it
 EDGE = 0  # the stage of an edge's or a gateway's first layers
 T = TypeVar("T")
 
@@ -149,6 +150,12 @@ async def in_background(config: NodeConfig, work: Callable[[], T], urgent: bool 
         # The runtime's own threads would inherit the low priority, for good.
         return await asyncio.to_thread(work)
     return await in_low_priority_thread(work)
+
+
+def link_rate(servers: Iterable[StageServer]) -> float:
+    """Bytes a second that the link of a node with these stages brings; 0.0 where it is fast."""
+    rates = [rate for server in servers if 0 < (rate := server.source.link_rate) < FAST_LINK]
+    return min(rates, default=0.0)
 
 
 def known_of(runtime: StageRuntime) -> Known | None:

@@ -19,12 +19,14 @@ from typing import Any
 
 import swarm
 from nodes.life.config import NodeConfig
+from nodes.life.serving import link_rate
 from nodes.life.versions import Versions
 from nodes.stage.server import StageServer
 from swarm.errors import SwarmError
 from swarm.fleet.membership import Membership
 from swarm.mesh import Mesh
 from swarm.periodic import BEAT, next_beat
+from swarm.wire.tensors import known_codecs
 
 log = logging.getLogger("swarm.node")
 
@@ -133,8 +135,11 @@ class StatusPublisher:
             "host_id": self._mesh.lender.host,
             "inbox": self._mesh.inbox,
             "priority": self._config.priority,
+            "codecs": list(known_codecs()),
             "gossip": self._gossip_document(),
         }
+        if rate := link_rate(servers):
+            doc["link_rate"] = int(rate)
         if self._ready_ms:
             doc["ready_ms"] = self._ready_ms
         return doc | self._more()
