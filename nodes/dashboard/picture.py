@@ -19,7 +19,7 @@ from nodes.dashboard.history import History, Rate, rounded
 from nodes.dashboard.intake import Intake, parsed
 from nodes.dashboard.news import News, Newspaper
 from nodes.dashboard.pipelines import NodeNow, pipelines_of
-from nodes.dashboard.verdict import headline, problems_of
+from nodes.dashboard.verdict import headline, problems_of, unreachable
 from swarm.subjects import TOKEN
 
 MOST_NODES = 2000
@@ -279,7 +279,9 @@ class Picture:
         rate = sum(pipeline["rate"] or 0.0 for pipeline in pipelines)
         return {
             "link": asdict(self.link),
-            "verdict": headline(problems, len(alive), stages, rate),
+            "verdict": headline(problems, len(alive), stages, rate)
+            if self.link.connected
+            else unreachable(),
             "pipelines": pipelines,
             "models": self._model_rows(pipelines),
             "offenders": [

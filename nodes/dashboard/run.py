@@ -39,9 +39,12 @@ class Dashboard:
         """Hear the mesh and serve the page, until `stop` is set. Raises `InvalidArgument`."""
         app = application(self._feed, self._acts, self.token, place.names)
         async with asyncio.TaskGroup() as group:
+            feed = group.create_task(self._feed.run(), name="feed")
             work = [
+                feed,
                 group.create_task(self._source.run(), name="the mesh"),
-                group.create_task(self._feed.run(), name="feed"),
+                # Open streams end first: the web server would wait for them.
+                group.create_task(_end_with(stop, feed), name="end of the feed"),
             ]
             try:
                 await serve(app, place, sock, stop)
@@ -49,3 +52,8 @@ class Dashboard:
                 for task in work:
                     task.cancel()
                 await self.link.close()
+
+
+async def _end_with(stop: asyncio.Event, task: asyncio.Task[None]) -> None:
+    await stop.wait()
+    task.cancel()

@@ -112,9 +112,20 @@ def headline(
     if not nodes:
         return {"level": "warn", "text": "No node speaks in this mesh yet", "problems": problems}
     if not serious:
-        text = f"All well: {nodes} nodes, {stages} stages, {rate:.0f} requests a second"
+        counts = f"{_counted(nodes, 'node')}, {_counted(stages, 'stage')}"
+        text = f"All well: {counts}, {rate:.0f} requests a second"
     elif len(serious) == 1:
         text = serious[0]["text"]
     else:
         text = f"{serious[0]['text']} (and {len(serious) - 1} more)"
     return {"level": level, "text": text, "problems": problems}
+
+
+def unreachable() -> dict[str, Any]:
+    """The one line while nothing is heard: nobody knows how the fleet is."""
+    text = "Not known: the mesh cannot be reached"
+    return {"level": "bad", "text": text, "problems": []}
+
+
+def _counted(count: int, word: str) -> str:
+    return f"{count} {word}{'' if count == 1 else 's'}"

@@ -32,14 +32,18 @@ async def browser() -> AsyncIterator[Browser]:
         await started.close()
 
 
-@pytest_asyncio.fixture(loop_scope="session")
-async def look(browser: Browser, tmp_path: Path) -> AsyncIterator[Look]:
-    """Pages of the browser. Screenshots go to $SWARM_SCREENSHOTS, else to the test's folder.
-
-    A page that writes an error to its console, or throws, fails its test."""
+@pytest.fixture
+def screenshots(tmp_path: Path) -> Path:
+    """$SWARM_SCREENSHOTS, else a folder of the test."""
     folder = Path(os.environ.get("SWARM_SCREENSHOTS") or tmp_path / "screenshots")
     folder.mkdir(parents=True, exist_ok=True)
-    pages = Look(browser, folder)
+    return folder
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def look(browser: Browser, screenshots: Path) -> AsyncIterator[Look]:
+    """Pages of the browser. One that writes an error to its console, or throws, fails its test."""
+    pages = Look(browser, screenshots)
     yield pages
     await pages.close()
     assert pages.faults == []

@@ -188,7 +188,7 @@ def test_what_is_no_status_marks_its_sender(fleet: Simulation, subject: str, dat
 
 def test_absurd_figures_are_not_shown_and_mark_their_node(fleet: Simulation) -> None:
     stage = a_stage(2, counters={"served": -1}, compute_ms={"p50": 1e300, "p99": "<b>"})
-    fleet.speak(a_status("s2", (2,), rss_bytes=True, stages=[stage, 7, None]))
+    fleet.speak(a_status("s2", (2,)) | {"rss_bytes": True, "stages": [stage, 7, None]})
     row = fleet.whole()["nodes"]["s2"]
     assert row["rss"] == 0.0
     assert row["stages"][0]["compute"] == (None, None)

@@ -3,12 +3,12 @@
 import { askWhatMayBeDone, takeToken } from "./actions.js";
 import { attribute, show, text } from "./dom.js";
 import { eventPage } from "./events.js";
-import { age } from "./format.js";
+import { clock } from "./format.js";
 import { modelPage } from "./models.js";
 import { nodePage } from "./node.js";
 import { nodeTable } from "./nodes.js";
 import { overview } from "./overview.js";
-import { now, store } from "./store.js";
+import { store } from "./store.js";
 import { listen } from "./stream.js";
 import { startTheme } from "./theme.js";
 
@@ -71,10 +71,11 @@ function drawLink() {
   attribute(link, "data-state", state);
   text(link.firstElementChild, { live: "●", lost: "✕", away: "✕", starting: "…" }[state]);
   text(document.getElementById("link-text"), { live: "live", lost: "dashboard lost", away: "mesh unreachable", starting: "connecting" }[state]);
+  store.lost = state === "lost";
   attribute(document.body, "data-stale", state === "lost" || state === "away" ? "yes" : null);
   const stale = {
-    lost: "The dashboard does not answer. What you see is old; the page tries again each second.",
-    away: `The mesh cannot be reached${store.link.since ? ` (${age((now() - store.link.since) / 1000)})` : ""}: ${store.link.error || "no server answers"}. What you see is old; the dashboard tries again.`,
+    lost: "The dashboard does not answer. What you see below is old. The page tries again each second.",
+    away: `The mesh cannot be reached${store.link.since ? ` since ${clock(store.link.since)}` : ""}: ${store.link.error || "no server answers"}. What you see below is old. The dashboard tries again each second.`,
   }[state];
   show(alarm, Boolean(stale));
   if (stale) text(alarm, stale);

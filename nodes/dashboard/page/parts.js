@@ -1,6 +1,6 @@
 // Pieces that several pages show.
 
-import { attribute, el, keyed, text } from "./dom.js";
+import { attribute, el, keyed, show, text } from "./dom.js";
 import { age, clock, figure, HEALTH, LEVEL, ms, NONE, plural, short } from "./format.js";
 import { now, store } from "./store.js";
 
@@ -19,6 +19,8 @@ export const nodeLink = (id, className = "") => el("a", { href: `#/node/${encode
 
 // --- the verdict ---------------------------------------------------------------------------
 
+const LOST = { level: "bad", text: "Not known: the dashboard does not answer", problems: [] };
+
 export function verdict() {
   const mark = sign();
   const line = el("p", { class: "line", id: "verdict-text" });
@@ -27,7 +29,7 @@ export function verdict() {
   return {
     element,
     update() {
-      const { level, text: said, problems } = store.verdict;
+      const { level, text: said, problems } = store.lost ? LOST : store.verdict;
       attribute(element, "data-level", level);
       setSign(mark, LEVEL, level);
       text(line, said);
@@ -56,13 +58,14 @@ export function pipeline() {
   const name = el("h3");
   const facts = el("p", { class: "facts" });
   const asking = el("ul", { class: "seats" });
+  const anybody = el("p", { class: "cover", text: "any client of the mesh" });
   const flow = el("ol", { class: "flow" });
   const budget = budgetBar();
   const element = el(
     "article",
     { class: "pipeline card" },
     el("header", {}, name, facts),
-    el("div", { class: "river" }, el("div", { class: "asks" }, el("h4", { text: "asks" }), asking), flow),
+    el("div", { class: "river" }, el("div", { class: "asks" }, el("h4", { text: "who asks" }), asking, anybody), flow),
     budget.element,
   );
   return {
@@ -74,9 +77,11 @@ export function pipeline() {
       const { p50, p99 } = latencyOf(doc);
       const share = doc.share === null || doc.share === undefined ? "" : doc.share ? `${doc.share} % of the traffic` : "no traffic";
       text(facts, [share, `${figure(doc.rate)} requests/s`, `p50 ${ms(p50)}`, `p99 ${ms(p99)}`].filter(Boolean).join(" · "));
+      const asks = askers(doc.model);
+      show(anybody, asks.length === 0);
       keyed(
         asking,
-        askers(doc.model),
+        asks,
         (node) => node.node,
         seat,
         (item, node) => changeSeat(item, { node: node.node, kind: node.role, health: node.health, rate: node.rate, serves: true }),
@@ -164,6 +169,7 @@ export function budgetBar() {
     element,
     update(doc) {
       const parts = partsOf(doc);
+      const room = Math.min(innerWidth, 1280) - 60; // pixels of the bar, about
       const whole = parts.reduce((sum, part) => sum + part.ms, 0);
       keyed(
         bar,
@@ -174,7 +180,7 @@ export function budgetBar() {
           const share = whole ? part.ms / whole : 0;
           const width = `${(share * 100).toFixed(1)}%`;
           if (item.style.width !== width) item.style.width = width;
-          text(item.firstChild, share > 0.025 + 0.011 * part.short.length ? part.short : share > 0.025 ? part.stage : "");
+          text(item.firstChild, share * room > 8 * part.short.length ? part.short : share * room > 12 ? part.stage : "");
           attribute(item, "title", `${part.name}: ${ms(part.ms)} (${Math.round(share * 100)} %)`);
         },
       );

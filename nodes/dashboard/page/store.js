@@ -16,6 +16,7 @@ export const store = {
   server: {},
   events: [],
   history: { models: {}, learners: {} },
+  lost: false, // whether the process of this page does not answer
   acts: { allowed: false, why: "", token: false },
 };
 
