@@ -33,14 +33,14 @@ FORGET_AFTER = 5.0  # seconds of silence after which a node is shown as silent
 class StatusBoard:
     """The last status document of each node of a mesh, and the moment at which it came.
 
-    server: the last word of an embedded server's supervisor; None where there is none.
+    servers: the last word of embedded servers' supervisors, by URL.
     Raises `PermissionDenied` where this user may not hear them.
     """
 
     def __init__(self, mesh: swarm.Mesh) -> None:
         self.statuses: dict[str, dict[str, Any]] = {}
         self.heard: dict[str, float] = {}
-        self.server: dict[str, Any] | None = None
+        self.servers: dict[str, dict[str, Any]] = {}
         self._counts: dict[str, deque[tuple[float, float]]] = {}
         if not mesh.link.grants.may_subscribe(mesh.subjects.status_all):
             raise Denial(False, mesh.subjects.status_all).error()
@@ -51,7 +51,7 @@ class StatusBoard:
         with contextlib.suppress(*NO_DOCUMENT):  # a foreign message: nothing to show
             document = json.loads(bytes(message.data))
             server_lines(document)
-            self.server = document
+            self.servers[str(document["url"])] = document
 
     def _take(self, message: LinkMessage) -> None:
         try:
@@ -122,13 +122,12 @@ def _known(node: FleetNode) -> dict[str, Any]:
     }
 
 
-def _checked(server: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The word of an embedded server's supervisor, if it is one."""
-    if server is not None:
-        with contextlib.suppress(*NO_DOCUMENT):
-            server_lines(server)
-            return server
-    return None
+def _is_server(server: dict[str, Any]) -> bool:
+    """Whether this is the word of an embedded server's supervisor."""
+    with contextlib.suppress(*NO_DOCUMENT):
+        server_lines(server)
+        return True
+    return False
 
 
 def run_status(nats: str, mesh: str, as_json: bool) -> int:
@@ -144,14 +143,16 @@ def run_status(nats: str, mesh: str, as_json: bool) -> int:
                 await asyncio.sleep(LISTEN)
             now = time.monotonic()
             nodes = [document(node, now) for node in watch.picture.nodes.values()]
-        server = _checked(watch.server)
+        servers = [server for server in watch.servers.values() if _is_server(server)]
         if as_json:
             doc: dict[str, Any] = {"mesh": mesh, "nodes": nodes}
-            print_json(doc | ({"server": server} if server else {}))
+            # "server" alone for readers that know of one
+            print_json(doc | ({"server": servers[0], "servers": servers} if servers else {}))
         elif nodes:
             views = [node_view(doc, rate=doc.get("rate")) for doc in nodes]
             out.print(status_table(views, out.width))
-            for line in server_lines(server) if server else ():
+            told = [line for doc in servers for line in server_lines(doc)]
+            for line in told:
                 out.print(one_line(line), markup=False, highlight=False, soft_wrap=True)
             for node in watch.picture.nodes.values():
                 for text in node.marks(now).values():

@@ -42,7 +42,7 @@ PAGE_TIMEOUT, PAGE_ATTEMPTS = 1.0, 3  # seconds
 MOST_PAGES = 100
 ASK_EVERY = 30.0  # seconds; events that were lost are made good by it
 TEND_EVERY = 5 * BEAT  # seconds
-LARGEST_SERVER_WORD = 64 << 10  # bytes
+LARGEST_SERVER_WORD, MOST_SERVERS = 64 << 10, 16  # bytes, servers
 
 
 class FleetAnswers:
@@ -131,9 +131,9 @@ async def _ask_page(link: Link, subjects: Subjects, question: Question) -> dict[
 class FleetWatch:
     """Keeps a `FleetPicture` current: `async with FleetWatch(mesh.link, mesh.subjects) as watch:`.
 
-    Inside, `watch.picture` has what the fleet told at once; statuses and events change it. server:
-    the last word of an embedded server's supervisor, None where there is none. events: how many
-    past events are read. Entering raises `PermissionDenied` where this user may not hear statuses.
+    Inside, `watch.picture` has what the fleet told at once; statuses and events change it. servers:
+    the last words of embedded servers' supervisors, by the server's URL. events: how many past
+    events are read. Entering raises `PermissionDenied` where this user may not hear statuses.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class FleetWatch:
         events: int = 200,
     ) -> None:
         self.picture = FleetPicture() if picture is None else picture
-        self.server: dict[str, Any] | None = None
+        self.servers: dict[str, dict[str, Any]] = {}
         self.answered = False  # whether a node told the picture
         self._link = link
         self._subjects = subjects
@@ -239,6 +239,7 @@ class FleetWatch:
             return
         with contextlib.suppress(ValueError, RecursionError):  # a foreign message: nothing to show
             document = json.loads(bytes(message.data))
-            if isinstance(document, dict):
-                self.server = document
+            url = document.get("url") if isinstance(document, dict) else None
+            if isinstance(url, str) and (url in self.servers or len(self.servers) < MOST_SERVERS):
+                self.servers[url] = document
                 self._news.set()
