@@ -15,6 +15,8 @@ from functools import partial
 from swarm.errors import (
     DeadlineExceeded,
     DecodeError,
+    NoResponders,
+    NotConnected,
     PermissionDenied,
     Status,
     SwarmError,
@@ -125,7 +127,8 @@ class Requester:
             now = time.monotonic()
             unusual = is_unusual(request.tried, ask.hedge is not None, result, now - started)
             judged = not request.was_behind or is_ok(result)
-            version.admission.leave(taken, result, now, unusual, judged)
+            unheard_at = request.tried.at if request.unheard and not is_ok(result) else None
+            version.admission.leave(taken, result, now, unusual, judged, unheard_at)
             self._end(request, result)
         result.latency = time.monotonic() - started
         if ask.session and result.status is Status.OK:
@@ -202,6 +205,7 @@ class Requester:
             failed = _failure(request, outcome)
             if outcome is not None:
                 request.refusal = failed.message
+                request.unheard = isinstance(outcome, NoResponders | NotConnected)
             now = time.monotonic()
             step = next_step(
                 outcome,

@@ -72,7 +72,11 @@ def _open_desired(stack: ExitStack) -> Case:
             "policy": "token-bucket",
             "policy_options": {"target": 2.0, "burst": 4.0},
         },
-        {"serve": [{"version": "1", "share": 100}], "policy": "nobody-knows"},
+        {
+            "serve": [{"version": "1", "share": 100}],
+            "policy": "nobody-knows",
+            "pins": {"camera-7": "1"},
+        },
     ]
     return Case(
         tuple(json.dumps(doc).encode() for doc in docs),
