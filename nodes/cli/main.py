@@ -343,6 +343,25 @@ def status(nats: Nats = URL, mesh: MeshName = "default", json_: Json = False) ->
 
 
 @app.command()
+def drain(
+    node: Annotated[
+        str, typer.Argument(help="Its id, or a part of it that no other living node has.")
+    ],
+    wait: Annotated[bool, typer.Option(help="Until it has left.")] = True,
+    nats: Nats = URL,
+    mesh: MeshName = "default",
+    json_: Json = False,
+) -> None:
+    """Have a node finish what it has begun, give back the rest, and end: as SIGTERM does.
+
+    Under rights only an operator may. A supervisor that starts ended nodes again, as that of
+    `swarm up` does, starts this one too."""
+    from nodes.cli.drain import run_drain
+
+    raise typer.Exit(run_drain(node, wait, nats, mesh, json_))
+
+
+@app.command()
 def top(nats: Nats = URL, mesh: MeshName = "default") -> None:
     """Show every node live, as `swarm status` does once, until Ctrl-C."""
     from nodes.cli.status import run_top

@@ -97,6 +97,14 @@ class Requester:
         """The admission of a model version, with its latencies."""
         return self._version(info).admission
 
+    def breakers(self) -> dict[str, str]:
+        """The states of circuit breakers that have seen failures, by `model@version/stage`."""
+        return {
+            f"{model}@{version}/{stage}": str(state)
+            for (model, version), way in self._versions.items()
+            for stage, state in way.admission.breakers.items()
+        }
+
     async def infer(self, ask: Ask) -> Result:
         """The result, failed or not. Never raises a `SwarmError`: a failure is a result."""
         started = time.monotonic()  # uvloop's own clock has steps of a millisecond
