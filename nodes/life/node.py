@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
@@ -18,6 +19,7 @@ import swarm
 from nodes.life.answering import InferAnswerer
 from nodes.life.checkpoint import Checkpoint
 from nodes.life.config import NodeConfig
+from nodes.life.mesh_key import MeshKeyFile
 from nodes.life.own_entry import OwnEntry
 from nodes.life.router import Router
 from nodes.life.status import StatusPublisher
@@ -38,10 +40,14 @@ from swarm.fleet.advertised import StagePeer, serving
 from swarm.fleet.membership import Membership
 from swarm.gossip import Event, PeerView
 from swarm.ids import node_id
+from swarm.lanes import TwoDomains
+from swarm.link import LinkMessage
 from swarm.mesh import Mesh
 from swarm.model import ModelInfo
 from swarm.periodic import BEAT, beat
 from swarm.routing import BadDesiredState
+from swarm.services.events import keep_events
+from swarm.services.fleet import FleetAnswers
 from swarm.services.infer import InferService
 from swarm.subjects import api
 from swarm.trust.entries import Highest, Verifier
@@ -72,9 +78,10 @@ class Node:
     """`run(stop)` is its whole life; it ends when `stop` is set.
 
     started: `time.monotonic()` of the process's start. on_change(document) is called at each
-    change of state. more_status: fields that a role adds to the status documents. identity: the
-    key pair of `config.identity`, None without one. Raises `InvalidArgument` for a file that holds
-    no identity, or that others may read.
+    change of state. more_status: fields that a role adds to the status documents. end(): ends all
+    that stands around this node too, which an operator may ask for; without it, `run` ends.
+    identity: the key pair of `config.identity`, None without one. Raises `InvalidArgument` for a
+    file that holds no identity, or that others may read.
     """
 
     def __init__(
@@ -83,7 +90,9 @@ class Node:
         started: float | None = None,
         on_change: Callable[[dict[str, Any]], None] = lambda document: None,
         more_status: Callable[[], dict[str, Any]] = dict,
+        end: Callable[[], None] | None = None,
     ) -> None:
+        self._end = end
         self.config = config
         self.id = config.node or node_id(config.role)
         self.identity = _identity(config)
@@ -102,13 +111,14 @@ class Node:
             verifier=verifier_of(config),
             codec=config.codec,
         )
+        self._mesh_key = MeshKeyFile(config.mesh_key)
         self._membership = Membership(
             self.mesh.link,
             self.mesh.subjects,
             self.id,
             self._on_gossip,
             config.gossip,
-            config.mesh_key,
+            self._mesh_key.taken,
         )
         self.mesh.socket.on_gone.append(self._membership.gone)
         self._audit: NodeAudit | None = None
@@ -142,7 +152,12 @@ class Node:
             self._versions,
             self._membership,
             time.monotonic() if started is None else started,
-            lambda: more_status() | self._learning_status() | self._audit_status(),
+            lambda: (
+                more_status()
+                | self._learning_status()
+                | self._audit_status()
+                | self._requests_status()
+            ),
         )
         self._entry = OwnEntry(
             self.mesh,
@@ -177,6 +192,9 @@ class Node:
             config.version,
             None if self._audit is None else self._audit.asked,
         )
+        self._fleet = FleetAnswers(
+            self.mesh.link, self.mesh.subjects, self.id, self._membership.view
+        )
         self._service = InferService(
             self.mesh.link,
             f"swarm-{config.mesh}",
@@ -202,6 +220,9 @@ class Node:
                     own(self._status.run(), "status")
                     own(self.mesh.tend(), "tend")
                     own(self._stay_admitted(), "admission")
+                    own(self._mesh_key.follow(self._membership.use_keys), "mesh key")
+                    own(keep_events(self.mesh.link, self.mesh.subjects), "events")
+                    self._drain_when_told(stop)
                     if self._audit is not None:
                         own(self._audit.recorder.run(), "audit")
                     await self._follow_desired_state(stop, own)
@@ -249,6 +270,10 @@ class Node:
                 self._reject(str(error))
                 if not self.became_ready.is_set():
                     self._become("waiting", str(error))
+            except TwoDomains as error:
+                if not self.became_ready.is_set():
+                    raise
+                self._reject(str(error))
             except (NotFound, Unavailable, ApiError) as error:
                 # ApiError: a server whose store is gone or full refuses what it cannot read.
                 if not self.became_ready.is_set():
@@ -275,6 +300,7 @@ class Node:
     def _become_ready(self, own: Own) -> None:
         """Every lane of this node pulls: join the mesh, and tell everybody."""
         self._service.start()
+        self._fleet.start()
         own(self._entry.run(), "own entry")
         own(self._takeover.run(), "takeover")
         own(self._membership.run(), "gossip")
@@ -318,6 +344,7 @@ class Node:
             self._save()
         try:
             async with asyncio.timeout(DRAIN_TIMEOUT):
+                self._fleet.stop()
                 await self._service.stop()
                 await self._versions.drain()
         except (TimeoutError, ExceptionGroup) as error:
@@ -349,6 +376,23 @@ class Node:
     def _learning_status(self) -> dict[str, Any]:
         return {} if self._learning is None else self._learning.status()
 
+    def _drain_when_told(self, stop: asyncio.Event) -> None:
+        """Drain and end once an operator asks for it, as on SIGTERM."""
+
+        def told(message: LinkMessage) -> None:
+            if message.reply:
+                answer = {"v": 1, "node": self.id, "state": "draining"}
+                self.mesh.link.publish(message.reply, json.dumps(answer).encode())
+            log.info("told to drain")
+            (self._end or stop.set)()
+
+        self.mesh.link.subscribe(self.mesh.subjects.drain(self.id), told)
+
+    def _requests_status(self) -> dict[str, Any]:
+        if not self.config.answers_requests:
+            return {}
+        return {"requests": self.answerer.figures(time.monotonic())}
+
     def _audit_status(self) -> dict[str, Any]:
         return {} if self._audit is None else self._audit.status()
 
@@ -359,9 +403,9 @@ class Node:
         """Whether this user's rights name lanes of single nodes."""
         subjects, grants = self.mesh.subjects, self.mesh.link.grants
         lane = subjects.features(model, "0", (self.config.stage or 0) + 1, self.id)
-        stream, consumer = subjects.stream(model, "0"), subjects.consumer(model, 1, self.id)
-        makes = api("CONSUMER.CREATE", stream, consumer, lane)
-        return grants.may_publish(lane) and grants.may_publish(makes)
+        stream = subjects.stream(model, "0", self.mesh.link.domain)
+        makes = api("CONSUMER.CREATE", stream, subjects.consumer(model, 1, self.id), lane)
+        return grants.may_publish(lane) and self.mesh.link.may_call(makes)
 
     def _tell(self, kind: str, detail: dict[str, Any]) -> None:
         self._status.tell(kind, detail)

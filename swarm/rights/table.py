@@ -101,6 +101,16 @@ TABLE = (
         "into the next stage's lane",
         publish=SHARDS | {Role.FALLBACK},
     ),
+    _row(
+        "swarm.{mesh}.features.{model}.*.0.where",
+        "on which linked servers are the lanes?",
+        publish=NODES,
+    ),
+    _row(
+        "swarm.{mesh}.features.*.*.0.where",
+        "the same, of any model",
+        publish={Role.OPERATOR},
+    ),
     _row("swarm.{mesh}.fresh.{model}.*.1", "fast mode, stage 1", publish=REQUESTERS),
     _row(
         "swarm.{mesh}.fresh.{model}.*.{next}",
@@ -162,6 +172,19 @@ TABLE = (
         publish=NODES,
         subscribe={Role.DASHBOARD, Role.OPERATOR},
     ),
+    _row(
+        f"{_GET}.SWARM={{mesh}}=events",
+        "past events",
+        publish={Role.DASHBOARD},
+    ),
+    _row(
+        "swarm.{mesh}.fleet",
+        "the whole fleet's picture, from any node",
+        publish=WATCHERS,
+        subscribe=NODES,
+        queues=("fleet",),
+    ),
+    _row("swarm.{mesh}.drain.*", "drain a node", publish={Role.OPERATOR}, subscribe=NODES),
     # An edge, a shard and a gateway write what they know of; only the operator reads it.
     _row(
         "swarm.{mesh}.audit.*",
