@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from nodes.learning.options import LearnConfig
+from shards.runtimes.device import Placement
 from swarm.errors import InvalidArgument, ResourceExhausted
 from swarm.flow.ack_wait import ack_wait_for
 from swarm.gossip import LAN, LOCAL, WAN, GossipConfig
@@ -43,7 +44,7 @@ class NodeConfig:
     model_key: opens encrypted models, None where there are none. level:
     how far ONNX Runtime optimises a stage; at `basic` a shard computes the very bits of the whole
     model. learn: how this node learns; None where it does not, unless it has the role `learner`.
-    audit: whether this node records requests.
+    audit: whether this node records requests. placement: the device of its stages.
     missed: nobody else does the work of this node, so its first load gives way to nobody. Raises
     `InvalidArgument`.
     """
@@ -76,6 +77,7 @@ class NodeConfig:
     model_key: ModelKey | None = None
     learn: LearnConfig | None = None
     level: Literal["all", "basic"] = "all"
+    placement: Placement = field(default_factory=Placement)
 
     def __post_init__(self) -> None:
         token(self.mesh, "mesh name")
