@@ -1,4 +1,5 @@
-"""Who a program is to the server, from its flags: the files of `swarm auth`, and of TLS."""
+"""How a program comes to its server, from its flags: the files of `swarm auth` and of TLS, and the
+JetStream domain."""
 
 from __future__ import annotations
 
@@ -10,13 +11,15 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Paths of files, "" for none; each is the flag of its name, on every command."""
+    """Paths of files, and a JetStream domain, "" for none; each is the flag of its name, on every
+    command."""
 
     credentials: str = ""
     nkey: str = ""
     tls_ca: str = ""
     tls_cert: str = ""
     tls_key: str = ""
+    domain: str = ""
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Access:
@@ -31,6 +34,7 @@ class Access:
             "tls_ca": self.tls_ca,
             "tls_cert": self.tls_cert,
             "tls_key": self.tls_key,
+            "domain": self.domain,
         }
 
     def arguments(self) -> list[str]:
@@ -48,6 +52,8 @@ HELP = {
     "TLS is required then.",
     "tls_cert": "PEM file of this program's own certificate, for servers that ask for one.",
     "tls_key": "PEM file of the key of --tls-cert.",
+    "domain": "JetStream domain that models and lanes are in: the hub's, at a site that is linked "
+    "to it. Empty: the server's own.",
 }
 NOTHING = Access()
 # Set once, when a command begins; each connection that the command makes has it.

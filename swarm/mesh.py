@@ -288,7 +288,7 @@ class Mesh:
         if self.link.grants is EVERYTHING or TOKEN.fullmatch(name) is None:
             return name in self._denied_models
         grants, subjects = self.link.grants, self.subjects
-        reads = kv_get_subject(subjects.config_bucket, f"serve.{name}")
+        reads = self.link.in_domain(kv_get_subject(subjects.config_bucket, f"serve.{name}"))
         sends = subjects.features(name, "0", 1)
         return not (grants.may_publish(reads) and grants.may_publish(sends))
 

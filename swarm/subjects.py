@@ -167,8 +167,19 @@ class Subjects:
     def dead_all(self) -> str:
         return f"{self.root}.dead.*"
 
-    def stream(self, model: str, version: str) -> str:
-        return f"SWARM={self.mesh}={token(model, 'model name')}={token(version, 'version')}"
+    def stream(self, model: str, version: str, domain: str = "") -> str:
+        """The stream of a model version's lanes.
+
+        domain: of the JetStream that holds it, "" where it has none. Acks name a stream and no
+        domain, so two linked servers may not have streams of one name.
+        """
+        name = f"SWARM={self.mesh}={token(model, 'model name')}={token(version, 'version')}"
+        return f"{name}={token(domain, 'domain')}" if domain else name
+
+    def whereabouts(self, model: str, version: str) -> str:
+        """A subject of the stream of lanes, for questions to each server that has such a stream;
+        no node serves it."""
+        return self.features(model, version, 0, "where")
 
     @property
     def dead_stream(self) -> str:
@@ -212,6 +223,16 @@ class Subjects:
 def kv_get_subject(bucket: str, key: str) -> str:
     """Where the server answers with the value of a key."""
     return f"$JS.API.DIRECT.GET.KV_{bucket}.$KV.{bucket}.{key}"
+
+
+def in_domain(subject: str, domain: str) -> str:
+    """Where the JetStream of a domain takes a call, or a key's value, that a server without one
+    takes at `subject`; the domain "" is the server's own. Other subjects are the same in all."""
+    if domain and subject.startswith("$JS.API."):
+        return f"$JS.{domain}{subject[3:]}"
+    if domain and subject.startswith("$KV."):
+        return f"$JS.{domain}.API.{subject}"
+    return subject
 
 
 def api(verb: str, *names: str) -> str:

@@ -15,7 +15,6 @@ from nodes.cli.acts import auth_on_record
 from nodes.console import err, guarded, out, print_json
 from swarm.authority.announce import announce, reload_server
 from swarm.authority.authority import Authority, User
-from swarm.authority.certificates import write_certificates
 from swarm.authority.keys import make_private_folder, write_private
 from swarm.authority.server_conf import BASE, operator_conf, plain_conf, tls_conf
 from swarm.errors import InvalidArgument
@@ -135,13 +134,11 @@ def run_rotate(finish: bool, folder: str, nats: str, pid_file: str, as_json: boo
 async def _tell_servers(authority: Authority, nats: str, pid_file: str) -> list[str]:
     """Write the configurations anew that `run_server` wrote, and tell running servers."""
     told = []
-    record = authority.directory / "servers.txt"
-    folders = record.read_text().splitlines() if record.exists() else []
-    for folder in folders:
-        path = Path(folder) / USERS_CONF
+    for folder in authority.servers:
+        path = folder / USERS_CONF
         if path.exists():
             plain = path.read_text().startswith(PLAIN_MARK)
-            write_private(path, _users_conf(authority, Path(folder), plain))
+            write_private(path, _users_conf(authority, folder, plain))
             told.append(str(path))
     if pid_file:
         reload_server(pid_file)
@@ -165,25 +162,27 @@ def _told(told: list[str]) -> str:
     return "told: " + ", ".join(told)
 
 
-def run_server(folder: str, plain: bool, tls: list[str], auth: str, as_json: bool) -> int:
+def run_server(
+    folder: str, plain: bool, tls: list[str], mutual: bool, auth: str, as_json: bool
+) -> int:
     """`swarm auth server`; returns its exit code. tls: names and addresses of the server for which
-    to make certificates, or none."""
+    to make certificates, or none. mutual: clients need a certificate too."""
 
     target = Path(folder).absolute()
 
     async def main() -> int:
+        if mutual and not tls:
+            raise InvalidArgument("--mutual is about TLS: add --tls HOST, the server's name")
         authority = Authority(auth)
-        write_server(authority, target, plain=plain, hosts=tls)
-        record = authority.directory / "servers.txt"
-        known = record.read_text().splitlines() if record.exists() else []
-        if str(target) not in known:
-            write_private(record, "\n".join([*known, str(target)]) + "\n")
+        write_server(authority, target, plain=plain, hosts=tls, mutual=mutual)
+        authority.remember_server(target)
         _say(
             as_json,
             {"configuration": str(target / CONF), "plain": plain, "tls": bool(tls)},
             f"{target / CONF}: nats-server -c {target / CONF}",
             *(
                 [f"every command and node then needs --tls-ca {target / 'ca.pem'}"]
+                + (["and a certificate: swarm auth certs --client NAME"] if mutual else [])
                 if tls
                 else ["no TLS: add --tls HOST, or certificates of yours to tls.conf"]
             ),
@@ -193,13 +192,18 @@ def run_server(folder: str, plain: bool, tls: list[str], auth: str, as_json: boo
     return guarded(main, as_json)
 
 
-def write_server(authority: Authority, folder: Path, *, plain: bool, hosts: list[str]) -> None:
+def write_server(
+    authority: Authority, folder: Path, *, plain: bool, hosts: list[str], mutual: bool = False
+) -> None:
     """Write a server's configuration into a folder. hosts: make certificates for these."""
     make_private_folder(folder)
     tls = ""
     if hosts:
-        ca, cert, key = write_certificates(folder, hosts)
-        tls = tls_conf(cert, key, ca, mutual=False)
+        certificates = authority.certificates
+        if not certificates.exists:
+            certificates.make()
+        ca, cert, key = certificates.issue_server(folder, hosts)
+        tls = tls_conf(cert, key, ca, mutual=mutual)
     write_private(folder / TLS_CONF, tls)
     write_private(folder / USERS_CONF, _users_conf(authority, folder, plain))
     if not (folder / CONF).exists():

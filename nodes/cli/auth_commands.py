@@ -100,13 +100,42 @@ def server(
         list[str] | None,
         typer.Option(help="Make certificates for this name or address of the server."),
     ] = None,
+    mutual: Annotated[
+        bool, typer.Option("--mutual", help="With --tls: clients need a certificate too.")
+    ] = False,
     auth: AuthFolder = HERE,
     json_: Json = False,
 ) -> None:
     """Write the configuration of a nats-server that knows the users of this mesh."""
     from nodes.cli.auth import run_server
 
-    raise typer.Exit(run_server(folder, plain, tls or [], auth, json_))
+    raise typer.Exit(run_server(folder, plain, tls or [], mutual, auth, json_))
+
+
+def certs(
+    client: Annotated[
+        list[str] | None, typer.Option(help="Issue a certificate to this client; several times.")
+    ] = None,
+    rotate: Annotated[
+        bool, typer.Option("--rotate", help="New certificates for all servers and clients.")
+    ] = False,
+    new_authority: Annotated[
+        bool,
+        typer.Option("--new-authority", help="The next certificates come from a new authority."),
+    ] = False,
+    finish: Annotated[
+        bool, typer.Option("--finish", help="Trust the authorities before the present one no more.")
+    ] = False,
+    valid: Annotated[str, typer.Option(help="Of new certificates: 90d, 12h.")] = "825d",
+    auth: AuthFolder = HERE,
+    pid_file: PidFile = "",
+    json_: Json = False,
+) -> None:
+    """Show, issue and rotate certificates of servers and clients; no connection ends by it."""
+    from nodes.cli.certs import CertsAct, run_certs
+
+    act = CertsAct(client or [], rotate, new_authority, finish, valid)
+    raise typer.Exit(run_certs(act, auth, pid_file, json_))
 
 
 def permissions(
@@ -128,6 +157,6 @@ def permissions(
 
 def register(app: typer.Typer) -> None:
     """Add all commands to `swarm auth`."""
-    for command in (init, add, revoke, rotate, server, permissions):
+    for command in (init, add, revoke, rotate, server, certs, permissions):
         app.command()(command)
     app.command("list")(list_)

@@ -60,6 +60,14 @@ register(bench_app)
 
 
 @app.command()
+def doctor(json_: Json = False) -> None:
+    """What this machine can run models on, what it lacks, and what to install."""
+    from nodes.cli.doctor import run_doctor
+
+    raise typer.Exit(run_doctor(json_))
+
+
+@app.command()
 def demo(
     seconds: Annotated[
         float | None,

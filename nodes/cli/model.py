@@ -21,6 +21,7 @@ from nodes.life.process import end_with_supervisor
 from nodes.progress import progress
 from shards.manifest import Manifest, read_dir, write_dir
 from swarm.errors import InvalidArgument
+from swarm.lanes import check_one_domain, streams_of
 from swarm.services.weights import Weights
 from swarm.trust.sealed import ModelKey
 
@@ -129,6 +130,15 @@ def show(manifest: Manifest, as_json: bool) -> None:
     out.print(table)
 
 
+async def _check_domain(client: swarm.Mesh, model: str, version: str) -> None:
+    """Raises `TwoDomains` where a linked server has the lanes of this version already."""
+    link = client.link
+    if link.domain:  # a server without one is seldom linked, and its nodes look too
+        streams = await streams_of(link, client.subjects, model, version)
+        own = client.subjects.stream(model, version, link.domain)
+        check_one_domain(streams, own, f"{model}@{version}")
+
+
 def run_push(
     folder: str,
     promote: bool,
@@ -154,6 +164,7 @@ def run_push(
             return await push(client, *await sealed_version(client, manifest, files, key, sealed))
 
     async def push(client: swarm.Mesh, manifest: Manifest, files: dict[str, Path]) -> int:
+        await _check_domain(client, manifest.model, manifest.version)
         size = sum(path.stat().st_size for path in files.values())
         title = f"pushing {len(files)} files, {size / 1024:.0f} KB"
         with progress(title, total=size, silent=as_json) as sent:

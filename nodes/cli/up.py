@@ -141,6 +141,10 @@ def _announce(local: LocalMesh, manifest: Manifest, as_json: bool) -> None:
     if as_json and local.rights is not None:
         client = local.rights.access("client", "client", manifest.model)
         secured |= {"credentials": client.credentials, "tls_ca": client.tls_ca}
+        secured |= {
+            "auth": str(local.rights.authority.directory),
+            "pid_file": str(local.rights.pid_file),
+        }
     if as_json:
         print_json(
             {
@@ -172,12 +176,15 @@ def _announce(local: LocalMesh, manifest: Manifest, as_json: bool) -> None:
     out.print(f"[bold green]ready[/] at {local.url}, mesh {local.name!r}")
     if open_or_not:
         out.print(open_or_not, markup=False, soft_wrap=True)
-    for title, command in (
+    lines = [
         ("Ask it from the shell", how.shell),
         ("from Python", how.python),
         ("from any NATS client", how.nats),
         ("Watch it (Ctrl-C here ends all)", how.top),
-    ):
+    ]
+    if rights is not None:
+        lines.append(("New certificates while it runs", rights.rotation))
+    for title, command in lines:
         out.print(f"{title}:", style="bold")
         # One line each, whatever the terminal's width: they are to be pasted.
         out.print(command, markup=False, highlight=False, soft_wrap=True)

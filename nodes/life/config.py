@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal
 
 from nodes.learning.options import LearnConfig
@@ -34,7 +33,8 @@ class NodeConfig:
     number that suits the stage (see `credit_of`). storage, replicas: of the lanes, `memory` or
     `file`, and how many servers keep a copy; the node that makes a lane decides. max_batch,
     max_wait (seconds): micro-batching. budget: seconds for requests that name none. gossip: a
-    preset. mesh_key: 16 to 64 bytes that all nodes share; gossip without it is refused. quota:
+    preset. mesh_key: file of the key that all nodes share, '' for none; gossip without it is
+    refused, and a file that changes is read again. quota:
     requests a second that one agent may send to this node, 0 for any number. state_dir: folder of
     the checkpoint, '' for none. cache, cache_limit: folder of the artifacts that the nodes of this
     host share, '' for none, and its bytes. shm: whether messages may go between processes of one
@@ -63,7 +63,7 @@ class NodeConfig:
     max_wait: float = 0.0005
     budget: float = 5.0
     gossip: GossipConfig = LAN
-    mesh_key: bytes | None = None
+    mesh_key: str = ""
     quota: float = 0.0
     state_dir: str = ""
     cache: str = ""
@@ -187,19 +187,3 @@ def gossip_preset(name: str) -> GossipConfig:
     if name not in presets:
         raise InvalidArgument(f"--gossip {name!r}: it is {', '.join(presets)}")
     return presets[name]
-
-
-def read_mesh_key(path: str) -> bytes | None:
-    """The mesh's key from a file, or None without one. Raises `InvalidArgument`."""
-    if not path:
-        return None
-    try:
-        key = Path(path).read_bytes().strip()
-    except OSError as error:
-        raise InvalidArgument(f"--mesh-key {path}: {error}") from None
-    if not 16 <= len(key) <= 64:
-        raise InvalidArgument(
-            f"--mesh-key {path} holds {len(key)} bytes; 16 to 64 are needed: "
-            "`openssl rand -hex 32 > mesh.key`"
-        )
-    return key

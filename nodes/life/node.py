@@ -18,6 +18,7 @@ import swarm
 from nodes.life.answering import InferAnswerer
 from nodes.life.checkpoint import Checkpoint
 from nodes.life.config import NodeConfig
+from nodes.life.mesh_key import MeshKeyFile
 from nodes.life.own_entry import OwnEntry
 from nodes.life.router import Router
 from nodes.life.status import StatusPublisher
@@ -38,6 +39,7 @@ from swarm.fleet.advertised import StagePeer, serving
 from swarm.fleet.membership import Membership
 from swarm.gossip import Event, PeerView
 from swarm.ids import node_id
+from swarm.lanes import TwoDomains
 from swarm.mesh import Mesh
 from swarm.model import ModelInfo
 from swarm.periodic import BEAT, beat
@@ -101,13 +103,14 @@ class Node:
             picker=self._router,
             verifier=verifier_of(config),
         )
+        self._mesh_key = MeshKeyFile(config.mesh_key)
         self._membership = Membership(
             self.mesh.link,
             self.mesh.subjects,
             self.id,
             self._on_gossip,
             config.gossip,
-            config.mesh_key,
+            self._mesh_key.taken,
         )
         self.mesh.socket.on_gone.append(self._membership.gone)
         self._audit: NodeAudit | None = None
@@ -201,6 +204,7 @@ class Node:
                     own(self._status.run(), "status")
                     own(self.mesh.tend(), "tend")
                     own(self._stay_admitted(), "admission")
+                    own(self._mesh_key.follow(self._membership.use_keys), "mesh key")
                     if self._audit is not None:
                         own(self._audit.recorder.run(), "audit")
                     await self._follow_desired_state(stop, own)
@@ -248,6 +252,10 @@ class Node:
                 self._reject(str(error))
                 if not self.became_ready.is_set():
                     self._become("waiting", str(error))
+            except TwoDomains as error:
+                if not self.became_ready.is_set():
+                    raise
+                self._reject(str(error))
             except (NotFound, Unavailable, ApiError) as error:
                 # ApiError: a server whose store is gone or full refuses what it cannot read.
                 if not self.became_ready.is_set():
@@ -358,9 +366,9 @@ class Node:
         """Whether this user's rights name lanes of single nodes."""
         subjects, grants = self.mesh.subjects, self.mesh.link.grants
         lane = subjects.features(model, "0", (self.config.stage or 0) + 1, self.id)
-        stream, consumer = subjects.stream(model, "0"), subjects.consumer(model, 1, self.id)
-        makes = api("CONSUMER.CREATE", stream, consumer, lane)
-        return grants.may_publish(lane) and grants.may_publish(makes)
+        stream = subjects.stream(model, "0", self.mesh.link.domain)
+        makes = api("CONSUMER.CREATE", stream, subjects.consumer(model, 1, self.id), lane)
+        return grants.may_publish(lane) and self.mesh.link.may_call(makes)
 
     def _tell(self, kind: str, detail: dict[str, Any]) -> None:
         self._status.tell(kind, detail)

@@ -119,7 +119,8 @@ async def load(
     """Fetch, verify, load, self-test and warm, in a thread.
 
     stages: instead of all that this node serves. urgent: at the normal priority. tell(kind,
-    detail): publishes an event, such as a stage's change of device. Raises `SwarmError` (`NotFound`, `Unavailable` …) and `shards.errors.ShardsError`.
+    detail): publishes an event, such as a stage's change of device. Raises `SwarmError`
+    (`NotFound`, `Unavailable` …) and `shards.errors.ShardsError`.
     """
     started = time.monotonic()
     manifest = Manifest.from_json(await mesh.registry.manifest(info.model, info.version))

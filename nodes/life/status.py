@@ -152,6 +152,7 @@ def _stage_document(server: StageServer, now: float) -> dict[str, Any]:
         "stage": server.stage,
         "version": server.info.version,
         "weights": server.model.weights_version,
+        "device": server.model.device,
         "in_hand": server.queued,
         "waiting": server.waiting,
         "counters": server.stats.counters.as_doc(),

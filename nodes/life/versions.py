@@ -16,6 +16,7 @@ from nodes.life.serving import Loaded, Serving, load
 from nodes.stage.server import LanePicker, StageAudit, StageServer
 from swarm.clock import ServerClock
 from swarm.errors import NotFound, SwarmError
+from swarm.lanes import TwoDomains, check_one_domain, streams_of
 from swarm.mesh import Mesh
 from swarm.services.weights import Weights
 from swarm.trust.allowed import AllowList
@@ -112,21 +113,40 @@ class Versions:
             raise NotFound(
                 f"model {name!r} is not in mesh {self._config.mesh!r} yet: "
                 "push it (`swarm model push DIR`) and this node goes on by itself"
+                + self._about_domain()
             )
         return [str(entry["version"]) for entry in desired["serve"]]
 
+    def _about_domain(self) -> str:
+        """For a node that finds nothing: at a site, the models may be at the hub."""
+        link = self._mesh.link
+        if not link.domain:
+            return ""
+        return f" (in JetStream domain {link.domain!r}; another one: --domain NAME)"
+
     async def _serve(self, version: str) -> None:
-        info = await self._mesh.registry.info(self._config.model_name, version)
-        loaded = await load(
-            self._mesh,
-            self._artifacts,
-            self._config,
-            info,
-            edge=self._config.answers_requests,
-            lighter=self._config.role == "edge",
-            urgent=self._config.missed and not self.serving,
-            tell=self._tell,
-        )
+        mesh = self._mesh
+        info = await mesh.registry.info(self._config.model_name, version)
+        others = asyncio.create_task(streams_of(mesh.link, mesh.subjects, info.model, version))
+        try:
+            loaded = await load(
+                mesh,
+                self._artifacts,
+                self._config,
+                info,
+                edge=self._config.answers_requests,
+                lighter=self._config.role == "edge",
+                urgent=self._config.missed and not self.serving,
+                tell=self._tell,
+            )
+            own = mesh.subjects.stream(info.model, version, mesh.link.domain)
+            try:
+                check_one_domain(await others, own, f"{info.model}@{version}")
+            except TwoDomains:
+                loaded.close()
+                raise
+        finally:
+            others.cancel()
         self.weights.add(loaded)
         await self.follower.follow(info.model, version)
         serving = Serving(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from pathlib import Path
 
 from nodes.access import Access
 from swarm.authority.authority import Authority
-from swarm.authority.certificates import write_certificates
+from swarm.authority.certificates import VALID, read_certificate
 from swarm.authority.server_conf import operator_conf, tls_conf
 
 HOSTS = ("127.0.0.1", "localhost")
@@ -17,13 +19,37 @@ class LocalRights:
 
     def __init__(self, folder: Path, mesh: str) -> None:
         self.authority = Authority.create(folder, mesh)
-        self._ca, self._cert, self._key = write_certificates(folder / "tls", HOSTS)
+        self._server = folder / "server"
+        certificates = self.authority.certificates
+        certificates.make()
+        self._ca, self._cert, self._key = certificates.issue_server(self._server, HOSTS)
+        # `swarm auth certs --rotate` finds it.
+        self.authority.remember_server(self._server)
         self._issued = 0
+
+    @property
+    def pid_file(self) -> Path:
+        """Where the server of the mesh writes its process id."""
+        return self._server / "server.pid"
+
+    @property
+    def rotation(self) -> str:
+        """The command that issues the server's certificate anew, for people to paste."""
+        words = ["swarm", "auth", "certs", "--rotate"]
+        words += ["--auth", str(self.authority.directory), "--pid-file", str(self.pid_file)]
+        return shlex.join(words)
 
     def configuration(self) -> str:
         """For the server of the mesh."""
         users = operator_conf(self.authority, str(self.authority.directory / "jwt"))
-        return users + tls_conf(self._cert, self._key, self._ca, mutual=False)
+        pid = f"pid_file: {json.dumps(str(self.pid_file))}\n"
+        return users + pid + tls_conf(self._cert, self._key, self._ca, mutual=False)
+
+    def new_certificate(self) -> str:
+        """Issue the server's certificate anew; the server takes it when it reads its files again.
+        Returns its serial number."""
+        _, cert, _ = self.authority.certificates.issue_server(self._server, HOSTS, VALID)
+        return read_certificate(cert).serial
 
     def issue(self, role: str, *models: str) -> Access:
         """New credentials for one process."""

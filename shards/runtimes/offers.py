@@ -43,7 +43,7 @@ def _by_onnxruntime() -> list[Offer]:
     version, providers = _onnxruntime()
     made = []
     for device, provider in PROVIDERS.items():
-        why = "" if provider in providers else f"this onnxruntime {version} has no {provider}"
+        why = "" if provider in providers else f"not in this build of onnxruntime ({version})"
         if not version:
             why = "onnxruntime is not installed"
         made.append(

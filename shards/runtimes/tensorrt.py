@@ -119,7 +119,7 @@ class _Buffer:
 
     def reserve(self, size: int) -> bool:
         """Have room for `size` bytes. Whether the addresses are others now."""
-        if size <= self.size:
+        if self.device and size <= self.size:
             return False
         self.close()
         # TensorRT takes no null address, so an empty tensor has a byte.
@@ -247,7 +247,6 @@ class TensorRtRuntime:
             moved |= self._buffers[name].reserve(size)
         if moved:
             self._end_graphs()  # they know the old addresses
-            self._seen.clear()
         for name, buffer in self._buffers.items():
             if not self._context.set_tensor_address(name, buffer.device):
                 raise RunError(f"TensorRT takes no address for {name!r}")

@@ -3,7 +3,10 @@
     DIR/               0700
       authority.json   the mesh, the users, the revocations
       keys/            seeds: operator, mesh, clients, system; a signing key for each role
-      users/           NAME.creds (JWT and seed) and NAME.nk (the seed alone)
+      users/           NAME.creds (JWT and seed) and NAME.nk (the seed alone); NAME.pem and NAME.key
+                       are a client's certificate, where one was issued
+      tls/             the authority of certificates, where one was asked for
+      servers.txt      folders of servers' configurations
 
 Whoever has this folder can issue every right of the mesh. Nodes need only their own file of users/.
 """
@@ -17,6 +20,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from swarm.authority.certificates import CertificateAuthority
 from swarm.authority.claims import (
     account_body,
     credentials_text,
@@ -122,6 +126,22 @@ class Authority:
         """Where a user's bare seed lies, for servers with a plain configuration."""
         return self.directory / "users" / f"{name}.nk"
 
+    @property
+    def certificates(self) -> CertificateAuthority:
+        """Of servers and clients, where `swarm auth server --tls` made it."""
+        return CertificateAuthority(self.directory / "tls")
+
+    @property
+    def client_certificates(self) -> list[Path]:
+        """The certificates that were issued to clients, in the order of their names."""
+        return sorted((self.directory / "users").glob("*.pem"))
+
+    @property
+    def servers(self) -> list[Path]:
+        """The folders of servers' configurations that this authority has written."""
+        record = self.directory / "servers.txt"
+        return [Path(line) for line in record.read_text().splitlines()] if record.exists() else []
+
     def key(self, name: str) -> AuthorityKey:
         """`operator`, or the account `mesh`, `clients` or `system`."""
         kind = OPERATOR if name == "operator" else ACCOUNT
@@ -213,6 +233,12 @@ class Authority:
         self._state.users.append(user)
         self._save()
         return user
+
+    def remember_server(self, folder: Path) -> None:
+        """A server's configuration is in this folder: later changes are written there too."""
+        if folder not in self.servers:
+            lines = "".join(f"{known}\n" for known in [*self.servers, folder])
+            write_private(self.directory / "servers.txt", lines)
 
     def revoke(self, name: str) -> User:
         """The user's credentials are refused as soon as the servers hear of it. Raises

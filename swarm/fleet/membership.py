@@ -19,6 +19,7 @@ from swarm.errors import NotConnected, SwarmError
 from swarm.fleet.advertised import of_load, valid
 from swarm.gossip import LAN, Event, Gossip, GossipConfig, PeerView, Request, Send
 from swarm.gossip.effects import Effect
+from swarm.gossip.wire import MeshKey
 from swarm.link import Link, LinkMessage
 from swarm.periodic import beat
 from swarm.subjects import Subjects
@@ -38,8 +39,8 @@ class Membership:
     """The nodes of the mesh as this node sees them. `run()` gossips until cancelled.
 
     on_event(event) is called for each change. Whoever learns that a process of this host has ended
-    calls `gone`. mesh_key: 16 to 64 bytes shared by all nodes;
-    with it, messages that are not signed by it are refused and counted.
+    calls `gone`. mesh_key: 16 to 64 bytes shared by all nodes; with it, messages that are not
+    marked with it are refused and counted. Several keys: see `Gossip`.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class Membership:
         node: str,
         on_event: Callable[[Event], None],
         config: GossipConfig = LAN,
-        mesh_key: bytes | None = None,
+        mesh_key: MeshKey = None,
     ) -> None:
         self._link = link
         self._subjects = subjects
@@ -115,6 +116,10 @@ class Membership:
         self.gossip.delete(key, time.monotonic())
         if not of_load(key):
             self.gossip.detector.hurry()
+
+    def use_keys(self, mesh_key: MeshKey) -> None:
+        """The mesh changes its key: see `Gossip`. Raises `ValueError`."""
+        self.gossip.use_keys(mesh_key)
 
     async def run(self) -> None:
         """One round each `config.interval` seconds, until cancelled."""

@@ -41,11 +41,11 @@ UNBOUNDED = {"max_bytes": -1}
 
 
 def stream_config(
-    subjects: Subjects, model: str, version: str, options: LaneOptions
+    subjects: Subjects, model: str, version: str, options: LaneOptions, domain: str = ""
 ) -> dict[str, Any]:
     """The stream's configuration, as JetStream's API takes it."""
     return {
-        "name": subjects.stream(model, version),
+        "name": subjects.stream(model, version, domain),
         "subjects": [subjects.features_of(model, version)],
         "retention": "workqueue",
         "storage": options.storage,
@@ -86,7 +86,7 @@ async def ensure_lanes(
 
     Raises `ApiError`, `Unavailable`, `NotConnected`.
     """
-    config = stream_config(subjects, model, version, options)
+    config = stream_config(subjects, model, version, options, link.domain)
     try:
         await jetstream.ensure_stream(link, config)
     except ApiError as error:
@@ -116,7 +116,7 @@ async def follow_depth(
 
     Raises `ApiError`, `Unavailable`, `NotConnected`.
     """
-    name = subjects.stream(model, version)
+    name = subjects.stream(model, version, link.domain)
     info = await jetstream.call(link, api("STREAM.INFO", name))
     config, held = info["config"], int(info["state"]["messages"])
     if not changed_depth(int(config["max_msgs_per_subject"]), wanted.messages, held):
@@ -140,7 +140,7 @@ async def make_lanes(
     Raises `ApiError`, `Unavailable`, `NotConnected`, `PermissionDenied`.
     """
     await ensure_lanes(link, subjects, model, version, options)
-    stream = subjects.stream(model, version)
+    stream = subjects.stream(model, version, link.domain)
     for stage in range(1, stages + 1):
         config = consumer_config(subjects, model, version, stage, options)
         await jetstream.ensure_consumer(link, stream, config)

@@ -38,13 +38,24 @@ async def call(
     try:
         message = await link.request(subject, body, timeout, from_server=True)
     except NoResponders:
-        raise Unavailable(
-            "this NATS server has no JetStream: start it with -js, or enable jetstream {} "
-            "in its configuration"
-        ) from None
+        raise Unavailable(_nobody(link)) from None
     except TimeoutError:
         raise Unavailable(f"JetStream did not answer {subject} within {timeout} s") from None
     return parse(message.data)
+
+
+def _nobody(link: Link) -> str:
+    """Why no JetStream answers."""
+    if not link.options.domain:
+        return (
+            "this NATS server has no JetStream: start it with -js, enable jetstream {} in its "
+            "configuration, or name the domain of a server that it is linked to, with --domain"
+        )
+    own = f" (this server's own is {link.server_domain!r})" if link.server_domain else ""
+    return (
+        f"no JetStream of domain {link.options.domain!r} answers{own}: the link to its server is "
+        "cut, or --domain names none"
+    )
 
 
 def stored_sequence(data: bytes | memoryview) -> int:

@@ -32,7 +32,7 @@ from swarm.errors import (
     SwarmError,
 )
 from swarm.flow.backoff import Backoff
-from swarm.link.access import is_about_identity, refusal, tls_refusal
+from swarm.link.access import ended_in_tls, is_about_identity, refusal, tls_refusal
 from swarm.link.denials import Denial, DenialLog, read_denial
 from swarm.link.gather import Gather
 from swarm.link.grants import ASK, EVERYTHING, Grants, read_grants
@@ -48,7 +48,7 @@ from swarm.link.session import (
 from swarm.link.subscriptions import OnMessage, Replies, Subscriptions
 from swarm.link.types import LinkMessage, LinkOptions
 from swarm.periodic import next_beat
-from swarm.subjects import FROM_SERVER
+from swarm.subjects import FROM_SERVER, TOKEN, in_domain
 from swarm.wire.tensors import Part
 
 log = logging.getLogger("swarm.link")
@@ -65,7 +65,8 @@ class Link(asyncio.BufferedProtocol):
 
     on_up / on_down: lists of callbacks without arguments, called at each change. gather: its
     writes. server_inbox: below it the server alone answers. grants: what this user may do, as far
-    as the server tells. on_denied(subject, error): callbacks for a publish that the server refused.
+    as the server tells. server_domain: the JetStream domain of the server, "" where it has none.
+    on_denied(subject, error): callbacks for a publish that the server refused.
     refusal: why the last attempt to connect was refused for who connects; None where it was not.
     reconnects, callback_errors, last_error: figures for people.
 
@@ -84,6 +85,7 @@ class Link(asyncio.BufferedProtocol):
         self.reconnects = 0
         self.callback_errors = 0
         self.last_error: str = ""
+        self.server_domain = ""
         self.grants: Grants = EVERYTHING
         self.refusal: NotAdmitted | None = None
         self.on_denied: list[Callable[[str, PermissionDenied], None]] = []
@@ -108,10 +110,24 @@ class Link(asyncio.BufferedProtocol):
         self._closing = False
         self._settled = asyncio.Event()  # connected, or refused for who connects
         self._denials = DenialLog()
+        self._asks_certificate = False
         self._deaf: PermissionDenied | None = None  # the user may not hear its own inbox
         self._asked: dict[str, tuple[str, asyncio.Future[LinkMessage]]] = {}  # by reply subject
         self.subscribe(f"{options.inbox}.*", self.deliver)
         self.subscribe(f"{self.server_inbox}.*", self.deliver)
+
+    @property
+    def domain(self) -> str:
+        """The JetStream domain in which this link's streams are, "" where it has no name."""
+        return self.options.domain or self.server_domain
+
+    def in_domain(self, subject: str) -> str:
+        """The subject of a call of JetStream, or of a key, in the domain that was asked for."""
+        return in_domain(subject, self.options.domain)
+
+    def may_call(self, subject: str) -> bool:
+        """Whether this user may make a call of JetStream, as far as the server tells."""
+        return self.grants.may_publish(self.in_domain(subject))
 
     @property
     def open_replies(self) -> int:
@@ -186,9 +202,12 @@ class Link(asyncio.BufferedProtocol):
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(self.options.connect_timeout):
             info = await open_session(loop, self, self.url, self.options)
+            self._asks_certificate = bool(info.get("tls_verify"))
             if self.gather.transport is None:
+                if self._asks_certificate:
+                    raise self._early_end(None)
                 raise NotConnected("the server closed the connection before the greeting")
-            self._learn({"max_payload": DEFAULT_MAX_PAYLOAD} | info)
+            self._learn({"max_payload": DEFAULT_MAX_PAYLOAD, "domain": ""} | info)
             greeted = self._pings.expect()
             self.gather.write(connect_command(info, self.url, self.options) + b"PING\r\n")
             await greeted
@@ -223,6 +242,8 @@ class Link(asyncio.BufferedProtocol):
 
     def _learn(self, info: dict[str, Any]) -> None:
         self.max_payload = int(info.get("max_payload", self.max_payload))
+        domain = info.get("domain", self.server_domain)
+        self.server_domain = domain if isinstance(domain, str) and TOKEN.fullmatch(domain) else ""
 
     async def _serve(self) -> None:
         self._up.set()
@@ -372,7 +393,7 @@ class Link(asyncio.BufferedProtocol):
         from_server: bool = False,
     ) -> LinkMessage:
         """One request, one reply; `headers` is a whole `NATS/1.0` block. from_server: the server
-        itself answers, as JetStream's API does.
+        itself answers, as JetStream's API does: the one of the domain that was asked for.
 
         Raises `NoResponders` at once when nobody listens, `PermissionDenied` at once when this
         user may not ask, `TimeoutError` after `timeout` seconds, `NotConnected` when
@@ -383,6 +404,8 @@ class Link(asyncio.BufferedProtocol):
         answer: asyncio.Future[LinkMessage] = asyncio.get_running_loop().create_future()
         expect = self.expect_from_server if from_server else self.expect
         reply = expect(partial(_set_result, answer))
+        if from_server:
+            subject = self.in_domain(subject)
         self._asked[reply] = (subject, answer)
         try:
             self.publish(subject, data, reply, headers)
@@ -498,6 +521,8 @@ class Link(asyncio.BufferedProtocol):
         """Why a connection ended before it was one."""
         if isinstance(exc, ssl.SSLError):
             return tls_refusal(exc, endpoint(self.url), self.options)
+        if self._asks_certificate:
+            return ended_in_tls(endpoint(self.url))
         return NotConnected(self.last_error or "connection refused")
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
 from swarm.link.access import inbox_owner, tls_context
-from swarm.subjects import TOKEN
+from swarm.subjects import TOKEN, token
 
 
 @dataclass(slots=True)
@@ -37,7 +37,9 @@ class LinkOptions:
 
     servers: URLs, tried in turn. name: shown by the server. inbox: the subject below which
     everything for this process alone is sent; without one, `_INBOX.<user>.<random>`, so that a
-    user's rights can name it. Raises `NotAdmitted` for a file of keys that cannot be used.
+    user's rights can name it. domain: the JetStream domain that streams, keys and objects are in,
+    "" for the server's own. Raises `NotAdmitted` for a file of keys that cannot be used, and
+    `SubjectError` for a domain that cannot be one.
     """
 
     servers: Sequence[str] = ("nats://127.0.0.1:4222",)
@@ -57,8 +59,11 @@ class LinkOptions:
     max_backoff: float = 1.0
     max_pending: int = 64 << 20  # unsent bytes above which publishing is refused
     inbox: str = ""
+    domain: str = ""
 
     def __post_init__(self) -> None:
+        if self.domain:
+            token(self.domain, "JetStream domain")
         tls_context(self)  # a fault is told before anything starts
         if not self.inbox:
             owner = inbox_owner(self) or _user_of(self.servers)

@@ -101,6 +101,16 @@ TABLE = (
         "into the next stage's lane",
         publish=SHARDS | {Role.FALLBACK},
     ),
+    _row(
+        "swarm.{mesh}.features.{model}.*.0.where",
+        "on which linked servers are the lanes?",
+        publish=NODES,
+    ),
+    _row(
+        "swarm.{mesh}.features.*.*.0.where",
+        "the same, of any model",
+        publish={Role.OPERATOR},
+    ),
     _row("swarm.{mesh}.fresh.{model}.*.1", "fast mode, stage 1", publish=REQUESTERS),
     _row(
         "swarm.{mesh}.fresh.{model}.*.{next}",

@@ -1,10 +1,11 @@
 """Desired state of one model: which versions serve with what share, by which policy.
 
     {"model": "digits", "serve": [{"version": "1", "share": 90}, {"version": "2", "share": 10}],
-     "sticky": "agent", "policy": "pull", "policy_options": {}, "memory_bytes": 0, "device": "cpu"}
+     "sticky": "agent", "policy": "pull", "policy_options": {}, "memory_bytes": 0, "device": "cpu",
+     "pins": {"camera-7": "1"}, "rollout": {…}}
 
 Only `model` and `serve` are required; unknown fields are ignored. A document with any problem is
-refused as a whole, with all its problems named.
+refused as a whole, with all its problems named. `rollout`: see `swarm.rollout.plan`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from swarm.errors import InvalidArgument
+from swarm.rollout.plan import Plan, parse_plan
 from swarm.routing.candidate import RequestInfo
 from swarm.routing.errors import (
     BadDesiredState,
@@ -28,6 +31,7 @@ from swarm.subjects import TOKEN
 DEFAULT_POLICY = "pull"
 STICKY = ("agent", "session", "none")
 MAX_VERSIONS = 64
+MAX_PINS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,8 @@ class DesiredState:
 
     sticky: what keeps a requester on one version: its agent, its session, or "none" (each request
     by itself). memory_bytes: free memory that a request needs on a node. device: preferred; others
-    serve where none has it; "" for no preference.
+    serve where none has it; "" for no preference. pins: the version of each agent that keeps to
+    one. rollout: a version that gets a share of the traffic by a plan of its own, or None.
     """
 
     model: str
@@ -54,23 +59,53 @@ class DesiredState:
     policy_options: Mapping[str, Any] = field(default_factory=dict)
     memory_bytes: int = 0
     device: str = ""
+    pins: Mapping[str, str] = field(default_factory=dict)
+    rollout: Plan | None = None
 
-    def version_for(self, request: RequestInfo) -> str:
+    @property
+    def versions(self) -> tuple[str, ...]:
+        """All versions that requests may go to, each once; a rollout's is the last."""
+        names = [entry.version for entry in self.serve]
+        names += self.pins.values()
+        if self.rollout is not None:
+            names.append(self.rollout.version)
+        return tuple(dict.fromkeys(names))
+
+    @property
+    def is_the_same_for_all(self) -> bool:
+        """Whether one version serves whoever asks."""
+        return len(self.serve) == 1 and not self.pins and self.rollout is None
+
+    def version_for(self, request: RequestInfo, share: float = 0.0) -> str:
         """The version that serves this request: its pin, or its place in the split.
 
-        Versions take consecutive ranges of the hash, in the document's order: moving 10 % of the
-        traffic between two neighbours moves those 10 % of the agents and nobody else.
+        share: percent of the traffic for the version under rollout. Versions take consecutive
+        ranges of the hash, in the document's order: moving 10 % of the traffic between two
+        neighbours moves those 10 % of the agents and nobody else. A growing share of a rollout
+        takes no request back.
         """
         if request.version:
             return request.version
+        if request.agent in self.pins:
+            return self.pins[request.agent]
+        key = self._sticks_to(request)
+        plan = self.rollout
+        # Hashed with the plan: not the same agents are first in each rollout.
+        if plan is not None and 100.0 * fraction(f"{self.model}/{plan.id}/{key}") < share:
+            return plan.version
         if len(self.serve) == 1:
             return self.serve[0].version
-        key = request.id
+        return self._split(100.0 * fraction(f"{self.model}/{key}"))
+
+    def _sticks_to(self, request: RequestInfo) -> str:
+        """What keeps the request's version."""
         if self.sticky == "agent":
-            key = request.agent or request.id
-        elif self.sticky == "session":
-            key = request.session or request.agent or request.id
-        point = 100.0 * fraction(f"{self.model}/{key}")
+            return request.agent or request.session or request.id
+        if self.sticky == "session":
+            return request.session or request.agent or request.id
+        return request.id
+
+    def _split(self, point: float) -> str:
         for entry in self.serve:
             point -= entry.share
             if point < 0:
@@ -110,6 +145,11 @@ def parse_desired(document: Any) -> DesiredState:
             problems.append(Problem("policy", str(error)))
         except BadPolicyOption as error:
             problems.append(Problem("policy_options", str(error)))
+    pins = document.get("pins", {})
+    fine = isinstance(pins, Mapping) and len(pins) <= MAX_PINS
+    fine = fine and all(isinstance(a, str) and a and _is_token(v) for a, v in pins.items())
+    check("pins", fine, f"must name a version for each agent, {MAX_PINS} at most")
+    rollout = _rollout(document, serve, problems)
     if problems:
         raise BadDesiredState(problems)
     return DesiredState(
@@ -120,7 +160,24 @@ def parse_desired(document: Any) -> DesiredState:
         policy_options=dict(options),
         memory_bytes=memory,
         device=device,
+        pins=dict(pins),
+        rollout=rollout,
     )
+
+
+def _rollout(
+    document: Mapping[str, Any], serve: tuple[Share, ...], problems: list[Problem]
+) -> Plan | None:
+    if "rollout" not in document:
+        return None
+    try:
+        plan = parse_plan(document["rollout"])
+    except InvalidArgument as error:
+        problems.append(Problem("rollout", str(error)))
+        return None
+    if any(entry.version == plan.version for entry in serve):
+        problems.append(Problem("rollout.version", f"version {plan.version} serves already"))
+    return plan
 
 
 def _is_token(value: Any) -> bool:

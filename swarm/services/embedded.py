@@ -17,6 +17,7 @@ from swarm.errors import Unavailable
 
 # The server warns above 8 MB; 16 MiB lets an 8 MB cut pass with room for its header.
 MAX_PAYLOAD = 16 << 20
+RELOADED, NOT_RELOADED = "Reloaded server configuration", "Failed to reload server configuration"
 
 
 def find_binary() -> str:
@@ -36,7 +37,8 @@ class EmbeddedServer:
 
     port: 0 takes a free one. store: the directory of JetStream's files, which is kept; without one,
     a temporary directory that goes with the server. max_payload: bytes. more: lines that its
-    configuration has too, such as users and TLS. On Linux the server dies
+    configuration has too, such as users and TLS. domain: of its JetStream, "" for one without a
+    name, None for a server without JetStream. On Linux the server dies
     with this process (PDEATHSIG).
     """
 
@@ -47,12 +49,14 @@ class EmbeddedServer:
         max_payload: int = MAX_PAYLOAD,
         host: str = "127.0.0.1",
         more: str = "",
+        domain: str | None = "",
     ) -> None:
         self.host = host
         self.port = port
         self.max_payload = max_payload
         self._given_store = store
         self._more = more
+        self._domain = domain
         self._directory: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -136,6 +140,25 @@ class EmbeddedServer:
             await (self.stop() if starts_first else self.kill())
             raise
 
+    async def reload(self, timeout: float = 5.0) -> None:
+        """Let the server read its files again: users, certificates. Connections stay.
+
+        Raises `Unavailable`, with the server's own words, where it goes on with the files before.
+        """
+        read = len(self.log)
+        if self._process is not None:
+            self._process.send_signal(signal.SIGHUP)
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            said = self.log[read:]
+            if RELOADED in said:
+                return
+            if NOT_RELOADED in said:
+                reason = said.partition(NOT_RELOADED)[2].partition("\n")[0].strip(": ")
+                raise Unavailable(f"nats-server keeps its files of before: {reason}")
+            await asyncio.sleep(0.01)
+        raise Unavailable(f"nats-server did not read its files again within {timeout} s")
+
     async def answers(self, timeout: float = 1.0) -> bool:
         """Whether this server, and not another one on its port, greets a new connection (`INFO …`)
         within `timeout` seconds. A process that hangs greets nobody."""
@@ -163,9 +186,17 @@ class EmbeddedServer:
             f"max_payload: {self.max_payload}\nmax_pending: {max(64 << 20, 4 * self.max_payload)}\n"
             # A link that was cut without a word must not stay for the default four minutes.
             'ping_interval: "2s"\nping_max: 2\nwrite_deadline: "10s"\n'
-            "jetstream { store_dir: "
-            f"{json.dumps(str(store))}, max_memory_store: 2GB, max_file_store: 8GB }}\n"
+            + self._jetstream(store)
             + self._more
+        )
+
+    def _jetstream(self, store: Path) -> str:
+        if self._domain is None:
+            return ""
+        named = f", domain: {json.dumps(self._domain)}" if self._domain else ""
+        return (
+            f"jetstream {{ store_dir: {json.dumps(str(store))}, max_memory_store: 2GB, "
+            f"max_file_store: 8GB{named} }}\n"
         )
 
     @staticmethod

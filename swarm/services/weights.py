@@ -289,7 +289,8 @@ class Weights:
                 if ledger.is_garbage(key.split(".")[3]):
                     # A marker in its place, which goes by itself: rights to delete would be rights
                     # over all models.
-                    self._link.publish(f"$KV.{self._bucket}.{key}", b"", headers=DELETED)
+                    deleted = self._link.in_domain(f"$KV.{self._bucket}.{key}")
+                    self._link.publish(deleted, b"", headers=DELETED)
 
 
 def _ledger_key(model: str, version: str) -> str:

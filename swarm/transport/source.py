@@ -236,7 +236,7 @@ class StageSource:
         )
         lane = Lane(
             link,
-            subjects.stream(info.model, info.version),
+            subjects.stream(info.model, info.version, link.domain),
             config,
             partial(ensure_lanes, link, subjects, info.model, info.version, options.lanes),
             self._from_lane,

@@ -1,0 +1,171 @@
+"""`swarm auth certs`: the certificates of servers and clients, and their rotation.
+
+A certificate is looked at when a connection opens, so none ends by a rotation. A server reads its
+files anew at a signal, a client when it connects again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from rich.table import Table
+
+from nodes.cli.auth import days
+from nodes.console import err, guarded, out, print_json
+from swarm.authority.announce import reload_server
+from swarm.authority.authority import Authority
+from swarm.authority.certificates import CertificateAuthority, CertificateState, read_certificate
+from swarm.authority.keys import read_private, write_private
+from swarm.errors import InvalidArgument
+from swarm.subjects import token
+
+
+@dataclass(frozen=True)
+class CertsAct:
+    """The flags of `swarm auth certs`."""
+
+    clients: list[str]
+    rotate: bool
+    new_authority: bool
+    finish: bool
+    valid: str
+
+
+def run_certs(act: CertsAct, auth: str, pid_file: str, as_json: bool) -> int:
+    """`swarm auth certs`; returns its exit code."""
+
+    async def main() -> int:
+        authority = Authority(auth)
+        certificates = authority.certificates
+        if not certificates.exists:
+            raise InvalidArgument(
+                f"{authority.directory} has no authority of certificates: `swarm auth server DIR "
+                "--tls HOST` makes it"
+            )
+        if sum((act.rotate, act.new_authority, act.finish)) > 1:
+            raise InvalidArgument(
+                "--new-authority, --rotate and --finish are three steps: one each"
+            )
+        valid, steps = timedelta(seconds=days(act.valid)), []
+        if act.new_authority:
+            certificates.make()
+            _hand_out(authority)
+            steps += [
+                f"1. give {certificates.trusted} to each device as its --tls-ca",
+                "2. swarm auth certs --rotate",
+            ]
+        if act.rotate:
+            rotate(authority, valid)
+            if authority.client_certificates:
+                steps.append(
+                    f"give NAME.pem and NAME.key of {authority.directory}/users to their clients, "
+                    "the key first"
+                )
+            if certificates.is_changing:
+                steps.append("then: swarm auth certs --finish")
+        if act.finish:
+            _finish(authority)
+            steps.append(f"give {certificates.trusted} to each device as its --tls-ca")
+        for name in act.clients:
+            if name == "ca":
+                raise InvalidArgument("ca.pem is the authority's own: give the client another name")
+            certificates.issue_client(
+                authority.directory / "users", token(name, "client's name"), valid
+            )
+        told = _told(act, pid_file)
+        _show(authority, told, steps, as_json)
+        return 0
+
+    return guarded(main, as_json)
+
+
+def rotate(authority: Authority, valid: timedelta) -> None:
+    """New certificates for all servers and clients that have one. Raises `InvalidArgument`."""
+    certificates = authority.certificates
+    for state in issued(authority):
+        folder = state.file.parent
+        if state.hosts:
+            certificates.issue_server(folder, state.hosts, valid)
+        else:
+            certificates.issue_client(folder, state.name, valid)
+
+
+def issued(authority: Authority) -> list[CertificateState]:
+    """The certificates of servers and clients, as their files say. Raises `InvalidArgument`."""
+    servers = [folder / "server.pem" for folder in authority.servers]
+    files = [file for file in servers if file.exists()] + authority.client_certificates
+    # The copies of the authority's own certificate lie beside them.
+    return [read_certificate(file) for file in files if file.name != "ca.pem"]
+
+
+def _finish(authority: Authority) -> None:
+    """Raises `InvalidArgument` where a certificate of an earlier authority is in use."""
+    certificates = authority.certificates
+    if not certificates.is_changing:
+        raise InvalidArgument("one authority is trusted: `--new-authority` begins a change of it")
+    old = [state for state in issued(authority) if state.issuer != certificates.issuer]
+    if old:
+        raise InvalidArgument(
+            f"{old[0].file} is of the authority before: `swarm auth certs --rotate` first"
+        )
+    certificates.finish()
+    _hand_out(authority)
+
+
+def _hand_out(authority: Authority) -> None:
+    """Copy the list of trusted authorities to where servers and clients have it."""
+    text = read_private(authority.certificates.trusted)
+    for folder in {state.file.parent for state in issued(authority)}:
+        write_private(folder / "ca.pem", text)
+
+
+def _told(act: CertsAct, pid_file: str) -> str:
+    changed = act.rotate or act.new_authority or act.finish
+    if pid_file:
+        reload_server(pid_file)
+        return f"told: {pid_file}"
+    return "no server was told: add --pid-file FILE, or signal it (SIGHUP)" if changed else ""
+
+
+def _show(authority: Authority, told: str, steps: list[str], as_json: bool) -> None:
+    certificates, now = authority.certificates, datetime.now(UTC)
+    states = issued(authority)
+    if as_json:
+        print_json(
+            {
+                "authority": certificates.issuer,
+                "changing": certificates.is_changing,
+                "certificates": [_document(state, certificates, now) for state in states],
+                "told": told,
+                "next": steps,
+            }
+        )
+        return
+    table = Table("file", "for", "authority", "ends in")
+    for state in states:
+        doc = _document(state, certificates, now)
+        table.add_row(
+            str(state.file),
+            " ".join(state.hosts) or state.name,
+            "present" if doc["present"] else "before",
+            f"{doc['days']} d" if doc["days"] >= 0 else "has ended",
+        )
+    out.print(table)
+    for line in ([told] if told else []) + [f"next: {step}" for step in steps]:
+        err.print(line, markup=False, soft_wrap=True, highlight=False)
+
+
+def _document(
+    state: CertificateState, certificates: CertificateAuthority, now: datetime
+) -> dict[str, Any]:
+    return {
+        "file": str(state.file),
+        "name": state.name,
+        "hosts": list(state.hosts),
+        "serial": state.serial,
+        "present": state.issuer == certificates.issuer,
+        "until": state.until.isoformat(timespec="seconds"),
+        "days": (state.until - now).days,
+    }

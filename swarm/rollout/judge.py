@@ -1,0 +1,119 @@
+"""One judge of one rollout: adds up what requesters report, and says how the guards stand.
+
+The clock of the plan runs only while the guards hold. A step needs its own samples, so that traffic
+never moves for lack of evidence.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from swarm.rollout.plan import Plan
+from swarm.rollout.statement import Report, Statement
+from swarm.rollout.verdict import Seen, Verdict, verdict, worst
+
+MOST_REPORTERS = 4096  # those heard last are counted
+SILENT_AFTER = 3.0  # seconds after which what a reporter has seen of late is not of late any more
+
+
+@dataclass(slots=True)
+class _Heard:
+    report: Report
+    at: float
+
+
+class Judge:
+    """`heard` takes reports, `state` gives the statement of now. `now` in seconds, of one clock.
+
+    A judge that begins late goes on from where requesters and other judges say that the rollout
+    stands: see `resume`.
+    """
+
+    def __init__(self, plan: Plan, name: str) -> None:
+        self.plan = plan
+        self._name = name
+        self._reports: OrderedDict[str, _Heard] = OrderedDict()
+        self._held = 0.0
+        self._at: float | None = None  # when the clock was last looked at
+
+    def heard(self, report: Report, now: float) -> None:
+        """A requester reports. Reports of other plans, or with other guards, say nothing here."""
+        guards = len(self.plan.guards)
+        fits = len(report.total) == len(report.recent) == guards
+        if report.plan != self.plan.id or not fits:
+            return
+        self._reports[report.reporter] = _Heard(report, now)
+        self._reports.move_to_end(report.reporter)
+        if len(self._reports) > MOST_REPORTERS:
+            self._reports.popitem(last=False)
+
+    def resume(self, statements: Iterable[Statement]) -> None:
+        """Begin where the rollout stands: by other judges' statements, and by the steps at which
+        requesters stand. Call it before the first `state`."""
+        held = [s.held for s in statements if s.plan == self.plan.id]
+        held += [heard.report.step * self.plan.every for heard in self._reports.values()]
+        self._held = max([self._held, *held])
+
+    def state(self, now: float, elapsed: float, ready: bool) -> Statement:
+        """The statement of now. elapsed: seconds since the plan was stored. ready: every stage has
+        a node that serves the new version."""
+        total = self._sum(heard.report.total for heard in self._reports.values())
+        recent = self._sum(
+            heard.report.recent for heard in self._reports.values() if now - heard.at < SILENT_AFTER
+        )
+        least, guards = self.plan.samples, self.plan.guards
+        verdicts = [
+            verdict(guard, seen, late, least)
+            for guard, seen, late in zip(guards, total, recent, strict=True)
+        ]
+        overall = worst(verdicts)
+        passed = 0.0 if self._at is None else max(0.0, now - self._at)
+        self._at = now
+        if ready and overall is Verdict.GOOD:
+            self._held = max(self._held, min(self._held + passed, self._proven(total), elapsed))
+        return Statement(
+            self._name,
+            self.plan.id,
+            ready,
+            self._held,
+            overall,
+            tuple(verdicts),
+            total,
+            recent,
+        )
+
+    def _sum(self, rows: Iterable[tuple[Seen, ...]]) -> tuple[Seen, ...]:
+        sums = [Seen()] * len(self.plan.guards)
+        for row in rows:
+            sums = [a + b for a, b in zip(sums, row, strict=True)]
+        return tuple(sums)
+
+    def _proven(self, total: tuple[Seen, ...]) -> float:
+        """Seconds of the plan for which there are samples enough. `agree` is not counted: the more
+        traffic the new version has, the less is there to be copied."""
+        seen = [
+            counts.n
+            for guard, counts in zip(self.plan.guards, total, strict=True)
+            if guard.measure != "agree"
+        ]
+        return min(seen) // self.plan.samples * self.plan.every if seen else self.plan.lasts
+
+
+def reason(plan: Plan, statement: Statement) -> str:
+    """Why a rollout is rolled back, in one line; "" where no guard says so."""
+    for guard, word, total, recent in zip(
+        plan.guards, statement.verdicts, statement.total, statement.recent, strict=True
+    ):
+        if word is Verdict.BAD:
+            of_late = recent.n >= plan.samples and recent.share >= total.share
+            seen, since = (recent, "of late") if of_late else (total, "since its beginning")
+            return (
+                f"guard {guard.text} is broken: {seen.bad} of {seen.n} requests {since} were "
+                f"{_BAD[guard.measure]} ({seen.share:.1%}, allowed {guard.allowed:.1%})"
+            )
+    return ""
+
+
+_BAD = {"latency": "slower or failed", "errors": "failed", "agree": "answered otherwise"}

@@ -1,0 +1,162 @@
+"""What requesters report of a rollout, and what its judges state: JSON documents.
+
+A report goes to the judges, a statement to all requesters. Both are measurements; neither changes
+desired state.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from swarm.errors import DecodeError
+from swarm.rollout.verdict import Seen, Verdict
+from swarm.subjects import TOKEN
+
+VERSION = 1
+MOST_BYTES = 16384
+MOST_COUNT = 1 << 53
+MOST_STEP = 1 << 20
+MOST_SECONDS = 1e10
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What one requester has observed of one plan. step: at which it stands, -1 before the first.
+    total, recent: by guard, in the plan's order."""
+
+    reporter: str
+    plan: str
+    step: int
+    total: tuple[Seen, ...]
+    recent: tuple[Seen, ...]
+
+    def encode(self) -> bytes:
+        """As it travels."""
+        doc = {
+            "v": VERSION,
+            "reporter": self.reporter,
+            "plan": self.plan,
+            "step": self.step,
+            "total": self.total,
+            "recent": self.recent,
+        }
+        return json.dumps(doc).encode()
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview) -> Report:
+        """Raises `DecodeError`."""
+        doc = _document(data)
+        return cls(
+            _token(doc, "reporter"),
+            _token(doc, "plan"),
+            _whole(doc.get("step"), "step", -1, MOST_STEP),
+            _counts(doc, "total"),
+            _counts(doc, "recent"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """What one judge says of one plan.
+
+    ready: every stage has a node that serves the new version. held: seconds for which the guards
+    have held. total, recent, verdicts: by guard, over all reports. verdict: of all guards.
+    """
+
+    judge: str
+    plan: str
+    ready: bool
+    held: float
+    verdict: Verdict
+    verdicts: tuple[Verdict, ...]
+    total: tuple[Seen, ...]
+    recent: tuple[Seen, ...]
+
+    def encode(self) -> bytes:
+        """As it travels."""
+        doc = {
+            "v": VERSION,
+            "judge": self.judge,
+            "plan": self.plan,
+            "ready": self.ready,
+            "held_s": round(self.held, 3),
+            "verdict": self.verdict,
+            "verdicts": self.verdicts,
+            "total": self.total,
+            "recent": self.recent,
+        }
+        return json.dumps(doc).encode()
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview) -> Statement:
+        """Raises `DecodeError`."""
+        doc = _document(data)
+        held, verdicts = doc.get("held_s"), doc.get("verdicts")
+        if isinstance(held, bool) or not isinstance(held, int | float):
+            raise DecodeError("a statement's held_s must be a number of seconds")
+        if not 0 <= held <= MOST_SECONDS:
+            raise DecodeError("a statement's held_s is out of range")
+        if not isinstance(verdicts, list) or type(doc.get("ready")) is not bool:
+            raise DecodeError(
+                "a statement says of each guard how it stands, and whether all is ready"
+            )
+        try:
+            words = tuple(Verdict(word) for word in verdicts)
+            overall = Verdict(str(doc.get("verdict")))
+        except ValueError:
+            raise DecodeError("a statement's verdict is good, bad, doubt or few") from None
+        total, recent = _counts(doc, "total"), _counts(doc, "recent")
+        if not len(words) == len(total) == len(recent):
+            raise DecodeError("a statement has one verdict and two counts for each guard")
+        return cls(
+            _token(doc, "judge"),
+            _token(doc, "plan"),
+            doc["ready"],
+            float(held),
+            overall,
+            words,
+            total,
+            recent,
+        )
+
+
+def _document(data: bytes | memoryview) -> dict[str, Any]:
+    if len(data) > MOST_BYTES:
+        raise DecodeError(f"{len(data)} bytes are no report of a rollout")
+    try:
+        doc = json.loads(bytes(data))
+    except (ValueError, RecursionError):
+        raise DecodeError("no JSON") from None
+    if not isinstance(doc, dict) or doc.get("v") != VERSION:
+        raise DecodeError("no document of version 1")
+    return doc
+
+
+def _token(doc: dict[str, Any], name: str) -> str:
+    value = doc.get(name)
+    if not isinstance(value, str) or TOKEN.fullmatch(value) is None:
+        raise DecodeError(f"field {name!r} must be letters, digits, '_' or '-'")
+    return value
+
+
+def _whole(value: Any, name: str, least: int, most: int) -> int:
+    if type(value) is not int or not least <= value <= most:
+        raise DecodeError(f"field {name!r} must be a whole number from {least} on")
+    return value
+
+
+def _counts(doc: dict[str, Any], name: str) -> tuple[Seen, ...]:
+    rows = doc.get(name)
+    if not isinstance(rows, list) or len(rows) > 64:
+        raise DecodeError(f"field {name!r} must be a list of counts")
+    counts = []
+    for row in rows:
+        if not isinstance(row, list) or len(row) != 2:
+            raise DecodeError(f"field {name!r} must hold pairs of counts")
+        n, bad = (_whole(value, name, 0, MOST_COUNT) for value in row)
+        if bad > n:
+            raise DecodeError(f"field {name!r} has more bad observations than observations")
+        counts.append(Seen(n, bad))
+    return tuple(counts)

@@ -1,0 +1,167 @@
+"""Certificates of a mesh that serves under load are rotated, their authority too."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import ssl
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from meshes import READY, Commands, Load, commands, split_digits, until
+
+import swarm
+from nodes.access import Access
+from nodes.life.lanes import lanes_maker
+from swarm.authority.authority import SYSTEM_USER, Authority
+from swarm.authority.certificates import read_certificate
+from swarm.authority.server_conf import operator_conf, tls_conf
+from swarm.link import Link, LinkOptions
+from swarm.services.embedded import EmbeddedServer
+
+pytestmark = [pytest.mark.integration, pytest.mark.processes]
+HOSTS = ["127.0.0.1", "localhost"]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Commands]:
+    with commands(tmp_path / "commands") as made:
+        yield made
+
+
+@dataclass
+class Site:
+    """An authority, the server that it has written, and who is on it."""
+
+    authority: Authority
+    server: EmbeddedServer
+    folder: Path
+
+    def access(self, name: str, role: str) -> Access:
+        """Credentials and a certificate of this name; one certificate where it has one already."""
+        self.authority.add(name, role, [] if role == "operator" else ["digits"])
+        return self._with_certificate(name, self.authority.credentials(name))
+
+    def system(self) -> Access:
+        return self._with_certificate(SYSTEM_USER, self.authority.credentials(SYSTEM_USER))
+
+    def _with_certificate(self, name: str, credentials: Path) -> Access:
+        users = self.authority.directory / "users"
+        ca, cert, key = self.authority.certificates.issue_client(users, name)
+        return Access(
+            credentials=str(credentials), tls_ca=str(ca), tls_cert=str(cert), tls_key=str(key)
+        )
+
+    async def certificate_shown(self) -> str:
+        """The serial number of the certificate that the server shows now."""
+        context = ssl.create_default_context(cafile=self.folder / "ca.pem")
+        context.load_cert_chain(
+            self.authority.directory / "users" / "system.pem",
+            self.authority.directory / "users" / "system.key",
+        )
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.server.port)
+        try:
+            await reader.readline()
+            await writer.start_tls(context, server_hostname="127.0.0.1")
+            return str(writer.get_extra_info("peercert")["serialNumber"]).lower().lstrip("0")
+        finally:
+            writer.transport.abort()
+
+
+@contextlib.asynccontextmanager
+async def opened(url: str, access: Access) -> AsyncIterator[Link]:
+    link = Link(LinkOptions(servers=(url,), name="system", **access.options()))
+    running = asyncio.create_task(link.run())
+    try:
+        await link.ready(5.0)
+        yield link
+    finally:
+        await link.close()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def end_all_connections(system: Link) -> int:
+    """The server ends each connection but this one, and all connect again; returns how many."""
+    answer = await system.request("$SYS.REQ.SERVER.PING.CONNZ", from_server=True)
+    doc = json.loads(bytes(answer.data))
+    kick = f"$SYS.REQ.SERVER.{doc['server']['id']}.KICK"
+    open_now = doc["data"]["connections"]
+    ended = [c["cid"] for c in open_now if c.get("name") not in (None, system.options.name)]
+    for cid in ended:
+        await system.request(kick, json.dumps({"cid": cid}).encode(), from_server=True)
+    return len(ended)
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    authority = Authority.create(tmp_path / "auth", "default")
+    folder = tmp_path / "server"
+    authority.certificates.make()
+    ca, cert, key = authority.certificates.issue_server(folder, HOSTS)
+    authority.remember_server(folder)
+    more = operator_conf(authority, str(folder / "jwt")) + tls_conf(cert, key, ca, mutual=True)
+    pid = f'pid_file: "{folder / "server.pid"}"\n'
+    async with EmbeddedServer(more=more + pid) as server:
+        yield Site(authority, server, folder)
+
+
+async def test_certificates_and_their_authority_are_rotated_under_load_without_a_lost_request(
+    site: Site, run: Commands
+) -> None:
+    where = ("--auth", str(site.authority.directory), "--json")
+    pid = ("--pid-file", str(site.folder / "server.pid"))
+    url, result = site.server.url, split_digits(stages=2)
+
+    async def certs(*flags: str) -> dict[str, object]:
+        command = run.start("nodes.cli.main", "auth", "certs", *where, *flags)
+        assert await asyncio.to_thread(command.wait, 30.0) == 0, command.stderr
+        return dict(json.loads(command.stdout))
+
+    operator = site.access("ops", "operator")
+    async with swarm.connect(url, **operator.options()) as mesh:
+        registry = mesh.registry
+        manifest = result.manifest.to_json()
+        await registry.push(manifest, result.files, prepare=lanes_maker(mesh))
+        await registry.promote("digits", "1")
+    nodes = [
+        run.start(
+            *("nodes.cli.node", "--role", role, "--model", "digits", "--nats", url, "--json"),
+            *("--allow-unsigned", *site.access(f"{role}-a", role).arguments()),
+        )
+        for role in ("shard-1", "shard-2")
+    ]
+    for node in nodes:
+        await until(lambda node=node: '"ready"' in node.stdout, READY, f"ready: {node.stderr}")
+
+    system = site.system()
+    asking = site.access("asks", "requester")
+    async with opened(url, system) as ends, swarm.connect(url, **asking.options()) as mesh:
+        load, rotated = Load(mesh, 40), asyncio.Event()
+
+        async def ask_on() -> None:
+            while not rotated.is_set():
+                await load.run(20)
+
+        asked = asyncio.create_task(ask_on())
+        before = await site.certificate_shown()
+        first = await certs("--rotate", *pid)
+        after = await site.certificate_shown()
+        assert before != after == read_certificate(site.folder / "server.pem").serial
+        assert await end_all_connections(ends) == len(nodes) + 1
+        await certs("--new-authority", *pid)
+        changed = await certs("--rotate", *pid)
+        assert changed["authority"] != first["authority"]
+        assert await end_all_connections(ends) >= 1
+        await certs("--finish", *pid)
+        assert await end_all_connections(ends) >= 1
+        rotated.set()
+        await asked
+        load.check(len(load.sent_at))
+        assert mesh.link.reconnects == 3
+        assert mesh.link.refusal is None
+    for node in nodes:
+        assert node.process.poll() is None, node.stderr

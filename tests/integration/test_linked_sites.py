@@ -1,0 +1,101 @@
+"""Two linked servers, one mesh: real servers, real nodes at both sites, a link that is cut."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from meshes import Commands, add_model, good_request, split_digits
+
+import swarm
+from nodes.bench.site.linked_servers import HUB, LinkedServers, linked_servers
+from nodes.local.mesh import LocalMesh, local_mesh
+from shards.manifest import write_dir
+from swarm.lanes import streams_of
+from swarm.link import jetstream
+from swarm.subjects import api
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.processes,
+    pytest.mark.asyncio(loop_scope="module"),
+]
+
+
+@dataclass
+class Sites:
+    """The servers, and a mesh whose nodes are at the hub, but for stage 2, which is at the site."""
+
+    servers: LinkedServers
+    mesh: LocalMesh
+
+    @property
+    def from_site(self) -> tuple[str, ...]:
+        """Arguments of a node or command at the site that works in the hub's domain."""
+        return ("--nats", self.servers.site.url, "--domain", HUB)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def sites() -> AsyncIterator[Sites]:
+    async with linked_servers() as servers, local_mesh(url=servers.hub.url, shm=False) as local:
+        made = Sites(servers, local)
+        local.start("shard-2", "digits", *made.from_site)
+        await add_model(local, split_digits(), "shard-1", "shard-3")
+        yield made
+
+
+async def test_one_mesh_spans_a_hub_and_a_site_that_names_the_hubs_domain(
+    sites: Sites, run: Commands
+) -> None:
+    await good_request(sites.mesh.mesh)
+    async with swarm.connect(sites.servers.site.url, domain=HUB, shm=False) as mesh:
+        await good_request(mesh)
+        streams = await streams_of(mesh.link, mesh.subjects, "digits", "1")
+        assert streams == ["SWARM=default=digits=1=hub"]
+    listed = await asyncio.to_thread(run.swarm, "model", "list", *sites.from_site, "--json")
+    assert '"digits"' in listed.stdout
+
+
+async def test_a_domain_that_does_not_exist_is_named_in_one_line(
+    sites: Sites, run: Commands
+) -> None:
+    there = ("--nats", sites.servers.site.url, "--domain", "hubb")
+    # In a thread: the link runs in this loop.
+    command = await asyncio.to_thread(run.swarm, "model", "list", *there)
+    assert command.process.returncode == 1
+    line = command.stderr.strip()
+    assert "no JetStream of domain 'hubb' answers (this server's own is 'edge1')" in line
+    assert len(line.splitlines()) == 1
+
+
+async def test_a_lane_that_a_linked_server_has_is_made_nowhere_else(
+    sites: Sites, run: Commands, tmp_path: Path
+) -> None:
+    folder = str(tmp_path / "split")
+    write_dir(folder, split_digits().manifest, split_digits().files)
+    there = ("--nats", sites.servers.site.url)
+    pushed = await asyncio.to_thread(run.swarm, "model", "push", folder, *there)
+    assert pushed.process.returncode == 1
+    assert "--domain hub" in pushed.stderr
+    # Somebody with another version of the code may have pushed there all the same.
+    async with swarm.connect(sites.servers.site.url) as mesh:
+        await mesh.registry.push(split_digits().manifest.to_json(), split_digits().files)
+        node = run.start(
+            "nodes.cli.node", "--role", "shard-1", "--model", "digits", "--allow-unsigned", *there
+        )
+        assert await asyncio.to_thread(node.wait, 30.0) == 1
+        assert (
+            node.stderr.strip()
+            .splitlines()[-1]
+            .endswith("start with --domain hub, or use another --mesh")
+        )
+        assert await streams_of(mesh.link, mesh.subjects, "digits", "1") == [
+            "SWARM=default=digits=1=hub"
+        ]
+        for stream in ("KV_swarm-default-config", "OBJ_swarm-default-models"):
+            await jetstream.call(mesh.link, api("STREAM.DELETE", stream))
+    await good_request(sites.mesh.mesh)

@@ -1,0 +1,240 @@
+"""Rollouts in simulated time: shares, verdicts, judges."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from itertools import pairwise
+from math import comb
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from swarm.errors import DecodeError
+from swarm.rollout import (
+    Progress,
+    Report,
+    Seen,
+    Statement,
+    Verdict,
+    parse_guards,
+    plan_of,
+    progressed,
+    share_of,
+)
+from swarm.rollout.judge import Judge, reason
+from swarm.rollout.progress import DEAF_AFTER
+from swarm.rollout.tally import RECENT, Tally
+from swarm.rollout.verdict import tail, verdict
+
+PLAN = plan_of("p1", "2", "10%", "30%/10s", "p99<20ms,errors<1%", samples=20)
+[P99, ERRORS] = PLAN.guards
+
+
+def said(held: float, word: Verdict = Verdict.GOOD, ready: bool = True) -> Statement:
+    nothing = (Seen(), Seen())
+    return Statement("judge", "p1", ready, held, word, (word, word), nothing, nothing)
+
+
+@given(st.integers(1, 60), st.integers(0, 60), st.floats(0.001, 0.999))
+def test_the_tail_is_the_binomial_one(n: int, bad: int, p: float) -> None:
+    exact = sum(comb(n, k) * p**k * (1 - p) ** (n - k) for k in range(bad, n + 1))
+    assert tail(n, bad, p) == pytest.approx(min(1.0, exact), abs=1e-9)
+
+
+def test_a_guard_says_nothing_before_it_has_samples() -> None:
+    assert verdict(ERRORS, Seen(19, 19), Seen(19, 19), 20) is Verdict.FEW
+    assert verdict(ERRORS, Seen(20, 20), Seen(20, 20), 20) is Verdict.BAD
+    assert verdict(ERRORS, Seen(20, 0), Seen(), 20) is Verdict.GOOD
+    assert verdict(ERRORS, Seen(20, 1), Seen(), 20) is Verdict.DOUBT  # it may be an accident
+
+
+def test_a_version_that_turns_bad_late_is_seen_by_its_last_seconds() -> None:
+    assert verdict(ERRORS, Seen(100_000, 30), Seen(100, 30), 20) is Verdict.BAD
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**32 - 1))
+def test_a_version_well_inside_its_guard_is_never_rolled_back(seed: int) -> None:
+    drawn = random.Random(seed)
+    seen = Seen()
+    for _ in range(1000):
+        seen += Seen(1, int(drawn.random() < ERRORS.allowed / 20))
+        assert verdict(ERRORS, seen, seen, 20) is not Verdict.BAD
+
+
+def test_the_share_follows_the_time_for_which_the_guards_held() -> None:
+    progress = Progress()
+    assert share_of(PLAN, progress) == 0.0
+    shares = []
+    for held in (0.0, 9.9, 10.0, 20.0, 30.0, 39.9, 40.0):
+        progress = progressed(PLAN, progress, 100.0, [said(held)])
+        shares.append(share_of(PLAN, progress))
+    assert shares == [10.0, 10.0, 40.0, 70.0, 100.0, 100.0, 100.0]
+    assert progress.done
+
+
+def test_nothing_goes_to_a_version_that_no_nodes_serve_or_nobody_judges() -> None:
+    waiting = progressed(PLAN, Progress(), 100.0, [said(0.0, ready=False)])
+    assert share_of(PLAN, waiting) == 0.0
+    assert share_of(PLAN, progressed(PLAN, Progress(), 30.0, [])) == 0.0
+
+
+def test_a_judge_cannot_hurry_time_and_the_most_cautious_one_counts() -> None:
+    hurried = progressed(PLAN, Progress(), 12.0, [said(4000.0)])
+    assert share_of(PLAN, hurried) == 40.0
+    two = progressed(PLAN, Progress(), 100.0, [said(4000.0), said(11.0)])
+    assert share_of(PLAN, two) == 40.0
+    assert progressed(PLAN, Progress(), 1e6, [replace(said(4000.0), plan="p2")]).step == -1
+
+
+def test_a_requester_that_hears_nobody_goes_by_the_time_once_it_is_over() -> None:
+    late = progressed(PLAN, Progress(), PLAN.lasts, [], deaf_for=DEAF_AFTER)
+    assert late.done
+    assert not progressed(PLAN, Progress(), PLAN.lasts, [], deaf_for=0.0).done
+
+
+statements = st.lists(
+    st.builds(
+        said,
+        st.floats(0, 100),
+        st.sampled_from(list(Verdict)),
+        st.booleans(),
+    ),
+    max_size=3,
+)
+
+
+@given(st.lists(st.tuples(st.floats(0, 5), statements), max_size=30))
+def test_whatever_is_heard_the_share_never_falls_and_never_outruns_the_plan(
+    story: list[tuple[float, list[Statement]]],
+) -> None:
+    progress, elapsed, before = Progress(), 0.0, 0.0
+    for passed, heard in story:
+        elapsed += passed
+        progress = progressed(PLAN, progress, elapsed, heard)
+        share = share_of(PLAN, progress)
+        assert before <= share <= min(100.0, PLAN.canary + PLAN.step * (elapsed // PLAN.every))
+        before = share
+    aborted = replace(progress, aborted=True)
+    assert share_of(PLAN, progressed(PLAN, aborted, elapsed + 1e6, [said(1e6)])) == 0.0
+
+
+class Fleet:
+    """Requesters that ask at a pace, and one judge, in simulated time."""
+
+    def __init__(self, rate: float = 100.0, slow: float = 0.0, begins: float = 0.0) -> None:
+        self.rate, self.slow, self.begins = rate, slow, begins
+        self.judge = Judge(PLAN, "judge")
+        self.tally = Tally(PLAN.guards)
+        self.progress = Progress()
+        self.now = 0.0
+        self.last = self.judge.state(0.0, 0.0, True)
+        self.shares: list[float] = []
+
+    def run(self, seconds: float, stop_at_bad: bool = True) -> None:
+        until = self.now + seconds
+        while self.now < until:
+            self.now += 0.5
+            self.progress = progressed(PLAN, self.progress, self.now, [self.last])
+            share = share_of(PLAN, self.progress)
+            self.shares.append(share)
+            for number in range(round(self.rate * share / 100 * 0.5)):
+                slow = self.now >= self.begins and number % 100 < self.slow * 100
+                self.tally.answered(0.05 if slow else 0.005, False, self.now)
+            report = Report(
+                "a", "p1", self.progress.step, self.tally.total(), self.tally.recent(self.now)
+            )
+            self.judge.heard(report, self.now)
+            self.last = self.judge.state(self.now, self.now, True)
+            if stop_at_bad and self.last.verdict is Verdict.BAD:
+                return
+
+
+def test_a_good_version_serves_everybody_when_its_last_step_has_held() -> None:
+    fleet = Fleet()
+    fleet.run(60.0)
+    assert fleet.progress.done
+    steps = [b - a for a, b in pairwise(fleet.shares) if b != a]
+    assert fleet.shares[0] == 10.0
+    assert steps == [30.0, 30.0, 30.0]
+
+
+def test_a_version_that_turns_slow_is_seen_within_a_second() -> None:
+    fleet = Fleet(slow=1.0, begins=15.0)
+    fleet.run(60.0)
+    assert fleet.last.verdict is Verdict.BAD
+    assert fleet.now - 15.0 <= 1.0
+    assert "p99<20ms is broken" in reason(PLAN, fleet.last)
+
+
+def test_without_samples_the_share_stays_where_it_is() -> None:
+    fleet = Fleet(rate=0.0)
+    fleet.run(300.0)
+    assert fleet.shares[-1] == 10.0
+    assert fleet.last.verdict is Verdict.FEW
+    slow_trickle = Fleet(rate=2.0)  # 0.2 a second at first
+    slow_trickle.run(40.0)
+    assert not slow_trickle.progress.done
+    assert max(slow_trickle.shares) == 10.0
+
+
+def test_a_judge_that_begins_late_goes_on_from_where_the_others_stand() -> None:
+    fleet = Fleet()
+    fleet.run(25.0)
+    late = Judge(PLAN, "late")
+    late.heard(Report("a", "p1", fleet.progress.step, fleet.tally.total(), ()), 25.0)
+    late.resume([fleet.last])
+    assert late.state(25.0, 25.0, True).held == fleet.last.held
+    alone = Judge(PLAN, "alone")
+    counts = fleet.tally.total()
+    alone.heard(Report("a", "p1", fleet.progress.step, counts, counts), 25.0)
+    alone.resume([])
+    assert progressed(PLAN, Progress(), 25.0, [alone.state(25.0, 25.0, True)]) == fleet.progress
+
+
+def test_reports_with_other_guards_or_of_other_plans_count_for_nothing() -> None:
+    judge = Judge(PLAN, "judge")
+    judge.heard(Report("a", "p2", 0, (Seen(50, 50),) * 2, (Seen(50, 50),) * 2), 0.0)
+    judge.heard(Report("a", "p1", 0, (Seen(50, 50),), (Seen(50, 50),)), 0.0)
+    assert judge.state(0.0, 0.0, True).verdict is Verdict.FEW
+
+
+def test_a_tally_forgets_what_is_no_longer_of_late() -> None:
+    tally = Tally(parse_guards("errors<1%"))
+    tally.answered(0.1, True, 5.0)
+    tally.answered(0.1, False, 5.2)
+    assert tally.recent(5.5) == (Seen(2, 1),)
+    assert tally.recent(5.5 + RECENT) == (Seen(),)
+    assert tally.total() == (Seen(2, 1),)
+
+
+def test_a_report_and_a_statement_arrive_as_they_were_sent() -> None:
+    report = Report("a", "p1", -1, (Seen(3, 1), Seen()), (Seen(), Seen()))
+    assert Report.decode(report.encode()) == report
+    statement = said(12.5, Verdict.DOUBT)
+    assert Statement.decode(statement.encode()) == statement
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=5,
+)
+
+
+@given(st.dictionaries(st.sampled_from(sorted(json.loads(said(1.0).encode()))), JSON))
+def test_a_malformed_statement_is_a_typed_error(fields: dict[str, object]) -> None:
+    document = json.loads(said(1.0).encode()) | fields
+    try:
+        Statement.decode(json.dumps(document).encode())
+    except DecodeError:
+        return
+
+
+@given(st.binary(max_size=60))
+def test_bytes_that_are_no_report_are_a_typed_error(data: bytes) -> None:
+    with pytest.raises(DecodeError):
+        Report.decode(data)
