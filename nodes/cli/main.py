@@ -134,6 +134,10 @@ def up(
             envvar="SWARM_NATS",
         ),
     ] = "",
+    servers: Annotated[
+        int,
+        typer.Option(min=1, max=5, help="Embedded servers to start; several are one cluster."),
+    ] = 1,
     secure: Annotated[
         bool,
         typer.Option(help="With TLS, and with credentials of its own for each process."),
@@ -165,6 +169,7 @@ def up(
         threads=threads,
         mesh=mesh,
         nats=nats,
+        servers=servers,
         secure=secure,
         stored=stored,
         audit=audit,
@@ -343,6 +348,25 @@ def status(nats: Nats = URL, mesh: MeshName = "default", json_: Json = False) ->
     from nodes.cli.status import run_status
 
     raise typer.Exit(run_status(nats, mesh, json_))
+
+
+@app.command()
+def drain(
+    node: Annotated[
+        str, typer.Argument(help="Its id, or a part of it that no other living node has.")
+    ],
+    wait: Annotated[bool, typer.Option(help="Until it has left.")] = True,
+    nats: Nats = URL,
+    mesh: MeshName = "default",
+    json_: Json = False,
+) -> None:
+    """Have a node finish what it has begun, give back the rest, and end: as SIGTERM does.
+
+    Under rights only an operator may. A supervisor that starts ended nodes again, as that of
+    `swarm up` does, starts this one too."""
+    from nodes.cli.drain import run_drain
+
+    raise typer.Exit(run_drain(node, wait, nats, mesh, json_))
 
 
 @app.command()
