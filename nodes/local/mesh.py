@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import secrets
 import shutil
 import tempfile
 import time
@@ -176,7 +177,8 @@ async def local_mesh(
     url: a running server, '' for an embedded one. max_payload: bytes of the embedded server's
     largest message. shm: whether messages may go between processes without the server.
     watch_server: whether an embedded server that dies or hangs is started again. secure: whether
-    the embedded server knows users and speaks TLS, with keys that end with the mesh.
+    the embedded server knows users, speaks TLS and encrypts its files, with keys that end with the
+    mesh.
     access: to the server of `url`, for all processes.
 
     Raises `InvalidArgument` for `secure` with a server that runs already.
@@ -191,7 +193,9 @@ async def local_mesh(
         own = access if rights is None else rights.access("operator", "operator")
         if not url:
             more = "" if rights is None else rights.configuration()
-            server = EmbeddedServer(max_payload=max_payload, more=more)
+            # A letter first: nats-server reads a variable of digits as a number.
+            key = "" if rights is None else f"k{secrets.token_hex(32)}"
+            server = EmbeddedServer(max_payload=max_payload, more=more, store_key=key)
             await server.start()
             url = server.url
         signer, trusted = Identity.make(), f"{logs / 'trusted'},{own_trust_file()}"

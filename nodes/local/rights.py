@@ -7,9 +7,11 @@ import shlex
 from pathlib import Path
 
 from nodes.access import Access
+from swarm.authority.announce import announce, end_connections
 from swarm.authority.authority import Authority
 from swarm.authority.certificates import VALID, read_certificate
 from swarm.authority.server_conf import operator_conf, tls_conf
+from swarm.link import LinkOptions
 
 HOSTS = ("127.0.0.1", "localhost")
 
@@ -50,6 +52,20 @@ class LocalRights:
         Returns its serial number."""
         _, cert, _ = self.authority.certificates.issue_server(self._server, HOSTS, VALID)
         return read_certificate(cert).serial
+
+    async def revoke(self, credentials: str, url: str) -> None:
+        """Make the credentials in a file worthless, and tell the server at `url`. The file goes.
+
+        Raises `NotFound`, `NotConnected`, `Unavailable`."""
+        self.authority.revoke(Path(credentials).stem)
+        await announce(self.authority, self._to(url))
+
+    async def end_connections(self, url: str) -> int:
+        """The server at `url` ends all its connections, and all connect again; returns how many."""
+        return await end_connections(self.authority, self._to(url))
+
+    def _to(self, url: str) -> LinkOptions:
+        return LinkOptions(servers=(url,), tls_ca=str(self._ca))
 
     def issue(self, role: str, *models: str) -> Access:
         """New credentials for one process."""
