@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from swarm.errors import InvalidArgument, NotAdmitted
+from swarm.errors import InvalidArgument, NotAdmitted, NotConnected
 from swarm.subjects import TOKEN
 
 if TYPE_CHECKING:
@@ -192,6 +192,15 @@ def tls_refusal(error: ssl.SSLError, where: str, options: LinkOptions) -> NotAdm
             "--tls-cert FILE --tls-key FILE"
         )
     return NotAdmitted(f"{where}: the TLS handshake failed ({reason}): are the ports right?")
+
+
+def ended_in_tls(where: str) -> NotConnected:
+    """A server that asks for a certificate ended the connection without a word. It may as well
+    have been stopped, so this is no refusal."""
+    return NotConnected(
+        f"{where} asks for a client's certificate, and ended the connection: give one of its "
+        "authority with --tls-cert FILE --tls-key FILE"
+    )
 
 
 def refusal(text: str, where: str, options: LinkOptions) -> NotAdmitted:

@@ -32,7 +32,7 @@ from swarm.errors import (
     SwarmError,
 )
 from swarm.flow.backoff import Backoff
-from swarm.link.access import is_about_identity, refusal, tls_refusal
+from swarm.link.access import ended_in_tls, is_about_identity, refusal, tls_refusal
 from swarm.link.denials import Denial, DenialLog, read_denial
 from swarm.link.gather import Gather
 from swarm.link.grants import ASK, EVERYTHING, Grants, read_grants
@@ -110,6 +110,7 @@ class Link(asyncio.BufferedProtocol):
         self._closing = False
         self._settled = asyncio.Event()  # connected, or refused for who connects
         self._denials = DenialLog()
+        self._asks_certificate = False
         self._deaf: PermissionDenied | None = None  # the user may not hear its own inbox
         self._asked: dict[str, tuple[str, asyncio.Future[LinkMessage]]] = {}  # by reply subject
         self.subscribe(f"{options.inbox}.*", self.deliver)
@@ -201,7 +202,10 @@ class Link(asyncio.BufferedProtocol):
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(self.options.connect_timeout):
             info = await open_session(loop, self, self.url, self.options)
+            self._asks_certificate = bool(info.get("tls_verify"))
             if self.gather.transport is None:
+                if self._asks_certificate:
+                    raise self._early_end(None)
                 raise NotConnected("the server closed the connection before the greeting")
             self._learn({"max_payload": DEFAULT_MAX_PAYLOAD, "domain": ""} | info)
             greeted = self._pings.expect()
@@ -517,6 +521,8 @@ class Link(asyncio.BufferedProtocol):
         """Why a connection ended before it was one."""
         if isinstance(exc, ssl.SSLError):
             return tls_refusal(exc, endpoint(self.url), self.options)
+        if self._asks_certificate:
+            return ended_in_tls(endpoint(self.url))
         return NotConnected(self.last_error or "connection refused")
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, unquote
 
 from swarm.errors import NotAdmitted
-from swarm.link.access import own_context, signer_of, tls_context, tls_refusal
+from swarm.link.access import ended_in_tls, own_context, signer_of, tls_context, tls_refusal
 from swarm.link.parser import ProtocolError
 
 if TYPE_CHECKING:
@@ -41,11 +41,11 @@ async def open_session(
     """
     host, port = url.hostname or "127.0.0.1", url.port or 4222
     sock = await _tcp(loop, host, port)
+    info: dict[str, Any] = {}
     try:
         context = tls_context(options)
         if context is None and url.scheme == "tls":
             context = own_context("", "", "")
-        info: dict[str, Any] = {}
         if not options.tls_first:
             info = await _read_info(loop, sock)
             if info.get("tls_required") and context is None:
@@ -67,6 +67,11 @@ async def open_session(
     except ssl.SSLError as error:
         sock.close()
         raise tls_refusal(error, endpoint(url), options) from None
+    except ConnectionError as error:
+        sock.close()
+        if info.get("tls_verify"):
+            raise ended_in_tls(endpoint(url)) from error
+        raise
     except BaseException:
         sock.close()
         raise

@@ -104,7 +104,12 @@ TABLE = (
     _row(
         "swarm.{mesh}.features.{model}.*.0.where",
         "on which linked servers are the lanes?",
-        publish=NODES | {Role.OPERATOR},
+        publish=NODES,
+    ),
+    _row(
+        "swarm.{mesh}.features.*.*.0.where",
+        "the same, of any model",
+        publish={Role.OPERATOR},
     ),
     _row("swarm.{mesh}.fresh.{model}.*.1", "fast mode, stage 1", publish=REQUESTERS),
     _row(
