@@ -55,6 +55,21 @@ HELP = {
     "domain": "JetStream domain that models and lanes are in: the hub's, at a site that is linked "
     "to it. Empty: the server's own.",
 }
+REPLICAS_HELP = (
+    "Servers of a cluster that keep a copy of keys, artifacts, dead letters and audit. auto: three "
+    "where there are as many, else one. Or 1, or 3."
+)
+
+
+def read_replicas(text: str) -> int:
+    """The setting `--replicas` as a number of copies, 0 for `auto`. Raises `InvalidArgument`."""
+    from swarm.errors import InvalidArgument  # `--help` needs none of the packages
+
+    if text not in ("auto", "1", "3"):
+        raise InvalidArgument(f"--replicas {text!r}: it is auto, 1 or 3")
+    return 0 if text == "auto" else int(text)
+
+
 NOTHING = Access()
 # Set once, when a command begins; each connection that the command makes has it.
 present: ContextVar[Access] = ContextVar("access of this command", default=NOTHING)

@@ -19,7 +19,9 @@ Models = Annotated[
 ]
 Stages = Annotated[int, typer.Option(min=1, max=64, help="Of a fallback's models, at most.")]
 Nats = Annotated[str, typer.Option(help="Running servers to tell, separated by commas.")]
-PidFile = Annotated[str, typer.Option(help="A server of this host to tell, by its pid file.")]
+PidFile = Annotated[
+    str, typer.Option(help="Servers of this host to tell, by their pid files, separated by commas.")
+]
 HERE = "swarm-auth"
 
 

@@ -15,7 +15,7 @@ from rich.table import Table
 from nodes.access import present
 from nodes.cli.auth import days
 from nodes.console import err, guarded, out, print_json
-from swarm.authority.announce import end_connections, reload_server
+from swarm.authority.announce import end_connections, reload_servers
 from swarm.authority.authority import Authority
 from swarm.authority.certificates import CertificateAuthority, CertificateState, read_certificate
 from swarm.authority.keys import read_private, write_private
@@ -149,7 +149,7 @@ async def _reconnected(authority: Authority, nats: str) -> int:
 def _told(act: CertsAct, pid_file: str) -> str:
     changed = act.rotate or act.new_authority or act.finish
     if pid_file:
-        reload_server(pid_file)
+        reload_servers(pid_file)
         return f"told: {pid_file}"
     return "no server was told: add --pid-file FILE, or signal it (SIGHUP)" if changed else ""
 

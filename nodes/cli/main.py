@@ -137,6 +137,10 @@ def up(
             envvar="SWARM_NATS",
         ),
     ] = "",
+    servers: Annotated[
+        int,
+        typer.Option(min=1, max=5, help="Embedded servers to start; several are one cluster."),
+    ] = 1,
     secure: Annotated[
         bool,
         typer.Option(help="With TLS, and with credentials of its own for each process."),
@@ -168,6 +172,7 @@ def up(
         threads=threads,
         mesh=mesh,
         nats=nats,
+        servers=servers,
         secure=secure,
         stored=stored,
         audit=audit,

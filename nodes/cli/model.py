@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,6 +13,7 @@ from typing import Any
 from rich.table import Table
 
 import swarm
+from nodes.access import read_replicas
 from nodes.cli.acts import on_record
 from nodes.cli.sealing import sealed_version
 from nodes.cli.signing import operator
@@ -22,6 +24,8 @@ from nodes.progress import progress
 from shards.manifest import Manifest, read_dir, write_dir
 from swarm.errors import InvalidArgument
 from swarm.lanes import check_one_domain, streams_of
+from swarm.link import jetstream
+from swarm.services.copies import raise_copies
 from swarm.services.weights import Weights
 from swarm.trust.sealed import ModelKey
 
@@ -143,7 +147,7 @@ def run_push(
     folder: str,
     promote: bool,
     lanes: str,
-    replicas: int,
+    replicas: str,
     sign_with: str,
     model_key: str,
     nats: str,
@@ -168,10 +172,11 @@ def run_push(
         size = sum(path.stat().st_size for path in files.values())
         title = f"pushing {len(files)} files, {size / 1024:.0f} KB"
         with progress(title, total=size, silent=as_json) as sent:
-            prepare = lanes_maker(client, lanes, replicas)
+            prepare = lanes_maker(client, lanes)
             info = await client.registry.push(manifest.to_json(), files, prepare=prepare, sent=sent)
             # Nodes may learn later, and may have no right to make the store of what they learn.
             await Weights(client.link, client.subjects).prepare()
+            raised = await raise_copies(client.link, client.subjects)
         await on_record(client, "push", info.model, info.version)
         if promote:
             previous = await client.registry.promote(info.model, info.version)
@@ -179,8 +184,11 @@ def run_push(
         serving = await client.registry.serving(info.model)
         doc = {"model": info.model, "version": info.version, "serving": serving}
         if as_json:
-            print_json(doc)
+            print_json(doc | ({"raised": raised} if raised else {}))
         else:
+            if raised:
+                copies = f"{jetstream.replicas_of(client.link)} servers keep"
+                out.print(f"{copies} what one server kept: {', '.join(raised)}", soft_wrap=True)
             out.print(f"pushed {info.model}@{info.version}; version {serving} serves")
             out.print(
                 f"next, on each device: swarm-node --role shard-1 --model {info.model} --nats URL"
@@ -192,7 +200,10 @@ def run_push(
                 )
         return 0
 
-    return with_mesh(nats, mesh, as_json, work, partial(operator, sign_with))
+    def more() -> Mapping[str, Any]:
+        return {"replicas": read_replicas(replicas)} | operator(sign_with)
+
+    return with_mesh(nats, mesh, as_json, work, more)
 
 
 def run_list(nats: str, mesh: str, as_json: bool) -> int:

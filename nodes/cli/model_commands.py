@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from nodes.access import REPLICAS_HELP
 from nodes.cli.options import (
     URL,
     Cuts,
@@ -154,8 +155,8 @@ def model_push(
         ),
     ] = "",
     replicas: Annotated[
-        int, typer.Option(min=1, max=5, help="Servers that keep the lanes that are made now.")
-    ] = 1,
+        str, typer.Option(help=REPLICAS_HELP + " Existing ones are raised, lanes too are made so.")
+    ] = "auto",
     sign_with: SignWith = "",
     model_key: Annotated[
         str,

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence  # noqa: E402
 from typing import Any  # noqa: E402
 
 from nodes.access import HELP as ACCESS_HELP  # noqa: E402
-from nodes.access import Access  # noqa: E402
+from nodes.access import REPLICAS_HELP, Access, read_replicas  # noqa: E402
 from nodes.cli.flags import Flag, parse  # noqa: E402
 from nodes.life.low_priority import MISSED, wait_for_low_priority_thread  # noqa: E402
 
@@ -43,7 +43,13 @@ FLAGS = (
         "NAME: serves the version that the mesh desires. NAME@VERSION: this version "
         "only. A gateway needs none.",
     ),
-    Flag("nats", "nats://127.0.0.1:4222", "NATS server URLs, separated by commas."),
+    Flag(
+        "nats",
+        "nats://127.0.0.1:4222",
+        "URLs of a NATS server, or of servers of one cluster, separated by commas. Others of the "
+        "cluster are learned.",
+        spelled=("--nats", "--servers"),
+    ),
     Flag("mesh", "default", "Name of the mesh; several share one server without meeting."),
     Flag(
         "node_id",
@@ -73,12 +79,12 @@ FLAGS = (
         "and requesters ask again. file: they survive it.",
     ),
     Flag(
-        "replicas",
-        1,
-        "Servers of a cluster that keep a copy of each lane: 1, 3 or 5.",
-        least=1,
-        most=5,
+        "lanes",
+        "moved",
+        "Where a cluster of servers keeps lanes. moved: one server; when it is lost, nodes make "
+        "them anew on another one, and requesters ask again. replicated: as many as --replicas.",
     ),
+    Flag("replicas", "auto", REPLICAS_HELP),
     Flag("max_batch", 4, "Requests that one run may compute together.", least=1, most=256),
     Flag(
         "max_wait",
@@ -284,6 +290,7 @@ def serve(settings: dict[str, Any], missed: bool) -> int:
             link=LinkOptions(
                 servers=tuple(settings["nats"].split(",")),
                 name=settings["role"],
+                replicas=read_replicas(settings["replicas"]),
                 **Access.of(settings).options(),
             ),
             node=settings["node_id"],
@@ -291,7 +298,7 @@ def serve(settings: dict[str, Any], missed: bool) -> int:
             threads=settings["threads"],
             credit=settings["credit"],
             storage=settings["storage"],
-            replicas=settings["replicas"],
+            lanes=settings["lanes"],
             max_batch=settings["max_batch"],
             max_wait=settings["max_wait"] / 1e3,
             budget=settings["budget"] / 1e3,

@@ -32,14 +32,14 @@ FORGET_AFTER = 5.0  # seconds of silence after which a node is shown as silent
 class StatusBoard:
     """The last status document of each node of a mesh, and the moment at which it came.
 
-    server: the last word of an embedded server's supervisor; None where there is none.
+    servers: the last word of embedded servers' supervisors, by URL.
     Raises `PermissionDenied` where this user may not hear them.
     """
 
     def __init__(self, mesh: swarm.Mesh) -> None:
         self.statuses: dict[str, dict[str, Any]] = {}
         self.heard: dict[str, float] = {}
-        self.server: dict[str, Any] | None = None
+        self.servers: dict[str, dict[str, Any]] = {}
         self._counts: dict[str, deque[tuple[float, float]]] = {}
         if not mesh.link.grants.may_subscribe(mesh.subjects.status_all):
             raise Denial(False, mesh.subjects.status_all).error()
@@ -50,7 +50,7 @@ class StatusBoard:
         with contextlib.suppress(*NO_DOCUMENT):  # a foreign message: nothing to show
             document = json.loads(bytes(message.data))
             server_lines(document)
-            self.server = document
+            self.servers[str(document["url"])] = document
 
     def _take(self, message: LinkMessage) -> None:
         try:
@@ -122,14 +122,17 @@ def run_status(nats: str, mesh: str, as_json: bool) -> int:
         await asyncio.sleep(LISTEN)
         if as_json:
             doc: dict[str, Any] = {"mesh": mesh, "nodes": list(board.statuses.values())}
-            print_json(doc | ({"server": board.server} if board.server else {}))
+            servers = list(board.servers.values())
+            # "server" alone for readers that know of one
+            print_json(doc | ({"server": servers[0], "servers": servers} if servers else {}))
         elif board.statuses:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(RATES_WITHIN - LISTEN):
                     while not board.has_counts():  # noqa: ASYNC110
                         await asyncio.sleep(0.05)
             out.print(board.table(out.width))
-            for line in server_lines(board.server) if board.server else ():
+            told = [line for doc in board.servers.values() for line in server_lines(doc)]
+            for line in told:
                 out.print(one_line(line), markup=False, highlight=False, soft_wrap=True)
         else:
             out.print(f"no node speaks in mesh {mesh!r}: swarm up, or swarm-node --role shard-1 …")

@@ -20,6 +20,9 @@ from swarm.trust.signers import TrustedKeys
 MOST_CREDIT = 32  # messages in hand for one lane
 HELD_SECONDS = 0.005  # work that a node may hold beyond what it runs
 HEADER_ROOM = 64 * 1024  # bytes for a message's header beside its tensors
+# Lanes in a cluster of servers: on one of them, made anew on another one when that is lost; or on
+# as many as keep keys and artifacts.
+MOVED, REPLICATED = "moved", "replicated"
 LEARNER = "learner"  # the role of a node that serves no stage
 
 
@@ -29,8 +32,9 @@ class NodeConfig:
 
     node: its id, '' for one that is made up. standby: serve only while no primary does. threads:
     ONNX Runtime threads for one stage. credit: messages asked for and in hand per lane, 0 for a
-    number that suits the stage (see `credit_of`). storage, replicas: of the lanes, `memory` or
-    `file`, and how many servers keep a copy; the node that makes a lane decides. max_batch,
+    number that suits the stage (see `credit_of`). storage, lanes: of the lanes, `memory` or `file`,
+    `moved` (one server keeps them; lost with it, they are made anew on another) or `replicated`;
+    the node that makes a lane decides. max_batch,
     max_wait (seconds): micro-batching. budget: seconds for requests that name none. gossip: a
     preset. mesh_key: file of the key that all nodes share, '' for none; gossip without it is
     refused, and a file that changes is read again. quota:
@@ -57,7 +61,7 @@ class NodeConfig:
     threads: int = 1
     credit: int = 0
     storage: str = "memory"
-    replicas: int = 1
+    lanes: str = MOVED
     max_batch: int = 4
     max_wait: float = 0.0005
     budget: float = 5.0
@@ -89,6 +93,8 @@ class NodeConfig:
             object.__setattr__(self, "learn", LearnConfig())
         if self.storage not in ("memory", "file"):
             raise InvalidArgument(f"--storage {self.storage!r}: it is memory or file")
+        if self.lanes not in (MOVED, REPLICATED):
+            raise InvalidArgument(f"--lanes {self.lanes!r}: it is {MOVED} or {REPLICATED}")
         if self.role != "gateway":
             token(self.model_name, "model name (--model NAME[@VERSION])")
             if self.version:
@@ -149,7 +155,7 @@ def lane_options(info: ModelInfo, config: NodeConfig) -> LaneOptions:
         max_bytes=depth.total_bytes,
         ack_wait=ack_wait,
         storage=config.storage,
-        replicas=config.replicas,
+        copies=1 if config.lanes == MOVED else 0,
     )
 
 

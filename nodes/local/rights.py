@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from pathlib import Path
 
@@ -29,23 +28,17 @@ class LocalRights:
         self.authority.remember_server(self._server)
         self._issued = 0
 
-    @property
-    def pid_file(self) -> Path:
-        """Where the server of the mesh writes its process id."""
-        return self._server / "server.pid"
-
-    @property
-    def rotation(self) -> str:
-        """The command that issues the server's certificate anew, for people to paste."""
+    def rotation(self, pid_files: str) -> str:
+        """The command that issues the servers' certificate anew, for people to paste."""
         words = ["swarm", "auth", "certs", "--rotate"]
-        words += ["--auth", str(self.authority.directory), "--pid-file", str(self.pid_file)]
-        return shlex.join(words)
+        return shlex.join(
+            [*words, "--auth", str(self.authority.directory), "--pid-file", pid_files]
+        )
 
     def configuration(self) -> str:
         """For the server of the mesh."""
         users = operator_conf(self.authority, str(self.authority.directory / "jwt"))
-        pid = f"pid_file: {json.dumps(str(self.pid_file))}\n"
-        return users + pid + tls_conf(self._cert, self._key, self._ca, mutual=False)
+        return users + tls_conf(self._cert, self._key, self._ca, mutual=False)
 
     def new_certificate(self) -> str:
         """Issue the server's certificate anew; the server takes it when it reads its files again.
@@ -60,9 +53,10 @@ class LocalRights:
         self.authority.revoke(Path(credentials).stem)
         await announce(self.authority, self._to(url))
 
-    async def end_connections(self, url: str) -> int:
-        """The server at `url` ends all its connections, and all connect again; returns how many."""
-        return await end_connections(self.authority, self._to(url))
+    async def end_connections(self, url: str, keep: str) -> int:
+        """The server at `url` ends all its connections but those of this name, and all connect
+        again; returns how many."""
+        return await end_connections(self.authority, self._to(url), [keep])
 
     def _to(self, url: str) -> LinkOptions:
         return LinkOptions(servers=(url,), tls_ca=str(self._ca))

@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -39,21 +39,25 @@ async def announce(authority: Authority, options: LinkOptions) -> None:
                 raise Unavailable(f"the server did not take an account: {error}")
 
 
-async def end_connections(authority: Authority, options: LinkOptions) -> int:
-    """End all connections of one server but this one, as a router that fails does: whoever was
-    connected connects again, with its files as they are now. Returns how many.
+async def end_connections(
+    authority: Authority, options: LinkOptions, keep: Collection[str] = ()
+) -> int:
+    """End all connections of one server, as a router that fails does: whoever was connected
+    connects again, with its files as they are now. Returns how many. keep: names of connections
+    that stay.
 
     Raises as `announce`.
     """
     async with _system_link(authority, options) as link:
-        server, ids = "", list[int]()
+        server, seen, ids = "", 0, list[int]()
         while True:
-            page = {"limit": PAGE, "offset": len(ids)}
+            page = {"limit": PAGE, "offset": seen}
             subject = "$SYS.REQ.SERVER.PING.CONNZ" if not server else f"{server}.CONNZ"
             doc = await _asked(link, subject, page)
             server = f"$SYS.REQ.SERVER.{doc['server']['id']}"
             found = doc["data"]["connections"]
-            ids += [int(one["cid"]) for one in found if one.get("name") != NAME]
+            ids += [int(one["cid"]) for one in found if one.get("name") not in (NAME, *keep)]
+            seen += len(found)
             if len(found) < PAGE:
                 break
         for cid in ids:
@@ -86,9 +90,13 @@ async def _system_link(authority: Authority, options: LinkOptions) -> AsyncItera
         await asyncio.gather(running, return_exceptions=True)
 
 
-def reload_server(pid_file: str) -> None:
-    """Let a server of this host read its files again. Raises `InvalidArgument`."""
-    try:
-        os.kill(int(Path(pid_file).read_text()), signal.SIGHUP)
-    except (OSError, ValueError) as error:
-        raise InvalidArgument(f"--pid-file {pid_file}: no server can be told: {error}") from None
+def reload_servers(pid_files: str) -> None:
+    """Let servers of this host read their files again. pid_files: separated by commas.
+
+    Raises `InvalidArgument`."""
+    for pid_file in pid_files.split(","):
+        try:
+            os.kill(int(Path(pid_file).read_text()), signal.SIGHUP)
+        except (OSError, ValueError) as error:
+            said = f"--pid-file {pid_file}: no server can be told: {error}"
+            raise InvalidArgument(said) from None

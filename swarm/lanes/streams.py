@@ -22,8 +22,9 @@ class LaneOptions:
     depth: messages a lane holds, the unacked ones included; one more is refused at once.
     max_bytes: of all lanes together, 0 for as many as the server has room for.
     ack_wait: silence after which a message is handed to another node. storage: `memory` (a restart
-    of the server loses the queued messages; requesters retry) or `file`. replicas: servers of a
-    cluster that keep the messages. max_age: the age at which an abandoned message is removed.
+    of the server loses the queued messages; requesters retry) or `file`. copies: servers of a
+    cluster that keep the messages; 0: as many as keep all else (`jetstream.replicas_of`).
+    max_age: the age at which an abandoned message is removed.
     duplicates: how long the server remembers a message's id; longer than the latest redelivery,
     which comes after a few ack_waits.
     """
@@ -32,7 +33,7 @@ class LaneOptions:
     max_bytes: int = 0
     ack_wait: float = 0.1
     storage: str = "memory"
-    replicas: int = 1
+    copies: int = 1
     max_age: float = 120.0
     duplicates: float = 30.0
 
@@ -44,12 +45,12 @@ def stream_config(
     subjects: Subjects, model: str, version: str, options: LaneOptions, domain: str = ""
 ) -> dict[str, Any]:
     """The stream's configuration, as JetStream's API takes it."""
-    return {
+    copies = {"num_replicas": options.copies} if options.copies else {}
+    return copies | {
         "name": subjects.stream(model, version, domain),
         "subjects": [subjects.features_of(model, version)],
         "retention": "workqueue",
         "storage": options.storage,
-        "num_replicas": options.replicas,
         "discard": "new",
         "discard_new_per_subject": True,
         "max_msgs_per_subject": options.depth,
@@ -75,7 +76,8 @@ def consumer_config(
         "priority_groups": [GROUP],
         "priority_policy": "prioritized",
         "mem_storage": options.storage == "memory",
-        "num_replicas": options.replicas,
+        # As many as the stream has: the server refuses any other number in a work queue.
+        "num_replicas": 0,
     }
 
 

@@ -89,6 +89,11 @@ class EmbeddedServer:
         return self._directory / "store" if self._directory is not None else None
 
     @property
+    def pid_file(self) -> Path | None:
+        """Where the server writes its process id; None before the first start."""
+        return self._directory / "server.pid" if self._directory is not None else None
+
+    @property
     def log(self) -> str:
         """What the server has written since its first start."""
         if self._directory is None:
@@ -187,6 +192,7 @@ class EmbeddedServer:
         return (
             f"host: {json.dumps(self.host)}\nserver_name: {json.dumps(self._name)}\n"
             f"ports_file_dir: {json.dumps(str(directory))}\n"
+            f"pid_file: {json.dumps(str(directory / 'server.pid'))}\n"
             f"max_payload: {self.max_payload}\nmax_pending: {max(64 << 20, 4 * self.max_payload)}\n"
             # A link that was cut without a word must not stay for the default four minutes.
             'ping_interval: "2s"\nping_max: 2\nwrite_deadline: "10s"\n'

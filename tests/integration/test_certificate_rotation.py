@@ -77,8 +77,7 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
     ca, cert, key = authority.certificates.issue_server(folder, HOSTS)
     authority.remember_server(folder)
     more = operator_conf(authority, str(folder / "jwt")) + tls_conf(cert, key, ca, mutual=True)
-    pid = f'pid_file: "{folder / "server.pid"}"\n'
-    async with EmbeddedServer(more=more + pid) as server:
+    async with EmbeddedServer(more=more) as server:
         yield Site(authority, server, folder)
 
 
@@ -87,7 +86,7 @@ async def test_certificates_and_their_authority_are_rotated_under_load_without_a
 ) -> None:
     where = ("--auth", str(site.authority.directory), "--json")
     url, result = site.server.url, split_digits(stages=2)
-    pid = ("--pid-file", str(site.folder / "server.pid"))
+    pid = ("--pid-file", str(site.server.pid_file))
     system = site.system().arguments()[2:]
     reconnect = ("--reconnect", "--nats", url, *system)
 

