@@ -20,6 +20,8 @@ from shards.specs import TensorSpec
 # The version of the manifest's format. A reader refuses another one.
 FORMAT = 1
 FILE_NAME = "manifest.json"
+MOST_BYTES = 4 << 20  # of a manifest; one of 50 stages has some 100 KB
+MOST_MILLISECONDS = 1e12
 _TOKEN = re.compile(r"[A-Za-z0-9_-]+")
 # Files lie beside the manifest. A name that leads out of the folder is an attack or a mistake.
 _FILE = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
@@ -158,6 +160,8 @@ class Manifest:
     @classmethod
     def from_json(cls, data: bytes) -> Manifest:
         """Read and check a manifest. Raises ManifestError that names the offending field."""
+        if len(data) > MOST_BYTES:
+            raise ManifestError(f"the manifest has {len(data)} bytes, of {MOST_BYTES} at most")
         try:
             raw = json.loads(data)
         except (ValueError, RecursionError) as error:
@@ -272,8 +276,16 @@ def _shard_from_dict(raw: object) -> Shard:
         carries=tuple(carries),
         receives=_specs(raw, "receives"),
         sends=_specs(raw, "sends"),
-        compute_ms=float(_get(raw, "compute_ms", (int, float))),
+        compute_ms=_milliseconds(raw, "compute_ms"),
     )
+
+
+def _milliseconds(raw: Mapping[str, Any], key: str) -> float:
+    """A field that holds a duration. Raises ManifestError, also for what no float can hold."""
+    value = _get(raw, key, (int, float))
+    if not 0 <= value < MOST_MILLISECONDS:
+        raise ManifestError(f"manifest field {key!r} must be a duration, is {value!r:.80}")
+    return float(value)
 
 
 def _lighter(raw: object) -> LighterModel:

@@ -16,6 +16,8 @@ from swarm.errors import InvalidArgument, NotFound
 from swarm.subjects import token
 from swarm.wire.tensors import DTYPES
 
+MOST_BYTES = 4 << 20  # of a manifest
+
 
 @dataclass(frozen=True, slots=True)
 class Spec:
@@ -73,6 +75,8 @@ class ModelInfo:
     def from_manifest(cls, data: bytes) -> ModelInfo:
         """Raises `InvalidArgument` for bytes that are no manifest."""
         try:
+            if len(data) > MOST_BYTES:
+                raise ValueError(f"it has {len(data)} bytes, of {MOST_BYTES} at most")
             doc = json.loads(data)
             stages = [_stage(shard) for shard in doc["shards"]]
             edge = [s for s in stages if s.stage == 0]

@@ -25,6 +25,7 @@ from nodes.cli.options import (
     ModelName,
     ModelVersion,
     Nats,
+    SignWith,
     Stages,
 )
 
@@ -354,11 +355,79 @@ def status(nats: Nats = URL, mesh: MeshName = "default", json_: Json = False) ->
 
 
 @app.command()
+def drain(
+    node: Annotated[
+        str, typer.Argument(help="Its id, or a part of it that no other living node has.")
+    ],
+    wait: Annotated[bool, typer.Option(help="Until it has left.")] = True,
+    nats: Nats = URL,
+    mesh: MeshName = "default",
+    json_: Json = False,
+) -> None:
+    """Have a node finish what it has begun, give back the rest, and end: as SIGTERM does.
+
+    Under rights only an operator may. A supervisor that starts ended nodes again, as that of
+    `swarm up` does, starts this one too."""
+    from nodes.cli.drain import run_drain
+
+    raise typer.Exit(run_drain(node, wait, nats, mesh, json_))
+
+
+@app.command()
 def top(nats: Nats = URL, mesh: MeshName = "default") -> None:
     """Show every node live, as `swarm status` does once, until Ctrl-C."""
     from nodes.cli.status import run_top
 
     raise typer.Exit(run_top(nats, mesh))
+
+
+@app.command()
+def dashboard(
+    host: Annotated[
+        str, typer.Option(help="Address to serve the page at; others than loopback need TLS.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port of the page; 0 takes a free one.")
+    ] = 8321,
+    https_cert: Annotated[
+        str, typer.Option(help="PEM file of the certificate with which the page is served.")
+    ] = "",
+    https_key: Annotated[str, typer.Option(help="PEM file of the key of --https-cert.")] = "",
+    open_http: Annotated[
+        bool,
+        typer.Option(
+            "--open-http", help="Serve others than this machine without TLS: all may read."
+        ),
+    ] = False,
+    allow_actions: Annotated[
+        bool,
+        typer.Option(
+            "--allow-actions",
+            help="Let who has the printed address drain nodes, promote and roll back, with this "
+            "command's credentials; without it the page is only read.",
+        ),
+    ] = False,
+    sign_with: SignWith = "",
+    nats: Nats = URL,
+    mesh: MeshName = "default",
+    json_: Json = False,
+    config: Config = "",
+) -> None:
+    """Show the fleet on one page, live, in any number of browsers, until Ctrl-C."""
+    from nodes.cli.dashboard import DashboardOptions, run_dashboard
+
+    options = DashboardOptions(
+        host=host,
+        port=port,
+        https_cert=https_cert,
+        https_key=https_key,
+        open_http=open_http,
+        allow_actions=allow_actions,
+        sign_with=sign_with,
+        nats=nats,
+        mesh=mesh,
+    )
+    raise typer.Exit(run_dashboard(options, json_))
 
 
 add_access_flags(app, model_app, auth_app, audit_app)

@@ -259,7 +259,7 @@ def candidates(peers: Mapping[str, PeerView], heard: float | None = None) -> lis
     for peer in peers.values():
         if peer.state in ("dead", "left") or _int(peer.values.get("priority")) != 0:
             continue
-        for (model, version, stage), numbers in _stages(peer.values):
+        for (model, version, stage), numbers in stage_loads(peer.values):
             memory = peer.values.get("memory")
             found.append(
                 Candidate(
@@ -284,8 +284,9 @@ def candidates(peers: Mapping[str, PeerView], heard: float | None = None) -> lis
     return found
 
 
-def _stages(values: Mapping[str, object]) -> list[tuple[Where, Sequence[int]]]:
-    """The stages that a node serves, each with its load; without a load, it counts as idle."""
+def stage_loads(values: Mapping[str, object]) -> list[tuple[Where, Sequence[int]]]:
+    """The stages that a node serves, each with its load (`LOAD_FIELDS` numbers); without a load, it
+    counts as idle."""
     found: list[tuple[Where, Sequence[int]]] = []
     for key, value in values.items():
         kind, slash, tag = key.partition("/")

@@ -15,6 +15,8 @@ from functools import partial
 from swarm.errors import (
     DeadlineExceeded,
     DecodeError,
+    NoResponders,
+    NotConnected,
     PermissionDenied,
     Status,
     SwarmError,
@@ -95,6 +97,14 @@ class Requester:
         """The admission of a model version, with its latencies."""
         return self._version(info).admission
 
+    def breakers(self) -> dict[str, str]:
+        """The states of circuit breakers that have seen failures, by `model@version/stage`."""
+        return {
+            f"{model}@{version}/{stage}": str(state)
+            for (model, version), way in self._versions.items()
+            for stage, state in way.admission.breakers.items()
+        }
+
     async def infer(self, ask: Ask) -> Result:
         """The result, failed or not. Never raises a `SwarmError`: a failure is a result."""
         started = time.monotonic()  # uvloop's own clock has steps of a millisecond
@@ -125,7 +135,8 @@ class Requester:
             now = time.monotonic()
             unusual = is_unusual(request.tried, ask.hedge is not None, result, now - started)
             judged = not request.was_behind or is_ok(result)
-            version.admission.leave(taken, result, now, unusual, judged)
+            unheard_at = request.tried.at if request.unheard and not is_ok(result) else None
+            version.admission.leave(taken, result, now, unusual, judged, unheard_at)
             self._end(request, result)
         result.latency = time.monotonic() - started
         if ask.session and result.status is Status.OK:
@@ -202,6 +213,7 @@ class Requester:
             failed = _failure(request, outcome)
             if outcome is not None:
                 request.refusal = failed.message
+                request.unheard = isinstance(outcome, NoResponders | NotConnected)
             now = time.monotonic()
             step = next_step(
                 outcome,
