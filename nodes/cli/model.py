@@ -26,6 +26,7 @@ from swarm.errors import InvalidArgument
 from swarm.lanes import check_one_domain, streams_of
 from swarm.link import jetstream
 from swarm.services.copies import raise_copies
+from swarm.services.events import ensure_events
 from swarm.services.weights import Weights
 from swarm.trust.sealed import ModelKey
 
@@ -176,6 +177,7 @@ def run_push(
             info = await client.registry.push(manifest.to_json(), files, prepare=prepare, sent=sent)
             # Nodes may learn later, and may have no right to make the store of what they learn.
             await Weights(client.link, client.subjects).prepare()
+            await ensure_events(client.link, client.subjects)
             raised = await raise_copies(client.link, client.subjects)
         await on_record(client, "push", info.model, info.version)
         if promote:
