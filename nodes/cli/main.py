@@ -61,6 +61,14 @@ register(bench_app)
 
 
 @app.command()
+def doctor(json_: Json = False) -> None:
+    """What this machine can run models on, what it lacks, and what to install."""
+    from nodes.cli.doctor import run_doctor
+
+    raise typer.Exit(run_doctor(json_))
+
+
+@app.command()
 def demo(
     seconds: Annotated[
         float | None,
@@ -87,19 +95,30 @@ def demo(
             help="With --learn: the PNG of the plot, where matplotlib is installed; empty: none."
         ),
     ] = "swarm-demo-learn.png",
+    secure: Annotated[
+        bool,
+        typer.Option(
+            "--secure",
+            help="With TLS, users and an encrypted model; certificates are rotated, and the killed "
+            "shard's credentials revoked.",
+        ),
+    ] = False,
     json_: Json = False,
 ) -> None:
     """Show a takeover on this machine: three shards, a fallback, a live edge, one kill.
 
-    Exits with 1 if an answer was lost or wrong. With --learn: exits with 1 if a target is missed.
+    Exits with 1 if an answer was lost or wrong, or a protection of --secure did not hold. With
+    --learn: exits with 1 if a target is missed.
     """
+    if learn and secure:
+        raise typer.BadParameter("--learn and --secure are two stories: give one of them")
     if learn:
         from nodes.cli.demo_learn import run_learn_demo
 
         raise typer.Exit(run_learn_demo(seconds or 60.0, rate or 50.0, picture, json_))
     from nodes.cli.demo import run_demo
 
-    raise typer.Exit(run_demo(seconds or 20.0, rate or 30.0, json_))
+    raise typer.Exit(run_demo(seconds or 20.0, rate or 30.0, secure, json_))
 
 
 @app.command()

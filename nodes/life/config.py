@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from nodes.learning.options import LearnConfig
+from shards.runtimes.device import Placement
 from swarm.errors import InvalidArgument, ResourceExhausted
 from swarm.flow.ack_wait import ack_wait_for
 from swarm.flow.codec_choice import AUTO, mode_of
@@ -50,6 +51,7 @@ class NodeConfig:
     model. learn: how this node learns; None where it does not, unless it has the role `learner`.
     audit: whether this node records requests. codec: how tensors go by the server
     (`swarm.flow.codec_choice.MODES`).
+    placement: the device of its stages.
     missed: nobody else does the work of this node, so its first load gives way to nobody. Raises
     `InvalidArgument`.
     """
@@ -83,6 +85,7 @@ class NodeConfig:
     learn: LearnConfig | None = None
     level: Literal["all", "basic"] = "all"
     codec: str = AUTO
+    placement: Placement = field(default_factory=Placement)
 
     def __post_init__(self) -> None:
         token(self.mesh, "mesh name")

@@ -69,7 +69,9 @@ class OwnEntry:
         self._members.set("priority", self._config.priority)
         self._members.set("host", self._mesh.lender.host)
         self._members.set("inbox", self._mesh.inbox)
-        self._members.set("device", "cpu")
+        devices = sorted({server.model.device for server in self._served().values()})
+        # One that computes on several devices is asked as its best one is: "cpu" sorts by itself.
+        self._members.set("device", next((d for d in devices if d != "cpu"), "cpu"))
         self._members.set("codecs", list(known_codecs()))
         self._members.set("draining", draining)
         if self._identity is not None:

@@ -181,6 +181,7 @@ def _stage_document(server: StageServer, now: float) -> dict[str, Any]:
         "model": server.info.model,
         "version": server.info.version,
         "weights": server.model.weights_version,
+        "device": server.model.device,
         "in_hand": server.queued,
         "waiting": server.waiting,
         "counters": server.stats.counters.as_doc(),
