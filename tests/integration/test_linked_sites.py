@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from meshes import Commands, add_model, good_request, split_digits
+from meshes import Commands, Load, add_model, close, digits, good_request, split_digits
 
 import swarm
 from nodes.bench.site.linked_servers import HUB, LinkedServers, linked_servers
@@ -24,6 +24,10 @@ pytestmark = [
     pytest.mark.processes,
     pytest.mark.asyncio(loop_scope="module"),
 ]
+
+COUNT = 80  # requests in a cut and behind it
+CUT = 3.0  # seconds: longer than a pull stands, and than a requester asks again for nothing
+BACK_WITHIN = 4.0  # seconds from the link's return to an answer, on a busy machine
 
 
 @dataclass
@@ -99,3 +103,39 @@ async def test_a_lane_that_a_linked_server_has_is_made_nowhere_else(
         for stream in ("KV_swarm-default-config", "OBJ_swarm-default-models"):
             await jetstream.call(mesh.link, api("STREAM.DELETE", stream))
     await good_request(sites.mesh.mesh)
+
+
+async def test_across_a_cut_link_long_budgets_are_answered_and_short_ones_end_in_time(
+    sites: Sites,
+) -> None:
+    image = {"image": digits()[0][:1]}
+    async with swarm.connect(sites.servers.site.url, domain=HUB, shm=False) as mesh:
+        await good_request(mesh)
+        load = Load(mesh, rate=20, budget=20.0)
+        await sites.servers.link.cut()
+        patient = asyncio.create_task(load.run(COUNT))
+        short = [await mesh.ask("digits", image, 0.3) for _ in range(8)]
+        assert {result.status for result in short} <= {"DEADLINE_EXCEEDED", "UNAVAILABLE"}
+        assert max(result.latency for result in short) < 0.6
+        await asyncio.sleep(CUT)
+        await sites.servers.link.heal()
+        # Its stage 2 is at the site: the pulls that stood at the hub were renewed.
+        await patient
+        load.check(COUNT)
+        assert load.slowest < CUT + 8 * 0.3 + BACK_WITHIN
+
+
+async def test_a_link_that_falls_silent_holds_back_requests_no_longer_than_it_is_silent(
+    sites: Sites,
+) -> None:
+    images, logits = digits()
+    async with swarm.connect(sites.servers.site.url, domain=HUB, shm=False) as mesh:
+        await good_request(mesh)
+        sites.servers.link.silence()
+        patient = asyncio.create_task(mesh.ask("digits", {"image": images[:1]}, 15.0))
+        await asyncio.sleep(CUT)
+        await sites.servers.link.heal()
+        result = await patient
+        assert result.status is swarm.Status.OK, result.message
+        assert close(result.outputs["logits"], logits[:1])
+        assert result.latency < CUT + BACK_WITHIN

@@ -55,7 +55,8 @@ class LinkProxy:
         assert task is not None
         self._open.add(task)
         try:
-            await self._carry(reader, writer)
+            with contextlib.suppress(asyncio.CancelledError):  # the link was cut
+                await self._carry(reader, writer)
         finally:
             self._open.discard(task)
             writer.transport.abort()

@@ -28,7 +28,7 @@ async def linked_servers(
 ) -> AsyncIterator[LinkedServers]:
     """Start them; all end with the block. site_domain: None for a site without JetStream.
 
-    The settings of the link are those of `deploy/hub.conf` and `deploy/leaf.conf`.
+    The settings of the link are those of `deploy/sites/`.
     """
     port = _free_port()
     leaves = f"leafnodes {{ host: 127.0.0.1, port: {port}, no_advertise: true }}\n"
