@@ -29,6 +29,15 @@ async def look_at_given(servers: ServerList, options: LinkOptions) -> None:
             log.warning("%s does not answer; the others do", without_credentials(server))
 
 
+def check_cluster(home: Greeting, greeting: Greeting, where: str) -> None:
+    """Raises `NotAdmitted` for a server of another cluster than the one before. home: of that."""
+    if home.cluster and greeting.cluster and greeting.cluster != home.cluster:
+        raise NotAdmitted(
+            f"{where} is of the cluster {greeting.cluster!r}, the server before it was of "
+            f"{home.cluster!r}: give servers of one cluster"
+        )
+
+
 async def find_better(home: Greeting, servers: ServerList, options: LinkOptions) -> str | None:
     """The server to move to from the present one, or None (`better_server`)."""
     found = await greet_all(servers.others(), options, GREET_TIMEOUT)

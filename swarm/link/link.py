@@ -38,7 +38,7 @@ from swarm.link.access import ended_in_tls, is_about_identity, refusal, tls_refu
 from swarm.link.denials import Denial, DenialLog, read_denial
 from swarm.link.gather import Gather
 from swarm.link.grants import ASK, EVERYTHING, Grants, read_grants
-from swarm.link.greetings import find_better, look_at_given
+from swarm.link.greetings import check_cluster, find_better, look_at_given
 from swarm.link.parser import Parser, ProtocolError
 from swarm.link.pings import Pings
 from swarm.link.servers import Greeting, ServerList, split_url
@@ -226,7 +226,7 @@ class Link(asyncio.BufferedProtocol):
                 if self._asks_certificate:
                     raise self._early_end(None)
                 raise NotConnected("the server closed the connection before the greeting")
-            self._check_cluster(Greeting.of(info))
+            check_cluster(self.home, Greeting.of(info), endpoint(self.url))
             self._learn({"max_payload": DEFAULT_MAX_PAYLOAD, "domain": ""} | info)
             greeted = self._pings.expect()
             asked = time.monotonic()
@@ -262,15 +262,6 @@ class Link(asyncio.BufferedProtocol):
             self._asked.pop(reply, None)
         if not message.status:
             self.grants = read_grants(bytes(message.data))
-
-    def _check_cluster(self, greeting: Greeting) -> None:
-        """Raises `NotAdmitted` for a server of another cluster than the one before."""
-        home = self.home
-        if home.cluster and greeting.cluster and greeting.cluster != home.cluster:
-            raise NotAdmitted(
-                f"{endpoint(self.url)} is of the cluster {greeting.cluster!r}, the server before "
-                f"it was of {home.cluster!r}: give servers of one cluster"
-            )
 
     def _learn(self, info: dict[str, Any]) -> None:
         self.max_payload = int(info.get("max_payload", self.max_payload))
