@@ -45,6 +45,7 @@ from swarm.model import ModelInfo
 from swarm.periodic import BEAT, beat
 from swarm.routing import BadDesiredState
 from swarm.services.infer import InferService
+from swarm.site.forwarder import Forwarder
 from swarm.subjects import api
 from swarm.trust.entries import Highest, Verifier
 from swarm.trust.identity import Identity
@@ -144,7 +145,9 @@ class Node:
             self._versions,
             self._membership,
             time.monotonic() if started is None else started,
-            lambda: more_status() | self._learning_status() | self._audit_status(),
+            lambda: (
+                more_status() | self._learning_status() | self._audit_status() | self._site_status()
+            ),
         )
         self._entry = OwnEntry(
             self.mesh,
@@ -179,6 +182,10 @@ class Node:
             config.version,
             None if self._audit is None else self._audit.asked,
         )
+        self._forwarders = [
+            Forwarder(self.mesh.link, self.mesh.subjects, site, self.answerer.answer)
+            for site in config.sites
+        ]
         self._service = InferService(
             self.mesh.link,
             f"swarm-{config.mesh}",
@@ -296,6 +303,8 @@ class Node:
         own(self._versions.follower.run(), "weights")
         if self._learning is not None:
             own(self._learning.run(), "learning")
+        for forwarder in self._forwarders:
+            own(forwarder.run(), f"site {forwarder.site}")
         self._become("ready", "serving")
         self._tell("joined", {})
         self.became_ready.set()
@@ -358,6 +367,10 @@ class Node:
 
     def _audit_status(self) -> dict[str, Any]:
         return {} if self._audit is None else self._audit.status()
+
+    def _site_status(self) -> dict[str, Any]:
+        forwarders = {each.site: each.status() for each in self._forwarders}
+        return {"sites": forwarders} if forwarders else {}
 
     def _on_gossip(self, event: Event) -> None:
         self._takeover.on_event(event)
