@@ -110,6 +110,15 @@ class Subjects:
         """Every node that hears a message here publishes its status at once."""
         return f"{self.root}.status-request"
 
+    @property
+    def fleet(self) -> str:
+        """Any one node answers here with a page of the whole fleet's picture."""
+        return f"{self.root}.fleet"
+
+    def drain(self, node: str) -> str:
+        """Asks a node to drain and to end, as SIGTERM does."""
+        return f"{self.root}.drain.{token(node, 'node id')}"
+
     def event(self, kind: str) -> str:
         return f"{self.root}.events.{token(kind, 'event kind')}"
 
@@ -226,6 +235,9 @@ class Subjects:
     @property
     def read_stream(self) -> str:
         return f"SWARM={self.mesh}=read"
+
+    def events_stream(self) -> str:
+        return f"SWARM={self.mesh}=events"
 
     @property
     def audit_stream(self) -> str:

@@ -251,6 +251,27 @@ def memory(
     raise typer.Exit(run_memory(MemoryPlan(model, stages, requests), json_, output))
 
 
+def hostile(
+    messages: Annotated[int, typer.Option(min=1, help="Of all parsers together.")] = 1_000_000,
+    seed: Annotated[int, typer.Option(help="A seed makes the same messages again.")] = 1,
+    targets: Annotated[str, typer.Option(help="Parsers, with commas; all when empty.")] = "",
+    seconds: Annotated[float, typer.Option(min=0, help="At most; 0: until the end.")] = 0.0,
+    workers: Annotated[int, typer.Option(min=1, max=64, help="Processes at a time.")] = 2,
+    keep: Annotated[str, typer.Option(help="A folder for the messages of findings.")] = "",
+    json_: Json = False,
+) -> None:
+    """Mutated messages against every parser: no crash, no hang, bounded memory, typed errors."""
+    from nodes.bench.hostile.campaign import HostilePlan
+    from nodes.bench.hostile.catalogue import TARGETS
+    from nodes.bench.hostile.command import run_hostile
+
+    names = tuple(_words(targets))
+    if unknown := [name for name in names if name not in TARGETS]:
+        raise typer.BadParameter(f"{unknown}: choose of {', '.join(TARGETS)}")
+    plan = HostilePlan(messages, seed, names, seconds or float("inf"), workers)
+    raise typer.Exit(run_hostile(plan, keep, json_))
+
+
 def _words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
@@ -306,6 +327,7 @@ COMMANDS = (
     scale,
     failover,
     chaos,
+    hostile,
     overload,
     memory,
     gossip,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
@@ -40,10 +41,13 @@ from swarm.fleet.membership import Membership
 from swarm.gossip import Event, PeerView
 from swarm.ids import node_id
 from swarm.lanes import TwoDomains
+from swarm.link import LinkMessage
 from swarm.mesh import Mesh
 from swarm.model import ModelInfo
 from swarm.periodic import BEAT, beat
 from swarm.routing import BadDesiredState
+from swarm.services.events import keep_events
+from swarm.services.fleet import FleetAnswers
 from swarm.services.infer import InferService
 from swarm.site.forwarder import Forwarder
 from swarm.subjects import api
@@ -75,9 +79,10 @@ class Node:
     """`run(stop)` is its whole life; it ends when `stop` is set.
 
     started: `time.monotonic()` of the process's start. on_change(document) is called at each
-    change of state. more_status: fields that a role adds to the status documents. identity: the
-    key pair of `config.identity`, None without one. Raises `InvalidArgument` for a file that holds
-    no identity, or that others may read.
+    change of state. more_status: fields that a role adds to the status documents. end(): ends all
+    that stands around this node too, which an operator may ask for; without it, `run` ends.
+    identity: the key pair of `config.identity`, None without one. Raises `InvalidArgument` for a
+    file that holds no identity, or that others may read.
     """
 
     def __init__(
@@ -86,7 +91,9 @@ class Node:
         started: float | None = None,
         on_change: Callable[[dict[str, Any]], None] = lambda document: None,
         more_status: Callable[[], dict[str, Any]] = dict,
+        end: Callable[[], None] | None = None,
     ) -> None:
+        self._end = end
         self.config = config
         self.id = config.node or node_id(config.role)
         self.identity = _identity(config)
@@ -103,6 +110,7 @@ class Node:
             known_peers=self._known_peers,
             picker=self._router,
             verifier=verifier_of(config),
+            codec=config.codec,
         )
         self._mesh_key = MeshKeyFile(config.mesh_key)
         self._membership = Membership(
@@ -146,7 +154,11 @@ class Node:
             self._membership,
             time.monotonic() if started is None else started,
             lambda: (
-                more_status() | self._learning_status() | self._audit_status() | self._site_status()
+                more_status()
+                | self._learning_status()
+                | self._audit_status()
+                | self._requests_status()
+                | self._site_status()
             ),
         )
         self._entry = OwnEntry(
@@ -186,6 +198,9 @@ class Node:
             Forwarder(self.mesh.link, self.mesh.subjects, site, self.answerer.answer)
             for site in config.sites
         ]
+        self._fleet = FleetAnswers(
+            self.mesh.link, self.mesh.subjects, self.id, self._membership.view
+        )
         self._service = InferService(
             self.mesh.link,
             f"swarm-{config.mesh}",
@@ -212,6 +227,8 @@ class Node:
                     own(self.mesh.tend(), "tend")
                     own(self._stay_admitted(), "admission")
                     own(self._mesh_key.follow(self._membership.use_keys), "mesh key")
+                    own(keep_events(self.mesh.link, self.mesh.subjects), "events")
+                    self._drain_when_told(stop)
                     if self._audit is not None:
                         own(self._audit.recorder.run(), "audit")
                     await self._follow_desired_state(stop, own)
@@ -289,6 +306,7 @@ class Node:
     def _become_ready(self, own: Own) -> None:
         """Every lane of this node pulls: join the mesh, and tell everybody."""
         self._service.start()
+        self._fleet.start()
         own(self._entry.run(), "own entry")
         own(self._takeover.run(), "takeover")
         own(self._membership.run(), "gossip")
@@ -334,6 +352,7 @@ class Node:
             self._save()
         try:
             async with asyncio.timeout(DRAIN_TIMEOUT):
+                self._fleet.stop()
                 await self._service.stop()
                 await self._versions.drain()
         except (TimeoutError, ExceptionGroup) as error:
@@ -364,6 +383,23 @@ class Node:
 
     def _learning_status(self) -> dict[str, Any]:
         return {} if self._learning is None else self._learning.status()
+
+    def _drain_when_told(self, stop: asyncio.Event) -> None:
+        """Drain and end once an operator asks for it, as on SIGTERM."""
+
+        def told(message: LinkMessage) -> None:
+            if message.reply:
+                answer = {"v": 1, "node": self.id, "state": "draining"}
+                self.mesh.link.publish(message.reply, json.dumps(answer).encode())
+            log.info("told to drain")
+            (self._end or stop.set)()
+
+        self.mesh.link.subscribe(self.mesh.subjects.drain(self.id), told)
+
+    def _requests_status(self) -> dict[str, Any]:
+        if not self.config.answers_requests:
+            return {}
+        return {"requests": self.answerer.figures(time.monotonic())}
 
     def _audit_status(self) -> dict[str, Any]:
         return {} if self._audit is None else self._audit.status()

@@ -98,7 +98,7 @@ def run_node(
         try:
             if config.role == "edge":
                 counters = EdgeCounters()
-                node = Node(config, started, on_change, counters.status)
+                node = Node(config, started, on_change, counters.status, stop.set)
                 await Edge(node, edge, counters).run(stop)
             else:
                 node = Node(config, started, on_change)

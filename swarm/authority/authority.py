@@ -82,7 +82,7 @@ class Authority:
             doc: dict[str, Any] = json.loads(text)
             users = [User(**user) for user in doc.pop("users")]
             self._state = _State(users=users, **doc)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise InvalidArgument(f"{self.directory}/authority.json is damaged: {error}") from None
 
     @classmethod

@@ -13,6 +13,7 @@ import json
 import logging
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 
 from swarm.errors import NotConnected, SwarmError
@@ -64,6 +65,8 @@ class Membership:
         self._waiting: dict[str, tuple[int, asyncio.TimerHandle]] = {}
         self._discovered = 0.0
         self._finds = ""  # where nodes answer to discovery
+        self.sent_bytes = self.received_bytes = 0  # of gossip, without discovery
+        self.events: Counter[str] = Counter()  # by kind
         self._connected = 0.0
         # Milliseconds: nodes that share a process do not all speak at once.
         self._apart = random.randrange(1000) if next(_members_of_this_process) else 0
@@ -169,10 +172,12 @@ class Membership:
                 if isinstance(effect, Request):
                     self._request(effect)
                 elif isinstance(effect, Send):
+                    self.sent_bytes += len(effect.payload)
                     self._link.publish(self._subjects.gossip(effect.peer), effect.payload)
                 else:
                     if effect.kind != "updated":
                         self.gossip.detector.hurry()
+                    self.events[effect.kind] += 1
                     self._on_event(effect)
             except NotConnected:
                 log.debug("gossip waits for the connection")
@@ -183,6 +188,7 @@ class Membership:
         reply = self._link.expect(self._answered)
         timer = asyncio.get_running_loop().call_later(effect.timeout, self._timeout, reply)
         self._waiting[reply] = (effect.token, timer)
+        self.sent_bytes += len(effect.payload)
         self._link.publish(self._subjects.gossip(effect.peer), effect.payload, reply)
 
     def _answered(self, message: LinkMessage) -> None:
@@ -192,6 +198,7 @@ class Membership:
             return
         token, timer = entry
         timer.cancel()
+        self.received_bytes += len(message.data)
         now = time.monotonic()
         if message.status == b"503":
             settling = now - self._connected < SETTLE_FOR
@@ -216,10 +223,12 @@ class Membership:
 
     def _receive(self, message: LinkMessage) -> None:
         data = message.data
+        self.received_bytes += len(data)
         # A message that is too large is refused by its size alone: it is not even copied whole.
         payload = bytes(data[: self._config.refuse_bytes + 1])
         answer, effects = self.gossip.on_request(payload, time.monotonic())
         if answer is not None and message.reply:
+            self.sent_bytes += len(answer)
             self._link.publish(message.reply, answer)
         self._apply(effects)
 

@@ -27,6 +27,7 @@ from typing import Any
 
 import msgpack
 
+from swarm.errors import DecodeError
 from swarm.gossip.state import LEFT, Delta, Entry, array_header
 
 VERSION = 1
@@ -44,7 +45,7 @@ Need = tuple[str, int, int]
 Window = tuple[str, str, tuple[Entry, ...]]
 
 
-class Refused(Exception):
+class Refused(DecodeError):
     """A message that is not acted upon. `reason` is the counter that it belongs to."""
 
     def __init__(self, reason: str, detail: str) -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from swarm.link.types import LinkOptions
 
 LARGEST_FILE = 64 * 1024  # bytes
+LATEST = 1 << 53  # seconds since 1970, of an expiry
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ def read_credentials(path: str) -> Signer:
         plain.sign,
         jwt,
         name,
-        float(expires) if isinstance(expires, int | float) else 0.0,
+        float(expires) if type(expires) is int and 0 < expires < LATEST else 0.0,
     )
 
 

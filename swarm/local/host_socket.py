@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 
-from swarm.errors import SwarmError
+from swarm.errors import DecodeError, SwarmError
 from swarm.link import Link, LinkMessage
 from swarm.local.connections import Connections, largest_datagram
 from swarm.local.datagrams import LARGEST_DATAGRAM, Bundles, OnSent, frame_head, frames
@@ -145,7 +145,7 @@ class HostSocket:
             return
         try:
             messages = frames(buffer[:size])
-        except ValueError:
+        except DecodeError:
             self._link.callback_errors += 1
             log.exception("a datagram from this host is damaged")
             return

@@ -232,6 +232,12 @@ class ModelAdmission:
         """Seconds from one answer to the next while requests wait; 0.0 before that was seen."""
         return self._pace
 
+    @property
+    def breakers(self) -> dict[int, BreakerState]:
+        """The states of the breakers of stages that have failed, by stage; `WHOLE_PIPELINE` where
+        the failing one is not known."""
+        return {stage: breaker.state for stage, breaker in self._breakers.items()}
+
     def enter(self, budget: float, now: float) -> Pass:
         """Raises `ResourceExhausted` or `Unavailable`, at once."""
         admission = self._admission

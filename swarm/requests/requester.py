@@ -49,6 +49,7 @@ from swarm.requests.under_way import ModelWay, UnderWay
 from swarm.shm import ShmError
 from swarm.subjects import ANY
 from swarm.transport.api import Event, Held, Left, Refused, Safe, Stored
+from swarm.transport.coding import accepts
 from swarm.transport.handover.words import WORDS
 from swarm.transport.parcel import Parcel
 from swarm.transport.routes import Routes
@@ -96,6 +97,14 @@ class Requester:
     def admission(self, info: ModelInfo) -> ModelAdmission:
         """The admission of a model version, with its latencies."""
         return self._version(info).admission
+
+    def breakers(self) -> dict[str, str]:
+        """The states of circuit breakers that have seen failures, by `model@version/stage`."""
+        return {
+            f"{model}@{version}/{stage}": str(state)
+            for (model, version), way in self._versions.items()
+            for stage, state in way.admission.breakers.items()
+        }
 
     async def infer(self, ask: Ask) -> Result:
         """The result, failed or not. Never raises a `SwarmError`: a failure is a result."""
@@ -301,6 +310,7 @@ class Requester:
         lane = ANY
         if self._picker is not None and not tried.fast:
             lane = self._picker.pick_lane(ask, left)
+        codecs, rate = accepts(self._routes, ask.info)
         features = Features(
             id=ask.id,
             model=ask.info.model,
@@ -317,6 +327,8 @@ class Requester:
             host=self._lender.host,
             hops=list(ask.hops),
             weights=ask.weights,
+            accepts=codecs,
+            answer_rate=rate,
         )
         parcel = Parcel(features, now + left, lane=lane, fast=tried.fast, doubtful=doubtful)
         if request.first is None:

@@ -178,6 +178,19 @@ TABLE = (
         publish=NODES,
         subscribe={Role.DASHBOARD, Role.OPERATOR},
     ),
+    _row(
+        f"{_GET}.SWARM={{mesh}}=events",
+        "past events",
+        publish={Role.DASHBOARD},
+    ),
+    _row(
+        "swarm.{mesh}.fleet",
+        "the whole fleet's picture, from any node",
+        publish=WATCHERS,
+        subscribe=NODES,
+        queues=("fleet",),
+    ),
+    _row("swarm.{mesh}.drain.*", "drain a node", publish={Role.OPERATOR}, subscribe=NODES),
     # An edge, a shard and a gateway write what they know of; only the operator reads it.
     _row(
         "swarm.{mesh}.audit.*",

@@ -23,7 +23,8 @@ from typing import Any
 from swarm.errors import ApiError, InvalidArgument, NotFound, Unavailable, Untrusted
 from swarm.link import Link, jetstream
 from swarm.model import ModelInfo, unknown_model
-from swarm.routing import BadDesiredState, Problem, parse_desired
+from swarm.routing import BadDesiredState, parse_desired
+from swarm.routing.desired import read_desired
 from swarm.services.artifacts import ObjectStore, Source
 from swarm.subjects import Subjects, token
 from swarm.trust.entries import HEADER, Verifier, sign_entry
@@ -113,7 +114,7 @@ class Registry:
     async def desired(self, model: str) -> Document | None:
         """The model's desired state, or None. Raises `BadDesiredState`."""
         data = await self._read(f"serve.{token(model, 'model name')}")
-        return None if data is None else _parsed(model, data)
+        return None if data is None else read_desired(model, data)
 
     async def _read(self, key: str) -> bytes | None:
         """A key's value, checked. Raises `Untrusted`."""
@@ -142,7 +143,7 @@ class Registry:
         try:
             if self._verifier is not None:
                 counter = self._verifier.check(self._bucket, key, data, headers).counter
-            return _Present(_parsed(model, data), None, revision, counter)
+            return _Present(read_desired(model, data), None, revision, counter)
         except (Untrusted, BadDesiredState) as error:
             return _Present(None, error, revision, counter)
 
@@ -273,18 +274,6 @@ class Registry:
         manifest = await jetstream.kv_get(self._link, self._bucket, key)
         lacking = await self._objects.lacking(f"{model}/{version}/", names)
         return lacking if manifest is not None else [*lacking, "manifest"]
-
-
-def _parsed(model: str, data: bytes) -> Document:
-    """Raises `BadDesiredState`."""
-    try:
-        doc = json.loads(data)
-    except (ValueError, RecursionError):
-        raise BadDesiredState([Problem("", "it is no JSON")]) from None
-    if not isinstance(doc, dict):
-        raise BadDesiredState([Problem("", "it is no object")])
-    parse_desired(doc | {"model": model})
-    return doc
 
 
 def _largest(document: Document) -> str:

@@ -27,6 +27,7 @@ NO_SUBJECTS = {
     "deltas_bucket",
     "features_of",
     "audit_stream",
+    "events_stream",
     "record_stream",
     "record_all",
     "submit_all",
