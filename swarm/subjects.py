@@ -236,6 +236,7 @@ class Subjects:
     def read_stream(self) -> str:
         return f"SWARM={self.mesh}=read"
 
+    @property
     def events_stream(self) -> str:
         return f"SWARM={self.mesh}=events"
 

@@ -265,6 +265,12 @@ FLAGS = (
         "gateway: sites (JetStream domains) whose submitted requests it brings to the mesh, and "
         "their answers back, separated by commas.",
     ),
+    Flag(
+        "metrics_port",
+        "",
+        "PORT, for this machine alone, or ADDRESS:PORT: serves figures to Prometheus there, at "
+        "/metrics. Needs swarm-mesh[metrics]. Off when empty.",
+    ),
     Flag("verbose", False, "Log each detail, on standard error.", spelled=("--verbose", "-v")),
     Flag(
         "json_events",
@@ -341,6 +347,7 @@ def serve(settings: dict[str, Any], missed: bool) -> int:
             shm=settings["shm"] and not settings["stored"],
             audit=settings["audit"],
             sites=tuple(each for each in settings["site"].split(",") if each),
+            metrics=settings["metrics_port"],
             codec=settings["codec"],
             missed=missed,
             identity=settings["identity"],

@@ -50,7 +50,8 @@ class NodeConfig:
     how far ONNX Runtime optimises a stage; at `basic` a shard computes the very bits of the whole
     model. learn: how this node learns; None where it does not, unless it has the role `learner`.
     audit: whether this node records requests. sites: whose stored requests a gateway forwards.
-    codec: how tensors go by the server
+    metrics: PORT or ADDRESS:PORT where Prometheus
+    scrapes this node, '' for nowhere. codec: how tensors go by the server
     (`swarm.flow.codec_choice.MODES`).
     placement: the device of its stages.
     missed: nobody else does the work of this node, so its first load gives way to nobody. Raises
@@ -79,6 +80,7 @@ class NodeConfig:
     shm: bool = True
     audit: bool = False
     sites: tuple[str, ...] = ()
+    metrics: str = ""
     missed: bool = False
     identity: str = ""
     teachers: str = ""
