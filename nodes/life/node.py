@@ -109,6 +109,7 @@ class Node:
             known_peers=self._known_peers,
             picker=self._router,
             verifier=verifier_of(config),
+            codec=config.codec,
         )
         self._mesh_key = MeshKeyFile(config.mesh_key)
         self._membership = Membership(
@@ -204,6 +205,10 @@ class Node:
         )
 
     # --- the story ------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """The status document as of now."""
+        return self._status.document()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Raises `SwarmError` or `ShardsError` when the node can never serve as configured."""

@@ -22,10 +22,12 @@ from swarm.errors import (
     NoResponders,
     NotConnected,
     PermissionDenied,
+    ResourceExhausted,
     SwarmError,
 )
 from swarm.fleet.pages import PAGE_BYTES, Question, page, read_page, read_question
 from swarm.fleet.picture import FleetPicture
+from swarm.flow.bucket import TokenBucket
 from swarm.gossip import PeerView
 from swarm.link import Link, LinkMessage
 from swarm.link.denials import Denial
@@ -38,6 +40,8 @@ log = logging.getLogger("swarm.fleet")
 QUEUE = "fleet"  # the nodes' queue group: one of them answers
 KEEP_PAGES = 0.2  # seconds for which a page is told again as it is; gossip is hardly newer
 MOST_KEPT = 16  # pages
+ANSWERS_PER_SECOND, ANSWERS_AT_ONCE = 50.0, 200.0  # of one node
+REST = 0.1  # seconds after a refusal
 PAGE_TIMEOUT, PAGE_ATTEMPTS = 1.0, 3  # seconds
 MOST_PAGES = 100
 ASK_EVERY = 30.0  # seconds; events that were lost are made good by it
@@ -58,6 +62,7 @@ class FleetAnswers:
         self._subjects = subjects
         self._node = node
         self._view = view
+        self._bucket = TokenBucket(ANSWERS_PER_SECOND, ANSWERS_AT_ONCE)
         self._kept: dict[Question, tuple[float, bytes]] = {}
         self._sid = 0
 
@@ -74,9 +79,12 @@ class FleetAnswers:
     def _asked(self, message: LinkMessage) -> None:
         if not message.reply:
             return
+        now = time.monotonic()
         try:
-            answer = self._page(read_question(message.data), time.monotonic())
-        except InvalidArgument as error:
+            if not self._bucket.take(now):
+                raise ResourceExhausted("the fleet's picture is asked for too often", REST)
+            answer = self._page(read_question(message.data), now)
+        except (InvalidArgument, ResourceExhausted) as error:
             answer = json.dumps({"error": str(error), "status": error.status}).encode()
         with contextlib.suppress(NotConnected):  # the reader asks again
             self._link.publish(message.reply, answer)
@@ -125,6 +133,7 @@ async def _ask_page(link: Link, subjects: Subjects, question: Question) -> dict[
             return None
         except (TimeoutError, DecodeError, InvalidArgument) as error:
             log.info("no picture of the fleet: %r", error)
+            await asyncio.sleep(REST)
     return None
 
 

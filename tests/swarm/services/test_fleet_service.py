@@ -82,6 +82,22 @@ async def test_a_wrong_question_is_answered_with_the_right_one(
     assert "after" in answer["error"]
 
 
+async def test_whoever_asks_too_often_is_refused_and_is_answered_again_later(
+    server: EmbeddedServer, links: Links
+) -> None:
+    await answering(links, server.url, "one", 1)
+    reader = await links.connect(server.url)
+    answers = await asyncio.gather(*(reader.request(SUBJECTS.fleet, b"") for _ in range(400)))
+    said = [json.loads(bytes(answer.data)).get("status", "OK") for answer in answers]
+    assert set(said) == {"OK", "RESOURCE_EXHAUSTED"}
+    assert said.count("OK") < 300
+
+    async def is_answered() -> bool:
+        return await ask_fleet(reader, SUBJECTS, lambda page: None)
+
+    await it_holds(is_answered)
+
+
 async def test_without_a_node_nobody_answers_and_at_once(
     server: EmbeddedServer, links: Links
 ) -> None:
