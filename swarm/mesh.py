@@ -26,6 +26,7 @@ from swarm.fleet.advertised import StagePeer
 from swarm.fleet.observed import StatusListener
 from swarm.fleet.placement import Placement
 from swarm.flow.backoff import Backoff
+from swarm.flow.codec_choice import AUTO, mode_of
 from swarm.ids import ulid
 from swarm.lanes import Publisher
 from swarm.link import Link, LinkMessage, LinkOptions
@@ -65,6 +66,8 @@ class Mesh:
     known_peers(info, stage): the nodes that serve a stage, as a node knows them from
     gossip; without it, this client listens to statuses. picker: the routing policy for stage 1.
     signer, verifier: of the registry; without a verifier all that the registry holds is taken.
+    codec: how tensors go by the server: `auto`, `none`, `f16`, `i8`, `i6` or `i4`
+    (swarm/README.md#codecs).
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class Mesh:
         picker: Picker | None = None,
         signer: Identity | None = None,
         verifier: Verifier | None = None,
+        codec: str = AUTO,
     ) -> None:
         self.subjects = Subjects(mesh)
         self.agent = agent
@@ -101,6 +105,7 @@ class Mesh:
             self.socket,
             self.placement,
             self.statuses.wanted if known_peers is None else None,
+            mode_of(codec),
         )
         self.requester = Requester(self.routes, picker)
         self._denied_models: set[str] = set()  # whose registry entry this user may not read
@@ -398,17 +403,27 @@ def connect(
     stored: bool = False,
     signer: Identity | None = None,
     verifier: Verifier | None = None,
+    codec: str = AUTO,
     **options: Any,
 ) -> Mesh:
     """A client of `mesh`, to be entered with `async with`.
 
-    servers: one URL, several, or several separated by commas. agent, shm, stored, signer, verifier:
-    see `Mesh`. options: see `LinkOptions` (user, password, token, credentials, tls …). Entering
-    raises `NotConnected` when no server answers within five seconds.
+    servers: one URL, several, or several separated by commas. agent, shm, stored, signer, verifier,
+    codec: see `Mesh`. options: see `LinkOptions` (user, password, token, credentials, tls …).
+    Entering raises `NotConnected` when no server answers within five seconds.
     """
     urls = servers.split(",") if isinstance(servers, str) else list(servers)
     link = LinkOptions(servers=tuple(urls), **options)
-    return Mesh(link, mesh, agent, shm=shm, stored=stored, signer=signer, verifier=verifier)
+    return Mesh(
+        link,
+        mesh,
+        agent,
+        shm=shm,
+        stored=stored,
+        signer=signer,
+        verifier=verifier,
+        codec=codec,
+    )
 
 
 def _refused(request_id: str, model: str, error: BaseException) -> Result:

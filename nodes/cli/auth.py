@@ -13,7 +13,7 @@ from rich.table import Table
 from nodes.access import present
 from nodes.cli.acts import auth_on_record
 from nodes.console import err, guarded, out, print_json
-from swarm.authority.announce import announce, reload_server
+from swarm.authority.announce import announce, reload_servers
 from swarm.authority.authority import Authority, User
 from swarm.authority.keys import make_private_folder, write_private
 from swarm.authority.server_conf import BASE, operator_conf, plain_conf, tls_conf
@@ -141,7 +141,7 @@ async def _tell_servers(authority: Authority, nats: str, pid_file: str) -> list[
             write_private(path, _users_conf(authority, folder, plain))
             told.append(str(path))
     if pid_file:
-        reload_server(pid_file)
+        reload_servers(pid_file)
         told.append(pid_file)
     if nats:
         access = present.get()

@@ -19,7 +19,9 @@ Models = Annotated[
 ]
 Stages = Annotated[int, typer.Option(min=1, max=64, help="Of a fallback's models, at most.")]
 Nats = Annotated[str, typer.Option(help="Running servers to tell, separated by commas.")]
-PidFile = Annotated[str, typer.Option(help="A server of this host to tell, by its pid file.")]
+PidFile = Annotated[
+    str, typer.Option(help="Servers of this host to tell, by their pid files, separated by commas.")
+]
 HERE = "swarm-auth"
 
 
@@ -126,16 +128,23 @@ def certs(
     finish: Annotated[
         bool, typer.Option("--finish", help="Trust the authorities before the present one no more.")
     ] = False,
+    reconnect: Annotated[
+        bool,
+        typer.Option(
+            "--reconnect", help="End all connections of --nats: all come back with their new files."
+        ),
+    ] = False,
     valid: Annotated[str, typer.Option(help="Of new certificates: 90d, 12h.")] = "825d",
     auth: AuthFolder = HERE,
+    nats: Nats = "",
     pid_file: PidFile = "",
     json_: Json = False,
 ) -> None:
     """Show, issue and rotate certificates of servers and clients; no connection ends by it."""
     from nodes.cli.certs import CertsAct, run_certs
 
-    act = CertsAct(client or [], rotate, new_authority, finish, valid)
-    raise typer.Exit(run_certs(act, auth, pid_file, json_))
+    act = CertsAct(client or [], rotate, new_authority, finish, reconnect, valid)
+    raise typer.Exit(run_certs(act, auth, nats, pid_file, json_))
 
 
 def permissions(

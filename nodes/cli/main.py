@@ -61,6 +61,14 @@ register(bench_app)
 
 
 @app.command()
+def doctor(json_: Json = False) -> None:
+    """What this machine can run models on, what it lacks, and what to install."""
+    from nodes.cli.doctor import run_doctor
+
+    raise typer.Exit(run_doctor(json_))
+
+
+@app.command()
 def demo(
     seconds: Annotated[
         float | None,
@@ -87,19 +95,30 @@ def demo(
             help="With --learn: the PNG of the plot, where matplotlib is installed; empty: none."
         ),
     ] = "swarm-demo-learn.png",
+    secure: Annotated[
+        bool,
+        typer.Option(
+            "--secure",
+            help="With TLS, users and an encrypted model; certificates are rotated, and the killed "
+            "shard's credentials revoked.",
+        ),
+    ] = False,
     json_: Json = False,
 ) -> None:
     """Show a takeover on this machine: three shards, a fallback, a live edge, one kill.
 
-    Exits with 1 if an answer was lost or wrong. With --learn: exits with 1 if a target is missed.
+    Exits with 1 if an answer was lost or wrong, or a protection of --secure did not hold. With
+    --learn: exits with 1 if a target is missed.
     """
+    if learn and secure:
+        raise typer.BadParameter("--learn and --secure are two stories: give one of them")
     if learn:
         from nodes.cli.demo_learn import run_learn_demo
 
         raise typer.Exit(run_learn_demo(seconds or 60.0, rate or 50.0, picture, json_))
     from nodes.cli.demo import run_demo
 
-    raise typer.Exit(run_demo(seconds or 20.0, rate or 30.0, json_))
+    raise typer.Exit(run_demo(seconds or 20.0, rate or 30.0, secure, json_))
 
 
 @app.command()
@@ -206,6 +225,13 @@ def infer(
     weights: Annotated[
         int, typer.Option(min=0, help="The least weight version of the answer; 0 for any.")
     ] = 0,
+    codec: Annotated[
+        str,
+        typer.Option(
+            help="How the inputs go by the server, and the outputs come: auto, none, f16, i8, i6 "
+            "or i4; what loses something only where the model's owner allows it."
+        ),
+    ] = "auto",
     nats: Nats = URL,
     mesh: MeshName = "default",
     json_: Json = False,
@@ -228,6 +254,7 @@ def infer(
             delivery,
             json_,
             weights,
+            codec,
         )
     )
 

@@ -145,7 +145,7 @@ def _announce(local: LocalMesh, manifest: Manifest, as_json: bool) -> None:
         secured |= {"credentials": client.credentials, "tls_ca": client.tls_ca}
         secured |= {
             "auth": str(local.rights.authority.directory),
-            "pid_file": str(local.rights.pid_file),
+            "pid_file": local.pid_files,
         }
     if as_json:
         print_json(
@@ -190,7 +190,7 @@ def _announce(local: LocalMesh, manifest: Manifest, as_json: bool) -> None:
         ("Watch it (Ctrl-C here ends all)", how.top),
     ]
     if rights is not None:
-        lines.append(("New certificates while it runs", rights.rotation))
+        lines.append(("New certificates while it runs", rights.rotation(local.pid_files)))
     for title, command in lines:
         out.print(f"{title}:", style="bold")
         # One line each, whatever the terminal's width: they are to be pasted.

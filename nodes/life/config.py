@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from nodes.learning.options import LearnConfig
+from shards.runtimes.device import Placement
 from swarm.errors import InvalidArgument, ResourceExhausted
 from swarm.flow.ack_wait import ack_wait_for
+from swarm.flow.codec_choice import AUTO, mode_of
 from swarm.gossip import LAN, LOCAL, WAN, GossipConfig
 from swarm.lanes import LaneOptions, depth_for
 from swarm.link import Link, LinkOptions
@@ -47,7 +49,9 @@ class NodeConfig:
     model_key: opens encrypted models, None where there are none. level:
     how far ONNX Runtime optimises a stage; at `basic` a shard computes the very bits of the whole
     model. learn: how this node learns; None where it does not, unless it has the role `learner`.
-    audit: whether this node records requests.
+    audit: whether this node records requests. codec: how tensors go by the server
+    (`swarm.flow.codec_choice.MODES`).
+    placement: the device of its stages.
     missed: nobody else does the work of this node, so its first load gives way to nobody. Raises
     `InvalidArgument`.
     """
@@ -80,6 +84,8 @@ class NodeConfig:
     model_key: ModelKey | None = None
     learn: LearnConfig | None = None
     level: Literal["all", "basic"] = "all"
+    codec: str = AUTO
+    placement: Placement = field(default_factory=Placement)
 
     def __post_init__(self) -> None:
         token(self.mesh, "mesh name")
@@ -91,6 +97,7 @@ class NodeConfig:
             raise InvalidArgument("a gateway has no model of its own to learn: leave out --learn")
         if self.role == LEARNER and self.learn is None:
             object.__setattr__(self, "learn", LearnConfig())
+        mode_of(self.codec)
         if self.storage not in ("memory", "file"):
             raise InvalidArgument(f"--storage {self.storage!r}: it is memory or file")
         if self.lanes not in (MOVED, REPLICATED):

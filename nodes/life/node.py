@@ -109,6 +109,7 @@ class Node:
             known_peers=self._known_peers,
             picker=self._router,
             verifier=verifier_of(config),
+            codec=config.codec,
         )
         self._mesh_key = MeshKeyFile(config.mesh_key)
         self._membership = Membership(

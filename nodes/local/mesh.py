@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import secrets
 import shutil
 import tempfile
 import time
@@ -83,6 +84,11 @@ class LocalMesh:
         task = asyncio.create_task(work, name=name)
         task.add_done_callback(_log_failure)
         self.tasks.append(task)
+
+    @property
+    def pid_files(self) -> str:
+        """Of the embedded servers, for `swarm auth … --pid-file`."""
+        return ",".join(str(server.pid_file) for server in self.servers)
 
     def start(self, role: str, model: str, *extra: str) -> NodeProcess:
         """Start one node process; its log goes to `logs`."""
@@ -184,8 +190,8 @@ async def local_mesh(
     url: a running server, '' for embedded ones. max_payload: bytes of an embedded server's largest
     message. shm: whether messages may go between processes without the server. watch_server:
     whether an embedded server that dies or hangs is started again. servers: how many are embedded;
-    several are a cluster. secure: whether embedded servers know users and speak TLS, with keys that
-    end with the mesh. access: to the server of `url`, for all processes.
+    several are a cluster. secure: whether embedded servers know users, speak TLS and encrypt their
+    files, with keys that end with the mesh. access: to the server of `url`, for all processes.
 
     Raises `InvalidArgument` for `secure` or several servers with a server that runs already.
     """
@@ -200,14 +206,16 @@ async def local_mesh(
         own = access if rights is None else rights.access("operator", "operator")
         if not url:
             more = "" if rights is None else rights.configuration()
+            # A letter first: nats-server reads a variable of digits as a number.
+            key = "" if rights is None else f"k{secrets.token_hex(32)}"
             if servers > 1:
-                cluster = EmbeddedCluster(servers, max_payload, more)
+                cluster = EmbeddedCluster(servers, max_payload, more, store_key=key)
                 embedded = cluster.servers
                 await cluster.start()
                 url = cluster.url
                 await elected(LinkOptions(servers=url.split(","), **own.options()))
             else:
-                embedded = [EmbeddedServer(max_payload=max_payload, more=more)]
+                embedded = [EmbeddedServer(max_payload=max_payload, more=more, store_key=key)]
                 await embedded[0].start()
                 url = embedded[0].url
         signer, trusted = Identity.make(), f"{logs / 'trusted'},{own_trust_file()}"

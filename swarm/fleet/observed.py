@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from swarm.errors import NotConnected
-from swarm.fleet.advertised import StagePeer
+from swarm.fleet.advertised import MAX_CODECS, StagePeer
 from swarm.link import Link, LinkMessage
 from swarm.subjects import Subjects
 
@@ -143,6 +143,8 @@ class StatusListener:
                 str(doc.get("host_id", "")),
                 doc["state"] != "ready",
                 str(doc.get("inbox", "")),
+                link_rate=float(doc.get("link_rate", 0)),
+                codecs=frozenset(map(str, doc.get("codecs", [])[:MAX_CODECS])),
             )
             left = doc["state"] == "left"
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):

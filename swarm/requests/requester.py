@@ -49,6 +49,7 @@ from swarm.requests.under_way import ModelWay, UnderWay
 from swarm.shm import ShmError
 from swarm.subjects import ANY
 from swarm.transport.api import Event, Held, Left, Refused, Safe, Stored
+from swarm.transport.coding import accepts
 from swarm.transport.handover.words import WORDS
 from swarm.transport.parcel import Parcel
 from swarm.transport.routes import Routes
@@ -309,6 +310,7 @@ class Requester:
         lane = ANY
         if self._picker is not None and not tried.fast:
             lane = self._picker.pick_lane(ask, left)
+        codecs, rate = accepts(self._routes, ask.info)
         features = Features(
             id=ask.id,
             model=ask.info.model,
@@ -325,6 +327,8 @@ class Requester:
             host=self._lender.host,
             hops=list(ask.hops),
             weights=ask.weights,
+            accepts=codecs,
+            answer_rate=rate,
         )
         parcel = Parcel(features, now + left, lane=lane, fast=tried.fast, doubtful=doubtful)
         if request.first is None:

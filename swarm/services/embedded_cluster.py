@@ -46,11 +46,16 @@ class EmbeddedCluster:
         max_payload: int = MAX_PAYLOAD,
         more: str = "",
         name: str = "swarm",
+        store_key: str = "",
     ) -> None:
         ports = free_ports(count)
         routes = [f"nats://127.0.0.1:{port}" for port in ports]
         self.servers = [
-            EmbeddedServer(max_payload=max_payload, more=cluster_lines(name, port, routes) + more)
+            EmbeddedServer(
+                max_payload=max_payload,
+                more=cluster_lines(name, port, routes) + more,
+                store_key=store_key,
+            )
             for port in ports
         ]
 
