@@ -370,6 +370,25 @@ def status(nats: Nats = URL, mesh: MeshName = "default", json_: Json = False) ->
     raise typer.Exit(run_status(nats, mesh, json_))
 
 
+@app.command("metrics-exporter")
+def metrics_exporter(
+    port: Annotated[
+        str,
+        typer.Option(help="PORT, for this machine alone, or ADDRESS:PORT, for Prometheus."),
+    ] = "9464",
+    most_nodes: Annotated[
+        int, typer.Option(min=1, max=100_000, help="Nodes that are told of at a time.")
+    ] = 1000,
+    nats: Nats = URL,
+    mesh: MeshName = "default",
+    json_: Json = False,
+) -> None:
+    """Serve the figures of the whole fleet to Prometheus, from status subjects, until Ctrl-C."""
+    from nodes.cli.exporter import run_exporter
+
+    raise typer.Exit(run_exporter(port, most_nodes, nats, mesh, json_))
+
+
 @app.command()
 def drain(
     node: Annotated[

@@ -49,7 +49,8 @@ class NodeConfig:
     model_key: opens encrypted models, None where there are none. level:
     how far ONNX Runtime optimises a stage; at `basic` a shard computes the very bits of the whole
     model. learn: how this node learns; None where it does not, unless it has the role `learner`.
-    audit: whether this node records requests. codec: how tensors go by the server
+    audit: whether this node records requests. metrics: PORT or ADDRESS:PORT where Prometheus
+    scrapes this node, '' for nowhere. codec: how tensors go by the server
     (`swarm.flow.codec_choice.MODES`).
     placement: the device of its stages.
     missed: nobody else does the work of this node, so its first load gives way to nobody. Raises
@@ -77,6 +78,7 @@ class NodeConfig:
     cache_limit: int = 4 << 30
     shm: bool = True
     audit: bool = False
+    metrics: str = ""
     missed: bool = False
     identity: str = ""
     teachers: str = ""

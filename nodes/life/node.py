@@ -206,6 +206,10 @@ class Node:
 
     # --- the story ------------------------------------------------------------------------
 
+    def status(self) -> dict[str, Any]:
+        """The status document as of now."""
+        return self._status.document()
+
     async def run(self, stop: asyncio.Event) -> None:
         """Raises `SwarmError` or `ShardsError` when the node can never serve as configured."""
         async with asyncio.TaskGroup() as group:
