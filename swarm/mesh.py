@@ -443,6 +443,8 @@ class Mesh:
         result.latency = time.perf_counter() - started
         if session and result.status is Status.OK:
             seen.saw(key, result.weights)
+        elif session and result.status in (Status.UNAVAILABLE, Status.DEADLINE_EXCEEDED):
+            seen.lacked(key, weights)  # perhaps: the answer does not always say so
         return result
 
     async def _ask_any(self, model: str, request: Request, budget: float) -> LinkMessage:

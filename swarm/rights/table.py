@@ -42,7 +42,7 @@ ABOUT = {
     Role.FALLBACK: "serves all stages of its model, answers requests",
     Role.GATEWAY: "answers requests for any model",
     Role.LEARNER: "learns: exchanges weight deltas, writes weight versions",
-    Role.DASHBOARD: "reads statuses, events, results",
+    Role.DASHBOARD: "reads statuses, events, results, and which versions serve",
     Role.OPERATOR: "makes streams and consumers, pushes, promotes; asks for no inference",
 }
 
@@ -238,6 +238,16 @@ TABLE = (
         f"{_GET}.KV_{_CONFIG}.$KV.{_CONFIG}.serve.{{model}}",
         "desired state",
         publish=NODES | {Role.REQUESTER},
+    ),
+    _row(
+        f"{_GET}.KV_{_CONFIG}.$KV.{_CONFIG}.serve.*",
+        "desired state of every model",
+        publish={Role.DASHBOARD},
+    ),
+    _row(
+        "swarm.{mesh}.config.serve.*",
+        "changes of desired state",
+        subscribe={Role.DASHBOARD},
     ),
     _row(
         f"{_GET}.KV_{_CONFIG}.$KV.{_CONFIG}.models.{{model}}.*",
