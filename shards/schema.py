@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -49,6 +49,16 @@ class SealedFile:
 
 
 @dataclass(frozen=True, slots=True)
+class CodecError:
+    """What a lossy codec on the wire does to the model's outputs: `max` and `mean` of the absolute
+    differences to the exact ones, over `samples` requests, in parts of the largest output."""
+
+    max: float
+    mean: float
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
 class Shard:
     """The layers `[start, end)` of the fused graph's sorted nodes, run as one stage.
 
@@ -81,7 +91,8 @@ class Manifest:
     `batchable` says that axis 0 of every tensor that enters, leaves or crosses a cut is a dynamic
     batch axis. `lighter` is the model for degraded answers, if there is one. `fusion` is the
     optimisation level at which the model was fused before it was cut. `sealed` names the artifacts
-    that are stored encrypted; all other hashes are those of the plaintext. `extra` has no fixed
+    that are stored encrypted; all other hashes are those of the plaintext. `codecs` are the lossy
+    codecs in which its owner lets features and results travel. `extra` has no fixed
     fields: the splitter leaves hints there for the loader (`examples`, `tolerance`).
     """
 
@@ -99,6 +110,7 @@ class Manifest:
     fusion: str = "basic"
     format: int = FORMAT
     sealed: Mapping[str, SealedFile] = field(default_factory=dict)
+    codecs: Mapping[str, CodecError] = field(default_factory=dict)
 
     @property
     def stages(self) -> int:
@@ -155,6 +167,8 @@ class Manifest:
                 name: {"sha256": file.sha256, "bytes": file.bytes}
                 for name, file in self.sealed.items()
             }
+        if self.codecs:
+            raw["codecs"] = {name: asdict(error) for name, error in self.codecs.items()}
         return json.dumps(raw, indent=1, sort_keys=True).encode()
 
     @classmethod
@@ -190,6 +204,14 @@ class Manifest:
             sealed={
                 _file(name): SealedFile(_digest(item, "sha256"), _get(item, "bytes", int))
                 for name, item in _objects({"sealed": {}, **raw}, "sealed").items()
+            },
+            codecs={
+                check_token("codec", name): CodecError(
+                    float(_get(item, "max", (int, float))),
+                    float(_get(item, "mean", (int, float))),
+                    _get(item, "samples", int),
+                )
+                for name, item in _objects({"codecs": {}, **raw}, "codecs").items()
             },
         )
         _check_chain(manifest)

@@ -26,6 +26,7 @@ from swarm.fleet.advertised import StagePeer
 from swarm.fleet.observed import StatusListener
 from swarm.fleet.placement import Placement
 from swarm.flow.backoff import Backoff
+from swarm.flow.codec_choice import AUTO, mode_of
 from swarm.ids import ulid
 from swarm.lanes import Publisher
 from swarm.link import Link, LinkMessage, LinkOptions
@@ -39,6 +40,7 @@ from swarm.requests.request import DELIVERY_MODES, DURABLE, FAST, Ask, Picker
 from swarm.requests.requester import Requester
 from swarm.services.catalog import Catalog
 from swarm.services.registry import Registry
+from swarm.site.client import Results, Ticket, submit
 from swarm.subjects import TOKEN, Subjects, kv_get_subject
 from swarm.transport.handover.words import REFUSED
 from swarm.transport.routes import Routes
@@ -65,6 +67,8 @@ class Mesh:
     known_peers(info, stage): the nodes that serve a stage, as a node knows them from
     gossip; without it, this client listens to statuses. picker: the routing policy for stage 1.
     signer, verifier: of the registry; without a verifier all that the registry holds is taken.
+    codec: how tensors go by the server: `auto`, `none`, `f16`, `i8`, `i6` or `i4`
+    (swarm/README.md#codecs).
     """
 
     def __init__(
@@ -79,6 +83,7 @@ class Mesh:
         picker: Picker | None = None,
         signer: Identity | None = None,
         verifier: Verifier | None = None,
+        codec: str = AUTO,
     ) -> None:
         self.subjects = Subjects(mesh)
         self.agent = agent
@@ -101,6 +106,7 @@ class Mesh:
             self.socket,
             self.placement,
             self.statuses.wanted if known_peers is None else None,
+            mode_of(codec),
         )
         self.requester = Requester(self.routes, picker)
         self._denied_models: set[str] = set()  # whose registry entry this user may not read
@@ -311,6 +317,66 @@ class Mesh:
                     raise
                 await asyncio.sleep(pause)
 
+    async def submit(
+        self,
+        model: str,
+        inputs: Mapping[str, np.ndarray],
+        *,
+        agent: str = "",
+        site: str = "",
+        budget: float | None = None,
+        session: str = "",
+        request_id: str = "",
+    ) -> Ticket:
+        """Store a request that can wait at this client's site, linked to the hub or cut off; its
+        answer comes by `results`. model: `NAME` or `NAME@VERSION`.
+
+        agent: whose request it is, this client's where it is left out. site: the JetStream domain
+        that stores it, that of this client's server where it is left out. budget: seconds for each
+        try at the hub, where there may be many; it does not count the time of waiting. request_id:
+        the same one within two minutes is stored once.
+
+        Raises `InvalidArgument` without an agent or a site, `NotFound` where the site has no store
+        (`swarm site add`), `ResourceExhausted` where that is full, `Unavailable`.
+        """
+        site = self.site(site)
+        agent = agent or self.agent
+        return await submit(
+            self.link,
+            self.subjects,
+            site,
+            agent,
+            model,
+            inputs,
+            budget=budget,
+            session=session,
+            request_id=request_id,
+        )
+
+    def results(self, agent: str = "", *, site: str = "", follow: bool = True) -> Results:
+        """The answers to what an agent has submitted, in the order of submission, each once:
+        `async for answer in mesh.results("robot-7")`.
+
+        An answer counts as read when the loop comes back for the next one, or by `await
+        answers.read()` for the last one of a loop that is left. What a process has not read so,
+        another one gets; two at the same time get the same ones. follow: wait for more, and for a
+        site that is away; without, it ends with the last answer that is there. agent, site: as for
+        `submit`.
+        """
+        site, agent = self.site(site), agent or self.agent
+        return Results(self.link, self.subjects, site, agent, follow=follow)
+
+    def site(self, site: str = "") -> str:
+        """The site that is meant where `site` is none: that of this client's server. Raises
+        `InvalidArgument` where that has no JetStream domain."""
+        site = site or self.link.server_domain
+        if not site:
+            raise InvalidArgument(
+                "requests that wait are stored in the JetStream domain of a site, and this server "
+                "has none: give it `jetstream { domain: NAME }`, or name another one's site"
+            )
+        return site
+
     async def teach(
         self,
         model: str,
@@ -378,6 +444,8 @@ class Mesh:
         result.latency = time.perf_counter() - started
         if session and result.status is Status.OK:
             seen.saw(key, result.weights)
+        elif session and result.status in (Status.UNAVAILABLE, Status.DEADLINE_EXCEEDED):
+            seen.lacked(key, weights)  # perhaps: the answer does not always say so
         return result
 
     async def _ask_any(self, model: str, request: Request, budget: float) -> LinkMessage:
@@ -399,17 +467,27 @@ def connect(
     stored: bool = False,
     signer: Identity | None = None,
     verifier: Verifier | None = None,
+    codec: str = AUTO,
     **options: Any,
 ) -> Mesh:
     """A client of `mesh`, to be entered with `async with`.
 
-    servers: one URL, several, or several separated by commas. agent, shm, stored, signer, verifier:
-    see `Mesh`. options: see `LinkOptions` (user, password, token, credentials, tls …). Entering
-    raises `NotConnected` when no server answers within five seconds.
+    servers: one URL, several, or several separated by commas. agent, shm, stored, signer, verifier,
+    codec: see `Mesh`. options: see `LinkOptions` (user, password, token, credentials, tls …).
+    Entering raises `NotConnected` when no server answers within five seconds.
     """
     urls = servers.split(",") if isinstance(servers, str) else list(servers)
     link = LinkOptions(servers=tuple(urls), **options)
-    return Mesh(link, mesh, agent, shm=shm, stored=stored, signer=signer, verifier=verifier)
+    return Mesh(
+        link,
+        mesh,
+        agent,
+        shm=shm,
+        stored=stored,
+        signer=signer,
+        verifier=verifier,
+        codec=codec,
+    )
 
 
 def _refused(request_id: str, model: str, error: BaseException) -> Result:

@@ -14,6 +14,7 @@ import numpy as np
 
 from swarm.errors import InvalidArgument, NotFound
 from swarm.subjects import token
+from swarm.wire.codecs import CODECS
 from swarm.wire.tensors import DTYPES
 
 MOST_BYTES = 4 << 20  # of a manifest
@@ -53,7 +54,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """One version of a model."""
+    """One version of a model. codecs: those with a loss that its owner allows on the wire."""
 
     model: str
     version: str
@@ -62,6 +63,7 @@ class ModelInfo:
     stages: tuple[Stage, ...]  # 1..n; the edge's own shard (stage 0) is `edge`
     edge: Stage | None = None
     batchable: bool = False
+    codecs: frozenset[str] = frozenset()
 
     @property
     def last(self) -> int:
@@ -91,6 +93,7 @@ class ModelInfo:
                 stages=served,
                 edge=edge[0] if edge else None,
                 batchable=bool(doc.get("batchable", False)),
+                codecs=frozenset(doc.get("codecs", {})).intersection(CODECS),
             )
         except (
             ValueError,

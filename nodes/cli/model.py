@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,6 +16,7 @@ from rich.table import Table
 import swarm
 from nodes.access import read_replicas
 from nodes.cli.acts import on_record
+from nodes.cli.codec_error import codecs_of, with_codecs
 from nodes.cli.sealing import sealed_version
 from nodes.cli.signing import operator
 from nodes.console import err, guarded, out, print_json, with_mesh
@@ -135,6 +137,15 @@ def show(manifest: Manifest, as_json: bool) -> None:
     out.print(table)
 
 
+@dataclass(frozen=True)
+class AllowedCodecs:
+    """Lossy codecs that the owner allows, separated by commas, and a file of samples, "" for
+    none."""
+
+    names: str = ""
+    samples: str = ""
+
+
 async def _check_domain(client: swarm.Mesh, model: str, version: str) -> None:
     """Raises `TwoDomains` where a linked server has the lanes of this version already."""
     link = client.link
@@ -151,6 +162,7 @@ def run_push(
     replicas: str,
     sign_with: str,
     model_key: str,
+    codecs: AllowedCodecs,
     nats: str,
     mesh: str,
     as_json: bool,
@@ -163,6 +175,9 @@ def run_push(
         for name in manifest.files():
             fetch(name)  # raises where the file is not the one of the manifest
         files = {name: Path(folder) / name for name in manifest.files()}
+        if names := codecs_of(codecs.names):
+            with progress(f"measuring the error of {', '.join(names)}", silent=as_json):
+                manifest = await with_codecs(manifest, folder, names, codecs.samples)
         if key is None:
             return await push(client, manifest, files)
         with TemporaryDirectory(prefix="swarm-sealed-") as sealed:
@@ -184,7 +199,9 @@ def run_push(
             previous = await client.registry.promote(info.model, info.version)
             await on_record(client, "promote", info.model, info.version, previous=previous)
         serving = await client.registry.serving(info.model)
-        doc = {"model": info.model, "version": info.version, "serving": serving}
+        doc: dict[str, Any] = {"model": info.model, "version": info.version, "serving": serving}
+        if manifest.codecs:
+            doc["codecs"] = {name: asdict(error) for name, error in manifest.codecs.items()}
         if as_json:
             print_json(doc | ({"raised": raised} if raised else {}))
         else:
@@ -192,6 +209,12 @@ def run_push(
                 copies = f"{jetstream.replicas_of(client.link)} servers keep"
                 out.print(f"{copies} what one server kept: {', '.join(raised)}", soft_wrap=True)
             out.print(f"pushed {info.model}@{info.version}; version {serving} serves")
+            for name, error in manifest.codecs.items():
+                out.print(
+                    f"{name} is allowed: outputs off by {error.max:.2g} at most, {error.mean:.2g} "
+                    f"on average, of the largest output ({error.samples} samples)",
+                    soft_wrap=True,
+                )
             out.print(
                 f"next, on each device: swarm-node --role shard-1 --model {info.model} --nats URL"
             )

@@ -65,6 +65,19 @@ FLAGS = (
     ),
     Flag("threads", 1, "Threads with which each stage computes.", least=1),
     Flag(
+        "device",
+        "auto",
+        "Where the stages compute: auto (a GPU by CUDA if there is one, else the CPU), or a name "
+        "that `swarm doctor` shows. Where it fails the CPU goes on.",
+    ),
+    Flag(
+        "device_options",
+        "",
+        "NAME=VALUE, separated by commas, for the device's library; tensorrt: precision=fp16, "
+        "max_rows=16, workspace_mb=1024.",
+    ),
+    Flag("cores", "", "Numbers of the cores that this node stays on, as 2-3; empty: any."),
+    Flag(
         "credit",
         0,
         "Requests that a stage asks for ahead; a node that hangs holds them back. "
@@ -160,6 +173,13 @@ FLAGS = (
         "that it can be audited and recorded. The same as --no-shm. (Fast mode stores nothing.)",
     ),
     Flag(
+        "codec",
+        "auto",
+        "How tensors go by the server. none: as they are. f16, i8, i6, i4: in this codec, where "
+        "the model's owner allowed it. auto: in the one that the measured link makes pay, of those "
+        "that the owner allowed; exactly, where none is.",
+    ),
+    Flag(
         "audit",
         False,
         "Record who asked what, when, with which outcome: `swarm audit`. Hashes only, no payload.",
@@ -239,6 +259,18 @@ FLAGS = (
     Flag("queue", 8, "edge: captures that may wait to be sent.", least=1),
     Flag("in_flight", 8, "edge: requests in flight at a time.", least=1),
     Flag("count", 0, "edge: captures after which the node ends; 0: never.", least=0),
+    Flag(
+        "site",
+        "",
+        "gateway: sites (JetStream domains) whose submitted requests it brings to the mesh, and "
+        "their answers back, separated by commas.",
+    ),
+    Flag(
+        "metrics_port",
+        "",
+        "PORT, for this machine alone, or ADDRESS:PORT: serves figures to Prometheus there, at "
+        "/metrics. Needs swarm-mesh[metrics]. Off when empty.",
+    ),
     Flag("verbose", False, "Log each detail, on standard error.", spelled=("--verbose", "-v")),
     Flag(
         "json_events",
@@ -274,8 +306,11 @@ def import_work() -> None:
 def serve(settings: dict[str, Any], missed: bool) -> int:
     from nodes.learning.options import learn_config
     from nodes.life.config import NodeConfig, gossip_preset
+    from nodes.life.cores import stay_on
     from nodes.life.edge import EdgeOptions
     from nodes.life.process import end_with_supervisor, run_node
+    from shards.errors import DeviceError
+    from shards.runtimes.device import Placement, parse_options
     from swarm.errors import SwarmError
     from swarm.link import LinkOptions
     from swarm.trust.sealed import ModelKey
@@ -283,6 +318,7 @@ def serve(settings: dict[str, Any], missed: bool) -> int:
 
     end_with_supervisor()
     try:
+        stay_on(settings["cores"])
         config = NodeConfig(
             role=settings["role"],
             model=settings["model"],
@@ -310,12 +346,16 @@ def serve(settings: dict[str, Any], missed: bool) -> int:
             cache_limit=settings["cache_mb"] * 1_000_000,
             shm=settings["shm"] and not settings["stored"],
             audit=settings["audit"],
+            sites=tuple(each for each in settings["site"].split(",") if each),
+            metrics=settings["metrics_port"],
+            codec=settings["codec"],
             missed=missed,
             identity=settings["identity"],
             teachers=settings["teachers"],
             trusted=None if settings["allow_unsigned"] else TrustedKeys.of(settings["trust"]),
             model_key=ModelKey.of(settings["model_key"]),
             learn=learn_config(settings) if _learns(settings) else None,
+            placement=Placement(settings["device"], parse_options(settings["device_options"])),
         )
         edge = EdgeOptions(
             source=settings["source"],
@@ -327,7 +367,7 @@ def serve(settings: dict[str, Any], missed: bool) -> int:
             count=settings["count"],
             budget=settings["budget"] / 1e3,
         )
-    except SwarmError as error:
+    except (SwarmError, DeviceError) as error:
         print(f"swarm-node: {error}", file=sys.stderr)
         return 2
     return run_node(config, edge, settings["verbose"], settings["json_events"], _STARTED)

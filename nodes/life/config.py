@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from nodes.learning.options import LearnConfig
+from shards.runtimes.device import Placement
 from swarm.errors import InvalidArgument, ResourceExhausted
 from swarm.flow.ack_wait import ack_wait_for
+from swarm.flow.codec_choice import AUTO, mode_of
 from swarm.gossip import LAN, LOCAL, WAN, GossipConfig
 from swarm.lanes import LaneOptions, depth_for
 from swarm.link import Link, LinkOptions
@@ -47,7 +49,11 @@ class NodeConfig:
     model_key: opens encrypted models, None where there are none. level:
     how far ONNX Runtime optimises a stage; at `basic` a shard computes the very bits of the whole
     model. learn: how this node learns; None where it does not, unless it has the role `learner`.
-    audit: whether this node records requests.
+    audit: whether this node records requests. sites: whose stored requests a gateway forwards.
+    metrics: PORT or ADDRESS:PORT where Prometheus
+    scrapes this node, '' for nowhere. codec: how tensors go by the server
+    (`swarm.flow.codec_choice.MODES`).
+    placement: the device of its stages.
     missed: nobody else does the work of this node, so its first load gives way to nobody. Raises
     `InvalidArgument`.
     """
@@ -73,6 +79,8 @@ class NodeConfig:
     cache_limit: int = 4 << 30
     shm: bool = True
     audit: bool = False
+    sites: tuple[str, ...] = ()
+    metrics: str = ""
     missed: bool = False
     identity: str = ""
     teachers: str = ""
@@ -80,6 +88,8 @@ class NodeConfig:
     model_key: ModelKey | None = None
     learn: LearnConfig | None = None
     level: Literal["all", "basic"] = "all"
+    codec: str = AUTO
+    placement: Placement = field(default_factory=Placement)
 
     def __post_init__(self) -> None:
         token(self.mesh, "mesh name")
@@ -89,8 +99,15 @@ class NodeConfig:
             )
         if self.role == "gateway" and self.learn is not None:
             raise InvalidArgument("a gateway has no model of its own to learn: leave out --learn")
+        for site in self.sites:
+            token(site, "site (--site DOMAIN)")
+        if self.sites and self.role != "gateway":
+            raise InvalidArgument(
+                "a gateway forwards what sites have stored: --role gateway --site …"
+            )
         if self.role == LEARNER and self.learn is None:
             object.__setattr__(self, "learn", LearnConfig())
+        mode_of(self.codec)
         if self.storage not in ("memory", "file"):
             raise InvalidArgument(f"--storage {self.storage!r}: it is memory or file")
         if self.lanes not in (MOVED, REPLICATED):

@@ -49,6 +49,7 @@ from swarm.routing import BadDesiredState
 from swarm.services.events import keep_events
 from swarm.services.fleet import FleetAnswers
 from swarm.services.infer import InferService
+from swarm.site.forwarder import Forwarder
 from swarm.subjects import api
 from swarm.trust.entries import Highest, Verifier
 from swarm.trust.identity import Identity
@@ -109,6 +110,7 @@ class Node:
             known_peers=self._known_peers,
             picker=self._router,
             verifier=verifier_of(config),
+            codec=config.codec,
         )
         self._mesh_key = MeshKeyFile(config.mesh_key)
         self._membership = Membership(
@@ -156,6 +158,7 @@ class Node:
                 | self._learning_status()
                 | self._audit_status()
                 | self._requests_status()
+                | self._site_status()
             ),
         )
         self._entry = OwnEntry(
@@ -191,6 +194,10 @@ class Node:
             config.version,
             None if self._audit is None else self._audit.asked,
         )
+        self._forwarders = [
+            Forwarder(self.mesh.link, self.mesh.subjects, site, self.answerer.answer)
+            for site in config.sites
+        ]
         self._fleet = FleetAnswers(
             self.mesh.link, self.mesh.subjects, self.id, self._membership.view
         )
@@ -204,6 +211,10 @@ class Node:
         )
 
     # --- the story ------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """The status document as of now."""
+        return self._status.document()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Raises `SwarmError` or `ShardsError` when the node can never serve as configured."""
@@ -314,6 +325,8 @@ class Node:
         own(self._versions.follower.run(), "weights")
         if self._learning is not None:
             own(self._learning.run(), "learning")
+        for forwarder in self._forwarders:
+            own(forwarder.run(), f"site {forwarder.site}")
         self._become("ready", "serving")
         self._tell("joined", {})
         self.became_ready.set()
@@ -394,6 +407,10 @@ class Node:
 
     def _audit_status(self) -> dict[str, Any]:
         return {} if self._audit is None else self._audit.status()
+
+    def _site_status(self) -> dict[str, Any]:
+        forwarders = {each.site: each.status() for each in self._forwarders}
+        return {"sites": forwarders} if forwarders else {}
 
     def _on_gossip(self, event: Event) -> None:
         self._takeover.on_event(event)

@@ -20,6 +20,7 @@ from typing import Any
 
 import swarm
 from nodes.life.config import NodeConfig
+from nodes.life.serving import link_rate
 from nodes.life.versions import Versions
 from nodes.stage.server import StageServer
 from swarm.errors import SwarmError
@@ -27,6 +28,7 @@ from swarm.fleet.membership import Membership
 from swarm.fleet.picture import RATE_COUNTS, RATE_LEAST, rate_of, served
 from swarm.mesh import Mesh
 from swarm.periodic import BEAT, next_beat
+from swarm.wire.tensors import known_codecs
 
 log = logging.getLogger("swarm.node")
 
@@ -141,8 +143,11 @@ class StatusPublisher:
             "host_id": self._mesh.lender.host,
             "inbox": self._mesh.inbox,
             "priority": self._config.priority,
+            "codecs": list(known_codecs()),
             "gossip": self._gossip_document(),
         }
+        if brings := link_rate(servers):
+            doc["link_rate"] = int(brings)
         if self._ready_ms:
             doc["ready_ms"] = self._ready_ms
         doc |= self._more()
@@ -176,6 +181,7 @@ def _stage_document(server: StageServer, now: float) -> dict[str, Any]:
         "model": server.info.model,
         "version": server.info.version,
         "weights": server.model.weights_version,
+        "device": server.model.device,
         "in_hand": server.queued,
         "waiting": server.waiting,
         "counters": server.stats.counters.as_doc(),

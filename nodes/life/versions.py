@@ -53,6 +53,7 @@ class Versions:
         self._lanes = lanes
         self._usual_times = usual_times
         self._audit = audit
+        self._tell = tell
         self._artifacts = NodeArtifacts(
             mesh.registry, config.cache, config.cache_limit, config.model_key
         )
@@ -137,6 +138,7 @@ class Versions:
                 edge=self._config.answers_requests,
                 lighter=self._config.role == "edge",
                 urgent=self._config.missed and not self.serving,
+                tell=self._tell,
             )
             own = mesh.subjects.stream(info.model, version, mesh.link.domain)
             try:
@@ -190,6 +192,7 @@ class Versions:
             edge=False,
             lighter=False,
             stages=[server.stage],
+            tell=self._tell,
         )
         await self.weights.renew(server, loaded.stages[server.stage])
 
@@ -217,7 +220,13 @@ class Versions:
         if key not in self._gateway:
             info = await self._mesh.model(f"{model}@{version}")
             loaded = await load(
-                self._mesh, self._artifacts, self._config, info, edge=True, lighter=False
+                self._mesh,
+                self._artifacts,
+                self._config,
+                info,
+                edge=True,
+                lighter=False,
+                tell=self._tell,
             )
             self.weights.add(loaded)
             await self.follower.follow(model, version)

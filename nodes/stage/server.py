@@ -34,7 +34,7 @@ from swarm.transport.parcel import Parcel
 from swarm.transport.routes import Routes
 from swarm.transport.source import SourceOptions, StageSource
 from swarm.transport.stage_sender import StageSender
-from swarm.wire.hops import WEIGHTS
+from swarm.wire.hops import CODEC, WEIGHTS
 from swarm.wire.messages import Features
 
 log = logging.getLogger("swarm.stage")
@@ -203,6 +203,8 @@ class StageServer:
         }
         if weights:
             hop[WEIGHTS] = weights
+        if features.codec:
+            hop[CODEC] = features.codec
         if self._audit is not None:
             self._audit.received(features, hop)
         features.hops.append(hop)

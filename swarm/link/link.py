@@ -16,6 +16,7 @@ import contextlib
 import logging
 import secrets
 import ssl
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf
@@ -32,6 +33,7 @@ from swarm.errors import (
     SwarmError,
 )
 from swarm.flow.backoff import Backoff
+from swarm.flow.pace import Pace
 from swarm.link.access import ended_in_tls, is_about_identity, refusal, tls_refusal
 from swarm.link.denials import Denial, DenialLog, read_denial
 from swarm.link.gather import Gather
@@ -101,6 +103,7 @@ class Link(asyncio.BufferedProtocol):
         self.on_down: list[Callable[[], None]] = []
         self.gather = Gather()
         self._parser = Parser(self._message, self._control)
+        self.pace = Pace()
         self._pings = Pings()
         self._subscriptions = Subscriptions()
         # Statuses tell the inbox, and nobody this one: whoever knew it could name it as the reply
@@ -236,8 +239,10 @@ class Link(asyncio.BufferedProtocol):
             self._check_cluster(Greeting.of(info))
             self._learn({"max_payload": DEFAULT_MAX_PAYLOAD, "domain": ""} | info)
             greeted = self._pings.expect()
+            asked = time.monotonic()
             self.gather.write(connect_command(info, self.url, self.options) + b"PING\r\n")
             await greeted
+            self.pace.tripped(time.monotonic() - asked)
         self.gather.write(self._subscriptions.lines())
         self.grants, self._deaf = EVERYTHING, None
         if info.get("auth_required"):
@@ -323,11 +328,15 @@ class Link(asyncio.BufferedProtocol):
                 # wait_closed() can hang on unsent bytes when the server is stopped: abort.
                 self.last_error = "the server does not answer pings"
                 break
-            self._pings.keep_alive()
+            self._pings.keep_alive(partial(self._alive, time.monotonic()))
             self.gather.write(b"PING\r\n")
         self._abort()
         self._went_down()
         self.reconnects += 1
+
+    def _alive(self, asked: float) -> None:
+        """The PONG of a keep-alive that was sent at `asked` came."""
+        self.pace.tripped(time.monotonic() - asked)
 
     def _abort(self) -> None:
         if self._moving is not None:
@@ -344,6 +353,7 @@ class Link(asyncio.BufferedProtocol):
         self.connected = False
         lost = NotConnected("the connection to NATS was lost")
         self._pings.fail(lost)
+        self.pace.lost()
         # A server that has ended answers nothing any more: who asked may ask the next one.
         for _, answer in self._asked.values():
             if not answer.done():
@@ -400,6 +410,13 @@ class Link(asyncio.BufferedProtocol):
                 f"more than {self.options.max_pending} bytes are waiting to be sent"
             )
         transport.writelines([line, *([data] if isinstance(data, bytes) else data), b"\r\n"])
+        if self.pace.sends(total, time.monotonic()):
+            self._pings.then(self._carried)
+            self.gather.write(b"PING\r\n")
+
+    def _carried(self) -> None:
+        """The server has read the large messages before a PING."""
+        self.pace.answered(time.monotonic())
 
     def push(self) -> None:
         """Send the gathered bytes, unless several messages came at once.

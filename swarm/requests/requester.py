@@ -49,6 +49,7 @@ from swarm.requests.under_way import ModelWay, UnderWay
 from swarm.shm import ShmError
 from swarm.subjects import ANY
 from swarm.transport.api import Event, Held, Left, Refused, Safe, Stored
+from swarm.transport.coding import accepts
 from swarm.transport.handover.words import WORDS
 from swarm.transport.parcel import Parcel
 from swarm.transport.routes import Routes
@@ -141,6 +142,8 @@ class Requester:
         result.latency = time.monotonic() - started
         if ask.session and result.status is Status.OK:
             self.seen.saw(session, result.weights)
+        elif ask.session and request.was_behind:
+            self.seen.lacked(session, ask.weights)
         if result.status is Status.RESOURCE_EXHAUSTED and not result.stage:
             # The first lane, if it was full, has room when the next request is answered.
             result.retry_after = result.retry_after or version.admission.pace
@@ -309,6 +312,7 @@ class Requester:
         lane = ANY
         if self._picker is not None and not tried.fast:
             lane = self._picker.pick_lane(ask, left)
+        codecs, rate = accepts(self._routes, ask.info)
         features = Features(
             id=ask.id,
             model=ask.info.model,
@@ -325,6 +329,8 @@ class Requester:
             host=self._lender.host,
             hops=list(ask.hops),
             weights=ask.weights,
+            accepts=codecs,
+            answer_rate=rate,
         )
         parcel = Parcel(features, now + left, lane=lane, fast=tried.fast, doubtful=doubtful)
         if request.first is None:
