@@ -17,7 +17,14 @@ import swarm
 from nodes.cli.status_table import node_view, one_line, served, status_table
 from nodes.console import out, print_json, with_mesh
 from nodes.life.process import stop_on_signals
-from swarm.fleet.picture import RATE_COUNTS, RATE_LEAST, FleetNode, FleetPicture, rate_of
+from swarm.fleet.picture import (
+    MOST_NODES,
+    RATE_COUNTS,
+    RATE_LEAST,
+    FleetNode,
+    FleetPicture,
+    rate_of,
+)
 from swarm.flow.objective import Objective
 from swarm.link import LinkMessage
 from swarm.link.denials import Denial
@@ -32,8 +39,12 @@ NOTE_LISTS = ("lost", "kept", "restored")  # of an event of the server
 FORGET_AFTER = 5.0  # seconds of silence after which a node is shown as silent
 
 
+MOST_SERVERS = 64  # supervisors whose words are kept
+
+
 class StatusBoard:
-    """The last status document of each node of a mesh, and the moment at which it came.
+    """The last status document of each node of a mesh, and the moment at which it came. Of more
+    nodes than the picture of a fleet has, those that spoke first stay for as long as they speak.
 
     servers: the last word of embedded servers' supervisors, by URL.
     Raises `PermissionDenied` where this user may not hear them.
@@ -53,7 +64,9 @@ class StatusBoard:
         with contextlib.suppress(*NO_DOCUMENT):  # a foreign message: nothing to show
             document = json.loads(bytes(message.data))
             server_lines(document)
-            self.servers[str(document["url"])] = document
+            url = str(document["url"])
+            if url in self.servers or len(self.servers) < MOST_SERVERS:
+                self.servers[url] = document
 
     def _take(self, message: LinkMessage) -> None:
         try:
@@ -61,12 +74,24 @@ class StatusBoard:
             node = str(doc["node"])
         except (KeyError, *NO_DOCUMENT):
             return  # a foreign message: nothing to show
+        if node not in self.statuses and not self._has_room():
+            return
         self.statuses[node] = doc
         self.heard[node] = now = time.monotonic()
         counts = self._counts.setdefault(node, deque(maxlen=RATE_COUNTS))
         count = served(doc)
         if count is not None and (not counts or now - counts[-1][0] >= RATE_LEAST):
             counts.append((now, count))
+
+    def _has_room(self) -> bool:
+        """Whether one more node can be kept; one that fell silent makes room."""
+        if len(self.statuses) < MOST_NODES:
+            return True
+        first = min(self.heard, key=self.heard.__getitem__)
+        if time.monotonic() - self.heard[first] <= FORGET_AFTER:
+            return False
+        del self.statuses[first], self.heard[first], self._counts[first]
+        return True
 
     def table(self, width: int, height: int | None = None) -> Table:
         """One line for each node, by role. width, height: see `status_table`."""

@@ -51,6 +51,7 @@ from swarm.routing import BadDesiredState, parse_desired
 from swarm.services.events import keep_events
 from swarm.services.fleet import FleetAnswers
 from swarm.services.infer import InferService
+from swarm.site.forwarder import Forwarder
 from swarm.subjects import api
 from swarm.trust.entries import Highest, Verifier
 from swarm.trust.identity import Identity
@@ -160,6 +161,7 @@ class Node:
                 | self._audit_status()
                 | self._requests_status()
                 | self._objectives.status()
+                | self._site_status()
             ),
         )
         self._entry = OwnEntry(
@@ -197,6 +199,10 @@ class Node:
         )
         self._own_objective: tuple[str, Objective | None] = ("", None)  # model, objective
         self._objectives = Objectives(self._objective_of, self._tell)
+        self._forwarders = [
+            Forwarder(self.mesh.link, self.mesh.subjects, site, self.answerer.answer)
+            for site in config.sites
+        ]
         self._fleet = FleetAnswers(
             self.mesh.link, self.mesh.subjects, self.id, self._membership.view
         )
@@ -326,6 +332,8 @@ class Node:
             own(self._learning.run(), "learning")
         if self.config.answers_requests:
             own(self._objectives.run(), "objectives")
+        for forwarder in self._forwarders:
+            own(forwarder.run(), f"site {forwarder.site}")
         self._become("ready", "serving")
         self._tell("joined", {})
         self.became_ready.set()
@@ -420,6 +428,10 @@ class Node:
 
     def _audit_status(self) -> dict[str, Any]:
         return {} if self._audit is None else self._audit.status()
+
+    def _site_status(self) -> dict[str, Any]:
+        forwarders = {each.site: each.status() for each in self._forwarders}
+        return {"sites": forwarders} if forwarders else {}
 
     def _on_gossip(self, event: Event) -> None:
         self._takeover.on_event(event)
