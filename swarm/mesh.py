@@ -29,7 +29,7 @@ from swarm.flow.backoff import Backoff
 from swarm.flow.codec_choice import AUTO, mode_of
 from swarm.ids import ulid
 from swarm.lanes import Publisher
-from swarm.link import Link, LinkMessage, LinkOptions
+from swarm.link import Link, LinkMessage, LinkOptions, jetstream
 from swarm.link.grants import EVERYTHING
 from swarm.local.host_socket import HostSocket
 from swarm.local.lending import Lender
@@ -191,8 +191,13 @@ class Mesh:
             self.catalog.forget()
             on_change()
 
+        def announced(message: LinkMessage) -> None:
+            key = message.subject.removeprefix(f"{self.subjects.root}.config.")
+            jetstream.heard_of(self.link, self.subjects.config_bucket, key, message)
+            changed()
+
         if self.link.grants.may_subscribe(self.subjects.config_all):
-            self.link.subscribe(self.subjects.config_all, lambda _: changed())
+            self.link.subscribe(self.subjects.config_all, announced)
         self.link.on_up.append(changed)
 
     async def infer(
