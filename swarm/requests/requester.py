@@ -142,6 +142,8 @@ class Requester:
         result.latency = time.monotonic() - started
         if ask.session and result.status is Status.OK:
             self.seen.saw(session, result.weights)
+        elif ask.session and request.was_behind:
+            self.seen.lacked(session, ask.weights)
         if result.status is Status.RESOURCE_EXHAUSTED and not result.stage:
             # The first lane, if it was full, has room when the next request is answered.
             result.retry_after = result.retry_after or version.admission.pace
