@@ -148,7 +148,7 @@ async def test_an_operators_page_acts_with_its_token_only_and_each_act_is_in_the
     assert await closed_mesh.mesh.registry.served("digits") == "1"
     record = await last_act(closed_mesh)
     assert (record["act"], record["model"], record["version"]) == ("promote", "digits", "1")
-    assert record["browser"] == "127-0-0-1"
+    assert record["browser"] == "127_0_0_1"
 
 
 def served(picture: dict[str, Any]) -> dict[str, float]:
