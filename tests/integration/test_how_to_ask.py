@@ -76,7 +76,7 @@ def test_every_line_that_up_prints_can_be_pasted(run: Commands, tmp_path: Path) 
     text = command.stdout
     begins = [text.index(title) + len(title) for title in TITLES]
     ends = [text.index(title) for title in TITLES[1:]]
-    shell, python, nats = (
+    shell, python, nats, _top = (
         text[begin:end].strip() for begin, end in zip(begins, ends, strict=False)
     )
     assert "1 of 1 answered" in pasted(shell, tmp_path)
