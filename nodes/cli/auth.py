@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,27 @@ def run_revoke(name: str, folder: str, nats: str, pid_file: str, as_json: bool) 
             _document(user, time.time()) | {"told": told},
             f"{name} is revoked; {_told(told)}",
         )
+        return 0
+
+    return guarded(main, as_json)
+
+
+def run_limits(
+    changes: dict[str, int], folder: str, nats: str, pid_file: str, as_json: bool
+) -> int:
+    """`swarm auth limits`; returns its exit code. changes: by name; none shows the limits."""
+
+    async def main() -> int:
+        authority = Authority(folder)
+        told: list[str] = []
+        if changes:
+            authority.limit(replace(authority.limits, **changes))
+            await auth_on_record(nats, authority.mesh, "limits", " ".join(changes))
+            told = await _tell_servers(authority, nats, pid_file)
+        document = asdict(authority.limits)
+        lines = [f"{name} {value}" for name, value in document.items()]
+        text = "\n".join([*lines, _told(told)] if changes else lines)
+        _say(as_json, document | {"told": told}, text)
         return 0
 
     return guarded(main, as_json)

@@ -77,6 +77,40 @@ def revoke(
     raise typer.Exit(run_revoke(name, auth, nats, pid_file, json_))
 
 
+_Limit = Annotated[int | None, typer.Option(help="-1: no limit.")]
+
+
+def limits(
+    connections: _Limit = None,
+    subscriptions: _Limit = None,
+    payload: _Limit = None,
+    client_payload: _Limit = None,
+    streams: _Limit = None,
+    consumers: _Limit = None,
+    memory: _Limit = None,
+    disk: _Limit = None,
+    auth: AuthFolder = HERE,
+    nats: Nats = "",
+    pid_file: PidFile = "",
+    json_: Json = False,
+) -> None:
+    """Show, or change, how much of the servers members and clients may take."""
+    from nodes.cli.auth import run_limits
+
+    asked = {
+        "connections": connections,
+        "subscriptions": subscriptions,
+        "payload": payload,
+        "client_payload": client_payload,
+        "streams": streams,
+        "consumers": consumers,
+        "memory": memory,
+        "disk": disk,
+    }
+    changes = {name: value for name, value in asked.items() if value is not None}
+    raise typer.Exit(run_limits(changes, auth, nats, pid_file, json_))
+
+
 def rotate(
     finish: Annotated[
         bool, typer.Option(help="End a rotation: old signing keys are worth nothing any more.")
@@ -166,6 +200,6 @@ def permissions(
 
 def register(app: typer.Typer) -> None:
     """Add all commands to `swarm auth`."""
-    for command in (init, add, revoke, rotate, server, certs, permissions):
+    for command in (init, add, revoke, rotate, server, certs, limits, permissions):
         app.command()(command)
     app.command("list")(list_)

@@ -17,6 +17,7 @@ Rounds = Annotated[int, typer.Option(min=1, max=100, help="Interleaved rounds.")
 Delivery = Annotated[str, typer.Option(help="durable (lanes) or fast (nothing is stored).")]
 
 HOP_SIZES = "1KiB,4KiB,16KiB,64KiB,256KiB,1MiB,2MiB,4MiB,8MB"
+TRUST_SIZES = "4KiB,1MiB"
 # The largest is decimal: with its header the message must fit into the 8 MiB above which
 # nats-server warns.
 
@@ -26,21 +27,29 @@ def hop(
     requests: Annotated[int, typer.Option(min=1, help="In one slice of one contender.")] = 150,
     rounds: Rounds = 5,
     delivery: Delivery = "durable",
+    trust: Annotated[
+        bool,
+        typer.Option(
+            "--trust", help="Instead: what users, TLS and encryption at rest cost; 4KiB and 1MiB."
+        ),
+    ] = False,
     json_: Json = False,
     chart: Chart = "",
     output: Output = "",
 ) -> None:
     """What the mesh adds per hop, beside raw NATS chains measured in the same run."""
-    from nodes.bench.hop.command import run_hop
+    from nodes.bench.hop.command import run_hop, run_trust
     from nodes.bench.hop.measure import HopPlan
     from nodes.bench.hop.sizes import parse_sizes
 
     delivery = _delivery_mode(delivery)
     try:
-        feature_bytes = parse_sizes(sizes)
+        feature_bytes = parse_sizes(TRUST_SIZES if trust and sizes == HOP_SIZES else sizes)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--sizes") from None
     plan = HopPlan(feature_bytes, requests, rounds, delivery)
+    if trust:
+        raise typer.Exit(run_trust(plan, json_, output))
     raise typer.Exit(run_hop(plan, json_, chart, output))
 
 
@@ -189,12 +198,15 @@ def routing(
 def failover(
     trials: Annotated[int, typer.Option(min=1, help="Per scenario.")] = 10,
     scenarios: Annotated[str, typer.Option(help="Names, with commas; all when empty.")] = "",
+    servers: Annotated[
+        int, typer.Option(help="3: the scenarios of a cluster, whose servers are lost.")
+    ] = 1,
     json_: Json = False,
 ) -> None:
     """How long a takeover lasts and what is lost: nodes killed, hung, cut off, drained."""
     from nodes.bench.faults.command import run_failover
 
-    raise typer.Exit(run_failover(trials, _words(scenarios) or None, json_))
+    raise typer.Exit(run_failover(trials, _words(scenarios) or None, json_, servers))
 
 
 def overload(

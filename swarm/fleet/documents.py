@@ -185,8 +185,9 @@ SLO = form(
         "errors": SHARE,
         "burning": text,
         "burn": table(COUNT),
-        "slow": SHARE,
-        "failed": SHARE,
+        "requests": COUNT,
+        "slow": COUNT,
+        "failed": COUNT,
     },
     ("model",),
 )
