@@ -198,12 +198,15 @@ def routing(
 def failover(
     trials: Annotated[int, typer.Option(min=1, help="Per scenario.")] = 10,
     scenarios: Annotated[str, typer.Option(help="Names, with commas; all when empty.")] = "",
+    servers: Annotated[
+        int, typer.Option(help="3: the scenarios of a cluster, whose servers are lost.")
+    ] = 1,
     json_: Json = False,
 ) -> None:
     """How long a takeover lasts and what is lost: nodes killed, hung, cut off, drained."""
     from nodes.bench.faults.command import run_failover
 
-    raise typer.Exit(run_failover(trials, _words(scenarios) or None, json_))
+    raise typer.Exit(run_failover(trials, _words(scenarios) or None, json_, servers))
 
 
 def overload(

@@ -19,6 +19,7 @@ import swarm
 from nodes.life.answering import InferAnswerer
 from nodes.life.checkpoint import Checkpoint
 from nodes.life.config import NodeConfig
+from nodes.life.lane_moves import LaneMoves
 from nodes.life.mesh_key import MeshKeyFile
 from nodes.life.objectives import Objectives
 from nodes.life.own_entry import OwnEntry
@@ -175,6 +176,9 @@ class Node:
         self._takeover = Takeover(
             self.mesh, config, self._membership, self._router, self._versions.all, self._tell
         )
+        self._lane_moves = LaneMoves(
+            self.mesh, config, self._membership, self._versions.all, self._tell
+        )
         self._learning: Learning | None = None
         if config.learn is not None and self.identity is not None:
             from nodes.life.learning import Learning  # a node that does not learn needs none of it
@@ -318,6 +322,7 @@ class Node:
         self._fleet.start()
         own(self._entry.run(), "own entry")
         own(self._takeover.run(), "takeover")
+        own(self._lane_moves.run(), "lane moves")
         own(self._membership.run(), "gossip")
         watchdog = NodeWatchdog(
             self._versions.servers,

@@ -68,6 +68,11 @@ class EmbeddedServer:
         return f"nats://{self.host}:{self.port}"
 
     @property
+    def name(self) -> str:
+        """The server's name, as it tells it; "" before the first start."""
+        return self._directory.name if self._directory is not None else ""
+
+    @property
     def pid(self) -> int:
         return self._process.pid if self._process is not None else 0
 
@@ -176,21 +181,17 @@ class EmbeddedServer:
             async with asyncio.timeout(timeout):
                 reader, writer = await asyncio.open_connection(self.host, self.port)
                 verb, _, info = (await reader.readline()).partition(b" ")
-            return verb == b"INFO" and json.loads(info).get("server_name") == self._name
+            return verb == b"INFO" and json.loads(info).get("server_name") == self.name
         except (OSError, ValueError):  # a timeout is an OSError
             return False
         finally:
             if writer is not None:
                 writer.transport.abort()
 
-    @property
-    def _name(self) -> str:
-        return self._directory.name if self._directory is not None else ""
-
     def _configuration(self, directory: Path) -> str:
         store = self._given_store or directory / "store"
         return (
-            f"host: {json.dumps(self.host)}\nserver_name: {json.dumps(self._name)}\n"
+            f"host: {json.dumps(self.host)}\nserver_name: {json.dumps(self.name)}\n"
             f"ports_file_dir: {json.dumps(str(directory))}\n"
             f"pid_file: {json.dumps(str(directory / 'server.pid'))}\n"
             f"max_payload: {self.max_payload}\nmax_pending: {max(64 << 20, 4 * self.max_payload)}\n"
@@ -219,6 +220,11 @@ class EmbeddedServer:
             except (ValueError, KeyError, IndexError):
                 return 0  # half written: look again
         return 0
+
+    def send(self, sig: int) -> None:
+        """Send a signal to the process, if it runs."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(sig)
 
     async def stop(self, sig: int = signal.SIGTERM, timeout: float = 5.0) -> None:
         """End the server; the temporary store goes too."""
