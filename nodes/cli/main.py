@@ -28,6 +28,7 @@ from nodes.cli.options import (
     SignWith,
     Stages,
 )
+from nodes.cli.site_commands import register as register_site
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -56,6 +57,11 @@ keys_app = typer.Typer(
 )
 app.add_typer(keys_app, name="keys")
 register_keys(keys_app)
+site_app = typer.Typer(
+    no_args_is_help=True, help="What a linked site stores while it is cut off; see `swarm submit`."
+)
+app.add_typer(site_app, name="site")
+register_site(app, site_app)
 app.add_typer(bench_app, name="bench")
 register(bench_app)
 
