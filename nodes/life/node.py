@@ -193,6 +193,7 @@ class Node:
             config.budget,
             config.version,
             None if self._audit is None else self._audit.asked,
+            self._versions.served,
         )
         self._forwarders = [
             Forwarder(self.mesh.link, self.mesh.subjects, site, self.answerer.answer)
