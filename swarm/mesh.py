@@ -110,6 +110,7 @@ class Mesh:
         )
         self.requester = Requester(self.routes, picker)
         self._denied_models: set[str] = set()  # whose registry entry this user may not read
+        self.link.on_up.append(self._denied_models.clear)  # it may come back with other rights
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Mesh:

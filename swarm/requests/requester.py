@@ -362,6 +362,8 @@ class Requester:
             case Stored(late):
                 tried.stored = True
                 request.copies += late
+                if request.version.lost_at:
+                    self._lane_is_back(request.version)
                 self._collect()
             case Safe():
                 pass  # a later stage has it; the answer ends the request
@@ -376,7 +378,19 @@ class Requester:
                     tried.attempt -= 1  # the first copy is still on its way
                 elif present:
                     tried.stored = False
+                    if isinstance(error, NoResponders):
+                        request.version.lost_at = time.monotonic()
                     _settle(request, error)
+
+    def _lane_is_back(self, version: ModelWay) -> None:
+        """The lane of stage 1 was away, and may have been made anew: ask again at once for what it
+        had stored before."""
+        lost_at, version.lost_at = version.lost_at, 0.0
+        for request in self._requests.values():
+            tried = request.tried
+            if request.version is version and tried.stored and tried.at < lost_at:
+                tried.stored = False
+                _settle(request, None)
 
     def _collect(self) -> None:
         """A message was sent, and nothing waits for this process: see which memory is free
