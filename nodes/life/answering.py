@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,9 @@ from swarm.requests.request import Ask
 from swarm.wire.hops import Hop
 from swarm.wire.messages import Request, Result
 
+LOOK_UP_SHARE = 0.5  # of a budget, for the question which version is desired
+# Of a budget, in which a lane that takes nothing may come back before the lighter model answers.
+IN_VAIN_SHARE = 0.25
 LIGHTER_ROOM = 0.002  # seconds beside the lighter model's own time
 INLINE_BELOW = 0.0003  # seconds: a shorter run costs less than a thread and back
 # Outcomes in whose place the lighter model answers.
@@ -48,7 +52,8 @@ class InferAnswerer:
     node: this node's id. lookup: the runtimes of a model version; raises `NotFound`. budget:
     seconds for requests that name none. pinned: the version for requests that name none, or ''
     to follow the mesh's desired state. on_answered(model, request, result): is called with each
-    result, which has the id that the mesh knows the request by.
+    result, which has the id that the mesh knows the request by. served(model): a version that this
+    node serves, '' for none: it is taken while nobody can say which one the mesh desires.
     """
 
     def __init__(
@@ -59,6 +64,7 @@ class InferAnswerer:
         budget: float,
         pinned: str = "",
         on_answered: Callable[[str, Request, Result], None] | None = None,
+        served: Callable[[str], str] = lambda model: "",
     ) -> None:
         self._mesh = mesh
         self._node = node
@@ -66,6 +72,7 @@ class InferAnswerer:
         self._budget = budget
         self._pinned = pinned
         self._on_answered = on_answered
+        self._served = served
         self.by_status: dict[str, int] = {}  # answers since the start
         self.latency = LatencyWindow()
         self._worker: Worker | None = None
@@ -80,7 +87,7 @@ class InferAnswerer:
         try:
             deadline = started + self._checked_budget(request)
             async with asyncio.timeout_at(deadline):
-                loaded = await self._loaded(model, request)
+                loaded = await self._loaded(model, request, deadline)
             loaded.info.check(request.inputs)
             result = await self._ask(loaded, request, deadline, sequence)
         except TimeoutError:
@@ -99,19 +106,28 @@ class InferAnswerer:
         result.id = request.id
         return result
 
-    async def _loaded(self, model: str, request: Request) -> Loaded:
-        version = request.version or self._pinned
-        if not version:
-            version = await self._mesh.catalog.version_for(
-                model, request.agent, request.session, request.id
-            )
+    async def _loaded(self, model: str, request: Request, deadline: float) -> Loaded:
+        version = request.version or self._pinned or await self._desired(model, request, deadline)
         return await self._lookup(model, version)
+
+    async def _desired(self, model: str, request: Request, deadline: float) -> str:
+        """The version that the mesh desires; behind a cut link, one that is served here."""
+        now = asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout_at(now + (deadline - now) * LOOK_UP_SHARE):
+                return await self._mesh.catalog.version_for(
+                    model, request.agent, request.session, request.id
+                )
+        except (Unavailable, TimeoutError):
+            if version := self._served(model):
+                return version
+            raise
 
     async def _ask(
         self, loaded: Loaded, request: Request, deadline: float, sequence: int
     ) -> Result:
         """Ask the mesh; the lighter model, if there is one, answers in its place where it fails."""
-        info, reserve = loaded.info, 0.0
+        info, reserve, tried_until = loaded.info, 0.0, inf
         tensors = request.inputs
         hops: list[Hop] = []
         if info.edge is not None:
@@ -119,6 +135,8 @@ class InferAnswerer:
             tensors, hops = await self._edge_layers(loaded, request.inputs)
         if loaded.lighter is not None:
             reserve = loaded.lighter_seconds * 2 + LIGHTER_ROOM
+            now = asyncio.get_running_loop().time()
+            tried_until = now + (deadline - now) * IN_VAIN_SHARE
         ask = Ask(
             info,
             tensors,
@@ -128,6 +146,7 @@ class InferAnswerer:
             sequence=sequence,
             hops=[hop.as_doc() for hop in hops],
             weights=request.weights,
+            tried_until=tried_until,
         )
         result = await self._mesh.requester.infer(ask)
         if loaded.lighter is not None and result.status in LIGHTER_ANSWERS:

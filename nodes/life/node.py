@@ -200,6 +200,7 @@ class Node:
             config.budget,
             config.version,
             self._answered,
+            self._versions.served,
         )
         self._own_objective: tuple[str, Objective | None] = ("", None)  # model, objective
         self._objectives = Objectives(self._objective_of, self._tell)
