@@ -11,6 +11,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ import swarm
 from nodes.life.answering import InferAnswerer
 from nodes.life.checkpoint import Checkpoint
 from nodes.life.config import NodeConfig
+from nodes.life.judging import Judging
 from nodes.life.own_entry import OwnEntry
 from nodes.life.router import Router
 from nodes.life.status import StatusPublisher
@@ -141,7 +143,12 @@ class Node:
             self._versions,
             self._membership,
             time.monotonic() if started is None else started,
-            lambda: more_status() | self._learning_status() | self._audit_status(),
+            lambda: (
+                more_status()
+                | self._learning_status()
+                | self._audit_status()
+                | self._judging.status()
+            ),
         )
         self._entry = OwnEntry(
             self.mesh,
@@ -151,6 +158,7 @@ class Node:
             self.identity,
             "" if self._audit is None else self._audit.gossip,
         )
+        self._judging = Judging(self.mesh, config.model_name, self.id, self._versions, self._tell)
         self._takeover = Takeover(
             self.mesh, config, self._membership, self._router, self._versions.all, self._tell
         )
@@ -235,14 +243,19 @@ class Node:
     async def _follow_desired_state(self, stop: asyncio.Event, own: Own) -> None:
         """Load and serve the versions that the mesh desires, until `stop`."""
         announced: set[str] = set()
+        looked = -inf  # when desired state was read
         while not stop.is_set():
+            now = time.monotonic()
+            look = self._desired_changed.is_set() or now - looked >= CHECK_WHILE_SERVING
             self._desired_changed.clear()
-            pause = CHECK_WHILE_WAITING
+            pause, looked = CHECK_WHILE_WAITING, -inf if look else looked
             try:
-                await self._versions.reconcile(self._loading)
+                await self._versions.reconcile(self._loading, look=look)
                 if not self.became_ready.is_set():
                     self._become_ready(own)
-                pause, self._rejected = CHECK_WHILE_SERVING, ""
+                looked = now if look else looked
+                pause, self._rejected = self._versions.look_again or CHECK_WHILE_SERVING, ""
+                self._judging.look()
             except (BadDesiredState, Untrusted, BadKey, BadSeal) as error:
                 # Refused as a whole: the node serves the versions that it served before.
                 self._reject(str(error))
@@ -276,6 +289,7 @@ class Node:
         self._service.start()
         own(self._entry.run(), "own entry")
         own(self._takeover.run(), "takeover")
+        own(self._judging.run(), "rollouts")
         own(self._membership.run(), "gossip")
         watchdog = NodeWatchdog(
             self._versions.servers,

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from swarm.clock import parse_rfc3339
 from swarm.errors import ApiError, DecodeError, NoResponders, Unavailable
 from swarm.link import Link
 from swarm.subjects import api, kv_get_subject
@@ -26,6 +27,7 @@ NO_ROOM = (10028, 10047)  # in memory, in files: for the most bytes of a stream
 WRONG_REVISIONS = (10071, 10164)  # somebody else stored the key meanwhile
 
 _SEQUENCE = re.compile(rb"Nats-Sequence: ([0-9]{1,18})")
+_STORED = re.compile(rb"Nats-Time-Stamp: ([0-9TZ:.+-]{20,40})")
 
 _PUB_ACK = re.compile(rb'\{"stream":"[^"\\{}]*", ?"seq":([0-9]{1,18})(?:,[^{}]*)?\}')
 
@@ -205,6 +207,20 @@ async def kv_message(
     if message.status or b"KV-Operation" in headers:
         return None, revision, b""
     return bytes(message.data), revision, bytes(headers)
+
+
+async def age_of(link: Link, bucket: str, headers: bytes) -> float:
+    """Seconds for which a key's value has been stored, by the server's clock alone. headers: as
+    `kv_message` gives them; 0.0 where they have no time. Raises `Unavailable`, `ApiError`."""
+    found = _STORED.findall(headers)  # the server adds its own behind the sender's
+    if not found:
+        return 0.0
+    info = await call(link, api("STREAM.INFO", f"KV_{bucket}"))
+    try:
+        now = parse_rfc3339(str(info["ts"]))
+        return max(0.0, (now - parse_rfc3339(found[-1].decode())) / 1e9)
+    except (KeyError, ValueError):
+        return 0.0
 
 
 async def stream_exists(link: Link, stream: str) -> bool:

@@ -25,7 +25,8 @@ class Ask:
     deadline: the loop's time, seconds. delivery: `DURABLE` (lanes) or `FAST` (nothing is stored;
     the requester's retries only). hedge: percentile (0..1) of the usual latency after which a
     second copy is sent, or None. weights: the least weight version of the answer, 0 for any; of a
-    session, besides, no lower one than it has seen. hops: of stages that ran before it was sent
+    session, besides, no lower one than it has seen. shadow: a copy of a request, the first to be
+    dropped under load. hops: of stages that ran before it was sent
     (the edge's), as maps.
     """
 
@@ -41,6 +42,7 @@ class Ask:
     traceparent: str = ""
     hops: list[dict[str, Any]] = field(default_factory=list)
     weights: int = 0
+    shadow: bool = False
 
     def failed(self, error: SwarmError, attempt: int = 0) -> Result:
         """The result of a request that this error ends; attempt 0: before it was sent."""

@@ -313,6 +313,7 @@ class Requester:
             host=self._lender.host,
             hops=list(ask.hops),
             weights=ask.weights,
+            shadow=ask.shadow,
         )
         parcel = Parcel(features, now + left, lane=lane, fast=tried.fast, doubtful=doubtful)
         if request.first is None:

@@ -34,7 +34,8 @@ class Features:
     date, since the clocks of devices differ. tensors: arrays by name, or `Claimed` ones in shared
     memory. host: the host whose shared memory the requester can read, or "". hops: the maps that
     travel; a stage only appends its own. weights: the least weight version that the stages compute
-    with, 0 for any. packed_hops: the hops before them, packed, as they came
+    with, 0 for any. shadow: a copy, whose answer only is compared: the first to be dropped under
+    load. packed_hops: the hops before them, packed, as they came
     from a process of this host (`swarm.wire.hops`).
     """
 
@@ -54,6 +55,7 @@ class Features:
     hops: list[dict[str, Any]] = field(default_factory=list)
     packed_hops: bytes = b""
     weights: int = 0
+    shadow: bool = False
 
     @property
     def all_hops(self) -> list[dict[str, Any]]:
@@ -92,6 +94,8 @@ class Features:
             doc["host"] = self.host
         if self.weights:
             doc["weights"] = self.weights
+        if self.shadow:
+            doc["shadow"] = True
         return doc
 
     def parts(self, packed_tensors: bytes | None = None) -> list[Part]:
@@ -123,6 +127,7 @@ class Features:
             get("host", ""),
             get("hops", []),
             weights=get("weights", 0),
+            shadow=get("shadow", False) is True,
         )
         # One pass over all types (measured: a fifth of the time of checks field by field).
         if not (
@@ -259,7 +264,8 @@ def failure(features: Features, status: Status, message: str, stage: int, node: 
 
 @dataclass(slots=True)
 class Request:
-    """A request of a simple client to `infer.<model>`; every field but `inputs` is optional."""
+    """A request of a simple client to `infer.<model>`; every field but `inputs` is optional.
+    shadow: a copy that an answerer makes for itself; it does not travel so."""
 
     inputs: dict[str, np.ndarray]
     id: str = ""
@@ -268,6 +274,7 @@ class Request:
     session: str = ""
     agent: str = ""
     weights: int = 0  # the least weight version that the answer is computed with
+    shadow: bool = False
 
     def parts(self) -> list[Part]:
         doc: dict[str, Any] = {"v": VERSION}
