@@ -1,4 +1,5 @@
-"""Who a program is to the server, from its flags: the files of `swarm auth`, and of TLS."""
+"""How a program comes to its server, from its flags: the files of `swarm auth` and of TLS, and the
+JetStream domain."""
 
 from __future__ import annotations
 
@@ -10,13 +11,15 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Paths of files, "" for none; each is the flag of its name, on every command."""
+    """Paths of files, and a JetStream domain, "" for none; each is the flag of its name, on every
+    command."""
 
     credentials: str = ""
     nkey: str = ""
     tls_ca: str = ""
     tls_cert: str = ""
     tls_key: str = ""
+    domain: str = ""
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Access:
@@ -31,6 +34,7 @@ class Access:
             "tls_ca": self.tls_ca,
             "tls_cert": self.tls_cert,
             "tls_key": self.tls_key,
+            "domain": self.domain,
         }
 
     def arguments(self) -> list[str]:
@@ -48,7 +52,24 @@ HELP = {
     "TLS is required then.",
     "tls_cert": "PEM file of this program's own certificate, for servers that ask for one.",
     "tls_key": "PEM file of the key of --tls-cert.",
+    "domain": "JetStream domain that models and lanes are in: the hub's, at a site that is linked "
+    "to it. Empty: the server's own.",
 }
+REPLICAS_HELP = (
+    "Servers of a cluster that keep a copy of keys, artifacts, dead letters and audit. auto: three "
+    "where there are as many, else one. Or 1, or 3."
+)
+
+
+def read_replicas(text: str) -> int:
+    """The setting `--replicas` as a number of copies, 0 for `auto`. Raises `InvalidArgument`."""
+    from swarm.errors import InvalidArgument  # `--help` needs none of the packages
+
+    if text not in ("auto", "1", "3"):
+        raise InvalidArgument(f"--replicas {text!r}: it is auto, 1 or 3")
+    return 0 if text == "auto" else int(text)
+
+
 NOTHING = Access()
 # Set once, when a command begins; each connection that the command makes has it.
 present: ContextVar[Access] = ContextVar("access of this command", default=NOTHING)

@@ -2,12 +2,15 @@
 
 ShardsError
 ├── ModelError            a model that cannot be used
-│   └── SplitError        a model that cannot be split as asked
+│   ├── SplitError        a model that cannot be split as asked
+│   ├── DeviceError       a device that is not there, or not as asked
+│   └── DoesNotFit        a model that needs more memory than there is
 ├── ManifestError         a manifest that cannot be read
 ├── ArtifactError         a missing file, or a file with another hash than in the manifest
 ├── InputError            tensors that do not fit a stage's inputs
 ├── DeltaError            a change of weights that does not fit them
 └── RunError              the runtime failed on valid tensors
+    ├── NotOnDevice       a run that this device cannot take, and another one can
     └── RunTerminated     the run was cancelled or ran out of time
 """
 
@@ -33,6 +36,14 @@ class SplitError(ModelError):
     def __init__(self, message: str, *, possible: int | None = None) -> None:
         super().__init__(message)
         self.possible = possible
+
+
+class DeviceError(ModelError):
+    """A device, a core or an option of a device that this machine does not have."""
+
+
+class DoesNotFit(ModelError):
+    """Loading the model takes more memory than this machine has free; it was not begun."""
 
 
 class ManifestError(ShardsError):
@@ -85,3 +96,7 @@ class RunError(ShardsError):
 
 class RunTerminated(RunError):
     """The run was stopped from outside: its request was cancelled or its budget is spent."""
+
+
+class NotOnDevice(RunError):
+    """A run that the device was not prepared for, such as more rows than an engine's profile."""

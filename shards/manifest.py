@@ -14,7 +14,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from shards.errors import ArtifactError
-from shards.schema import FILE_NAME, FORMAT, LighterModel, Manifest, SealedFile, Shard, check_token
+from shards.schema import (
+    FILE_NAME,
+    FORMAT,
+    CodecError,
+    LighterModel,
+    Manifest,
+    SealedFile,
+    Shard,
+    check_token,
+)
 from shards.specs import DATATYPES, DTYPES, TensorSpec, spec_of
 
 __all__ = [
@@ -22,6 +31,7 @@ __all__ = [
     "DTYPES",
     "FILE_NAME",
     "FORMAT",
+    "CodecError",
     "LighterModel",
     "Manifest",
     "SealedFile",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -20,6 +20,8 @@ from shards.specs import TensorSpec
 # The version of the manifest's format. A reader refuses another one.
 FORMAT = 1
 FILE_NAME = "manifest.json"
+MOST_BYTES = 4 << 20  # of a manifest; one of 50 stages has some 100 KB
+MOST_MILLISECONDS = 1e12
 _TOKEN = re.compile(r"[A-Za-z0-9_-]+")
 # Files lie beside the manifest. A name that leads out of the folder is an attack or a mistake.
 _FILE = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
@@ -44,6 +46,16 @@ class SealedFile:
 
     sha256: str
     bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CodecError:
+    """What a lossy codec on the wire does to the model's outputs: `max` and `mean` of the absolute
+    differences to the exact ones, over `samples` requests, in parts of the largest output."""
+
+    max: float
+    mean: float
+    samples: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +91,8 @@ class Manifest:
     `batchable` says that axis 0 of every tensor that enters, leaves or crosses a cut is a dynamic
     batch axis. `lighter` is the model for degraded answers, if there is one. `fusion` is the
     optimisation level at which the model was fused before it was cut. `sealed` names the artifacts
-    that are stored encrypted; all other hashes are those of the plaintext. `extra` has no fixed
+    that are stored encrypted; all other hashes are those of the plaintext. `codecs` are the lossy
+    codecs in which its owner lets features and results travel. `extra` has no fixed
     fields: the splitter leaves hints there for the loader (`examples`, `tolerance`).
     """
 
@@ -97,6 +110,7 @@ class Manifest:
     fusion: str = "basic"
     format: int = FORMAT
     sealed: Mapping[str, SealedFile] = field(default_factory=dict)
+    codecs: Mapping[str, CodecError] = field(default_factory=dict)
 
     @property
     def stages(self) -> int:
@@ -153,11 +167,15 @@ class Manifest:
                 name: {"sha256": file.sha256, "bytes": file.bytes}
                 for name, file in self.sealed.items()
             }
+        if self.codecs:
+            raw["codecs"] = {name: asdict(error) for name, error in self.codecs.items()}
         return json.dumps(raw, indent=1, sort_keys=True).encode()
 
     @classmethod
     def from_json(cls, data: bytes) -> Manifest:
         """Read and check a manifest. Raises ManifestError that names the offending field."""
+        if len(data) > MOST_BYTES:
+            raise ManifestError(f"the manifest has {len(data)} bytes, of {MOST_BYTES} at most")
         try:
             raw = json.loads(data)
         except (ValueError, RecursionError) as error:
@@ -186,6 +204,14 @@ class Manifest:
             sealed={
                 _file(name): SealedFile(_digest(item, "sha256"), _get(item, "bytes", int))
                 for name, item in _objects({"sealed": {}, **raw}, "sealed").items()
+            },
+            codecs={
+                check_token("codec", name): CodecError(
+                    float(_get(item, "max", (int, float))),
+                    float(_get(item, "mean", (int, float))),
+                    _get(item, "samples", int),
+                )
+                for name, item in _objects({"codecs": {}, **raw}, "codecs").items()
             },
         )
         _check_chain(manifest)
@@ -272,8 +298,16 @@ def _shard_from_dict(raw: object) -> Shard:
         carries=tuple(carries),
         receives=_specs(raw, "receives"),
         sends=_specs(raw, "sends"),
-        compute_ms=float(_get(raw, "compute_ms", (int, float))),
+        compute_ms=_milliseconds(raw, "compute_ms"),
     )
+
+
+def _milliseconds(raw: Mapping[str, Any], key: str) -> float:
+    """A field that holds a duration. Raises ManifestError, also for what no float can hold."""
+    value = _get(raw, key, (int, float))
+    if not 0 <= value < MOST_MILLISECONDS:
+        raise ManifestError(f"manifest field {key!r} must be a duration, is {value!r:.80}")
+    return float(value)
 
 
 def _lighter(raw: object) -> LighterModel:

@@ -90,8 +90,8 @@ class TensorSpec:
         name, datatype, shape = raw.get("name"), raw.get("datatype"), raw.get("shape")
         if not isinstance(name, str) or not name:
             raise ManifestError("a tensor specification has no name")
-        if datatype not in DTYPES:
-            raise ManifestError(f"tensor {name!r}: unsupported datatype {datatype!r}")
+        if not isinstance(datatype, str) or datatype not in DTYPES:
+            raise ManifestError(f"tensor {name!r}: unsupported datatype {datatype!r:.80}")
         if not isinstance(shape, list) or not all(
             isinstance(dim, int) and not isinstance(dim, bool) and dim >= -1 for dim in shape
         ):
@@ -99,7 +99,7 @@ class TensorSpec:
         batch = raw.get("batch", False)
         if not isinstance(batch, bool) or (batch and not shape):
             raise ManifestError(f"tensor {name!r}: batch must be a boolean, and needs an axis 0")
-        return cls(name, str(datatype), tuple(shape), batch)
+        return cls(name, datatype, tuple(shape), batch)
 
 
 def spec_of(name: str, array: np.ndarray) -> TensorSpec:

@@ -17,7 +17,8 @@
     ├── Unavailable                 nobody can answer at present
     │   ├── NotConnected            no connection to a NATS server
     │   │   └── NotAdmitted         (Unauthenticated too) one side does not trust the other
-    │   └── NoResponders            nobody listens on that subject
+    │   ├── NoResponders            nobody listens on that subject
+    │   └── NoLeader                the server that keeps it is away, or a cluster elects
     ├── Internal                    a fault on the mesh's side
     └── ApiError                    JetStream refused a call (code, err_code, description)
 
@@ -127,6 +128,11 @@ class NotAdmitted(Unauthenticated, NotConnected):
 
 class NoResponders(Unavailable):
     """Nobody listens on the subject: the server said so at once, without a timeout."""
+
+
+class NoLeader(Unavailable):
+    """JetStream cannot do it at present: the server that keeps the stream is away, or a cluster
+    elects its leaders, which takes seconds. The same call works later."""
 
 
 class Internal(SwarmError):

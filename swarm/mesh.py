@@ -27,6 +27,7 @@ from swarm.fleet.advertised import StagePeer
 from swarm.fleet.observed import StatusListener
 from swarm.fleet.placement import Placement
 from swarm.flow.backoff import Backoff
+from swarm.flow.codec_choice import AUTO, mode_of
 from swarm.ids import ulid
 from swarm.lanes import Publisher
 from swarm.link import Link, LinkMessage, LinkOptions
@@ -43,6 +44,7 @@ from swarm.services.registry import Registry
 from swarm.services.rollouts import Rollouts
 from swarm.shadows import BUDGET as SHADOW_BUDGET
 from swarm.shadows import Shadows, answered
+from swarm.site.client import Results, Ticket, submit
 from swarm.subjects import TOKEN, Subjects, kv_get_subject
 from swarm.transport.handover.words import REFUSED
 from swarm.transport.routes import Routes
@@ -69,6 +71,8 @@ class Mesh:
     known_peers(info, stage): the nodes that serve a stage, as a node knows them from
     gossip; without it, this client listens to statuses. picker: the routing policy for stage 1.
     signer, verifier: of the registry; without a verifier all that the registry holds is taken.
+    codec: how tensors go by the server: `auto`, `none`, `f16`, `i8`, `i6` or `i4`
+    (swarm/README.md#codecs).
     """
 
     def __init__(
@@ -83,6 +87,7 @@ class Mesh:
         picker: Picker | None = None,
         signer: Identity | None = None,
         verifier: Verifier | None = None,
+        codec: str = AUTO,
     ) -> None:
         self.subjects = Subjects(mesh)
         self.agent = agent
@@ -106,10 +111,12 @@ class Mesh:
             self.socket,
             self.placement,
             self.statuses.wanted if known_peers is None else None,
+            mode_of(codec),
         )
         self.requester = Requester(self.routes, picker)
         self.shadows = Shadows(self.rollouts, lambda: self.requester.under_way)
         self._denied_models: set[str] = set()  # whose registry entry this user may not read
+        self.link.on_up.append(self._denied_models.clear)  # it may come back with other rights
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Mesh:
@@ -355,7 +362,7 @@ class Mesh:
         if self.link.grants is EVERYTHING or TOKEN.fullmatch(name) is None:
             return name in self._denied_models
         grants, subjects = self.link.grants, self.subjects
-        reads = kv_get_subject(subjects.config_bucket, f"serve.{name}")
+        reads = self.link.in_domain(kv_get_subject(subjects.config_bucket, f"serve.{name}"))
         sends = subjects.features(name, "0", 1)
         return not (grants.may_publish(reads) and grants.may_publish(sends))
 
@@ -376,6 +383,66 @@ class Mesh:
                 if not was_cut_off or now() + pause >= deadline:
                     raise
                 await asyncio.sleep(pause)
+
+    async def submit(
+        self,
+        model: str,
+        inputs: Mapping[str, np.ndarray],
+        *,
+        agent: str = "",
+        site: str = "",
+        budget: float | None = None,
+        session: str = "",
+        request_id: str = "",
+    ) -> Ticket:
+        """Store a request that can wait at this client's site, linked to the hub or cut off; its
+        answer comes by `results`. model: `NAME` or `NAME@VERSION`.
+
+        agent: whose request it is, this client's where it is left out. site: the JetStream domain
+        that stores it, that of this client's server where it is left out. budget: seconds for each
+        try at the hub, where there may be many; it does not count the time of waiting. request_id:
+        the same one within two minutes is stored once.
+
+        Raises `InvalidArgument` without an agent or a site, `NotFound` where the site has no store
+        (`swarm site add`), `ResourceExhausted` where that is full, `Unavailable`.
+        """
+        site = self.site(site)
+        agent = agent or self.agent
+        return await submit(
+            self.link,
+            self.subjects,
+            site,
+            agent,
+            model,
+            inputs,
+            budget=budget,
+            session=session,
+            request_id=request_id,
+        )
+
+    def results(self, agent: str = "", *, site: str = "", follow: bool = True) -> Results:
+        """The answers to what an agent has submitted, in the order of submission, each once:
+        `async for answer in mesh.results("robot-7")`.
+
+        An answer counts as read when the loop comes back for the next one, or by `await
+        answers.read()` for the last one of a loop that is left. What a process has not read so,
+        another one gets; two at the same time get the same ones. follow: wait for more, and for a
+        site that is away; without, it ends with the last answer that is there. agent, site: as for
+        `submit`.
+        """
+        site, agent = self.site(site), agent or self.agent
+        return Results(self.link, self.subjects, site, agent, follow=follow)
+
+    def site(self, site: str = "") -> str:
+        """The site that is meant where `site` is none: that of this client's server. Raises
+        `InvalidArgument` where that has no JetStream domain."""
+        site = site or self.link.server_domain
+        if not site:
+            raise InvalidArgument(
+                "requests that wait are stored in the JetStream domain of a site, and this server "
+                "has none: give it `jetstream { domain: NAME }`, or name another one's site"
+            )
+        return site
 
     async def teach(
         self,
@@ -444,6 +511,8 @@ class Mesh:
         result.latency = time.perf_counter() - started
         if session and result.status is Status.OK:
             seen.saw(key, result.weights)
+        elif session and result.status in (Status.UNAVAILABLE, Status.DEADLINE_EXCEEDED):
+            seen.lacked(key, weights)  # perhaps: the answer does not always say so
         return result
 
     async def _ask_any(self, model: str, request: Request, budget: float) -> LinkMessage:
@@ -465,17 +534,27 @@ def connect(
     stored: bool = False,
     signer: Identity | None = None,
     verifier: Verifier | None = None,
+    codec: str = AUTO,
     **options: Any,
 ) -> Mesh:
     """A client of `mesh`, to be entered with `async with`.
 
-    servers: one URL, several, or several separated by commas. agent, shm, stored, signer, verifier:
-    see `Mesh`. options: see `LinkOptions` (user, password, token, credentials, tls …). Entering
-    raises `NotConnected` when no server answers within five seconds.
+    servers: one URL, several, or several separated by commas. agent, shm, stored, signer, verifier,
+    codec: see `Mesh`. options: see `LinkOptions` (user, password, token, credentials, tls …).
+    Entering raises `NotConnected` when no server answers within five seconds.
     """
     urls = servers.split(",") if isinstance(servers, str) else list(servers)
     link = LinkOptions(servers=tuple(urls), **options)
-    return Mesh(link, mesh, agent, shm=shm, stored=stored, signer=signer, verifier=verifier)
+    return Mesh(
+        link,
+        mesh,
+        agent,
+        shm=shm,
+        stored=stored,
+        signer=signer,
+        verifier=verifier,
+        codec=codec,
+    )
 
 
 def _refused(request_id: str, model: str, error: BaseException) -> Result:

@@ -14,7 +14,10 @@ import numpy as np
 
 from swarm.errors import InvalidArgument, NotFound
 from swarm.subjects import token
+from swarm.wire.codecs import CODECS
 from swarm.wire.tensors import DTYPES
+
+MOST_BYTES = 4 << 20  # of a manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """One version of a model."""
+    """One version of a model. codecs: those with a loss that its owner allows on the wire."""
 
     model: str
     version: str
@@ -60,6 +63,7 @@ class ModelInfo:
     stages: tuple[Stage, ...]  # 1..n; the edge's own shard (stage 0) is `edge`
     edge: Stage | None = None
     batchable: bool = False
+    codecs: frozenset[str] = frozenset()
 
     @property
     def last(self) -> int:
@@ -73,6 +77,8 @@ class ModelInfo:
     def from_manifest(cls, data: bytes) -> ModelInfo:
         """Raises `InvalidArgument` for bytes that are no manifest."""
         try:
+            if len(data) > MOST_BYTES:
+                raise ValueError(f"it has {len(data)} bytes, of {MOST_BYTES} at most")
             doc = json.loads(data)
             stages = [_stage(shard) for shard in doc["shards"]]
             edge = [s for s in stages if s.stage == 0]
@@ -87,6 +93,7 @@ class ModelInfo:
                 stages=served,
                 edge=edge[0] if edge else None,
                 batchable=bool(doc.get("batchable", False)),
+                codecs=frozenset(doc.get("codecs", {})).intersection(CODECS),
             )
         except (
             ValueError,

@@ -110,6 +110,15 @@ class Subjects:
         """Every node that hears a message here publishes its status at once."""
         return f"{self.root}.status-request"
 
+    @property
+    def fleet(self) -> str:
+        """Any one node answers here with a page of the whole fleet's picture."""
+        return f"{self.root}.fleet"
+
+    def drain(self, node: str) -> str:
+        """Asks a node to drain and to end, as SIGTERM does."""
+        return f"{self.root}.drain.{token(node, 'node id')}"
+
     def event(self, kind: str) -> str:
         return f"{self.root}.events.{token(kind, 'event kind')}"
 
@@ -173,6 +182,34 @@ class Subjects:
         """Rollouts that were ended by a node, republished from KV: model and plan."""
         return f"{self.root}.config.abort.*.*"
 
+    def submit(self, site: str, agent: str, model: str) -> str:
+        """Where a site stores requests of an agent that can wait."""
+        return (
+            f"{self.root}.submit.{token(site, 'site')}.{token(agent, 'agent')}"
+            f".{token(model, 'model name')}"
+        )
+
+    def submit_all(self, site: str) -> str:
+        return f"{self.root}.submit.{token(site, 'site')}.>"
+
+    def news(self, site: str) -> str:
+        """A word that a site has stored a request, or an answer: those who wait look at once."""
+        return f"{self.root}.news.{token(site, 'site')}"
+
+    def answers(self, site: str, agent: str) -> str:
+        """The answers to what an agent has submitted at a site, stored there."""
+        return f"{self.root}.answers.{token(site, 'site')}.{token(agent, 'agent')}"
+
+    def answers_all(self, site: str) -> str:
+        return f"{self.root}.answers.{token(site, 'site')}.*"
+
+    def read(self, site: str, agent: str) -> str:
+        """How far an agent has read its answers, stored at the site."""
+        return f"{self.root}.read.{token(site, 'site')}.{token(agent, 'agent')}"
+
+    def read_all(self, site: str) -> str:
+        return f"{self.root}.read.{token(site, 'site')}.*"
+
     @property
     def config_all(self) -> str:
         """Changes of models and desired state, republished from KV."""
@@ -182,12 +219,41 @@ class Subjects:
     def dead_all(self) -> str:
         return f"{self.root}.dead.*"
 
-    def stream(self, model: str, version: str) -> str:
-        return f"SWARM={self.mesh}={token(model, 'model name')}={token(version, 'version')}"
+    def stream(self, model: str, version: str, domain: str = "") -> str:
+        """The stream of a model version's lanes.
+
+        domain: of the JetStream that holds it, "" where it has none. Acks name a stream and no
+        domain, so two linked servers may not have streams of one name.
+        """
+        name = f"SWARM={self.mesh}={token(model, 'model name')}={token(version, 'version')}"
+        return f"{name}={token(domain, 'domain')}" if domain else name
+
+    def whereabouts(self, model: str, version: str) -> str:
+        """A subject of the stream of lanes, for questions to each server that has such a stream;
+        no node serves it."""
+        return self.features(model, version, 0, "where")
 
     @property
     def dead_stream(self) -> str:
         return f"SWARM={self.mesh}=dead"
+
+    @property
+    def submitted_stream(self) -> str:
+        """Of a site's requests that wait. Each site has one, in its own domain. Nothing
+        consumes it, so there are no acks that another site's stream could take for its own."""
+        return f"SWARM={self.mesh}=submitted"
+
+    @property
+    def answers_stream(self) -> str:
+        return f"SWARM={self.mesh}=answers"
+
+    @property
+    def read_stream(self) -> str:
+        return f"SWARM={self.mesh}=read"
+
+    @property
+    def events_stream(self) -> str:
+        return f"SWARM={self.mesh}=events"
 
     @property
     def audit_stream(self) -> str:
@@ -227,6 +293,16 @@ class Subjects:
 def kv_get_subject(bucket: str, key: str) -> str:
     """Where the server answers with the value of a key."""
     return f"$JS.API.DIRECT.GET.KV_{bucket}.$KV.{bucket}.{key}"
+
+
+def in_domain(subject: str, domain: str) -> str:
+    """Where the JetStream of a domain takes a call, or a key's value, that a server without one
+    takes at `subject`; the domain "" is the server's own. Other subjects are the same in all."""
+    if domain and subject.startswith("$JS.API."):
+        return f"$JS.{domain}{subject[3:]}"
+    if domain and subject.startswith("$KV."):
+        return f"$JS.{domain}.API.{subject}"
+    return subject
 
 
 def api(verb: str, *names: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from rich.table import Table
 from nodes.access import present
 from nodes.cli.acts import auth_on_record
 from nodes.console import err, guarded, out, print_json
-from swarm.authority.announce import announce, reload_server
+from swarm.authority.announce import announce, reload_servers
 from swarm.authority.authority import Authority, User
 from swarm.authority.keys import make_private_folder, write_private
 from swarm.authority.server_conf import BASE, operator_conf, plain_conf, tls_conf
@@ -106,6 +107,27 @@ def run_revoke(name: str, folder: str, nats: str, pid_file: str, as_json: bool) 
     return guarded(main, as_json)
 
 
+def run_limits(
+    changes: dict[str, int], folder: str, nats: str, pid_file: str, as_json: bool
+) -> int:
+    """`swarm auth limits`; returns its exit code. changes: by name; none shows the limits."""
+
+    async def main() -> int:
+        authority = Authority(folder)
+        told: list[str] = []
+        if changes:
+            authority.limit(replace(authority.limits, **changes))
+            await auth_on_record(nats, authority.mesh, "limits", " ".join(changes))
+            told = await _tell_servers(authority, nats, pid_file)
+        document = asdict(authority.limits)
+        lines = [f"{name} {value}" for name, value in document.items()]
+        text = "\n".join([*lines, _told(told)] if changes else lines)
+        _say(as_json, document | {"told": told}, text)
+        return 0
+
+    return guarded(main, as_json)
+
+
 def run_rotate(finish: bool, folder: str, nats: str, pid_file: str, as_json: bool) -> int:
     """`swarm auth rotate`; returns its exit code."""
 
@@ -141,7 +163,7 @@ async def _tell_servers(authority: Authority, nats: str, pid_file: str) -> list[
             write_private(path, _users_conf(authority, folder, plain))
             told.append(str(path))
     if pid_file:
-        reload_server(pid_file)
+        reload_servers(pid_file)
         told.append(pid_file)
     if nats:
         access = present.get()

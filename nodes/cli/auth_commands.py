@@ -19,7 +19,9 @@ Models = Annotated[
 ]
 Stages = Annotated[int, typer.Option(min=1, max=64, help="Of a fallback's models, at most.")]
 Nats = Annotated[str, typer.Option(help="Running servers to tell, separated by commas.")]
-PidFile = Annotated[str, typer.Option(help="A server of this host to tell, by its pid file.")]
+PidFile = Annotated[
+    str, typer.Option(help="Servers of this host to tell, by their pid files, separated by commas.")
+]
 HERE = "swarm-auth"
 
 
@@ -75,6 +77,40 @@ def revoke(
     raise typer.Exit(run_revoke(name, auth, nats, pid_file, json_))
 
 
+_Limit = Annotated[int | None, typer.Option(help="-1: no limit.")]
+
+
+def limits(
+    connections: _Limit = None,
+    subscriptions: _Limit = None,
+    payload: _Limit = None,
+    client_payload: _Limit = None,
+    streams: _Limit = None,
+    consumers: _Limit = None,
+    memory: _Limit = None,
+    disk: _Limit = None,
+    auth: AuthFolder = HERE,
+    nats: Nats = "",
+    pid_file: PidFile = "",
+    json_: Json = False,
+) -> None:
+    """Show, or change, how much of the servers members and clients may take."""
+    from nodes.cli.auth import run_limits
+
+    asked = {
+        "connections": connections,
+        "subscriptions": subscriptions,
+        "payload": payload,
+        "client_payload": client_payload,
+        "streams": streams,
+        "consumers": consumers,
+        "memory": memory,
+        "disk": disk,
+    }
+    changes = {name: value for name, value in asked.items() if value is not None}
+    raise typer.Exit(run_limits(changes, auth, nats, pid_file, json_))
+
+
 def rotate(
     finish: Annotated[
         bool, typer.Option(help="End a rotation: old signing keys are worth nothing any more.")
@@ -126,16 +162,23 @@ def certs(
     finish: Annotated[
         bool, typer.Option("--finish", help="Trust the authorities before the present one no more.")
     ] = False,
+    reconnect: Annotated[
+        bool,
+        typer.Option(
+            "--reconnect", help="End all connections of --nats: all come back with their new files."
+        ),
+    ] = False,
     valid: Annotated[str, typer.Option(help="Of new certificates: 90d, 12h.")] = "825d",
     auth: AuthFolder = HERE,
+    nats: Nats = "",
     pid_file: PidFile = "",
     json_: Json = False,
 ) -> None:
     """Show, issue and rotate certificates of servers and clients; no connection ends by it."""
     from nodes.cli.certs import CertsAct, run_certs
 
-    act = CertsAct(client or [], rotate, new_authority, finish, valid)
-    raise typer.Exit(run_certs(act, auth, pid_file, json_))
+    act = CertsAct(client or [], rotate, new_authority, finish, reconnect, valid)
+    raise typer.Exit(run_certs(act, auth, nats, pid_file, json_))
 
 
 def permissions(
@@ -157,6 +200,6 @@ def permissions(
 
 def register(app: typer.Typer) -> None:
     """Add all commands to `swarm auth`."""
-    for command in (init, add, revoke, rotate, server, certs, permissions):
+    for command in (init, add, revoke, rotate, server, certs, limits, permissions):
         app.command()(command)
     app.command("list")(list_)

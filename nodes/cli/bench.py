@@ -17,6 +17,7 @@ Rounds = Annotated[int, typer.Option(min=1, max=100, help="Interleaved rounds.")
 Delivery = Annotated[str, typer.Option(help="durable (lanes) or fast (nothing is stored).")]
 
 HOP_SIZES = "1KiB,4KiB,16KiB,64KiB,256KiB,1MiB,2MiB,4MiB,8MB"
+TRUST_SIZES = "4KiB,1MiB"
 # The largest is decimal: with its header the message must fit into the 8 MiB above which
 # nats-server warns.
 
@@ -26,21 +27,29 @@ def hop(
     requests: Annotated[int, typer.Option(min=1, help="In one slice of one contender.")] = 150,
     rounds: Rounds = 5,
     delivery: Delivery = "durable",
+    trust: Annotated[
+        bool,
+        typer.Option(
+            "--trust", help="Instead: what users, TLS and encryption at rest cost; 4KiB and 1MiB."
+        ),
+    ] = False,
     json_: Json = False,
     chart: Chart = "",
     output: Output = "",
 ) -> None:
     """What the mesh adds per hop, beside raw NATS chains measured in the same run."""
-    from nodes.bench.hop.command import run_hop
+    from nodes.bench.hop.command import run_hop, run_trust
     from nodes.bench.hop.measure import HopPlan
     from nodes.bench.hop.sizes import parse_sizes
 
     delivery = _delivery_mode(delivery)
     try:
-        feature_bytes = parse_sizes(sizes)
+        feature_bytes = parse_sizes(TRUST_SIZES if trust and sizes == HOP_SIZES else sizes)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--sizes") from None
     plan = HopPlan(feature_bytes, requests, rounds, delivery)
+    if trust:
+        raise typer.Exit(run_trust(plan, json_, output))
     raise typer.Exit(run_hop(plan, json_, chart, output))
 
 
@@ -251,6 +260,27 @@ def memory(
     raise typer.Exit(run_memory(MemoryPlan(model, stages, requests), json_, output))
 
 
+def hostile(
+    messages: Annotated[int, typer.Option(min=1, help="Of all parsers together.")] = 1_000_000,
+    seed: Annotated[int, typer.Option(help="A seed makes the same messages again.")] = 1,
+    targets: Annotated[str, typer.Option(help="Parsers, with commas; all when empty.")] = "",
+    seconds: Annotated[float, typer.Option(min=0, help="At most; 0: until the end.")] = 0.0,
+    workers: Annotated[int, typer.Option(min=1, max=64, help="Processes at a time.")] = 2,
+    keep: Annotated[str, typer.Option(help="A folder for the messages of findings.")] = "",
+    json_: Json = False,
+) -> None:
+    """Mutated messages against every parser: no crash, no hang, bounded memory, typed errors."""
+    from nodes.bench.hostile.campaign import HostilePlan
+    from nodes.bench.hostile.catalogue import TARGETS
+    from nodes.bench.hostile.command import run_hostile
+
+    names = tuple(_words(targets))
+    if unknown := [name for name in names if name not in TARGETS]:
+        raise typer.BadParameter(f"{unknown}: choose of {', '.join(TARGETS)}")
+    plan = HostilePlan(messages, seed, names, seconds or float("inf"), workers)
+    raise typer.Exit(run_hostile(plan, keep, json_))
+
+
 def _words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
@@ -306,6 +336,7 @@ COMMANDS = (
     scale,
     failover,
     chaos,
+    hostile,
     overload,
     memory,
     gossip,

@@ -12,13 +12,15 @@ from typing import Any
 
 from rich.table import Table
 
+from nodes.access import present
 from nodes.cli.auth import days
 from nodes.console import err, guarded, out, print_json
-from swarm.authority.announce import reload_server
+from swarm.authority.announce import end_connections, reload_servers
 from swarm.authority.authority import Authority
 from swarm.authority.certificates import CertificateAuthority, CertificateState, read_certificate
 from swarm.authority.keys import read_private, write_private
 from swarm.errors import InvalidArgument
+from swarm.link import LinkOptions
 from swarm.subjects import token
 
 
@@ -30,10 +32,11 @@ class CertsAct:
     rotate: bool
     new_authority: bool
     finish: bool
+    reconnect: bool
     valid: str
 
 
-def run_certs(act: CertsAct, auth: str, pid_file: str, as_json: bool) -> int:
+def run_certs(act: CertsAct, auth: str, nats: str, pid_file: str, as_json: bool) -> int:
     """`swarm auth certs`; returns its exit code."""
 
     async def main() -> int:
@@ -74,7 +77,14 @@ def run_certs(act: CertsAct, auth: str, pid_file: str, as_json: bool) -> int:
             certificates.issue_client(
                 authority.directory / "users", token(name, "client's name"), valid
             )
+        if act.reconnect and not nats:
+            raise InvalidArgument("--reconnect ends the connections of a server: add --nats URL")
         told = _told(act, pid_file)
+        if act.reconnect:
+            told = f"{told}; " if told else ""
+            told += (
+                f"{await _reconnected(authority, nats)} connections were ended, and connect again"
+            )
         _show(authority, told, steps, as_json)
         return 0
 
@@ -121,10 +131,25 @@ def _hand_out(authority: Authority) -> None:
         write_private(folder / "ca.pem", text)
 
 
+async def _reconnected(authority: Authority, nats: str) -> int:
+    """Let all who are connected connect again; returns how many connections have ended."""
+    access = present.get()
+    ended = 0
+    for server in nats.split(","):
+        options = LinkOptions(
+            servers=(server,),
+            tls_ca=access.tls_ca,
+            tls_cert=access.tls_cert,
+            tls_key=access.tls_key,
+        )
+        ended += await end_connections(authority, options)
+    return ended
+
+
 def _told(act: CertsAct, pid_file: str) -> str:
     changed = act.rotate or act.new_authority or act.finish
     if pid_file:
-        reload_server(pid_file)
+        reload_servers(pid_file)
         return f"told: {pid_file}"
     return "no server was told: add --pid-file FILE, or signal it (SIGHUP)" if changed else ""
 

@@ -1,5 +1,7 @@
 """`swarm demo`: three shards, a fallback and a live edge; one kill, one takeover, one return.
 
+With --secure: the same with rights, TLS and an encrypted model; see `nodes.cli.demo_secure`.
+
 All parts are separate processes on loopback, and every figure is measured, none assumed.
 Each answer is compared with the whole model's, run here beside the mesh.
 """
@@ -11,8 +13,10 @@ import contextlib
 import json
 import logging
 import signal
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +26,7 @@ from rich.progress_bar import ProgressBar
 from rich.text import Text
 
 from nodes.cli.demo_record import DemoRecord, summarise
+from nodes.cli.demo_secure import SecureStory, all_held
 from nodes.cli.status_table import node_view, status_table
 from nodes.console import err, guarded, out, print_json
 from nodes.life.process import set_up_logging, stop_on_signals
@@ -38,8 +43,9 @@ LOCAL_BANDWIDTH = 1e6  # bytes a millisecond: loopback, so that compute decides 
 RETURN_WITHIN = 15.0  # seconds that the stream goes on while shard-2 is not back yet
 
 
-def run_demo(seconds: float, rate: float, as_json: bool) -> int:
-    """Exit code 0 only if every image was answered, and rightly."""
+def run_demo(seconds: float, rate: float, secure: bool, as_json: bool) -> int:
+    """Exit code 0 only if every image was answered, and rightly; with `secure`, only if each
+    protection held too."""
     set_up_logging(False)
     if as_json or not out.is_terminal:
         logging.getLogger("swarm").setLevel(logging.WARNING)
@@ -57,13 +63,20 @@ def run_demo(seconds: float, rate: float, as_json: bool) -> int:
                 lighter=digits_lite_model(),
                 bandwidth=LOCAL_BANDWIDTH,
             )
-        tell("demo: starting a NATS server, open on loopback, and five node processes …")
-        async with local_mesh() as local:
+        how = "with TLS, users and encrypted files" if secure else "open on loopback"
+        tell(f"demo: starting a NATS server, {how}, and five node processes …")
+        async with contextlib.AsyncExitStack() as stack:
+            local = await stack.enter_async_context(local_mesh(secure=secure))
+            secured = await _secured(stack, local, record, as_json)
+            flags = [] if secured is None else secured.flags
             size = sum(map(len, result.files.values()))
             with progress("demo: pushing the shards", total=size, silent=as_json) as sent:
-                await push(local, result.manifest.to_json(), result.files, sent)
+                if secured is None:
+                    await push(local, result.manifest.to_json(), result.files, sent)
+                else:
+                    await secured.push(result, sent)
             for role in ("shard-1", "shard-2", "shard-3", "fallback"):
-                local.start(role, "digits")
+                local.start(role, "digits", *flags)
             await local.ready()
             local.mesh.link.subscribe(local.mesh.subjects.results(SINK), record.take)
             # The restart is part of the story: the supervisor leaves it to this command.
@@ -73,17 +86,33 @@ def run_demo(seconds: float, rate: float, as_json: bool) -> int:
                 "edge",
                 "digits",
                 *("--source", "digits", "--rate", str(rate), "--sink", SINK),
-                *("--on-full", "block", "--budget", "3000"),
+                *("--on-full", "block", "--budget", "3000", *flags),
             )
             edge.wanted = False
             tell(f"demo: images at {rate:g} a second; shard-2 will be killed …")
-            await _story(local, record, victim, seconds, stop, as_json)
+            await _story(local, record, victim, seconds, stop, as_json, secured)
             count = await _end_of_stream(local, edge)
+            figures = None
+            if secured is not None and not stop.is_set():
+                figures = await secured.finish()
         if stop.is_set():
             return 130
-        return _report(record, count, as_json)
+        return _report(record, count, as_json, figures)
 
     return guarded(main, as_json)
+
+
+async def _secured(
+    stack: contextlib.AsyncExitStack, local: LocalMesh, record: DemoRecord, as_json: bool
+) -> SecureStory | None:
+    """The steps of --secure; None where the mesh is open."""
+    if local.rights is None:
+        return None
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="swarm-demo-")))
+    aloud = as_json or not out.is_terminal
+    story = SecureStory(local, local.rights, folder, lambda text: _say(record, aloud, text))
+    stack.push_async_callback(story.cancel)
+    return story
 
 
 def _whole_model() -> np.ndarray:
@@ -103,8 +132,9 @@ async def _story(
     seconds: float,
     stop: asyncio.Event,
     as_json: bool,
+    secured: SecureStory | None,
 ) -> None:
-    """Stream; kill shard-2; bring it back."""
+    """Stream; kill shard-2; bring it back. secured: has steps between."""
     await _until(lambda: record.answered > 0, 15.0, stop)
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
@@ -114,13 +144,19 @@ async def _story(
         while not stop.is_set():
             now = time.monotonic()
             part = (now - began) / seconds
+            if secured is not None:
+                secured.at(part)
             if record.killed_at == 0.0 and part >= KILL_AT:
                 _say(record, live is None, f"shard-2 (pid {victim.pid}) gets SIGKILL")
                 record.killed(str((local.status_of(victim) or {}).get("node", "")))
                 victim.signal(signal.SIGKILL)
+                if secured is not None:
+                    secured.killed(victim, part)
             if record.restarted_at == 0.0 and part >= RESTART_AT:
                 _say(record, live is None, "shard-2 starts again")
                 record.restarted()
+                if secured is not None:
+                    secured.renew(victim)
                 victim.start()
                 victim.wanted = True
             if live is not None:
@@ -154,8 +190,9 @@ async def _until(condition: Callable[[], bool], timeout: float, stop: asyncio.Ev
         await asyncio.sleep(0.01)
 
 
-def _report(record: DemoRecord, count: int, as_json: bool) -> int:
-    doc = summarise(record, count)
+def _report(record: DemoRecord, count: int, as_json: bool, secured: dict[str, Any] | None) -> int:
+    doc = summarise(record, count) | (secured or {})
+    held = secured is None or all_held(secured)
     if as_json:
         print_json(doc)
     else:
@@ -168,11 +205,17 @@ def _report(record: DemoRecord, count: int, as_json: bool) -> int:
             if good
             else "[bold red]something was lost or wrong[/]"
         )
+        if secured is not None:
+            out.print(
+                "[bold green]each protection held[/]"
+                if held
+                else "[bold red]a protection did not hold[/]"
+            )
         out.print("next: swarm up --model YOUR.onnx --stages 3")
     complete = record.taken_over_at and record.returned_at
     if not complete:
         err.print("demo: the takeover or the return did not happen in time")
-    return 0 if doc["lost"] == 0 and doc["wrong"] == 0 and complete else 1
+    return 0 if doc["lost"] == 0 and doc["wrong"] == 0 and complete and held else 1
 
 
 def live_picture(record: DemoRecord, statuses: dict[str, dict[str, Any]], part: float) -> Group:

@@ -15,6 +15,7 @@ from nodes.console import delivery as delivery_of
 from shards.manifest import Manifest
 from shards.runtimes.synthetic import random_feeds
 from swarm.errors import InvalidArgument, PermissionDenied, Status, error_for
+from swarm.flow.codec_choice import AUTO
 from swarm.wire.messages import Result
 from swarm.wire.tensors import datatype_of
 
@@ -56,6 +57,7 @@ def run_infer(  # an argument for each of the command's options
     delivery: str,
     as_json: bool,
     weights: int = 0,
+    codec: str = AUTO,
 ) -> int:
     """`swarm infer`; returns its exit code."""
 
@@ -64,7 +66,7 @@ def run_infer(  # an argument for each of the command's options
             raise InvalidArgument("give one of --input FILE.npz and --random")
         inputs = {} if is_random else read_inputs(source)
         seconds, way = duration(budget), delivery_of(delivery)
-        async with connect(nats, mesh, agent="swarm-infer") as client:
+        async with connect(nats, mesh, agent="swarm-infer", codec=codec) as client:
             inputs = inputs or await random_inputs(client, model)
             results = await ask_many(
                 client, model, inputs, seconds, repeat, concurrency, way, weights
@@ -126,6 +128,7 @@ def summary(results: list[Result], with_outputs: bool) -> dict[str, Any]:
         "weights": last.weights,
         "latency_ms": round(last.latency * 1e3, 3),
         "hops": [hop.as_json() for hop in last.hops],
+        "codec": last.codec or "raw",
         "requests": len(results),
         "answered": sum(r.status is Status.OK for r in results),
         "p50_ms": round(float(np.percentile(latencies, 50)), 3),
@@ -154,7 +157,7 @@ def show(results: list[Result], output: str) -> None:
         out.print(f"{name} {datatype_of(array)} {list(array.shape)}", markup=False)
         if not output:
             out.print(text, markup=False)
-    table = Table("stage", "node", "queue ms", "compute ms", "batch", "weights")
+    table = Table("stage", "node", "queue ms", "compute ms", "batch", "weights", "came as")
     for hop in last.hops:
         table.add_row(
             str(hop.stage),
@@ -163,6 +166,7 @@ def show(results: list[Result], output: str) -> None:
             f"{hop.compute_us / 1e3:.2f}",
             str(hop.batch),
             str(hop.weights) if hop.weights else "base",
+            hop.codec or "raw",
         )
     out.print(table)
     doc = summary(results, with_outputs=False)

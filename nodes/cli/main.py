@@ -25,8 +25,10 @@ from nodes.cli.options import (
     ModelName,
     ModelVersion,
     Nats,
+    SignWith,
     Stages,
 )
+from nodes.cli.site_commands import register as register_site
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -55,8 +57,21 @@ keys_app = typer.Typer(
 )
 app.add_typer(keys_app, name="keys")
 register_keys(keys_app)
+site_app = typer.Typer(
+    no_args_is_help=True, help="What a linked site stores while it is cut off; see `swarm submit`."
+)
+app.add_typer(site_app, name="site")
+register_site(app, site_app)
 app.add_typer(bench_app, name="bench")
 register(bench_app)
+
+
+@app.command()
+def doctor(json_: Json = False) -> None:
+    """What this machine can run models on, what it lacks, and what to install."""
+    from nodes.cli.doctor import run_doctor
+
+    raise typer.Exit(run_doctor(json_))
 
 
 @app.command()
@@ -86,19 +101,30 @@ def demo(
             help="With --learn: the PNG of the plot, where matplotlib is installed; empty: none."
         ),
     ] = "swarm-demo-learn.png",
+    secure: Annotated[
+        bool,
+        typer.Option(
+            "--secure",
+            help="With TLS, users and an encrypted model; certificates are rotated, and the killed "
+            "shard's credentials revoked.",
+        ),
+    ] = False,
     json_: Json = False,
 ) -> None:
     """Show a takeover on this machine: three shards, a fallback, a live edge, one kill.
 
-    Exits with 1 if an answer was lost or wrong. With --learn: exits with 1 if a target is missed.
+    Exits with 1 if an answer was lost or wrong, or a protection of --secure did not hold. With
+    --learn: exits with 1 if a target is missed.
     """
+    if learn and secure:
+        raise typer.BadParameter("--learn and --secure are two stories: give one of them")
     if learn:
         from nodes.cli.demo_learn import run_learn_demo
 
         raise typer.Exit(run_learn_demo(seconds or 60.0, rate or 50.0, picture, json_))
     from nodes.cli.demo import run_demo
 
-    raise typer.Exit(run_demo(seconds or 20.0, rate or 30.0, json_))
+    raise typer.Exit(run_demo(seconds or 20.0, rate or 30.0, secure, json_))
 
 
 @app.command()
@@ -126,6 +152,10 @@ def up(
             envvar="SWARM_NATS",
         ),
     ] = "",
+    servers: Annotated[
+        int,
+        typer.Option(min=1, max=5, help="Embedded servers to start; several are one cluster."),
+    ] = 1,
     secure: Annotated[
         bool,
         typer.Option(help="With TLS, and with credentials of its own for each process."),
@@ -157,6 +187,7 @@ def up(
         threads=threads,
         mesh=mesh,
         nats=nats,
+        servers=servers,
         secure=secure,
         stored=stored,
         audit=audit,
@@ -200,6 +231,13 @@ def infer(
     weights: Annotated[
         int, typer.Option(min=0, help="The least weight version of the answer; 0 for any.")
     ] = 0,
+    codec: Annotated[
+        str,
+        typer.Option(
+            help="How the inputs go by the server, and the outputs come: auto, none, f16, i8, i6 "
+            "or i4; what loses something only where the model's owner allows it."
+        ),
+    ] = "auto",
     nats: Nats = URL,
     mesh: MeshName = "default",
     json_: Json = False,
@@ -222,6 +260,7 @@ def infer(
             delivery,
             json_,
             weights,
+            codec,
         )
     )
 
@@ -337,12 +376,99 @@ def status(nats: Nats = URL, mesh: MeshName = "default", json_: Json = False) ->
     raise typer.Exit(run_status(nats, mesh, json_))
 
 
+@app.command("metrics-exporter")
+def metrics_exporter(
+    port: Annotated[
+        str,
+        typer.Option(help="PORT, for this machine alone, or ADDRESS:PORT, for Prometheus."),
+    ] = "9464",
+    most_nodes: Annotated[
+        int, typer.Option(min=1, max=100_000, help="Nodes that are told of at a time.")
+    ] = 1000,
+    nats: Nats = URL,
+    mesh: MeshName = "default",
+    json_: Json = False,
+) -> None:
+    """Serve the figures of the whole fleet to Prometheus, from status subjects, until Ctrl-C."""
+    from nodes.cli.exporter import run_exporter
+
+    raise typer.Exit(run_exporter(port, most_nodes, nats, mesh, json_))
+
+
+@app.command()
+def drain(
+    node: Annotated[
+        str, typer.Argument(help="Its id, or a part of it that no other living node has.")
+    ],
+    wait: Annotated[bool, typer.Option(help="Until it has left.")] = True,
+    nats: Nats = URL,
+    mesh: MeshName = "default",
+    json_: Json = False,
+) -> None:
+    """Have a node finish what it has begun, give back the rest, and end: as SIGTERM does.
+
+    Under rights only an operator may. A supervisor that starts ended nodes again, as that of
+    `swarm up` does, starts this one too."""
+    from nodes.cli.drain import run_drain
+
+    raise typer.Exit(run_drain(node, wait, nats, mesh, json_))
+
+
 @app.command()
 def top(nats: Nats = URL, mesh: MeshName = "default") -> None:
     """Show every node live, as `swarm status` does once, until Ctrl-C."""
     from nodes.cli.status import run_top
 
     raise typer.Exit(run_top(nats, mesh))
+
+
+@app.command()
+def dashboard(
+    host: Annotated[
+        str, typer.Option(help="Address to serve the page at; others than loopback need TLS.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port of the page; 0 takes a free one.")
+    ] = 8321,
+    https_cert: Annotated[
+        str, typer.Option(help="PEM file of the certificate with which the page is served.")
+    ] = "",
+    https_key: Annotated[str, typer.Option(help="PEM file of the key of --https-cert.")] = "",
+    open_http: Annotated[
+        bool,
+        typer.Option(
+            "--open-http", help="Serve others than this machine without TLS: all may read."
+        ),
+    ] = False,
+    allow_actions: Annotated[
+        bool,
+        typer.Option(
+            "--allow-actions",
+            help="Let who has the printed address drain nodes, promote and roll back, with this "
+            "command's credentials; without it the page is only read.",
+        ),
+    ] = False,
+    sign_with: SignWith = "",
+    nats: Nats = URL,
+    mesh: MeshName = "default",
+    json_: Json = False,
+    config: Config = "",
+) -> None:
+    """Show the fleet on one page, live, in any number of browsers, until Ctrl-C."""
+    from nodes.cli.dashboard import DashboardOptions, run_dashboard
+
+    options = DashboardOptions(
+        host=host,
+        port=port,
+        https_cert=https_cert,
+        https_key=https_key,
+        open_http=open_http,
+        allow_actions=allow_actions,
+        sign_with=sign_with,
+        nats=nats,
+        mesh=mesh,
+    )
+    raise typer.Exit(run_dashboard(options, json_))
 
 
 add_access_flags(app, model_app, auth_app, audit_app)

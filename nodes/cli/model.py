@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,7 +14,9 @@ from typing import Any
 from rich.table import Table
 
 import swarm
+from nodes.access import read_replicas
 from nodes.cli.acts import on_record
+from nodes.cli.codec_error import codecs_of, with_codecs
 from nodes.cli.sealing import sealed_version
 from nodes.cli.signing import operator
 from nodes.console import err, guarded, out, print_json, with_mesh
@@ -21,6 +25,10 @@ from nodes.life.process import end_with_supervisor
 from nodes.progress import progress
 from shards.manifest import Manifest, read_dir, write_dir
 from swarm.errors import InvalidArgument
+from swarm.lanes import check_one_domain, streams_of
+from swarm.link import jetstream
+from swarm.services.copies import raise_copies
+from swarm.services.events import ensure_events
 from swarm.services.weights import Weights
 from swarm.trust.sealed import ModelKey
 
@@ -129,13 +137,32 @@ def show(manifest: Manifest, as_json: bool) -> None:
     out.print(table)
 
 
+@dataclass(frozen=True)
+class AllowedCodecs:
+    """Lossy codecs that the owner allows, separated by commas, and a file of samples, "" for
+    none."""
+
+    names: str = ""
+    samples: str = ""
+
+
+async def _check_domain(client: swarm.Mesh, model: str, version: str) -> None:
+    """Raises `TwoDomains` where a linked server has the lanes of this version already."""
+    link = client.link
+    if link.domain:  # a server without one is seldom linked, and its nodes look too
+        streams = await streams_of(link, client.subjects, model, version)
+        own = client.subjects.stream(model, version, link.domain)
+        check_one_domain(streams, own, f"{model}@{version}")
+
+
 def run_push(
     folder: str,
     promote: bool,
     lanes: str,
-    replicas: int,
+    replicas: str,
     sign_with: str,
     model_key: str,
+    codecs: AllowedCodecs,
     nats: str,
     mesh: str,
     as_json: bool,
@@ -148,29 +175,46 @@ def run_push(
         for name in manifest.files():
             fetch(name)  # raises where the file is not the one of the manifest
         files = {name: Path(folder) / name for name in manifest.files()}
+        if names := codecs_of(codecs.names):
+            with progress(f"measuring the error of {', '.join(names)}", silent=as_json):
+                manifest = await with_codecs(manifest, folder, names, codecs.samples)
         if key is None:
             return await push(client, manifest, files)
         with TemporaryDirectory(prefix="swarm-sealed-") as sealed:
             return await push(client, *await sealed_version(client, manifest, files, key, sealed))
 
     async def push(client: swarm.Mesh, manifest: Manifest, files: dict[str, Path]) -> int:
+        await _check_domain(client, manifest.model, manifest.version)
         size = sum(path.stat().st_size for path in files.values())
         title = f"pushing {len(files)} files, {size / 1024:.0f} KB"
         with progress(title, total=size, silent=as_json) as sent:
-            prepare = lanes_maker(client, lanes, replicas)
+            prepare = lanes_maker(client, lanes)
             info = await client.registry.push(manifest.to_json(), files, prepare=prepare, sent=sent)
             # Nodes may learn later, and may have no right to make the store of what they learn.
             await Weights(client.link, client.subjects).prepare()
+            await ensure_events(client.link, client.subjects)
+            raised = await raise_copies(client.link, client.subjects)
         await on_record(client, "push", info.model, info.version)
         if promote:
             previous = await client.registry.promote(info.model, info.version)
             await on_record(client, "promote", info.model, info.version, previous=previous)
         serving = await client.registry.serving(info.model)
-        doc = {"model": info.model, "version": info.version, "serving": serving}
+        doc: dict[str, Any] = {"model": info.model, "version": info.version, "serving": serving}
+        if manifest.codecs:
+            doc["codecs"] = {name: asdict(error) for name, error in manifest.codecs.items()}
         if as_json:
-            print_json(doc)
+            print_json(doc | ({"raised": raised} if raised else {}))
         else:
+            if raised:
+                copies = f"{jetstream.replicas_of(client.link)} servers keep"
+                out.print(f"{copies} what one server kept: {', '.join(raised)}", soft_wrap=True)
             out.print(f"pushed {info.model}@{info.version}; version {serving} serves")
+            for name, error in manifest.codecs.items():
+                out.print(
+                    f"{name} is allowed: outputs off by {error.max:.2g} at most, {error.mean:.2g} "
+                    f"on average, of the largest output ({error.samples} samples)",
+                    soft_wrap=True,
+                )
             out.print(
                 f"next, on each device: swarm-node --role shard-1 --model {info.model} --nats URL"
             )
@@ -181,7 +225,10 @@ def run_push(
                 )
         return 0
 
-    return with_mesh(nats, mesh, as_json, work, partial(operator, sign_with))
+    def more() -> Mapping[str, Any]:
+        return {"replicas": read_replicas(replicas)} | operator(sign_with)
+
+    return with_mesh(nats, mesh, as_json, work, more)
 
 
 def run_list(nats: str, mesh: str, as_json: bool) -> int:

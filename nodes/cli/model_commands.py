@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from nodes.access import REPLICAS_HELP
 from nodes.cli.options import (
     URL,
     Cuts,
@@ -154,8 +155,8 @@ def model_push(
         ),
     ] = "",
     replicas: Annotated[
-        int, typer.Option(min=1, max=5, help="Servers that keep the lanes that are made now.")
-    ] = 1,
+        str, typer.Option(help=REPLICAS_HELP + " Existing ones are raised, lanes too are made so.")
+    ] = "auto",
     sign_with: SignWith = "",
     model_key: Annotated[
         str,
@@ -164,15 +165,31 @@ def model_push(
             "hexadecimal digits; nodes need the same --model-key."
         ),
     ] = "",
+    allow_codec: Annotated[
+        str,
+        typer.Option(
+            help="Lossy codecs in which its features and results may travel over slow links, "
+            "separated by commas: f16, i8, i6, i4. Their error is measured and kept in the "
+            "manifest."
+        ),
+    ] = "",
+    samples: Annotated[
+        str,
+        typer.Option(
+            help="An .npz file with an array for each input, axis 0 the sample: for the error of "
+            "--allow-codec. Empty: seeded values, which say less."
+        ),
+    ] = "",
     nats: Nats = URL,
     mesh: MeshName = "default",
     json_: Json = False,
 ) -> None:
     """Put a split model into the mesh, signed. A model's first version serves at once."""
-    from nodes.cli.model import run_push
+    from nodes.cli.model import AllowedCodecs, run_push
 
+    allowed = AllowedCodecs(allow_codec, samples)
     raise typer.Exit(
-        run_push(folder, promote, lanes, replicas, sign_with, model_key, nats, mesh, json_)
+        run_push(folder, promote, lanes, replicas, sign_with, model_key, allowed, nats, mesh, json_)
     )
 
 

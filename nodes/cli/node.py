@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence  # noqa: E402
 from typing import Any  # noqa: E402
 
 from nodes.access import HELP as ACCESS_HELP  # noqa: E402
-from nodes.access import Access  # noqa: E402
+from nodes.access import REPLICAS_HELP, Access, read_replicas  # noqa: E402
 from nodes.cli.flags import Flag, parse  # noqa: E402
 from nodes.life.low_priority import MISSED, wait_for_low_priority_thread  # noqa: E402
 
@@ -43,7 +43,13 @@ FLAGS = (
         "NAME: serves the version that the mesh desires. NAME@VERSION: this version "
         "only. A gateway needs none.",
     ),
-    Flag("nats", "nats://127.0.0.1:4222", "NATS server URLs, separated by commas."),
+    Flag(
+        "nats",
+        "nats://127.0.0.1:4222",
+        "URLs of a NATS server, or of servers of one cluster, separated by commas. Others of the "
+        "cluster are learned.",
+        spelled=("--nats", "--servers"),
+    ),
     Flag("mesh", "default", "Name of the mesh; several share one server without meeting."),
     Flag(
         "node_id",
@@ -59,6 +65,19 @@ FLAGS = (
     ),
     Flag("threads", 1, "Threads with which each stage computes.", least=1),
     Flag(
+        "device",
+        "auto",
+        "Where the stages compute: auto (a GPU by CUDA if there is one, else the CPU), or a name "
+        "that `swarm doctor` shows. Where it fails the CPU goes on.",
+    ),
+    Flag(
+        "device_options",
+        "",
+        "NAME=VALUE, separated by commas, for the device's library; tensorrt: precision=fp16, "
+        "max_rows=16, workspace_mb=1024.",
+    ),
+    Flag("cores", "", "Numbers of the cores that this node stays on, as 2-3; empty: any."),
+    Flag(
         "credit",
         0,
         "Requests that a stage asks for ahead; a node that hangs holds them back. "
@@ -73,12 +92,12 @@ FLAGS = (
         "and requesters ask again. file: they survive it.",
     ),
     Flag(
-        "replicas",
-        1,
-        "Servers of a cluster that keep a copy of each lane: 1, 3 or 5.",
-        least=1,
-        most=5,
+        "lanes",
+        "moved",
+        "Where a cluster of servers keeps lanes. moved: one server; when it is lost, nodes make "
+        "them anew on another one, and requesters ask again. replicated: as many as --replicas.",
     ),
+    Flag("replicas", "auto", REPLICAS_HELP),
     Flag("max_batch", 4, "Requests that one run may compute together.", least=1, most=256),
     Flag(
         "max_wait",
@@ -98,7 +117,8 @@ FLAGS = (
     Flag(
         "mesh_key",
         "",
-        "A file of 16 to 64 bytes that all nodes share; gossip without it is refused.",
+        "A file with the key that all nodes share, as `swarm keys new --mesh-key FILE` makes it; "
+        "gossip without it is refused. A file that changes is read again.",
     ),
     Flag(
         "trust",
@@ -151,6 +171,13 @@ FLAGS = (
         False,
         "Every message to and from this node goes through JetStream as bytes, also on one host, so "
         "that it can be audited and recorded. The same as --no-shm. (Fast mode stores nothing.)",
+    ),
+    Flag(
+        "codec",
+        "auto",
+        "How tensors go by the server. none: as they are. f16, i8, i6, i4: in this codec, where "
+        "the model's owner allowed it. auto: in the one that the measured link makes pay, of those "
+        "that the owner allowed; exactly, where none is.",
     ),
     Flag(
         "audit",
@@ -232,6 +259,18 @@ FLAGS = (
     Flag("queue", 8, "edge: captures that may wait to be sent.", least=1),
     Flag("in_flight", 8, "edge: requests in flight at a time.", least=1),
     Flag("count", 0, "edge: captures after which the node ends; 0: never.", least=0),
+    Flag(
+        "site",
+        "",
+        "gateway: sites (JetStream domains) whose submitted requests it brings to the mesh, and "
+        "their answers back, separated by commas.",
+    ),
+    Flag(
+        "metrics_port",
+        "",
+        "PORT, for this machine alone, or ADDRESS:PORT: serves figures to Prometheus there, at "
+        "/metrics. Needs swarm-mesh[metrics]. Off when empty.",
+    ),
     Flag("verbose", False, "Log each detail, on standard error.", spelled=("--verbose", "-v")),
     Flag(
         "json_events",
@@ -266,9 +305,12 @@ def import_work() -> None:
 
 def serve(settings: dict[str, Any], missed: bool) -> int:
     from nodes.learning.options import learn_config
-    from nodes.life.config import NodeConfig, gossip_preset, read_mesh_key
+    from nodes.life.config import NodeConfig, gossip_preset
+    from nodes.life.cores import stay_on
     from nodes.life.edge import EdgeOptions
     from nodes.life.process import end_with_supervisor, run_node
+    from shards.errors import DeviceError
+    from shards.runtimes.device import Placement, parse_options
     from swarm.errors import SwarmError
     from swarm.link import LinkOptions
     from swarm.trust.sealed import ModelKey
@@ -276,6 +318,7 @@ def serve(settings: dict[str, Any], missed: bool) -> int:
 
     end_with_supervisor()
     try:
+        stay_on(settings["cores"])
         config = NodeConfig(
             role=settings["role"],
             model=settings["model"],
@@ -283,6 +326,7 @@ def serve(settings: dict[str, Any], missed: bool) -> int:
             link=LinkOptions(
                 servers=tuple(settings["nats"].split(",")),
                 name=settings["role"],
+                replicas=read_replicas(settings["replicas"]),
                 **Access.of(settings).options(),
             ),
             node=settings["node_id"],
@@ -290,24 +334,28 @@ def serve(settings: dict[str, Any], missed: bool) -> int:
             threads=settings["threads"],
             credit=settings["credit"],
             storage=settings["storage"],
-            replicas=settings["replicas"],
+            lanes=settings["lanes"],
             max_batch=settings["max_batch"],
             max_wait=settings["max_wait"] / 1e3,
             budget=settings["budget"] / 1e3,
             gossip=gossip_preset(settings["gossip"]),
-            mesh_key=read_mesh_key(settings["mesh_key"]),
+            mesh_key=settings["mesh_key"],
             quota=settings["quota"],
             state_dir=settings["state_dir"],
             cache=_cache(settings),
             cache_limit=settings["cache_mb"] * 1_000_000,
             shm=settings["shm"] and not settings["stored"],
             audit=settings["audit"],
+            sites=tuple(each for each in settings["site"].split(",") if each),
+            metrics=settings["metrics_port"],
+            codec=settings["codec"],
             missed=missed,
             identity=settings["identity"],
             teachers=settings["teachers"],
             trusted=None if settings["allow_unsigned"] else TrustedKeys.of(settings["trust"]),
             model_key=ModelKey.of(settings["model_key"]),
             learn=learn_config(settings) if _learns(settings) else None,
+            placement=Placement(settings["device"], parse_options(settings["device_options"])),
         )
         edge = EdgeOptions(
             source=settings["source"],
@@ -319,7 +367,7 @@ def serve(settings: dict[str, Any], missed: bool) -> int:
             count=settings["count"],
             budget=settings["budget"] / 1e3,
         )
-    except SwarmError as error:
+    except (SwarmError, DeviceError) as error:
         print(f"swarm-node: {error}", file=sys.stderr)
         return 2
     return run_node(config, edge, settings["verbose"], settings["json_events"], _STARTED)

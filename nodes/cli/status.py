@@ -16,30 +16,42 @@ import swarm
 from nodes.cli.status_table import node_view, one_line, served, status_table
 from nodes.console import out, print_json, with_mesh
 from nodes.life.process import stop_on_signals
+from swarm.fleet.picture import (
+    MOST_NODES,
+    RATE_COUNTS,
+    RATE_LEAST,
+    FleetNode,
+    FleetPicture,
+    rate_of,
+)
 from swarm.link import LinkMessage
 from swarm.link.denials import Denial
+from swarm.services.fleet import FleetWatch
 
 LISTEN = 0.5  # seconds; every node answers a status request at once
-RATES_WITHIN = 1.5  # seconds; by then every node has spoken twice, `RATE_LEAST` apart
-RATE_LEAST = 0.4  # seconds between two counts that give a rate
-RATE_COUNTS = 6  # of these counts, about a second apart, the oldest and the newest give the rate
+SPOKEN_WITHIN = 1.3  # seconds; by then every node has said its status by itself
+SMALL_FLEET = 32  # nodes that are asked to speak at once; more of them would be a storm
 NO_DOCUMENT = (ValueError, TypeError, ArithmeticError, RecursionError)  # of a foreign message
 LAST_NOTES = 4  # events of the server that are shown
 NOTE_LISTS = ("lost", "kept", "restored")  # of an event of the server
 FORGET_AFTER = 5.0  # seconds of silence after which a node is shown as silent
 
 
-class StatusBoard:
-    """The last status document of each node of a mesh, and the moment at which it came.
+MOST_SERVERS = 64  # supervisors whose words are kept
 
-    server: the last word of an embedded server's supervisor; None where there is none.
+
+class StatusBoard:
+    """The last status document of each node of a mesh, and the moment at which it came. Of more
+    nodes than the picture of a fleet has, those that spoke first stay for as long as they speak.
+
+    servers: the last word of embedded servers' supervisors, by URL.
     Raises `PermissionDenied` where this user may not hear them.
     """
 
     def __init__(self, mesh: swarm.Mesh) -> None:
         self.statuses: dict[str, dict[str, Any]] = {}
         self.heard: dict[str, float] = {}
-        self.server: dict[str, Any] | None = None
+        self.servers: dict[str, dict[str, Any]] = {}
         self._counts: dict[str, deque[tuple[float, float]]] = {}
         if not mesh.link.grants.may_subscribe(mesh.subjects.status_all):
             raise Denial(False, mesh.subjects.status_all).error()
@@ -50,7 +62,9 @@ class StatusBoard:
         with contextlib.suppress(*NO_DOCUMENT):  # a foreign message: nothing to show
             document = json.loads(bytes(message.data))
             server_lines(document)
-            self.server = document
+            url = str(document["url"])
+            if url in self.servers or len(self.servers) < MOST_SERVERS:
+                self.servers[url] = document
 
     def _take(self, message: LinkMessage) -> None:
         try:
@@ -58,6 +72,8 @@ class StatusBoard:
             node = str(doc["node"])
         except (KeyError, *NO_DOCUMENT):
             return  # a foreign message: nothing to show
+        if node not in self.statuses and not self._has_room():
+            return
         self.statuses[node] = doc
         self.heard[node] = now = time.monotonic()
         counts = self._counts.setdefault(node, deque(maxlen=RATE_COUNTS))
@@ -65,12 +81,15 @@ class StatusBoard:
         if count is not None and (not counts or now - counts[-1][0] >= RATE_LEAST):
             counts.append((now, count))
 
-    def has_counts(self) -> bool:
-        """Whether every node that counts has counted twice, so that each rate is known."""
-        return all(
-            len(counts) > 1 or served(self.statuses[node]) is None
-            for node, counts in self._counts.items()
-        )
+    def _has_room(self) -> bool:
+        """Whether one more node can be kept; one that fell silent makes room."""
+        if len(self.statuses) < MOST_NODES:
+            return True
+        first = min(self.heard, key=self.heard.__getitem__)
+        if time.monotonic() - self.heard[first] <= FORGET_AFTER:
+            return False
+        del self.statuses[first], self.heard[first], self._counts[first]
+        return True
 
     def table(self, width: int, height: int | None = None) -> Table:
         """One line for each node, by role. width, height: see `status_table`."""
@@ -82,17 +101,6 @@ class StatusBoard:
             rate = None if silent or left else rate_of(list(self._counts[node]))
             views.append(node_view(status, "silent" if silent else "", rate))
         return status_table(views, width, height)
-
-
-def rate_of(counts: list[tuple[float, float]]) -> float | None:
-    """Requests a second, from (moment in seconds, requests since the start), oldest first; None
-    where they do not tell: fewer than two, or a count that went back."""
-    if len(counts) < 2:
-        return None
-    (began, before), (ended, after) = counts[0], counts[-1]
-    if after < before or ended <= began:
-        return None
-    return (after - before) / (ended - began)
 
 
 def server_lines(server: dict[str, Any]) -> list[str]:
@@ -113,27 +121,70 @@ def server_lines(server: dict[str, Any]) -> list[str]:
     return lines
 
 
+def _all_spoke(picture: FleetPicture, now: float) -> bool:
+    return all(node.heard is not None for node in picture.living(now))
+
+
+def document(node: FleetNode, now: float) -> dict[str, Any]:
+    """What is known of a node, as a status document: its own, or what the others know of it."""
+    state = node.state(now)
+    if node.heard is None and state not in ("left", "dead"):
+        state = "silent"
+    doc = dict(node.status or _known(node)) | {"node": node.node, "state": state}
+    marks = node.marks(now)
+    return doc | ({"marks": marks} if marks else {})
+
+
+def _known(node: FleetNode) -> dict[str, Any]:
+    stages = list(node.stages)
+    first = stages[0] if stages else {}
+    return {
+        "role": node.role,
+        "model": first.get("model", ""),
+        "version": first.get("version", ""),
+        "stages": stages,
+        "queue_depth": sum(stage.get("waiting", 0) for stage in stages),
+    }
+
+
+def _is_server(server: dict[str, Any]) -> bool:
+    """Whether this is the word of an embedded server's supervisor."""
+    with contextlib.suppress(*NO_DOCUMENT):
+        server_lines(server)
+        return True
+    return False
+
+
 def run_status(nats: str, mesh: str, as_json: bool) -> int:
     """`swarm status`; returns its exit code, 1 where no node answers."""
 
     async def work(client: swarm.Mesh) -> int:
-        board = StatusBoard(client)
-        client.link.publish(client.subjects.status_request)
-        await asyncio.sleep(LISTEN)
+        async with FleetWatch(client.link, client.subjects, events=0) as watch:
+            if not watch.answered or len(watch.picture.nodes) <= SMALL_FLEET:
+                watch.request_statuses()
+            if watch.answered:
+                await watch.until(_all_spoke, SPOKEN_WITHIN)
+            else:
+                await asyncio.sleep(LISTEN)
+            now = time.monotonic()
+            nodes = [document(node, now) for node in watch.picture.nodes.values()]
+        servers = [server for server in watch.servers.values() if _is_server(server)]
         if as_json:
-            doc: dict[str, Any] = {"mesh": mesh, "nodes": list(board.statuses.values())}
-            print_json(doc | ({"server": board.server} if board.server else {}))
-        elif board.statuses:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(RATES_WITHIN - LISTEN):
-                    while not board.has_counts():  # noqa: ASYNC110
-                        await asyncio.sleep(0.05)
-            out.print(board.table(out.width))
-            for line in server_lines(board.server) if board.server else ():
+            doc: dict[str, Any] = {"mesh": mesh, "nodes": nodes}
+            # "server" alone for readers that know of one
+            print_json(doc | ({"server": servers[0], "servers": servers} if servers else {}))
+        elif nodes:
+            views = [node_view(doc, rate=doc.get("rate")) for doc in nodes]
+            out.print(status_table(views, out.width))
+            told = [line for doc in servers for line in server_lines(doc)]
+            for line in told:
                 out.print(one_line(line), markup=False, highlight=False, soft_wrap=True)
+            for node in watch.picture.nodes.values():
+                for text in node.marks(now).values():
+                    out.print(f"{node.node} is marked: {text}", markup=False, soft_wrap=True)
         else:
             out.print(f"no node speaks in mesh {mesh!r}: swarm up, or swarm-node --role shard-1 …")
-        return 0 if board.statuses else 1
+        return 0 if nodes else 1
 
     return with_mesh(nats, mesh, as_json, work)
 

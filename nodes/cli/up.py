@@ -41,6 +41,7 @@ class UpOptions:
     threads: int = 1
     mesh: str = "default"
     nats: str = ""
+    servers: int = 1
     secure: bool = False
     stored: bool = False
     audit: bool = False
@@ -74,6 +75,7 @@ async def _serve(
         url=options.nats,
         name=options.mesh,
         max_payload=payload,
+        servers=options.servers,
         secure=options.secure,
         shm=not options.stored,
     ) as local:
@@ -143,7 +145,7 @@ def _announce(local: LocalMesh, manifest: Manifest, as_json: bool) -> None:
         secured |= {"credentials": client.credentials, "tls_ca": client.tls_ca}
         secured |= {
             "auth": str(local.rights.authority.directory),
-            "pid_file": str(local.rights.pid_file),
+            "pid_file": local.pid_files,
         }
     if as_json:
         print_json(
@@ -155,6 +157,7 @@ def _announce(local: LocalMesh, manifest: Manifest, as_json: bool) -> None:
                 "version": manifest.version,
                 "stages": manifest.stages,
                 "nodes": nodes,
+                "servers": [{"url": s.url, "pid": s.pid} for s in local.servers],
             }
             | secured
         )
@@ -173,9 +176,13 @@ def _announce(local: LocalMesh, manifest: Manifest, as_json: bool) -> None:
             reads=rights.access("requester", "requester", manifest.model),
         )
         open_or_not = CLOSED
-    out.print(f"[bold green]ready[/] at {local.url}, mesh {local.name!r}")
+    out.print(f"[bold green]ready[/] at {local.url}, mesh {local.name!r}", soft_wrap=True)
     if open_or_not:
         out.print(open_or_not, markup=False, soft_wrap=True)
+    if len(local.servers) > 1:
+        out.print("Try what the loss of a server costs (it starts again by itself):", style="bold")
+        for server in local.servers:
+            out.print(f"kill -KILL {server.pid}   # {server.url}", highlight=False)
     lines = [
         ("Ask it from the shell", how.shell),
         ("from Python", how.python),
@@ -183,7 +190,7 @@ def _announce(local: LocalMesh, manifest: Manifest, as_json: bool) -> None:
         ("Watch it (Ctrl-C here ends all)", how.top),
     ]
     if rights is not None:
-        lines.append(("New certificates while it runs", rights.rotation))
+        lines.append(("New certificates while it runs", rights.rotation(local.pid_files)))
     for title, command in lines:
         out.print(f"{title}:", style="bold")
         # One line each, whatever the terminal's width: they are to be pasted.

@@ -16,6 +16,7 @@ import numpy as np
 
 from nodes.life.serving import Loaded
 from nodes.stage.compute import BEHIND_FOR, BEHIND_SHARE
+from nodes.stage.counters import histogram, latencies
 from nodes.stage.worker import Worker
 from shards.errors import ShardsError
 from swarm.errors import (
@@ -26,6 +27,7 @@ from swarm.errors import (
     SwarmError,
     Unavailable,
 )
+from swarm.flow.latency import LatencyWindow
 from swarm.ids import ulid
 from swarm.mesh import MAX_BUDGET, Mesh
 from swarm.requests.request import Ask
@@ -69,6 +71,8 @@ class InferAnswerer:
         self._budget = budget
         self._pinned = pinned
         self._on_answered = on_answered
+        self.by_status: dict[str, int] = {}  # answers since the start
+        self.latency = LatencyWindow()
         self._worker: Worker | None = None
         self._given_up = 0  # threads
 
@@ -97,6 +101,8 @@ class InferAnswerer:
         except ShardsError as error:
             result = self._failed(request, model, Internal(f"stage 0: {error}"))
         result.latency = time.perf_counter() - began
+        self.by_status[result.status] = self.by_status.get(result.status, 0) + 1
+        self.latency.add(result.latency, time.monotonic())
         if self._on_answered is not None and not request.shadow:
             self._on_answered(model, request, result)
         result.id = request.id
@@ -203,6 +209,21 @@ class InferAnswerer:
             attempt=failed.attempt,
             hops=(Hop(0, self._node, 0, spent, 1),),
         )
+
+    def figures(self, now: float) -> dict[str, Any]:
+        """What became of all requests, for status documents; now: `time.monotonic()`. Attempts,
+        retries, hedges and breakers are of this node's way to stage 1."""
+        requester = self._mesh.requester
+        return {
+            "by_status": dict(self.by_status),
+            "latency_ms": latencies(self.latency, now),
+            "latency_s": histogram(self.latency),
+            "under_way": requester.under_way,
+            "attempts": requester.sent,
+            "retries": requester.retries,
+            "hedges": requester.hedges,
+            "breakers": requester.breakers(),
+        }
 
     def _checked_budget(self, request: Request) -> float:
         budget = self._budget if request.budget is None else request.budget

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal
 
 from nodes.learning.options import LearnConfig
+from shards.runtimes.device import Placement
 from swarm.errors import InvalidArgument, ResourceExhausted
 from swarm.flow.ack_wait import ack_wait_for
+from swarm.flow.codec_choice import AUTO, mode_of
 from swarm.gossip import LAN, LOCAL, WAN, GossipConfig
 from swarm.lanes import LaneOptions, depth_for
 from swarm.link import Link, LinkOptions
@@ -21,6 +22,9 @@ from swarm.trust.signers import TrustedKeys
 MOST_CREDIT = 32  # messages in hand for one lane
 HELD_SECONDS = 0.005  # work that a node may hold beyond what it runs
 HEADER_ROOM = 64 * 1024  # bytes for a message's header beside its tensors
+# Lanes in a cluster of servers: on one of them, made anew on another one when that is lost; or on
+# as many as keep keys and artifacts.
+MOVED, REPLICATED = "moved", "replicated"
 LEARNER = "learner"  # the role of a node that serves no stage
 
 
@@ -30,10 +34,12 @@ class NodeConfig:
 
     node: its id, '' for one that is made up. standby: serve only while no primary does. threads:
     ONNX Runtime threads for one stage. credit: messages asked for and in hand per lane, 0 for a
-    number that suits the stage (see `credit_of`). storage, replicas: of the lanes, `memory` or
-    `file`, and how many servers keep a copy; the node that makes a lane decides. max_batch,
+    number that suits the stage (see `credit_of`). storage, lanes: of the lanes, `memory` or `file`,
+    `moved` (one server keeps them; lost with it, they are made anew on another) or `replicated`;
+    the node that makes a lane decides. max_batch,
     max_wait (seconds): micro-batching. budget: seconds for requests that name none. gossip: a
-    preset. mesh_key: 16 to 64 bytes that all nodes share; gossip without it is refused. quota:
+    preset. mesh_key: file of the key that all nodes share, '' for none; gossip without it is
+    refused, and a file that changes is read again. quota:
     requests a second that one agent may send to this node, 0 for any number. state_dir: folder of
     the checkpoint, '' for none. cache, cache_limit: folder of the artifacts that the nodes of this
     host share, '' for none, and its bytes. shm: whether messages may go between processes of one
@@ -43,7 +49,11 @@ class NodeConfig:
     model_key: opens encrypted models, None where there are none. level:
     how far ONNX Runtime optimises a stage; at `basic` a shard computes the very bits of the whole
     model. learn: how this node learns; None where it does not, unless it has the role `learner`.
-    audit: whether this node records requests.
+    audit: whether this node records requests. sites: whose stored requests a gateway forwards.
+    metrics: PORT or ADDRESS:PORT where Prometheus
+    scrapes this node, '' for nowhere. codec: how tensors go by the server
+    (`swarm.flow.codec_choice.MODES`).
+    placement: the device of its stages.
     missed: nobody else does the work of this node, so its first load gives way to nobody. Raises
     `InvalidArgument`.
     """
@@ -57,18 +67,20 @@ class NodeConfig:
     threads: int = 1
     credit: int = 0
     storage: str = "memory"
-    replicas: int = 1
+    lanes: str = MOVED
     max_batch: int = 4
     max_wait: float = 0.0005
     budget: float = 5.0
     gossip: GossipConfig = LAN
-    mesh_key: bytes | None = None
+    mesh_key: str = ""
     quota: float = 0.0
     state_dir: str = ""
     cache: str = ""
     cache_limit: int = 4 << 30
     shm: bool = True
     audit: bool = False
+    sites: tuple[str, ...] = ()
+    metrics: str = ""
     missed: bool = False
     identity: str = ""
     teachers: str = ""
@@ -76,6 +88,8 @@ class NodeConfig:
     model_key: ModelKey | None = None
     learn: LearnConfig | None = None
     level: Literal["all", "basic"] = "all"
+    codec: str = AUTO
+    placement: Placement = field(default_factory=Placement)
 
     def __post_init__(self) -> None:
         token(self.mesh, "mesh name")
@@ -85,10 +99,19 @@ class NodeConfig:
             )
         if self.role == "gateway" and self.learn is not None:
             raise InvalidArgument("a gateway has no model of its own to learn: leave out --learn")
+        for site in self.sites:
+            token(site, "site (--site DOMAIN)")
+        if self.sites and self.role != "gateway":
+            raise InvalidArgument(
+                "a gateway forwards what sites have stored: --role gateway --site …"
+            )
         if self.role == LEARNER and self.learn is None:
             object.__setattr__(self, "learn", LearnConfig())
+        mode_of(self.codec)
         if self.storage not in ("memory", "file"):
             raise InvalidArgument(f"--storage {self.storage!r}: it is memory or file")
+        if self.lanes not in (MOVED, REPLICATED):
+            raise InvalidArgument(f"--lanes {self.lanes!r}: it is {MOVED} or {REPLICATED}")
         if self.role != "gateway":
             token(self.model_name, "model name (--model NAME[@VERSION])")
             if self.version:
@@ -149,7 +172,7 @@ def lane_options(info: ModelInfo, config: NodeConfig) -> LaneOptions:
         max_bytes=depth.total_bytes,
         ack_wait=ack_wait,
         storage=config.storage,
-        replicas=config.replicas,
+        copies=1 if config.lanes == MOVED else 0,
     )
 
 
@@ -185,19 +208,3 @@ def gossip_preset(name: str) -> GossipConfig:
     if name not in presets:
         raise InvalidArgument(f"--gossip {name!r}: it is {', '.join(presets)}")
     return presets[name]
-
-
-def read_mesh_key(path: str) -> bytes | None:
-    """The mesh's key from a file, or None without one. Raises `InvalidArgument`."""
-    if not path:
-        return None
-    try:
-        key = Path(path).read_bytes().strip()
-    except OSError as error:
-        raise InvalidArgument(f"--mesh-key {path}: {error}") from None
-    if not 16 <= len(key) <= 64:
-        raise InvalidArgument(
-            f"--mesh-key {path} holds {len(key)} bytes; 16 to 64 are needed: "
-            "`openssl rand -hex 32 > mesh.key`"
-        )
-    return key

@@ -22,8 +22,9 @@ from typing import Any
 
 import numpy as np
 
+from nodes.life.kept_results import KeptResults
 from nodes.life.node import Node
-from swarm.errors import InvalidArgument, Status, SwarmError
+from swarm.errors import InvalidArgument, Status
 from swarm.wire.messages import Request, Result
 
 log = logging.getLogger("swarm.edge")
@@ -103,6 +104,8 @@ class Edge:
         self.node = node
         self.options = options
         self.counters = counters
+        sink = node.mesh.subjects.results(options.sink)
+        self._results = KeptResults(node.mesh.link, sink)
         self._queue: deque[tuple[int, dict[str, np.ndarray]]] = deque()
         self._filled = asyncio.Event()
         self._room = asyncio.Event()
@@ -195,11 +198,7 @@ class Edge:
             sys.stdout.write(data + "\n")
             sys.stdout.flush()
             return
-        try:
-            subject = self.node.mesh.subjects.results(self.options.sink)
-            self.node.mesh.link.publish(subject, data.encode())
-        except SwarmError as error:
-            log.info("a result could not be published: %s", error)
+        self._results.publish(data.encode())
 
 
 def iter_endless(captures: list[dict[str, np.ndarray]]) -> Iterator[dict[str, np.ndarray]]:

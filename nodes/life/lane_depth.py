@@ -32,8 +32,8 @@ class LaneDepth:
         budgets = self._budgets.setdefault(key, Budgets(self._usual, now))
         budgets.seen(server.take_longest_budget(), now)
         mesh = self._mesh
-        stream = mesh.subjects.stream(info.model, info.version)
-        if not (leads and mesh.link.grants.may_publish(api("STREAM.UPDATE", stream))):
+        stream = mesh.subjects.stream(info.model, info.version, mesh.link.domain)
+        if not (leads and mesh.link.may_call(api("STREAM.UPDATE", stream))):
             return
         wanted = depth_for(info, budgets.longest)
         if await follow_depth(mesh.link, mesh.subjects, info.model, info.version, wanted):

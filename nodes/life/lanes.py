@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from nodes.life.config import NodeConfig, lane_options
+from nodes.life.config import REPLICATED, NodeConfig, lane_options
 from swarm.errors import InvalidArgument
 from swarm.lanes import make_lanes
 from swarm.link.grants import EVERYTHING
@@ -16,19 +16,18 @@ from swarm.services.weights import Weights
 STORAGE_UNDER_RIGHTS = "file"
 
 
-def lanes_maker(
-    mesh: Mesh, storage: str = "", replicas: int = 1
-) -> Callable[[ModelInfo], Awaitable[None]] | None:
+def lanes_maker(mesh: Mesh, storage: str = "") -> Callable[[ModelInfo], Awaitable[None]] | None:
     """For `Registry.push`: makes the lanes of a version, and the store of weight versions.
 
-    storage: `memory` or `file`; with "" nodes make them as they need them, which returns None,
+    As many servers keep these lanes as keep keys and artifacts: nodes that find a lane do not move
+    it. storage: `memory` or `file`; with "" nodes make them as they need them, which returns None,
     unless the server knows users: its nodes may not. Raises `InvalidArgument`.
     """
     if storage not in ("", "memory", "file"):
         raise InvalidArgument(f"--lanes {storage!r}: it is memory or file")
     if not storage and mesh.link.grants is EVERYTHING:
         return None
-    config = NodeConfig("gateway", storage=storage or STORAGE_UNDER_RIGHTS, replicas=replicas)
+    config = NodeConfig("gateway", storage=storage or STORAGE_UNDER_RIGHTS, lanes=REPLICATED)
 
     async def make(info: ModelInfo) -> None:
         options = lane_options(info, config)

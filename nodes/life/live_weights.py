@@ -31,6 +31,7 @@ from shards.errors import DeltaError, DeltaFault
 from shards.manifest import Manifest, verify
 from shards.runtimes.load import tolerance_of
 from shards.runtimes.ort import OrtRuntime, trim_memory
+from shards.runtimes.runtime import maker_of
 from shards.runtimes.stage import StageRuntime
 from shards.weights.live import LiveWeights, Trial
 from swarm.errors import NotFound
@@ -224,7 +225,7 @@ def _known(stage: StageRuntime, trial: Trial | None) -> Known | None:
 
 
 def _has_weights(stage: StageRuntime) -> bool:
-    return isinstance(stage.runtime, OrtRuntime)
+    return maker_of(stage.runtime) is not None
 
 
 def _ended_sessions(
@@ -234,9 +235,9 @@ def _ended_sessions(
     ended = []
     for stage, present in before.items():
         old, new = present.runtime, after[stage].runtime
-        if not isinstance(old, OrtRuntime) or not isinstance(new, OrtRuntime):
+        if maker_of(old) is None or not isinstance(new, OrtRuntime):
             continue
-        if not new.shares_session(old):
+        if not isinstance(old, OrtRuntime) or not new.shares_session(old):
             event = threading.Event()
             weakref.finalize(old, event.set)
             ended.append(event)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
@@ -20,6 +21,7 @@ from nodes.life.answering import InferAnswerer
 from nodes.life.checkpoint import Checkpoint
 from nodes.life.config import NodeConfig
 from nodes.life.judging import Judging
+from nodes.life.mesh_key import MeshKeyFile
 from nodes.life.own_entry import OwnEntry
 from nodes.life.router import Router
 from nodes.life.status import StatusPublisher
@@ -40,11 +42,16 @@ from swarm.fleet.advertised import StagePeer, serving
 from swarm.fleet.membership import Membership
 from swarm.gossip import Event, PeerView
 from swarm.ids import node_id
+from swarm.lanes import TwoDomains
+from swarm.link import LinkMessage
 from swarm.mesh import Mesh
 from swarm.model import ModelInfo
 from swarm.periodic import BEAT, beat
 from swarm.routing import BadDesiredState
+from swarm.services.events import keep_events
+from swarm.services.fleet import FleetAnswers
 from swarm.services.infer import InferService
+from swarm.site.forwarder import Forwarder
 from swarm.subjects import api
 from swarm.trust.entries import Highest, Verifier
 from swarm.trust.identity import Identity
@@ -74,9 +81,10 @@ class Node:
     """`run(stop)` is its whole life; it ends when `stop` is set.
 
     started: `time.monotonic()` of the process's start. on_change(document) is called at each
-    change of state. more_status: fields that a role adds to the status documents. identity: the
-    key pair of `config.identity`, None without one. Raises `InvalidArgument` for a file that holds
-    no identity, or that others may read.
+    change of state. more_status: fields that a role adds to the status documents. end(): ends all
+    that stands around this node too, which an operator may ask for; without it, `run` ends.
+    identity: the key pair of `config.identity`, None without one. Raises `InvalidArgument` for a
+    file that holds no identity, or that others may read.
     """
 
     def __init__(
@@ -85,7 +93,9 @@ class Node:
         started: float | None = None,
         on_change: Callable[[dict[str, Any]], None] = lambda document: None,
         more_status: Callable[[], dict[str, Any]] = dict,
+        end: Callable[[], None] | None = None,
     ) -> None:
+        self._end = end
         self.config = config
         self.id = config.node or node_id(config.role)
         self.identity = _identity(config)
@@ -102,14 +112,16 @@ class Node:
             known_peers=self._known_peers,
             picker=self._router,
             verifier=verifier_of(config),
+            codec=config.codec,
         )
+        self._mesh_key = MeshKeyFile(config.mesh_key)
         self._membership = Membership(
             self.mesh.link,
             self.mesh.subjects,
             self.id,
             self._on_gossip,
             config.gossip,
-            config.mesh_key,
+            self._mesh_key.taken,
         )
         self.mesh.socket.on_gone.append(self._membership.gone)
         self._audit: NodeAudit | None = None
@@ -148,6 +160,8 @@ class Node:
                 | self._learning_status()
                 | self._audit_status()
                 | self._judging.status()
+                | self._requests_status()
+                | self._site_status()
             ),
         )
         self._entry = OwnEntry(
@@ -184,6 +198,13 @@ class Node:
             config.version,
             None if self._audit is None else self._audit.asked,
         )
+        self._forwarders = [
+            Forwarder(self.mesh.link, self.mesh.subjects, site, self.answerer.answer)
+            for site in config.sites
+        ]
+        self._fleet = FleetAnswers(
+            self.mesh.link, self.mesh.subjects, self.id, self._membership.view
+        )
         self._service = InferService(
             self.mesh.link,
             f"swarm-{config.mesh}",
@@ -194,6 +215,10 @@ class Node:
         )
 
     # --- the story ------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """The status document as of now."""
+        return self._status.document()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Raises `SwarmError` or `ShardsError` when the node can never serve as configured."""
@@ -209,6 +234,9 @@ class Node:
                     own(self._status.run(), "status")
                     own(self.mesh.tend(), "tend")
                     own(self._stay_admitted(), "admission")
+                    own(self._mesh_key.follow(self._membership.use_keys), "mesh key")
+                    own(keep_events(self.mesh.link, self.mesh.subjects), "events")
+                    self._drain_when_told(stop)
                     if self._audit is not None:
                         own(self._audit.recorder.run(), "audit")
                     await self._follow_desired_state(stop, own)
@@ -261,6 +289,10 @@ class Node:
                 self._reject(str(error))
                 if not self.became_ready.is_set():
                     self._become("waiting", str(error))
+            except TwoDomains as error:
+                if not self.became_ready.is_set():
+                    raise
+                self._reject(str(error))
             except (NotFound, Unavailable, ApiError) as error:
                 # ApiError: a server whose store is gone or full refuses what it cannot read.
                 if not self.became_ready.is_set():
@@ -287,6 +319,7 @@ class Node:
     def _become_ready(self, own: Own) -> None:
         """Every lane of this node pulls: join the mesh, and tell everybody."""
         self._service.start()
+        self._fleet.start()
         own(self._entry.run(), "own entry")
         own(self._takeover.run(), "takeover")
         own(self._judging.run(), "rollouts")
@@ -302,6 +335,8 @@ class Node:
         own(self._versions.follower.run(), "weights")
         if self._learning is not None:
             own(self._learning.run(), "learning")
+        for forwarder in self._forwarders:
+            own(forwarder.run(), f"site {forwarder.site}")
         self._become("ready", "serving")
         self._tell("joined", {})
         self.became_ready.set()
@@ -331,6 +366,7 @@ class Node:
             self._save()
         try:
             async with asyncio.timeout(DRAIN_TIMEOUT):
+                self._fleet.stop()
                 await self._service.stop()
                 await self._versions.drain()
         except (TimeoutError, ExceptionGroup) as error:
@@ -362,8 +398,29 @@ class Node:
     def _learning_status(self) -> dict[str, Any]:
         return {} if self._learning is None else self._learning.status()
 
+    def _drain_when_told(self, stop: asyncio.Event) -> None:
+        """Drain and end once an operator asks for it, as on SIGTERM."""
+
+        def told(message: LinkMessage) -> None:
+            if message.reply:
+                answer = {"v": 1, "node": self.id, "state": "draining"}
+                self.mesh.link.publish(message.reply, json.dumps(answer).encode())
+            log.info("told to drain")
+            (self._end or stop.set)()
+
+        self.mesh.link.subscribe(self.mesh.subjects.drain(self.id), told)
+
+    def _requests_status(self) -> dict[str, Any]:
+        if not self.config.answers_requests:
+            return {}
+        return {"requests": self.answerer.figures(time.monotonic())}
+
     def _audit_status(self) -> dict[str, Any]:
         return {} if self._audit is None else self._audit.status()
+
+    def _site_status(self) -> dict[str, Any]:
+        forwarders = {each.site: each.status() for each in self._forwarders}
+        return {"sites": forwarders} if forwarders else {}
 
     def _on_gossip(self, event: Event) -> None:
         self._takeover.on_event(event)
@@ -372,9 +429,9 @@ class Node:
         """Whether this user's rights name lanes of single nodes."""
         subjects, grants = self.mesh.subjects, self.mesh.link.grants
         lane = subjects.features(model, "0", (self.config.stage or 0) + 1, self.id)
-        stream, consumer = subjects.stream(model, "0"), subjects.consumer(model, 1, self.id)
-        makes = api("CONSUMER.CREATE", stream, consumer, lane)
-        return grants.may_publish(lane) and grants.may_publish(makes)
+        stream = subjects.stream(model, "0", self.mesh.link.domain)
+        makes = api("CONSUMER.CREATE", stream, subjects.consumer(model, 1, self.id), lane)
+        return grants.may_publish(lane) and self.mesh.link.may_call(makes)
 
     def _tell(self, kind: str, detail: dict[str, Any]) -> None:
         self._status.tell(kind, detail)

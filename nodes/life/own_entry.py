@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Set
 
 from nodes.life.config import NodeConfig
-from nodes.life.serving import Serving
+from nodes.life.serving import Serving, link_rate
 from nodes.stage.server import StageServer
 from swarm.fleet.advertised import (
     AUDITS,
@@ -22,6 +22,7 @@ from swarm.mesh import Mesh
 from swarm.periodic import BEAT, beat
 from swarm.trust.attestation import GOSSIP_KEY, attest
 from swarm.trust.identity import Identity
+from swarm.wire.tensors import known_codecs
 
 LOAD_EVERY = 3 * BEAT  # seconds between looks at the load
 # A load is told again when one of its numbers moves by a quarter, and by more than this noise.
@@ -51,6 +52,7 @@ class OwnEntry:
         self._announced: Set[Where] = set()  # without the versions that still load
         self._told_load: dict[Where, list[int]] = {}
         self._keys: Set[str] = set()  # in the gossip now: stages and loads
+        self._told_link_rate = 0.0
         self._told_link_wait = 0  # milliseconds, 0 for one that need not be told
         self._load_fits = False  # whether the gossip had room for all loads
 
@@ -67,7 +69,10 @@ class OwnEntry:
         self._members.set("priority", self._config.priority)
         self._members.set("host", self._mesh.lender.host)
         self._members.set("inbox", self._mesh.inbox)
-        self._members.set("device", "cpu")
+        devices = sorted({server.model.device for server in self._served().values()})
+        # One that computes on several devices is asked as its best one is: "cpu" sorts by itself.
+        self._members.set("device", next((d for d in devices if d != "cpu"), "cpu"))
+        self._members.set("codecs", list(known_codecs()))
         self._members.set("draining", draining)
         if self._identity is not None:
             word = attest(self._identity, self._config.mesh, self._members.node)
@@ -85,6 +90,7 @@ class OwnEntry:
             numbers, told = load_of(server, now), self._told_load.get(where)
             loads[where] = numbers if told is None or moved(told, numbers) else told
         self._write_link_wait()
+        self._write_link_rate()
         if loads != self._told_load:
             self._told_load = loads
             self._members.set("memory", memory_free())
@@ -105,6 +111,17 @@ class OwnEntry:
             self._members.set("link_wait", needed)
         else:
             self._members.delete("link_wait")
+
+    def _write_link_rate(self) -> None:
+        """Tell what this node's link brings, where it is slow."""
+        rate, told = link_rate(self._served().values()), self._told_link_rate
+        if rate == told or (rate and abs(rate - told) <= told / 4):
+            return
+        self._told_link_rate = rate
+        if rate:
+            self._members.set("link_rate", int(rate))
+        else:
+            self._members.delete("link_rate")
 
     def _served(self) -> dict[Where, StageServer]:
         return {

@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from nodes.life.artifacts import NodeArtifacts
 from nodes.life.config import NodeConfig, check_payload, credit_of, lane_options
@@ -18,7 +18,7 @@ from nodes.stage.compute import INLINE_ALONE_BELOW, StageOptions
 from nodes.stage.selftest import Known, learned
 from nodes.stage.server import LanePicker, StageAudit, StageServer
 from shards.manifest import Manifest
-from shards.runtimes.load import StageRuntime, load_lighter, load_stage
+from shards.runtimes.load import DeviceChange, StageRuntime, load_lighter, load_stage
 from shards.runtimes.ort import Level, OrtRuntime
 from shards.runtimes.synthetic import random_feeds
 from swarm.clock import ServerClock
@@ -32,7 +32,9 @@ log = logging.getLogger("swarm.node")
 
 OnReplaced = Callable[[Mapping[int, StageRuntime], Mapping[int, Known | None]], None]
 OnBehind = Callable[[str, str, int], None]
+Tell = Callable[[str, dict[str, Any]], None]
 
+FAST_LINK = 100e6  # bytes a second, from which nobody needs to know it
 EDGE = 0  # the stage of an edge's or a gateway's first layers
 T = TypeVar("T")
 
@@ -113,11 +115,13 @@ async def load(
     lighter: bool,
     stages: Sequence[int] | None = None,
     urgent: bool = False,
+    tell: Tell | None = None,
 ) -> Loaded:
     """Fetch, verify, load, self-test and warm, in a thread.
 
-    stages: instead of all that this node serves. urgent: at the normal priority. Raises
-    `SwarmError` (`NotFound`, `Unavailable` …) and `shards.errors.ShardsError`.
+    stages: instead of all that this node serves. urgent: at the normal priority. tell(kind,
+    detail): publishes an event, such as a stage's change of device. Raises `SwarmError`
+    (`NotFound`, `Unavailable` …) and `shards.errors.ShardsError`.
     """
     started = time.monotonic()
     manifest = Manifest.from_json(await mesh.registry.manifest(info.model, info.version))
@@ -125,9 +129,26 @@ async def load(
     with_edge = edge and info.edge is not None
     folders, fetch = await artifacts.folders(manifest), artifacts.fetcher(manifest)
 
+    loop = asyncio.get_running_loop()
+
+    def changed(number: int, change: DeviceChange) -> None:
+        log.warning("stage %d computes on %s: %s", number, change.device, change.why)
+        if tell is not None:
+            detail = {"model": info.model, "version": info.version, "stage": number}
+            detail |= {"device": change.device, "why": change.why}
+            with contextlib.suppress(RuntimeError):  # the node has ended
+                loop.call_soon_threadsafe(tell, "device", detail)
+
     def stage(number: int, level: Level) -> StageRuntime:
         return load_stage(
-            manifest, number, fetch, threads=config.threads, level=level, folders=folders
+            manifest,
+            number,
+            fetch,
+            threads=config.threads,
+            level=level,
+            folders=folders,
+            placement=config.placement,
+            tell=partial(changed, number),
         )
 
     def build() -> Loaded:
@@ -149,6 +170,12 @@ async def in_background(config: NodeConfig, work: Callable[[], T], urgent: bool 
         # The runtime's own threads would inherit the low priority, for good.
         return await asyncio.to_thread(work)
     return await in_low_priority_thread(work)
+
+
+def link_rate(servers: Iterable[StageServer]) -> float:
+    """Bytes a second that the link of a node with these stages brings; 0.0 where it is fast."""
+    rates = [rate for server in servers if 0 < (rate := server.source.link_rate) < FAST_LINK]
+    return min(rates, default=0.0)
 
 
 def known_of(runtime: StageRuntime) -> Known | None:

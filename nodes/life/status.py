@@ -13,18 +13,22 @@ import logging
 import os
 import socket
 import time
+from collections import Counter, deque
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 import swarm
 from nodes.life.config import NodeConfig
+from nodes.life.serving import link_rate
 from nodes.life.versions import Versions
 from nodes.stage.server import StageServer
 from swarm.errors import SwarmError
 from swarm.fleet.membership import Membership
+from swarm.fleet.picture import RATE_COUNTS, RATE_LEAST, rate_of, served
 from swarm.mesh import Mesh
 from swarm.periodic import BEAT, next_beat
+from swarm.wire.tensors import known_codecs
 
 log = logging.getLogger("swarm.node")
 
@@ -60,6 +64,8 @@ class StatusPublisher:
         self._membership = membership
         self._started = started
         self._more = more
+        self._told: Counter[str] = Counter()  # events, by kind
+        self._served: deque[tuple[float, float]] = deque(maxlen=RATE_COUNTS)
         self._requested = asyncio.Event()
 
     async def run(self) -> None:
@@ -90,6 +96,7 @@ class StatusPublisher:
 
     def tell(self, kind: str, detail: dict[str, Any]) -> None:
         """Publish an event on `swarm.<mesh>.events.<kind>`."""
+        self._told[kind] += 1
         doc = {
             "v": 1,
             "kind": kind,
@@ -130,28 +137,51 @@ class StatusPublisher:
             "stages": [_stage_document(server, now) for server in servers],
             "queue_depth": sum(server.waiting for server in servers),
             "rss_bytes": rss_bytes(),
+            "cpu_seconds": round(time.process_time(), 3),
+            "uptime_s": round(now - self._started, 1),
+            "events": dict(self._told),
             "host_id": self._mesh.lender.host,
             "inbox": self._mesh.inbox,
             "priority": self._config.priority,
+            "codecs": list(known_codecs()),
             "gossip": self._gossip_document(),
         }
+        if brings := link_rate(servers):
+            doc["link_rate"] = int(brings)
         if self._ready_ms:
             doc["ready_ms"] = self._ready_ms
-        return doc | self._more()
+        doc |= self._more()
+        rate = self._rate(doc, now)
+        return doc if rate is None else doc | {"rate": rate}
+
+    def _rate(self, doc: dict[str, Any], now: float) -> float | None:
+        """Requests a second of the last seconds."""
+        count = served(doc)
+        if count is None:
+            return None
+        if not self._served or now - self._served[-1][0] >= RATE_LEAST:
+            self._served.append((now, count))
+        rate = rate_of(self._served)
+        return None if rate is None else round(rate, 2)
 
     def _gossip_document(self) -> dict[str, Any]:
         states = [peer.state for peer in self._membership.view().values()]
         return {
             "peers": {state: states.count(state) for state in ("alive", "suspect", "dead", "left")},
             "refused": dict(self._membership.gossip.counters),
+            "events": dict(self._membership.events),
+            "sent_bytes": self._membership.sent_bytes,
+            "received_bytes": self._membership.received_bytes,
         }
 
 
 def _stage_document(server: StageServer, now: float) -> dict[str, Any]:
     return {
         "stage": server.stage,
+        "model": server.info.model,
         "version": server.info.version,
         "weights": server.model.weights_version,
+        "device": server.model.device,
         "in_hand": server.queued,
         "waiting": server.waiting,
         "counters": server.stats.counters.as_doc(),

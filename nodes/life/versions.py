@@ -16,6 +16,7 @@ from nodes.life.serving import Loaded, Serving, load
 from nodes.stage.server import LanePicker, StageAudit, StageServer
 from swarm.clock import ServerClock
 from swarm.errors import NotFound, SwarmError
+from swarm.lanes import check_one_domain, streams_of
 from swarm.mesh import Mesh
 from swarm.routing import DesiredState
 from swarm.services.rollouts import Followed
@@ -59,11 +60,13 @@ class Versions:
         self._lanes = lanes
         self._usual_times = usual_times
         self._audit = audit
+        self._tell = tell
         self._artifacts = NodeArtifacts(
             mesh.registry, config.cache, config.cache_limit, config.model_key
         )
         self.weights = NodeWeights(mesh, self._artifacts, config, self._behind)
-        ledgers = Weights(mesh.link, mesh.subjects, allowed=AllowList.read(config.teachers))
+        teachers, signed = AllowList.read(config.teachers), config.trusted is not None
+        ledgers = Weights(mesh.link, mesh.subjects, allowed=teachers, signed=signed)
         self.follower = WeightFollower(ledgers, self.weights.take, tell)
         self._clock = ServerClock()
         self._runs: dict[str, asyncio.Task[None]] = {}
@@ -148,6 +151,7 @@ class Versions:
             raise NotFound(
                 f"model {name!r} is not in mesh {self._config.mesh!r} yet: "
                 "push it (`swarm model push DIR`) and this node goes on by itself"
+                + self._about_domain()
             )
 
     def _wanted(self) -> list[str]:
@@ -157,25 +161,40 @@ class Versions:
         self._mesh.rollouts.share(name)  # which takes in what the judges have said
         return wanted_of(self._state, self._mesh.rollouts.of(name))
 
+    def _about_domain(self) -> str:
+        """For a node that finds nothing: at a site, the models may be at the hub."""
+        link = self._mesh.link
+        if not link.domain:
+            return ""
+        return f" (in JetStream domain {link.domain!r}; another one: --domain NAME)"
+
     async def _serve(self, version: str) -> None:
-        info = await self._mesh.registry.info(self._config.model_name, version)
-        loaded = await load(
-            self._mesh,
-            self._artifacts,
-            self._config,
-            info,
-            edge=self._config.answers_requests,
-            lighter=self._config.role == "edge",
-            urgent=self._config.missed and not self.serving,
-        )
+        mesh = self._mesh
+        info = await mesh.registry.info(self._config.model_name, version)
+        others = asyncio.create_task(streams_of(mesh.link, mesh.subjects, info.model, version))
         try:
-            self.weights.add(loaded)
-            await self.follower.follow(info.model, version)
-            serving = self._new_serving(loaded)
-        except BaseException:  # nobody else closes what has just been loaded
-            self._forget(loaded)
-            loaded.close()
-            raise
+            loaded = await load(
+                mesh,
+                self._artifacts,
+                self._config,
+                info,
+                edge=self._config.answers_requests,
+                lighter=self._config.role == "edge",
+                urgent=self._config.missed and not self.serving,
+                tell=self._tell,
+            )
+            try:
+                own = mesh.subjects.stream(info.model, version, mesh.link.domain)
+                check_one_domain(await others, own, f"{info.model}@{version}")
+                self.weights.add(loaded)
+                await self.follower.follow(info.model, version)
+                serving = self._new_serving(loaded)
+            except BaseException:  # nobody else closes what has just been loaded
+                self._forget(loaded)
+                loaded.close()
+                raise
+        finally:
+            others.cancel()
         self._prime(serving)
         self._runs[version] = asyncio.create_task(serving.run(), name=f"serve {version}")
         self.serving[version] = serving
@@ -226,6 +245,7 @@ class Versions:
             edge=False,
             lighter=False,
             stages=[server.stage],
+            tell=self._tell,
         )
         await self.weights.renew(server, loaded.stages[server.stage])
 
@@ -257,7 +277,13 @@ class Versions:
         if key not in self._gateway:
             info = await self._mesh.model(f"{model}@{version}")
             loaded = await load(
-                self._mesh, self._artifacts, self._config, info, edge=True, lighter=False
+                self._mesh,
+                self._artifacts,
+                self._config,
+                info,
+                edge=True,
+                lighter=False,
+                tell=self._tell,
             )
             self.weights.add(loaded)
             await self.follower.follow(model, version)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import secrets
 import shutil
 import tempfile
 import time
@@ -24,9 +25,10 @@ from nodes.local.server_report import ServerReport
 from nodes.local.server_watch import ServerWatch
 from nodes.local.supervisor import NodeProcess, Supervisor
 from swarm.errors import InvalidArgument, Unavailable
-from swarm.link import LinkMessage
+from swarm.link import LinkMessage, LinkOptions
 from swarm.services.artifacts import Source
 from swarm.services.embedded import EmbeddedServer
+from swarm.services.embedded_cluster import EmbeddedCluster, elected
 from swarm.services.weights import Weights
 from swarm.trust.entries import Verifier
 from swarm.trust.identity import Identity
@@ -42,10 +44,11 @@ LOOK_EVERY = 0.2  # seconds: a process that dies publishes no status
 class LocalMesh:
     """A running mesh. statuses: the last status document of each node, by node id.
 
-    changed: set at each status. shm: see `local_mesh`. report: what people hear of the server.
-    rights: of its users, where its server is embedded and knows any. access: of all its processes
-    to another server. trusted: what its nodes are given for --trust: a file with the key, made for
-    this mesh, that signs here, and the user's own. tasks: live as long as the mesh.
+    changed: set at each status. shm: see `local_mesh`. servers: those that are embedded. report:
+    what people hear of them. rights: of users, where its servers are embedded and know any.
+    access: of all its processes to another server. trusted: what its nodes are given for --trust: a
+    file with the key, made for this mesh, that signs here, and the user's own. tasks: live as long
+    as the mesh.
     """
 
     url: str
@@ -53,7 +56,7 @@ class LocalMesh:
     mesh: swarm.Mesh
     supervisor: Supervisor
     logs: Path
-    server: EmbeddedServer | None
+    servers: list[EmbeddedServer]
     report: ServerReport
     shm: bool = True
     rights: LocalRights | None = None
@@ -62,6 +65,11 @@ class LocalMesh:
     statuses: dict[str, dict[str, Any]] = field(default_factory=dict)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
+
+    @property
+    def server(self) -> EmbeddedServer | None:
+        """The first embedded server; None where a server was given."""
+        return self.servers[0] if self.servers else None
 
     async def keep(self, folder: Path, sent: Callable[[int], None] = lambda size: None) -> None:
         """Push the model of a folder and let it serve; from now on put it back where the server
@@ -76,6 +84,11 @@ class LocalMesh:
         task = asyncio.create_task(work, name=name)
         task.add_done_callback(_log_failure)
         self.tasks.append(task)
+
+    @property
+    def pid_files(self) -> str:
+        """Of the embedded servers, for `swarm auth … --pid-file`."""
+        return ",".join(str(server.pid_file) for server in self.servers)
 
     def start(self, role: str, model: str, *extra: str) -> NodeProcess:
         """Start one node process; its log goes to `logs`."""
@@ -167,33 +180,48 @@ async def local_mesh(
     max_payload: int = 16 << 20,
     shm: bool = True,
     watch_server: bool = True,
+    servers: int = 1,
     secure: bool = False,
+    tls: bool = True,
+    store_key: str | None = None,
     access: Access = NOTHING,
 ) -> AsyncIterator[LocalMesh]:
     """A mesh with no node yet. Everything started inside ends with it: nodes drain, then the
     server stops.
 
-    url: a running server, '' for an embedded one. max_payload: bytes of the embedded server's
-    largest message. shm: whether messages may go between processes without the server.
-    watch_server: whether an embedded server that dies or hangs is started again. secure: whether
-    the embedded server knows users and speaks TLS, with keys that end with the mesh.
-    access: to the server of `url`, for all processes.
+    url: a running server, '' for embedded ones. max_payload: bytes of an embedded server's largest
+    message. shm: whether messages may go between processes without the server. watch_server:
+    whether an embedded server that dies or hangs is started again. servers: how many are embedded;
+    several are a cluster. secure: whether embedded servers know users, speak TLS and encrypt their
+    files, with keys that end with the mesh. tls: False leaves TLS out of that. store_key: in place
+    of a new one, "" for files in plain. access: to the server of `url`, for all processes.
 
-    Raises `InvalidArgument` for `secure` with a server that runs already.
+    Raises `InvalidArgument` for `secure` or several servers with a server that runs already.
     """
-    if secure and url:
-        raise InvalidArgument("--secure starts a server of its own: leave out --nats")
-    server: EmbeddedServer | None = None
+    if url and (secure or servers > 1):
+        flag = "--secure" if secure else "--servers"
+        raise InvalidArgument(f"{flag} starts servers of its own: leave out --nats")
+    embedded: list[EmbeddedServer] = []
     logs = Path(tempfile.mkdtemp(prefix="swarm-logs-"))
     supervisor = Supervisor()
     try:
-        rights = LocalRights(logs / "rights", name) if secure else None
+        rights = LocalRights(logs / "rights", name, tls) if secure else None
         own = access if rights is None else rights.access("operator", "operator")
         if not url:
             more = "" if rights is None else rights.configuration()
-            server = EmbeddedServer(max_payload=max_payload, more=more)
-            await server.start()
-            url = server.url
+            # A letter first: nats-server reads a variable of digits as a number.
+            fresh = f"k{secrets.token_hex(32)}" if secure else ""
+            key = fresh if store_key is None else store_key
+            if servers > 1:
+                cluster = EmbeddedCluster(servers, max_payload, more, store_key=key)
+                embedded = cluster.servers
+                await cluster.start()
+                url = cluster.url
+                await elected(LinkOptions(servers=url.split(","), **own.options()))
+            else:
+                embedded = [EmbeddedServer(max_payload=max_payload, more=more, store_key=key)]
+                await embedded[0].start()
+                url = embedded[0].url
         signer, trusted = Identity.make(), f"{logs / 'trusted'},{own_trust_file()}"
         trust(signer.public, "made for this mesh", logs / "trusted")
         verifier = Verifier(TrustedKeys.of(trusted))
@@ -202,17 +230,18 @@ async def local_mesh(
         ) as mesh:
             report = ServerReport(mesh)
             local = LocalMesh(
-                url, name, mesh, supervisor, logs, server, report, shm, rights, access, trusted
+                url, name, mesh, supervisor, logs, embedded, report, shm, rights, access, trusted
             )
             mesh.link.subscribe(mesh.subjects.status_all, local.take_status)
             await mesh.registry.prepare()
             # Learners may have no right to make the store of what they learn.
             await Weights(mesh.link, mesh.subjects).prepare()
             local.own(supervisor.run(), "supervisor")
-            if server is not None and watch_server:
-                watch = ServerWatch(server, report.tell)
-                local.own(watch.run(), "server watch")
-                local.own(report.run(watch), "server report")
+            if embedded and watch_server:
+                watches = [ServerWatch(server, report.teller(server.url)) for server in embedded]
+                for watch in watches:
+                    local.own(watch.run(), "server watch")
+                local.own(report.run(watches), "server report")
             try:
                 yield local
             finally:
@@ -222,8 +251,7 @@ async def local_mesh(
                 await supervisor.stop()
     finally:
         await supervisor.stop(0.5)
-        if server is not None:
-            await server.stop()
+        await asyncio.gather(*(server.stop() for server in embedded))
         shutil.rmtree(logs, ignore_errors=True)
 
 

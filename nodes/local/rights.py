@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from pathlib import Path
 
 from nodes.access import Access
+from swarm.authority.announce import announce, end_connections
 from swarm.authority.authority import Authority
 from swarm.authority.certificates import VALID, read_certificate
 from swarm.authority.server_conf import operator_conf, tls_conf
+from swarm.link import LinkOptions
 
 HOSTS = ("127.0.0.1", "localhost")
 
 
 class LocalRights:
-    """An authority in a new folder, and a certificate for this host."""
+    """An authority in a new folder, and a certificate for this host, if there is to be TLS."""
 
-    def __init__(self, folder: Path, mesh: str) -> None:
+    def __init__(self, folder: Path, mesh: str, tls: bool = True) -> None:
+        self._tls = tls
         self.authority = Authority.create(folder, mesh)
         self._server = folder / "server"
         certificates = self.authority.certificates
@@ -27,29 +29,40 @@ class LocalRights:
         self.authority.remember_server(self._server)
         self._issued = 0
 
-    @property
-    def pid_file(self) -> Path:
-        """Where the server of the mesh writes its process id."""
-        return self._server / "server.pid"
-
-    @property
-    def rotation(self) -> str:
-        """The command that issues the server's certificate anew, for people to paste."""
+    def rotation(self, pid_files: str) -> str:
+        """The command that issues the servers' certificate anew, for people to paste."""
         words = ["swarm", "auth", "certs", "--rotate"]
-        words += ["--auth", str(self.authority.directory), "--pid-file", str(self.pid_file)]
-        return shlex.join(words)
+        return shlex.join(
+            [*words, "--auth", str(self.authority.directory), "--pid-file", pid_files]
+        )
 
     def configuration(self) -> str:
         """For the server of the mesh."""
         users = operator_conf(self.authority, str(self.authority.directory / "jwt"))
-        pid = f"pid_file: {json.dumps(str(self.pid_file))}\n"
-        return users + pid + tls_conf(self._cert, self._key, self._ca, mutual=False)
+        if not self._tls:
+            return users
+        return users + tls_conf(self._cert, self._key, self._ca, mutual=False)
 
     def new_certificate(self) -> str:
         """Issue the server's certificate anew; the server takes it when it reads its files again.
         Returns its serial number."""
         _, cert, _ = self.authority.certificates.issue_server(self._server, HOSTS, VALID)
         return read_certificate(cert).serial
+
+    async def revoke(self, credentials: str, url: str) -> None:
+        """Make the credentials in a file worthless, and tell the server at `url`. The file goes.
+
+        Raises `NotFound`, `NotConnected`, `Unavailable`."""
+        self.authority.revoke(Path(credentials).stem)
+        await announce(self.authority, self._to(url))
+
+    async def end_connections(self, url: str, keep: str) -> int:
+        """The server at `url` ends all its connections but those of this name, and all connect
+        again; returns how many."""
+        return await end_connections(self.authority, self._to(url), [keep])
+
+    def _to(self, url: str) -> LinkOptions:
+        return LinkOptions(servers=(url,), tls_ca=self._trusted)
 
     def issue(self, role: str, *models: str) -> Access:
         """New credentials for one process."""
@@ -60,4 +73,8 @@ class LocalRights:
         """New credentials with this name."""
         self.authority.add(name, role, list(models))
         credentials = str(self.authority.credentials(name))
-        return Access(credentials=credentials, tls_ca=str(self._ca))
+        return Access(credentials=credentials, tls_ca=self._trusted)
+
+    @property
+    def _trusted(self) -> str:
+        return str(self._ca) if self._tls else ""

@@ -1,4 +1,5 @@
-"""What people hear of the embedded server: a document each second, and an event for each change.
+"""What people hear of the embedded servers: a document of each one each second, and an event for
+each change.
 
 Events wait while there is no connection: the most important one, a restart, happens then.
 """
@@ -10,11 +11,12 @@ import contextlib
 import json
 import logging
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 import swarm
 from nodes.life.status import timestamp
-from nodes.local.server_watch import ServerWatch
+from nodes.local.server_watch import ServerWatch, Tell
 from swarm.errors import SwarmError
 from swarm.periodic import BEAT, next_beat
 
@@ -33,6 +35,10 @@ class ServerReport:
         self._untold: deque[dict[str, Any]] = deque(maxlen=MOST_NOTES)
         self._news = asyncio.Event()
 
+    def teller(self, url: str) -> Tell:
+        """`tell` for the events of one server, which name it."""
+        return lambda kind, detail: self.tell(kind, {"url": url} | detail)
+
     def tell(self, kind: str, detail: dict[str, Any]) -> None:
         """An event of the server, or of what it keeps."""
         note = {"at": timestamp(), "kind": kind} | detail
@@ -41,7 +47,7 @@ class ServerReport:
         self._untold.append(note)
         self._news.set()
 
-    async def run(self, watch: ServerWatch) -> None:
+    async def run(self, watches: Sequence[ServerWatch]) -> None:
         """Publish until cancelled."""
         link, subjects = self._mesh.link, self._mesh.subjects
         sid = link.subscribe(subjects.status_request, lambda _: self._news.set())
@@ -50,7 +56,8 @@ class ServerReport:
             while True:
                 self._news.clear()
                 with contextlib.suppress(SwarmError):  # without a connection: at the next one
-                    link.publish(subjects.server, json.dumps(self.document(watch)).encode())
+                    for watch in watches:
+                        link.publish(subjects.server, json.dumps(self.document(watch)).encode())
                     self._publish_events()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout_at(next_beat(REPORT_EVERY)):
@@ -83,6 +90,6 @@ class ServerReport:
                 "state": str(watch.store),
                 "free_bytes": watch.files.free,
             },
-            "notes": list(self._notes),
+            "notes": [note for note in self._notes if note.get("url", server.url) == server.url],
             "at": timestamp(),
         }

@@ -122,7 +122,7 @@ class Recording:
 
     async def _lanes(self) -> dict[str, Any]:
         """The configuration of the version's stream of lanes."""
-        name = self._subjects.stream(self._model, self._version)
+        name = self._subjects.stream(self._model, self._version, self._link.domain)
         try:
             info = await jetstream.call(self._link, api("STREAM.INFO", name))
         except ApiError as error:

@@ -7,6 +7,8 @@ from typing import Any
 
 from swarm.flow.latency import LatencyWindow
 
+BATCH_BUCKETS = 8
+
 
 @dataclass(slots=True)
 class Counters:
@@ -31,21 +33,34 @@ class Counters:
 
 @dataclass(slots=True)
 class StageStats:
-    """Counters, and latencies over the last ten seconds."""
+    """Counters, and latencies over the last ten seconds and since the start."""
 
     counters: Counters = field(default_factory=Counters)
     queue: LatencyWindow = field(default_factory=LatencyWindow)
     compute: LatencyWindow = field(default_factory=LatencyWindow)
+    # Requests by the size of the batch that they were computed in: up to 1, 2, 4 … 64, above.
+    batch_sizes: list[int] = field(default_factory=lambda: [0] * BATCH_BUCKETS)
 
     def as_doc(self, now: float) -> dict[str, Any]:
-        """`now`: `time.monotonic()`. Latencies in milliseconds."""
+        """`now`: `time.monotonic()`. `_ms`: milliseconds of the last ten seconds; `_s`: seconds
+        since the start."""
         return {
-            "queue_ms": _latencies(self.queue, now),
-            "compute_ms": _latencies(self.compute, now),
+            "queue_ms": latencies(self.queue, now),
+            "compute_ms": latencies(self.compute, now),
+            "queue_s": histogram(self.queue),
+            "compute_s": histogram(self.compute),
+            "batch_sizes": list(self.batch_sizes),
         }
 
 
-def _latencies(window: LatencyWindow, now: float) -> dict[str, float]:
+def histogram(window: LatencyWindow) -> dict[str, Any]:
+    """All samples since the start, in the buckets `BUCKETS_S` (seconds), and their sum."""
+    counts, total = window.since_start()
+    return {"counts": counts, "sum": round(total, 6)}
+
+
+def latencies(window: LatencyWindow, now: float) -> dict[str, float]:
+    """Percentiles of the last ten seconds, milliseconds."""
     return {
         "p50": round(window.percentile(0.50, now) * 1e3, 3),
         "p99": round(window.percentile(0.99, now) * 1e3, 3),

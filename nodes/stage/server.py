@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from nodes.stage.compute import GIVE_BACK_DELAY, Compute, StageModel, StageOptions
-from nodes.stage.counters import StageStats
+from nodes.stage.counters import BATCH_BUCKETS, StageStats
 from nodes.stage.jobs import Job
 from nodes.stage.readiness import room_for_fast, room_for_parcel
 from nodes.stage.selftest import Known, SelfTest
@@ -34,7 +34,7 @@ from swarm.transport.parcel import Parcel
 from swarm.transport.routes import Routes
 from swarm.transport.source import SourceOptions, StageSource
 from swarm.transport.stage_sender import StageSender
-from swarm.wire.hops import WEIGHTS
+from swarm.wire.hops import CODEC, WEIGHTS
 from swarm.wire.messages import Features
 
 log = logging.getLogger("swarm.stage")
@@ -211,6 +211,8 @@ class StageServer:
         }
         if weights:
             hop[WEIGHTS] = weights
+        if features.codec:
+            hop[CODEC] = features.codec
         if self._audit is not None:
             self._audit.received(features, hop)
         features.hops.append(hop)
@@ -240,6 +242,7 @@ class StageServer:
         now = time.monotonic()
         self.stats.compute.add(seconds, now)
         self.stats.queue.add(job.queue_us / 1e6, now)
+        self.stats.batch_sizes[min((batch - 1).bit_length(), BATCH_BUCKETS - 1)] += 1
 
     def _event(self, job: Job, parcel: Parcel, event: Event) -> None:
         """What became of a result on its way to the next stage."""

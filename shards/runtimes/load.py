@@ -6,25 +6,40 @@ This is the one place that names the runtime of a stage.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from shards.errors import ArtifactError, ModelError, ShardsError
 from shards.manifest import Manifest, verify, verify_file
+from shards.runtimes.by_tensorrt import load_tensorrt_runtime
+from shards.runtimes.chain import DeviceChain, DeviceChange, Tell, Way
+from shards.runtimes.device import AUTO, CPU, PROVIDERS, TENSORRT, Placement, order_of
+from shards.runtimes.memory import check_fits, free_bytes
+from shards.runtimes.offers import offered_devices
 from shards.runtimes.ort import Level, OrtRuntime, trim_memory
 from shards.runtimes.prepared import Folders, Settings, load_prepared
+from shards.runtimes.runtime import Runtime
 from shards.runtimes.stage import StageRuntime
 from shards.runtimes.synthetic import TOLERANCE, TOLERANCE_QUANTIZED
 
-__all__ = ["Fetch", "StageRuntime", "load_lighter", "load_stage", "tolerance_of"]
+__all__ = [
+    "DeviceChange",
+    "Fetch",
+    "Placement",
+    "StageRuntime",
+    "load_lighter",
+    "load_stage",
+    "tolerance_of",
+]
 
 log = logging.getLogger(__name__)
 
 Fetch = Callable[[str], bytes | Path]
 
-_CPU = ("CPUExecutionProvider",)
+_ON_CPU = Placement()
 # A manifest may allow more deviation than usual, but cannot switch the self-test off.
 _LARGEST_TOLERANCE = 0.1
 
@@ -35,19 +50,22 @@ def load_stage(
     fetch: Fetch,
     *,
     threads: int = 1,
-    providers: Sequence[str] = _CPU,
     level: Level = "all",
     self_test: bool = True,
     folders: Folders | None = None,
+    placement: Placement = _ON_CPU,
+    tell: Tell | None = None,
 ) -> StageRuntime:
     """Fetch, verify, load, self-test and warm one stage. Blocking: call it in a thread.
 
     `fetch(file name)` returns the bytes of a file, or its path; its hash is checked before it is
     parsed. With `folders` the stage computes with files that were prepared for this machine, whose
     weights are mapped, and only one process of the machine fetches and optimises. `threads` compute
-    one run, with ONNX Runtime's execution `providers` and its optimisation `level`. Raises
+    one run on the CPU, with ONNX Runtime's optimisation `level`. `placement` names the device;
+    where that fails the stage is on the next one, and `tell` hears of it, from any thread. Raises
     ManifestError (no such stage), ArtifactError (missing or changed file), ModelError (the runtime
-    refuses the model, or computes wrong values).
+    refuses the model, or computes wrong values), DoesNotFit (too little memory; nothing was
+    loaded), and DeviceError (no such device, or option).
     """
     shard = manifest.shard(stage)
     if not shard.file:
@@ -61,13 +79,76 @@ def load_stage(
         outputs=shard.outputs,
         examples=_examples(manifest.extra),
     )
-    # Other providers compile for a device of their own.
-    where = folders if tuple(providers) == _CPU and self_test else None
-    model = partial(_fetch, fetch, shard.file, shard.sha256)
-    runtime = _load(model, settings, where, providers=providers, self_test=self_test)
+    where = folders if self_test else None
+
+    def model() -> bytes | Path:
+        what = f"shard {stage} of {manifest.model}@{manifest.version}"
+        check_fits(what, shard.bytes, free_bytes())
+        return _fetch(fetch, shard.file, shard.sha256)
+
+    devices = _devices(placement)
+    if devices == (CPU,) and not placement.options:
+        runtime: Runtime = _load(model, settings, where, self_test=self_test)
+    else:
+        runtime = _on_device(model(), settings, where, devices, placement, tell or _log)
+        if self_test:
+            runtime.self_test(tolerance=settings.tolerance)
     compute_ms = runtime.warm()
     trim_memory()
     return StageRuntime(shard, runtime, batchable=manifest.batchable, compute_ms=compute_ms)
+
+
+def _devices(placement: Placement) -> tuple[str, ...]:
+    """The devices to try. Raises DeviceError."""
+    if placement.device == CPU:
+        return (CPU,)
+    return order_of(placement, offered_devices(by_onnxruntime_alone=placement.device == AUTO))
+
+
+def _on_device(
+    model: bytes | Path,
+    settings: Settings,
+    folders: Folders | None,
+    devices: tuple[str, ...],
+    placement: Placement,
+    tell: Tell,
+) -> DeviceChain:
+    """The model on the first of the devices, with the others behind it. Raises ModelError."""
+
+    def on(device: str, stop: threading.Event) -> Runtime:
+        options = dict(placement.options) if device == devices[0] else {}
+        if device == TENSORRT:
+            return load_tensorrt_runtime(model, settings, options, folders, stop)
+        return make(device, options)(model)
+
+    def make(device: str, options: dict[str, str]) -> Callable[..., OrtRuntime]:
+        provider = PROVIDERS[device]
+        return partial(
+            OrtRuntime,
+            inputs=settings.inputs,
+            outputs=settings.outputs,
+            threads=settings.threads,
+            providers=(
+                [(provider, options)]
+                if device == CPU
+                # What the device does not compute, the CPU does.
+                else [(provider, options), PROVIDERS[CPU]]
+            ),
+            level=settings.level,
+            examples=settings.examples,
+        )
+
+    by_onnxruntime = next(device for device in devices if device != TENSORRT)
+    return DeviceChain(
+        [Way(device, partial(on, device), device == TENSORRT) for device in devices],
+        tell,
+        tolerance=settings.tolerance,
+        maker=lambda: make(by_onnxruntime, {}),
+    )
+
+
+def _log(change: DeviceChange) -> None:
+    log.warning("computing on %s: %s", change.device, change.why)
 
 
 def load_lighter(
@@ -89,7 +170,13 @@ def load_lighter(
         threads=threads,
         examples=_examples(manifest.extra),
     )
-    runtime = _load(partial(_fetch, fetch, lighter.file, lighter.sha256), settings, folders)
+
+    def model() -> bytes | Path:
+        what = f"the lighter model of {manifest.model}@{manifest.version}"
+        check_fits(what, lighter.bytes, free_bytes())
+        return _fetch(fetch, lighter.file, lighter.sha256)
+
+    runtime = _load(model, settings, folders)
     runtime.warm()
     trim_memory()
     return runtime
@@ -100,7 +187,6 @@ def _load(
     settings: Settings,
     folders: Folders | None,
     *,
-    providers: Sequence[str] = _CPU,
     self_test: bool = True,
 ) -> OrtRuntime:
     """A self-tested runtime: of prepared files, or of the model itself where that fails."""
@@ -114,7 +200,6 @@ def _load(
         inputs=settings.inputs,
         outputs=settings.outputs,
         threads=settings.threads,
-        providers=providers,
         level=settings.level,
         examples=settings.examples,
     )

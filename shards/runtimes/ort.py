@@ -23,6 +23,7 @@ from shards.specs import ORT_TYPES, TensorSpec
 log = logging.getLogger(__name__)
 
 Level = Literal["none", "basic", "extended", "all"]
+Provider = str | tuple[str, dict[str, str]]  # an execution provider, with its options
 _CPU = ("CPUExecutionProvider",)
 # A takeover waits for the warm-up. Long runs vary little, so a few of them are enough.
 _MOST_WARM_SECONDS = 0.5
@@ -47,7 +48,7 @@ def make_session(
     *,
     level: Level = "all",
     threads: int = 1,
-    providers: Sequence[str] = _CPU,
+    providers: Sequence[Provider] = _CPU,
     weights: Mapping[str, np.ndarray] | None = None,
     save_to: tuple[Path, str] | None = None,
     shared_workspace: bool = False,
@@ -64,7 +65,8 @@ def make_session(
     """
     import onnxruntime as ort
 
-    absent = set(providers) - set(ort.get_available_providers())
+    names = [each if isinstance(each, str) else each[0] for each in providers]
+    absent = set(names) - set(ort.get_available_providers())
     if absent:
         raise ModelError(
             f"this onnxruntime has no {', '.join(sorted(absent))}; it offers "
@@ -100,9 +102,14 @@ def make_session(
         session = ort.InferenceSession(loadable, options, providers=list(providers))
     except Exception as error:  # pybind raises a dozen unrelated types here
         raise ModelError(f"ONNX Runtime refuses the model: {error}") from error
-    # A fallback to another provider would hide a broken accelerator. Only for this fallback the
-    # Python wrapper keeps the model's bytes (102 MB of a ResNet-50); the session has its own copy
-    # of the weights.
+    # A fallback to another provider would hide a broken accelerator.
+    if names[0] not in session.get_providers():
+        raise ModelError(
+            f"ONNX Runtime has {names[0]}, but it did not start: its libraries or its device are "
+            "missing (the log of ONNX Runtime tells which)"
+        )
+    # For a later fallback the Python wrapper keeps the model's bytes (102 MB of a ResNet-50); the
+    # session has its own copy of the weights.
     session.disable_fallback()
     if hasattr(session, "_model_bytes"):
         session._model_bytes = None  # noqa: SLF001  # see the comment above
@@ -185,7 +192,7 @@ class OrtRuntime:
         inputs: Sequence[TensorSpec] | None = None,
         outputs: Sequence[TensorSpec] | None = None,
         threads: int = 1,
-        providers: Sequence[str] = _CPU,
+        providers: Sequence[Provider] = _CPU,
         level: Level = "all",
         prepared: bool = False,
         examples: Mapping[str, Sequence[int]] | None = None,

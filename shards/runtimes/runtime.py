@@ -1,7 +1,6 @@
 """The seam between a stage and the library that computes it. Needs numpy only.
 
-A stage knows a `Runtime` and a `CancelToken`, and no library. To add a runtime (CUDA, TensorRT,
-OpenVINO):
+A stage knows a `Runtime` and a `CancelToken`, and no library. To add a runtime:
 
 1. Write `shards/runtimes/<library>.py` with a class that has the members of `Runtime`. Import the
    library inside the constructor: a node that does not use the runtime must not load the library.
@@ -15,7 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -115,3 +114,9 @@ class Runtime(Protocol):
         May be called twice.
         """
         ...
+
+
+def maker_of(runtime: object) -> Callable[..., Any] | None:
+    """A constructor of ONNX Runtime sessions of the same model and settings, for weights that
+    change; None for a runtime that has no such form."""
+    return getattr(runtime, "maker", None)

@@ -46,6 +46,11 @@ class StageRuntime:
             and self._inputs == tuple(spec.name for spec in shard.receives)
         )
 
+    @property
+    def device(self) -> str:
+        """Where the stage computes at the moment, as `shards.runtimes.device` names it."""
+        return getattr(self.runtime, "device", "cpu")
+
     def numbered(self, weights_version: int) -> StageRuntime:
         """This stage on the same session, as another weight version."""
         return StageRuntime(

@@ -21,7 +21,7 @@ import numpy as np
 
 from shards.errors import DeltaError, DeltaFault, ModelError, ShardsError
 from shards.runtimes.ort import OrtRuntime
-from shards.runtimes.runtime import Runtime
+from shards.runtimes.runtime import Runtime, maker_of
 from shards.runtimes.stage import StageRuntime
 from shards.runtimes.synthetic import TOLERANCE, random_feeds
 from shards.weights.delta import check_values
@@ -58,16 +58,17 @@ class LiveWeights:
         """`stage` is the loaded stage, whose settings its later versions get; `artifact` is its
         verified file, which is not kept. `tolerance` is that of the self-test.
 
-        Raises ModelError for a stage without layers, or of another runtime than ONNX Runtime.
+        Raises ModelError for a stage without layers, or of a runtime whose weights cannot change.
         """
-        if not isinstance(stage.runtime, OrtRuntime):
+        maker = maker_of(stage.runtime)
+        if maker is None:
             raise ModelError(f"stage {stage.shard.stage} has no weights that could change")
         file = OnnxFile(artifact)
         self.specs = dict(file.specs)
         self._shard = stage.shard
         self._batchable = stage.batchable
         self._compute_ms = stage.compute_ms
-        self._make: Callable[..., OrtRuntime] = stage.runtime.maker()
+        self._make: Callable[..., OrtRuntime] = maker()
         self._tolerance = tolerance
         self._head = {name: file.weight(name) for name in _head_names(artifact)}  # the artifact's
         self._outside = [

@@ -11,6 +11,7 @@ import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 
 import numpy as np
 
@@ -40,6 +41,10 @@ _TENSOR_DIMS, _TENSOR_TYPE, _TENSOR_NAME, _TENSOR_RAW = 1, 2, 8, 9
 _TENSOR_FLOATS, _TENSOR_INTS, _TENSOR_DOUBLES = 4, 5, 10
 _TENSOR_EXTERNAL, _TENSOR_LOCATION = 13, 14
 _EXTERNAL = 1
+FIELDS_OF_ANY = 4096  # parts that a graph of any size may have
+BYTES_A_FIELD = 16  # beyond these; a layer with its names takes about 100, a weight more
+MOST_DIMENSIONS = 64
+LARGEST_DIMENSION = 1 << 40
 _FLOAT_TYPES = {1: "FP32", 10: "FP16", 11: "FP64"}
 _TYPE_NUMBERS = {datatype: number for number, datatype in _FLOAT_TYPES.items()}
 
@@ -68,12 +73,12 @@ class OnnxFile:
 
     def __init__(self, data: bytes | memoryview) -> None:
         self._data = memoryview(data).cast("B")
-        self._top = list(fields(self._data))
+        self._top = _few_fields(self._data)
         graphs = [part for part in self._top if part.number == _MODEL_GRAPH and part.kind == BYTES]
         if len(graphs) != 1:
             raise ModelError("not an ONNX model: it has no graph")
         self._graph = graphs[0].data
-        self._parts = list(fields(self._graph))
+        self._parts = _few_fields(self._graph)
 
     @cached_property
     def layers(self) -> tuple[Layer, ...]:
@@ -182,6 +187,16 @@ class OnnxFile:
         )
 
 
+def _few_fields(message: memoryview) -> list[Field]:
+    """All fields of a message. Raises ModelError for more than its size explains: each becomes an
+    object of hundreds of bytes, and the shortest has two."""
+    most = FIELDS_OF_ANY + len(message) // BYTES_A_FIELD
+    found = list(islice(fields(message), most + 1))
+    if len(found) > most:
+        raise ModelError(f"not an ONNX model: more than {most} parts in {len(message)} bytes")
+    return found
+
+
 def _layer(part: Field) -> Layer:
     inputs: list[str] = []
     outputs: list[str] = []
@@ -225,9 +240,12 @@ def _value_name(part: Field) -> str:
 
 def _float_spec(part: Field) -> TensorSpec | None:
     """The specification of a stored tensor; None for one that is no weight."""
-    name, dims, kind, outside = "", [], 0, False
+    name, kind, outside = "", 0, False
+    dims: list[int] = []
     for inner in fields(part.data):
         if inner.number == _TENSOR_DIMS:
+            if len(inner.data) > 10 * MOST_DIMENSIONS or len(dims) > MOST_DIMENSIONS:
+                raise ModelError(f"a weight of more than {MOST_DIMENSIONS} dimensions")
             dims.extend([inner.value] if inner.kind == VARINT else varints(inner.data))
         elif inner.number == _TENSOR_TYPE:
             kind = inner.value
@@ -237,6 +255,8 @@ def _float_spec(part: Field) -> TensorSpec | None:
             outside = inner.value == _EXTERNAL
     if kind not in _FLOAT_TYPES or outside or not name:
         return None
+    if len(dims) > MOST_DIMENSIONS or max(dims, default=0) > LARGEST_DIMENSION:
+        raise ModelError(f"weight {name!r:.80}: no array has the shape {dims!r:.80}")
     return TensorSpec(name, _FLOAT_TYPES[kind], tuple(dims))
 
 
@@ -252,11 +272,16 @@ def _array(spec: TensorSpec, part: Field) -> np.ndarray:
             chunks.append(_view(inner.data, np.dtype("<f8")))
         elif inner.number == _TENSOR_INTS:  # half precision, as its bits
             bits = [inner.value] if inner.kind == VARINT else varints(inner.data)
+            if max(bits, default=0) > 0xFFFF:
+                raise ModelError(f"weight {spec.name!r:.80}: a half has 16 bits")
             chunks.append(np.array(bits, np.uint16).view(np.float16))
     flat = np.concatenate(chunks) if chunks else np.empty(0, spec.dtype)
     if flat.dtype != spec.dtype or flat.size != math.prod(spec.shape):
         raise ModelError(f"weight {spec.name!r}: its bytes do not make a {spec}")
-    return flat.reshape(spec.shape)
+    try:
+        return flat.reshape(spec.shape)
+    except ValueError:  # a dimension of 0 beside ones whose product no array may have
+        raise ModelError(f"weight {spec.name!r}: no array has the shape {spec}") from None
 
 
 def _view(data: memoryview, dtype: np.dtype[np.generic]) -> np.ndarray:

@@ -50,7 +50,7 @@ def stream_config(subjects: Subjects, limits: AuditLimits) -> dict[str, Any]:
 async def ensure_audit(link: Link, subjects: Subjects) -> None:
     """Make the stream unless it is there, or this user may not: an operator makes it then. Raises
     `ApiError`, `Unavailable`, `NotConnected`."""
-    if not link.grants.may_publish(api("STREAM.CREATE", subjects.audit_stream)):
+    if not link.may_call(api("STREAM.CREATE", subjects.audit_stream)):
         return
     config = stream_config(subjects, AuditLimits())
     try:

@@ -55,12 +55,14 @@ def plain_conf(authority: Authority, now: float) -> str:
     valid = [user for user in authority.users if user.state(now) == "valid"]
     clients = [user for user in valid if Post.of(user.role).role is Role.CLIENT]
     members = [user for user in valid if user not in clients]
+    limits = authority.limits
     infer = f"swarm.{authority.mesh}.infer.*"
     return f"""\
 accounts {{
   SYS {{ }}
   MESH {{
-    jetstream: enabled
+    jetstream: {{ max_streams: {limits.streams}, max_consumers: {limits.consumers} }}
+    {limits.as_conf(limits.payload)}
     exports: [ {{ service: {json.dumps(infer)}, accounts: [CLIENTS] }} ]
     users: [
 {_users(authority, members)}
@@ -68,6 +70,7 @@ accounts {{
   }}
   # Whoever only asks is in an account of its own, and reaches one subject.
   CLIENTS {{
+    {limits.as_conf(limits.client_payload)}
     imports: [ {{ service: {{ account: MESH, subject: {json.dumps(infer)} }} }} ]
     users: [
 {_users(authority, clients)}

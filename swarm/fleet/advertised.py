@@ -4,6 +4,8 @@ role        "shard-2"                        draining  bool
 device      "cpu", "cuda" …                  host      memory host id, or ""
 priority    0 primary, 1 standby, 2 fallback memory    bytes free
 link_wait   milliseconds of `ack_wait` that its link needs (swarm.flow.transfers), absent if few
+link_rate   bytes a second that its link brings, absent where it is fast or unknown
+codecs      codecs that it reads (swarm.wire.tensors.known_codecs)
 inbox       where processes of its host reach it without the server, or ""
 audits      the inbox of a node that records the requests that it answers (nodes.life.auditing)
 identity    [public key, signature]          the key is this node's (swarm.trust.attestation)
@@ -33,6 +35,7 @@ from swarm.routing import Candidate
 from swarm.subjects import TOKEN
 from swarm.trust.attestation import GOSSIP_KEY as IDENTITY
 from swarm.trust.attestation import attested_key, is_attestation
+from swarm.wire.hops import LONGEST_CODEC
 
 AUDITS = "audits"
 Where = tuple[str, str, int]  # model, version, stage
@@ -42,6 +45,7 @@ MAX_CANDIDATES = 1024  # stages of one node that routing looks at, all versions 
 MAX_STAGE = 4096
 MAX_COUNT = 10**9
 MAX_LINK_WAIT_MS = 30_000
+MAX_CODECS = 16
 MAX_TIME = 3_600_000_000  # microseconds
 BASE_BYTES = 8  # of the hash of what a learner begins from
 LOAD_FIELDS = 8  # numbers of one stage's load, without the stage itself
@@ -92,7 +96,7 @@ def learns_entry(
 
 def of_load(key: str) -> bool:
     """Whether a gossiped key says how busy a node is, and not what it serves or where."""
-    return key in ("memory", "link_wait") or key.startswith(("load/", "learns/"))
+    return key in ("memory", "link_wait", "link_rate") or key.startswith(("load/", "learns/"))
 
 
 # --- judged -------------------------------------------------------------------------------
@@ -160,6 +164,14 @@ def _row(row: object) -> bool:
     )
 
 
+def _codecs(value: object) -> bool:
+    return (
+        isinstance(value, list | tuple)
+        and len(value) <= MAX_CODECS
+        and all(type(name) is str and 0 < len(name) <= LONGEST_CODEC for name in value)
+    )
+
+
 def _ascending(stages: Sequence[object]) -> bool:
     """Stage numbers, each once, in order."""
     last = -1
@@ -179,6 +191,8 @@ _CHECKS: dict[str, Any] = {
     "memory": lambda v: type(v) is int and 0 <= v < 1 << 60,
     "priority": lambda v: type(v) is int and 0 <= v <= 9,
     "link_wait": lambda v: type(v) is int and 0 <= v <= MAX_LINK_WAIT_MS,
+    "link_rate": lambda v: type(v) is int and 0 <= v < 1 << 60,
+    "codecs": lambda v: _codecs(v),
     IDENTITY: is_attestation,
 }
 _KEYED: dict[str, Any] = {"serves": _serves, "load": _load, "learns": _learns}
@@ -189,7 +203,8 @@ _KEYED: dict[str, Any] = {"serves": _serves, "load": _load, "learns": _learns}
 
 @dataclass(frozen=True, slots=True)
 class StagePeer:
-    """One node that serves a stage, as gossip tells it. link_wait: seconds."""
+    """One node that serves a stage, as gossip tells it. link_wait: seconds. link_rate: bytes a
+    second, 0.0 where it is fast or unknown. codecs: those that it reads."""
 
     node: str
     priority: int
@@ -197,6 +212,8 @@ class StagePeer:
     draining: bool
     inbox: str = ""
     link_wait: float = 0.0
+    link_rate: float = 0.0
+    codecs: frozenset[str] = frozenset()
 
 
 def serving(peers: Iterable[PeerView], model: str, version: str, stage: int) -> list[StagePeer]:
@@ -215,6 +232,8 @@ def serving(peers: Iterable[PeerView], model: str, version: str, stage: int) -> 
                     values.get("draining") is True,
                     str(values.get("inbox", "")),
                     _int(values.get("link_wait")) / 1e3,
+                    float(_int(values.get("link_rate"))),
+                    _names(values.get("codecs")),
                 )
             )
     return found
@@ -259,7 +278,7 @@ def candidates(peers: Mapping[str, PeerView], heard: float | None = None) -> lis
     for peer in peers.values():
         if peer.state in ("dead", "left") or _int(peer.values.get("priority")) != 0:
             continue
-        for (model, version, stage), numbers in _stages(peer.values):
+        for (model, version, stage), numbers in stage_loads(peer.values):
             memory = peer.values.get("memory")
             found.append(
                 Candidate(
@@ -284,8 +303,9 @@ def candidates(peers: Mapping[str, PeerView], heard: float | None = None) -> lis
     return found
 
 
-def _stages(values: Mapping[str, object]) -> list[tuple[Where, Sequence[int]]]:
-    """The stages that a node serves, each with its load; without a load, it counts as idle."""
+def stage_loads(values: Mapping[str, object]) -> list[tuple[Where, Sequence[int]]]:
+    """The stages that a node serves, each with its load (`LOAD_FIELDS` numbers); without a load, it
+    counts as idle."""
     found: list[tuple[Where, Sequence[int]]] = []
     for key, value in values.items():
         kind, slash, tag = key.partition("/")
@@ -299,6 +319,10 @@ def _stages(values: Mapping[str, object]) -> list[tuple[Where, Sequence[int]]]:
                 loads |= {row[0]: row[1:] for row in rows}
         found += [((model, version, stage), loads.get(stage, _IDLE_LOAD)) for stage in stages]
     return found[:MAX_CANDIDATES]
+
+
+def _names(value: object) -> frozenset[str]:
+    return frozenset(value) if isinstance(value, list | tuple) else frozenset()
 
 
 def _int(value: object) -> int:

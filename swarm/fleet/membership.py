@@ -13,12 +13,14 @@ import json
 import logging
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 
 from swarm.errors import NotConnected, SwarmError
 from swarm.fleet.advertised import of_load, valid
 from swarm.gossip import LAN, Event, Gossip, GossipConfig, PeerView, Request, Send
 from swarm.gossip.effects import Effect
+from swarm.gossip.wire import MeshKey
 from swarm.link import Link, LinkMessage
 from swarm.periodic import beat
 from swarm.subjects import Subjects
@@ -38,8 +40,8 @@ class Membership:
     """The nodes of the mesh as this node sees them. `run()` gossips until cancelled.
 
     on_event(event) is called for each change. Whoever learns that a process of this host has ended
-    calls `gone`. mesh_key: 16 to 64 bytes shared by all nodes;
-    with it, messages that are not signed by it are refused and counted.
+    calls `gone`. mesh_key: 16 to 64 bytes shared by all nodes; with it, messages that are not
+    marked with it are refused and counted. Several keys: see `Gossip`.
     """
 
     def __init__(
@@ -49,7 +51,7 @@ class Membership:
         node: str,
         on_event: Callable[[Event], None],
         config: GossipConfig = LAN,
-        mesh_key: bytes | None = None,
+        mesh_key: MeshKey = None,
     ) -> None:
         self._link = link
         self._subjects = subjects
@@ -63,6 +65,8 @@ class Membership:
         self._waiting: dict[str, tuple[int, asyncio.TimerHandle]] = {}
         self._discovered = 0.0
         self._finds = ""  # where nodes answer to discovery
+        self.sent_bytes = self.received_bytes = 0  # of gossip, without discovery
+        self.events: Counter[str] = Counter()  # by kind
         self._connected = 0.0
         # Milliseconds: nodes that share a process do not all speak at once.
         self._apart = random.randrange(1000) if next(_members_of_this_process) else 0
@@ -116,6 +120,10 @@ class Membership:
         if not of_load(key):
             self.gossip.detector.hurry()
 
+    def use_keys(self, mesh_key: MeshKey) -> None:
+        """The mesh changes its key: see `Gossip`. Raises `ValueError`."""
+        self.gossip.use_keys(mesh_key)
+
     async def run(self) -> None:
         """One round each `config.interval` seconds, until cancelled."""
         sid = self._link.subscribe(self._subjects.gossip(self.node), self._receive)
@@ -164,10 +172,12 @@ class Membership:
                 if isinstance(effect, Request):
                     self._request(effect)
                 elif isinstance(effect, Send):
+                    self.sent_bytes += len(effect.payload)
                     self._link.publish(self._subjects.gossip(effect.peer), effect.payload)
                 else:
                     if effect.kind != "updated":
                         self.gossip.detector.hurry()
+                    self.events[effect.kind] += 1
                     self._on_event(effect)
             except NotConnected:
                 log.debug("gossip waits for the connection")
@@ -178,6 +188,7 @@ class Membership:
         reply = self._link.expect(self._answered)
         timer = asyncio.get_running_loop().call_later(effect.timeout, self._timeout, reply)
         self._waiting[reply] = (effect.token, timer)
+        self.sent_bytes += len(effect.payload)
         self._link.publish(self._subjects.gossip(effect.peer), effect.payload, reply)
 
     def _answered(self, message: LinkMessage) -> None:
@@ -187,6 +198,7 @@ class Membership:
             return
         token, timer = entry
         timer.cancel()
+        self.received_bytes += len(message.data)
         now = time.monotonic()
         if message.status == b"503":
             settling = now - self._connected < SETTLE_FOR
@@ -211,10 +223,12 @@ class Membership:
 
     def _receive(self, message: LinkMessage) -> None:
         data = message.data
+        self.received_bytes += len(data)
         # A message that is too large is refused by its size alone: it is not even copied whole.
         payload = bytes(data[: self._config.refuse_bytes + 1])
         answer, effects = self.gossip.on_request(payload, time.monotonic())
         if answer is not None and message.reply:
+            self.sent_bytes += len(answer)
             self._link.publish(message.reply, answer)
         self._apply(effects)
 

@@ -46,6 +46,28 @@ def nearby(peers: Iterable[StagePeer], host: str) -> Nearby:
     return Nearby(len(here) == len(peers), inboxes)
 
 
+@dataclass(frozen=True, slots=True)
+class Beyond:
+    """The nodes of one stage behind the server: any of them may get a message.
+
+    rate: bytes a second of the slowest link, 0.0 where all are fast or unknown. codecs: those that
+    all of them read; None where no node is known.
+    """
+
+    rate: float = 0.0
+    codecs: frozenset[str] | None = None
+
+
+def beyond(peers: Iterable[StagePeer]) -> Beyond:
+    """What the nodes that serve a stage have in common."""
+    peers = list(peers)
+    if not peers:
+        return Beyond()
+    rates = [peer.link_rate for peer in peers if peer.link_rate > 0]
+    common = frozenset.intersection(*(peer.codecs for peer in peers))
+    return Beyond(min(rates, default=0.0), common)
+
+
 class Placement:
     """A table of `Nearby` by stage, made anew when nodes come, go or change.
 
@@ -59,6 +81,7 @@ class Placement:
         self._host = host
         self._peers = peers
         self._table: dict[tuple[str, str, int], Nearby] = {}
+        self._beyond: dict[tuple[str, str, int], Beyond] = {}
 
     def at(self, info: ModelInfo, stage: int) -> Nearby:
         """Which nodes of a stage are on this host. The answer may be out of date: a node that
@@ -70,6 +93,14 @@ class Placement:
             self._table[key] = answer
         return answer
 
+    def beyond(self, info: ModelInfo, stage: int) -> Beyond:
+        """What the nodes of a stage read, and how fast their links are."""
+        key = (info.model, info.version, stage)
+        answer = self._beyond.get(key)
+        if answer is None:
+            answer = self._beyond[key] = beyond(self._peers(info, stage))
+        return answer
+
     def serving(self, info: ModelInfo, stage: int) -> frozenset[str]:
         """The ids of the nodes that are known to take a stage's work, on any host."""
         return frozenset(peer.node for peer in self._peers(info, stage) if not peer.draining)
@@ -78,3 +109,4 @@ class Placement:
         """Nodes came, went or changed: no answer is kept."""
         self.generation += 1
         self._table.clear()
+        self._beyond.clear()

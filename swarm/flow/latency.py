@@ -7,12 +7,20 @@ grow by a constant ratio, so that any percentile is known within a constant *rel
 of time, so that nothing is sorted and nothing is stored per sample.
 """
 
+from collections.abc import Sequence
+from functools import lru_cache
 from math import ceil, exp, log
+from operator import add, mul
 
 SHORTEST_S = 1e-6
 """Durations under this count as this one: no clock we read is finer."""
 LONGEST_S = 1e3
 """Durations above this count as this one: no budget is longer."""
+
+BUCKETS_S = (
+    0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+)  # fmt: skip
+"""Upper ends, in seconds, of the buckets in which durations are told to dashboards."""
 
 
 class Usual:
@@ -52,8 +60,8 @@ class LatencyWindow:
 
     A percentile is the nearest-rank sample within `relative_error` of its value, for samples in
     [SHORTEST_S, LONGEST_S]. It covers between `window_s * (1 - 1 / slices)` and `window_s` seconds.
-    Memory is fixed: `(slices + 1) * log(LONGEST_S / SHORTEST_S) / (2 * relative_error)` integers,
-    3600 at the defaults. `add` is O(1), `percentile` O(buckets).
+    Memory is fixed: `(slices + 2) * log(LONGEST_S / SHORTEST_S) / (2 * relative_error)` integers,
+    4100 at the defaults. `add` is O(1), `percentile` O(buckets).
 
     window_s: seconds remembered; longer is steadier and slower to see a change.
     relative_error: of a percentile, 0..1 exclusive; smaller costs memory.
@@ -63,8 +71,21 @@ class LatencyWindow:
     """
 
     __slots__ = (
-        "_buckets", "_count", "_newest", "_origin", "_ratio", "_scale", "_seen", "_slice_s",
-        "_slices", "_total", "_turn_at", "_weight", "ewma", "window_s",
+        "_buckets",
+        "_count",
+        "_newest",
+        "_origin",
+        "_past",
+        "_ratio",
+        "_scale",
+        "_seen",
+        "_slice_s",
+        "_slices",
+        "_total",
+        "_turn_at",
+        "_weight",
+        "ewma",
+        "window_s",
     )  # fmt: skip
 
     def __init__(
@@ -85,6 +106,7 @@ class LatencyWindow:
         self._origin = log(SHORTEST_S)
         size = ceil((log(LONGEST_S) - self._origin) * self._scale) + 1
         self._total = [0] * size
+        self._past = [0] * size  # samples that the window has forgotten
         self._slices = [[0] * size for _ in range(slices)]
         self._buckets = self._slices[0]
         self._newest = 0
@@ -151,10 +173,28 @@ class LatencyWindow:
                 break
         return self._value(bucket)
 
+    def since_start(self, bounds: Sequence[float] = BUCKETS_S) -> tuple[list[int], float]:
+        """All samples since the start: how many were in each bucket, and their sum in seconds.
+
+        bounds: upper ends of the buckets, seconds, ascending; the last count is of the samples
+        above them all. A sample within `relative_error` of an end may count on its other side, and
+        the sum is within `relative_error`. It costs `add` nothing: samples are counted in any case.
+        """
+        every = list(map(add, self._past, self._total))
+        edges = [
+            max(0, min(len(every), round((log(bound) - self._origin) * self._scale)))
+            for bound in bounds
+        ]
+        counts = [
+            sum(every[low:high])
+            for low, high in zip([0, *edges], [*edges, len(every)], strict=True)
+        ]
+        values = _values(len(every), self._origin, self._scale, self._ratio)
+        return counts, sum(map(mul, every, values))
+
     def _value(self, bucket: int) -> float:
         """The point of a bucket that is within the relative error of both of its ends."""
-        low = exp(self._origin + bucket / self._scale)
-        return min(LONGEST_S, max(SHORTEST_S, low * 2 * self._ratio / (1 + self._ratio)))
+        return _values(len(self._total), self._origin, self._scale, self._ratio)[bucket]
 
     def _turn(self, now: float) -> None:
         """Move to the slice of `now`, emptying the slices that expired."""
@@ -163,13 +203,24 @@ class LatencyWindow:
             return
         steps = 1 + int((now - self._turn_at) / self._slice_s)
         self._turn_at += steps * self._slice_s
-        total = self._total
+        total, past = self._total, self._past
         for _ in range(min(steps, len(self._slices))):
             self._newest = (self._newest + 1) % len(self._slices)
             expired = self._slices[self._newest]
             for bucket, held in enumerate(expired):
                 if held:
+                    past[bucket] += held
                     total[bucket] -= held
                     self._count -= held
                     expired[bucket] = 0
         self._buckets = self._slices[self._newest]
+
+
+@lru_cache(maxsize=64)
+def _values(size: int, origin: float, scale: float, ratio: float) -> list[float]:
+    """The duration that each bucket of a window stands for, seconds."""
+    middle = 2 * ratio / (1 + ratio)
+    return [
+        min(LONGEST_S, max(SHORTEST_S, exp(origin + bucket / scale) * middle))
+        for bucket in range(size)
+    ]

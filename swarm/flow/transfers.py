@@ -56,12 +56,22 @@ class Transfers:
         """Seconds that the largest of the latest messages takes on the link, alone."""
         if self.is_guessed:
             return self._expected / CAUTIOUS_RATE
+        return self._usual_slowness * max(self._sizes, default=0)
+
+    @property
+    def rate(self) -> float:
+        """Bytes a second; 0.0 where the link is near, or its rate is not known or not seen."""
+        slowness = self._usual_slowness if self.is_far else 0.0
+        return 1 / slowness if slowness else 0.0
+
+    @property
+    def _usual_slowness(self) -> float:
+        """Seconds a byte, 0.0 before the first message."""
         if not self._slowness:
             return 0.0
         # The lower quartile: messages that waited behind others count little, and so does one
         # that a wrong guess of the server's clock makes look faster than the link is.
-        slowness = sorted(self._slowness)[len(self._slowness) // 4]
-        return slowness * max(self._sizes)
+        return sorted(self._slowness)[len(self._slowness) // 4]
 
     def came(self, size: int, seconds: float) -> None:
         """A message of `size` bytes was on its way for `seconds`, half a round trip included.

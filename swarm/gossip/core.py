@@ -39,7 +39,7 @@ from swarm.gossip.exchange import Exchange, Validator, plain
 from swarm.gossip.rumours import Rumours
 from swarm.gossip.state import ALIVE, DEAD, LEFT, SUSPECT, NodeState
 from swarm.gossip.table import Table
-from swarm.gossip.wire import Message, Refused, check_key, decode, read_value, valid_id
+from swarm.gossip.wire import MeshKey, Message, Refused, decode, keys_of, read_value, valid_id
 
 _STATES: tuple[State, ...] = ("alive", "suspect", "dead", "left")
 _MOST_SEEDS = 64  # peers told of from outside that are remembered until they answer
@@ -57,7 +57,8 @@ class Gossip:
     `generation` must grow with each start of a process under the same id (milliseconds since the
     epoch will do). `validator(key, value)` judges every value that a peer sends; it must accept
     keys that it does not know, or they end here. With a `mesh_key` (16 to 64 bytes) every message
-    carries a keyed BLAKE2b MAC, and messages without it are refused.
+    carries a keyed BLAKE2b MAC, and messages without it are refused. Of several keys the first one
+    marks what is sent, and each is taken.
 
     Raises `ValueError` for an id that is no subject token, a negative generation or a bad key.
     """
@@ -68,7 +69,7 @@ class Gossip:
         generation: int,
         rng: Random,
         config: GossipConfig = LAN,
-        mesh_key: bytes | None = None,
+        mesh_key: MeshKey = None,
         validator: Validator = _accept,
     ) -> None:
         if not valid_id(node):
@@ -78,7 +79,7 @@ class Gossip:
         self.node = node
         self.config = config
         self.counters: Counter[str] = Counter()
-        self._key = check_key(mesh_key)
+        self._keys = keys_of(mesh_key)
         self._instance = rng.getrandbits(32)
         self._rng = rng
         self._table = Table(NodeState(node, generation), config.max_nodes, config.learn_rate, rng)
@@ -89,7 +90,7 @@ class Gossip:
             self._rumours,
             self.counters,
             self._instance,
-            self._key,
+            self._keys[0] if self._keys else None,
             validator,
         )
         self.detector = Detector(config, self._table, self._exchange, self.counters, rng)
@@ -98,6 +99,12 @@ class Gossip:
         self._reported: dict[str, float] = {}
         self._last_tick: float | None = None
         self._aged = ""
+
+    def use_keys(self, mesh_key: MeshKey) -> None:
+        """The mesh changes its key: mark and take messages with these from now on. Raises
+        `ValueError` as the class."""
+        self._keys = keys_of(mesh_key)
+        self._exchange.mark_with(self._keys[0] if self._keys else None)
 
     # -- our own state -------------------------------------------------------------------------
 
@@ -332,7 +339,7 @@ class Gossip:
 
     def _decode(self, payload: bytes) -> Message | None:
         try:
-            return decode(payload, self._key, self.config.refuse_bytes)
+            return decode(payload, self._keys, self.config.refuse_bytes)
         except Refused as refusal:
             self.counters[refusal.reason] += 1
             return None

@@ -86,6 +86,10 @@ class Exchange:
         self._last_rebirth = float("-inf")
         self.leaving = False
 
+    def mark_with(self, key: bytes | None) -> None:
+        """The mesh's key of messages from now on."""
+        self._key = key
+
     # -- writing ---------------------------------------------------------------------------------
 
     def frame(self, kind: str) -> Frame:

@@ -20,13 +20,14 @@ from __future__ import annotations
 
 import hmac
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
 import msgpack
 
+from swarm.errors import DecodeError
 from swarm.gossip.state import LEFT, Delta, Entry, array_header
 
 VERSION = 1
@@ -39,11 +40,12 @@ _SECTIONS = ("d", "x", "f", "n")
 _LIST_BYTES = 2 + 3  # a section's key and its longest array header
 _LARGEST_NUMBER = 2**63 - 1
 
+MeshKey = bytes | Sequence[bytes] | None  # several keys: while the mesh changes its key
 Need = tuple[str, int, int]
 Window = tuple[str, str, tuple[Entry, ...]]
 
 
-class Refused(Exception):
+class Refused(DecodeError):
     """A message that is not acted upon. `reason` is the counter that it belongs to."""
 
     def __init__(self, reason: str, detail: str) -> None:
@@ -72,11 +74,15 @@ def valid_id(node: object) -> bool:
     return type(node) is str and _NODE_ID.fullmatch(node) is not None
 
 
-def check_key(key: bytes | None) -> bytes | None:
-    """The mesh key, when it is usable. Raises `ValueError` unless it has 16 to 64 bytes."""
-    if key is not None and not 16 <= len(key) <= 64:
+def keys_of(key: MeshKey) -> tuple[bytes, ...]:
+    """The mesh's keys, when they are usable; the first one marks, and each is taken.
+
+    Raises `ValueError` unless each has 16 to 64 bytes.
+    """
+    keys = () if key is None else (key,) if isinstance(key, bytes) else tuple(key)
+    if not all(16 <= len(one) <= 64 for one in keys):
         raise ValueError("the mesh key must have 16 to 64 bytes")
-    return key
+    return keys
 
 
 def _mac(body: bytes, key: bytes) -> bytes:
@@ -131,14 +137,15 @@ class Frame:
         return body + _mac(body, self._key) if self._key else body
 
 
-def decode(payload: bytes, key: bytes | None, limit: int) -> Message:
-    """Read a message. Raises `Refused`: too_large, forged, malformed, or version."""
+def decode(payload: bytes, key: MeshKey, limit: int) -> Message:
+    """Read a message, marked with one of the keys. Raises `Refused`: too_large, forged, malformed,
+    or version."""
     if len(payload) > limit:
         raise Refused("too_large", f"{len(payload)} bytes, at most {limit} are read")
     body = payload
-    if key is not None:
-        body, mac = payload[:-MAC_BYTES], payload[-MAC_BYTES:]
-        if not body or not hmac.compare_digest(_mac(body, key), bytes(mac)):
+    if keys := keys_of(key):
+        body, mac = payload[:-MAC_BYTES], bytes(payload[-MAC_BYTES:])
+        if not body or not any(hmac.compare_digest(_mac(body, one), mac) for one in keys):
             raise Refused("forged", "the MAC does not belong to this mesh's key")
     raw = _unpack(body)
     if type(raw) is not dict:
@@ -167,7 +174,8 @@ def _unpack(data: bytes) -> Any:
             max_ext_len=0,
         )
     except (ValueError, TypeError, msgpack.UnpackException, RecursionError, MemoryError) as error:
-        raise Refused("malformed", repr(error)) from None
+        # Not `repr`: an error of msgpack may hold the whole document.
+        raise Refused("malformed", str(error) or type(error).__name__) from None
 
 
 def _message(raw: dict[str, Any]) -> Message:

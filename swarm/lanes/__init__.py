@@ -13,6 +13,7 @@ from swarm.lanes.streams import (
     make_lanes,
     stream_config,
 )
+from swarm.lanes.whereabouts import TwoDomains, check_one_domain, streams_of
 
 __all__ = [
     "MOST_ACK_WAIT",
@@ -22,10 +23,13 @@ __all__ = [
     "LaneMessage",
     "LaneOptions",
     "Publisher",
+    "TwoDomains",
+    "check_one_domain",
     "consumer_config",
     "depth_for",
     "ensure_lanes",
     "follow_depth",
     "make_lanes",
     "stream_config",
+    "streams_of",
 ]

@@ -201,6 +201,11 @@ class Lane:
         """Seconds of `ack_wait` that this node's link needs, whatever others need."""
         return self._way.wait(self._credit.size, time.monotonic())
 
+    @property
+    def link_rate(self) -> float:
+        """Bytes a second that the link brings, 0.0 where it is near or not known."""
+        return self._way.rate
+
     async def _look_at_link(self) -> None:
         """Let the credit and `ack_wait` follow the link. Raises as `refresh`."""
         way, trips = self._way, 0

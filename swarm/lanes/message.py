@@ -102,7 +102,7 @@ def parse_ack_subject(reply: str) -> tuple[int, int, int, int]:
     `$JS.ACK.<stream>.<consumer>.<delivered>.<sseq>.<cseq>.<ts>.<pending>`, or with a domain
     and an account hash before the stream (ADR-15). Raises `DecodeError`.
     """
-    tokens = reply.split(".")
+    tokens = reply.split(".", 12)
     at = 4 if len(tokens) == 9 else 6
     try:
         if tokens[1] != "ACK":

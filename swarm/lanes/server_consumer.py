@@ -47,13 +47,13 @@ class ServerConsumer:
     @property
     def pulled_at(self) -> str:
         """Where the server takes pulls for this consumer."""
-        return api("CONSUMER.MSG.NEXT", self.stream, self.name)
+        return self._link.in_domain(api("CONSUMER.MSG.NEXT", self.stream, self.name))
 
     @property
     def may_change(self) -> bool:
         """Whether this user may make the consumer, and change its settings."""
         subject = jetstream.create_consumer_subject(self.stream, self.config)
-        return self._link.grants.may_publish(subject)
+        return self._link.may_call(subject)
 
     async def ensure(self) -> None:
         """Make the consumer, and its stream, where they do not exist.

@@ -22,8 +22,9 @@ class LaneOptions:
     depth: messages a lane holds, the unacked ones included; one more is refused at once.
     max_bytes: of all lanes together, 0 for as many as the server has room for.
     ack_wait: silence after which a message is handed to another node. storage: `memory` (a restart
-    of the server loses the queued messages; requesters retry) or `file`. replicas: servers of a
-    cluster that keep the messages. max_age: the age at which an abandoned message is removed.
+    of the server loses the queued messages; requesters retry) or `file`. copies: servers of a
+    cluster that keep the messages; 0: as many as keep all else (`jetstream.replicas_of`).
+    max_age: the age at which an abandoned message is removed.
     duplicates: how long the server remembers a message's id; longer than the latest redelivery,
     which comes after a few ack_waits.
     """
@@ -32,7 +33,7 @@ class LaneOptions:
     max_bytes: int = 0
     ack_wait: float = 0.1
     storage: str = "memory"
-    replicas: int = 1
+    copies: int = 1
     max_age: float = 120.0
     duplicates: float = 30.0
 
@@ -41,15 +42,15 @@ UNBOUNDED = {"max_bytes": -1}
 
 
 def stream_config(
-    subjects: Subjects, model: str, version: str, options: LaneOptions
+    subjects: Subjects, model: str, version: str, options: LaneOptions, domain: str = ""
 ) -> dict[str, Any]:
     """The stream's configuration, as JetStream's API takes it."""
-    return {
-        "name": subjects.stream(model, version),
+    copies = {"num_replicas": options.copies} if options.copies else {}
+    return copies | {
+        "name": subjects.stream(model, version, domain),
         "subjects": [subjects.features_of(model, version)],
         "retention": "workqueue",
         "storage": options.storage,
-        "num_replicas": options.replicas,
         "discard": "new",
         "discard_new_per_subject": True,
         "max_msgs_per_subject": options.depth,
@@ -75,7 +76,8 @@ def consumer_config(
         "priority_groups": [GROUP],
         "priority_policy": "prioritized",
         "mem_storage": options.storage == "memory",
-        "num_replicas": options.replicas,
+        # As many as the stream has: the server refuses any other number in a work queue.
+        "num_replicas": 0,
     }
 
 
@@ -86,7 +88,7 @@ async def ensure_lanes(
 
     Raises `ApiError`, `Unavailable`, `NotConnected`.
     """
-    config = stream_config(subjects, model, version, options)
+    config = stream_config(subjects, model, version, options, link.domain)
     try:
         await jetstream.ensure_stream(link, config)
     except ApiError as error:
@@ -116,7 +118,7 @@ async def follow_depth(
 
     Raises `ApiError`, `Unavailable`, `NotConnected`.
     """
-    name = subjects.stream(model, version)
+    name = subjects.stream(model, version, link.domain)
     info = await jetstream.call(link, api("STREAM.INFO", name))
     config, held = info["config"], int(info["state"]["messages"])
     if not changed_depth(int(config["max_msgs_per_subject"]), wanted.messages, held):
@@ -140,7 +142,7 @@ async def make_lanes(
     Raises `ApiError`, `Unavailable`, `NotConnected`, `PermissionDenied`.
     """
     await ensure_lanes(link, subjects, model, version, options)
-    stream = subjects.stream(model, version)
+    stream = subjects.stream(model, version, link.domain)
     for stage in range(1, stages + 1):
         config = consumer_config(subjects, model, version, stage, options)
         await jetstream.ensure_consumer(link, stream, config)

@@ -52,6 +52,11 @@ class Way:
         """Messages that keep the link busy, if it is slow."""
         return self._transfers.credit(holding)
 
+    @property
+    def rate(self) -> float:
+        """Bytes a second of the link, 0.0 where it is near or not known."""
+        return self._transfers.rate
+
     def asks_for(self, wait: float) -> None:
         """The server is asked for this `ack_wait`."""
         self._asked_wait = wait

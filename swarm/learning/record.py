@@ -33,6 +33,7 @@ KEPT = 16  # records of a ledger
 MOST_TENSORS = 64  # of one weight version
 MOST_TEACHERS = 32  # that one record names
 MOST_LEDGER_BYTES = 1 << 20
+LARGEST_NUMBER = 1e300
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 Sign = Callable[[bytes], bytes]
@@ -374,7 +375,8 @@ def _whole(value: Any, least: int = 0) -> int:
 
 
 def _number(value: Any) -> float:
-    if type(value) not in (int, float) or not math.isfinite(value):
+    # Refuses NaN, infinity, and integers that no float can hold.
+    if type(value) not in (int, float) or not abs(value) < LARGEST_NUMBER:
         raise DecodeError(f"{value!r:.80} is no number")
     return float(value)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from enum import StrEnum
 
+from swarm.errors import InvalidArgument
+
 MOST_SENDERS = 1024  # senders whose refusals are counted; the one refused longest ago is forgotten
 
 
@@ -42,7 +44,7 @@ HARMLESS = frozenset(
 """Reasons that occur in a healthy fleet: after a loss, a return, a rollout, a rollback."""
 
 
-class Refused(Exception):
+class Refused(InvalidArgument):
     """A message that is not acted upon; nothing has changed."""
 
     def __init__(self, reason: Reason, detail: str) -> None:

@@ -196,7 +196,12 @@ def _message(key: str, body: Mapping[str, Any]) -> Message:
     run: Any = body.get("r")
     sequence: Any = body.get("q")
     step = body.get("g")
-    if kind not in KINDS or not isinstance(node, str) or not 0 < len(node) <= 128:
+    if (
+        type(kind) is not str
+        or kind not in KINDS
+        or not isinstance(node, str)
+        or not 0 < len(node) <= 128
+    ):
         raise Refused(Reason.MALFORMED, "no known kind, or no node")
     if not _is_number(run) or not _is_number(sequence):
         raise Refused(Reason.MALFORMED, "run and sequence are whole numbers from 0")

@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from swarm.errors import InvalidArgument, NotAdmitted
+from swarm.errors import InvalidArgument, NotAdmitted, NotConnected
 from swarm.subjects import TOKEN
 
 if TYPE_CHECKING:
     from swarm.link.types import LinkOptions
 
 LARGEST_FILE = 64 * 1024  # bytes
+LATEST = 1 << 53  # seconds since 1970, of an expiry
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ def read_credentials(path: str) -> Signer:
         plain.sign,
         jwt,
         name,
-        float(expires) if isinstance(expires, int | float) else 0.0,
+        float(expires) if type(expires) is int and 0 < expires < LATEST else 0.0,
     )
 
 
@@ -192,6 +193,15 @@ def tls_refusal(error: ssl.SSLError, where: str, options: LinkOptions) -> NotAdm
             "--tls-cert FILE --tls-key FILE"
         )
     return NotAdmitted(f"{where}: the TLS handshake failed ({reason}): are the ports right?")
+
+
+def ended_in_tls(where: str) -> NotConnected:
+    """A server that asks for a certificate ended the connection without a word. It may as well
+    have been stopped, so this is no refusal."""
+    return NotConnected(
+        f"{where} asks for a client's certificate, and ended the connection: give one of its "
+        "authority with --tls-cert FILE --tls-key FILE"
+    )
 
 
 def refusal(text: str, where: str, options: LinkOptions) -> NotAdmitted:

@@ -12,7 +12,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from swarm.clock import parse_rfc3339
-from swarm.errors import ApiError, DecodeError, NoResponders, Unavailable
+from swarm.errors import (
+    ApiError,
+    DecodeError,
+    InvalidArgument,
+    NoLeader,
+    NoResponders,
+    Unavailable,
+)
 from swarm.link import Link
 from swarm.subjects import api, kv_get_subject
 
@@ -25,6 +32,12 @@ CONSUMER_FILTER_TAKEN = (10099, 10100)  # a work queue gives a subject to one co
 STREAM_STORE_FAILED = 10077  # a full lane's refusal, too
 NO_ROOM = (10028, 10047)  # in memory, in files: for the most bytes of a stream
 WRONG_REVISIONS = (10071, 10164)  # somebody else stored the key meanwhile
+NO_PEERS = (10005, 10074)  # for so many replicas: too few servers in the cluster, or no cluster
+# In a cluster: no leader, not the leader, a stream or a consumer whose server is away, a store that
+# is being moved. All of them pass.
+ELECTING = (10004, 10006, 10008, 10009, 10118, 10119)
+
+CLUSTER_REPLICAS = 3  # copies where a cluster has so many servers: any one of them may be lost
 
 _SEQUENCE = re.compile(rb"Nats-Sequence: ([0-9]{1,18})")
 _STORED = re.compile(rb"Nats-Time-Stamp: ([0-9TZ:.+-]{20,40})")
@@ -35,18 +48,29 @@ _PUB_ACK = re.compile(rb'\{"stream":"[^"\\{}]*", ?"seq":([0-9]{1,18})(?:,[^{}]*)
 async def call(
     link: Link, subject: str, doc: dict[str, Any] | None = None, timeout: float = 3.0
 ) -> dict[str, Any]:
-    """One API call. Raises `ApiError`, `Unavailable` (JetStream off, or no answer)."""
+    """One API call. Raises `ApiError`, `Unavailable` (JetStream off, or no answer), `NoLeader`."""
     body = b"" if doc is None else json.dumps(doc).encode()
     try:
         message = await link.request(subject, body, timeout, from_server=True)
     except NoResponders:
-        raise Unavailable(
-            "this NATS server has no JetStream: start it with -js, or enable jetstream {} "
-            "in its configuration"
-        ) from None
+        raise Unavailable(_nobody(link)) from None
     except TimeoutError:
         raise Unavailable(f"JetStream did not answer {subject} within {timeout} s") from None
     return parse(message.data)
+
+
+def _nobody(link: Link) -> str:
+    """Why no JetStream answers."""
+    if not link.options.domain:
+        return (
+            "this NATS server has no JetStream: start it with -js, enable jetstream {} in its "
+            "configuration, or name the domain of a server that it is linked to, with --domain"
+        )
+    own = f" (this server's own is {link.server_domain!r})" if link.server_domain else ""
+    return (
+        f"no JetStream of domain {link.options.domain!r} answers{own}: the link to its server is "
+        "cut, or --domain names none"
+    )
 
 
 def stored_sequence(data: bytes | memoryview) -> int:
@@ -75,17 +99,66 @@ def parse(data: bytes | memoryview) -> dict[str, Any]:
     except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
         # Anybody who learns a reply subject can answer there, with anything.
         raise DecodeError(f"JetStream answered with {bytes(data[:80])!r}") from None
+    if refusal.err_code in ELECTING:
+        raise NoLeader(str(refusal))
     raise refusal
 
 
+def replicas_of(link: Link) -> int:
+    """Copies that a stream gets where its configuration names no number: as the link's options
+    say, or with 0 there as many as the server's cluster can keep."""
+    if link.options.replicas:
+        return link.options.replicas
+    # Of another domain's servers nothing is known: there it is tried.
+    return CLUSTER_REPLICAS if link.home.cluster or link.options.domain else 1
+
+
 async def ensure_stream(link: Link, config: dict[str, Any]) -> dict[str, Any]:
-    """Create the stream, or take the existing one, whatever its limits are."""
+    """Create the stream, or take the existing one, whatever its limits are.
+
+    A configuration without `num_replicas` gets `replicas_of(link)` of them; fewer, where that is
+    nobody's wish and the cluster has too few servers at present.
+    """
+    config = {"num_replicas": replicas_of(link)} | config
+    try:
+        return await _take_or_create(link, config)
+    except ApiError as error:
+        if error.err_code not in NO_PEERS:
+            raise
+        if link.options.replicas:
+            raise InvalidArgument(
+                f"{config['num_replicas']} copies of {config['name']} were asked for, and the "
+                f"cluster has too few servers ({error.description}): with `auto` there are as many "
+                "as it can keep"
+            ) from None
+    return await _take_or_create(link, config | {"num_replicas": 1})
+
+
+async def _take_or_create(link: Link, config: dict[str, Any]) -> dict[str, Any]:
     try:
         return await call(link, api("STREAM.CREATE", config["name"]), config)
     except ApiError as error:
         if error.err_code != STREAM_EXISTS_DIFFERENT:
             raise
     return await call(link, api("STREAM.INFO", config["name"]))
+
+
+async def raise_replicas(link: Link, stream: str) -> bool:
+    """Give an existing stream as many copies as a new one would get; whether it has more now.
+
+    Raises `ApiError`, `Unavailable`."""
+    wanted = replicas_of(link)
+    try:
+        config = (await call(link, api("STREAM.INFO", stream)))["config"]
+        if int(config["num_replicas"]) >= wanted:
+            return False
+        await update_stream(link, config | {"num_replicas": wanted})
+    except ApiError as error:
+        few = error.err_code in NO_PEERS and not link.options.replicas
+        if few or error.err_code == STREAM_NOT_FOUND:
+            return False
+        raise
+    return True
 
 
 async def update_stream(link: Link, config: dict[str, Any]) -> dict[str, Any]:

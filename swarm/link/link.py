@@ -16,12 +16,13 @@ import contextlib
 import logging
 import secrets
 import ssl
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf
 from random import Random
 from typing import Any, cast
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult
 
 from swarm.errors import (
     NoResponders,
@@ -32,15 +33,18 @@ from swarm.errors import (
     SwarmError,
 )
 from swarm.flow.backoff import Backoff
-from swarm.link.access import is_about_identity, refusal, tls_refusal
+from swarm.flow.pace import Pace
+from swarm.link.access import ended_in_tls, is_about_identity, refusal, tls_refusal
 from swarm.link.denials import Denial, DenialLog, read_denial
 from swarm.link.gather import Gather
 from swarm.link.grants import ASK, EVERYTHING, Grants, read_grants
 from swarm.link.parser import Parser, ProtocolError
 from swarm.link.pings import Pings
+from swarm.link.servers import Greeting, ServerList, better_server, mixed, split_url
 from swarm.link.session import (
     connect_command,
     endpoint,
+    greet_all,
     open_session,
     parse_info,
     without_credentials,
@@ -48,7 +52,7 @@ from swarm.link.session import (
 from swarm.link.subscriptions import OnMessage, Replies, Subscriptions
 from swarm.link.types import LinkMessage, LinkOptions
 from swarm.periodic import next_beat
-from swarm.subjects import FROM_SERVER
+from swarm.subjects import FROM_SERVER, TOKEN, in_domain
 from swarm.wire.tensors import Part
 
 log = logging.getLogger("swarm.link")
@@ -58,14 +62,19 @@ FIRST_BACKOFF = 0.1  # seconds between rounds over the servers; they grow to `ma
 DEFAULT_MAX_PAYLOAD = 1 << 20  # bytes; a server's, unless it says another
 NO_RESPONDERS = b"503"
 GRANTS_TIMEOUT = 1.0  # seconds; a server that does not tell a user's rights may have none to tell
+GREET_TIMEOUT = 0.5  # seconds in which a server that can be used greets
+LOOKS_FOR_BETTER, LOOK_AGAIN = 5, 1.0  # looks for a better server, seconds between them
+FLUSH_BEFORE_MOVING = 0.5  # seconds
 
 
 class Link(asyncio.BufferedProtocol):
     """`run()` keeps it connected; `await ready()` waits for the first connection.
 
     on_up / on_down: lists of callbacks without arguments, called at each change. gather: its
-    writes. server_inbox: below it the server alone answers. grants: what this user may do, as far
-    as the server tells. on_denied(subject, error): callbacks for a publish that the server refused.
+    writes. servers: those that it knows. home: what the present one says of its cluster.
+    server_inbox: below it the server alone answers. grants: what this user may do, as far as the
+    server tells. server_domain: the JetStream domain of the server, "" where it has none.
+    on_denied(subject, error): callbacks for a publish that the server refused.
     refusal: why the last attempt to connect was refused for who connects; None where it was not.
     reconnects, callback_errors, last_error: figures for people.
 
@@ -76,6 +85,8 @@ class Link(asyncio.BufferedProtocol):
 
     def __init__(self, options: LinkOptions) -> None:
         self.options = options
+        self.servers = ServerList(options.servers)
+        self.home = Greeting()
         self.url: SplitResult | None = None
         self.connected = False
         self.max_payload = (
@@ -84,6 +95,7 @@ class Link(asyncio.BufferedProtocol):
         self.reconnects = 0
         self.callback_errors = 0
         self.last_error: str = ""
+        self.server_domain = ""
         self.grants: Grants = EVERYTHING
         self.refusal: NotAdmitted | None = None
         self.on_denied: list[Callable[[str, PermissionDenied], None]] = []
@@ -91,6 +103,7 @@ class Link(asyncio.BufferedProtocol):
         self.on_down: list[Callable[[], None]] = []
         self.gather = Gather()
         self._parser = Parser(self._message, self._control)
+        self.pace = Pace()
         self._pings = Pings()
         self._subscriptions = Subscriptions()
         # Statuses tell the inbox, and nobody this one: whoever knew it could name it as the reply
@@ -107,11 +120,27 @@ class Link(asyncio.BufferedProtocol):
         self._lost = asyncio.Event()
         self._closing = False
         self._settled = asyncio.Event()  # connected, or refused for who connects
+        self._moving: asyncio.Task[None] | None = None  # looks for a better server
+        self._next = ""  # the server to move to
         self._denials = DenialLog()
+        self._asks_certificate = False
         self._deaf: PermissionDenied | None = None  # the user may not hear its own inbox
         self._asked: dict[str, tuple[str, asyncio.Future[LinkMessage]]] = {}  # by reply subject
         self.subscribe(f"{options.inbox}.*", self.deliver)
         self.subscribe(f"{self.server_inbox}.*", self.deliver)
+
+    @property
+    def domain(self) -> str:
+        """The JetStream domain in which this link's streams are, "" where it has no name."""
+        return self.options.domain or self.server_domain
+
+    def in_domain(self, subject: str) -> str:
+        """The subject of a call of JetStream, or of a key, in the domain that was asked for."""
+        return in_domain(subject, self.options.domain)
+
+    def may_call(self, subject: str) -> bool:
+        """Whether this user may make a call of JetStream, as far as the server tells."""
+        return self.grants.may_publish(self.in_domain(subject))
 
     @property
     def open_replies(self) -> int:
@@ -122,13 +151,17 @@ class Link(asyncio.BufferedProtocol):
 
     async def run(self) -> None:
         """Connect, and reconnect with jittered backoff, until `close()` or cancellation."""
-        servers, longest = self.options.servers, self.options.max_backoff
+        longest = self.options.max_backoff
         backoff = Backoff(min(FIRST_BACKOFF, longest), longest, Random())
-        attempt = 0
+        attempt, looked = 0, len(self.options.servers) < 2
         try:
             while not self._closing:
+                servers = self.servers.in_turn(self._next)
                 server = servers[attempt % len(servers)]
                 try:
+                    if not looked:
+                        await self._look_at_given()
+                        looked = True
                     await self._connect(server)
                 except (OSError, TimeoutError, ValueError, ProtocolError, SwarmError) as error:
                     attempt += 1
@@ -143,6 +176,7 @@ class Link(asyncio.BufferedProtocol):
                     continue
                 attempt = 0
                 self.refusal = None
+                self._next = ""
                 backoff.reset()
                 await self._serve()
         finally:
@@ -179,23 +213,41 @@ class Link(asyncio.BufferedProtocol):
         self._abort()
         self._went_down()
 
+    async def _look_at_given(self) -> None:
+        """Tell of given servers that do not answer. Raises `NotAdmitted` where they are of several
+        clusters: what one of them stores another one would never see."""
+        found = await greet_all(self.servers.given, self.options, GREET_TIMEOUT)
+        greetings = {server: Greeting.of(info) for server, info in found.items() if info}
+        if reason := mixed(greetings):
+            raise NotAdmitted(reason)
+        for server in self.servers.given:
+            if found and server not in found:
+                log.warning("%s does not answer; the others do", without_credentials(server))
+
     async def _connect(self, server: str) -> None:
-        self.url = urlsplit(server if "//" in server else f"nats://{server}")
+        self.url = split_url(server)
         self._parser = Parser(self._message, self._control)
         self._pings = Pings()
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(self.options.connect_timeout):
             info = await open_session(loop, self, self.url, self.options)
+            self._asks_certificate = bool(info.get("tls_verify"))
             if self.gather.transport is None:
+                if self._asks_certificate:
+                    raise self._early_end(None)
                 raise NotConnected("the server closed the connection before the greeting")
-            self._learn({"max_payload": DEFAULT_MAX_PAYLOAD} | info)
+            self._check_cluster(Greeting.of(info))
+            self._learn({"max_payload": DEFAULT_MAX_PAYLOAD, "domain": ""} | info)
             greeted = self._pings.expect()
+            asked = time.monotonic()
             self.gather.write(connect_command(info, self.url, self.options) + b"PING\r\n")
             await greeted
+            self.pace.tripped(time.monotonic() - asked)
         self.gather.write(self._subscriptions.lines())
         self.grants, self._deaf = EVERYTHING, None
         if info.get("auth_required"):
             await self._learn_grants()
+        self.servers.connected(server)
         self.connected = True
 
     async def _learn_grants(self) -> None:
@@ -221,8 +273,45 @@ class Link(asyncio.BufferedProtocol):
         if not message.status:
             self.grants = read_grants(bytes(message.data))
 
+    def _check_cluster(self, greeting: Greeting) -> None:
+        """Raises `NotAdmitted` for a server of another cluster than the one before."""
+        home = self.home
+        if home.cluster and greeting.cluster and greeting.cluster != home.cluster:
+            raise NotAdmitted(
+                f"{endpoint(self.url)} is of the cluster {greeting.cluster!r}, the server before "
+                f"it was of {home.cluster!r}: give servers of one cluster"
+            )
+
     def _learn(self, info: dict[str, Any]) -> None:
         self.max_payload = int(info.get("max_payload", self.max_payload))
+        domain = info.get("domain", self.server_domain)
+        self.server_domain = domain if isinstance(domain, str) and TOKEN.fullmatch(domain) else ""
+        before, self.home = self.home, Greeting.of(info)
+        self.servers.learn(self.home.peers)
+        lost_sight = before.server == self.home.server and not before.peers <= self.home.peers
+        if self.connected and self._moving is None and (self.home.leaves or lost_sight):
+            self._moving = asyncio.get_running_loop().create_task(self._move(), name="move")
+
+    async def _move(self) -> None:
+        """Go to another server where that is better: this one leaves, or sees less of the cluster.
+        Who waits for an answer is told as of any lost connection."""
+        looks = 0
+        while self.home.leaves or looks < LOOKS_FOR_BETTER:
+            looks += 1
+            found = await greet_all(self.servers.others(), self.options, GREET_TIMEOUT)
+            greetings = {server: Greeting.of(info) for server, info in found.items() if info}
+            if (better := better_server(self.home, greetings)) is not None:
+                reason = "it leaves" if self.home.leaves else "it has lost sight of others"
+                text = "from %s to %s: %s"
+                log.info(text, endpoint(self.url), without_credentials(better), reason)
+                self._next = better
+                with contextlib.suppress(SwarmError, TimeoutError):
+                    await self.flush(FLUSH_BEFORE_MOVING)
+                self.last_error = reason
+                self._lost.set()
+                return
+            await asyncio.sleep(LOOK_AGAIN)
+        self._moving = None
 
     async def _serve(self) -> None:
         self._up.set()
@@ -239,13 +328,20 @@ class Link(asyncio.BufferedProtocol):
                 # wait_closed() can hang on unsent bytes when the server is stopped: abort.
                 self.last_error = "the server does not answer pings"
                 break
-            self._pings.keep_alive()
+            self._pings.keep_alive(partial(self._alive, time.monotonic()))
             self.gather.write(b"PING\r\n")
         self._abort()
         self._went_down()
         self.reconnects += 1
 
+    def _alive(self, asked: float) -> None:
+        """The PONG of a keep-alive that was sent at `asked` came."""
+        self.pace.tripped(time.monotonic() - asked)
+
     def _abort(self) -> None:
+        if self._moving is not None:
+            self._moving.cancel()
+            self._moving = None
         if self.gather.transport is not None:
             self.gather.transport.abort()
             self.gather.reset(None)
@@ -257,6 +353,7 @@ class Link(asyncio.BufferedProtocol):
         self.connected = False
         lost = NotConnected("the connection to NATS was lost")
         self._pings.fail(lost)
+        self.pace.lost()
         # A server that has ended answers nothing any more: who asked may ask the next one.
         for _, answer in self._asked.values():
             if not answer.done():
@@ -313,6 +410,13 @@ class Link(asyncio.BufferedProtocol):
                 f"more than {self.options.max_pending} bytes are waiting to be sent"
             )
         transport.writelines([line, *([data] if isinstance(data, bytes) else data), b"\r\n"])
+        if self.pace.sends(total, time.monotonic()):
+            self._pings.then(self._carried)
+            self.gather.write(b"PING\r\n")
+
+    def _carried(self) -> None:
+        """The server has read the large messages before a PING."""
+        self.pace.answered(time.monotonic())
 
     def push(self) -> None:
         """Send the gathered bytes, unless several messages came at once.
@@ -372,7 +476,7 @@ class Link(asyncio.BufferedProtocol):
         from_server: bool = False,
     ) -> LinkMessage:
         """One request, one reply; `headers` is a whole `NATS/1.0` block. from_server: the server
-        itself answers, as JetStream's API does.
+        itself answers, as JetStream's API does: the one of the domain that was asked for.
 
         Raises `NoResponders` at once when nobody listens, `PermissionDenied` at once when this
         user may not ask, `TimeoutError` after `timeout` seconds, `NotConnected` when
@@ -383,6 +487,8 @@ class Link(asyncio.BufferedProtocol):
         answer: asyncio.Future[LinkMessage] = asyncio.get_running_loop().create_future()
         expect = self.expect_from_server if from_server else self.expect
         reply = expect(partial(_set_result, answer))
+        if from_server:
+            subject = self.in_domain(subject)
         self._asked[reply] = (subject, answer)
         try:
             self.publish(subject, data, reply, headers)
@@ -498,6 +604,8 @@ class Link(asyncio.BufferedProtocol):
         """Why a connection ended before it was one."""
         if isinstance(exc, ssl.SSLError):
             return tls_refusal(exc, endpoint(self.url), self.options)
+        if self._asks_certificate:
+            return ended_in_tls(endpoint(self.url))
         return NotConnected(self.last_error or "connection refused")
 
 

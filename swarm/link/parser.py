@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from swarm.errors import DecodeError
+
 CHUNK = 256 * 1024  # bytes; one read
 OWN_MEMORY_FROM = 32 * 1024  # bytes; an incomplete payload as large as this gets its own memory
 LONGEST_LINE = 64 * 1024  # bytes of a control line
@@ -18,7 +20,7 @@ OnMessage = Callable[[int, bytes, bytes, bytes | None, "bytes | memoryview"], No
 OnControl = Callable[[bytes, bytes], None]
 
 
-class ProtocolError(Exception):
+class ProtocolError(DecodeError):
     """The server sent something that is not the NATS protocol."""
 
 

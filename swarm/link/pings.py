@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 
 MOST_UNANSWERED = 2  # keep-alives in a row; then the server counts as hung
 
@@ -14,7 +15,7 @@ class Pings:
     __slots__ = ("_unanswered", "_waiting")
 
     def __init__(self) -> None:
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._waiting: deque[asyncio.Future[None] | Callable[[], None]] = deque()
         self._unanswered = 0  # keep-alives since the last PONG
 
     @property
@@ -28,22 +29,28 @@ class Pings:
         self._waiting.append(pong)
         return pong
 
-    def keep_alive(self) -> None:
-        """A PING is sent now for which nobody waits: its PONG keeps its place in the order."""
+    def then(self, told: Callable[[], None]) -> None:
+        """A PING is sent now; `told` is called at its PONG, which may never come."""
+        self._waiting.append(told)
+
+    def keep_alive(self, told: Callable[[], None] = lambda: None) -> None:
+        """A PING is sent now that has to be answered in time; as `then`."""
         self._unanswered += 1
-        self.expect().cancel()
+        self.then(told)
 
     def answered(self) -> None:
         """A PONG came; a server may send one that nobody has asked for."""
         self._unanswered = 0
         if self._waiting:
             pong = self._waiting.popleft()
-            if not pong.done():
+            if not isinstance(pong, asyncio.Future):
+                pong()
+            elif not pong.done():
                 pong.set_result(None)
 
     def fail(self, error: Exception) -> None:
         """No PONG will come: every future gets `error`."""
         for pong in self._waiting:
-            if not pong.done():
+            if isinstance(pong, asyncio.Future) and not pong.done():
                 pong.set_exception(error)
         self._waiting.clear()

@@ -6,12 +6,14 @@ import asyncio
 import json
 import socket
 import ssl
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, unquote
 
 from swarm.errors import NotAdmitted
-from swarm.link.access import own_context, signer_of, tls_context, tls_refusal
+from swarm.link.access import ended_in_tls, own_context, signer_of, tls_context, tls_refusal
 from swarm.link.parser import ProtocolError
+from swarm.link.servers import split_url
 
 if TYPE_CHECKING:
     from swarm.link.types import LinkOptions
@@ -41,11 +43,11 @@ async def open_session(
     """
     host, port = url.hostname or "127.0.0.1", url.port or 4222
     sock = await _tcp(loop, host, port)
+    info: dict[str, Any] = {}
     try:
         context = tls_context(options)
         if context is None and url.scheme == "tls":
             context = own_context("", "", "")
-        info: dict[str, Any] = {}
         if not options.tls_first:
             info = await _read_info(loop, sock)
             if info.get("tls_required") and context is None:
@@ -67,10 +69,37 @@ async def open_session(
     except ssl.SSLError as error:
         sock.close()
         raise tls_refusal(error, endpoint(url), options) from None
+    except ConnectionError as error:
+        sock.close()
+        if info.get("tls_verify"):
+            raise ended_in_tls(endpoint(url)) from error
+        raise
     except BaseException:
         sock.close()
         raise
     return info
+
+
+async def greet_all(
+    servers: Iterable[str], options: LinkOptions, timeout: float
+) -> dict[str, dict[str, Any]]:
+    """INFO of each server that greets within `timeout` seconds, by its URL; nothing is sent. An
+    empty document stands for a server that greets behind TLS only (`tls_first`)."""
+    wanted = list(servers)
+    greetings = await asyncio.gather(*(_greet(server, options, timeout) for server in wanted))
+    pairs = zip(wanted, greetings, strict=True)
+    return {server: info for server, info in pairs if info is not None}
+
+
+async def _greet(server: str, options: LinkOptions, timeout: float) -> dict[str, Any] | None:
+    loop = asyncio.get_running_loop()
+    try:
+        url = split_url(server)
+        async with asyncio.timeout(timeout):
+            with await _tcp(loop, url.hostname or "127.0.0.1", url.port or 4222) as sock:
+                return {} if options.tls_first else await _read_info(loop, sock)
+    except (OSError, ValueError, ProtocolError):  # a timeout is an OSError
+        return None
 
 
 async def _tcp(loop: asyncio.AbstractEventLoop, host: str, port: int) -> socket.socket:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
 from swarm.link.access import inbox_owner, tls_context
-from swarm.subjects import TOKEN
+from swarm.subjects import TOKEN, token
 
 
 @dataclass(slots=True)
@@ -35,9 +35,13 @@ class LinkMessage:
 class LinkOptions:
     """How a link connects. Times in seconds, sizes in bytes.
 
-    servers: URLs, tried in turn. name: shown by the server. inbox: the subject below which
-    everything for this process alone is sent; without one, `_INBOX.<user>.<random>`, so that a
-    user's rights can name it. Raises `NotAdmitted` for a file of keys that cannot be used.
+    servers: URLs of one server or of one cluster, tried in turn; others of the cluster are
+    learned. replicas: servers of a cluster that keep a copy of each stream that is made over this
+    link, 0 for three where there are as many. name: shown by the server. inbox: the subject below
+    which everything for this process alone is sent; without one, `_INBOX.<user>.<random>`, so that
+    a user's rights can name it. domain: the JetStream domain that streams, keys and objects are in,
+    "" for the server's own. Raises `NotAdmitted` for a file of keys that cannot be used, and
+    `SubjectError` for a domain that cannot be one.
     """
 
     servers: Sequence[str] = ("nats://127.0.0.1:4222",)
@@ -55,10 +59,14 @@ class LinkOptions:
     connect_timeout: float = 2.0
     ping_interval: float = 1.0  # a dead link is noticed after two of them
     max_backoff: float = 1.0
+    replicas: int = 0
     max_pending: int = 64 << 20  # unsent bytes above which publishing is refused
     inbox: str = ""
+    domain: str = ""
 
     def __post_init__(self) -> None:
+        if self.domain:
+            token(self.domain, "JetStream domain")
         tls_context(self)  # a fault is told before anything starts
         if not self.inbox:
             owner = inbox_owner(self) or _user_of(self.servers)

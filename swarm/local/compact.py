@@ -35,6 +35,7 @@ FEATURES, RESULT = 1, 2
 _FEATURES = struct.Struct("<BBHHHHHHqq")
 # mark | kind | attempt | sizes: id, shared, hops
 _RESULT = struct.Struct("<BBHHHH")
+_NO_MORE: tuple[Any, ...] = (0, "", 0)  # weights, accepts, answer_rate
 _MOST_SHARED = 128  # pieces of shared values that are remembered
 
 
@@ -59,6 +60,8 @@ class _Shared(NamedTuple):
     session: str
     host: str
     weights: int = 0
+    accepts: str = ""
+    answer_rate: int = 0
 
 
 # --- writing ----------------------------------------------------------------------
@@ -81,6 +84,8 @@ def features_parts(features: Features, loan: Loan) -> list[Part]:
             features.session,
             features.host,
             features.weights,
+            features.accepts,
+            features.answer_rate,
         )
         hops = _hops(features)
         head = _FEATURES.pack(
@@ -152,6 +157,8 @@ def _pack_shared(
     session: str = "",
     host: str = "",
     weights: int = 0,
+    accepts: str = "",
+    answer_rate: int = 0,
 ) -> bytes:
     # The bytes are little-endian, whatever the array is; in shared memory too.
     tensors = [
@@ -159,7 +166,8 @@ def _pack_shared(
         for name, dtype, shape, owner in specs
     ]
     values = (model, version, tensors, stage, agent, session, host)
-    packed: bytes = msgpack.packb((*values, weights) if weights else values)
+    more = (weights, accepts, answer_rate) if accepts else (weights,) if weights else ()
+    packed: bytes = msgpack.packb((*values, *more))
     return packed
 
 
@@ -203,6 +211,8 @@ def decode_features(data: bytes | memoryview) -> Features:
         [],
         data[end : end + hops],
         shared.weights,
+        shared.accepts,
+        shared.answer_rate,
     )
 
 
@@ -279,12 +289,15 @@ def _read_shared(packed: bytes, kind: int) -> _Shared:
     for text in (model, version):
         if not (0 if kind == RESULT else 1) <= len(_text(text.encode())) <= 128:
             raise DecodeError("model and version must have 1 to 128 characters")
-    weights = more[0] if more else 0
-    if type(stage) is not int or type(weights) is not int or len(specs) > LIMITS.tensors:
+    weights, accepts, rate = [*more, *_NO_MORE[len(more) :]][:3]
+    numbers = (stage, weights, rate)
+    if not all(type(number) is int for number in numbers) or len(specs) > LIMITS.tensors:
         raise DecodeError(
-            f"stage and weights are numbers; at most {LIMITS.tensors} tensors are accepted"
+            f"stage, weights and rate are numbers; at most {LIMITS.tensors} tensors are accepted"
         )
-    return _Shared(model, version, specs, stage, agent, session, host, weights)
+    if type(accepts) is not str:
+        raise DecodeError("the codecs that a requester accepts are a string")
+    return _Shared(model, version, specs, stage, agent, session, host, weights, accepts, rate)
 
 
 def _read_spec(name: Any, datatype: Any, shape: Any, owner: Any) -> _Tensor:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from swarm.errors import DecodeError
 from swarm.wire.tensors import Part
 
 # Bytes; fewer where the kernel grants a socket less. Measured: a third of it gives 12 % fewer
@@ -32,19 +33,22 @@ def frame_head(size: int, subject: str, reply: str) -> bytes:
 
 def frames(datagram: memoryview) -> list[tuple[int, str, str, bytes]]:
     """(when it was sent: `time.monotonic_ns()`, subject, reply subject, data) of each message in a
-    datagram. Raises `ValueError` where the bytes are no messages."""
+    datagram. Raises `DecodeError` where the bytes are no messages."""
     found = []
     while datagram:
         try:
             sent, size, subject_size, reply_size = _HEAD.unpack_from(datagram)
         except struct.error as error:
-            raise ValueError(f"no message: {error}") from None
+            raise DecodeError(f"no message: {error}") from None
         middle = _HEAD.size + subject_size
         start = middle + reply_size
         end = start + size
         if end > len(datagram):
-            raise ValueError(f"a message of {end} bytes in {len(datagram)}")
-        names = str(datagram[_HEAD.size : start], "utf-8")
+            raise DecodeError(f"a message of {end} bytes in {len(datagram)}")
+        try:
+            names = str(datagram[_HEAD.size : start], "ascii")
+        except UnicodeDecodeError as error:
+            raise DecodeError(f"subjects are ASCII: {error}") from None
         data = bytes(datagram[start:end])
         found.append((sent, names[:subject_size], names[subject_size:], data))
         datagram = datagram[end:]

@@ -3,7 +3,8 @@
 Two reasons to refuse. Overload: by Little's law a new request waits for those already inside, at
 the pace at which answers come. When the wait exceeds the request's budget, the request is
 `RESOURCE_EXHAUSTED` now instead of late. A broken stage: its circuit breaker is open, and the
-request is `UNAVAILABLE` now.
+request is `UNAVAILABLE` now. So it is where no lane takes requests for longer than its budget
+(`swarm.flow.outage`): then no stage has failed, and a request with a longer budget may wait.
 
 Overload has two rules (`QueueAdmission`). The predicted time in the queue must fit the request's
 budget. And when queueing stays above a target for a whole interval the queue is *standing*: it adds
@@ -26,6 +27,7 @@ from typing import NamedTuple
 from swarm.errors import ResourceExhausted, Status, Unavailable
 from swarm.flow.breaker import Breaker, BreakerState
 from swarm.flow.latency import LatencyWindow
+from swarm.flow.outage import Outage
 from swarm.flow.silence import Silences
 from swarm.flow.stalls import Stalls
 from swarm.wire.messages import Result
@@ -215,6 +217,7 @@ class ModelAdmission:
             least_runs=LEAST_RUNS,
         )
         self._stalls = Stalls()
+        self._outage = Outage()
         self._breakers: dict[int, Breaker] = {}
         # By stage: the nodes that were there when its breaker opened, and have not gone since.
         self._blamed: dict[int, frozenset[str]] = {}
@@ -229,6 +232,12 @@ class ModelAdmission:
         """Seconds from one answer to the next while requests wait; 0.0 before that was seen."""
         return self._pace
 
+    @property
+    def breakers(self) -> dict[int, BreakerState]:
+        """The states of the breakers of stages that have failed, by stage; `WHOLE_PIPELINE` where
+        the failing one is not known."""
+        return {stage: breaker.state for stage, breaker in self._breakers.items()}
+
     def enter(self, budget: float, now: float) -> Pass:
         """Raises `ResourceExhausted` or `Unavailable`, at once."""
         admission = self._admission
@@ -240,6 +249,14 @@ class ModelAdmission:
             after = min(decision.retry_after_s, MOST_RETRY_AFTER)
             text = f"overload: {decision.reason}; try again in {after:.3f} s"
             raise ResourceExhausted(text, after)
+        outage = self._outage
+        if outage.since is not None and not outage.lets_through(budget, now):
+            self.refused += 1
+            admission.lost()
+            raise Unavailable(
+                f"no lane has taken a request for {now - outage.since:.1f} s, longer than the "
+                "budget: the server, or the link to it, is away"
+            )
         if self._breakers:
             self._close_where_nodes_came()
             self._pass_breakers(now)
@@ -273,13 +290,19 @@ class ModelAdmission:
         now: float,
         unusual: bool = False,
         judged: bool = True,
+        unheard_at: float | None = None,
     ) -> None:
         """A request ended; `result` is None when it was abandoned. unusual: what it took says
-        nothing of how long to wait for others. judged: its failure says something of the stages."""
+        nothing of how long to wait for others. judged: its failure says something of the stages.
+        unheard_at: when it was sent for the last time, where no lane took it."""
         took = now - taken.started
         if result is None:
             self._admission.lost()
             return
+        if unheard_at is not None:
+            self._outage.unheard(unheard_at)
+        elif self._outage.since is not None:
+            self._outage.heard()
         expired = result.status is Status.DEADLINE_EXCEEDED
         if result.status is Status.OK:
             self._time(now, self._stalls.answered(taken.started, now, self._pace))
@@ -294,7 +317,7 @@ class ModelAdmission:
             self._admission.observe(taken.decision, taken.pace, took, now, catching_up)
         else:
             self._admission.lost()
-        if judged and (self._breakers or result.status is not Status.OK):
+        if judged and unheard_at is None and (self._breakers or result.status is not Status.OK):
             self._judge(taken, result, now)
         if result.status is Status.OK:
             self._last_ok = now

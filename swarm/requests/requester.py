@@ -15,6 +15,8 @@ from functools import partial
 from swarm.errors import (
     DeadlineExceeded,
     DecodeError,
+    NoResponders,
+    NotConnected,
     PermissionDenied,
     Status,
     SwarmError,
@@ -47,6 +49,7 @@ from swarm.requests.under_way import ModelWay, UnderWay
 from swarm.shm import ShmError
 from swarm.subjects import ANY
 from swarm.transport.api import Event, Held, Left, Refused, Safe, Stored
+from swarm.transport.coding import accepts
 from swarm.transport.handover.words import WORDS
 from swarm.transport.parcel import Parcel
 from swarm.transport.routes import Routes
@@ -95,6 +98,14 @@ class Requester:
         """The admission of a model version, with its latencies."""
         return self._version(info).admission
 
+    def breakers(self) -> dict[str, str]:
+        """The states of circuit breakers that have seen failures, by `model@version/stage`."""
+        return {
+            f"{model}@{version}/{stage}": str(state)
+            for (model, version), way in self._versions.items()
+            for stage, state in way.admission.breakers.items()
+        }
+
     async def infer(self, ask: Ask) -> Result:
         """The result, failed or not. Never raises a `SwarmError`: a failure is a result."""
         started = time.monotonic()  # uvloop's own clock has steps of a millisecond
@@ -125,11 +136,14 @@ class Requester:
             now = time.monotonic()
             unusual = is_unusual(request.tried, ask.hedge is not None, result, now - started)
             judged = not request.was_behind or is_ok(result)
-            version.admission.leave(taken, result, now, unusual, judged)
+            unheard_at = request.tried.at if request.unheard and not is_ok(result) else None
+            version.admission.leave(taken, result, now, unusual, judged, unheard_at)
             self._end(request, result)
         result.latency = time.monotonic() - started
         if ask.session and result.status is Status.OK:
             self.seen.saw(session, result.weights)
+        elif ask.session and request.was_behind:
+            self.seen.lacked(session, ask.weights)
         if result.status is Status.RESOURCE_EXHAUSTED and not result.stage:
             # The first lane, if it was full, has room when the next request is answered.
             result.retry_after = result.retry_after or version.admission.pace
@@ -202,6 +216,7 @@ class Requester:
             failed = _failure(request, outcome)
             if outcome is not None:
                 request.refusal = failed.message
+                request.unheard = isinstance(outcome, NoResponders | NotConnected)
             now = time.monotonic()
             step = next_step(
                 outcome,
@@ -297,6 +312,7 @@ class Requester:
         lane = ANY
         if self._picker is not None and not tried.fast:
             lane = self._picker.pick_lane(ask, left)
+        codecs, rate = accepts(self._routes, ask.info)
         features = Features(
             id=ask.id,
             model=ask.info.model,
@@ -314,6 +330,8 @@ class Requester:
             hops=list(ask.hops),
             weights=ask.weights,
             shadow=ask.shadow,
+            accepts=codecs,
+            answer_rate=rate,
         )
         parcel = Parcel(features, now + left, lane=lane, fast=tried.fast, doubtful=doubtful)
         if request.first is None:

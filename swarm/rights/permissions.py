@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from swarm.errors import InvalidArgument
 from swarm.rights.table import ROLES, TABLE, Role
-from swarm.subjects import token
+from swarm.subjects import in_domain, token
 
 MOST_STAGES = 16  # of a fallback that does not say how many stages its model has
 _SHARD = re.compile(r"shard-([1-9][0-9]{0,2})")
@@ -109,7 +109,10 @@ def subjects_of(
     subscribe: dict[str, None] = {}
     for row in TABLE:
         if role in row.publish:
-            publish |= dict.fromkeys(_filled(row.subject, places))
+            filled = _filled(row.subject, places)
+            publish |= dict.fromkeys(filled)
+            # From a site, the same calls name the hub's domain.
+            publish |= dict.fromkeys(in_domain(subject, "*") for subject in filled)
         if role in row.subscribe:
             for subject in _filled(row.subject, places):
                 names = [f"{subject} {queue}" for queue in row.queues if queues] or [subject]

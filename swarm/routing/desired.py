@@ -10,6 +10,7 @@ refused as a whole, with all its problems named. `rollout`: see `swarm.rollout.p
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,6 +32,7 @@ from swarm.subjects import TOKEN
 DEFAULT_POLICY = "pull"
 STICKY = ("agent", "session", "none")
 MAX_VERSIONS = 64
+MOST_BYTES = 256 << 10  # of a document
 MAX_PINS = 256
 
 
@@ -111,6 +113,23 @@ class DesiredState:
             if point < 0:
                 return entry.version
         return max(self.serve, key=lambda entry: entry.share).version  # rounding of the last share
+
+
+def read_desired(model: str, data: bytes) -> dict[str, Any]:
+    """The document of a model's desired state, as its key holds it, checked.
+
+    Raises `BadDesiredState`.
+    """
+    if len(data) > MOST_BYTES:
+        raise BadDesiredState([Problem("", f"it has {len(data)} bytes, of {MOST_BYTES} at most")])
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError):
+        raise BadDesiredState([Problem("", "it is no JSON")]) from None
+    if not isinstance(document, dict):
+        raise BadDesiredState([Problem("", "it is no object")])
+    parse_desired(document | {"model": model})
+    return document
 
 
 def parse_desired(document: Any) -> DesiredState:

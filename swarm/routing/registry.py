@@ -59,7 +59,7 @@ def policy_names() -> list[str]:
     return [*BUILT_IN, *sorted(others)]
 
 
-def policy(name: str, *, rng: Random | None = None, **options: Any) -> Policy:
+def policy(name: str, /, *, rng: Random | None = None, **options: Any) -> Policy:
     """A new policy by name, with its knobs as options (see each class).
 
     rng: the dice it rolls; by default a generator of its own, seeded by the operating system. A

@@ -166,7 +166,7 @@ class ObjectStore:
 
         A server before 2.11 knows no batches and sends one message.
         """
-        asked = f"$JS.API.DIRECT.GET.{self._stream}"
+        asked = self.link.in_domain(api("DIRECT.GET", self._stream))
         answers = _Answers(self.link, asked)
         received: list[LinkMessage] = []
         try:

@@ -80,6 +80,6 @@ async def _stream(options: LinkOptions) -> AsyncIterator[JetStreamContext]:
     """A client's JetStream. Connecting tries for ever, so its caller bounds it."""
     client = await control.connect(options, "swarm-deltas")
     try:
-        yield client.jetstream(timeout=5)
+        yield client.jetstream(timeout=5, domain=options.domain or None)
     finally:
         await control.close(client)

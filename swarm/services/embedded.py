@@ -17,6 +17,7 @@ from swarm.errors import Unavailable
 
 # The server warns above 8 MB; 16 MiB lets an 8 MB cut pass with room for its header.
 MAX_PAYLOAD = 16 << 20
+STORE_KEY = "JS_KEY"  # the variable of the server's environment
 RELOADED, NOT_RELOADED = "Reloaded server configuration", "Failed to reload server configuration"
 
 
@@ -37,8 +38,9 @@ class EmbeddedServer:
 
     port: 0 takes a free one. store: the directory of JetStream's files, which is kept; without one,
     a temporary directory that goes with the server. max_payload: bytes. more: lines that its
-    configuration has too, such as users and TLS. On Linux the server dies
-    with this process (PDEATHSIG).
+    configuration has too, such as users and TLS. domain: of its JetStream, "" for one without a
+    name, None for a server without JetStream. store_key: encrypts JetStream's files, "" leaves them
+    plain. On Linux the server dies with this process (PDEATHSIG).
     """
 
     def __init__(
@@ -48,12 +50,16 @@ class EmbeddedServer:
         max_payload: int = MAX_PAYLOAD,
         host: str = "127.0.0.1",
         more: str = "",
+        domain: str | None = "",
+        store_key: str = "",
     ) -> None:
         self.host = host
         self.port = port
         self.max_payload = max_payload
         self._given_store = store
         self._more = more
+        self._domain = domain
+        self._store_key = store_key
         self._directory: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -81,6 +87,11 @@ class EmbeddedServer:
         if self._given_store is not None:
             return self._given_store
         return self._directory / "store" if self._directory is not None else None
+
+    @property
+    def pid_file(self) -> Path | None:
+        """Where the server writes its process id; None before the first start."""
+        return self._directory / "server.pid" if self._directory is not None else None
 
     @property
     def log(self) -> str:
@@ -115,6 +126,7 @@ class EmbeddedServer:
                 stdin=subprocess.DEVNULL,
                 stdout=sink,
                 stderr=sink,
+                env=os.environ | ({STORE_KEY: self._store_key} if self._store_key else {}),
                 # Ctrl-C goes to the whole foreground group: the server must outlive the
                 # nodes that are draining through it.
                 start_new_session=True,
@@ -180,12 +192,22 @@ class EmbeddedServer:
         return (
             f"host: {json.dumps(self.host)}\nserver_name: {json.dumps(self._name)}\n"
             f"ports_file_dir: {json.dumps(str(directory))}\n"
+            f"pid_file: {json.dumps(str(directory / 'server.pid'))}\n"
             f"max_payload: {self.max_payload}\nmax_pending: {max(64 << 20, 4 * self.max_payload)}\n"
             # A link that was cut without a word must not stay for the default four minutes.
             'ping_interval: "2s"\nping_max: 2\nwrite_deadline: "10s"\n'
-            "jetstream { store_dir: "
-            f"{json.dumps(str(store))}, max_memory_store: 2GB, max_file_store: 8GB }}\n"
+            + self._jetstream(store)
             + self._more
+        )
+
+    def _jetstream(self, store: Path) -> str:
+        if self._domain is None:
+            return ""
+        named = f", domain: {json.dumps(self._domain)}" if self._domain else ""
+        sealed = f", cipher: aes, key: ${STORE_KEY}" if self._store_key else ""
+        return (
+            f"jetstream {{ store_dir: {json.dumps(str(store))}, max_memory_store: 2GB, "
+            f"max_file_store: 8GB{named}{sealed} }}\n"
         )
 
     @staticmethod

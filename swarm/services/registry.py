@@ -22,11 +22,19 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from dataclasses import dataclass, replace
 from typing import Any
 
-from swarm.errors import ApiError, InvalidArgument, NotFound, Unavailable, Untrusted
+from swarm.errors import (
+    ApiError,
+    InvalidArgument,
+    NotFound,
+    SwarmError,
+    Unavailable,
+    Untrusted,
+)
 from swarm.link import Link, jetstream
 from swarm.model import ModelInfo, unknown_model
 from swarm.rollout import Plan
-from swarm.routing import BadDesiredState, DesiredState, Problem, parse_desired
+from swarm.routing import BadDesiredState, DesiredState, parse_desired
+from swarm.routing.desired import read_desired
 from swarm.services.artifacts import ObjectStore, Source
 from swarm.subjects import Subjects, token
 from swarm.trust.entries import HEADER, Verifier, sign_entry
@@ -137,7 +145,7 @@ class Registry:
     async def desired(self, model: str) -> Document | None:
         """The model's desired state, or None. Raises `BadDesiredState`."""
         data = await self._read(f"serve.{token(model, 'model name')}")
-        return None if data is None else _parsed(model, data)
+        return None if data is None else read_desired(model, data)
 
     async def in_force(self, model: str) -> InForce | None:
         """The model's desired state, and what became of its rollout. Raises `BadDesiredState`."""
@@ -145,7 +153,7 @@ class Registry:
         data, headers = await self._checked(key)
         if data is None:
             return None
-        document = _parsed(model, data)
+        document = read_desired(model, data)
         state = parse_desired(document | {"model": model})
         if state.rollout is None:
             return InForce(document, state)
@@ -202,7 +210,7 @@ class Registry:
         try:
             if self._verifier is not None:
                 counter = self._verifier.check(self._bucket, key, data, headers).counter
-            return _Present(_parsed(model, data), None, revision, counter)
+            return _Present(read_desired(model, data), None, revision, counter)
         except (Untrusted, BadDesiredState) as error:
             return _Present(None, error, revision, counter)
 
@@ -350,17 +358,21 @@ class Registry:
         manifest: nodes find there what it has made.
 
         The first version of a model serves at once. Raises `InvalidArgument` when the
-        version exists with other content: versions are immutable.
+        version exists with other content: versions are immutable. What lies in a version's place
+        and is none is replaced: no manifest of it, or one that the verifier refuses. Raises
+        `Unavailable` where somebody else pushes the version at the same time.
         """
         info = ModelInfo.from_manifest(manifest)
         await self.prepare()
         key = f"models.{info.model}.{info.version}"
-        existing, _, headers = await jetstream.kv_message(self._link, self._bucket, key)
+        existing, revision, headers = await jetstream.kv_message(self._link, self._bucket, key)
         if existing is not None and existing != manifest:
-            raise InvalidArgument(
-                f"{info.model}@{info.version} exists and versions are immutable: "
-                "split again with another --version"
-            )
+            if not (spoiled := self._spoiled(key, info, existing, headers)):
+                raise InvalidArgument(
+                    f"{info.model}@{info.version} exists and versions are immutable: "
+                    "split again with another --version"
+                )
+            log.warning("%s was spoiled, and is replaced: %s", key, spoiled)
         await self._objects.put(f"{info.model}/{info.version}/", files, progress, sent)
         if prepare is not None:
             await prepare(info)
@@ -368,11 +380,35 @@ class Registry:
         if existing is not None and self._verifier is not None:
             with contextlib.suppress(Untrusted):  # it is replaced by the same, signed
                 counter = self._verifier.check(self._bucket, key, existing, headers).counter
-        await self._write(key, manifest, counter)
+        try:
+            await self._write(key, manifest, counter, after=revision)
+        except ApiError as error:
+            if error.err_code not in jetstream.WRONG_REVISIONS:
+                raise
+            if (await jetstream.kv_get(self._link, self._bucket, key)) != manifest:
+                raise Unavailable(
+                    f"others push {info.model}@{info.version} at the same time, with other "
+                    "content: look at `swarm model list`, and split again with another --version"
+                ) from None
         present = await self._present(info.model)
         if present.document is None and present.refused is None:
             await self.promote(info.model, info.version)
         return info
+
+    def _spoiled(self, key: str, info: ModelInfo, existing: bytes, headers: bytes) -> str:
+        """Why what lies in a version's place is not that version; "" where it is."""
+        try:
+            found = ModelInfo.from_manifest(existing)
+        except SwarmError as error:
+            return f"it holds no manifest ({error})"
+        if (found.model, found.version) != (info.model, info.version):
+            return f"it holds the manifest of {found.model}@{found.version}"
+        if self._verifier is not None:
+            try:
+                self._verifier.check(self._bucket, key, existing, headers)
+            except Untrusted as error:
+                return str(error)
+        return ""
 
     async def artifact(
         self, model: str, version: str, name: str
@@ -399,18 +435,6 @@ class Registry:
         manifest = await jetstream.kv_get(self._link, self._bucket, key)
         lacking = await self._objects.lacking(f"{model}/{version}/", names)
         return lacking if manifest is not None else [*lacking, "manifest"]
-
-
-def _parsed(model: str, data: bytes) -> Document:
-    """Raises `BadDesiredState`."""
-    try:
-        doc = json.loads(data)
-    except (ValueError, RecursionError):
-        raise BadDesiredState([Problem("", "it is no JSON")]) from None
-    if not isinstance(doc, dict):
-        raise BadDesiredState([Problem("", "it is no object")])
-    parse_desired(doc | {"model": model})
-    return doc
 
 
 def _largest(document: Document) -> str:

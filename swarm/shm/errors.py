@@ -14,8 +14,10 @@ bytes over the wire. They differ in where an operator should look. A sender sees
 
 from __future__ import annotations
 
+from swarm.errors import Unavailable
 
-class ShmError(Exception):
+
+class ShmError(Unavailable):
     """A tensor in shared memory cannot be had."""
 
 

@@ -14,6 +14,8 @@ from swarm.errors import Status, SwarmError
 from swarm.lanes import LaneMessage
 from swarm.local.compact import answer_parts
 from swarm.local.lending import NO_LOAN, Loan, Opened
+from swarm.model import ModelInfo
+from swarm.transport.coding import AnswerCoder
 from swarm.transport.fast import FastMessage
 from swarm.transport.parcel import are_large
 from swarm.transport.routes import Routes
@@ -38,10 +40,13 @@ class Tally(Protocol):
 class ReplyDesk:
     """Sends answers, failures and dead letters of one stage."""
 
-    def __init__(self, routes: Routes, stage: int, dead_subject: str, tally: Tally) -> None:
+    def __init__(
+        self, routes: Routes, info: ModelInfo, stage: int, dead_subject: str, tally: Tally
+    ) -> None:
         self.link = routes.link
         self.lender = routes.lender
         self._socket = routes.socket
+        self._coder = AnswerCoder(routes, info)
         self._stage = stage
         self._dead_subject = dead_subject
         self.tally = tally
@@ -64,7 +69,8 @@ class ReplyDesk:
                 parts = answer_parts(result, features, loan)
             else:
                 packed = loan.packed if loan.claims else None
-                parts = result_parts(result, features.all_hops, packed)
+                coded = None if here else self._coder.code(features, outputs)
+                parts = result_parts(result, features.all_hops, packed, coded)
         except SwarmError as error:
             loan.take_back()
             then(error)

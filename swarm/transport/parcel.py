@@ -38,9 +38,10 @@ class Parcel:
     expires: `time.monotonic()` at which the request's budget ends. lane: the lane that the routing
     policy chose. fast: in fast mode. doubtful: the processes of this host may hang, so no short cut
     is taken. wanted(): asked before a late parcel is stored; False where another node has the work.
+    coded: the tensors as they go by the server, where they are not to go as plain bytes.
     """
 
-    __slots__ = ("doubtful", "expires", "fast", "features", "lane", "loan", "wanted")
+    __slots__ = ("coded", "doubtful", "expires", "fast", "features", "lane", "loan", "wanted")
 
     def __init__(
         self,
@@ -59,6 +60,7 @@ class Parcel:
         self.doubtful = doubtful
         self.wanted = wanted
         self.loan = NO_LOAN
+        self.coded: list[Part] | None = None
 
     def lend(self, lender: Lends) -> None:
         """Put large tensors into shared memory, once. Raises `InvalidArgument`."""
@@ -76,7 +78,7 @@ class Parcel:
     def encoded(self) -> list[Part]:
         """The bytes for the server: MessagePack. Raises `InvalidArgument`."""
         self._count_down()
-        return self.features.parts(self.loan.packed if self.loan.claims else None)
+        return self.features.parts(self.loan.packed if self.loan.claims else None, self.coded)
 
     def released(self) -> None:
         """No process reads the loan: free it now, not by age."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from swarm.fleet.placement import Placement
+from swarm.flow.codec_choice import AUTO
 from swarm.lanes import Publisher
 from swarm.link import Link
 from swarm.local.host_socket import HostSocket
@@ -16,9 +17,19 @@ class Routes:
     """What all senders and sources of one process share.
 
     placement: which nodes there are, and which of them on this host. look_out(), if any: it is
-    worth knowing that soon."""
+    worth knowing that soon. codec: the setting by which tensors are coded that go by the server
+    (`swarm.flow.codec_choice.MODES`)."""
 
-    __slots__ = ("lender", "link", "look_out", "placement", "publisher", "socket", "subjects")
+    __slots__ = (
+        "codec",
+        "lender",
+        "link",
+        "look_out",
+        "placement",
+        "publisher",
+        "socket",
+        "subjects",
+    )
 
     def __init__(
         self,
@@ -29,6 +40,7 @@ class Routes:
         socket: HostSocket,
         placement: Placement,
         look_out: Callable[[], None] | None = None,
+        codec: str = AUTO,
     ) -> None:
         self.link = link
         self.subjects = subjects
@@ -37,3 +49,4 @@ class Routes:
         self.socket = socket
         self.placement = placement
         self.look_out = look_out
+        self.codec = codec

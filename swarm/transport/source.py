@@ -88,7 +88,7 @@ class StageSource:
         self._accept = accept
         self._room = room
         self._paused = False
-        desk = ReplyDesk(routes, stage, subjects.dead(info.model), tally)
+        desk = ReplyDesk(routes, info, stage, subjects.dead(info.model), tally)
         self._desk = desk
         self._receiver = HandoverReceiver(
             desk, routes.lender, self._serves, self._room_here, self._ask_lanes, accept
@@ -121,6 +121,11 @@ class StageSource:
     def link_wait(self) -> float:
         """Seconds of `ack_wait` that this node's link needs."""
         return max([lane.link_wait for lane in self.lanes.values()])
+
+    @property
+    def link_rate(self) -> float:
+        """Bytes a second that this node's link brings, 0.0 where it is near or not known."""
+        return min([rate for lane in self.lanes.values() if (rate := lane.link_rate)], default=0.0)
 
     @property
     def parcels(self) -> int:
@@ -236,7 +241,7 @@ class StageSource:
         )
         lane = Lane(
             link,
-            subjects.stream(info.model, info.version),
+            subjects.stream(info.model, info.version, link.domain),
             config,
             partial(ensure_lanes, link, subjects, info.model, info.version, options.lanes),
             self._from_lane,

@@ -13,6 +13,7 @@ from swarm.flow.latency import Usual
 from swarm.model import ModelInfo
 from swarm.subjects import ANY
 from swarm.transport.api import OnEvent, Refused, Sending
+from swarm.transport.coding import StageCoder
 from swarm.transport.fast import FastSender
 from swarm.transport.handover.sender import HandoverSender
 from swarm.transport.lane import LaneSender
@@ -117,6 +118,7 @@ class StageSender:
         self._shared_lane = self._subject_of(ANY)
         self._lane = LaneSender(routes.publisher)
         self._fast = FastSender(link, socket, subjects, info.model, info.version, stage - 1)
+        self._coder = StageCoder(routes, info, stage)
         self._handover = HandoverSender(link, socket, self._lane, stage - 1, info.last)
 
     def send(self, parcel: Parcel, on: OnEvent) -> Sending:
@@ -148,6 +150,12 @@ class StageSender:
         )
         if way is Way.SOCKET:
             return self._fast.send(parcel, on, peer)
+        if way is not Way.HAND_OVER:
+            try:
+                self._coder.code(parcel)
+            except SwarmError as error:
+                on(Refused(error))
+                return IN_LANE
         if way is Way.SERVER:
             return self._fast.send(parcel, on)
         subject = self._shared_lane if parcel.lane == ANY else self._subject_of(parcel.lane)

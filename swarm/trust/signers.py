@@ -15,6 +15,7 @@ from pathlib import Path
 
 from swarm.errors import BadKey, InvalidArgument
 from swarm.trust.allowed import AllowList
+from swarm.trust.files import alone, replace
 from swarm.trust.identity import Identity
 
 NOBODY = AllowList({})
@@ -116,8 +117,10 @@ def trust(public: str, name: str, file: Path) -> None:
     line = f"{public}  {' '.join(name.split())}".rstrip() + "\n"
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        before = file.read_text() if file.exists() else ""
-        _replace(file, before + ("" if before.endswith("\n") or not before else "\n") + line)
+        with alone(file):
+            before = file.read_text() if file.exists() else ""
+            between = "" if before.endswith("\n") or not before else "\n"
+            replace(file, (before + between + line).encode(), 0o644)
     except (OSError, UnicodeError) as error:
         raise BadKey(f"the trusted keys: {error}") from None
 
@@ -125,20 +128,11 @@ def trust(public: str, name: str, file: Path) -> None:
 def distrust(public: str, file: Path) -> bool:
     """Remove a key's lines from a list; False where it had none. Raises `BadKey`."""
     try:
-        lines = file.read_text().splitlines(keepends=True)
-        kept = [line for line in lines if line.partition("#")[0].split()[:1] != [public]]
-        if kept != lines:
-            _replace(file, "".join(kept))
+        with alone(file):
+            lines = file.read_text().splitlines(keepends=True)
+            kept = [line for line in lines if line.partition("#")[0].split()[:1] != [public]]
+            if kept != lines:
+                replace(file, "".join(kept).encode(), 0o644)
     except (OSError, UnicodeError) as error:
         raise BadKey(f"the trusted keys: {error}") from None
     return kept != lines
-
-
-def _replace(file: Path, text: str) -> None:
-    """Write a file whole or not at all: nodes may read it just now."""
-    temporary = file.with_name(f".{file.name}.{os.getpid()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-    with os.fdopen(descriptor, "w") as sink:
-        sink.write(text)
-        os.fchmod(descriptor, 0o644)
-    os.replace(temporary, file)

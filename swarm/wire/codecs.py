@@ -23,8 +23,11 @@ BITS = {"i8": 8, "i6": 6, "i4": 4}
 CODECS = ("f16", *BITS)
 PER_CHANNEL_FROM = 4096
 """Bytes from which a tensor is quantized by channel: below, the channels' ranges outweigh it."""
+_GROUPS = {6: 4, 4: 2}  # numbers that fill whole bytes, by bits
 _FP32 = np.dtype("<f4")
 _U32 = 4  # bytes
+_SMALL, _LARGE = 1e-30, 1e30
+"""Steps above, and spans below, have reciprocals and differences that FP32 holds."""
 
 
 def encode(array: np.ndarray, codec: str) -> bytes | None:
@@ -41,16 +44,32 @@ def encode(array: np.ndarray, codec: str) -> bytes | None:
         halves: bytes = array.astype("<f2").tobytes()
         return halves
     bits, channels = BITS[codec], _channels_of(array)
-    values = array.reshape(_by_channel(array.shape, channels)).astype(np.float64)
-    least = values.min(axis=(0, 2)).astype(_FP32)
-    span = values.max(axis=(0, 2)) - least
-    step = (span / ((1 << bits) - 1)).astype(_FP32)
-    divisor = np.where(step > 0, step, 1).astype(np.float64)[:, None]
-    numbers = np.rint((values - least.astype(np.float64)[:, None]) / divisor)
-    numbers = np.clip(numbers, 0, (1 << bits) - 1).astype(np.uint8).reshape(-1)
+    top = (1 << bits) - 1
+    values = array.reshape(_by_channel(array.shape, channels))
+    least = values.min(axis=(0, 2))
+    span = values.max(axis=(0, 2)).astype(np.float64) - least
+    step = (span / top).astype(_FP32)
+    if step.min() > _SMALL and span.max() < _LARGE:
+        # In FP32: half of the time.
+        scaled = values - least[:, None]
+        scaled *= (1 / step)[:, None]
+    else:
+        divisor = np.where(step > 0, step, 1).astype(np.float64)[:, None]
+        scaled = (values.astype(np.float64) - least[:, None]) / divisor
+    scaled += 0.5  # the cast cuts off: this rounds
+    numbers = np.minimum(scaled, top, out=scaled).astype(np.uint8).reshape(-1)
     head = channels.to_bytes(_U32, "little") + least.tobytes() + step.tobytes()
     data: bytes = head + _pack(numbers, bits)
     return data
+
+
+def sizes(codec: str, shape: tuple[int, ...]) -> frozenset[int]:
+    """The numbers of bytes that data of this codec and shape may have. Raises `KeyError`."""
+    elements = math.prod(shape)
+    if codec == "f16":
+        return frozenset({2 * elements})
+    channels = {1, *shape[1:2]}
+    return frozenset(4 + 8 * each - (-elements * BITS[codec] // 8) for each in channels)
 
 
 def decode(data: bytes | memoryview, codec: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -102,28 +121,36 @@ def _check_size(
 
 
 def _pack(numbers: np.ndarray, bits: int) -> bytes:
+    """The numbers u8 [n], the first in the low bits of its byte."""
+    used = -(-numbers.size * bits // 8)
     if bits == 8:
         return numbers.tobytes()
-    group = 8 // math.gcd(8, bits)  # numbers in a whole number of bytes
-    padded = np.zeros(-(-numbers.size // group) * group, np.uint32)
-    padded[: numbers.size] = numbers
-    shifts = np.arange(group, dtype=np.uint32) * bits
-    words = (padded.reshape(-1, group) << shifts).sum(axis=1, dtype=np.uint32).astype("<u4")
-    used = words.view(np.uint8).reshape(-1, 4)[:, : group * bits // 8]
-    packed: bytes = used.tobytes()
-    return packed[: -(-numbers.size * bits // 8)]
+    group = _GROUPS[bits]
+    if odd := -numbers.size % group:
+        numbers = np.concatenate((numbers, np.zeros(odd, np.uint8)))
+    columns = [numbers[at::group] for at in range(group)]
+    if bits == 4:
+        pieces = [columns[0] | columns[1] << 4]
+    else:
+        a, b, c, d = columns
+        pieces = [a | b << 6, b >> 2 | c << 4, c >> 4 | d << 2]
+    packed: bytes = np.stack(pieces, axis=1).tobytes()
+    return packed[:used]
 
 
 def _unpack(packed: np.ndarray, bits: int, count: int) -> np.ndarray:
     if bits == 8:
         return packed
-    group = 8 // math.gcd(8, bits)
-    width = group * bits // 8
-    groups = -(-count // group)
-    padded = np.zeros(groups * width, np.uint8)
-    padded[: packed.size] = packed
-    words = np.zeros((groups, 4), np.uint8)
-    words[:, :width] = padded.reshape(groups, width)
-    shifts = np.arange(group, dtype=np.uint32) * bits
-    numbers = (words.view("<u4") >> shifts) & ((1 << bits) - 1)
-    return numbers.astype(np.uint8).reshape(-1)[:count]
+    group = _GROUPS[bits]
+    width = group * bits // 8  # bytes
+    if odd := -packed.size % width:
+        packed = np.concatenate((packed, np.zeros(odd, np.uint8)))
+    columns = [packed[at::width] for at in range(width)]
+    numbers = np.empty(columns[0].size * group, np.uint8)
+    if bits == 4:
+        numbers[0::2], numbers[1::2] = columns[0] & 15, columns[0] >> 4
+    else:
+        a, b, c = columns
+        numbers[0::4], numbers[1::4] = a & 63, (a >> 6 | b << 2) & 63
+        numbers[2::4], numbers[3::4] = (b >> 4 | c << 4) & 63, c >> 2
+    return numbers[:count]

@@ -31,11 +31,13 @@ _RECORD = struct.Struct("<HHHIIB")
 _SIZE = 2  # bytes of the record's size, which it does not count
 _MOST_US = (1 << 32) - 1  # 71 minutes; budgets are shorter
 MOST_WEIGHTS = 1 << 53  # a number of weights is less: JSON keeps such integers exactly
+LONGEST_CODEC = 32  # characters
 NAMED = 0  # tag of a field that says its name
 NO_FIELDS: Mapping[str, Any] = {}
 _RECORDED = frozenset({"stage", "node", "queue_us", "compute_us", "batch"})
 WEIGHTS = "weights"
-_KNOWN = _RECORDED | {WEIGHTS}
+CODEC = "codec"
+_KNOWN = _RECORDED | {WEIGHTS, CODEC}
 _unpack = partial(msgpack.unpackb, raw=False, strict_map_key=True, max_ext_len=0)
 
 
@@ -44,7 +46,8 @@ class Hop(NamedTuple):
 
     batch: requests in the run. extra: the fields that this version of the code does not know, by
     name. A field of a later version stands there until it gets an attribute. weights: the number of
-    the weights that the run computed with (`swarm.learning.record`), 0 for the base's.
+    the weights that the run computed with (`swarm.learning.record`), 0 for the base's. codec: how
+    the stage's input came (`swarm.wire.tensors.Coding`), "" as the plain bytes.
     """
 
     stage: int
@@ -54,6 +57,7 @@ class Hop(NamedTuple):
     batch: int = 1
     extra: Mapping[str, Any] = NO_FIELDS
     weights: int = 0
+    codec: str = ""
 
     def as_doc(self) -> dict[str, Any]:
         """The map that travels in messages."""
@@ -66,6 +70,8 @@ class Hop(NamedTuple):
         }
         if self.weights:
             doc[WEIGHTS] = self.weights
+        if self.codec:
+            doc[CODEC] = self.codec
         return {**self.extra, **doc} if self.extra else doc
 
     def as_json(self) -> dict[str, Any]:
@@ -90,6 +96,7 @@ def hop_of(doc: Mapping[str, Any]) -> Hop:
         doc.get("batch", 1),
         _extra_of(doc),
         _weights_of(doc.get(WEIGHTS, 0)),
+        _codec_of(doc.get(CODEC, "")),
     )
 
 
@@ -110,6 +117,8 @@ def pack_hop(doc: Mapping[str, Any]) -> bytes:
     if weights := _weights_of(doc.get(WEIGHTS, 0)):
         # Under its name: a reader that does not know it passes it on.
         extra = {**extra, WEIGHTS: weights}
+    if codec := _codec_of(doc.get(CODEC, "")):
+        extra = {**extra, CODEC: codec}
     fields = _pack_extra(extra) if extra else b""
     queue_us, compute_us = min(doc["queue_us"], _MOST_US), min(doc["compute_us"], _MOST_US)
     size = _RECORD.size - _SIZE + len(node) + len(fields)
@@ -136,12 +145,13 @@ def unpack_hops(packed: bytes) -> list[Hop]:
             node = str(packed[begin:behind], "ascii")
         except (struct.error, UnicodeDecodeError) as error:
             raise DecodeError(f"packed hops: {error}") from None
-        extra, weights = NO_FIELDS, 0
+        extra, weights, codec = NO_FIELDS, 0, ""
         if behind < at:
             fields = _unpack_extra(packed[behind:at])
             weights = _weights_of(fields.pop(WEIGHTS, 0))
+            codec = _codec_of(fields.pop(CODEC, ""))
             extra = fields or NO_FIELDS
-        hops.append(Hop(stage, node, queue_us, compute_us, batch, extra, weights))
+        hops.append(Hop(stage, node, queue_us, compute_us, batch, extra, weights, codec))
     return hops
 
 
@@ -156,6 +166,11 @@ def _is_json(name: Any, value: Any) -> bool:
 def _weights_of(value: Any) -> int:
     """The number of a weight version; 0 for what is none."""
     return value if type(value) is int and 0 < value < MOST_WEIGHTS else 0
+
+
+def _codec_of(value: Any) -> str:
+    """A codec's name; "" for what is none."""
+    return value if type(value) is str and len(value) <= LONGEST_CODEC else ""
 
 
 def _extra_of(doc: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -16,7 +16,15 @@ import numpy as np
 from swarm.errors import DecodeError, Status
 from swarm.wire.hops import Hop, hop_of, is_hop, unpack_hops
 from swarm.wire.maps import pack_open_map, unpack_map
-from swarm.wire.tensors import LIMITS, Limits, Part, Tensors, decode_tensors, encode_tensors
+from swarm.wire.tensors import (
+    LIMITS,
+    Limits,
+    Part,
+    Tensors,
+    codec_of,
+    decode_tensors,
+    encode_tensors,
+)
 
 VERSION = 1
 _PRINTABLE = re.compile("[!-~]+")  # no space, no control character
@@ -35,8 +43,10 @@ class Features:
     memory. host: the host whose shared memory the requester can read, or "". hops: the maps that
     travel; a stage only appends its own. weights: the least weight version that the stages compute
     with, 0 for any. shadow: a copy, whose answer only is compared: the first to be dropped under
-    load. packed_hops: the hops before them, packed, as they came
-    from a process of this host (`swarm.wire.hops`).
+    load. packed_hops: the hops before them, packed, as they came from a process of this host
+    (`swarm.wire.hops`). accepts: codecs that the requester reads, separated by commas
+    (`swarm.wire.tensors.known_codecs`). answer_rate: bytes a second that the requester's link
+    carries, 0 where it is fast or unknown. codec: how these features came; it does not travel.
     """
 
     id: str
@@ -55,6 +65,9 @@ class Features:
     hops: list[dict[str, Any]] = field(default_factory=list)
     packed_hops: bytes = b""
     weights: int = 0
+    accepts: str = ""
+    answer_rate: int = 0
+    codec: str = ""
     shadow: bool = False
 
     @property
@@ -96,15 +109,21 @@ class Features:
             doc["weights"] = self.weights
         if self.shadow:
             doc["shadow"] = True
+        if self.accepts:
+            doc["accepts"] = self.accepts
+        if self.answer_rate:
+            doc["answer_rate"] = self.answer_rate
         return doc
 
-    def parts(self, packed_tensors: bytes | None = None) -> list[Part]:
-        """The message in pieces; `packed_tensors` replaces the tensors' own encoding."""
+    def parts(
+        self, packed_tensors: bytes | None = None, coded: list[Part] | None = None
+    ) -> list[Part]:
+        """The message in pieces; `packed_tensors`, or `coded`, replaces the tensors' own
+        encoding."""
         head = pack_open_map(self.header()) + b"\xa7tensors"
         if packed_tensors is not None:
             return [head + packed_tensors]
-        tail = encode_tensors(self.tensors)
-        return [head, *tail]
+        return [head, *(encode_tensors(self.tensors) if coded is None else coded)]
 
     @classmethod
     def decode(cls, data: bytes | memoryview, limits: Limits = LIMITS) -> Features:
@@ -128,14 +147,18 @@ class Features:
             get("hops", []),
             weights=get("weights", 0),
             shadow=get("shadow", False) is True,
+            accepts=get("accepts", ""),
+            answer_rate=get("answer_rate", 0),
+            codec=codec_of(get("tensors")),
         )
         # One pass over all types (measured: a fifth of the time of checks field by field).
         if not (
             type(features.stage) is type(features.budget_us) is type(features.attempt) is int
             and type(features.id) is type(features.model) is type(features.version) is str
             and type(features.reply) is type(features.agent) is type(features.session) is str
-            and type(features.traceparent) is type(features.host) is str
+            and type(features.traceparent) is type(features.host) is type(features.accepts) is str
             and type(features.sequence) is type(features.weights) is int
+            and type(features.answer_rate) is int
             and type(features.hops) is list
             and _ROUTE.fullmatch(
                 f"{features.id} {features.model} {features.version} {features.reply}"
@@ -155,7 +178,7 @@ class Result:
     by a lighter model. On failure `message`, `stage` and `node` say what went wrong where.
     latency: seconds from sending to this answer, measured by the requester. retry_after: seconds
     after which a request that the requester itself or the first lane refused may be sent again,
-    `math.inf` for what is too large, else 0.0.
+    `math.inf` for what is too large, else 0.0. codec: how the outputs came, "" as the plain bytes.
     """
 
     id: str
@@ -171,6 +194,7 @@ class Result:
     hops: tuple[Hop, ...] = ()
     latency: float = 0.0
     retry_after: float = 0.0
+    codec: str = ""
 
     @property
     def compute(self) -> float:
@@ -215,17 +239,21 @@ class Result:
             and all(map(is_hop, hops[:MAX_HOPS]))
         ):
             _explain_result(doc)
+        result.codec = codec_of(get("tensors"))
         result.id = result.id[:128]  # the client's own: it stands in no subject
         result.hops = tuple([hop_of(hop) for hop in hops[:MAX_HOPS]])
         return result
 
 
 def result_parts(
-    result: Result, hops: list[dict[str, Any]], packed_tensors: bytes | None = None
+    result: Result,
+    hops: list[dict[str, Any]],
+    packed_tensors: bytes | None = None,
+    coded: list[Part] | None = None,
 ) -> list[Part]:
     """A result in pieces, with `hops` in place of its own.
 
-    hops: maps, as they travel. packed_tensors: replaces the encoding of the outputs."""
+    hops: maps, as they travel. packed_tensors, or coded: replaces the encoding of the outputs."""
     doc: dict[str, Any] = {
         "v": VERSION,
         "id": result.id,
@@ -242,7 +270,7 @@ def result_parts(
     head = pack_open_map(doc) + b"\xa7tensors"
     if packed_tensors is not None:
         return [head + packed_tensors]
-    return [head, *encode_tensors(result.outputs)]
+    return [head, *(encode_tensors(result.outputs) if coded is None else coded)]
 
 
 def failure(features: Features, status: Status, message: str, stage: int, node: str) -> list[Part]:
@@ -322,9 +350,9 @@ def _explain(doc: dict[str, Any]) -> None:
     for key in ("stage", "budget_us"):
         _get(doc, key, int)
     _reply(doc)
-    for key in ("attempt", "sequence", "weights"):
+    for key in ("attempt", "sequence", "weights", "answer_rate"):
         _get(doc, key, int, 0)
-    for key in ("agent", "session", "traceparent", "host"):
+    for key in ("agent", "session", "traceparent", "host", "accepts"):
         _get(doc, key, str, "")
     hops = _get(doc, "hops", list, [])
     if len(hops) > MAX_HOPS:

@@ -18,6 +18,12 @@ from swarm.errors import DecodeError, Status
 from swarm.wire.messages import Request, Result
 from swarm.wire.tensors import DTYPES, LIMITS, Limits, datatype_of
 
+# As Python has them: a number with its place in a list (32 and 8), or an empty list (56 and 8), and
+# in arrays of two types; an object with a key.
+VALUE_BYTES = 80
+OBJECT_BYTES = 320
+COUNTED_FROM = 1 << 20
+
 
 def is_json(data: bytes | memoryview) -> bool:
     """Whether a request is JSON: MessagePack maps never begin with `{` or white space."""
@@ -28,8 +34,14 @@ def decode_request(data: bytes | memoryview, limits: Limits = LIMITS) -> Request
     """Raises `DecodeError`, saying what is wrong with which input."""
     if len(data) > limits.bytes:
         raise DecodeError(f"request of {len(data)} bytes; at most {limits.bytes} are accepted")
+    data = bytes(data)
+    if most_memory(data) > 4 * limits.bytes:
+        raise DecodeError(
+            "so many numbers as text would fill the memory: send them in several requests, or as "
+            "MessagePack with the tensors' bytes"
+        )
     try:
-        doc = json.loads(bytes(data))
+        doc = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise DecodeError(f"not JSON: {error}") from None
     inputs = doc.get("inputs") if isinstance(doc, dict) else None
@@ -57,6 +69,15 @@ def decode_request(data: bytes | memoryview, limits: Limits = LIMITS) -> Request
         agent=str(parameters.get("agent", ""))[:128],
         weights=weights,
     )
+
+
+def most_memory(data: bytes) -> int:
+    """The bytes that a JSON text takes at most as Python's objects and as arrays. 0 for a text that
+    is too short to matter: it is not looked through."""
+    if len(data) < COUNTED_FROM:
+        return 0
+    values = data.count(b",") + data.count(b"[")
+    return VALUE_BYTES * values + OBJECT_BYTES * data.count(b"{")
 
 
 def _tensor(entry: Any, limits: Limits) -> tuple[str, np.ndarray]:
@@ -105,37 +126,62 @@ def _values(data: Any, dtype: np.dtype[Any]) -> np.ndarray:
 
 def encode_result(result: Result) -> bytes:
     """A result as JSON; a failure as `{"error", "status"}` with where it happened."""
+    return json.dumps(as_doc(result)).encode()
+
+
+def as_doc(result: Result) -> dict[str, Any]:
+    """The document of `encode_result`."""
     parameters: dict[str, Any] = {
         "degraded": result.degraded,
         "latency_ms": round(result.latency * 1e3, 3),
         "hops": [hop.as_json() for hop in result.hops],
     }
     if result.status is not Status.OK:
-        return json.dumps(
-            {
-                "id": result.id,
-                "error": result.message,
-                "status": str(result.status),
-                "parameters": parameters | {"stage": result.stage, "node": result.node},
-            }
-        ).encode()
-    return json.dumps(
-        {
-            "model_name": result.model,
-            "model_version": result.version,
+        return {
             "id": result.id,
-            "outputs": [
-                {
-                    "name": name,
-                    "shape": list(array.shape),
-                    "datatype": datatype_of(array),
-                    "data": _flat_values(array),
-                }
-                for name, array in result.outputs.items()
-            ],
-            "parameters": parameters,
+            "error": result.message,
+            "status": str(result.status),
+            "parameters": parameters | {"stage": result.stage, "node": result.node},
         }
-    ).encode()
+    return {
+        "model_name": result.model,
+        "model_version": result.version,
+        "id": result.id,
+        "outputs": [
+            {
+                "name": name,
+                "shape": list(array.shape),
+                "datatype": datatype_of(array),
+                "data": _flat_values(array),
+            }
+            for name, array in result.outputs.items()
+        ],
+        "parameters": parameters,
+    }
+
+
+def decode_result(data: bytes | memoryview, limits: Limits = LIMITS) -> Result:
+    """What `encode_result` wrote, but for the hops. Raises `DecodeError`."""
+    try:
+        doc = json.loads(bytes(data))
+        parameters = doc.get("parameters") or {}
+        result = Result(
+            str(doc.get("id", ""))[:128],
+            str(doc.get("model_name", "")),
+            str(doc.get("model_version", "")),
+            status=Status(str(doc.get("status", Status.OK))),
+            message=str(doc.get("error", "")),
+            stage=int(parameters.get("stage", 0)),
+            node=str(parameters.get("node", "")),
+            degraded=bool(parameters.get("degraded", False)),
+        )
+        entries = doc.get("outputs") or []
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise DecodeError(f"no result in JSON: {error}") from None
+    if not isinstance(entries, list) or len(entries) > limits.tensors:
+        raise DecodeError("the outputs of a result are a list of tensors")
+    result.outputs = dict(_tensor(entry, limits) for entry in entries)
+    return result
 
 
 def _flat_values(array: np.ndarray) -> list[Any]:

@@ -16,8 +16,10 @@ import msgpack
 import numpy as np
 
 from swarm.errors import DecodeError, InvalidArgument
-from swarm.wire import codecs
+from swarm.wire import codecs, compression
 from swarm.wire.codecs import CODECS
+from swarm.wire.compression import ZSTD
+from swarm.wire.hops import LONGEST_CODEC
 
 Tensors = dict[str, np.ndarray]
 Part = bytes | memoryview
@@ -39,6 +41,9 @@ DTYPES: dict[str, np.dtype[Any]] = {
 DATATYPES = {dtype: name for name, dtype in DTYPES.items()}
 RAW = "raw"
 SHM = "shm"  # `data` is a claim on shared memory, not the bytes
+CODED_FROM = 1024  # bytes: below, a codec saves less than its field costs
+ZSTD_FROM = 4096  # bytes of a coded tensor: measured, below it nothing is gained
+_ZSTD_SUFFIX = f"-{ZSTD}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +79,27 @@ def plain(array: np.ndarray) -> np.ndarray:
     if array.dtype not in DATATYPES:
         array = array.astype(DTYPES[datatype_of(array)])
     return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+
+
+class Coding(NamedTuple):
+    """How tensors travel. lossy: the codec of FP32, of `CODECS`, or "" for the exact values. zstd:
+    whether the bytes of all datatypes are compressed."""
+
+    lossy: str = ""
+    zstd: bool = False
+
+    @property
+    def name(self) -> str:
+        """As in the field `codec` of a tensor: `i8-zstd`, `i8`, `zstd`; `raw` for neither."""
+        return "-".join([self.lossy] * bool(self.lossy) + [ZSTD] * self.zstd) or RAW
+
+
+PLAIN = Coding()
+
+
+def known_codecs() -> tuple[str, ...]:
+    """What this process can read, as it tells others: codecs of `CODECS`, and `zstd`."""
+    return (*CODECS, ZSTD) if compression.is_installed() else CODECS
 
 
 @lru_cache(maxsize=1024)
@@ -113,6 +139,46 @@ def encode_tensors(tensors: Mapping[str, np.ndarray]) -> list[Part]:
         array = plain(array)
         parts += (_prefix(name, array.dtype, shape), memory_of(array))
     return parts
+
+
+def encode_coded(tensors: Mapping[str, np.ndarray], coding: Coding) -> list[Part]:
+    """As `encode_tensors`, in a codec; a tensor that this one cannot say, or does not make smaller,
+    travels plain (`swarm.wire.codecs.encode`)."""
+    parts: list[Part] = [b"\xde" + len(tensors).to_bytes(2, "big")]
+    for name, array in tensors.items():
+        shape, array = array.shape, plain(array)
+        codec, data = _coded(array, coding)
+        if codec == RAW:
+            parts += (_prefix(name, array.dtype, shape), data)
+        else:
+            head = _head(name, array.dtype, shape, codec)
+            parts += (head + b"\xc6" + len(data).to_bytes(4, "big"), data)
+    return parts
+
+
+def _coded(array: np.ndarray, coding: Coding) -> tuple[str, Part]:
+    """(codec, data) of a `plain` array."""
+    codec, data = RAW, memory_of(array)
+    if array.nbytes < CODED_FROM:
+        return codec, data
+    if coding.lossy and (lossy := codecs.encode(array, coding.lossy)) is not None:
+        codec, data = coding.lossy, lossy
+    if coding.zstd and len(data) >= ZSTD_FROM:
+        packed = compression.compress(data)
+        if len(packed) < len(data):
+            return (ZSTD if codec == RAW else codec + _ZSTD_SUFFIX), packed
+    return codec, data
+
+
+def codec_of(doc: Any) -> str:
+    """The codec in which tensors of a message came, before `decode_tensors`; "" where all of them
+    came as bytes, or in shared memory."""
+    if type(doc) is dict:
+        for value in doc.values():
+            codec = value.get("codec", RAW) if type(value) is dict else RAW
+            if codec != RAW and codec != SHM and type(codec) is str:
+                return codec[:LONGEST_CODEC]
+    return ""
 
 
 def memory_of(array: np.ndarray) -> Part:
@@ -171,16 +237,25 @@ def _decode_tensor(name: Any, value: Any, limits: Limits) -> Any:
 def _decode_coded(
     name: str, datatype: str, shape: Any, size: int, codec: Any, data: Part, limits: Limits
 ) -> np.ndarray:
-    """A tensor in a codec of `swarm.wire.codecs`, which is smaller on the wire than here."""
-    if codec not in CODECS:
+    """A tensor in a codec of `swarm.wire.codecs`, or of zstd: it is smaller on the wire than
+    here."""
+    compressed = type(codec) is str and (codec == ZSTD or codec.endswith(_ZSTD_SUFFIX))
+    lossy = codec.removesuffix(ZSTD).removesuffix("-") if compressed else codec
+    if not (compressed and not lossy) and lossy not in CODECS:
         raise DecodeError(f"tensor {name!r}: codec {codec!r:.80} is not known here")
-    if datatype != "FP32":
+    if lossy and datatype != "FP32":
         raise DecodeError(f"tensor {name!r}: codec {codec} is for FP32, not for {datatype}")
     if size > limits.bytes:
         raise DecodeError(f"tensor {name!r}: {size} bytes decoded; {limits.bytes} are accepted")
+    shape = tuple(shape)
     try:
-        return codecs.decode(data, codec, tuple(shape))
-    except DecodeError as error:
+        if compressed:
+            sizes = codecs.sizes(lossy, shape) if lossy else frozenset({size})
+            data = compression.decompress(data, sizes)
+        if lossy:
+            return codecs.decode(data, lossy, shape)
+        return np.ndarray(shape, DTYPES[datatype], data)
+    except (DecodeError, ValueError) as error:
         raise DecodeError(f"tensor {name!r}: {error}") from None
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from meshes import READY, ROOT, environment, until
 from slow_link import SlowLink, slow_link, unavailable
 
 from nodes.local.mesh import LocalMesh, local_mesh, push
+from shards.manifest import CodecError
 from shards.split.split import split
 from shards.zoo.builders import chain, chain_cuts, chain_expected
 from swarm.link import jetstream
@@ -58,6 +60,51 @@ async def test_a_stage_behind_a_slow_link_gets_each_message_once(
                     # Twice a message's time: one is on its way, its answer on its way back.
                     assert wait > 2 * FEATURES / (mbit * 125_000)
                     assert suspected == []
+        finally:
+            await server.stop()
+
+
+async def test_behind_a_slow_link_the_codec_is_used_that_the_owner_allowed(tmp_path: Path) -> None:
+    result = split(
+        chain(2, FEATURES), name="chain", cuts=chain_cuts(2), bandwidth=1e6, profile=False
+    )
+    allowed = replace(result.manifest, codecs={"i8": CodecError(0.01, 0.001, 1)})
+    with slow_link(20, round_trip=0.010) as link:
+        server = EmbeddedServer(host=link.address)
+        await server.start()
+        try:
+            async with local_mesh(url=server.url, shm=False) as local:
+                await push(local, allowed.to_json(), result.files)
+                local.start("shard-1", "chain")
+                with far_stage(local, link, tmp_path / "far.log"):
+                    await local.ready(READY)
+                    await until(lambda: far_is_ready(local), READY, "the far stage is ready")
+                    feed = {"features": np.random.default_rng(7).random((1, FEATURES // 4), "f4")}
+                    exact = chain_expected(feed["features"], 2)
+
+                    async def is_coded() -> bool:
+                        answer = await local.mesh.infer("chain", feed, 10.0)
+                        near, far = answer.hops
+                        assert near.codec == ""  # a fast link is lossless
+                        if not (far.codec and answer.codec):
+                            assert (
+                                far.codec
+                                or answer.codec
+                                or np.array_equal(answer.outputs["result"], exact)
+                            )
+                            return False
+                        assert {far.codec, answer.codec} <= {"i8", "i8-zstd"}
+                        apart = np.abs(answer.outputs["result"] - exact).max()
+                        assert 0 < apart <= 0.02 * np.abs(exact).max()
+                        return True
+
+                    async with asyncio.timeout(READY):
+                        while not await is_coded():
+                            pass  # each request takes its time on the link
+                    before = link.bytes_down()
+                    for _ in range(5):
+                        assert await is_coded()
+                    assert link.bytes_down() - before <= 5 * FEATURES / 3.5
         finally:
             await server.stop()
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
@@ -17,7 +18,9 @@ from meshes import READY, ROOT, Commands, digits, dismiss, good_request, until
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+import swarm
 from nodes.local.mesh import LocalMesh
+from swarm.services.fleet import FleetWatch, ask_fleet
 
 pytestmark = [
     pytest.mark.integration,
@@ -229,3 +232,45 @@ async def test_the_services_statistics_count_requests(
             "swarm.default.infer.digits", json.dumps(body).encode(), timeout=3.0
         )
     assert total(await discover(nats_client, "STATS", nodes)) - before == 5
+
+
+async def the_fleet_says(mesh: swarm.Mesh, node: str, state: str) -> None:
+    """Ask for the fleet's picture until the node that answers says so."""
+    said: dict[str, str] = {}
+
+    def take(page: Mapping[str, Any]) -> None:
+        said.update({entry["node"]: entry["state"] for entry in page["nodes"]})
+
+    async with asyncio.timeout(10.0):
+        while said.get(node) != state:
+            assert await ask_fleet(mesh.link, mesh.subjects, take)
+            await asyncio.sleep(0.1)
+
+
+async def test_a_newcomer_sees_a_killed_node_and_what_happened_and_drains_another(
+    digits_mesh: LocalMesh, run: Commands
+) -> None:
+    """One node of a stage is killed before the reader comes; then another is told to drain."""
+    killed = digits_mesh.start("shard-3", "digits")
+    spare = digits_mesh.start("shard-3", "digits")
+    await digits_mesh.ready(READY)
+    dead, drained = (
+        status["node"] for node in (killed, spare) if (status := digits_mesh.status_of(node))
+    )
+    killed.wanted = spare.wanted = False  # the supervisor starts neither again
+    mesh = digits_mesh.mesh
+    await the_fleet_says(mesh, dead, "alive")
+    assert killed.process is not None
+    killed.process.kill()
+    await the_fleet_says(mesh, dead, "dead")
+    async with FleetWatch(mesh.link, mesh.subjects) as watch:
+        assert watch.answered
+        assert await watch.until(lambda p, now: p.nodes[dead].state(now) == "dead", 2.0)
+        assert watch.picture.nodes[drained].state(time.monotonic()) == "ready"
+        assert {"joined", "died"} <= {event["kind"] for event in watch.picture.events}
+        command = run.start("nodes.cli.main", "drain", drained, "--nats", digits_mesh.url)
+        assert await asyncio.to_thread(command.wait, READY) == 0
+        assert "has left" in command.stdout
+        assert await watch.until(lambda p, now: p.nodes[drained].state(now) == "left", 5.0)
+    await good_request(mesh)
+    await dismiss(digits_mesh, [killed, spare])

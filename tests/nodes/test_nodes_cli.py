@@ -191,6 +191,7 @@ def test_a_bad_file_of_settings_is_refused_and_named(
         ["--on-full", "explode"],
         ["--storage", "paper"],
         ["--replicas", "6"],
+        ["--lanes", "everywhere"],
     ],
     ids=" ".join,
 )

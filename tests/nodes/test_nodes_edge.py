@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,12 @@ class FakeLink:
     def __init__(self) -> None:
         self.lines: list[dict[str, Any]] = []
         self.cut = False
+        self.on_up: list[Callable[[], None]] = []
+
+    def sync(self) -> asyncio.Future[None]:
+        read = asyncio.get_running_loop().create_future()
+        read.set_result(None)
+        return read
 
     def publish(self, subject: str, data: bytes) -> None:
         if self.cut:

@@ -42,6 +42,7 @@ def serve(served: ModelInfo) -> Any:
             waiting=s.stage,
             queued=1,
             source=SimpleNamespace(link_wait=0.0),
+            model=SimpleNamespace(device="cpu"),
         )
         for s in served.stages
     ]

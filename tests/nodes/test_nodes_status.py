@@ -18,6 +18,7 @@ from nodes.life.config import NodeConfig
 from nodes.life.node import Node
 from nodes.life.status import STATUS_EVERY, StatusPublisher
 from swarm.errors import NotConnected
+from swarm.fleet.picture import RATE_LEAST
 from swarm.gossip import PeerView
 from swarm.link import LinkOptions
 from swarm.subjects import Subjects
@@ -63,7 +64,13 @@ class Scene:
             NodeConfig("shard-1", "digits@7"),
             "n0",
             SimpleNamespace(all=list, servers=list),  # type: ignore[arg-type]
-            SimpleNamespace(view=lambda: view, gossip=SimpleNamespace(counters={})),  # type: ignore[arg-type]
+            SimpleNamespace(  # type: ignore[arg-type]
+                view=lambda: view,
+                gossip=SimpleNamespace(counters={}),
+                events={"died": 1},
+                sent_bytes=10,
+                received_bytes=20,
+            ),
             self.started,
             more,
         )
@@ -138,6 +145,19 @@ async def test_an_event_says_who_tells_and_what_it_is_about() -> None:
         "took-over",
         2,
     )
+
+
+async def test_a_document_tells_the_rate_and_the_events_that_the_node_told() -> None:
+    answered = 0
+    scene = Scene(lambda: {"edge": {"answered": answered}})
+    assert "rate" not in scene.status.document(), "one count gives none"
+    await asyncio.sleep(RATE_LEAST)
+    answered = 100
+    scene.status.tell("took-over", {"stage": 2})
+    doc = scene.status.document()
+    assert 0 < doc["rate"] <= 100 / RATE_LEAST
+    assert doc["events"] == {"took-over": 1}
+    assert doc["gossip"]["events"] == {"died": 1}
 
 
 async def test_without_a_connection_a_node_goes_on_unheard() -> None:

@@ -13,13 +13,25 @@ from onnx import TensorProto
 from shard_graphs import floats, make, mlp, node, value, weights, whole
 
 from shards.errors import ModelError, RunError, RunTerminated
+from shards.runtimes.chain import DeviceChain, Way
 from shards.runtimes.ort import OrtRuntime
 from shards.runtimes.runtime import CancelToken, Runtime
 from shards.runtimes.synthetic import TOLERANCE, deviation
 
 Load = Callable[[bytes], Runtime]
 
-RUNTIMES: dict[str, Load] = {"onnxruntime": OrtRuntime}
+
+def chained(model: bytes) -> Runtime:
+    """The same, behind a device that refuses every model."""
+
+    def refuse(stop: threading.Event) -> Runtime:
+        raise ModelError("not on this device")
+
+    ways = [Way("none", refuse), Way("cpu", lambda stop: OrtRuntime(model))]
+    return DeviceChain(ways, lambda change: None)
+
+
+RUNTIMES: dict[str, Load] = {"onnxruntime": OrtRuntime, "a chain of devices": chained}
 
 MLP = mlp(layers=2).SerializeToString()
 

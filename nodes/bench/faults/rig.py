@@ -170,7 +170,7 @@ class Rig:
         """The lanes' `ack_wait` in milliseconds by stage, as the server has it."""
         mesh = self.local.mesh
         manifest = self.workload.model.manifest
-        stream = mesh.subjects.stream(manifest.model, manifest.version)
+        stream = mesh.subjects.stream(manifest.model, manifest.version, mesh.link.domain)
         waits = {}
         for stage in range(1, STAGES + 1):
             name = mesh.subjects.consumer(manifest.model, stage)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from real_server import ConfiguredServer, Links, eventually
 
-from swarm.authority.announce import announce, reload_server
+from swarm.authority.announce import announce, reload_servers
 from swarm.authority.authority import Authority
 from swarm.authority.claims import credentials_text, encode
 from swarm.authority.keys import AuthorityKey
@@ -201,9 +201,8 @@ async def test_a_plain_server_hears_of_a_revocation_by_a_signal(
 ) -> None:
     users = tmp_path / "users.conf"
     users.write_text(plain_conf(authority, time.time()))
-    pid = tmp_path / "server.pid"
     # A file is included by its path from the configuration's own folder.
-    more = f'include "{"../" * 20}{str(users)[1:]}"\npid_file: "{pid}"\n'
+    more = f'include "{"../" * 20}{str(users)[1:]}"\n'
     kept = tmp_path / "kept.nk"
     kept.write_text(authority.seed("cam-1").read_text())
     kept.chmod(0o600)
@@ -214,7 +213,7 @@ async def test_a_plain_server_hears_of_a_revocation_by_a_signal(
         assert gone.options.inbox.startswith(f"_INBOX.{authority.users[0].public}.")
         authority.revoke("cam-1")
         users.write_text(plain_conf(authority, time.time()))
-        reload_server(str(pid))
+        reload_servers(str(server.pid_file))
         await eventually(lambda: not gone.connected)
         with pytest.raises(NotAdmitted, match=str(kept)):
             await links.start(server.url, nkey=str(kept)).ready(5.0)

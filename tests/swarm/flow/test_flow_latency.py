@@ -1,3 +1,4 @@
+from itertools import accumulate
 from math import ceil
 from random import Random
 
@@ -5,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarm.flow.latency import LONGEST_S, SHORTEST_S, LatencyWindow
+from swarm.flow.latency import BUCKETS_S, LONGEST_S, SHORTEST_S, LatencyWindow
 
 durations = st.floats(SHORTEST_S, LONGEST_S)
 
@@ -96,3 +97,22 @@ def test_a_tail_of_one_percent_shows_at_p999_and_not_at_p50() -> None:
         window.add(0.2 if rng.random() < 0.01 else 0.004, now=0.0)
     assert window.percentile(0.5, 0.0) == pytest.approx(0.004, rel=0.03)
     assert window.percentile(0.999, 0.0) == pytest.approx(0.2, rel=0.03)
+
+
+@given(st.lists(st.tuples(st.floats(0, 5), durations), max_size=80))
+def test_all_samples_since_the_start_stay_counted_in_their_buckets(
+    steps: list[tuple[float, float]],
+) -> None:
+    window, now = LatencyWindow(), 0.0
+    for pause, seconds in steps:
+        now += pause
+        window.add(seconds, now)
+    counts, total = window.since_start()
+    kept = [min(max(seconds, SHORTEST_S), LONGEST_S) for _, seconds in steps]
+    assert len(counts) == len(BUCKETS_S) + 1
+    assert sum(counts) == len(steps)
+    assert total == pytest.approx(sum(kept), rel=0.03)
+    for bound, below in zip(BUCKETS_S, accumulate(counts), strict=False):
+        least = sum(seconds <= bound / 1.05 for seconds in kept)
+        most = sum(seconds <= bound * 1.05 for seconds in kept)
+        assert least <= below <= most

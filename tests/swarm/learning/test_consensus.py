@@ -70,7 +70,7 @@ class Net:
         }
         self.k = max(1, int(share * SIZE))
         self.nodes = {
-            name: ChocoNode(np.zeros(SIZE, np.float32), 1, StepSize(step)) for name in names
+            name: ChocoNode(np.zeros(SIZE, np.float32), 1, StepSize(step)) for name in sorted(names)
         }
         for name, others in graph.items():
             for other in others:

@@ -180,9 +180,11 @@ async def test_after_a_refusing_server_the_next_one_is_kept(links: Links) -> Non
 
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal refusals
-        refusals += 1
         writer.write(b"INFO {}\r\n")
-        await reader.readline()
+        if not await reader.readline():
+            writer.close()
+            return  # a look at who is there
+        refusals += 1
         writer.write(b"-ERR 'Authorization Violation'\r\n")
         await writer.drain()
         await asyncio.sleep(1.0)

@@ -6,7 +6,8 @@ import asyncio
 import os
 import socket
 import stat
-from collections.abc import AsyncIterator
+import tempfile
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -56,8 +57,10 @@ class Learner:
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> str:
-    return str(tmp_path / "teach")
+def directory() -> Iterator[str]:
+    """A short path: a socket's path has 107 bytes at most."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield str(Path(folder) / "teach")
 
 
 @asynccontextmanager

@@ -27,8 +27,15 @@ NO_SUBJECTS = {
     "deltas_bucket",
     "features_of",
     "audit_stream",
+    "events_stream",
     "record_stream",
     "record_all",
+    "submit_all",
+    "answers_all",
+    "read_all",
+    "submitted_stream",
+    "answers_stream",
+    "read_stream",
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import tracemalloc
 import warnings
 from typing import Any
 
@@ -257,3 +258,22 @@ def test_a_failure_as_json_says_what_where_and_why() -> None:
     assert doc["parameters"]["node"] == "n2"
     assert doc["parameters"]["hops"] == [hop.as_doc()]
     assert "outputs" not in doc
+
+
+def test_text_whose_objects_would_fill_the_memory_is_refused_before_it_is_parsed() -> None:
+    text = b'{"inputs":[{"name":"x","shape":[1],"datatype":"FP32","data":[' + b"[]," * 400_000
+    text += b"[]]}]}"
+    tracemalloc.start()
+    try:
+        with pytest.raises(DecodeError, match="MessagePack"):
+            oip.decode_request(text, Limits(bytes=2 << 20))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 2 * len(text)
+
+
+def test_text_of_many_numbers_is_taken_within_the_limits() -> None:
+    entry = {"name": "x", "shape": [200_000], "datatype": "FP32", "data": [0.12345] * 200_000}
+    text = json.dumps({"inputs": [entry]}).encode()
+    assert oip.decode_request(text).inputs["x"].shape == (200_000,)

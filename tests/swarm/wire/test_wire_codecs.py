@@ -10,9 +10,20 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from swarm.errors import DecodeError
+from swarm.wire import compression
 from swarm.wire.codecs import BITS, CODECS, PER_CHANNEL_FROM, decode, encode
+from swarm.wire.compression import compress
 from swarm.wire.messages import Request
-from swarm.wire.tensors import Limits, decode_tensors
+from swarm.wire.tensors import (
+    CODED_FROM,
+    DTYPES,
+    Coding,
+    Limits,
+    codec_of,
+    decode_tensors,
+    encode_coded,
+    known_codecs,
+)
 
 finite = st.floats(-(2.0**100), 2.0**100, width=32)
 tensors = arrays.arrays(np.float32, arrays.array_shapes(max_dims=4, max_side=7), elements=finite)
@@ -114,3 +125,58 @@ def test_a_client_may_send_its_inputs_coded() -> None:
     message: bytes = msgpack.packb({"v": 1, "tensors": {"image": coded}})
     inputs = Request.decode(message).inputs
     assert np.abs(inputs["image"] - image).max() <= 1 / 255 / 2 + 1e-6
+
+
+CODINGS = [Coding(lossy, zstd) for lossy in ("", *CODECS) for zstd in (False, True)]
+
+
+@given(tensors, st.sampled_from(CODINGS))
+def test_every_coding_is_read_as_its_codec_alone_would_be(
+    array: np.ndarray, coding: Coding
+) -> None:
+    array = np.tile(array.reshape(1, -1), (1, 40))
+    doc = msgpack.unpackb(b"".join(encode_coded({"x": array}, coding)))
+    assert doc["x"]["codec"] in (coding.name, coding.lossy, "zstd", "raw")
+    back = decode_tensors(doc)["x"]
+    data = encode(array, coding.lossy) if coding.lossy and array.nbytes >= CODED_FROM else None
+    expected = array if data is None else decode(data, coding.lossy, array.shape)
+    assert np.array_equal(back, expected)
+
+
+def test_compression_loses_nothing_of_any_datatype() -> None:
+    for dtype in DTYPES.values():
+        array = (np.arange(20_000) % 7).astype(dtype).reshape(4, 5000)
+        doc = msgpack.unpackb(b"".join(encode_coded({"x": array}, Coding("i4", True))))
+        back = decode_tensors(doc)["x"]
+        assert (back.dtype, back.shape) == (array.dtype, array.shape)
+        if dtype != np.float32:
+            assert doc["x"]["codec"] == "zstd"
+            assert np.array_equal(back, array)
+        else:
+            assert codec_of(doc) == "i4-zstd"
+
+
+def test_a_frame_that_says_another_size_is_refused_before_it_is_decompressed() -> None:
+    bomb = compress(bytes(1 << 26))
+    assert len(bomb) < 1 << 14
+    for codec in ("zstd", "i8-zstd", "f16-zstd"):
+        doc = {"datatype": "FP32", "shape": [16], "codec": codec, "data": bomb}
+        with pytest.raises(DecodeError, match=r"tensor 'x'.*frame of 67108864 bytes"):
+            decode_tensors({"x": doc})
+
+
+@given(st.binary(max_size=64))
+def test_bytes_that_nobody_compressed_are_refused(data: bytes) -> None:
+    doc = {"datatype": "FP32", "shape": [4], "codec": "zstd", "data": data}
+    with pytest.raises(DecodeError, match="tensor 'x'"):
+        decode_tensors({"x": doc})
+
+
+def test_a_process_without_the_library_says_that_it_does_not_know_zstd(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(compression, "is_installed", lambda: False)
+    assert "zstd" not in known_codecs()
+    doc = {"datatype": "FP32", "shape": [4], "codec": "zstd", "data": b"any"}
+    with pytest.raises(DecodeError, match="install `zstandard`"):
+        decode_tensors({"x": doc})

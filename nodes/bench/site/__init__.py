@@ -1,0 +1,1 @@
+"""A site that is linked to a hub: two real servers, and a link that can be cut."""

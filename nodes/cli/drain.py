@@ -1,0 +1,64 @@
+"""`swarm drain NODE`: a node finishes what it has begun, gives back the rest, and ends."""
+
+from __future__ import annotations
+
+import time
+
+import swarm
+from nodes.cli.acts import on_record
+from nodes.cli.status import SMALL_FLEET
+from nodes.console import err, out, print_json, with_mesh
+from swarm.errors import InvalidArgument, NotFound
+from swarm.fleet.picture import FleetPicture
+from swarm.services.drain import drain
+from swarm.services.fleet import FleetWatch
+from swarm.subjects import token
+
+GONE_WITHIN = 13.0  # seconds; a node ends twelve seconds after it was told to, in any case
+
+
+def the_node(picture: FleetPicture, named: str, now: float) -> str:
+    """The id of the living node that is meant: by its id, or by a part of it that no other has, as
+    tables show it. Raises `NotFound`, `InvalidArgument`."""
+    living = [node.node for node in picture.living(now)]
+    if named in living:
+        return named
+    part = named.removeprefix("…")
+    meant = [id_ for id_ in living if part in id_]
+    if len(meant) == 1:
+        return meant[0]
+    if meant:
+        raise InvalidArgument(f"{named!r} may be {', '.join(sorted(meant)[:8])}: say which")
+    known = ", ".join(sorted(living)[:8]) or "none"
+    raise NotFound(f"no living node is called {named!r}; there are: {known}")
+
+
+def run_drain(named: str, wait: bool, nats: str, mesh: str, as_json: bool) -> int:
+    """`swarm drain`; returns its exit code: 1 where the node has not left in time."""
+
+    async def work(client: swarm.Mesh) -> int:
+        async with FleetWatch(client.link, client.subjects, events=0) as watch:
+            if not watch.answered or len(watch.picture.nodes) <= SMALL_FLEET:
+                watch.request_statuses()
+                await watch.until(lambda p, now: named in p.nodes, 0.5)
+            node = the_node(watch.picture, named, time.monotonic())
+            await drain(client.link, client.subjects, token(node, "node id"))
+            await on_record(client, "drain", node=node)
+            left = False
+            if wait:
+
+                def is_gone(picture: FleetPicture, now: float) -> bool:
+                    known = picture.nodes.get(node)
+                    return known is None or known.state(now) in ("left", "dead")
+
+                left = await watch.until(is_gone, GONE_WITHIN)
+        if as_json:
+            print_json({"node": node, "state": "left" if left else "draining"})
+        else:
+            out.print(f"{node} {'has left' if left else 'drains'}", markup=False, soft_wrap=True)
+        if wait and not left:
+            err.print("it has not left yet: look at its log on its host", markup=False)
+            return 1
+        return 0
+
+    return with_mesh(nats, mesh, as_json, work)

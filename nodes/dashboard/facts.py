@@ -1,0 +1,218 @@
+"""A node of the fleet's picture as the page shows it.
+
+`swarm.fleet.documents` has checked the types and ranges of a status; a field may still be missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from swarm.fleet.documents import COUNT, SHARE, Faults, form, name, text
+from swarm.fleet.picture import FleetNode
+
+LONGEST_TEXT = 240  # characters
+PRIMARY, STANDBY, FALLBACK = 0, 1, 2
+EDGE_COUNTS = ("captured", "dropped", "answered", "failed", "degraded")
+GOSSIP_STATES = ("alive", "suspect", "dead", "left")
+
+Pair = tuple[float | None, float | None]  # p50 and p99, milliseconds
+
+
+@dataclass(frozen=True, slots=True)
+class StageFacts:
+    """One stage of one node. Counts since the node's start; latencies in ms, None where nothing was
+    measured in the last ten seconds."""
+
+    stage: int
+    model: str
+    version: str
+    weights: int
+    served: float
+    failed: float
+    refused: float
+    waiting: int
+    in_hand: int
+    queue: Pair
+    compute: Pair
+
+
+@dataclass(frozen=True, slots=True)
+class LearningFacts:
+    """What a node tells of its learning; accuracy from 0 to 1, on its own held-out samples."""
+
+    model: str
+    version: str
+    weights: int
+    rounds: int
+    samples: int
+    minted: int
+    accuracy: float | None
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFacts:
+    """The requests that a node has answered for others, from end to end, in the last ten seconds.
+    answered, failed: since its start."""
+
+    latency: Pair
+    answered: float
+    failed: float
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """What is promised for a model, as one node that answers measures it. burning: the windows in
+    which it burns its error budget too fast, "" for none."""
+
+    model: str
+    p99_ms: float | None
+    errors: float | None
+    burning: str
+    burn: float
+    slow: float | None
+    failed: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """One node. model and version are tokens or ""."""
+
+    node: str
+    role: str
+    state: str
+    detail: str
+    since: str
+    model: str
+    version: str
+    host: str
+    pid: int
+    software: str
+    priority: int
+    rss: float
+    cpu: float
+    ready_ms: float
+    stages: tuple[StageFacts, ...]
+    peers: dict[str, int]
+    gossip_refused: int
+    edge: dict[str, float]
+    requests: RequestFacts | None
+    learning: LearningFacts | None
+    objectives: tuple[Objective, ...]
+
+
+LEARNING = form(
+    {
+        "model": name,
+        "version": name,
+        "weights": COUNT,
+        "rounds": COUNT,
+        "samples": COUNT,
+        "minted": COUNT,
+        "accuracy": lambda value, where, faults: value and SHARE(value, where, faults),
+        "problem": text,
+    }
+)
+
+
+def one_line(line: str) -> str:
+    """A text without characters that steer a terminal, a line or the direction of writing."""
+    return "".join(c if c.isprintable() else "?" for c in line)
+
+
+def facts_of(node: FleetNode) -> NodeFacts:
+    """What is known of a node: of its last status, else of what others told."""
+    status, told = node.status, node.told
+    gossip, edge = status.get("gossip", {}), status.get("edge")
+    peers, refused = gossip.get("peers", {}), gossip.get("refused", {})
+    stages = tuple(_stage(stage, status) for stage in node.stages if stage.get("stage"))
+    first = stages[0] if stages else None
+    return NodeFacts(
+        node=node.node,
+        role=node.role or "?",
+        state=str(status.get("state", "ready")),
+        detail=_text(status, "detail"),
+        since=_text(status, "since")[:40],
+        model=status.get("model", "") or (first.model if first else ""),
+        version=status.get("version", "") or (first.version if first else ""),
+        host=_text(status, "host"),
+        pid=int(status.get("pid", 0)),
+        software=_text(status, "software")[:40],
+        priority=int(status.get("priority", told.get("priority", 0))),
+        rss=float(status.get("rss_bytes", 0)),
+        cpu=float(status.get("cpu_seconds", 0)),
+        ready_ms=float(status.get("ready_ms", 0)),
+        stages=stages,
+        peers={state: int(peers.get(state, 0)) for state in GOSSIP_STATES},
+        gossip_refused=int(sum(refused.values())),
+        edge={count: float(edge.get(count, 0)) for count in EDGE_COUNTS} if edge else {},
+        requests=_requests(status.get("requests")),
+        learning=_learning(status.get("learning")),
+        objectives=tuple(_objective(slo) for slo in status.get("slo", ()) if slo["model"]),
+    )
+
+
+def _text(document: Mapping[str, Any], field: str) -> str:
+    return one_line(document.get(field, "")[:LONGEST_TEXT])
+
+
+def _stage(stage: Mapping[str, Any], status: Mapping[str, Any]) -> StageFacts:
+    counters = stage.get("counters", {})
+    return StageFacts(
+        stage=int(stage["stage"]),
+        model=stage.get("model", "") or status.get("model", ""),
+        version=stage.get("version", ""),
+        weights=int(stage.get("weights", 0)),
+        served=float(counters.get("served", 0)),
+        failed=float(counters.get("failed", 0)),
+        refused=float(counters.get("refused", 0)),
+        waiting=int(stage.get("waiting", 0)),
+        in_hand=int(stage.get("in_hand", 0)),
+        queue=_pair(stage.get("queue_ms")),
+        compute=_pair(stage.get("compute_ms")),
+    )
+
+
+def _pair(latency: Mapping[str, float] | None) -> Pair:
+    # A window without requests has latencies of zero.
+    return (latency.get("p50") or None, latency.get("p99") or None) if latency else (None, None)
+
+
+def _requests(part: Mapping[str, Any] | None) -> RequestFacts | None:
+    if not part:
+        return None
+    by_status: Mapping[str, float] = part.get("by_status", {})
+    answered = float(by_status.get("OK", 0))
+    failed = float(sum(by_status.values()) - answered)
+    return RequestFacts(_pair(part.get("latency_ms")), answered, failed)
+
+
+def _learning(part: object) -> LearningFacts | None:
+    if not isinstance(part, dict) or not part:
+        return None
+    read = LEARNING(part, "learning", Faults())
+    accuracy = read.get("accuracy")
+    return LearningFacts(
+        model=read.get("model", ""),
+        version=read.get("version", ""),
+        weights=int(read.get("weights", 0)),
+        rounds=int(read.get("rounds", 0)),
+        samples=int(read.get("samples", 0)),
+        minted=int(read.get("minted", 0)),
+        accuracy=None if accuracy is None else float(accuracy),
+        problem=one_line(read.get("problem", "")[:LONGEST_TEXT]),
+    )
+
+
+def _objective(slo: Mapping[str, Any]) -> Objective:
+    return Objective(
+        model=slo["model"],
+        p99_ms=slo.get("p99_ms"),
+        errors=slo.get("errors"),
+        burning=one_line(slo.get("burning", "")[:40]),
+        burn=max(slo.get("burn", {}).values(), default=0.0),
+        slow=slo.get("slow"),
+        failed=slo.get("failed"),
+    )

@@ -1,0 +1,71 @@
+"""How many bytes a second a connection carries away from here. Pure.
+
+Behind a large message goes a PING. The server reads both in order, so the PONG tells when it had
+the message. Messages that queue up behind each other are measured from PONG to PONG.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+from swarm.flow.transfers import NEAR_S
+
+MOST_UNDER_WAY = 32  # messages that are measured at a time
+ROUND_TRIPS, REMEMBERED = 16, 16  # of the latest; keep-alives go once a second
+
+
+class Pace:
+    """One connection's. Times in seconds of any monotonic clock."""
+
+    __slots__ = ("_came", "_slowness", "_trips", "_under_way")
+
+    def __init__(self) -> None:
+        self._trips: deque[float] = deque(maxlen=ROUND_TRIPS)
+        self._slowness: deque[float] = deque(maxlen=REMEMBERED)  # seconds a byte
+        self._under_way: deque[tuple[int, float]] = deque()  # bytes, when they were sent
+        self._came = -math.inf  # the last PONG behind a message
+
+    @property
+    def round_trip(self) -> float:
+        """The shortest of the latest round trips; 0.0 before the first."""
+        return min(self._trips, default=0.0)
+
+    @property
+    def is_far(self) -> bool:
+        """Whether the server is further away than this host and its neighbours."""
+        return self.round_trip > NEAR_S
+
+    @property
+    def rate(self) -> float:
+        """Bytes a second; 0.0 while it is not known, infinity where nothing can be seen of it."""
+        if not self._slowness:
+            return 0.0
+        # The lower quartile: a message that waited behind others' traffic says little.
+        slowness = sorted(self._slowness)[len(self._slowness) // 4]
+        return 1 / slowness if slowness > 0 else math.inf
+
+    def tripped(self, seconds: float) -> None:
+        """A PING and its PONG, without a message, took so long."""
+        self._trips.append(seconds)
+
+    def sends(self, size: int, now: float) -> bool:
+        """A large message is sent: whether a PING is to follow it, whose PONG is told of."""
+        if not self.is_far or len(self._under_way) >= MOST_UNDER_WAY:
+            return False
+        self._under_way.append((size, now))
+        return True
+
+    def answered(self, now: float) -> None:
+        """The PONG behind the first of the messages under way came."""
+        if not self._under_way:
+            return
+        size, sent = self._under_way.popleft()
+        alone = sent >= self._came
+        seconds = now - sent - self.round_trip if alone else now - self._came
+        self._came = now
+        self._slowness.append(max(0.0, seconds) / size)
+
+    def lost(self) -> None:
+        """The connection ended: no PONG comes."""
+        self._under_way.clear()

@@ -1,0 +1,89 @@
+"""In which linked servers the lanes of a model version are: there may be one.
+
+Two linked servers with the same lanes both store each message, so each stage computes twice. Each
+of them says so: a message that expects a stream of no possible name is refused, with its own
+stream's name, by every server that would store it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+
+from swarm.errors import InvalidArgument, NotConnected
+from swarm.link import Link, LinkMessage
+from swarm.subjects import Subjects
+
+WAIT = 0.3  # seconds: longer than a round trip between two sites
+_NO_STREAM = b"NATS/1.0\r\nNats-Expected-Stream: -\r\n\r\n"
+
+
+class TwoDomains(InvalidArgument):
+    """The same lanes are in two linked JetStream domains."""
+
+
+async def streams_of(
+    link: Link, subjects: Subjects, model: str, version: str, wait: float = WAIT
+) -> list[str]:
+    """The streams of these lanes, one name for each server that has one; asked for `wait` seconds.
+
+    Empty where this user may not ask, or there is no connection.
+    """
+    asked = subjects.whereabouts(model, version)
+    if not link.grants.may_publish(asked):
+        return []
+    found: list[str] = []
+
+    def answered(message: LinkMessage) -> None:
+        if (name := _stream_in(message)) is not None:
+            found.append(name)
+
+    reply = link.expect_from_server(answered)
+    try:
+        link.publish(asked, b"", reply, _NO_STREAM)
+        # No answer says how many are to come.
+        await asyncio.sleep(wait)
+    except NotConnected:
+        return []
+    finally:
+        link.forget(reply)
+    return sorted(found)
+
+
+def check_one_domain(streams: Sequence[str], own: str, lanes: str) -> None:
+    """Raises `TwoDomains` where the lanes called `lanes` are in another stream than `own`, or in
+    two of its name."""
+    others = list(streams)
+    if own in others:
+        others.remove(own)
+    if not others:
+        return
+    other = _domain_of(others[0])
+    if other == _domain_of(own):
+        raise TwoDomains(
+            f"the lanes of {lanes} are on two linked servers under one name: give each server a "
+            "`domain` in its jetstream {} block, and restart both"
+        )
+    here = f"one of domain {_domain_of(own)!r}" if _domain_of(own) else "one without a domain"
+    there = f"in domain {other!r}" if other else "on a linked server without a domain"
+    mend = f"start with --domain {other}" if other else "name that server's domain"
+    raise TwoDomains(
+        f"the lanes of {lanes} are {there} already, and would be on {here} too: "
+        f"{mend}, or use another --mesh"
+    )
+
+
+def _stream_in(message: LinkMessage) -> str | None:
+    try:
+        doc = json.loads(bytes(message.data))
+    except (ValueError, RecursionError):
+        return None
+    name = doc.get("stream") if isinstance(doc, dict) else None
+    return name if isinstance(name, str) else None
+
+
+def _domain_of(stream: str) -> str:
+    """The domain in the name of a stream of lanes."""
+    parts = stream.split("=")
+    return parts[4] if len(parts) > 4 else ""

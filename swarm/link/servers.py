@@ -1,0 +1,128 @@
+"""Which servers a link may connect to, and which of them is the better one to be at. Pure.
+
+A server of a cluster tells its clients the addresses of all servers that it sees, again at each
+change, unless its configuration forbids it (`no_advertise`). So a client learns of servers that
+nobody gave it, and hears at once when its server is left alone by a cut network.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import SplitResult, urlsplit
+
+
+@dataclass(frozen=True, slots=True)
+class Greeting:
+    """What a server's INFO says of its cluster.
+
+    server: its id. cluster: the name of its cluster, "" for a server alone. peers: addresses of the
+    servers that it sees, its own among them; none where it does not tell. leaves: whether it is in
+    lame-duck mode: it ends soon, and its JetStream has ended already.
+    """
+
+    server: str = ""
+    cluster: str = ""
+    peers: frozenset[str] = frozenset()
+    leaves: bool = False
+
+    @classmethod
+    def of(cls, info: Mapping[str, Any]) -> Greeting:
+        """From the document of an INFO line."""
+        peers = info.get("connect_urls")
+        return cls(
+            str(info.get("server_id", "")),
+            str(info.get("cluster", "")),
+            frozenset(map(str, peers)) if isinstance(peers, list) else frozenset(),
+            bool(info.get("ldm", False)),
+        )
+
+
+def split_url(server: str) -> SplitResult:
+    """A server's URL in its parts; `nats://` may be left out. Raises `ValueError`."""
+    return urlsplit(server if "//" in server else f"nats://{server}")
+
+
+def address(server: str) -> str:
+    """Host and port of a server's URL. Raises `ValueError`."""
+    url = split_url(server)
+    host = url.hostname or "127.0.0.1"
+    return f"[{host}]:{url.port or 4222}" if ":" in host else f"{host}:{url.port or 4222}"
+
+
+class ServerList:
+    """The servers that were given, and behind them those that servers told of.
+
+    A learned address is reached as the first given one is, with its scheme and credentials.
+    """
+
+    def __init__(self, given: Sequence[str]) -> None:
+        self.given = tuple(given)
+        self._known: set[str] = set()  # addresses
+        for server in self.given:
+            with contextlib.suppress(ValueError):  # told when it is tried
+                self._known.add(address(server))
+        self._learned: list[str] = []
+        self._present = ""
+
+    def learn(self, peers: Set[str]) -> None:
+        """Note addresses that a server told of."""
+        first = split_url(self.given[0])
+        user, at, _ = first.netloc.rpartition("@")
+        for peer in sorted(peers - self._known):
+            self._known.add(peer)
+            self._learned.append(f"{first.scheme or 'nats'}://{user}{at}{peer}")
+
+    def all(self) -> list[str]:
+        return [*self.given, *self._learned]
+
+    def others(self) -> list[str]:
+        """All but the present one."""
+        return [server for server in self.all() if server != self._present]
+
+    def connected(self, server: str) -> None:
+        """This one is the present one."""
+        self._present = server
+
+    def in_turn(self, first: str = "") -> list[str]:
+        """In the order in which they are tried after the present one was lost, which is the last.
+        first: a server that is to be tried before all others, if any."""
+        turn = self.others()
+        if self._present:
+            turn.append(self._present)
+        return sorted(turn, key=lambda server: server != first) if first else turn
+
+
+def better_server(home: Greeting, found: Mapping[str, Greeting]) -> str | None:
+    """The server to move to, or None to stay. home: of the present server. found: greetings of
+    others, by their URLs.
+
+    A server that leaves is left for any other one, and a server that sees less of the cluster than
+    another one for that: the larger side of a cut network goes on.
+    """
+    there = [
+        server
+        for server, greeting in found.items()
+        if greeting.cluster == home.cluster
+        and greeting.server != home.server
+        and not greeting.leaves
+    ]
+    if not there:
+        return None
+    best = max(there, key=lambda server: len(found[server].peers))
+    return best if home.leaves or len(found[best].peers) > len(home.peers) else None
+
+
+def mixed(found: Mapping[str, Greeting]) -> str:
+    """Why these servers may not stand in one list, or "". found: greetings by their URLs. Servers
+    alone, such as leaf nodes, tell nothing of how they belong together."""
+    owners: dict[str, str] = {}
+    for server, greeting in found.items():
+        if greeting.cluster:
+            owners.setdefault(greeting.cluster, server)
+    if len(owners) < 2:
+        return ""
+    told = ", ".join(f"{address(server)} is of {name!r}" for name, server in owners.items())
+    return f"the servers of one list must be of one cluster: {told}; leave out all but one's"

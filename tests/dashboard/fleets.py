@@ -1,0 +1,167 @@
+"""What the dashboard's tests share: status documents, a dashboard process, a simulated fleet."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from swarm.link import Link
+
+START = 15.0  # seconds that a dashboard may take to start on a busy machine
+
+
+def a_stage(stage: int = 1, **fields: Any) -> dict[str, Any]:
+    latency = {"p50": 1.5, "p99": 4.0, "ewma": 1.6}
+    return {
+        "stage": stage,
+        "version": "1",
+        "weights": 0,
+        "in_hand": 0,
+        "waiting": 0,
+        "counters": {"served": 100, "failed": 0, "refused": 0},
+        "queue_ms": latency,
+        "compute_ms": latency,
+    } | fields
+
+
+def a_status(node: str, stages: tuple[int, ...] = (1,), **fields: Any) -> dict[str, Any]:
+    """A document as a healthy node publishes it."""
+    return {
+        "v": 1,
+        "node": node,
+        "role": f"shard-{stages[0]}" if len(stages) == 1 else "fallback",
+        "mesh": "default",
+        "host": "pi-1",
+        "pid": 4711,
+        "state": "ready",
+        "detail": "serving",
+        "since": "2026-01-01T00:00:00.000Z",
+        "at": "2026-01-01T00:00:01.000Z",
+        "software": "0.1.0",
+        "model": "digits",
+        "version": "1",
+        "stages": [a_stage(stage) for stage in stages],
+        "queue_depth": 0,
+        "rss_bytes": 87_000_000,
+        "priority": 0 if len(stages) == 1 else 2,
+        "gossip": {"peers": {"alive": 3, "suspect": 0, "dead": 0, "left": 0}, "refused": {}},
+    } | fields
+
+
+@dataclass
+class DashboardProcess:
+    """`swarm dashboard` as a process of its own. url: with the token, where it may act."""
+
+    process: subprocess.Popen[bytes]
+    url: str
+    log: Path
+
+    @property
+    def root(self) -> str:
+        return self.url.partition("#")[0]
+
+    def cost(self) -> tuple[float, float]:
+        """CPU seconds used so far, and resident megabytes."""
+        found = psutil.Process(self.process.pid)
+        times = found.cpu_times()
+        return times.user + times.system, found.memory_info().rss / 1e6
+
+    def end(self) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(10)
+
+
+@contextlib.contextmanager
+def dashboard(
+    nats: str, folder: Path, *arguments: str, port: int = 0
+) -> Iterator[DashboardProcess]:
+    """A dashboard of the mesh at `nats`, which ends with the block."""
+    folder.mkdir(parents=True, exist_ok=True)
+    out, log = folder / f"{time.monotonic_ns()}.out", folder / f"{time.monotonic_ns()}.log"
+    command = [sys.executable, "-m", "nodes.cli.main", "dashboard", "--json"]
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("SWARM_")}
+    with out.open("wb") as sink, log.open("wb") as errors:
+        process = subprocess.Popen(
+            [*command, "--nats", nats, "--port", str(port), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=errors,
+            env=kept,
+        )
+    try:
+        deadline = time.monotonic() + START
+        while "\n" not in out.read_text():
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, f"no dashboard:\n{log.read_text()}"
+            time.sleep(0.02)
+        yield DashboardProcess(process, json.loads(out.read_text())["url"], log)
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait(5)
+
+
+def fetch(url: str, body: Any = None, **headers: str) -> tuple[int, dict[str, str], bytes]:
+    """Status, headers and body of an answer, errors included. body: sent as JSON, by POST."""
+    data = None if body is None else json.dumps(body).encode()
+    given = {name.replace("_", "-"): value for name, value in headers.items()}
+    if data is not None:
+        given.setdefault("content-type", "application/json")
+    request = urllib.request.Request(url, data=data, headers=given)
+    try:
+        with urllib.request.urlopen(request, timeout=5) as answer:
+            return answer.status, dict(answer.headers), answer.read()
+    except urllib.error.HTTPError as error:
+        return error.code, dict(error.headers), error.read()
+
+
+class SimulatedFleet:
+    """Nodes that only speak: each publishes a status a second, evenly spread over it.
+
+    documents(second): what all of them say in this second, by node.
+    """
+
+    def __init__(self, link: Link, documents: Callable[[int], list[dict[str, Any]]]) -> None:
+        self._link = link
+        self._documents = documents
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        for second in range(1 << 30):
+            began = asyncio.get_running_loop().time()
+            documents = self._documents(second)
+            for number, document in enumerate(documents):
+                publish_status(self._link, document)
+                due = began + (number + 1) / len(documents)
+                pause = due - asyncio.get_running_loop().time()
+                if pause > 0.005:
+                    await asyncio.sleep(pause)
+            await asyncio.sleep(max(0.0, began + 1 - asyncio.get_running_loop().time()))
+
+
+def publish_status(link: Link, document: dict[str, Any]) -> None:
+    link.publish(f"swarm.default.status.{document['node']}", json.dumps(document).encode())
+
+
+def publish_event(link: Link, kind: str, node: str, **fields: Any) -> None:
+    document = {"v": 1, "kind": kind, "node": node, "role": "shard-1"} | fields
+    link.publish(f"swarm.default.events.{kind}", json.dumps(document).encode())

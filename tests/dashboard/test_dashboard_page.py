@@ -1,0 +1,190 @@
+"""The page in a real browser, over a live mesh: real nodes, a real kill, a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from axe_playwright_python.async_playwright import Axe
+from browsing import DASHBOARD_ENDS, PHONE, Look, text_of
+from fleets import DashboardProcess, a_status, dashboard, fetch, publish_event, publish_status
+from playwright.async_api import Page, expect
+
+from nodes.local.mesh import LocalMesh, local_mesh, push
+from shards.split.split import split
+from shards.zoo import digits_model
+from swarm.link import Link, LinkOptions
+from swarm.services.embedded import EmbeddedServer
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.processes,
+    pytest.mark.asyncio(loop_scope="session"),
+]
+SOON = 10_000  # ms: the page shows what is so already
+SEEN_WITHIN = 2.0  # seconds from a kill to the heir on the page
+ROLES = ("shard-1", "shard-2", "shard-3", "fallback")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def live_mesh() -> AsyncIterator[LocalMesh]:
+    """digits in three shards, a fallback, and an edge that asks 30 times a second."""
+    result = await asyncio.to_thread(split, digits_model(), name="digits", stages=3, bandwidth=1e6)
+    async with local_mesh() as local:
+        await push(local, result.manifest.to_json(), result.files)
+        for role in ROLES:
+            local.start(role, "digits")
+        await local.ready(40.0)
+        local.start("edge", "digits", "--source", "digits", "--rate", "30", "--sink", "seen")
+        await local.ready(40.0)
+        yield local
+
+
+@pytest.fixture(scope="module")
+def live(
+    live_mesh: LocalMesh, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[DashboardProcess]:
+    with dashboard(live_mesh.url, tmp_path_factory.mktemp("dashboard")) as process:
+        yield process
+
+
+async def serious_faults(page: Page) -> list[str]:
+    """What axe-core calls serious or critical."""
+    found = await Axe().run(page)
+    return [
+        f"{v['id']}: {v['help']}: {[n['target'] for n in v['nodes'][:3]]}"
+        for v in found.response["violations"]
+        if v["impact"] in ("serious", "critical")
+    ]
+
+
+async def test_a_healthy_mesh_is_told_in_one_line_with_its_rates_and_parts_of_time(
+    live: DashboardProcess, look: Look
+) -> None:
+    page = await look.open(live.url)
+    verdict = page.locator(".verdict")
+    await expect(verdict).to_have_attribute("data-level", "well", timeout=SOON)
+    await expect(page.locator(".stage")).to_have_count(3)
+    await expect(page.locator(".pipeline .facts")).to_contain_text("100 % of the traffic")
+    await expect(page.locator(".budget .where").first).to_contain_text("most goes to")
+    await expect(page.locator(".part.network").first).to_be_visible(timeout=SOON)
+    await look.keep(page, "healthy-desktop")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_axe_finds_no_serious_fault_on_any_page(
+    live: DashboardProcess, look: Look, scheme: str
+) -> None:
+    page = await look.open(live.url, scheme=scheme)
+    for place in ("", "nodes", "models", "events"):
+        await page.goto(f"{live.root}#/{place}")
+        await expect(page.locator("main h2")).to_have_count(1)
+        assert await serious_faults(page) == [], place
+    await page.goto(f"{live.root}#/nodes")
+    await page.locator("tbody th a").first.click()
+    await expect(page.locator(".facts-list")).to_be_visible()
+    assert await serious_faults(page) == []
+    await look.keep(page, f"node-{scheme}")
+
+
+async def test_a_phone_scrolls_down_and_never_sideways(live: DashboardProcess, look: Look) -> None:
+    page = await look.open(live.url, PHONE, is_mobile=True, has_touch=True)
+    await expect(page.locator(".stage")).to_have_count(3, timeout=SOON)
+    for place in ("", "nodes", "models", "events"):
+        await page.goto(f"{live.root}#/{place}")
+        await expect(page.locator("main h2")).to_have_count(1)
+        wide = await page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        assert wide <= 0, place
+        await look.keep(page, f"phone-{place or 'overview'}", whole=True)
+
+
+async def test_every_page_is_reached_by_keyboard_alone(live: DashboardProcess, look: Look) -> None:
+    page = await look.open(live.url)
+    await page.keyboard.press("Tab")
+    await expect(page.locator(".skip")).to_be_focused()
+    for name in ("Overview", "Nodes", "Models", "Events"):
+        await page.keyboard.press("Tab")
+        await expect(page.locator("nav a", has_text=name)).to_be_focused()
+    await page.keyboard.press("Enter")
+    await expect(page.locator("main h2")).to_have_text("Events")
+    await expect(page.locator("main")).to_be_focused()
+
+
+async def test_a_kill_and_the_takeover_are_on_the_page_within_two_seconds(
+    live_mesh: LocalMesh, live: DashboardProcess, look: Look
+) -> None:
+    page = await look.open(live.url)
+    await expect(page.locator(".stage")).to_have_count(3, timeout=SOON)
+    victim = next(node for node in live_mesh.supervisor.nodes if node.role == "shard-2")
+    victim.wanted = False
+    stage = page.locator(".stage").nth(1)
+    killed = time.monotonic()
+    victim.signal(signal.SIGKILL)
+    await expect(stage).to_have_attribute("data-cover", "fallback", timeout=SOON)
+    seen = time.monotonic() - killed
+    await expect(stage.locator('[data-serves="alone"]')).to_contain_text("fallback serves")
+    await expect(stage.locator('[data-health="dead"]')).to_have_count(1)
+    await expect(page.locator("#verdict-text")).to_contain_text("took over")
+    await look.keep(page, "one-dead-desktop")
+    dark = await look.open(live.url, scheme="dark")
+    await look.keep(dark, "one-dead-dark")
+    assert seen < SEEN_WITHIN
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def server() -> AsyncIterator[EmbeddedServer]:
+    async with EmbeddedServer() as running:
+        yield running
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def link(server: EmbeddedServer) -> AsyncIterator[Link]:
+    """Whoever may publish at that server."""
+    made = Link(LinkOptions(servers=(server.url,)))
+    running = asyncio.create_task(made.run())
+    await made.ready(5.0)
+    yield made
+    await made.close()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_server_that_goes_is_told_and_its_return_needs_no_reload(
+    server: EmbeddedServer, link: Link, look: Look, tmp_path: Path
+) -> None:
+    look.tolerate(*DASHBOARD_ENDS)
+    with dashboard(server.url, tmp_path) as process:
+        page = await look.open(process.url)
+        publish_status(link, a_status("s1"))
+        await expect(page.locator(".stage")).to_have_count(1, timeout=SOON)
+        await server.kill()
+        await expect(page.locator("#alarm")).to_contain_text("cannot be reached", timeout=SOON)
+        await expect(page.locator("#link")).to_have_attribute("data-state", "away")
+        await look.keep(page, "server-gone-desktop")
+        assert fetch(f"{process.root}healthz")[0] == 503
+        await server.start()
+        await expect(page.locator("#link")).to_have_attribute("data-state", "live", timeout=SOON)
+        await expect(page.locator("#alarm")).to_be_hidden()
+        await link.ready(5.0)
+        publish_status(link, a_status("s2"))
+        await expect(page.locator(".seat")).to_have_count(2, timeout=SOON)
+
+
+async def test_a_dashboard_that_starts_again_is_found_by_the_page_that_was_open(
+    server: EmbeddedServer, link: Link, look: Look, tmp_path: Path
+) -> None:
+    look.tolerate(*DASHBOARD_ENDS)
+    with dashboard(server.url, tmp_path) as process:
+        page = await look.open(process.url)
+        port = int(process.root.rstrip("/").rpartition(":")[2])
+        process.end()
+        await expect(page.locator("#alarm")).to_contain_text("does not answer", timeout=SOON)
+    with dashboard(server.url, tmp_path, port=port):
+        publish_event(link, "joined", "s1")
+        await expect(page.locator("#link")).to_have_attribute("data-state", "live", timeout=SOON)
+        assert await text_of(page, "#link-text") == "live"

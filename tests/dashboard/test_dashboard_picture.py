@@ -1,0 +1,263 @@
+"""What the dashboard makes of the messages of a fleet, in simulated time."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from fleets import a_stage, a_status
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nodes.dashboard.history import History, Rate
+from nodes.dashboard.picture import MOST_NAMELESS, MOST_NODES, Picture
+from swarm.fleet.documents import LARGEST_STATUS
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner),
+    max_leaves=8,
+)
+FIELDS = sorted(a_status("n"))
+
+
+class Simulation:
+    """A picture, its clock, and nodes that speak."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.picture = Picture("default", wall=lambda: int(self.now * 1000))
+        self.picture.take_link(True, "127.0.0.1:4222", "", self.now)
+
+    def speak(self, *documents: dict[str, Any]) -> None:
+        for document in documents:
+            self.take(f"swarm.default.status.{document['node']}", json.dumps(document).encode())
+
+    def take(self, subject: str, data: bytes) -> None:
+        self.picture.take_status(subject, data, self.now)
+
+    def tell(self, kind: str, **fields: Any) -> None:
+        data = json.dumps({"node": "teller", "kind": kind, "at": f"{self.now}", **fields}).encode()
+        self.picture.take_event(f"swarm.default.events.{kind}", data, self.now)
+
+    def second(self) -> None:
+        self.now += 1.0
+        self.picture.tick(self.now)
+
+    def whole(self) -> dict[str, Any]:
+        whole = self.picture.whole(self.now)
+        json.dumps(whole, allow_nan=False)  # as a browser can read it
+        return whole
+
+    @property
+    def verdict(self) -> dict[str, Any]:
+        return dict(self.whole()["verdict"])
+
+    def stage(self, number: int) -> dict[str, Any]:
+        return dict(self.whole()["pipelines"][0]["stages"][number - 1])
+
+
+@pytest.fixture
+def fleet() -> Simulation:
+    """Three shards and a fallback, all well."""
+    simulation = Simulation()
+    simulation.speak(*(a_status(f"s{stage}", (stage,)) for stage in (1, 2, 3)))
+    simulation.speak(a_status("back", (1, 2, 3)))
+    return simulation
+
+
+def test_a_healthy_fleet_is_well_in_one_line(fleet: Simulation) -> None:
+    assert fleet.verdict["level"] == "well"
+    assert fleet.verdict["problems"] == []
+    assert [stage["cover"] for stage in fleet.whole()["pipelines"][0]["stages"]] == ["primary"] * 3
+
+
+def test_a_death_shows_the_heir_at_once_without_waiting_for_silence(fleet: Simulation) -> None:
+    fleet.now += 1.0
+    fleet.tell("died", subject="s2")
+    assert fleet.stage(2)["cover"] == "fallback"
+    assert fleet.verdict["level"] == "warn"
+    assert fleet.verdict["text"] == "digits, stage 2: s2 is gone, back took over"
+
+
+def test_a_node_that_speaks_after_it_was_called_dead_is_alive(fleet: Simulation) -> None:
+    fleet.tell("died", subject="s2")
+    fleet.now += 1.0
+    fleet.speak(a_status("s2", (2,)))
+    assert fleet.whole()["nodes"]["s2"]["health"] == "well"
+
+
+def test_a_node_that_falls_silent_is_gone_without_any_event(fleet: Simulation) -> None:
+    for _ in range(7):
+        fleet.second()
+        fleet.speak(*(a_status(f"s{stage}", (stage,)) for stage in (1, 3)))
+        fleet.speak(a_status("back", (1, 2, 3)))
+    assert fleet.whole()["nodes"]["s2"]["health"] == "dead"
+    assert fleet.stage(2)["cover"] == "fallback"
+
+
+def test_nobody_is_dead_only_because_the_mesh_cannot_be_reached(fleet: Simulation) -> None:
+    fleet.picture.take_link(False, "", "refused", fleet.now)
+    for _ in range(30):
+        fleet.second()
+    assert {row["health"] for row in fleet.whole()["nodes"].values()} == {"well"}
+    assert fleet.whole()["link"]["connected"] is False
+
+
+def test_a_stage_that_nobody_serves_is_the_first_trouble(fleet: Simulation) -> None:
+    fleet.now += 1.0
+    fleet.tell("died", subject="s2")
+    fleet.tell("died", subject="back")
+    assert fleet.verdict["level"] == "bad"
+    assert fleet.verdict["text"].startswith("digits, stage 2: no node serves it")
+    assert any("no fallback is left" in p["text"] for p in fleet.verdict["problems"])
+
+
+def test_rates_are_of_the_last_seconds() -> None:
+    rate = Rate()
+    for second in range(10):
+        rate.read(float(second), 30.0 * second)
+    assert rate.value == pytest.approx(30.0)
+    rate.read(10.0, 0.0)  # the node began anew
+    assert rate.value is None
+
+
+def test_a_ring_of_history_keeps_the_last_points_in_order() -> None:
+    history = History(2, points=3)
+    for point in range(5):
+        history.add([point, None])
+    assert history.columns() == [[2.0, 3.0, 4.0], [None, None, None]]
+
+
+def test_changes_hold_what_changed_and_nothing_else(fleet: Simulation) -> None:
+    fleet.picture.changes(fleet.now)
+    fleet.speak(a_status("s1", (1,), detail="other"))
+    change = fleet.picture.changes(fleet.now)
+    assert set(change["nodes"]) == {"s1"}
+    assert "verdict" not in change
+    assert set(fleet.picture.changes(fleet.now)) == {"at"}
+
+
+def test_the_traffic_split_comes_from_desired_state(fleet: Simulation) -> None:
+    serve = [{"version": "1", "share": 90}, {"version": "2", "share": 10}]
+    fleet.picture.take_desired("digits", {"serve": serve, "previous": "0"})
+    assert fleet.whole()["models"][0]["serve"] == {"1": 90.0, "2": 10.0}
+    assert fleet.whole()["pipelines"][0]["share"] == 90.0
+
+
+def test_where_the_time_goes_includes_the_network_where_an_edge_tells(fleet: Simulation) -> None:
+    hops = [
+        {"stage": n, "node": f"s{n}", "queue_us": 1000, "compute_us": 2000, "batch": 1}
+        for n in (1, 2, 3)
+    ]
+    result = json.dumps({"status": "OK", "latency_ms": 12.0, "hops": hops}).encode()
+    fleet.picture.take_result(result, fleet.now)
+    answers = fleet.whole()["pipelines"][0]["answers"]
+    assert answers["p50"] == pytest.approx(12.0, rel=0.05)
+    assert answers["network"] == pytest.approx(3.0, rel=0.05)
+
+
+def test_the_network_is_estimated_from_those_who_answer_where_no_edge_tells(
+    fleet: Simulation,
+) -> None:
+    latency = {"p50": 11.0, "p99": 40.0, "ewma": 12.0}
+    fleet.speak(a_status("s1") | {"requests": {"by_status": {"OK": 5}, "latency_ms": latency}})
+    answers = fleet.whole()["pipelines"][0]["answers"]
+    assert answers == {"p50": 11.0, "p99": 40.0, "network": 2.0, "about": True}
+
+
+def test_an_objective_that_burns_is_the_first_trouble(fleet: Simulation) -> None:
+    promise = {"model": "digits", "p99_ms": 20, "errors": 0.001, "burn": {"5m": 14.0}}
+    fleet.speak(a_status("s1") | {"slo": [promise | {"burning": "fast"}]})
+    fleet.speak(a_status("back", (1, 2, 3)) | {"slo": [promise | {"burning": "", "burn": {}}]})
+    assert fleet.verdict["level"] == "bad"
+    assert "99 % within 20 ms" in fleet.verdict["text"]
+    assert fleet.whole()["models"][0]["objective"]["burning"] == "fast"
+
+
+def test_past_events_are_told_once_however_often_they_are_read(fleet: Simulation) -> None:
+    at = "2026-01-01T00:00:02.000Z"
+    event = {"kind": "died", "node": "s1", "subject": "s9", "at": at}
+    for _ in range(2):
+        fleet.picture.take_past([("swarm.default.events.died", json.dumps(event).encode())])
+    events = fleet.whole()["events"]
+    assert [(e["kind"], e["node"], e["at"]) for e in events] == [("died", "s9", 1767225602000)]
+
+
+# --- hostile messages -----------------------------------------------------------------------------
+
+
+def test_a_status_in_the_name_of_another_changes_nothing_and_its_sender_is_marked(
+    fleet: Simulation,
+) -> None:
+    fleet.take("swarm.default.status.evil", json.dumps(a_status("s1", detail="forged")).encode())
+    whole = fleet.whole()
+    assert whole["nodes"]["s1"]["detail"] == "serving"
+    assert whole["offenders"][0]["name"] == "evil"
+
+
+@pytest.mark.parametrize(
+    ("subject", "data"),
+    [
+        ("evil", b"{" * 100_000),
+        ("evil", b"[]"),
+        ("evil", b"\xff\xfe"),
+        ("evil", b'{"node": "evil", "x": "' + b"y" * (LARGEST_STATUS) + b'"}'),
+        ("<script>alert(1)</script>", b"{}"),
+    ],
+)
+def test_what_is_no_status_marks_its_sender(fleet: Simulation, subject: str, data: bytes) -> None:
+    fleet.take(f"swarm.default.status.{subject}", data)
+    assert len(fleet.whole()["nodes"]) == 4
+    assert fleet.whole()["offenders"][0]["name"] == subject
+
+
+def test_absurd_figures_are_not_shown_and_mark_their_node(fleet: Simulation) -> None:
+    stage = a_stage(2, counters={"served": -1}, compute_ms={"p50": 1e300, "p99": "<b>"})
+    fleet.speak(a_status("s2", (2,)) | {"rss_bytes": True, "stages": [stage, 7, None]})
+    row = fleet.whole()["nodes"]["s2"]
+    assert row["rss"] == 0.0
+    assert row["stages"][0]["compute"] == (None, None)
+    assert "rss_bytes" in row["offence"]
+
+
+def test_a_flood_of_one_node_is_dropped_unread_and_marks_it(fleet: Simulation) -> None:
+    for number in range(5000):
+        fleet.speak(a_status("s1", (1,), detail=f"{number}"))
+    row = fleet.whole()["nodes"]["s1"]
+    assert "flood" in row["offence"]
+    assert int(row["detail"]) < 100
+    assert fleet.whole()["nodes"]["s2"]["offence"] == ""
+
+
+def test_a_thousand_invented_names_grow_the_picture_to_its_bound_only(fleet: Simulation) -> None:
+    for number in range(MOST_NODES + 100):
+        fleet.speak(a_status(f"invented-{number}"))
+        fleet.take(f"swarm.default.status.<{number}>", b"no")
+    whole = fleet.whole()
+    assert len(whole["nodes"]) == MOST_NODES
+    assert len(whole["offenders"]) == MOST_NAMELESS
+    assert "s1" in whole["nodes"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.dictionaries(st.sampled_from(FIELDS), json_values, max_size=6))
+def test_no_field_of_a_status_breaks_the_picture(fields: dict[str, Any]) -> None:
+    simulation = Simulation()
+    simulation.speak(a_status("s2", (2,)))
+    simulation.speak(a_status("s1") | fields | {"node": "s1"})
+    simulation.second()
+    whole = simulation.whole()
+    assert "s2" in whole["nodes"]
+    assert "s1" in {*whole["nodes"], *(offender["name"] for offender in whole["offenders"])}
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(["died", "learning", "took-over"]), st.dictionaries(st.text(), json_values))
+def test_no_field_of_an_event_breaks_the_picture(kind: str, fields: dict[str, Any]) -> None:
+    simulation = Simulation()
+    simulation.speak(a_status("s1"))
+    simulation.tell(kind, **({"what": "minted", "subject": "s1"} | fields))
+    simulation.second()
+    assert simulation.whole()["nodes"]["s1"]["health"] in ("well", "dead")

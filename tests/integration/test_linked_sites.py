@@ -1,0 +1,181 @@
+"""Two linked servers, one mesh: real servers, real nodes at both sites, a link that is cut."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import pytest_asyncio
+from meshes import Commands, Load, add_model, close, digits, good_request, split_digits
+
+import swarm
+from nodes.bench.site.linked_servers import HUB, SITE, LinkedServers, linked_servers
+from nodes.local.mesh import LocalMesh, local_mesh
+from shards.manifest import write_dir
+from swarm.lanes import streams_of
+from swarm.link import jetstream
+from swarm.subjects import api
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.processes,
+    pytest.mark.asyncio(loop_scope="module"),
+]
+
+COUNT = 80  # requests in a cut and behind it
+CUT = 3.0  # seconds: longer than a pull stands, and than a requester asks again for nothing
+BACK_WITHIN = 4.0  # seconds from the link's return to an answer, on a busy machine
+
+
+@dataclass
+class Sites:
+    """The servers, and a mesh whose nodes are at the hub, but for stage 2, which is at the site."""
+
+    servers: LinkedServers
+    mesh: LocalMesh
+
+    @property
+    def from_site(self) -> tuple[str, ...]:
+        """Arguments of a node or command at the site that works in the hub's domain."""
+        return ("--nats", self.servers.site.url, "--domain", HUB)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def sites() -> AsyncIterator[Sites]:
+    async with linked_servers() as servers, local_mesh(url=servers.hub.url, shm=False) as local:
+        made = Sites(servers, local)
+        local.start("shard-2", "digits", *made.from_site)
+        await add_model(local, split_digits(), "shard-1", "shard-3")
+        yield made
+
+
+async def test_one_mesh_spans_a_hub_and_a_site_that_names_the_hubs_domain(
+    sites: Sites, run: Commands
+) -> None:
+    await good_request(sites.mesh.mesh)
+    async with swarm.connect(sites.servers.site.url, domain=HUB, shm=False) as mesh:
+        await good_request(mesh)
+        streams = await streams_of(mesh.link, mesh.subjects, "digits", "1")
+        assert streams == ["SWARM=default=digits=1=hub"]
+    listed = await asyncio.to_thread(run.swarm, "model", "list", *sites.from_site, "--json")
+    assert '"digits"' in listed.stdout
+
+
+async def test_a_domain_that_does_not_exist_is_named_in_one_line(
+    sites: Sites, run: Commands
+) -> None:
+    there = ("--nats", sites.servers.site.url, "--domain", "hubb")
+    # In a thread: the link runs in this loop.
+    command = await asyncio.to_thread(run.swarm, "model", "list", *there)
+    assert command.process.returncode == 1
+    line = command.stderr.strip()
+    assert "no JetStream of domain 'hubb' answers (this server's own is 'edge1')" in line
+    assert len(line.splitlines()) == 1
+
+
+async def test_a_lane_that_a_linked_server_has_is_made_nowhere_else(
+    sites: Sites, run: Commands, tmp_path: Path
+) -> None:
+    folder = str(tmp_path / "split")
+    write_dir(folder, split_digits().manifest, split_digits().files)
+    there = ("--nats", sites.servers.site.url)
+    pushed = await asyncio.to_thread(run.swarm, "model", "push", folder, *there)
+    assert pushed.process.returncode == 1
+    assert "--domain hub" in pushed.stderr
+    # Somebody with another version of the code may have pushed there all the same.
+    async with swarm.connect(sites.servers.site.url) as mesh:
+        await mesh.registry.push(split_digits().manifest.to_json(), split_digits().files)
+        node = run.start(
+            "nodes.cli.node", "--role", "shard-1", "--model", "digits", "--allow-unsigned", *there
+        )
+        assert await asyncio.to_thread(node.wait, 30.0) == 1
+        assert (
+            node.stderr.strip()
+            .splitlines()[-1]
+            .endswith("start with --domain hub, or use another --mesh")
+        )
+        assert await streams_of(mesh.link, mesh.subjects, "digits", "1") == [
+            "SWARM=default=digits=1=hub"
+        ]
+        for stream in ("KV_swarm-default-config", "OBJ_swarm-default-models"):
+            await jetstream.call(mesh.link, api("STREAM.DELETE", stream))
+    await good_request(sites.mesh.mesh)
+
+
+async def test_across_a_cut_link_long_budgets_are_answered_and_short_ones_end_in_time(
+    sites: Sites,
+) -> None:
+    image = {"image": digits()[0][:1]}
+    async with swarm.connect(sites.servers.site.url, domain=HUB, shm=False) as mesh:
+        await good_request(mesh)
+        load = Load(mesh, rate=20, budget=20.0)
+        await sites.servers.link.cut()
+        patient = asyncio.create_task(load.run(COUNT))
+        short = [await mesh.ask("digits", image, 0.3) for _ in range(8)]
+        assert {result.status for result in short} <= {"DEADLINE_EXCEEDED", "UNAVAILABLE"}
+        assert max(result.latency for result in short) < 0.6
+        await asyncio.sleep(CUT)
+        await sites.servers.link.heal()
+        # Its stage 2 is at the site: the pulls that stood at the hub were renewed.
+        await patient
+        load.check(COUNT)
+        assert load.slowest < CUT + 8 * 0.3 + BACK_WITHIN
+
+
+async def test_a_link_that_falls_silent_holds_back_requests_no_longer_than_it_is_silent(
+    sites: Sites,
+) -> None:
+    images, logits = digits()
+    async with swarm.connect(sites.servers.site.url, domain=HUB, shm=False) as mesh:
+        await good_request(mesh)
+        sites.servers.link.silence()
+        patient = asyncio.create_task(mesh.ask("digits", {"image": images[:1]}, 15.0))
+        await asyncio.sleep(CUT)
+        await sites.servers.link.heal()
+        result = await patient
+        assert result.status is swarm.Status.OK, result.message
+        assert close(result.outputs["logits"], logits[:1])
+        assert result.latency < CUT + BACK_WITHIN
+
+
+async def test_work_that_waits_is_submitted_while_the_link_is_cut_and_answered_behind_it(
+    sites: Sites, run: Commands, tmp_path: Path
+) -> None:
+    images, logits = digits()
+    np.savez(tmp_path / "x.npz", image=images[:1])
+    there = ("--nats", sites.servers.site.url, "--json")
+
+    async def command(*arguments: str) -> Any:
+        done = await asyncio.to_thread(run.swarm, *arguments, *there)
+        assert done.process.returncode == 0, done.stderr
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    await command("site", "add", SITE, "--max-mb", "1")
+    gateway = sites.mesh.start("gateway", "", "--site", SITE)
+    await sites.servers.link.cut()
+    ask = ("submit", "digits", "--input", str(tmp_path / "x.npz"), "--agent", "robot-7")
+    (tickets,) = await command(*ask, "--repeat", "20")
+    assert [ticket["number"] for ticket in tickets["tickets"]] == list(range(1, 21))
+    (status,) = await command("site", "status")
+    assert (status["waiting"], status["answered"]) == (20, 0)
+    await sites.servers.link.heal()
+    answers = await command("results", "--agent", "robot-7", "--count", "20")
+    assert [answer["number"] for answer in answers] == list(range(1, 21))
+    for answer, ticket in zip(answers, tickets["tickets"], strict=True):
+        (output,) = answer["result"]["outputs"]
+        assert close(np.array([output["data"]], np.float32), logits[:1])
+        assert answer["result"]["id"] == ticket["id"]
+    said = sites.mesh.status_of(gateway)
+    assert said is not None
+    assert said["sites"][SITE]["state"] == "forwarding"
+    (status,) = await command("site", "status")
+    assert (status["waiting"], status["answered"], status["dropped"]) == (0, 20, 0)
+    none = await asyncio.to_thread(run.swarm, "results", "--agent", "robot-7", *there[:2])
+    assert none.process.returncode == 1
+    assert "no answer to robot-7 is there" in none.stderr

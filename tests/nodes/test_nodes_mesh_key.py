@@ -1,0 +1,39 @@
+"""A node goes on with the mesh key that its file holds now."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+import pytest
+
+from nodes.life.mesh_key import MeshKeyFile
+from swarm.gossip.wire import MeshKey
+from swarm.trust.mesh_keys import make_mesh_key, read_mesh_keys, rotate_mesh_key
+
+
+async def test_each_step_reaches_a_node_that_runs_and_a_bad_file_changes_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "swarm.node")
+    path = tmp_path / "mesh.key"
+    make_mesh_key(path)
+    file, used = MeshKeyFile(str(path)), asyncio.Queue[MeshKey]()
+    assert file.taken == read_mesh_keys(path).taken
+    following = asyncio.create_task(file.follow(used.put_nowait))
+    try:
+        rotate_mesh_key(path)
+        assert await asyncio.wait_for(used.get(), 5.0) == read_mesh_keys(path).taken
+        path.chmod(0o644)
+        async with asyncio.timeout(5.0):
+            while "others may read it" not in caplog.text:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        path.chmod(0o600)
+        rotate_mesh_key(path)
+        taken = await asyncio.wait_for(used.get(), 5.0)
+        assert taken == read_mesh_keys(path).taken == file.taken
+        assert not any(key.decode() in caplog.text for key in taken)
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)

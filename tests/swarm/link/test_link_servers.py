@@ -1,0 +1,98 @@
+"""Which server a link goes to: of those given, of those learned, and of a cluster's the better."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+
+import pytest
+from real_server import Links, eventually
+
+from swarm.errors import NotAdmitted
+from swarm.link.servers import Greeting, ServerList, better_server, mixed
+from swarm.services.embedded import EmbeddedServer
+from swarm.services.embedded_cluster import EmbeddedCluster, free_ports
+
+A, B, C = "nats://a:4222", "nats://b:4222", "nats://c:4222"
+
+
+def greeting(server: str, *peers: str, cluster: str = "x", leaves: bool = False) -> Greeting:
+    return Greeting(server, cluster, frozenset(f"{peer}:4222" for peer in peers), leaves)
+
+
+def test_the_lost_server_is_tried_last_and_a_wanted_one_first() -> None:
+    servers = ServerList([A, B, C])
+    assert servers.in_turn() == [A, B, C]
+    servers.connected(A)
+    assert servers.in_turn() == [B, C, A]
+    assert servers.in_turn(first=C) == [C, B, A]
+
+
+def test_learned_servers_follow_the_given_ones_with_their_scheme_and_credentials() -> None:
+    servers = ServerList(["tls://me:secret@a:4222"])
+    servers.learn(frozenset({"a:4222", "b:4222"}))
+    servers.learn(frozenset({"b:4222"}))
+    assert servers.all() == ["tls://me:secret@a:4222", "tls://me:secret@b:4222"]
+
+
+def test_a_server_that_leaves_is_left_for_any_other_that_stays() -> None:
+    home = greeting("a", "b", "c", leaves=True)
+    assert better_server(home, {B: greeting("b", "b")}) == B
+    assert better_server(home, {B: greeting("b", "b", leaves=True)}) is None
+    assert better_server(home, {B: greeting("b", "b", cluster="y")}) is None
+    assert better_server(home, {}) is None
+
+
+def test_only_the_smaller_side_of_a_cut_network_is_left() -> None:
+    alone, larger = greeting("a", "a"), greeting("b", "b", "c")
+    assert better_server(alone, {B: larger, C: greeting("c", "b", "c")}) == B
+    assert better_server(larger, {A: alone}) is None
+    assert better_server(larger, {C: greeting("c", "b", "c")}) is None
+
+
+def test_servers_of_two_clusters_are_told_apart_and_servers_alone_are_not() -> None:
+    assert mixed({A: greeting("a"), B: greeting("b")}) == ""
+    assert mixed({A: Greeting("a"), B: Greeting("b")}) == ""
+    reason = mixed({A: greeting("a"), B: greeting("b", cluster="y")})
+    assert "a:4222 is of 'x', b:4222 is of 'y'" in reason
+
+
+@pytest.mark.integration
+async def test_a_list_of_two_clusters_is_refused_with_one_line(links: Links) -> None:
+    async with EmbeddedCluster(1, name="x") as x, EmbeddedCluster(1, name="y") as y:
+        with pytest.raises(NotAdmitted, match=r"of one cluster: .* 'x', .* 'y'"):
+            await links.connect(x.url, y.url)
+        await links.close()
+
+
+@pytest.mark.integration
+async def test_a_dead_server_of_a_list_is_named_once_and_the_others_are_used(
+    server: EmbeddedServer, links: Links, caplog: pytest.LogCaptureFixture
+) -> None:
+    dead = f"nats://127.0.0.1:{free_ports(1)[0]}"
+    with caplog.at_level(logging.WARNING, "swarm.link"):
+        link = await links.connect(dead, server.url)
+    assert link.connected
+    assert [r.message for r in caplog.records] == [f"{dead} does not answer; the others do"]
+    await links.close()
+
+
+@pytest.mark.integration
+async def test_a_link_learns_the_servers_and_leaves_a_lame_duck_before_it_is_cut(
+    links: Links,
+) -> None:
+    async with EmbeddedCluster(3) as cluster:
+        first = cluster.servers[0]
+        link = await links.connect(first.url)
+        known = {server.port for server in cluster.servers}
+        await eventually(lambda: len(link.servers.all()) == 3, what="learning the servers")
+        assert {int(url.rpartition(":")[2]) for url in link.servers.all()} == known
+        downs: list[str] = []
+        link.on_down.append(lambda: downs.append(link.last_error))
+        os.kill(first.pid, signal.SIGUSR2)  # lame-duck mode; its clients stay for two seconds
+        await eventually(lambda: link.connected and link.url.port != first.port)  # type: ignore[union-attr]
+        assert downs == ["it leaves"]
+        assert first.alive, "it still serves whoever did not leave"
+        await first.kill()
+        await links.close()

@@ -1,0 +1,190 @@
+"""One node answers for the fleet; a reader hears changes; events are there after the fact."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from real_server import Links, cut
+
+from swarm.gossip import PeerView
+from swarm.link import Link, jetstream
+from swarm.services.embedded import EmbeddedServer
+from swarm.services.events import ensure_events, keep_events, last_events
+from swarm.services.fleet import FleetAnswers, FleetWatch, ask_fleet
+from swarm.subjects import Subjects, api
+
+pytestmark = pytest.mark.integration
+SUBJECTS = Subjects("m")
+SCHEMA = json.loads(
+    (Path(__file__).parents[3] / "swarm" / "schemas" / "fleet.schema.json").read_text()
+)
+VALUES = {
+    "role": "shard-1",
+    "priority": 0,
+    "host": "h",
+    "draining": False,
+}
+
+
+def view_of(count: int) -> dict[str, PeerView]:
+    return {f"n{n:03d}": PeerView(f"n{n:03d}", "alive", 1, 1, VALUES) for n in range(count)}
+
+
+async def answering(links: Links, url: str, name: str, count: int) -> tuple[Link, FleetAnswers]:
+    link = await links.connect(url)
+    answers = FleetAnswers(link, SUBJECTS, name, lambda: view_of(count))
+    answers.start()
+    await link.flush()
+    return link, answers
+
+
+async def it_holds(promise: Callable[[], Awaitable[bool]]) -> None:
+    """Ask the server until it says so; fails the test after ten seconds."""
+    async with asyncio.timeout(10):
+        while not await promise():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+def a_status(node: str, **fields: Any) -> bytes:
+    doc = {"v": 1, "node": node, "role": "shard-1", "state": "ready"}
+    return json.dumps(doc | fields).encode()
+
+
+async def test_a_large_fleet_comes_in_pages_from_any_node_and_keeps_its_schema(
+    server: EmbeddedServer, links: Links
+) -> None:
+    for name in ("one", "two"):
+        await answering(links, server.url, name, 450)
+    reader = await links.connect(server.url)
+    pages: list[Mapping[str, Any]] = []
+    assert await ask_fleet(reader, SUBJECTS, pages.append)
+    ids = [entry["node"] for page in pages for entry in page["nodes"]]
+    assert ids == sorted(view_of(450))
+    assert len(pages) == 3
+    raw = await reader.request(SUBJECTS.fleet, b"")
+    jsonschema.validate(json.loads(bytes(raw.data)), SCHEMA)
+
+
+async def test_a_wrong_question_is_answered_with_the_right_one(
+    server: EmbeddedServer, links: Links
+) -> None:
+    await answering(links, server.url, "one", 1)
+    reader = await links.connect(server.url)
+    answer = json.loads(bytes((await reader.request(SUBJECTS.fleet, b'{"limit": -1}')).data))
+    assert answer["status"] == "INVALID_ARGUMENT"
+    assert "after" in answer["error"]
+
+
+async def test_whoever_asks_too_often_is_refused_and_is_answered_again_later(
+    server: EmbeddedServer, links: Links
+) -> None:
+    await answering(links, server.url, "one", 1)
+    reader = await links.connect(server.url)
+    answers = await asyncio.gather(*(reader.request(SUBJECTS.fleet, b"") for _ in range(400)))
+    said = [json.loads(bytes(answer.data)).get("status", "OK") for answer in answers]
+    assert set(said) == {"OK", "RESOURCE_EXHAUSTED"}
+    assert said.count("OK") < 300
+
+    async def is_answered() -> bool:
+        return await ask_fleet(reader, SUBJECTS, lambda page: None)
+
+    await it_holds(is_answered)
+
+
+async def test_without_a_node_nobody_answers_and_at_once(
+    server: EmbeddedServer, links: Links
+) -> None:
+    reader = await links.connect(server.url)
+    began = time.monotonic()
+    assert not await ask_fleet(reader, SUBJECTS, lambda page: None)
+    assert time.monotonic() - began < 0.5
+
+
+async def test_a_liar_that_repeats_its_page_keeps_nobody_asking(
+    server: EmbeddedServer, links: Links
+) -> None:
+    liar = await links.connect(server.url)
+    page = json.dumps({"v": 1, "nodes": [], "next": "a"}).encode()
+    liar.subscribe(SUBJECTS.fleet, lambda message: liar.publish(message.reply, page))
+    await liar.flush()
+    reader = await links.connect(server.url)
+    assert not await ask_fleet(reader, SUBJECTS, lambda page: None)
+
+
+async def test_a_watch_knows_the_fleet_at_once_and_then_each_change(
+    server: EmbeddedServer, links: Links
+) -> None:
+    node, _ = await answering(links, server.url, "n000", 3)
+    reader = await links.connect(server.url)
+    async with FleetWatch(reader, SUBJECTS) as watch:
+        assert watch.answered
+        assert sorted(watch.picture.nodes) == ["n000", "n001", "n002"]
+        node.publish(SUBJECTS.status("n001"), a_status("n001", rate=5.0))
+        assert await watch.until(lambda p, now: p.nodes["n001"].rate == 5.0, 5.0)
+        died = {"v": 1, "kind": "died", "node": "n000", "role": "shard-1", "subject": "n002"}
+        node.publish(SUBJECTS.event("died"), json.dumps(died).encode())
+        assert await watch.until(lambda p, now: p.nodes["n002"].state(now) == "dead", 5.0)
+        assert not await watch.until(lambda p, now: False, 0.05)
+
+
+async def test_events_are_kept_within_limits_and_read_after_the_fact(
+    server: EmbeddedServer, links: Links
+) -> None:
+    node = await links.connect(server.url)
+    assert await ensure_events(node, SUBJECTS)
+    info = await jetstream.call(node, api("STREAM.INFO", SUBJECTS.events_stream))
+    assert info["config"]["max_age"] > 0
+    assert info["config"]["max_bytes"] > 0
+    for number in range(70):
+        doc = {"v": 1, "kind": "joined", "node": f"n{number}", "role": "r", "at": f"{number:03d}"}
+        node.publish(SUBJECTS.event("joined"), json.dumps(doc).encode())
+    await node.flush()
+    reader = await links.connect(server.url)
+
+    async def told(most: int) -> list[str]:
+        found = await last_events(reader, SUBJECTS, most)
+        assert found is not None
+        return [json.loads(data)["node"] for _, data in found]
+
+    async def are_stored() -> bool:
+        return len(await told(100)) == 70
+
+    await it_holds(are_stored)
+    assert await told(100) == [f"n{n}" for n in range(70)]
+    assert await told(40) == [f"n{n}" for n in range(30, 70)]
+    async with FleetWatch(reader, SUBJECTS, events=10) as watch:
+        assert [e["node"] for e in watch.picture.events] == [f"n{n}" for n in range(60, 70)]
+
+
+async def test_a_mesh_without_a_stream_has_no_past_events(
+    server: EmbeddedServer, links: Links
+) -> None:
+    reader = await links.connect(server.url)
+    assert await last_events(reader, SUBJECTS) is None
+
+
+async def test_a_stream_that_the_server_lost_is_made_again_at_the_next_connection(
+    server: EmbeddedServer, links: Links
+) -> None:
+    node = await links.connect(server.url)
+    keeping = asyncio.get_running_loop().create_task(keep_events(node, SUBJECTS))
+    reader = await links.connect(server.url)
+
+    async def is_there() -> bool:
+        return await last_events(reader, SUBJECTS) is not None
+
+    try:
+        await it_holds(is_there)
+        await jetstream.call(reader, api("STREAM.DELETE", SUBJECTS.events_stream))
+        assert not await is_there()
+        cut(node)
+        await it_holds(is_there)
+    finally:
+        keeping.cancel()
