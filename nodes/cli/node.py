@@ -180,6 +180,12 @@ FLAGS = (
         "that the owner allowed; exactly, where none is.",
     ),
     Flag(
+        "congestion",
+        "",
+        "TCP congestion control of what this node sends: bbr, where the kernel has it, for links "
+        "that lose packets. Empty: the system's.",
+    ),
+    Flag(
         "audit",
         False,
         "Record who asked what, when, with which outcome: `swarm audit`. Hashes only, no payload.",
@@ -326,6 +332,7 @@ def serve(settings: dict[str, Any], missed: bool) -> int:
             link=LinkOptions(
                 servers=tuple(settings["nats"].split(",")),
                 name=settings["role"],
+                congestion=settings["congestion"],
                 replicas=read_replicas(settings["replicas"]),
                 **Access.of(settings).options(),
             ),

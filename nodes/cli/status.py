@@ -7,6 +7,7 @@ import contextlib
 import json
 import time
 from collections import deque
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.live import Live
@@ -24,6 +25,7 @@ from swarm.fleet.picture import (
     FleetPicture,
     rate_of,
 )
+from swarm.flow.objective import Objective
 from swarm.link import LinkMessage
 from swarm.link.denials import Denial
 from swarm.services.fleet import FleetWatch
@@ -135,6 +137,24 @@ def document(node: FleetNode, now: float) -> dict[str, Any]:
     return doc | ({"marks": marks} if marks else {})
 
 
+def objective_lines(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A line for each model with an objective, of the node where it burns most; of documents that
+    were read."""
+    worst: dict[str, tuple[float, str, str]] = {}
+    for doc in nodes:
+        for slo in doc.get("slo", ()):
+            burn = slo.get("burn", {})
+            fastest = max(burn.values(), default=0.0)
+            known = worst.get(slo["model"])
+            if known is None or fastest > known[0]:
+                rates = ", ".join(f"{window} {rate:g}" for window, rate in burn.items())
+                target = Objective(slo.get("p99_ms"), slo.get("errors"))
+                state = f"BURNS ({slo['burning']})" if slo.get("burning") else "holds"
+                line = f"objective of {slo['model']} ({target}) {state} at {doc['node']}"
+                worst[slo["model"]] = fastest, slo["model"], f"{line}: burn rates {rates}"
+    return [line for _, _, line in sorted(worst.values(), key=lambda entry: entry[1])]
+
+
 def _known(node: FleetNode) -> dict[str, Any]:
     stages = list(node.stages)
     first = stages[0] if stages else {}
@@ -178,6 +198,8 @@ def run_status(nats: str, mesh: str, as_json: bool) -> int:
             out.print(status_table(views, out.width))
             told = [line for doc in servers for line in server_lines(doc)]
             for line in told:
+                out.print(one_line(line), markup=False, highlight=False, soft_wrap=True)
+            for line in objective_lines(nodes):
                 out.print(one_line(line), markup=False, highlight=False, soft_wrap=True)
             for node in watch.picture.nodes.values():
                 for text in node.marks(now).values():

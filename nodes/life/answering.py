@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,9 @@ from swarm.shadows import answered
 from swarm.wire.hops import Hop
 from swarm.wire.messages import Request, Result
 
+LOOK_UP_SHARE = 0.5  # of a budget, for the question which version is desired
+# Of a budget, in which a lane that takes nothing may come back before the lighter model answers.
+IN_VAIN_SHARE = 0.25
 LIGHTER_ROOM = 0.002  # seconds beside the lighter model's own time
 INLINE_BELOW = 0.0003  # seconds: a shorter run costs less than a thread and back
 # Outcomes in whose place the lighter model answers.
@@ -53,7 +57,8 @@ class InferAnswerer:
     node: this node's id. lookup: the runtimes of a model version; raises `NotFound`. budget:
     seconds for requests that name none. pinned: the version for requests that name none, or ''
     to follow the mesh's desired state. on_answered(model, request, result): is called with each
-    result, which has the id that the mesh knows the request by.
+    result, which has the id that the mesh knows the request by. served(model): a version that this
+    node serves, '' for none: it is taken while nobody can say which one the mesh desires.
     """
 
     def __init__(
@@ -64,6 +69,7 @@ class InferAnswerer:
         budget: float,
         pinned: str = "",
         on_answered: Callable[[str, Request, Result], None] | None = None,
+        served: Callable[[str], str] = lambda model: "",
     ) -> None:
         self._mesh = mesh
         self._node = node
@@ -71,6 +77,7 @@ class InferAnswerer:
         self._budget = budget
         self._pinned = pinned
         self._on_answered = on_answered
+        self._served = served
         self.by_status: dict[str, int] = {}  # answers since the start
         self.latency = LatencyWindow()
         self._worker: Worker | None = None
@@ -86,7 +93,7 @@ class InferAnswerer:
         try:
             deadline = started + self._checked_budget(request)
             async with asyncio.timeout_at(deadline):
-                loaded = await self._loaded(model, request)
+                loaded = await self._loaded(model, request, deadline)
             loaded.info.check(request.inputs)
             if self._mesh.rollouts and not request.shadow:
                 result = await self._ask_under_rollout(loaded, request, deadline, sequence)
@@ -108,12 +115,8 @@ class InferAnswerer:
         result.id = request.id
         return result
 
-    async def _loaded(self, model: str, request: Request) -> Loaded:
-        version = request.version or self._pinned
-        if not version:
-            version = await self._mesh.catalog.version_for(
-                model, request.agent, request.session, request.id
-            )
+    async def _loaded(self, model: str, request: Request, deadline: float) -> Loaded:
+        version = request.version or self._pinned or await self._desired(model, request, deadline)
         return await self._lookup(model, version)
 
     async def _ask_under_rollout(
@@ -146,6 +149,19 @@ class InferAnswerer:
         mesh.catalog.left(info.model, request.agent, request.session, base)
         return await self._ask(loaded, request, deadline, sequence)
 
+    async def _desired(self, model: str, request: Request, deadline: float) -> str:
+        """The version that the mesh desires; behind a cut link, one that is served here."""
+        now = asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout_at(now + (deadline - now) * LOOK_UP_SHARE):
+                return await self._mesh.catalog.version_for(
+                    model, request.agent, request.session, request.id
+                )
+        except (Unavailable, TimeoutError):
+            if version := self._served(model):
+                return version
+            raise
+
     async def _ask(
         self, loaded: Loaded, request: Request, deadline: float, sequence: int
     ) -> Result:
@@ -167,6 +183,10 @@ class InferAnswerer:
         self, loaded: Loaded, request: Request, deadline: float, sequence: int
     ) -> Result:
         """Raises `Unavailable`, `DeadlineExceeded` and `ShardsError` for stage 0."""
+        tried_until = inf
+        if loaded.lighter is not None:
+            now = asyncio.get_running_loop().time()
+            tried_until = now + (deadline - now) * IN_VAIN_SHARE
         info, tensors = loaded.info, request.inputs
         hops: list[Hop] = []
         if info.edge is not None:
@@ -183,6 +203,7 @@ class InferAnswerer:
                 hops=[hop.as_doc() for hop in hops],
                 weights=request.weights,
                 shadow=request.shadow,
+                tried_until=tried_until,
             )
         )
 

@@ -261,6 +261,12 @@ class Versions:
         if task is not None:
             await task
 
+    def served(self, model: str) -> str:
+        """A version of the model that this node serves, the newest by its loading; '' for none."""
+        if model != self._config.model_name or not self.serving:
+            return ""
+        return list(self.serving)[-1]
+
     async def lookup(self, model: str, version: str) -> Loaded:
         """The runtimes of a model version on this node. Raises `NotFound`."""
         if self._config.role == "gateway":

@@ -125,6 +125,7 @@ class Requester:
         reply = self._link.expect(self._answer)
         silences = version.admission.fast if ask.delivery == FAST else version.admission.silences
         request = UnderWay(ask, reply, Tried(ask.delivery == FAST, started), version, silences)
+        request.is_probe = taken.is_probe
         self._requests[reply] = request
         self._uncounted += 1
         result: Result | None = None
@@ -217,6 +218,9 @@ class Requester:
             if outcome is not None:
                 request.refusal = failed.message
                 request.unheard = isinstance(outcome, NoResponders | NotConnected)
+                in_vain = request.is_probe or loop.time() > request.ask.tried_until
+                if request.unheard and in_vain:
+                    return failed
             now = time.monotonic()
             step = next_step(
                 outcome,
@@ -359,6 +363,8 @@ class Requester:
             case Stored(late):
                 tried.stored = True
                 request.copies += late
+                if request.version.lost_at:
+                    self._lane_is_back(request.version)
                 self._collect()
             case Safe():
                 pass  # a later stage has it; the answer ends the request
@@ -373,7 +379,19 @@ class Requester:
                     tried.attempt -= 1  # the first copy is still on its way
                 elif present:
                     tried.stored = False
+                    if isinstance(error, NoResponders):
+                        request.version.lost_at = time.monotonic()
                     _settle(request, error)
+
+    def _lane_is_back(self, version: ModelWay) -> None:
+        """The lane of stage 1 was away, and may have been made anew: ask again at once for what it
+        had stored before."""
+        lost_at, version.lost_at = version.lost_at, 0.0
+        for request in self._requests.values():
+            tried = request.tried
+            if request.version is version and tried.stored and tried.at < lost_at:
+                tried.stored = False
+                _settle(request, None)
 
     def _collect(self) -> None:
         """A message was sent, and nothing waits for this process: see which memory is free

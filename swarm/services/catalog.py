@@ -7,6 +7,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
+from swarm.flow.objective import Objective
 from swarm.model import ModelInfo, unknown_model
 from swarm.routing import DesiredState, RequestInfo
 from swarm.services.registry import Registry
@@ -147,6 +148,11 @@ class Catalog:
             self._sessions[(model, agent, session)] = version
 
     # --- changes --------------------------------------------------------------------------
+
+    def objective(self, model: str) -> Objective | None:
+        """Of the desired state, where that is known; None where it has none."""
+        state = self._desired.get(model)
+        return None if state is None else state.slo
 
     def forget(self) -> None:
         """Models or desired state may have changed: look all up again."""

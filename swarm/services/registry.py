@@ -30,6 +30,7 @@ from swarm.errors import (
     Unavailable,
     Untrusted,
 )
+from swarm.flow.objective import Objective
 from swarm.link import Link, jetstream
 from swarm.model import ModelInfo, unknown_model
 from swarm.rollout import Plan
@@ -298,6 +299,25 @@ class Registry:
             if version:
                 pins[agent] = version
             if await self._replace(model, present.document | {"pins": pins}, present):
+                return
+        raise _busy(model)
+
+    async def set_objective(self, model: str, objective: Objective | None) -> None:
+        """Give a model's desired state another objective, or none; all else of it stays.
+
+        Raises `NotFound` where nothing serves the model, and what made the present desired state be
+        refused.
+        """
+        for _ in range(PROMOTIONS):
+            present = await self._present(model)
+            if present.refused is not None:
+                raise present.refused
+            if present.document is None:
+                raise unknown_model(model)
+            doc = {name: value for name, value in present.document.items() if name != "slo"}
+            if objective is not None:
+                doc["slo"] = objective.as_doc()
+            if await self._replace(model, doc, present):
                 return
         raise _busy(model)
 

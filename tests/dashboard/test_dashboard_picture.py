@@ -241,7 +241,7 @@ def test_a_thousand_invented_names_grow_the_picture_to_its_bound_only(fleet: Sim
     assert "s1" in whole["nodes"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.dictionaries(st.sampled_from(FIELDS), json_values, max_size=6))
 def test_no_field_of_a_status_breaks_the_picture(fields: dict[str, Any]) -> None:
     simulation = Simulation()
@@ -253,7 +253,7 @@ def test_no_field_of_a_status_breaks_the_picture(fields: dict[str, Any]) -> None
     assert "s1" in {*whole["nodes"], *(offender["name"] for offender in whole["offenders"])}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.sampled_from(["died", "learning", "took-over"]), st.dictionaries(st.text(), json_values))
 def test_no_field_of_an_event_breaks_the_picture(kind: str, fields: dict[str, Any]) -> None:
     simulation = Simulation()

@@ -92,13 +92,13 @@ function versionPart() {
 }
 
 function learningPart(name) {
-  const minted = lineChart({ title: "Accuracy of the weight versions, by their minters", unit: "%", series: [{ name: "minted", colour: 3 }] });
+  const minted = lineChart({ title: "Accuracy of the weight versions, by their minters", unit: "%", series: [{ name: "minted", colour: 3 }], of: "version" });
   const holder = el("div");
   const rows = el("tbody");
   const element = el(
     "section",
     { hidden: true, "aria-label": `Learning of ${name}` },
-    el("h4", { text: "Learning" }),
+    el("h4", { text: "Learning", class: "part-title" }),
     el("div", { class: "charts" }, holder, minted.element),
     el(
       "div",
