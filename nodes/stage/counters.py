@@ -53,6 +53,11 @@ class StageStats:
         }
 
 
+def batch_bucket(batch: int) -> int:
+    """The place of a batch's size in `batch_sizes`."""
+    return min((batch - 1).bit_length(), BATCH_BUCKETS - 1)
+
+
 def histogram(window: LatencyWindow) -> dict[str, Any]:
     """All samples since the start, in the buckets `BUCKETS_S` (seconds), and their sum."""
     counts, total = window.since_start()

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from nodes.stage.compute import GIVE_BACK_DELAY, Compute, StageModel, StageOptions
-from nodes.stage.counters import BATCH_BUCKETS, StageStats
+from nodes.stage.counters import StageStats, batch_bucket
 from nodes.stage.jobs import Job
 from nodes.stage.readiness import room_for_fast, room_for_parcel
 from nodes.stage.selftest import Known, SelfTest
@@ -242,7 +242,7 @@ class StageServer:
         now = time.monotonic()
         self.stats.compute.add(seconds, now)
         self.stats.queue.add(job.queue_us / 1e6, now)
-        self.stats.batch_sizes[min((batch - 1).bit_length(), BATCH_BUCKETS - 1)] += 1
+        self.stats.batch_sizes[0 if batch == 1 else batch_bucket(batch)] += 1
 
     def _event(self, job: Job, parcel: Parcel, event: Event) -> None:
         """What became of a result on its way to the next stage."""
