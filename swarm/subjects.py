@@ -167,6 +167,21 @@ class Subjects:
             f".{token(request, 'request id')}.{int(stage)}"
         )
 
+    def reports(self, model: str, reporter: str = "*") -> str:
+        """What a requester has observed of a version under rollout."""
+        name = reporter if reporter == "*" else token(reporter, "reporter")
+        return f"{self.root}.reports.{token(model, 'model name')}.{name}"
+
+    def guards(self, model: str, node: str = "*") -> str:
+        """What a judge of a rollout says of its guards."""
+        name = node if node == "*" else token(node, "node id")
+        return f"{self.root}.guards.{token(model, 'model name')}.{name}"
+
+    @property
+    def aborts_all(self) -> str:
+        """Rollouts that were ended by a node, republished from KV: model and plan."""
+        return f"{self.root}.config.abort.*.*"
+
     def submit(self, site: str, agent: str, model: str) -> str:
         """Where a site stores requests of an agent that can wait."""
         return (
