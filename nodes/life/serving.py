@@ -288,5 +288,15 @@ def _server(
     )
     known = known_of(runtime)
     return StageServer(
-        mesh.routes, info, stage, node, runtime, source, options, lanes, known, on_behind, audit
+        mesh.routes_for(info),
+        info,
+        stage,
+        node,
+        runtime,
+        source,
+        options,
+        lanes,
+        known,
+        on_behind,
+        audit,
     )
