@@ -93,9 +93,11 @@ class StageServer:
         known: Known | None = None,
         on_behind: Callable[[int], None] = lambda weights: None,
         audit: StageAudit | None = None,
+        is_crowded: Callable[[], bool] = lambda: False,
     ) -> None:
         """known: what the model gave for known input, None where it is not tested while it serves.
-        on_behind(n): a request asks for weight version n, which the model does not have."""
+        on_behind(n): a request asks for weight version n, which the model does not have.
+        is_crowded(): whether the node has a request in hand beside the one that has come."""
         options = options or StageOptions()
         self.info = info
         self.stage = stage
@@ -106,6 +108,7 @@ class StageServer:
         self._lanes = lanes
         self._on_behind = on_behind
         self._audit = audit
+        self._is_crowded = is_crowded
         self._loop = asyncio.get_running_loop()
         self._self_test = SelfTest(stage, known)
         rate = options.quota if stage == 1 else 0.0
@@ -172,6 +175,11 @@ class StageServer:
         features = delivery.features
         if features.budget_us > self._longest_budget_us:
             self._longest_budget_us = features.budget_us
+        if features.shadow and self._is_crowded():
+            self.stats.counters.shadows_dropped += 1
+            text = "requests are served before copies of requests"
+            delivery.fail(Status.RESOURCE_EXHAUSTED, text, self.stage, self._node)
+            return
         first = delivery.times_delivered == 1  # a redelivery was counted already
         if self._quotas is not None and first:
             now = delivery.received / 1e9

@@ -347,6 +347,7 @@ class Requester:
             host=self._lender.host,
             hops=list(ask.hops),
             weights=ask.weights,
+            shadow=ask.shadow,
             accepts=codecs,
             answer_rate=rate,
         )

@@ -38,7 +38,7 @@ class Simulation:
         self.picture.take_status(subject, data, self.now)
 
     def tell(self, kind: str, **fields: Any) -> None:
-        data = json.dumps({"node": "teller", "kind": kind, "at": f"{self.now}", **fields}).encode()
+        data = json.dumps({"node": "teller", "kind": kind, "at": f"{self.now}"} | fields).encode()
         self.picture.take_event(f"swarm.default.events.{kind}", data, self.now)
 
     def second(self) -> None:
@@ -183,6 +183,13 @@ def test_past_events_are_told_once_however_often_they_are_read(fleet: Simulation
         fleet.picture.take_past([("swarm.default.events.died", json.dumps(event).encode())])
     events = fleet.whole()["events"]
     assert [(e["kind"], e["node"], e["at"]) for e in events] == [("died", "s9", 1767225602000)]
+
+
+def test_a_node_that_joins_is_told_of_once_although_its_peers_tell_too(fleet: Simulation) -> None:
+    fleet.tell("joined", node="s7")
+    fleet.now += 1.0
+    fleet.tell("joined", subject="s7")
+    assert [(e["kind"], e["node"]) for e in fleet.whole()["events"]] == [("joined", "s7")]
 
 
 # --- hostile messages -----------------------------------------------------------------------------

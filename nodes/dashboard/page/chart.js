@@ -1,7 +1,7 @@
 // Line charts of the last minutes, drawn by hand in SVG: small, and readable in both themes.
 
 import { attribute, el, svg, text } from "./dom.js";
-import { figure, NONE, plural } from "./format.js";
+import { count, figure, NONE, plural } from "./format.js";
 
 const LEAST = 60; // seconds that are shown at the least; a point is one unit wide
 const MOST = 300;
@@ -80,7 +80,7 @@ export function lineChart({ title, unit = "", series, least = 0, of = "second" }
         attribute(goal, "y1", HIGH - (objective / scale) * HIGH);
         attribute(goal, "y2", HIGH - (objective / scale) * HIGH);
       }
-      text(top, figure(scale) + (unit && ` ${unit}`));
+      text(top, count(scale) + (unit && ` ${unit}`));
       const said = series.map(({ name }, place) => {
         const last = columns[place]?.at(-1);
         return `${name} ${last === null || last === undefined ? "not measured" : `${figure(last)} ${unit}`}`;
