@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,9 @@ from swarm.requests.request import DELIVERY_MODES, DURABLE, FAST, Ask, Picker
 from swarm.requests.requester import Requester
 from swarm.services.catalog import Catalog
 from swarm.services.registry import Registry
+from swarm.services.rollouts import Rollouts
+from swarm.shadows import BUDGET as SHADOW_BUDGET
+from swarm.shadows import Shadows, answered
 from swarm.site.client import Results, Ticket, submit
 from swarm.subjects import TOKEN, Subjects, kv_get_subject
 from swarm.transport.handover.words import REFUSED
@@ -68,7 +72,8 @@ class Mesh:
     gossip; without it, this client listens to statuses. picker: the routing policy for stage 1.
     signer, verifier: of the registry; without a verifier all that the registry holds is taken.
     codec: how tensors go by the server: `auto`, `none`, `f16`, `i8`, `i6` or `i4`
-    (swarm/README.md#codecs).
+    (swarm/README.md#codecs). two_connections: models with large messages have a connection of their
+    own, so that small messages do not wait behind them on a slow link.
     """
 
     def __init__(
@@ -84,13 +89,18 @@ class Mesh:
         signer: Identity | None = None,
         verifier: Verifier | None = None,
         codec: str = AUTO,
+        two_connections: bool = False,
     ) -> None:
         self.subjects = Subjects(mesh)
         self.agent = agent
         self.link = Link(options)
+        self.bulk = self.link
+        if two_connections:
+            self.bulk = Link(replace(options, inbox="", name=f"{options.name}-bulk"))
         self.publisher = Publisher(self.link)
         self.registry = Registry(self.link, self.subjects, signer, verifier)
-        self.catalog = Catalog(self.registry)
+        self.rollouts = Rollouts(self.link, self.subjects)
+        self.catalog = Catalog(self.registry, self.rollouts, self._is_served)
         self._stored = stored
         self.lender = Lender(self.link, mesh, shm and not stored)
         self.socket = HostSocket(self.link, on_unheard=self._unheard)
@@ -98,25 +108,35 @@ class Mesh:
         self.placement = Placement(self.lender.host, self._serving)
         self.statuses = StatusListener(self.link, self.subjects, self.placement.forget)
         self.socket.on_gone.append(self.statuses.gone)
-        self.routes = Routes(
-            self.link,
-            self.subjects,
-            self.publisher,
-            self.lender,
-            self.socket,
-            self.placement,
-            self.statuses.wanted if known_peers is None else None,
-            mode_of(codec),
-        )
-        self.requester = Requester(self.routes, picker)
+        look_out = self.statuses.wanted if known_peers is None else None
+
+        def routes(link: Link, publisher: Publisher) -> Routes:
+            return Routes(
+                link,
+                self.subjects,
+                publisher,
+                self.lender,
+                self.socket,
+                self.placement,
+                look_out,
+                mode_of(codec),
+            )
+
+        self.routes = self._bulk_routes = routes(self.link, self.publisher)
+        if two_connections:
+            self._bulk_routes = routes(self.bulk, Publisher(self.bulk))
+        self.requester = Requester(self.routes, picker, self._bulk_routes)
+        self.shadows = Shadows(self.rollouts, lambda: self.requester.under_way)
         self._denied_models: set[str] = set()  # whose registry entry this user may not read
         self.link.on_up.append(self._denied_models.clear)  # it may come back with other rights
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Mesh:
-        self._tasks.append(asyncio.create_task(self.link.run(), name="swarm link"))
+        for link in self.links:
+            self._tasks.append(asyncio.create_task(link.run(), name="swarm link"))
         try:
-            await self.link.ready(CONNECT_TIMEOUT)
+            for link in self.links:
+                await link.ready(CONNECT_TIMEOUT)
         except BaseException:
             await self.__aexit__()
             raise
@@ -131,11 +151,25 @@ class Mesh:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    @property
+    def links(self) -> tuple[Link, ...]:
+        """Its connections: one, or two."""
+        return (self.link,) if self.bulk is self.link else (self.link, self.bulk)
+
+    def routes_for(self, info: ModelInfo) -> Routes:
+        """The ways of all messages of a model version. They share a connection, which keeps their
+        order: an answer is with the server before its acknowledgement."""
+        return self._bulk_routes if info.is_large else self.routes
+
     def _serving(self, info: ModelInfo, stage: int) -> Iterable[StagePeer]:
         """The nodes known of that serve a stage."""
         if self._known_peers is not None:
             return self._known_peers(info, stage)
         return self.statuses.serving(info.model, info.version, stage)
+
+    def _is_served(self, info: ModelInfo) -> bool:
+        """Whether every stage of a version is known to have a node."""
+        return all(self.placement.serving(info, stage.stage) for stage in info.stages)
 
     @property
     def inbox(self) -> str:
@@ -173,11 +207,15 @@ class Mesh:
 
     async def close(self) -> None:
         """Free what this client holds, and disconnect."""
+        self.shadows.close()
+        self.rollouts.close()
         self.requester.close()
         self.publisher.close()
+        self._bulk_routes.publisher.close()
         self.socket.close()
         await self.lender.close()
-        await self.link.close()
+        for link in self.links:
+            await link.close()
 
     async def model(self, model: str) -> ModelInfo:
         """The model version that serves this client: `NAME`, or `NAME@VERSION`. Raises `NotFound`,
@@ -191,13 +229,17 @@ class Mesh:
             self.catalog.forget()
             on_change()
 
-        def announced(message: LinkMessage) -> None:
+        def told(message: LinkMessage) -> None:
             key = message.subject.removeprefix(f"{self.subjects.root}.config.")
             jetstream.heard_of(self.link, self.subjects.config_bucket, key, message)
-            changed()
+            # An abort takes effect at once: nothing else has changed, so nothing is looked up.
+            if self.rollouts.aborted(message.subject, message.data):
+                on_change()
+            else:
+                changed()
 
         if self.link.grants.may_subscribe(self.subjects.config_all):
-            self.link.subscribe(self.subjects.config_all, announced)
+            self.link.subscribe(self.subjects.config_all, told)
         self.link.on_up.append(changed)
 
     async def infer(
@@ -210,8 +252,11 @@ class Mesh:
         delivery: str = DURABLE,
         hedge: float | None = None,
         weights: int = 0,
+        version: str = "",
     ) -> Result:
         """Run `model` (`NAME` or `NAME@VERSION`) on `inputs`; budget in seconds.
+
+        version: as in NAME@VERSION; without either, desired state decides.
 
         session: requests of one session go to one node under session-affine policies, and its
         answers never go back in weight versions. weights: the least weight version of the answer.
@@ -224,7 +269,13 @@ class Mesh:
         seconds), `Unavailable`, `Internal`.
         """
         result = await self.ask(
-            model, inputs, budget, session, delivery=delivery, hedge=hedge, weights=weights
+            f"{model}@{version}" if version else model,
+            inputs,
+            budget,
+            session,
+            delivery=delivery,
+            hedge=hedge,
+            weights=weights,
         )
         if result.status is not Status.OK:
             where = f" (stage {result.stage}, node {result.node})" if result.node else ""
@@ -251,8 +302,10 @@ class Mesh:
             return await self.ask_service(model, inputs, budget, session, request_id, weights)
         deadline = asyncio.get_running_loop().time() + budget
         try:
-            info = self.catalog.fixed.get(model)
+            # A session's version is remembered: it stays through a rollout that begins later.
+            info = None if session else self.catalog.fixed.get(model)
             if info is None:
+                request_id = request_id or ulid()  # by which its version is drawn
                 info = self.catalog.known(model, self.agent, session, request_id)
             if info is None:  # else no timeout is needed, which is a tenth of a client's work
                 async with asyncio.timeout_at(deadline):
@@ -278,21 +331,58 @@ class Mesh:
         except (SwarmError, TimeoutError) as error:
             return _refused(request_id, model, error)
         if info.edge is not None:
-            name = f"{info.model}@{info.version}"
+            # Who answers observes a rollout, and decides by it.
+            decided = "@" in model or not self.rollouts
+            name = f"{info.model}@{info.version}" if decided else info.model
             return await self.ask_service(name, inputs, budget, session, request_id, weights)
-        return await self.requester.infer(
-            Ask(
-                info,
-                inputs,
-                deadline,
-                id=request_id or ulid(),
-                delivery=mode,
-                hedge=hedge,
-                agent=self.agent,
-                session=session,
-                weights=weights,
-            )
+        ask = Ask(
+            info,
+            inputs,
+            deadline,
+            id=request_id or ulid(),
+            delivery=mode,
+            hedge=hedge,
+            agent=self.agent,
+            session=session,
+            weights=weights,
         )
+        if not self.rollouts:
+            return await self.requester.infer(ask)
+        return await self._ask_under_rollout(ask, "@" in model)
+
+    async def _ask_under_rollout(self, ask: Ask, pinned: bool) -> Result:
+        """Ask, and observe. What the version under rollout fails, the one that serves is asked."""
+        model, version = ask.info.model, ask.info.version
+
+        async def copy(inputs: dict[str, np.ndarray]) -> Result:
+            return await self._ask_copy(model, inputs)
+
+        compare = self.shadows.begin(model, version, ask.tensors, copy)
+        result = await answered(self.requester.infer(ask), compare)
+        base = self.rollouts.answered(model, version, result.latency, result.status)
+        if not base or pinned or ask.deadline <= asyncio.get_running_loop().time():
+            return result
+        try:
+            info = await self.catalog.info(model, base)
+            info.check(ask.tensors)
+        except SwarmError:
+            return result
+        self.catalog.left(model, ask.agent, ask.session, base)
+        return await self.requester.infer(replace(ask, info=info, id=ulid()))
+
+    async def _ask_copy(self, model: str, inputs: dict[str, np.ndarray]) -> Result:
+        """The answer of the version under rollout to a copy of a request."""
+        followed = self.rollouts.of(model)
+        deadline = asyncio.get_running_loop().time() + SHADOW_BUDGET
+        try:
+            if followed is None:
+                raise Unavailable("the rollout has ended")
+            info = await self.catalog.info(model, followed.plan.version)
+            info.check(inputs)
+        except SwarmError as error:
+            return _refused("", model, error)
+        delivery = DURABLE if self._stored else FAST
+        return await self.requester.infer(Ask(info, inputs, deadline, delivery, shadow=True))
 
     def _service_only(self, model: str) -> bool:
         """Whether this user may not read what serves the model, or not send to its first stage."""
@@ -473,13 +563,14 @@ def connect(
     signer: Identity | None = None,
     verifier: Verifier | None = None,
     codec: str = AUTO,
+    two_connections: bool = False,
     **options: Any,
 ) -> Mesh:
     """A client of `mesh`, to be entered with `async with`.
 
     servers: one URL, several, or several separated by commas. agent, shm, stored, signer, verifier,
-    codec: see `Mesh`. options: see `LinkOptions` (user, password, token, credentials, tls …).
-    Entering raises `NotConnected` when no server answers within five seconds.
+    codec, two_connections: see `Mesh`. options: see `LinkOptions` (user, password, token,
+    credentials, tls …). Entering raises `NotConnected` when no server answers within five seconds.
     """
     urls = servers.split(",") if isinstance(servers, str) else list(servers)
     link = LinkOptions(servers=tuple(urls), **options)
@@ -492,6 +583,7 @@ def connect(
         signer=signer,
         verifier=verifier,
         codec=codec,
+        two_connections=two_connections,
     )
 
 

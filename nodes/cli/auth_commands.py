@@ -139,13 +139,17 @@ def server(
     mutual: Annotated[
         bool, typer.Option("--mutual", help="With --tls: clients need a certificate too.")
     ] = False,
+    encrypt: Annotated[
+        bool,
+        typer.Option("--encrypt", help="JetStream's files are encrypted with the variable JS_KEY."),
+    ] = False,
     auth: AuthFolder = HERE,
     json_: Json = False,
 ) -> None:
     """Write the configuration of a nats-server that knows the users of this mesh."""
     from nodes.cli.auth import run_server
 
-    raise typer.Exit(run_server(folder, plain, tls or [], mutual, auth, json_))
+    raise typer.Exit(run_server(folder, plain, tls or [], mutual, encrypt, auth, json_))
 
 
 def certs(

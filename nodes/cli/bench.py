@@ -247,6 +247,26 @@ def chaos(
     raise typer.Exit(run_chaos(plan, at_least, json_))
 
 
+def site(
+    cut: Annotated[str, typer.Option(help="How long the link is away.")] = "60s",
+    requests: Annotated[int, typer.Option(min=8, help="Half of them while it is away.")] = 1000,
+    agents: Annotated[int, typer.Option(min=1, max=64, help="Who submit, in turn.")] = 4,
+    silent: Annotated[bool, typer.Option("--silent", help="Silent instead of cut.")] = False,
+    flap: Annotated[
+        bool, typer.Option("--flap", help="Cut for one second of each five instead.")
+    ] = False,
+    json_: Json = False,
+    output: Output = "",
+) -> None:
+    """What a site submits while its link to the hub is cut: each answer once, in order, right."""
+    from nodes.bench.site.command import run_site
+    from nodes.bench.site.play import SitePlan
+    from nodes.console import duration
+
+    plan = SitePlan(duration(cut), requests, agents, silent, flap)
+    raise typer.Exit(run_site(plan, json_, output))
+
+
 def memory(
     model: Annotated[
         str, typer.Option(help="An ONNX file, or digits or resnet50 of this project.")
@@ -332,6 +352,37 @@ def weights(
     raise typer.Exit(run_weights(plan, json_, output))
 
 
+def links(
+    full: Annotated[
+        bool,
+        typer.Option(
+            "--full", help="5, 20, 100 Mbit/s, round trips of 10 and 50 ms, 0 and 1 % lost."
+        ),
+    ] = False,
+    codecs: Annotated[str, typer.Option(help="none, f16, i8, i6, i4.")] = "none,i8,i4",
+    requests: Annotated[
+        int, typer.Option(min=4, help="One after the other, and as many four at a time.")
+    ] = 24,
+    congestion: Annotated[
+        str, typer.Option(help="TCP's, of what the far side sends: bbr, cubic, reno.")
+    ] = "",
+    ultraface: Annotated[str, typer.Option(help="The detector's ONNX file or folder.")] = "",
+    json_: Json = False,
+    output: Output = "",
+) -> None:
+    """A detector over slow links: first layers at the edge, a stage behind the link, JPEG."""
+    from nodes.bench.links.command import run_links
+    from nodes.bench.links.measure import FULL, QUICK, LinksPlan
+    from swarm.flow.codec_choice import MODES
+
+    names = tuple(_words(codecs))
+    if unknown := [name for name in names if name not in MODES]:
+        raise typer.BadParameter(f"{unknown}: choose of {', '.join(MODES)}")
+    shapes = FULL if full else QUICK
+    plan = LinksPlan(shapes, names, requests, requests, congestion=congestion, ultraface=ultraface)
+    raise typer.Exit(run_links(plan, json_, output))
+
+
 COMMANDS = (
     hop,
     throughput,
@@ -339,6 +390,7 @@ COMMANDS = (
     scale,
     failover,
     chaos,
+    site,
     hostile,
     overload,
     memory,
@@ -348,6 +400,7 @@ COMMANDS = (
     compare,
     regression,
     weights,
+    links,
 )
 
 

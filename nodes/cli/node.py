@@ -180,6 +180,18 @@ FLAGS = (
         "that the owner allowed; exactly, where none is.",
     ),
     Flag(
+        "two_connections",
+        False,
+        "Models with messages of 16 KB or more have a connection of their own, so that gossip and "
+        "small requests do not wait behind them. For a slow link; nodes of one host are slower.",
+    ),
+    Flag(
+        "congestion",
+        "",
+        "TCP congestion control of what this node sends: bbr, where the kernel has it, for links "
+        "that lose packets. Empty: the system's.",
+    ),
+    Flag(
         "audit",
         False,
         "Record who asked what, when, with which outcome: `swarm audit`. Hashes only, no payload.",
@@ -326,6 +338,7 @@ def serve(settings: dict[str, Any], missed: bool) -> int:
             link=LinkOptions(
                 servers=tuple(settings["nats"].split(",")),
                 name=settings["role"],
+                congestion=settings["congestion"],
                 replicas=read_replicas(settings["replicas"]),
                 **Access.of(settings).options(),
             ),
@@ -349,6 +362,7 @@ def serve(settings: dict[str, Any], missed: bool) -> int:
             sites=tuple(each for each in settings["site"].split(",") if each),
             metrics=settings["metrics_port"],
             codec=settings["codec"],
+            two_connections=settings["two_connections"],
             missed=missed,
             identity=settings["identity"],
             teachers=settings["teachers"],

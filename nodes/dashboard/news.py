@@ -13,12 +13,13 @@ from nodes.dashboard.facts import one_line
 from swarm.subjects import TOKEN
 
 MOST_EVENTS = 1000
+ECHO = 5000  # ms in which a node and its peers tell of the same
 LONGEST_DETAIL = 400  # characters
 BAD = frozenset({"died", "duplicate", "store-full", "store-gone", "server-start-failed"})
 WARN = frozenset(
-    {"suspected", "took-over", "rejected", "watchdog", "server-restarted", "slo-burning"}
+    {"suspected", "took-over", "rejected", "watchdog", "server-restarted", "rolled-back"}
 )
-GOOD = frozenset({"gave-back", "refuted", "returned", "put-back", "slo-met"})
+GOOD = frozenset({"gave-back", "refuted", "returned", "put-back", "rolled-out"})
 ABOUT_OTHERS = frozenset(
     {"died", "suspected", "refuted", "returned", "duplicate", "left", "joined"}
 )
@@ -55,7 +56,10 @@ class Newspaper:
         that it names. Returns None for one that is here already."""
         kind = document["kind"]
         identity = (kind, document.get("node"), document.get("at"), str(document.get("subject")))
-        if identity in self._seen:
+        moment = told_at(document) if at is None else at
+        about = document.get("subject") or document.get("node")
+        last = next((n for n in reversed(self.events) if n.kind == kind and n.node == about), None)
+        if identity in self._seen or (last is not None and _is_echo(last, moment)):
             return None
         self._seen[identity] = None
         while len(self._seen) > 2 * MOST_EVENTS:
@@ -65,7 +69,7 @@ class Newspaper:
         node = subject if subject and kind in ABOUT_OTHERS else teller
         news = News(
             number=next(self._numbers),
-            at=told_at(document) or 0 if at is None else at,
+            at=moment or 0,
             kind=kind,
             level=level_of(kind, document),
             node=node,
@@ -81,11 +85,18 @@ class Newspaper:
         return [news for news in self.events if news.number > number]
 
 
+def _is_echo(last: News, at: int | None) -> bool:
+    """Whether a node that joins or leaves was told of already, by itself or by a peer."""
+    return last.kind in ("joined", "left") and abs((at or 0) - last.at) < ECHO
+
+
 def level_of(kind: str, document: Mapping[str, Any]) -> str:
     """How much an event matters to people."""
     if kind == "learning":
         what = document.get("what")
         return "warn" if what in ("blocked", "reverted", "failed", "doubted") else "note"
+    if kind == "slo":
+        return "bad" if document.get("burning") else "good"
     if kind in BAD:
         return "bad"
     if kind in WARN:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from swarm.clock import parse_rfc3339
 from swarm.errors import (
     ApiError,
     DecodeError,
@@ -31,6 +32,7 @@ CONSUMER_NOT_FOUND = 10014
 CONSUMER_EXISTS = 10148
 CONSUMER_FILTER_TAKEN = (10099, 10100)  # a work queue gives a subject to one consumer
 STREAM_STORE_FAILED = 10077  # a full lane's refusal, too
+NO_STORE = 10049  # a stream's files cannot be made; also where those of another key are there
 NO_ROOM = (10028, 10047)  # in memory, in files: for the most bytes of a stream
 WRONG_REVISIONS = (10071, 10164)  # somebody else stored the key meanwhile
 NO_PEERS = (10005, 10074)  # for so many replicas: too few servers in the cluster, or no cluster
@@ -44,6 +46,7 @@ CLUSTER_REPLICAS = 3  # copies where a cluster has so many servers: any one of t
 BEHIND, ASK_BEHIND = 0.5, 0.01
 
 _SEQUENCE = re.compile(rb"Nats-Sequence: ([0-9]{1,18})")
+_STORED = re.compile(rb"Nats-Time-Stamp: ([0-9TZ:.+-]{20,40})")
 
 _PUB_ACK = re.compile(rb'\{"stream":"[^"\\{}]*", ?"seq":([0-9]{1,18})(?:,[^{}]*)?\}')
 
@@ -140,6 +143,12 @@ async def _take_or_create(link: Link, config: dict[str, Any]) -> dict[str, Any]:
     try:
         return await call(link, api("STREAM.CREATE", config["name"]), config)
     except ApiError as error:
+        if error.err_code == NO_STORE:
+            raise Unavailable(
+                f"the server cannot make the files of {config['name']}: they were encrypted with "
+                "another key (its log says `unable to recover keys`: start it with the key of "
+                "before, nothing is lost), or its disk is full"
+            ) from None
         if error.err_code != STREAM_EXISTS_DIFFERENT:
             raise
     return await call(link, api("STREAM.INFO", config["name"]))
@@ -313,6 +322,20 @@ async def _kv_read(
     if message.status or b"KV-Operation" in headers:
         return None, revision, b""
     return bytes(message.data), revision, bytes(headers)
+
+
+async def age_of(link: Link, bucket: str, headers: bytes) -> float:
+    """Seconds for which a key's value has been stored, by the server's clock alone. headers: as
+    `kv_message` gives them; 0.0 where they have no time. Raises `Unavailable`, `ApiError`."""
+    found = _STORED.findall(headers)  # the server adds its own behind the sender's
+    if not found:
+        return 0.0
+    info = await call(link, api("STREAM.INFO", f"KV_{bucket}"))
+    try:
+        now = parse_rfc3339(str(info["ts"]))
+        return max(0.0, (now - parse_rfc3339(found[-1].decode())) / 1e9)
+    except (KeyError, ValueError):
+        return 0.0
 
 
 async def stream_exists(link: Link, stream: str) -> bool:

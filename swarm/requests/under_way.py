@@ -32,6 +32,7 @@ class ModelWay:
 
     def __init__(self, routes: Routes, info: ModelInfo, in_flight: Callable[[], int]) -> None:
         self.lost_at = 0.0
+        self.routes = routes
         self.admission = ModelAdmission(partial(_present, routes.placement, info))
         self.slowest = Usual(max((s.compute_ms / 1e3 for s in info.stages), default=0.0))
         self.sender = StageSender(routes, info, 1, self.slowest, in_flight)
@@ -62,6 +63,7 @@ class UnderWay:
     first: Parcel | None = None
     sending: Sending | None = None
     outcome: asyncio.Future[Outcome] | None = None
+    is_probe: bool = False  # sent once, to see whether a lane takes it
     unheard: bool = False  # the last attempt found no lane that takes it, or no connection
     was_behind: bool = False  # a stage had older weights than asked for
     late_answer: Result | None = None  # it came when nobody waited for one

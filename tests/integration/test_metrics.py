@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import signal
 import subprocess
 import urllib.request
@@ -17,6 +15,7 @@ from urllib.parse import urlencode
 
 import pytest
 from meshes import READY, ROOT, Commands, dismiss, free_port, good_request, until
+from programs import needed
 
 from nodes.local.mesh import LocalMesh
 
@@ -26,16 +25,6 @@ pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
 ]
 MONITORING = ROOT / "deploy" / "monitoring"
-
-
-def prometheus_program() -> str:
-    path = shutil.which("prometheus")
-    if path is None:
-        remedy = "no prometheus: apt-get install --yes prometheus"
-        if os.environ.get("CI"):
-            pytest.fail(f"{remedy} (CI skips nothing)")
-        pytest.skip(remedy)
-    return path
 
 
 def ask(port: int, query: str) -> list[dict[str, Any]]:
@@ -77,7 +66,7 @@ def prometheus(program: str, config: Path, port: int) -> Iterator[None]:
 async def test_a_real_prometheus_scrapes_a_real_mesh(
     digits_mesh: LocalMesh, run: Commands, tmp_path: Path
 ) -> None:
-    program = prometheus_program()
+    program = needed("prometheus", "prometheus")
     own, server = free_port(), free_port()
     gateway = digits_mesh.start("gateway", "", "--metrics-port", str(own))
     await digits_mesh.ready(READY)

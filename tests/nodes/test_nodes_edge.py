@@ -14,6 +14,7 @@ import pytest
 
 from nodes.life.edge import Edge, EdgeCounters, EdgeOptions, open_source
 from swarm.errors import InvalidArgument, NotConnected, Status
+from swarm.flow.pace import Pace
 from swarm.subjects import Subjects
 from swarm.wire.messages import Request, Result
 
@@ -44,6 +45,7 @@ class FakeLink:
     def __init__(self) -> None:
         self.lines: list[dict[str, Any]] = []
         self.cut = False
+        self.pace = Pace()
         self.on_up: list[Callable[[], None]] = []
 
     def sync(self) -> asyncio.Future[None]:
@@ -68,7 +70,9 @@ class FakeNode:
         self.became_ready = asyncio.Event()
         self.became_ready.set()
         self.link = FakeLink()
-        self.mesh = type("Mesh", (), {"subjects": Subjects(), "link": self.link})()
+        self.mesh = type(
+            "Mesh", (), {"subjects": Subjects(), "link": self.link, "bulk": self.link}
+        )()
 
     async def run(self, stop: asyncio.Event) -> None:
         await stop.wait()

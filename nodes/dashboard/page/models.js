@@ -3,8 +3,8 @@
 import { actions } from "./actions.js";
 import { lineChart } from "./chart.js";
 import { attribute, el, keyed, show, text } from "./dom.js";
-import { figure, ms, NONE, percent } from "./format.js";
-import { budgetBar, latencyOf, nodeLink } from "./parts.js";
+import { count, figure, ms, NONE, percent } from "./format.js";
+import { budgetBar, latencyOf, nodeLink, objective } from "./parts.js";
 import { store } from "./store.js";
 
 const CURVES = 6; // learners whose curves are drawn; the table has all
@@ -36,11 +36,11 @@ export function modelPage() {
 function card(name) {
   const split = el("div", { class: "bar split", role: "img" });
   const facts = el("p", { class: "facts" });
-  const objective = el("p", { class: "objective" });
+  const promise = el("p", { class: "objective" });
   const versions = el("div");
   const learning = learningPart(name);
   const act = actions(() => choices(name));
-  const element = el("article", { class: "card", "aria-label": `Model ${name}` }, el("h3", { text: name }), facts, split, objective, act.element, versions, learning.element);
+  const element = el("article", { class: "card", "aria-label": `Model ${name}` }, el("h3", { text: name }), facts, split, promise, act.element, versions, learning.element);
   return {
     element,
     update(model) {
@@ -59,20 +59,13 @@ function card(name) {
           text(item.firstChild, `version ${version}: ${share} %`);
         },
       );
-      slo(objective, model.objective);
+      objective(promise, name);
       const pipelines = store.pipelines.filter((doc) => doc.model === name);
       keyed(versions, pipelines, (doc) => doc.version, versionPart, (item, doc) => item.view.update(doc));
       learning.update(model);
       act.update();
     },
   };
-}
-
-function slo(line, objective) {
-  show(line, Boolean(objective));
-  if (!objective) return;
-  attribute(line, "data-level", objective.burning ? "bad" : "well");
-  text(line, `${objective.burning ? "✕ misses" : "✓ keeps"} its objective: ${objective.text}`);
 }
 
 function versionPart() {
@@ -92,13 +85,13 @@ function versionPart() {
 }
 
 function learningPart(name) {
-  const minted = lineChart({ title: "Accuracy of the weight versions, by their minters", unit: "%", series: [{ name: "minted", colour: 3 }] });
+  const minted = lineChart({ title: "Accuracy of the weight versions, by their minters", unit: "%", series: [{ name: "minted", colour: 3 }], of: "version" });
   const holder = el("div");
   const rows = el("tbody");
   const element = el(
     "section",
     { hidden: true, "aria-label": `Learning of ${name}` },
-    el("h4", { text: "Learning" }),
+    el("h4", { text: "Learning", class: "part-title" }),
     el("div", { class: "charts" }, holder, minted.element),
     el(
       "div",
@@ -123,7 +116,7 @@ function learningPart(name) {
       show(minted.element, model.minted.length > 0);
       minted.update([inPercent(model.minted.map((one) => one.accuracy))]);
       keyed(rows, model.learners, (learner) => learner.node, (learner) => el("tr", {}, el("th", { scope: "row" }, nodeLink(learner.node)), ...Array.from({ length: 6 }, () => el("td"))), (row, learner) => {
-        [learner.accuracy === null ? NONE : percent(learner.accuracy), learner.weights, figure(learner.rounds), figure(learner.samples), learner.minted, learner.problem || NONE].forEach((value, place) => text(row.children[place + 1], value));
+        [learner.accuracy === null ? NONE : percent(learner.accuracy), learner.weights, count(learner.rounds), count(learner.samples), learner.minted, learner.problem || NONE].forEach((value, place) => text(row.children[place + 1], value));
       });
     },
   };

@@ -57,6 +57,7 @@ const COVER = { primary: "", standby: "a standby serves", fallback: "the fallbac
 export function pipeline() {
   const name = el("h3");
   const facts = el("p", { class: "facts" });
+  const promise = el("p", { class: "objective" });
   const asking = el("ul", { class: "seats" });
   const anybody = el("p", { class: "cover", text: "any client of the mesh" });
   const flow = el("ol", { class: "flow" });
@@ -64,7 +65,7 @@ export function pipeline() {
   const element = el(
     "article",
     { class: "pipeline card" },
-    el("header", {}, name, facts),
+    el("header", {}, name, facts, promise),
     el("div", { class: "river" }, el("div", { class: "asks" }, el("h4", { text: "who asks" }), asking, anybody), flow),
     budget.element,
   );
@@ -77,6 +78,7 @@ export function pipeline() {
       const { p50, p99 } = latencyOf(doc);
       const share = doc.share === null || doc.share === undefined ? "" : doc.share ? `${doc.share} % of the traffic` : "no traffic";
       text(facts, [share, `${figure(doc.rate)} requests/s`, `p50 ${ms(p50)}`, `p99 ${ms(p99)}`].filter(Boolean).join(" · "));
+      objective(promise, doc.model);
       const asks = askers(doc.model);
       show(anybody, asks.length === 0);
       keyed(
@@ -116,11 +118,23 @@ function changeStage(item, stage) {
   const [, cover, seats, figures] = item.children;
   attribute(item, "data-cover", stage.cover);
   text(cover, COVER[stage.cover]);
-  keyed(seats, stage.seats, (one) => one.node, seat, changeSeat);
+  keyed(seats, shownSeats(stage.seats), (one) => one.node, seat, changeSeat);
   text(figures.firstChild, `${figure(stage.rate)}/s`);
   const waits = stage.waiting ? `, ${plural(stage.waiting, "message")} waiting` : "";
   const time = stage.compute[0] === null ? "idle" : `${ms(stage.compute[0])}, p99 ${ms(stage.compute[1])}`;
   text(figures.lastChild, `${time}${waits}`);
+}
+
+const MANY = 6; // seats that are shown one by one
+
+// Of many replicas those that need a look are shown, and how many others are well.
+function shownSeats(seats) {
+  if (seats.length <= MANY) return seats;
+  const plain = (one) => one.health === "well" && one.kind === "primary";
+  const others = seats.filter((one) => !plain(one));
+  const well = seats.length - others.length;
+  const sum = { node: "", health: "well", kind: "primary", serves: true, many: `${plural(well, "primary").replace("primarys", "primaries")} well` };
+  return [...(well ? [sum] : []), ...others.slice(0, MANY), ...(others.length > MANY ? [{ ...sum, node: "…", health: "busy", many: `and ${others.length - MANY} more` }] : [])];
 }
 
 function seat() {
@@ -138,11 +152,20 @@ function changeSeat(item, one) {
   attribute(item, "data-health", one.health);
   attribute(item, "data-kind", one.kind);
   attribute(item, "data-serves", one.alone ? "alone" : one.serves ? "yes" : "no");
-  attribute(link, "href", `#/node/${encodeURIComponent(one.node)}`);
-  attribute(link, "title", one.node);
+  attribute(link, "href", one.many ? "#/nodes" : `#/node/${encodeURIComponent(one.node)}`);
+  attribute(link, "title", one.many ?? one.node);
   setSign(mark, HEALTH, one.health);
-  text(id, short(one.node));
-  text(kind, one.health === "dead" ? "gone" : (WORD[one.kind]?.(one) ?? one.kind));
+  text(id, one.many ?? short(one.node));
+  const word = ["well", "left"].includes(one.health) || one.many ? (WORD[one.kind]?.(one) ?? one.kind) : HEALTH[one.health][1];
+  text(kind, word);
+}
+
+export function objective(line, name) {
+  const promised = store.models.find((model) => model.model === name)?.objective;
+  show(line, Boolean(promised));
+  if (!promised) return;
+  attribute(line, "data-level", promised.burning ? "bad" : "well");
+  text(line, `${promised.burning ? "✕ misses" : "✓ keeps"} its objective: ${promised.text}`);
 }
 
 // --- where the time goes ---------------------------------------------------------------------

@@ -91,3 +91,15 @@ def test_every_metric_that_is_asked_for_is_told(name: str) -> None:
     told |= {"swarm_recording", "swarm_alerts"}  # names of groups
     text = "\n".join(asked()) if name == DASHBOARD.name else (FOLDER / name).read_text()
     assert sorted(set(NAME.findall(LABELS.sub("", text))) - told) == []
+
+
+def test_a_program_that_is_missing_is_skipped_and_fails_in_ci(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.delenv("CI", raising=False)
+    with pytest.raises(pytest.skip.Exception, match="apt-get install --yes prometheus"):
+        needed("promtool", "prometheus")
+    monkeypatch.setenv("CI", "1")
+    with pytest.raises(pytest.fail.Exception, match="apt-get install --yes prometheus"):
+        needed("promtool", "prometheus")
