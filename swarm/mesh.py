@@ -41,6 +41,8 @@ from swarm.requests.requester import Requester
 from swarm.services.catalog import Catalog
 from swarm.services.registry import Registry
 from swarm.subjects import TOKEN, Subjects, kv_get_subject
+from swarm.tracing.traceparent import checked
+from swarm.tracing.tracer import Tracer
 from swarm.transport.handover.words import REFUSED
 from swarm.transport.routes import Routes
 from swarm.trust.entries import Verifier
@@ -66,6 +68,7 @@ class Mesh:
     known_peers(info, stage): the nodes that serve a stage, as a node knows them from
     gossip; without it, this client listens to statuses. picker: the routing policy for stage 1.
     signer, verifier: of the registry; without a verifier all that the registry holds is taken.
+    tracer: sees each request, None for nobody.
     codec: how tensors go by the server: `auto`, `none`, `f16`, `i8`, `i6` or `i4`
     (swarm/README.md#codecs).
     """
@@ -83,7 +86,9 @@ class Mesh:
         signer: Identity | None = None,
         verifier: Verifier | None = None,
         codec: str = AUTO,
+        tracer: Tracer | None = None,
     ) -> None:
+        self.tracer = tracer
         self.subjects = Subjects(mesh)
         self.agent = agent
         self.link = Link(options)
@@ -203,6 +208,7 @@ class Mesh:
         delivery: str = DURABLE,
         hedge: float | None = None,
         weights: int = 0,
+        traceparent: str = "",
     ) -> Result:
         """Run `model` (`NAME` or `NAME@VERSION`) on `inputs`; budget in seconds.
 
@@ -210,14 +216,23 @@ class Mesh:
         answers never go back in weight versions. weights: the least weight version of the answer.
         delivery: `durable`, or `fast`: nothing is stored between stages, and only this requester's
         retries recover a lost request. hedge: percentile (0..1) of the usual latency after which a
-        second copy is sent; at most 5 % of requests are.
+        second copy is sent; at most 5 % of requests are. traceparent: the header (W3C Trace
+        Context) of the trace that this request belongs to; hops of a sampled one say more
+        (`swarm.tracing.anatomy`).
 
         Raises the error of the result's status: `InvalidArgument`, `NotFound`,
         `DeadlineExceeded`, `ResourceExhausted` (whose `retry_after` says when to come back, in
         seconds), `Unavailable`, `Internal`.
         """
         result = await self.ask(
-            model, inputs, budget, session, delivery=delivery, hedge=hedge, weights=weights
+            model,
+            inputs,
+            budget,
+            session,
+            delivery=delivery,
+            hedge=hedge,
+            weights=weights,
+            traceparent=traceparent,
         )
         if result.status is not Status.OK:
             where = f" (stage {result.stage}, node {result.node})" if result.node else ""
@@ -235,13 +250,40 @@ class Mesh:
         delivery: str = DURABLE,
         hedge: float | None = None,
         weights: int = 0,
+        traceparent: str = "",
     ) -> Result:
         """Like `infer`, but a failure is a `Result` too and nothing is raised."""
+        header = checked(traceparent) if traceparent else ""
+        if self.tracer is None:
+            return await self._ask(
+                model, inputs, budget, session, request_id, delivery, hedge, weights, header
+            )
+        trace = self.tracer.begin(model, header)
+        result = await self._ask(
+            model, inputs, budget, session, request_id, delivery, hedge, weights, trace.traceparent
+        )
+        trace.end(result)
+        return result
+
+    async def _ask(
+        self,
+        model: str,
+        inputs: Mapping[str, np.ndarray],
+        budget: float,
+        session: str,
+        request_id: str,
+        delivery: str,
+        hedge: float | None,
+        weights: int,
+        traceparent: str,
+    ) -> Result:
         if not budget <= MAX_BUDGET:  # nan neither
             error = InvalidArgument(f"a budget of {budget} s: at most {MAX_BUDGET:.0f} s are given")
             return _refused(request_id, model, error)
         if self._service_only(model):
-            return await self.ask_service(model, inputs, budget, session, request_id, weights)
+            return await self.ask_service(
+                model, inputs, budget, session, request_id, weights, traceparent
+            )
         deadline = asyncio.get_running_loop().time() + budget
         try:
             info = self.catalog.fixed.get(model)
@@ -267,12 +309,16 @@ class Mesh:
             # The server did not tell this user's rights before.
             self._denied_models.add(model.partition("@")[0])
             left = deadline - asyncio.get_running_loop().time()
-            return await self.ask_service(model, inputs, left, session, request_id, weights)
+            return await self.ask_service(
+                model, inputs, left, session, request_id, weights, traceparent
+            )
         except (SwarmError, TimeoutError) as error:
             return _refused(request_id, model, error)
         if info.edge is not None:
             name = f"{info.model}@{info.version}"
-            return await self.ask_service(name, inputs, budget, session, request_id, weights)
+            return await self.ask_service(
+                name, inputs, budget, session, request_id, weights, traceparent
+            )
         return await self.requester.infer(
             Ask(
                 info,
@@ -284,6 +330,7 @@ class Mesh:
                 agent=self.agent,
                 session=session,
                 weights=weights,
+                traceparent=traceparent,
             )
         )
 
@@ -356,6 +403,7 @@ class Mesh:
         session: str = "",
         request_id: str = "",
         weights: int = 0,
+        traceparent: str = "",
     ) -> Result:
         """Ask whichever node serves `infer.<model>`: for models whose first layers are the
         edge's (stage 0), which a client without a runtime cannot run, and for a user that may do
@@ -367,6 +415,7 @@ class Mesh:
         request = Request(
             dict(inputs), request_id or ulid(), version, budget, session, self.agent, weights
         )
+        request.traceparent = traceparent
         started = time.perf_counter()
         try:
             if budget <= 0:
@@ -404,12 +453,13 @@ def connect(
     signer: Identity | None = None,
     verifier: Verifier | None = None,
     codec: str = AUTO,
+    tracer: Tracer | None = None,
     **options: Any,
 ) -> Mesh:
     """A client of `mesh`, to be entered with `async with`.
 
     servers: one URL, several, or several separated by commas. agent, shm, stored, signer, verifier,
-    codec: see `Mesh`. options: see `LinkOptions` (user, password, token, credentials, tls …).
+    codec, tracer: see `Mesh`. options: see `LinkOptions` (user, password, credentials, tls …).
     Entering raises `NotConnected` when no server answers within five seconds.
     """
     urls = servers.split(",") if isinstance(servers, str) else list(servers)
@@ -423,6 +473,7 @@ def connect(
         signer=signer,
         verifier=verifier,
         codec=codec,
+        tracer=tracer,
     )
 
 

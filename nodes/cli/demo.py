@@ -29,7 +29,8 @@ from nodes.cli.demo_record import DemoRecord, summarise
 from nodes.cli.demo_secure import SecureStory, all_held
 from nodes.cli.status_table import node_view, status_table
 from nodes.console import err, guarded, out, print_json
-from nodes.life.process import set_up_logging, stop_on_signals
+from nodes.life.logs import LogForm, set_up_logging
+from nodes.life.process import stop_on_signals
 from nodes.local.mesh import LocalMesh, local_mesh, push
 from nodes.local.supervisor import NodeProcess
 from nodes.progress import progress
@@ -46,7 +47,7 @@ RETURN_WITHIN = 15.0  # seconds that the stream goes on while shard-2 is not bac
 def run_demo(seconds: float, rate: float, secure: bool, as_json: bool) -> int:
     """Exit code 0 only if every image was answered, and rightly; with `secure`, only if each
     protection held too."""
-    set_up_logging(False)
+    set_up_logging(LogForm())
     if as_json or not out.is_terminal:
         logging.getLogger("swarm").setLevel(logging.WARNING)
 

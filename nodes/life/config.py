@@ -52,6 +52,8 @@ class NodeConfig:
     audit: whether this node records requests. codec: how tensors go by the server
     (`swarm.flow.codec_choice.MODES`).
     placement: the device of its stages.
+    otlp: URL of the collector of traces, '' for none; trace_share: of the requests that this node
+    answers and whose caller has not decided.
     missed: nobody else does the work of this node, so its first load gives way to nobody. Raises
     `InvalidArgument`.
     """
@@ -86,6 +88,8 @@ class NodeConfig:
     level: Literal["all", "basic"] = "all"
     codec: str = AUTO
     placement: Placement = field(default_factory=Placement)
+    otlp: str = ""
+    trace_share: float = 0.01
 
     def __post_init__(self) -> None:
         token(self.mesh, "mesh name")
