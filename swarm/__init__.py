@@ -21,12 +21,14 @@ from swarm.errors import (
 )
 from swarm.local.teaching import Taught
 from swarm.mesh import Mesh, connect
+from swarm.site.client import Answer, Ticket
 from swarm.wire.hops import Hop
 from swarm.wire.messages import Result
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Answer",
     "DeadlineExceeded",
     "DecodeError",
     "Hop",
@@ -40,6 +42,7 @@ __all__ = [
     "Status",
     "SwarmError",
     "Taught",
+    "Ticket",
     "Unauthenticated",
     "Unavailable",
     "__version__",

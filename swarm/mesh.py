@@ -40,6 +40,7 @@ from swarm.requests.request import DELIVERY_MODES, DURABLE, FAST, Ask, Picker
 from swarm.requests.requester import Requester
 from swarm.services.catalog import Catalog
 from swarm.services.registry import Registry
+from swarm.site.client import Results, Ticket, submit
 from swarm.subjects import TOKEN, Subjects, kv_get_subject
 from swarm.tracing.traceparent import checked
 from swarm.tracing.tracer import Tracer
@@ -114,6 +115,7 @@ class Mesh:
         )
         self.requester = Requester(self.routes, picker)
         self._denied_models: set[str] = set()  # whose registry entry this user may not read
+        self.link.on_up.append(self._denied_models.clear)  # it may come back with other rights
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Mesh:
@@ -362,6 +364,66 @@ class Mesh:
                     raise
                 await asyncio.sleep(pause)
 
+    async def submit(
+        self,
+        model: str,
+        inputs: Mapping[str, np.ndarray],
+        *,
+        agent: str = "",
+        site: str = "",
+        budget: float | None = None,
+        session: str = "",
+        request_id: str = "",
+    ) -> Ticket:
+        """Store a request that can wait at this client's site, linked to the hub or cut off; its
+        answer comes by `results`. model: `NAME` or `NAME@VERSION`.
+
+        agent: whose request it is, this client's where it is left out. site: the JetStream domain
+        that stores it, that of this client's server where it is left out. budget: seconds for each
+        try at the hub, where there may be many; it does not count the time of waiting. request_id:
+        the same one within two minutes is stored once.
+
+        Raises `InvalidArgument` without an agent or a site, `NotFound` where the site has no store
+        (`swarm site add`), `ResourceExhausted` where that is full, `Unavailable`.
+        """
+        site = self.site(site)
+        agent = agent or self.agent
+        return await submit(
+            self.link,
+            self.subjects,
+            site,
+            agent,
+            model,
+            inputs,
+            budget=budget,
+            session=session,
+            request_id=request_id,
+        )
+
+    def results(self, agent: str = "", *, site: str = "", follow: bool = True) -> Results:
+        """The answers to what an agent has submitted, in the order of submission, each once:
+        `async for answer in mesh.results("robot-7")`.
+
+        An answer counts as read when the loop comes back for the next one, or by `await
+        answers.read()` for the last one of a loop that is left. What a process has not read so,
+        another one gets; two at the same time get the same ones. follow: wait for more, and for a
+        site that is away; without, it ends with the last answer that is there. agent, site: as for
+        `submit`.
+        """
+        site, agent = self.site(site), agent or self.agent
+        return Results(self.link, self.subjects, site, agent, follow=follow)
+
+    def site(self, site: str = "") -> str:
+        """The site that is meant where `site` is none: that of this client's server. Raises
+        `InvalidArgument` where that has no JetStream domain."""
+        site = site or self.link.server_domain
+        if not site:
+            raise InvalidArgument(
+                "requests that wait are stored in the JetStream domain of a site, and this server "
+                "has none: give it `jetstream { domain: NAME }`, or name another one's site"
+            )
+        return site
+
     async def teach(
         self,
         model: str,
@@ -431,6 +493,8 @@ class Mesh:
         result.latency = time.perf_counter() - started
         if session and result.status is Status.OK:
             seen.saw(key, result.weights)
+        elif session and result.status in (Status.UNAVAILABLE, Status.DEADLINE_EXCEEDED):
+            seen.lacked(key, weights)  # perhaps: the answer does not always say so
         return result
 
     async def _ask_any(self, model: str, request: Request, budget: float) -> LinkMessage:

@@ -167,6 +167,34 @@ class Subjects:
             f".{token(request, 'request id')}.{int(stage)}"
         )
 
+    def submit(self, site: str, agent: str, model: str) -> str:
+        """Where a site stores requests of an agent that can wait."""
+        return (
+            f"{self.root}.submit.{token(site, 'site')}.{token(agent, 'agent')}"
+            f".{token(model, 'model name')}"
+        )
+
+    def submit_all(self, site: str) -> str:
+        return f"{self.root}.submit.{token(site, 'site')}.>"
+
+    def news(self, site: str) -> str:
+        """A word that a site has stored a request, or an answer: those who wait look at once."""
+        return f"{self.root}.news.{token(site, 'site')}"
+
+    def answers(self, site: str, agent: str) -> str:
+        """The answers to what an agent has submitted at a site, stored there."""
+        return f"{self.root}.answers.{token(site, 'site')}.{token(agent, 'agent')}"
+
+    def answers_all(self, site: str) -> str:
+        return f"{self.root}.answers.{token(site, 'site')}.*"
+
+    def read(self, site: str, agent: str) -> str:
+        """How far an agent has read its answers, stored at the site."""
+        return f"{self.root}.read.{token(site, 'site')}.{token(agent, 'agent')}"
+
+    def read_all(self, site: str) -> str:
+        return f"{self.root}.read.{token(site, 'site')}.*"
+
     @property
     def config_all(self) -> str:
         """Changes of models and desired state, republished from KV."""
@@ -193,6 +221,20 @@ class Subjects:
     @property
     def dead_stream(self) -> str:
         return f"SWARM={self.mesh}=dead"
+
+    @property
+    def submitted_stream(self) -> str:
+        """Of a site's requests that wait. Each site has one, in its own domain. Nothing
+        consumes it, so there are no acks that another site's stream could take for its own."""
+        return f"SWARM={self.mesh}=submitted"
+
+    @property
+    def answers_stream(self) -> str:
+        return f"SWARM={self.mesh}=answers"
+
+    @property
+    def read_stream(self) -> str:
+        return f"SWARM={self.mesh}=read"
 
     @property
     def events_stream(self) -> str:

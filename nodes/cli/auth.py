@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,14 @@ from nodes.console import err, guarded, out, print_json
 from swarm.authority.announce import announce, reload_servers
 from swarm.authority.authority import Authority, User
 from swarm.authority.keys import make_private_folder, write_private
-from swarm.authority.server_conf import BASE, operator_conf, plain_conf, tls_conf
+from swarm.authority.server_conf import (
+    BASE,
+    CIPHER,
+    ENCRYPTED,
+    operator_conf,
+    plain_conf,
+    tls_conf,
+)
 from swarm.errors import InvalidArgument
 from swarm.link import LinkOptions
 from swarm.rights.permissions import permissions_of
@@ -106,6 +114,27 @@ def run_revoke(name: str, folder: str, nats: str, pid_file: str, as_json: bool) 
     return guarded(main, as_json)
 
 
+def run_limits(
+    changes: dict[str, int], folder: str, nats: str, pid_file: str, as_json: bool
+) -> int:
+    """`swarm auth limits`; returns its exit code. changes: by name; none shows the limits."""
+
+    async def main() -> int:
+        authority = Authority(folder)
+        told: list[str] = []
+        if changes:
+            authority.limit(replace(authority.limits, **changes))
+            await auth_on_record(nats, authority.mesh, "limits", " ".join(changes))
+            told = await _tell_servers(authority, nats, pid_file)
+        document = asdict(authority.limits)
+        lines = [f"{name} {value}" for name, value in document.items()]
+        text = "\n".join([*lines, _told(told)] if changes else lines)
+        _say(as_json, document | {"told": told}, text)
+        return 0
+
+    return guarded(main, as_json)
+
+
 def run_rotate(finish: bool, folder: str, nats: str, pid_file: str, as_json: bool) -> int:
     """`swarm auth rotate`; returns its exit code."""
 
@@ -163,10 +192,17 @@ def _told(told: list[str]) -> str:
 
 
 def run_server(
-    folder: str, plain: bool, tls: list[str], mutual: bool, auth: str, as_json: bool
+    folder: str,
+    plain: bool,
+    tls: list[str],
+    mutual: bool,
+    encrypt: bool,
+    auth: str,
+    as_json: bool,
 ) -> int:
     """`swarm auth server`; returns its exit code. tls: names and addresses of the server for which
-    to make certificates, or none. mutual: clients need a certificate too."""
+    to make certificates, or none. mutual: clients need a certificate too. encrypt: JetStream's
+    files are encrypted."""
 
     target = Path(folder).absolute()
 
@@ -174,7 +210,7 @@ def run_server(
         if mutual and not tls:
             raise InvalidArgument("--mutual is about TLS: add --tls HOST, the server's name")
         authority = Authority(auth)
-        write_server(authority, target, plain=plain, hosts=tls, mutual=mutual)
+        write_server(authority, target, plain=plain, hosts=tls, mutual=mutual, encrypt=encrypt)
         authority.remember_server(target)
         _say(
             as_json,
@@ -186,6 +222,7 @@ def run_server(
                 if tls
                 else ["no TLS: add --tls HOST, or certificates of yours to tls.conf"]
             ),
+            *(["its environment needs JS_KEY=k$(openssl rand -hex 32)"] if encrypt else []),
         )
         return 0
 
@@ -193,9 +230,21 @@ def run_server(
 
 
 def write_server(
-    authority: Authority, folder: Path, *, plain: bool, hosts: list[str], mutual: bool = False
+    authority: Authority,
+    folder: Path,
+    *,
+    plain: bool,
+    hosts: list[str],
+    mutual: bool = False,
+    encrypt: bool = False,
 ) -> None:
-    """Write a server's configuration into a folder. hosts: make certificates for these."""
+    """Write a server's configuration into a folder. hosts: make certificates for these. Raises
+    `InvalidArgument`."""
+    base = ENCRYPTED if encrypt else BASE
+    if encrypt and (folder / CONF).exists() and f"\n  {CIPHER}" not in (folder / CONF).read_text():
+        raise InvalidArgument(
+            f"{folder / CONF} is yours by now: add `{CIPHER.strip()}` to its `jetstream` block"
+        )
     make_private_folder(folder)
     tls = ""
     if hosts:
@@ -209,7 +258,7 @@ def write_server(
     if not (folder / CONF).exists():
         pid = f'pid_file: "{folder / "server.pid"}"\n'
         includes = f"include ./{USERS_CONF}\ninclude ./{TLS_CONF}\n"
-        write_private(folder / CONF, f"{BASE}{pid}{includes}")
+        write_private(folder / CONF, f"{base}{pid}{includes}")
 
 
 def _users_conf(authority: Authority, folder: Path, plain: bool) -> str:

@@ -77,6 +77,40 @@ def revoke(
     raise typer.Exit(run_revoke(name, auth, nats, pid_file, json_))
 
 
+_Limit = Annotated[int | None, typer.Option(help="-1: no limit.")]
+
+
+def limits(
+    connections: _Limit = None,
+    subscriptions: _Limit = None,
+    payload: _Limit = None,
+    client_payload: _Limit = None,
+    streams: _Limit = None,
+    consumers: _Limit = None,
+    memory: _Limit = None,
+    disk: _Limit = None,
+    auth: AuthFolder = HERE,
+    nats: Nats = "",
+    pid_file: PidFile = "",
+    json_: Json = False,
+) -> None:
+    """Show, or change, how much of the servers members and clients may take."""
+    from nodes.cli.auth import run_limits
+
+    asked = {
+        "connections": connections,
+        "subscriptions": subscriptions,
+        "payload": payload,
+        "client_payload": client_payload,
+        "streams": streams,
+        "consumers": consumers,
+        "memory": memory,
+        "disk": disk,
+    }
+    changes = {name: value for name, value in asked.items() if value is not None}
+    raise typer.Exit(run_limits(changes, auth, nats, pid_file, json_))
+
+
 def rotate(
     finish: Annotated[
         bool, typer.Option(help="End a rotation: old signing keys are worth nothing any more.")
@@ -105,13 +139,17 @@ def server(
     mutual: Annotated[
         bool, typer.Option("--mutual", help="With --tls: clients need a certificate too.")
     ] = False,
+    encrypt: Annotated[
+        bool,
+        typer.Option("--encrypt", help="JetStream's files are encrypted with the variable JS_KEY."),
+    ] = False,
     auth: AuthFolder = HERE,
     json_: Json = False,
 ) -> None:
     """Write the configuration of a nats-server that knows the users of this mesh."""
     from nodes.cli.auth import run_server
 
-    raise typer.Exit(run_server(folder, plain, tls or [], mutual, auth, json_))
+    raise typer.Exit(run_server(folder, plain, tls or [], mutual, encrypt, auth, json_))
 
 
 def certs(
@@ -166,6 +204,6 @@ def permissions(
 
 def register(app: typer.Typer) -> None:
     """Add all commands to `swarm auth`."""
-    for command in (init, add, revoke, rotate, server, certs, permissions):
+    for command in (init, add, revoke, rotate, server, certs, limits, permissions):
         app.command()(command)
     app.command("list")(list_)

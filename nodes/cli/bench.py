@@ -17,6 +17,7 @@ Rounds = Annotated[int, typer.Option(min=1, max=100, help="Interleaved rounds.")
 Delivery = Annotated[str, typer.Option(help="durable (lanes) or fast (nothing is stored).")]
 
 HOP_SIZES = "1KiB,4KiB,16KiB,64KiB,256KiB,1MiB,2MiB,4MiB,8MB"
+TRUST_SIZES = "4KiB,1MiB"
 # The largest is decimal: with its header the message must fit into the 8 MiB above which
 # nats-server warns.
 
@@ -26,21 +27,29 @@ def hop(
     requests: Annotated[int, typer.Option(min=1, help="In one slice of one contender.")] = 150,
     rounds: Rounds = 5,
     delivery: Delivery = "durable",
+    trust: Annotated[
+        bool,
+        typer.Option(
+            "--trust", help="Instead: what users, TLS and encryption at rest cost; 4KiB and 1MiB."
+        ),
+    ] = False,
     json_: Json = False,
     chart: Chart = "",
     output: Output = "",
 ) -> None:
     """What the mesh adds per hop, beside raw NATS chains measured in the same run."""
-    from nodes.bench.hop.command import run_hop
+    from nodes.bench.hop.command import run_hop, run_trust
     from nodes.bench.hop.measure import HopPlan
     from nodes.bench.hop.sizes import parse_sizes
 
     delivery = _delivery_mode(delivery)
     try:
-        feature_bytes = parse_sizes(sizes)
+        feature_bytes = parse_sizes(TRUST_SIZES if trust and sizes == HOP_SIZES else sizes)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--sizes") from None
     plan = HopPlan(feature_bytes, requests, rounds, delivery)
+    if trust:
+        raise typer.Exit(run_trust(plan, json_, output))
     raise typer.Exit(run_hop(plan, json_, chart, output))
 
 
@@ -189,12 +198,15 @@ def routing(
 def failover(
     trials: Annotated[int, typer.Option(min=1, help="Per scenario.")] = 10,
     scenarios: Annotated[str, typer.Option(help="Names, with commas; all when empty.")] = "",
+    servers: Annotated[
+        int, typer.Option(help="3: the scenarios of a cluster, whose servers are lost.")
+    ] = 1,
     json_: Json = False,
 ) -> None:
     """How long a takeover lasts and what is lost: nodes killed, hung, cut off, drained."""
     from nodes.bench.faults.command import run_failover
 
-    raise typer.Exit(run_failover(trials, _words(scenarios) or None, json_))
+    raise typer.Exit(run_failover(trials, _words(scenarios) or None, json_, servers))
 
 
 def overload(
@@ -320,6 +332,37 @@ def weights(
     raise typer.Exit(run_weights(plan, json_, output))
 
 
+def links(
+    full: Annotated[
+        bool,
+        typer.Option(
+            "--full", help="5, 20, 100 Mbit/s, round trips of 10 and 50 ms, 0 and 1 % lost."
+        ),
+    ] = False,
+    codecs: Annotated[str, typer.Option(help="none, f16, i8, i6, i4.")] = "none,i8,i4",
+    requests: Annotated[
+        int, typer.Option(min=4, help="One after the other, and as many four at a time.")
+    ] = 24,
+    congestion: Annotated[
+        str, typer.Option(help="TCP's, of what the far side sends: bbr, cubic, reno.")
+    ] = "",
+    ultraface: Annotated[str, typer.Option(help="The detector's ONNX file or folder.")] = "",
+    json_: Json = False,
+    output: Output = "",
+) -> None:
+    """A detector over slow links: first layers at the edge, a stage behind the link, JPEG."""
+    from nodes.bench.links.command import run_links
+    from nodes.bench.links.measure import FULL, QUICK, LinksPlan
+    from swarm.flow.codec_choice import MODES
+
+    names = tuple(_words(codecs))
+    if unknown := [name for name in names if name not in MODES]:
+        raise typer.BadParameter(f"{unknown}: choose of {', '.join(MODES)}")
+    shapes = FULL if full else QUICK
+    plan = LinksPlan(shapes, names, requests, requests, congestion=congestion, ultraface=ultraface)
+    raise typer.Exit(run_links(plan, json_, output))
+
+
 COMMANDS = (
     hop,
     throughput,
@@ -336,6 +379,7 @@ COMMANDS = (
     compare,
     regression,
     weights,
+    links,
 )
 
 

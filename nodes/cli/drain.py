@@ -2,37 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import time
 
 import swarm
 from nodes.cli.acts import on_record
 from nodes.cli.status import SMALL_FLEET
 from nodes.console import err, out, print_json, with_mesh
-from swarm.errors import InvalidArgument, NoResponders, NotFound, Unavailable
+from swarm.errors import InvalidArgument, NotFound
 from swarm.fleet.picture import FleetPicture
+from swarm.services.drain import drain
 from swarm.services.fleet import FleetWatch
 from swarm.subjects import token
 
-ANSWER_TIMEOUT = 2.0  # seconds
 GONE_WITHIN = 13.0  # seconds; a node ends twelve seconds after it was told to, in any case
-
-
-async def drain(client: swarm.Mesh, node: str) -> None:
-    """Tell a node to drain. Raises `NotFound` where it does not listen, `Unavailable` where it does
-    not answer, `PermissionDenied`."""
-    try:
-        message = await client.link.request(client.subjects.drain(node), b"", ANSWER_TIMEOUT)
-    except NoResponders:
-        raise NotFound(f"no node {node!r} listens: `swarm status` shows those that do") from None
-    except TimeoutError:
-        raise Unavailable(f"node {node!r} does not answer: end its process on its host") from None
-    try:
-        said = json.loads(bytes(message.data))["state"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        said = None
-    if said != "draining":
-        raise Unavailable(f"node {node!r} did not say that it drains")
 
 
 def the_node(picture: FleetPicture, named: str, now: float) -> str:
@@ -60,7 +42,7 @@ def run_drain(named: str, wait: bool, nats: str, mesh: str, as_json: bool) -> in
                 watch.request_statuses()
                 await watch.until(lambda p, now: named in p.nodes, 0.5)
             node = the_node(watch.picture, named, time.monotonic())
-            await drain(client, token(node, "node id"))
+            await drain(client.link, client.subjects, token(node, "node id"))
             await on_record(client, "drain", node=node)
             left = False
             if wait:

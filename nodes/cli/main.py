@@ -28,6 +28,7 @@ from nodes.cli.options import (
     SignWith,
     Stages,
 )
+from nodes.cli.site_commands import register as register_site
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -56,6 +57,11 @@ keys_app = typer.Typer(
 )
 app.add_typer(keys_app, name="keys")
 register_keys(keys_app)
+site_app = typer.Typer(
+    no_args_is_help=True, help="What a linked site stores while it is cut off; see `swarm submit`."
+)
+app.add_typer(site_app, name="site")
+register_site(app, site_app)
 app.add_typer(bench_app, name="bench")
 register(bench_app)
 
@@ -404,6 +410,25 @@ def status(nats: Nats = URL, mesh: MeshName = "default", json_: Json = False) ->
     from nodes.cli.status import run_status
 
     raise typer.Exit(run_status(nats, mesh, json_))
+
+
+@app.command("metrics-exporter")
+def metrics_exporter(
+    port: Annotated[
+        str,
+        typer.Option(help="PORT, for this machine alone, or ADDRESS:PORT, for Prometheus."),
+    ] = "9464",
+    most_nodes: Annotated[
+        int, typer.Option(min=1, max=100_000, help="Nodes that are told of at a time.")
+    ] = 1000,
+    nats: Nats = URL,
+    mesh: MeshName = "default",
+    json_: Json = False,
+) -> None:
+    """Serve the figures of the whole fleet to Prometheus, from status subjects, until Ctrl-C."""
+    from nodes.cli.exporter import run_exporter
+
+    raise typer.Exit(run_exporter(port, most_nodes, nats, mesh, json_))
 
 
 @app.command()

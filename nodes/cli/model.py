@@ -17,6 +17,7 @@ import swarm
 from nodes.access import read_replicas
 from nodes.cli.acts import on_record
 from nodes.cli.codec_error import codecs_of, with_codecs
+from nodes.cli.objective import Wanted, set_objective
 from nodes.cli.sealing import sealed_version
 from nodes.cli.signing import operator
 from nodes.console import err, guarded, out, print_json, with_mesh
@@ -163,6 +164,7 @@ def run_push(
     sign_with: str,
     model_key: str,
     codecs: AllowedCodecs,
+    wanted: Wanted,
     nats: str,
     mesh: str,
     as_json: bool,
@@ -184,6 +186,7 @@ def run_push(
             return await push(client, *await sealed_version(client, manifest, files, key, sealed))
 
     async def push(client: swarm.Mesh, manifest: Manifest, files: dict[str, Path]) -> int:
+        objective = wanted.objective()
         await _check_domain(client, manifest.model, manifest.version)
         size = sum(path.stat().st_size for path in files.values())
         title = f"pushing {len(files)} files, {size / 1024:.0f} KB"
@@ -195,6 +198,8 @@ def run_push(
             await ensure_events(client.link, client.subjects)
             raised = await raise_copies(client.link, client.subjects)
         await on_record(client, "push", info.model, info.version)
+        if objective is not None:
+            await set_objective(client, info.model, objective)
         if promote:
             previous = await client.registry.promote(info.model, info.version)
             await on_record(client, "promote", info.model, info.version, previous=previous)

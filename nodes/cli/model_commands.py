@@ -180,16 +180,35 @@ def model_push(
             "--allow-codec. Empty: seeded values, which say less."
         ),
     ] = "",
+    p99: Annotated[
+        str, typer.Option(help="The model's objective: 99 % of answers come within: 20ms.")
+    ] = "",
+    errors: Annotated[
+        str, typer.Option(help="The model's objective: no larger share of requests fails: 0.1%.")
+    ] = "",
     nats: Nats = URL,
     mesh: MeshName = "default",
     json_: Json = False,
 ) -> None:
     """Put a split model into the mesh, signed. A model's first version serves at once."""
     from nodes.cli.model import AllowedCodecs, run_push
+    from nodes.cli.objective import Wanted
 
     allowed = AllowedCodecs(allow_codec, samples)
     raise typer.Exit(
-        run_push(folder, promote, lanes, replicas, sign_with, model_key, allowed, nats, mesh, json_)
+        run_push(
+            folder,
+            promote,
+            lanes,
+            replicas,
+            sign_with,
+            model_key,
+            allowed,
+            Wanted(p99, errors),
+            nats,
+            mesh,
+            json_,
+        )
     )
 
 
@@ -234,6 +253,23 @@ def model_serve(
     from nodes.cli.model import run_serve
 
     raise typer.Exit(run_serve(model, state, sign_with, nats, mesh, json_))
+
+
+@app.command("slo")
+def model_slo(
+    model: Annotated[str, typer.Argument(help="NAME.")],
+    p99: Annotated[str, typer.Option(help="99 % of answers are to come within: 20ms.")] = "",
+    errors: Annotated[str, typer.Option(help="No larger share of requests may fail: 0.1%.")] = "",
+    none: Annotated[bool, typer.Option("--none", help="Take the objective away.")] = False,
+    sign_with: SignWith = "",
+    nats: Nats = URL,
+    mesh: MeshName = "default",
+    json_: Json = False,
+) -> None:
+    """Show or set a model's objective. Nodes that answer requests measure it, and tell."""
+    from nodes.cli.objective import run_slo
+
+    raise typer.Exit(run_slo(model, p99, errors, none, sign_with, nats, mesh, json_))
 
 
 @app.command("rollback")

@@ -180,6 +180,12 @@ FLAGS = (
         "that the owner allowed; exactly, where none is.",
     ),
     Flag(
+        "congestion",
+        "",
+        "TCP congestion control of what this node sends: bbr, where the kernel has it, for links "
+        "that lose packets. Empty: the system's.",
+    ),
+    Flag(
         "audit",
         False,
         "Record who asked what, when, with which outcome: `swarm audit`. Hashes only, no payload.",
@@ -277,6 +283,18 @@ FLAGS = (
     Flag("queue", 8, "edge: captures that may wait to be sent.", least=1),
     Flag("in_flight", 8, "edge: requests in flight at a time.", least=1),
     Flag("count", 0, "edge: captures after which the node ends; 0: never.", least=0),
+    Flag(
+        "site",
+        "",
+        "gateway: sites (JetStream domains) whose submitted requests it brings to the mesh, and "
+        "their answers back, separated by commas.",
+    ),
+    Flag(
+        "metrics_port",
+        "",
+        "PORT, for this machine alone, or ADDRESS:PORT: serves figures to Prometheus there, at "
+        "/metrics. Needs swarm-mesh[metrics]. Off when empty.",
+    ),
     Flag("verbose", False, "Log each detail, on standard error.", spelled=("--verbose", "-v")),
     Flag(
         "json_events",
@@ -333,6 +351,7 @@ def serve(settings: dict[str, Any], missed: bool) -> int:
             link=LinkOptions(
                 servers=tuple(settings["nats"].split(",")),
                 name=settings["role"],
+                congestion=settings["congestion"],
                 replicas=read_replicas(settings["replicas"]),
                 **Access.of(settings).options(),
             ),
@@ -353,6 +372,8 @@ def serve(settings: dict[str, Any], missed: bool) -> int:
             cache_limit=settings["cache_mb"] * 1_000_000,
             shm=settings["shm"] and not settings["stored"],
             audit=settings["audit"],
+            sites=tuple(each for each in settings["site"].split(",") if each),
+            metrics=settings["metrics_port"],
             codec=settings["codec"],
             missed=missed,
             identity=settings["identity"],

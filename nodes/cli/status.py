@@ -7,6 +7,7 @@ import contextlib
 import json
 import time
 from collections import deque
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.live import Live
@@ -16,7 +17,15 @@ import swarm
 from nodes.cli.status_table import node_view, one_line, served, status_table
 from nodes.console import out, print_json, with_mesh
 from nodes.life.process import stop_on_signals
-from swarm.fleet.picture import RATE_COUNTS, RATE_LEAST, FleetNode, FleetPicture, rate_of
+from swarm.fleet.picture import (
+    MOST_NODES,
+    RATE_COUNTS,
+    RATE_LEAST,
+    FleetNode,
+    FleetPicture,
+    rate_of,
+)
+from swarm.flow.objective import Objective
 from swarm.link import LinkMessage
 from swarm.link.denials import Denial
 from swarm.services.fleet import FleetWatch
@@ -30,8 +39,12 @@ NOTE_LISTS = ("lost", "kept", "restored")  # of an event of the server
 FORGET_AFTER = 5.0  # seconds of silence after which a node is shown as silent
 
 
+MOST_SERVERS = 64  # supervisors whose words are kept
+
+
 class StatusBoard:
-    """The last status document of each node of a mesh, and the moment at which it came.
+    """The last status document of each node of a mesh, and the moment at which it came. Of more
+    nodes than the picture of a fleet has, those that spoke first stay for as long as they speak.
 
     servers: the last word of embedded servers' supervisors, by URL.
     Raises `PermissionDenied` where this user may not hear them.
@@ -51,7 +64,9 @@ class StatusBoard:
         with contextlib.suppress(*NO_DOCUMENT):  # a foreign message: nothing to show
             document = json.loads(bytes(message.data))
             server_lines(document)
-            self.servers[str(document["url"])] = document
+            url = str(document["url"])
+            if url in self.servers or len(self.servers) < MOST_SERVERS:
+                self.servers[url] = document
 
     def _take(self, message: LinkMessage) -> None:
         try:
@@ -59,12 +74,24 @@ class StatusBoard:
             node = str(doc["node"])
         except (KeyError, *NO_DOCUMENT):
             return  # a foreign message: nothing to show
+        if node not in self.statuses and not self._has_room():
+            return
         self.statuses[node] = doc
         self.heard[node] = now = time.monotonic()
         counts = self._counts.setdefault(node, deque(maxlen=RATE_COUNTS))
         count = served(doc)
         if count is not None and (not counts or now - counts[-1][0] >= RATE_LEAST):
             counts.append((now, count))
+
+    def _has_room(self) -> bool:
+        """Whether one more node can be kept; one that fell silent makes room."""
+        if len(self.statuses) < MOST_NODES:
+            return True
+        first = min(self.heard, key=self.heard.__getitem__)
+        if time.monotonic() - self.heard[first] <= FORGET_AFTER:
+            return False
+        del self.statuses[first], self.heard[first], self._counts[first]
+        return True
 
     def table(self, width: int, height: int | None = None) -> Table:
         """One line for each node, by role. width, height: see `status_table`."""
@@ -110,6 +137,24 @@ def document(node: FleetNode, now: float) -> dict[str, Any]:
     return doc | ({"marks": marks} if marks else {})
 
 
+def objective_lines(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A line for each model with an objective, of the node where it burns most; of documents that
+    were read."""
+    worst: dict[str, tuple[float, str, str]] = {}
+    for doc in nodes:
+        for slo in doc.get("slo", ()):
+            burn = slo.get("burn", {})
+            fastest = max(burn.values(), default=0.0)
+            known = worst.get(slo["model"])
+            if known is None or fastest > known[0]:
+                rates = ", ".join(f"{window} {rate:g}" for window, rate in burn.items())
+                target = Objective(slo.get("p99_ms"), slo.get("errors"))
+                state = f"BURNS ({slo['burning']})" if slo.get("burning") else "holds"
+                line = f"objective of {slo['model']} ({target}) {state} at {doc['node']}"
+                worst[slo["model"]] = fastest, slo["model"], f"{line}: burn rates {rates}"
+    return [line for _, _, line in sorted(worst.values(), key=lambda entry: entry[1])]
+
+
 def _known(node: FleetNode) -> dict[str, Any]:
     stages = list(node.stages)
     first = stages[0] if stages else {}
@@ -153,6 +198,8 @@ def run_status(nats: str, mesh: str, as_json: bool) -> int:
             out.print(status_table(views, out.width))
             told = [line for doc in servers for line in server_lines(doc)]
             for line in told:
+                out.print(one_line(line), markup=False, highlight=False, soft_wrap=True)
+            for line in objective_lines(nodes):
                 out.print(one_line(line), markup=False, highlight=False, soft_wrap=True)
             for node in watch.picture.nodes.values():
                 for text in node.marks(now).values():

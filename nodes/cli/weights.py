@@ -15,6 +15,7 @@ from nodes.console import out, print_json, with_mesh
 from swarm.errors import InvalidArgument
 from swarm.services.weights import Weights
 from swarm.trust.identity import Identity
+from swarm.trust.signers import own_key
 
 
 async def _named(client: swarm.Mesh, model: str) -> tuple[str, str]:
@@ -92,7 +93,7 @@ def run_weights_rollback(
         name, version = await _named(client, model)
         if number < 0:
             raise InvalidArgument(f"--weights {number}: weight versions count from 0, the base")
-        signer = Identity.load_or_make(identity) if identity else None
+        signer = Identity.load_or_make(identity) if identity else own_key()
         weights = Weights(client.link, client.subjects, signer)
         record = await weights.roll_back(name, version, number, by=_operator(), at=time.time())
         await on_record(client, "rollback-weights", name, version, weights=number)

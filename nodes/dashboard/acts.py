@@ -1,4 +1,4 @@
-"""What the page may do where it is allowed to act: promote a version, roll a model back.
+"""What the page may do where it is allowed to act: drain a node, promote, roll back.
 
 Each act is the one that the command of the same name does, with the operator's key, and each is on
 record where the mesh keeps an audit.
@@ -16,6 +16,7 @@ from swarm.audit.acts import record_act
 from swarm.audit.record import as_token
 from swarm.errors import InvalidArgument, SwarmError
 from swarm.link import Link
+from swarm.services.drain import drain
 from swarm.services.registry import Registry
 from swarm.subjects import Subjects, token
 
@@ -46,14 +47,20 @@ class Acts:
         Raises `InvalidArgument` for an act that is none, and what the act raises.
         """
         act = document.get("act")
-        if act == "promote":
+        if act == "drain":
+            done = await self._drain(_named(document, "node"))
+        elif act == "promote":
             done = await self._promote(_named(document, "model"), _named(document, "version"))
         elif act == "rollback":
             done = await self._rollback(_named(document, "model"))
         else:
-            raise InvalidArgument(f"{str(act)[:40]!r} is no act: promote, rollback")
+            raise InvalidArgument(f"{str(act)[:40]!r} is no act: drain, promote, rollback")
         log.info("%s asked for %s", where, done)
         return done | {"audit": await self._on_record(done, where)}
+
+    async def _drain(self, node: str) -> dict[str, str]:
+        await drain(self._link, self._subjects, node)
+        return {"act": "drain", "node": node}
 
     async def _promote(self, model: str, version: str) -> dict[str, str]:
         previous = await self._registry.promote(model, version)

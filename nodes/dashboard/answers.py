@@ -1,15 +1,17 @@
-"""Whole requests, from the results that edges publish: the one place where the network shows.
+"""Whole requests, as those tell who asked: the one place where the network shows.
 
-A node measures its queue and its computing. Only who asked knows how long all of it took, and an
-edge with `--sink` tells, hop by hop. The rest of its latency is neither queue nor computing: it is
-the network between the nodes.
+A node measures its queue and its computing. Only who asked knows how long all of it took. An edge
+with `--sink` tells so hop by hop: the rest of its latency is neither queue nor computing, it is the
+network between the nodes. Where no edge does, nodes that answer requests tell percentiles of them,
+and the network is about the rest of the median.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from nodes.dashboard.facts import NodeFacts
 from nodes.dashboard.history import rounded
 from swarm.flow.bucket import TokenBucket
 from swarm.flow.latency import LatencyWindow
@@ -26,8 +28,6 @@ class _Measured:
     def __init__(self) -> None:
         self.latency = LatencyWindow()
         self.network = LatencyWindow()
-        self.read = 0
-        self.failed = 0
 
 
 class Answers:
@@ -56,8 +56,6 @@ class Answers:
             return
         measured = self._measured.setdefault(model, _Measured())
         in_nodes = sum(hop["queue_us"] + hop["compute_us"] for hop in hops) / 1e3
-        measured.read += 1
-        measured.failed += document.get("status") != "OK"
         measured.latency.add(latency / 1e3, now)
         measured.network.add(max(0.0, latency - in_nodes) / 1e3, now)
 
@@ -70,6 +68,27 @@ class Answers:
             "p50": rounded(measured.latency.percentile(0.5, now) * 1e3),
             "p99": rounded(measured.latency.percentile(0.99, now) * 1e3),
             "network": rounded(measured.network.percentile(0.5, now) * 1e3),
-            "read": measured.read,
-            "failed": measured.failed,
+            "about": False,
         }
+
+
+def estimate(nodes: Iterable[NodeFacts], pipeline: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The same from the status documents of nodes that answer requests of a pipeline's model: of
+    the median the one who answered most, of the p99 the worst. None where nobody tells."""
+    told = [
+        (facts.requests.answered, facts.requests.latency)
+        for facts in nodes
+        if facts.requests is not None
+        and facts.requests.latency[0] is not None
+        and facts.model == pipeline["model"]
+    ]
+    if not told:
+        return None
+    p50 = max(told)[1][0] or 0.0
+    worst = max(latency[1] or 0.0 for _, latency in told)
+    return {
+        "p50": rounded(p50),
+        "p99": rounded(worst),
+        "network": rounded(max(0.0, p50 - (pipeline["p50"] or 0.0))),
+        "about": True,
+    }

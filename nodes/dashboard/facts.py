@@ -1,20 +1,23 @@
-"""What a status document says of its node, checked field by field: nothing in it is believed."""
+"""A node of the fleet's picture as the page shows it.
+
+`swarm.fleet.documents` has checked the types and ranges of a status; a field may still be missing.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from swarm.subjects import TOKEN
+from swarm.fleet.documents import COUNT, SHARE, Faults, form, name, text
+from swarm.fleet.picture import FleetNode
 
-MOST = 1e15  # a figure above it is absurd
-MOST_STAGES = 64  # of one node that are read
 LONGEST_TEXT = 240  # characters
-STATES = ("waiting", "loading", "ready", "draining", "left", "failed")
 PRIMARY, STANDBY, FALLBACK = 0, 1, 2
+EDGE_COUNTS = ("captured", "dropped", "answered", "failed", "degraded")
+GOSSIP_STATES = ("alive", "suspect", "dead", "left")
 
 Pair = tuple[float | None, float | None]  # p50 and p99, milliseconds
-NOTHING: Pair = (None, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,7 @@ class StageFacts:
     measured in the last ten seconds."""
 
     stage: int
+    model: str
     version: str
     weights: int
     served: float
@@ -49,8 +53,32 @@ class LearningFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class RequestFacts:
+    """The requests that a node has answered for others, from end to end, in the last ten seconds.
+    answered, failed: since its start."""
+
+    latency: Pair
+    answered: float
+    failed: float
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """What is promised for a model, as one node that answers measures it. burning: the windows in
+    which it burns its error budget too fast, "" for none."""
+
+    model: str
+    p99_ms: float | None
+    errors: float | None
+    burning: str
+    burn: float
+    slow: float | None
+    failed: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """One node. model and version are tokens or "". absurd: fields that no node would send."""
+    """One node. model and version are tokens or ""."""
 
     node: str
     role: str
@@ -64,148 +92,127 @@ class NodeFacts:
     software: str
     priority: int
     rss: float
+    cpu: float
     ready_ms: float
     stages: tuple[StageFacts, ...]
     peers: dict[str, int]
     gossip_refused: int
     edge: dict[str, float]
+    requests: RequestFacts | None
     learning: LearningFacts | None
-    absurd: tuple[str, ...] = field(default=())
+    objectives: tuple[Objective, ...]
 
 
-def one_line(text: str) -> str:
+LEARNING = form(
+    {
+        "model": name,
+        "version": name,
+        "weights": COUNT,
+        "rounds": COUNT,
+        "samples": COUNT,
+        "minted": COUNT,
+        "accuracy": lambda value, where, faults: value and SHARE(value, where, faults),
+        "problem": text,
+    }
+)
+
+
+def one_line(line: str) -> str:
     """A text without characters that steer a terminal, a line or the direction of writing."""
-    return "".join(c if c.isprintable() else "?" for c in text)
+    return "".join(c if c.isprintable() else "?" for c in line)
 
 
-class _Reader:
-    """Reads fields of one document, and notes those that are absurd."""
-
-    def __init__(self) -> None:
-        self.absurd: list[str] = []
-
-    def figure(self, part: dict[str, Any], name: str) -> float | None:
-        value = part.get(name)
-        if value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MOST:
-            self._note(name)
-            return None
-        return float(value)
-
-    def count(self, part: dict[str, Any], name: str) -> int:
-        return int(self.figure(part, name) or 0)
-
-    def text(self, part: dict[str, Any], name: str) -> str:
-        value = part.get(name, "")
-        if value is None:
-            return ""
-        if not isinstance(value, str):
-            self._note(name)
-            return "?"
-        if len(value) > 4 * LONGEST_TEXT:
-            self._note(name)
-        return one_line(value[:LONGEST_TEXT])
-
-    def token(self, part: dict[str, Any], name: str) -> str:
-        """A name that may stand in a subject, or ""."""
-        value = part.get(name, "")
-        if value in ("", None):
-            return ""
-        if not isinstance(value, str) or TOKEN.fullmatch(value) is None:
-            self._note(name)
-            return ""
-        return value
-
-    def part(self, document: dict[str, Any], name: str) -> dict[str, Any]:
-        part = document.get(name)
-        if part is None:
-            return {}
-        if not isinstance(part, dict):
-            self._note(name)
-            return {}
-        return part
-
-    def pair(self, part: dict[str, Any], name: str) -> Pair:
-        inner = self.part(part, name)
-        # A window without requests has latencies of zero.
-        return self.figure(inner, "p50") or None, self.figure(inner, "p99") or None
-
-    def _note(self, name: str) -> None:
-        if name not in self.absurd and len(self.absurd) < 8:
-            self.absurd.append(name)
-
-
-def read_facts(document: dict[str, Any]) -> NodeFacts:
-    """Read a document whose field `node` is a token; never raises."""
-    read = _Reader()
-    state = read.text(document, "state")
-    if state not in STATES:
-        read.absurd.append("state")
-        state = "?"
-    gossip = read.part(document, "gossip")
-    peers, edge = read.part(gossip, "peers"), read.part(document, "edge")
-    refused = read.part(gossip, "refused")
-    listed = document.get("stages")
-    stages = listed if isinstance(listed, list) else []
-    if len(stages) > MOST_STAGES or (listed is not None and listed is not stages):
-        read.absurd.append("stages")
+def facts_of(node: FleetNode) -> NodeFacts:
+    """What is known of a node: of its last status, else of what others told."""
+    status, told = node.status, node.told
+    gossip, edge = status.get("gossip", {}), status.get("edge")
+    peers, refused = gossip.get("peers", {}), gossip.get("refused", {})
+    stages = tuple(_stage(stage, status) for stage in node.stages if stage.get("stage"))
+    first = stages[0] if stages else None
     return NodeFacts(
-        node=str(document["node"]),
-        role=read.token(document, "role") or "?",
-        state=state,
-        detail=read.text(document, "detail"),
-        since=read.text(document, "since")[:40],
-        model=read.token(document, "model"),
-        version=read.token(document, "version"),
-        host=read.text(document, "host"),
-        pid=read.count(document, "pid"),
-        software=read.text(document, "software")[:40],
-        priority=min(9, read.count(document, "priority")),
-        rss=read.figure(document, "rss_bytes") or 0.0,
-        ready_ms=read.figure(document, "ready_ms") or 0.0,
-        stages=tuple(_stage(read, s) for s in stages[:MOST_STAGES] if isinstance(s, dict)),
-        peers={state: read.count(peers, state) for state in ("alive", "suspect", "dead", "left")},
-        gossip_refused=sum(read.count(refused, name) for name in list(refused)[:32]),
-        edge={name: read.figure(edge, name) or 0.0 for name in EDGE_COUNTS} if edge else {},
-        learning=_learning(read, read.part(document, "learning")),
-        absurd=tuple(read.absurd),
+        node=node.node,
+        role=node.role or "?",
+        state=str(status.get("state", "ready")),
+        detail=_text(status, "detail"),
+        since=_text(status, "since")[:40],
+        model=status.get("model", "") or (first.model if first else ""),
+        version=status.get("version", "") or (first.version if first else ""),
+        host=_text(status, "host"),
+        pid=int(status.get("pid", 0)),
+        software=_text(status, "software")[:40],
+        priority=int(status.get("priority", told.get("priority", 0))),
+        rss=float(status.get("rss_bytes", 0)),
+        cpu=float(status.get("cpu_seconds", 0)),
+        ready_ms=float(status.get("ready_ms", 0)),
+        stages=stages,
+        peers={state: int(peers.get(state, 0)) for state in GOSSIP_STATES},
+        gossip_refused=int(sum(refused.values())),
+        edge={count: float(edge.get(count, 0)) for count in EDGE_COUNTS} if edge else {},
+        requests=_requests(status.get("requests")),
+        learning=_learning(status.get("learning")),
+        objectives=tuple(_objective(slo) for slo in status.get("slo", ()) if slo["model"]),
     )
 
 
-EDGE_COUNTS = ("captured", "dropped", "answered", "failed", "degraded")
+def _text(document: Mapping[str, Any], field: str) -> str:
+    return one_line(document.get(field, "")[:LONGEST_TEXT])
 
 
-def _stage(read: _Reader, part: dict[str, Any]) -> StageFacts:
-    counters = read.part(part, "counters")
+def _stage(stage: Mapping[str, Any], status: Mapping[str, Any]) -> StageFacts:
+    counters = stage.get("counters", {})
     return StageFacts(
-        stage=min(999, read.count(part, "stage")),
-        version=read.token(part, "version"),
-        weights=read.count(part, "weights"),
-        served=read.figure(counters, "served") or 0.0,
-        failed=read.figure(counters, "failed") or 0.0,
-        refused=read.figure(counters, "refused") or 0.0,
-        waiting=read.count(part, "waiting"),
-        in_hand=read.count(part, "in_hand"),
-        queue=read.pair(part, "queue_ms"),
-        compute=read.pair(part, "compute_ms"),
+        stage=int(stage["stage"]),
+        model=stage.get("model", "") or status.get("model", ""),
+        version=stage.get("version", ""),
+        weights=int(stage.get("weights", 0)),
+        served=float(counters.get("served", 0)),
+        failed=float(counters.get("failed", 0)),
+        refused=float(counters.get("refused", 0)),
+        waiting=int(stage.get("waiting", 0)),
+        in_hand=int(stage.get("in_hand", 0)),
+        queue=_pair(stage.get("queue_ms")),
+        compute=_pair(stage.get("compute_ms")),
     )
 
 
-def _learning(read: _Reader, part: dict[str, Any]) -> LearningFacts | None:
+def _pair(latency: Mapping[str, float] | None) -> Pair:
+    # A window without requests has latencies of zero.
+    return (latency.get("p50") or None, latency.get("p99") or None) if latency else (None, None)
+
+
+def _requests(part: Mapping[str, Any] | None) -> RequestFacts | None:
     if not part:
         return None
-    accuracy = read.figure(part, "accuracy")
-    if accuracy is not None and accuracy > 1:
-        read.absurd.append("accuracy")
-        accuracy = None
+    by_status: Mapping[str, float] = part.get("by_status", {})
+    answered = float(by_status.get("OK", 0))
+    failed = float(sum(by_status.values()) - answered)
+    return RequestFacts(_pair(part.get("latency_ms")), answered, failed)
+
+
+def _learning(part: object) -> LearningFacts | None:
+    if not isinstance(part, dict) or not part:
+        return None
+    read = LEARNING(part, "learning", Faults())
+    accuracy = read.get("accuracy")
     return LearningFacts(
-        model=read.token(part, "model"),
-        version=read.token(part, "version"),
-        weights=read.count(part, "weights"),
-        rounds=read.count(part, "rounds"),
-        samples=read.count(part, "samples"),
-        minted=read.count(part, "minted"),
-        accuracy=accuracy,
-        problem=read.text(part, "problem"),
+        model=read.get("model", ""),
+        version=read.get("version", ""),
+        weights=int(read.get("weights", 0)),
+        rounds=int(read.get("rounds", 0)),
+        samples=int(read.get("samples", 0)),
+        minted=int(read.get("minted", 0)),
+        accuracy=None if accuracy is None else float(accuracy),
+        problem=one_line(read.get("problem", "")[:LONGEST_TEXT]),
+    )
+
+
+def _objective(slo: Mapping[str, Any]) -> Objective:
+    return Objective(
+        model=slo["model"],
+        p99_ms=slo.get("p99_ms"),
+        errors=slo.get("errors"),
+        burning=one_line(slo.get("burning", "")[:40]),
+        burn=max(slo.get("burn", {}).values(), default=0.0),
+        slow=slo.get("slow"),
+        failed=slo.get("failed"),
     )

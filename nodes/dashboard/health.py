@@ -1,14 +1,10 @@
-"""How a node is, as far as its last words tell: pure."""
+"""How a node is, as far as its last words and its peers' tell: pure."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 
-SILENT_AFTER = 3.5  # seconds; a node speaks each second
-FORGET_LEFT_AFTER = 60.0  # seconds that a node which left stays on the page
-FORGET_DEAD_AFTER = 600.0
-# A status that was on its way when the node died may come after the event of its death.
-BELATED = 0.5  # seconds
+from swarm.fleet.picture import SILENT_AFTER, FleetNode
 
 
 class Health(StrEnum):
@@ -22,29 +18,23 @@ class Health(StrEnum):
     LEFT = "left"
 
 
-ALIVE = frozenset({Health.WELL, Health.BUSY, Health.SUSPECT, Health.FAILED})
+GONE = frozenset({Health.DEAD, Health.LEFT})
+BY_STATE = {"left": Health.LEFT, "failed": Health.FAILED, "ready": Health.WELL}
 
 
-def health_of(
-    state: str, heard: float, died: float | None, suspected: float | None, now: float
-) -> Health:
-    """heard, died, suspected: moments in seconds; None where there was no such event. state: as in
-    its last status document."""
-    if state == "left":
+def health_of(node: FleetNode, suspected: float | None, since: float, now: float) -> Health:
+    """suspected: the moment of the last event that suspects the node, None for none. since: the
+    moment from which the mesh has been heard: nobody is silent for what came before. Seconds."""
+    if node.status.get("state") == "left":
         return Health.LEFT
-    if died is not None and heard <= died + BELATED:
+    if node.gone and (node.heard is None or node.gone_at > node.heard):
+        return Health.LEFT if node.gone == "left" else Health.DEAD
+    if node.heard is None:
+        if node.told.get("state") == "suspect":
+            return Health.SUSPECT
+        return Health.BUSY if node.told.get("draining") else Health.WELL
+    if now - max(node.heard, since) > SILENT_AFTER:
         return Health.DEAD
-    if now - heard > SILENT_AFTER:
-        return Health.DEAD
-    if state == "failed":
-        return Health.FAILED
-    if suspected is not None and heard <= suspected + BELATED:
+    if node.status.get("state") == "ready" and suspected is not None and suspected > node.heard:
         return Health.SUSPECT
-    return Health.WELL if state == "ready" else Health.BUSY
-
-
-def is_forgotten(health: Health, silent: float) -> bool:
-    """Whether a node leaves the page. silent: seconds since its last status."""
-    if health is Health.LEFT:
-        return silent > FORGET_LEFT_AFTER
-    return health is Health.DEAD and silent > FORGET_DEAD_AFTER
+    return BY_STATE.get(str(node.status.get("state")), Health.BUSY)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections import deque
-from collections.abc import Iterable
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -48,16 +48,24 @@ class Newspaper:
     def __init__(self) -> None:
         self.events: deque[News] = deque(maxlen=MOST_EVENTS)
         self._numbers = itertools.count(1)
+        self._seen: OrderedDict[tuple[Any, ...], None] = OrderedDict()
 
-    def add(self, document: dict[str, Any], at: int) -> News:
-        """An event that was heard at `at`, ms since 1970. document: with the field `kind`."""
+    def add(self, document: Mapping[str, Any], at: int | None) -> News | None:
+        """An event that was heard at `at`, ms since 1970; None: it happened before, at the moment
+        that it names. Returns None for one that is here already."""
         kind = document["kind"]
+        identity = (kind, document.get("node"), document.get("at"), str(document.get("subject")))
+        if identity in self._seen:
+            return None
+        self._seen[identity] = None
+        while len(self._seen) > 2 * MOST_EVENTS:
+            self._seen.popitem(last=False)
         teller = _token(document.get("node"))
         subject = _token(document.get("subject"))
         node = subject if subject and kind in ABOUT_OTHERS else teller
         news = News(
             number=next(self._numbers),
-            at=at,
+            at=told_at(document) or 0 if at is None else at,
             kind=kind,
             level=level_of(kind, document),
             node=node,
@@ -73,7 +81,7 @@ class Newspaper:
         return [news for news in self.events if news.number > number]
 
 
-def level_of(kind: str, document: dict[str, Any]) -> str:
+def level_of(kind: str, document: Mapping[str, Any]) -> str:
     """How much an event matters to people."""
     if kind == "learning":
         what = document.get("what")
@@ -85,7 +93,7 @@ def level_of(kind: str, document: dict[str, Any]) -> str:
     return "good" if kind in GOOD else "note"
 
 
-def sentence(kind: str, document: dict[str, Any]) -> str:
+def sentence(kind: str, document: Mapping[str, Any]) -> str:
     """What an event says beside its kind and its node."""
     stage = document.get("stage")
     at_stage = f"stage {stage}" if isinstance(stage, int) and 0 <= stage < 1000 else ""
@@ -106,7 +114,7 @@ def sentence(kind: str, document: dict[str, Any]) -> str:
     return one_line(" · ".join(part for part in parts if part))[:LONGEST_DETAIL]
 
 
-def told_at(document: dict[str, Any]) -> int | None:
+def told_at(document: Mapping[str, Any]) -> int | None:
     """The moment that an event names, ms since 1970; None where it names none."""
     at = document.get("at")
     if not isinstance(at, str) or len(at) > 40:

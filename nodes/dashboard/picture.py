@@ -1,63 +1,58 @@
-"""The fleet as it is known: everything that came, put together. Pure: no clock, no socket.
+"""The fleet as the page shows it: pure, with neither clock nor socket.
 
+`swarm.fleet.picture` keeps what is known of each node, in bounds, and marks who says the
+impossible. Here are added: how each node is, pipelines, charts, events as lines, a verdict.
 `take_…` and `tick` change the picture. `whole()` is all of it, for a browser that comes;
 `changes()` is the difference to the last call, for those that are there.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from nodes.dashboard.answers import Answers
-from nodes.dashboard.facts import LearningFacts, NodeFacts, one_line, read_facts
-from nodes.dashboard.health import Health, health_of, is_forgotten
+from nodes.dashboard.answers import Answers, estimate
+from nodes.dashboard.facts import LearningFacts, NodeFacts, facts_of, one_line
+from nodes.dashboard.health import GONE, Health, health_of
 from nodes.dashboard.history import History, Rate, rounded
-from nodes.dashboard.intake import Intake, parsed
 from nodes.dashboard.news import News, Newspaper
 from nodes.dashboard.pipelines import NodeNow, pipelines_of
-from nodes.dashboard.verdict import headline, problems_of, unreachable
+from nodes.dashboard.verdict import headline, objectives_of, problems_of, unreachable
+from swarm.errors import DecodeError
+from swarm.fleet.documents import read_event
+from swarm.fleet.picture import FleetNode, FleetPicture
 from swarm.subjects import TOKEN
 
 MOST_NODES = 2000
 MOST_MODELS = 64
 EVENTS_SHOWN = 300  # of the last events, to a browser that comes
+LARGEST_RESULT, LARGEST_SERVER_WORD = 1 << 20, 64 << 10  # bytes
 NODE_FIGURES = ("rate", "queue_p99", "compute_p50", "compute_p99", "waiting", "rss")
 MODEL_FIGURES = ("rate", "p50", "p99", "answer_p50", "answer_p99")
 MOST_LEARNERS = 32  # whose curves are kept
 MOST_MINTED = 200  # weight versions whose accuracies are kept, of a model
+MOST_NAMELESS, FORGET_NAMELESS_AFTER, LONGEST_NAME = 20, 60.0, 80
+NO_DOCUMENT = (ValueError, RecursionError)
 
 
 @dataclass(slots=True)
-class _Known:
-    """A node. heard, died, suspected, unready: moments in seconds."""
+class _Shown:
+    """What the page keeps of a node. suspected, unready: moments in seconds."""
 
     facts: NodeFacts
-    heard: float
-    bytes: int
-    died: float | None = None
     suspected: float | None = None
     unready: float | None = None
     rates: dict[tuple[str, int], Rate] = field(default_factory=dict)
-    edge_rate: Rate = field(default_factory=Rate)
     history: History = field(default_factory=lambda: History(len(NODE_FIGURES)))
     health: Health = Health.BUSY
 
     def now(self) -> NodeNow:
         rates = {key: rate.value for key, rate in self.rates.items()}
         return NodeNow(self.facts, self.health, rates)
-
-    def rate(self) -> float | None:
-        """Requests a second: of the stages together, or of an edge."""
-        if self.health in (Health.DEAD, Health.LEFT):
-            return None
-        if self.facts.edge:
-            return self.edge_rate.value
-        known = [value for rate in self.rates.values() if (value := rate.value) is not None]
-        return sum(known) if known else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +70,15 @@ class Picture:
 
     def __init__(self, mesh: str, wall: Callable[[], int] = lambda: int(time.time() * 1e3)) -> None:
         self.mesh = mesh
-        self.intake = Intake()
+        self.fleet = FleetPicture(most_nodes=MOST_NODES)
         self.newspaper = Newspaper()
         self.answers = Answers(self._model_of)
         self.link = LinkState(False, wall(), error="connecting")
         self._wall = wall
-        self._nodes: dict[str, _Known] = {}
+        self._heard_since = 0.0  # the moment of the last connection
+        self._shown: dict[str, _Shown] = {}
+        self._nameless: dict[str, tuple[int, float]] = {}  # senders without a proper id
         self._desired: dict[str, dict[str, Any]] = {}
-        self._objectives: dict[str, dict[str, Any]] = {}
         self._server: dict[str, Any] = {}
         self._models: dict[str, History] = {}
         self._curves: dict[str, History] = {}
@@ -97,59 +93,62 @@ class Picture:
 
     def take_status(self, subject: str, data: bytes | memoryview, now: float) -> bool:
         """A message on a status subject; returns whether it changes how a node is."""
-        document = self.intake.status(subject, data, now)
-        if document is None:
-            self._dirty.add(subject.rpartition(".")[2])
+        sender = subject.rpartition(".")[2]
+        if TOKEN.fullmatch(sender) is None:
+            self._note_nameless(sender, now)
             return False
-        facts = read_facts(document)
-        name = facts.node
-        known = self._nodes.get(name)
-        if known is None:
-            if len(self._nodes) >= MOST_NODES and not self._make_room():
-                self.intake.note(name, f"more than {MOST_NODES} nodes", now)
-                return False
-            known = self._nodes[name] = _Known(facts, now, len(data))
-        if facts.absurd:
-            self.intake.note(name, f"absurd figures: {', '.join(facts.absurd)}", now)
-        known.facts, known.heard, known.bytes = facts, now, len(data)
-        known.unready = None if facts.state == "ready" else known.unready or now
-        _count(known, now)
-        self._dirty.add(name)
-        return self._judge(known, now)
+        node = self.fleet.take_status(subject, data, now)
+        if node is not None:
+            shown = self._update(node, now)
+            _count(shown, now)
+        return self._look(now)
+
+    def take_page(self, page: Mapping[str, Any], now: float) -> None:
+        """A page of the picture that a node of the mesh told."""
+        self.fleet.take_page(page, now)
+        self._look(now)
 
     def take_event(self, subject: str, data: bytes | memoryview, now: float) -> bool:
-        """A message on an events subject; returns whether it is news that people want at once."""
-        document = self.intake.event(subject, data, now)
-        if document is None:
+        """A message on an events subject; returns whether it was an event."""
+        if not self.fleet.take_event(subject, data, now):
             return False
-        news = self.newspaper.add(document, self._wall())
-        self._heed(news, document, now)
+        news = self.newspaper.add(self.fleet.events[-1], self._wall())
+        if news is None:
+            return False
+        shown = self._shown.get(news.node)
+        if shown is not None and news.kind in ("suspected", "refuted", "returned"):
+            shown.suspected = now if news.kind == "suspected" else None
+            self._judge(shown, self.fleet.nodes[news.node], now)
+        self._note_minted(news, self.fleet.events[-1])
+        self._look(now)
         return True
 
-    def take_past_event(self, document: dict[str, Any], at: int) -> None:
-        """An event from before this process heard any. at: ms since 1970."""
-        news = self.newspaper.add(document, at)
-        self._note_minted(news, document)
+    def take_past(self, past: Sequence[tuple[str, bytes]]) -> None:
+        """Events from before this process heard any, (subject, bytes) of each, oldest first."""
+        for subject, data in past:
+            try:
+                event = read_event(data, subject.rpartition(".")[2])
+            except DecodeError:
+                continue
+            news = self.newspaper.add(event, None)
+            if news is not None:
+                self._note_minted(news, event)
 
     def take_result(self, data: bytes | memoryview, now: float) -> None:
         """A message on a results subject."""
-        if self.answers.wanted(now) and len(data) <= 1 << 20:
-            document = parsed(data)
-            if document is not None:
-                self.answers.take(document, now)
+        if self.answers.wanted(now) and len(data) <= LARGEST_RESULT:
+            self.answers.take(_parsed(data), now)
 
     def take_server(self, data: bytes | memoryview) -> None:
         """What an embedded server's supervisor says."""
-        document = parsed(data) if len(data) <= 1 << 16 else None
-        if document is None:
-            return
-        store = document.get("store")
-        state = store.get("state") if isinstance(store, dict) else ""
-        self._server = {
-            "state": _word(document.get("state")),
-            "store": _word(state),
-            "restarts": r if isinstance(r := document.get("restarts"), int) and 0 <= r < 1e9 else 0,
-        }
+        document = _parsed(data) if len(data) <= LARGEST_SERVER_WORD else {}
+        store, restarts = document.get("store"), document.get("restarts")
+        if document:
+            self._server = {
+                "state": _word(document.get("state")),
+                "store": _word(store.get("state")) if isinstance(store, dict) else "",
+                "restarts": restarts if isinstance(restarts, int) and 0 <= restarts < 1e9 else 0,
+            }
 
     def take_desired(self, model: str, document: dict[str, Any] | None) -> None:
         """A model's desired state, as the registry has checked it; None where it is gone."""
@@ -158,9 +157,11 @@ class Picture:
         elif model in self._desired or len(self._desired) < MOST_MODELS:
             self._desired[model] = document
 
-    def take_link(self, connected: bool, url: str, error: str) -> None:
+    def take_link(self, connected: bool, url: str, error: str, now: float) -> None:
         """The connection to the mesh came or went."""
         was = self.link
+        if connected and not was.connected:
+            self._heard_since = now
         since = was.since if was.connected == connected else self._wall()
         self.link = LinkState(connected, since, url, one_line(error)[:300])
 
@@ -168,18 +169,18 @@ class Picture:
 
     def tick(self, now: float) -> None:
         """A second has passed: nodes that are silent, points of the charts."""
-        for name, known in list(self._nodes.items()):
-            # While the mesh cannot be reached nobody is heard, and nobody is dead for that.
-            if self.link.connected and self._judge(known, now):
-                self._dirty.add(name)
-            if is_forgotten(known.health, now - known.heard):
-                del self._nodes[name]
-                self._gone.add(name)
-            known.history.add(_node_point(known))
-        self.intake.forgive(now)
         self._points = {"models": {}, "learners": {}}
         if not self.link.connected:
-            return
+            return  # nobody is heard, and nobody is dead for that
+        self.fleet.tend(now)
+        self._look(now)
+        for name, shown in self._shown.items():
+            node = self.fleet.nodes[name]
+            if self._judge(shown, node, now) or node.marks(now):
+                self._dirty.add(name)
+            shown.history.add(_node_point(shown, node))
+        nameless = self._nameless.items()
+        self._nameless = {n: e for n, e in nameless if now - e[1] < FORGET_NAMELESS_AFTER}
         for pipeline in self._pipelines(now):
             key = f"{pipeline['model']}@{pipeline['version']}"
             if key in self._models or len(self._models) < MOST_MODELS:
@@ -190,7 +191,7 @@ class Picture:
             if name in self._curves or len(self._curves) < MOST_LEARNERS:
                 self._curves.setdefault(name, History(1)).add([learning.accuracy])
                 self._points["learners"][name] = rounded(learning.accuracy)
-        self._curves = {n: curve for n, curve in self._curves.items() if n in self._nodes}
+        self._curves = {n: curve for n, curve in self._curves.items() if n in self._shown}
 
     # --- what goes out --------------------------------------------------------------------
 
@@ -200,7 +201,7 @@ class Picture:
             "whole": True,
             "at": self._wall(),
             "mesh": self.mesh,
-            "nodes": {name: self.row(name, now) for name in self._nodes},
+            "nodes": {name: self.row(name, now) for name in self._shown},
             "events": [news.as_doc() for news in list(self.newspaper.events)[-EVENTS_SHOWN:]],
             "history": {
                 "models": {key: history.columns() for key, history in self._models.items()},
@@ -212,7 +213,7 @@ class Picture:
     def changes(self, now: float) -> dict[str, Any]:
         """What is not as it was at the last call. `at` is always there."""
         frame: dict[str, Any] = {"at": self._wall()}
-        nodes = {name: self.row(name, now) for name in self._dirty if name in self._nodes}
+        nodes = {name: self.row(name, now) for name in self._dirty if name in self._shown}
         if nodes:
             frame["nodes"] = nodes
         if self._gone:
@@ -231,75 +232,120 @@ class Picture:
 
     def row(self, name: str, now: float) -> dict[str, Any]:
         """A node, as the page shows it; times in ms, heard in ms since 1970."""
-        known = self._nodes[name]
-        facts, rates = known.facts, known.rates
-        document = asdict(facts)
-        document["stages"] = [
-            asdict(stage) | {"rate": rounded(rates[stage.version, stage.stage].value)}
-            for stage in facts.stages
-        ]
-        offence = self.intake.offenders.get(name)
+        shown, node = self._shown[name], self.fleet.nodes[name]
+        document = asdict(shown.facts)
+        for stage, facts in zip(document["stages"], shown.facts.stages, strict=True):
+            stage["rate"] = (
+                rounded(shown.rates[key].value)
+                if (key := (facts.version, facts.stage)) in shown.rates
+                else None
+            )
+        heard = None if node.heard is None else self._wall() - int((now - node.heard) * 1e3)
         return document | {
-            "health": known.health,
-            "kind": known.now().kind(),
-            "rate": rounded(known.rate()),
-            "heard": self._wall() - int((now - known.heard) * 1e3),
-            "offence": f"{offence.reason} ({offence.count})" if offence else "",
+            "health": shown.health,
+            "kind": shown.now().kind(),
+            "rate": _rate(shown, node),
+            "heard": heard,
+            "offence": _offence(node, now),
         }
 
     def history_of(self, node: str) -> dict[str, list[float | None]] | None:
         """The last minutes of a node, one point a second; None where it is not known."""
-        known = self._nodes.get(node)
-        if known is None:
+        shown = self._shown.get(node)
+        if shown is None:
             return None
-        return dict(zip(NODE_FIGURES, known.history.columns(), strict=True))
+        return dict(zip(NODE_FIGURES, shown.history.columns(), strict=True))
 
     def model_names(self) -> list[str]:
         """The models that nodes tell of, and those whose desired state is known."""
-        told = {known.facts.model for known in self._nodes.values() if known.facts.model}
+        told = {shown.facts.model for shown in self._shown.values() if shown.facts.model}
         return sorted(told | set(self._desired))
 
     # --- inside ---------------------------------------------------------------------------
 
+    def _look(self, now: float) -> bool:
+        """Take over what changed in the fleet's picture; returns whether some node is not as it
+        was."""
+        changed = False
+        for name in self.fleet.changed:
+            node = self.fleet.nodes.get(name)
+            if node is None:
+                if self._shown.pop(name, None) is not None:
+                    self._gone.add(name)
+            elif node.status or node.told:
+                shown = self._shown.get(name) or self._update(node, now)
+                changed |= self._judge(shown, node, now)
+                self._dirty.add(name)
+        self.fleet.changed.clear()
+        return changed
+
+    def _update(self, node: FleetNode, now: float) -> _Shown:
+        facts = facts_of(node)
+        shown = self._shown.get(node.node)
+        if shown is None:
+            shown = self._shown[node.node] = _Shown(facts)
+        shown.facts = facts
+        shown.unready = None if facts.state == "ready" else shown.unready or now
+        return shown
+
+    def _judge(self, shown: _Shown, node: FleetNode, now: float) -> bool:
+        """Find out how a node is; returns whether it is not as it was."""
+        health = health_of(node, shown.suspected, self._heard_since, now)
+        changed = health is not shown.health
+        shown.health = health
+        return changed
+
     def _parts(self, now: float) -> dict[str, Any]:
         pipelines = self._pipelines(now)
-        current = [known.now() for known in self._nodes.values()]
-        alive = [n for n in current if n.health not in (Health.DEAD, Health.LEFT)]
+        objectives = self._objectives()
+        current = [shown.now() for shown in self._shown.values()]
+        offenders = self._offenders(now)
+        nodes = self.fleet.nodes
         problems = problems_of(
             current,
             pipelines,
             {model: frozenset(_served(doc)) for model, doc in self._desired.items()},
-            self.intake.offenders,
-            {name: now - known.heard for name, known in self._nodes.items()},
-            {n: now - k.unready for n, k in self._nodes.items() if k.unready is not None},
+            offenders,
+            {
+                name: now - max(nodes[name].heard or 0.0, nodes[name].gone_at)
+                for name in self._shown
+            },
+            {n: now - k.unready for n, k in self._shown.items() if k.unready is not None},
             _complaint(self._server),
-            self._objectives.values(),
+            objectives.values(),
         )
+        alive = sum(node.health not in GONE for node in current)
         stages = sum(len(pipeline["stages"]) for pipeline in pipelines)
         rate = sum(pipeline["rate"] or 0.0 for pipeline in pipelines)
+        known = self.link.connected
         return {
             "link": asdict(self.link),
-            "verdict": headline(problems, len(alive), stages, rate)
-            if self.link.connected
-            else unreachable(),
+            "verdict": headline(problems, alive, stages, rate) if known else unreachable(),
             "pipelines": pipelines,
-            "models": self._model_rows(pipelines),
-            "offenders": [
-                {"name": name, "reason": offence.reason, "count": offence.count}
-                for name, offence in self.intake.offenders.items()
-            ],
+            "models": self._model_rows(pipelines, objectives),
+            "offenders": offenders,
             "server": self._server,
         }
 
     def _pipelines(self, now: float) -> list[dict[str, Any]]:
-        pipelines = pipelines_of(known.now() for known in self._nodes.values())
+        pipelines = pipelines_of(shown.now() for shown in self._shown.values())
         for pipeline in pipelines:
             model, version = pipeline["model"], pipeline["version"]
             pipeline["share"] = _served(self._desired.get(model, {})).get(version)
-            pipeline["answers"] = self.answers.as_doc(model, now)
+            told = self.answers.as_doc(model, now)
+            alone = sum(p["model"] == model for p in pipelines) == 1
+            if told is None and alone:  # who answers tells no version
+                told = estimate([s.facts for s in self._shown.values()], pipeline)
+            pipeline["answers"] = told
         return pipelines
 
-    def _model_rows(self, pipelines: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    def _objectives(self) -> dict[str, dict[str, Any]]:
+        living = [s.facts for s in self._shown.values() if s.health not in GONE]
+        return objectives_of(objective for facts in living for objective in facts.objectives)
+
+    def _model_rows(
+        self, pipelines: Iterable[Mapping[str, Any]], objectives: Mapping[str, dict[str, Any]]
+    ) -> list[dict[str, Any]]:
         names = {*self._desired, *(pipeline["model"] for pipeline in pipelines)}
         return [
             {
@@ -308,7 +354,7 @@ class Picture:
                 "previous": _word(self._desired.get(model, {}).get("previous")),
                 "policy": _word(self._desired.get(model, {}).get("policy")) or "pull",
                 "known": model in self._desired,
-                "objective": self._objectives.get(model),
+                "objective": objectives.get(model),
                 "minted": list(self._minted.get(model, ())),
                 "learners": [
                     {"node": name, **asdict(learning)}
@@ -321,82 +367,71 @@ class Picture:
 
     def _learners(self) -> list[tuple[str, LearningFacts]]:
         return [
-            (name, known.facts.learning)
-            for name, known in self._nodes.items()
-            if known.facts.learning is not None
-            and known.facts.learning.rounds
-            and known.health not in (Health.DEAD, Health.LEFT)
+            (name, shown.facts.learning)
+            for name, shown in self._shown.items()
+            if shown.facts.learning is not None
+            and shown.facts.learning.rounds
+            and shown.health not in GONE
         ][:MOST_LEARNERS]
 
-    def _judge(self, known: _Known, now: float) -> bool:
-        """Find out how a node is; returns whether it is not as it was."""
-        health = health_of(known.facts.state, known.heard, known.died, known.suspected, now)
-        changed = health is not known.health
-        known.health = health
-        return changed
+    def _offenders(self, now: float) -> list[dict[str, str]]:
+        """Who is not believed, and why, without those that have been quiet for a minute."""
+        marked = [(n.node, _offence(n, now)) for n in self.fleet.nodes.values() if n.offences]
+        nameless = [(n, f"an id that no node may have ({e[0]})") for n, e in self._nameless.items()]
+        return [{"name": name, "reason": reason} for name, reason in marked + nameless if reason]
 
-    def _heed(self, news: News, document: dict[str, Any], now: float) -> None:
-        """What an event changes in the picture."""
-        known = self._nodes.get(news.node)
-        if known is not None:
-            if news.kind == "died":
-                known.died = now
-            elif news.kind == "suspected":
-                known.suspected = now
-            elif news.kind in ("refuted", "returned"):
-                known.died = known.suspected = None
-            self._judge(known, now)
-            self._dirty.add(news.node)
-        self._note_minted(news, document)
+    def _note_nameless(self, sender: str, now: float) -> None:
+        name = one_line(sender[:LONGEST_NAME])
+        count, _ = self._nameless.pop(name, (0, now))
+        while len(self._nameless) >= MOST_NAMELESS:
+            self._nameless.pop(next(iter(self._nameless)))
+        self._nameless[name] = (count + 1, now)
 
-    def _note_minted(self, news: News, document: dict[str, Any]) -> None:
+    def _note_minted(self, news: News, document: Mapping[str, Any]) -> None:
         accuracy, weights = document.get("accuracy"), document.get("weights")
         if news.kind != "learning" or document.get("what") != "minted":
             return
         if isinstance(weights, int) and isinstance(accuracy, int | float) and 0 <= accuracy <= 1:
-            teller = self._nodes.get(news.teller)
-            learning = teller.facts.learning if teller is not None else None
-            model = learning.model if learning is not None else news.model
+            model = news.model or self._model_of(news.teller)
             if model and (model in self._minted or len(self._minted) < MOST_MODELS):
                 minted = self._minted.setdefault(model, deque(maxlen=MOST_MINTED))
                 minted.append({"weights": weights, "accuracy": accuracy, "at": news.at})
 
     def _model_of(self, node: str) -> str:
-        known = self._nodes.get(node)
-        return known.facts.model if known is not None else ""
-
-    def _make_room(self) -> bool:
-        """Forget one node that is gone; returns whether there was one."""
-        for name, known in self._nodes.items():
-            if known.health in (Health.DEAD, Health.LEFT):
-                del self._nodes[name]
-                self._gone.add(name)
-                return True
-        return False
+        shown = self._shown.get(node)
+        return shown.facts.model if shown is not None else ""
 
 
-def _count(known: _Known, now: float) -> None:
+def _count(shown: _Shown, now: float) -> None:
     present = set()
-    for stage in known.facts.stages:
+    for stage in shown.facts.stages:
         key = (stage.version, stage.stage)
         present.add(key)
-        known.rates.setdefault(key, Rate()).read(now, stage.served)
-    known.rates = {key: rate for key, rate in known.rates.items() if key in present}
-    if known.facts.edge:
-        known.edge_rate.read(now, known.facts.edge["answered"])
+        shown.rates.setdefault(key, Rate()).read(now, stage.served)
+    shown.rates = {key: rate for key, rate in shown.rates.items() if key in present}
 
 
-def _node_point(known: _Known) -> list[float | None]:
-    if known.health in (Health.DEAD, Health.LEFT):
+def _rate(shown: _Shown, node: FleetNode) -> float | None:
+    return None if shown.health in GONE else rounded(node.rate)
+
+
+def _offence(node: FleetNode, now: float) -> str:
+    marks = node.marks(now)
+    told = (f"{kind}: {text} ({node.offences[kind].count})" for kind, text in marks.items())
+    return one_line("; ".join(told))
+
+
+def _node_point(shown: _Shown, node: FleetNode) -> list[float | None]:
+    if shown.health in GONE:
         return [None] * len(NODE_FIGURES)
-    stages = known.facts.stages
+    stages = shown.facts.stages
     return [
-        known.rate(),
+        node.rate,
         _most(stage.queue[1] for stage in stages),
         _most(stage.compute[0] for stage in stages),
         _most(stage.compute[1] for stage in stages),
         float(sum(stage.waiting for stage in stages)),
-        known.facts.rss,
+        shown.facts.rss,
     ]
 
 
@@ -424,11 +459,18 @@ def _word(value: object) -> str:
     return value if isinstance(value, str) and TOKEN.fullmatch(value) is not None else ""
 
 
+def _parsed(data: bytes | memoryview) -> dict[str, Any]:
+    """A JSON object; an empty one where the bytes are none."""
+    try:
+        document = json.loads(bytes(data))
+    except NO_DOCUMENT:
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
 def _complaint(server: Mapping[str, Any]) -> str:
     if server.get("state") == "away":
         return "the server is away; its supervisor starts it again"
     if server.get("store") in ("full", "gone"):
-        return (
-            f"the server's store is {server['store']}: pushes and promotions stop, requests go on"
-        )
+        return f"the server's store is {server['store']}: pushes stop, requests go on"
     return ""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nodes.dashboard.facts import FALLBACK, PRIMARY, NodeFacts, Pair, StageFacts
-from nodes.dashboard.health import ALIVE, Health
+from nodes.dashboard.health import GONE, Health
 from nodes.dashboard.history import rounded
 
 KINDS = ("primary", "standby", "fallback")
@@ -51,8 +51,8 @@ def pipelines_of(nodes: Iterable[NodeNow]) -> list[dict[str, Any]]:
     seats: dict[tuple[str, str], dict[int, list[_Seat]]] = {}
     for node in nodes:
         for stage in node.facts.stages:
-            if node.facts.model and stage.version and stage.stage:
-                stages = seats.setdefault((node.facts.model, stage.version), {})
+            if stage.model and stage.version:
+                stages = seats.setdefault((stage.model, stage.version), {})
                 stages.setdefault(stage.stage, []).append(_Seat(node, stage))
     chosen = sorted(seats)[:MOST_PIPELINES]
     return [_pipeline(model, version, seats[model, version]) for model, version in chosen]
@@ -86,7 +86,7 @@ def _stage(number: int, seats: list[_Seat]) -> dict[str, Any]:
         "compute": _over(working, [seat.stage.compute for seat in working]),
         "waiting": sum(seat.stage.waiting for seat in able),
         "in_hand": sum(seat.stage.in_hand for seat in able),
-        "failed": sum(seat.stage.failed for seat in seats if seat.node.health in ALIVE),
+        "failed": sum(seat.stage.failed for seat in seats if seat.node.health not in GONE),
         "weights": sorted({seat.stage.weights for seat in able}),
         "seats": [
             {

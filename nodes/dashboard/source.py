@@ -6,18 +6,22 @@ import asyncio
 import contextlib
 import logging
 import time
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from nodes.dashboard.picture import Picture
 from swarm.errors import SwarmError
 from swarm.link import Link, LinkMessage, LinkOptions
 from swarm.routing import BadDesiredState
+from swarm.services.events import last_events
+from swarm.services.fleet import ask_fleet
 from swarm.services.registry import Registry
 from swarm.subjects import Subjects
 
 log = logging.getLogger("swarm.dashboard")
 
 TICK = 1.0  # seconds
+ASK_EVERY = 30.0  # seconds; events that were lost are made good by it
 READ_DESIRED_EVERY = 10.0  # seconds; changes are heard of at once, where this user may hear them
 MODELS_READ = 64
 
@@ -49,6 +53,7 @@ class MeshSource:
         self.registry = Registry(self.link, self.subjects)
         self._news = news
         self._urgent = urgent
+        self._ask = asyncio.Event()  # for the picture that nodes have
         self._look = asyncio.Event()  # desired state may have changed
         self._read: set[str] = set()  # models whose desired state was looked for
         self.link.on_up.append(self._went_up)
@@ -61,10 +66,11 @@ class MeshSource:
         link.subscribe(subjects.events_all, self._event)
         link.subscribe(subjects.server, self._server)
         link.subscribe(f"{subjects.root}.results.*", self._result)
-        link.subscribe(subjects.config_all, lambda _: self._look.set())
+        link.subscribe(f"{subjects.root}.config.serve.*", lambda _: self._look.set())
         async with asyncio.TaskGroup() as group:
             group.create_task(link.run(), name="link")
             group.create_task(self._tick(), name="tick")
+            group.create_task(self._ask_fleet(), name="fleet")
             group.create_task(self._follow_desired(), name="desired state")
 
     # --- what comes -------------------------------------------------------------------------
@@ -90,8 +96,7 @@ class MeshSource:
     def _went_up(self) -> None:
         self._tell_link()
         self._look.set()
-        with contextlib.suppress(SwarmError):  # statuses come each second anyway
-            self.link.publish(self.subjects.status_request)
+        self._ask.set()
 
     def _went_down(self) -> None:
         self._tell_link()
@@ -101,7 +106,7 @@ class MeshSource:
         url = link.url.netloc.rpartition("@")[2] if link.url is not None else ""
         error = "" if link.connected else str(link.refusal or link.last_error)
         before = self.picture.link
-        self.picture.take_link(link.connected, url, error)
+        self.picture.take_link(link.connected, url, error, time.monotonic())
         if before != self.picture.link:
             self._urgent.set()
             self._news.set()
@@ -116,6 +121,25 @@ class MeshSource:
             if set(self.picture.model_names()) - self._read:
                 self._look.set()
             self._news.set()
+
+    async def _ask_fleet(self) -> None:
+        """Ask for the whole picture and past events after each connection, and now and then."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._ask.wait(), ASK_EVERY)
+            self._ask.clear()
+            if self.link.connected:
+                try:
+                    if self.link.grants.may_publish(self.subjects.fleet):
+                        await ask_fleet(self.link, self.subjects, self._page)
+                    self.picture.take_past(await last_events(self.link, self.subjects) or ())
+                except SwarmError as error:  # statuses and events come all the same
+                    log.debug("no picture of the fleet: %s", error)
+                self._news.set()
+
+    def _page(self, page: Mapping[str, Any]) -> None:
+        self.picture.take_page(page, time.monotonic())
+        self._news.set()
 
     async def _follow_desired(self) -> None:
         """Read which versions serve, when it may have changed and now and then."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from nodes.dashboard.facts import FALLBACK, PRIMARY
+from nodes.dashboard.facts import FALLBACK, PRIMARY, Objective
 from nodes.dashboard.health import Health
-from nodes.dashboard.intake import Offence
 from nodes.dashboard.pipelines import NodeNow
 
 RANK = {"bad": 0, "warn": 1, "note": 2}
@@ -25,7 +24,7 @@ def problems_of(
     nodes: Iterable[NodeNow],
     pipelines: Iterable[dict[str, Any]],
     served: Mapping[str, frozenset[str]],
-    offenders: Mapping[str, Offence],
+    offenders: Iterable[Mapping[str, str]],
     silent: Mapping[str, float],
     waiting: Mapping[str, float],
     server: str,
@@ -52,8 +51,8 @@ def problems_of(
         found += _of_node(node, silent, waiting, told)
     found += [_of_objective(o) for o in objectives if o.get("burning")]
     found += [
-        problem("warn", f"“{name}” is not believed: {offence.reason} ({offence.count})")
-        for name, offence in offenders.items()
+        problem("warn", f"“{offender['name']}” is not believed: {offender['reason']}")
+        for offender in offenders
     ]
     return sorted(found, key=lambda p: RANK[p["level"]])[:MOST_PROBLEMS]
 
@@ -85,9 +84,6 @@ def _of_node(
     if node.health is Health.BUSY and waiting.get(name, 0.0) > SLOW_START:
         text = f"{name} ({facts.role}) is {facts.state}: {facts.detail}"
         return [problem("warn", text, node=name)]
-    if facts.absurd:
-        text = f"{name} tells absurd figures: {', '.join(facts.absurd)}"
-        return [problem("warn", text, node=name)]
     return []
 
 
@@ -101,6 +97,36 @@ def _has_no_cover(nodes: Iterable[NodeNow], model: str) -> bool:
 def _of_objective(objective: dict[str, Any]) -> dict[str, str]:
     model = str(objective["model"])
     return problem("bad", f"{model} misses its objective: {objective['text']}", model=model)
+
+
+def objectives_of(objectives: Iterable[Objective]) -> dict[str, dict[str, Any]]:
+    """One document for each model that has an objective: the worst of those who measure it."""
+    found: dict[str, Objective] = {}
+    for objective in objectives:
+        known = found.get(objective.model)
+        worse = (bool(objective.burning), objective.burn)
+        if known is None or worse > (bool(known.burning), known.burn):
+            found[objective.model] = objective
+    return {
+        model: {
+            "model": model,
+            "p99_ms": objective.p99_ms,
+            "burning": objective.burning,
+            "text": _promise(objective),
+        }
+        for model, objective in sorted(found.items())
+    }
+
+
+def _promise(objective: Objective) -> str:
+    parts = []
+    if objective.p99_ms is not None:
+        slow = "" if objective.slow is None else f" ({objective.slow:.2%} slower)"
+        parts.append(f"99 % within {objective.p99_ms:g} ms{slow}")
+    if objective.errors is not None:
+        failed = "" if objective.failed is None else f" ({objective.failed:.2%} failed)"
+        parts.append(f"at most {objective.errors:.2%} errors{failed}")
+    return ", ".join([*parts, f"burns {objective.burn:.1f} times its budget"])
 
 
 def headline(

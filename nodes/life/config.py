@@ -49,7 +49,9 @@ class NodeConfig:
     model_key: opens encrypted models, None where there are none. level:
     how far ONNX Runtime optimises a stage; at `basic` a shard computes the very bits of the whole
     model. learn: how this node learns; None where it does not, unless it has the role `learner`.
-    audit: whether this node records requests. codec: how tensors go by the server
+    audit: whether this node records requests. sites: whose stored requests a gateway forwards.
+    metrics: PORT or ADDRESS:PORT where Prometheus
+    scrapes this node, '' for nowhere. codec: how tensors go by the server
     (`swarm.flow.codec_choice.MODES`).
     placement: the device of its stages.
     otlp: URL of the collector of traces, '' for none; trace_share: of the requests that this node
@@ -79,6 +81,8 @@ class NodeConfig:
     cache_limit: int = 4 << 30
     shm: bool = True
     audit: bool = False
+    sites: tuple[str, ...] = ()
+    metrics: str = ""
     missed: bool = False
     identity: str = ""
     teachers: str = ""
@@ -99,6 +103,12 @@ class NodeConfig:
             )
         if self.role == "gateway" and self.learn is not None:
             raise InvalidArgument("a gateway has no model of its own to learn: leave out --learn")
+        for site in self.sites:
+            token(site, "site (--site DOMAIN)")
+        if self.sites and self.role != "gateway":
+            raise InvalidArgument(
+                "a gateway forwards what sites have stored: --role gateway --site …"
+            )
         if self.role == LEARNER and self.learn is None:
             object.__setattr__(self, "learn", LearnConfig())
         mode_of(self.codec)

@@ -68,7 +68,8 @@ class Learning:
         self._versions = versions
         self._tell = tell
         self._allowed = AllowList.read(config.teachers)
-        self._weights = Weights(mesh.link, mesh.subjects, identity, self._allowed)
+        signed = config.trusted is not None
+        self._weights = Weights(mesh.link, mesh.subjects, identity, self._allowed, signed=signed)
         self._learner: Learner | None = None
         self._problem = ""
 

@@ -19,7 +19,9 @@ import swarm
 from nodes.life.answering import InferAnswerer
 from nodes.life.checkpoint import Checkpoint
 from nodes.life.config import NodeConfig
+from nodes.life.lane_moves import LaneMoves
 from nodes.life.mesh_key import MeshKeyFile
+from nodes.life.objectives import Objectives
 from nodes.life.own_entry import OwnEntry
 from nodes.life.router import Router
 from nodes.life.status import StatusPublisher
@@ -39,6 +41,7 @@ from swarm.errors import (
 )
 from swarm.fleet.advertised import StagePeer, serving
 from swarm.fleet.membership import Membership
+from swarm.flow.objective import Objective
 from swarm.gossip import Event, PeerView
 from swarm.ids import node_id
 from swarm.lanes import TwoDomains
@@ -46,10 +49,11 @@ from swarm.link import LinkMessage
 from swarm.mesh import Mesh
 from swarm.model import ModelInfo
 from swarm.periodic import BEAT, beat
-from swarm.routing import BadDesiredState
+from swarm.routing import BadDesiredState, parse_desired
 from swarm.services.events import keep_events
 from swarm.services.fleet import FleetAnswers
 from swarm.services.infer import InferService
+from swarm.site.forwarder import Forwarder
 from swarm.subjects import api
 from swarm.trust.entries import Highest, Verifier
 from swarm.trust.identity import Identity
@@ -140,7 +144,7 @@ class Node:
             self.mesh,
             config,
             self.id,
-            self._router.apply,
+            self._desired_read,
             self._router,
             usual_times(self._checkpoint.load()),
             self._tell,
@@ -159,6 +163,8 @@ class Node:
                 | self._learning_status()
                 | self._audit_status()
                 | self._requests_status()
+                | self._objectives.status()
+                | self._site_status()
             ),
         )
         self._entry = OwnEntry(
@@ -171,6 +177,9 @@ class Node:
         )
         self._takeover = Takeover(
             self.mesh, config, self._membership, self._router, self._versions.all, self._tell
+        )
+        self._lane_moves = LaneMoves(
+            self.mesh, config, self._membership, self._versions.all, self._tell
         )
         self._learning: Learning | None = None
         if config.learn is not None and self.identity is not None:
@@ -192,8 +201,14 @@ class Node:
             self._versions.lookup,
             config.budget,
             config.version,
-            None if self._audit is None else self._audit.asked,
+            self._answered,
         )
+        self._own_objective: tuple[str, Objective | None] = ("", None)  # model, objective
+        self._objectives = Objectives(self._objective_of, self._tell)
+        self._forwarders = [
+            Forwarder(self.mesh.link, self.mesh.subjects, site, self.answerer.answer)
+            for site in config.sites
+        ]
         self._fleet = FleetAnswers(
             self.mesh.link, self.mesh.subjects, self.id, self._membership.view
         )
@@ -207,6 +222,10 @@ class Node:
         )
 
     # --- the story ------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """The status document as of now."""
+        return self._status.document()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Raises `SwarmError` or `ShardsError` when the node can never serve as configured."""
@@ -305,6 +324,7 @@ class Node:
         self._fleet.start()
         own(self._entry.run(), "own entry")
         own(self._takeover.run(), "takeover")
+        own(self._lane_moves.run(), "lane moves")
         own(self._membership.run(), "gossip")
         watchdog = NodeWatchdog(
             self._versions.servers,
@@ -317,6 +337,10 @@ class Node:
         own(self._versions.follower.run(), "weights")
         if self._learning is not None:
             own(self._learning.run(), "learning")
+        if self.config.answers_requests:
+            own(self._objectives.run(), "objectives")
+        for forwarder in self._forwarders:
+            own(forwarder.run(), f"site {forwarder.site}")
         self._become("ready", "serving")
         self._tell("joined", {})
         self.became_ready.set()
@@ -392,6 +416,20 @@ class Node:
 
         self.mesh.link.subscribe(self.mesh.subjects.drain(self.id), told)
 
+    def _desired_read(self, model: str, document: dict[str, Any]) -> None:
+        self._router.apply(model, document)
+        with contextlib.suppress(BadDesiredState):  # the router has told of it
+            self._own_objective = model, parse_desired(document | {"model": model}).slo
+
+    def _objective_of(self, model: str) -> Objective | None:
+        known, objective = self._own_objective
+        return objective if known == model else self.mesh.catalog.objective(model)
+
+    def _answered(self, model: str, request: Request, result: Result) -> None:
+        self._objectives.answered(model, request, result)
+        if self._audit is not None:
+            self._audit.asked(model, request, result)
+
     def _requests_status(self) -> dict[str, Any]:
         if not self.config.answers_requests:
             return {}
@@ -399,6 +437,10 @@ class Node:
 
     def _audit_status(self) -> dict[str, Any]:
         return {} if self._audit is None else self._audit.status()
+
+    def _site_status(self) -> dict[str, Any]:
+        forwarders = {each.site: each.status() for each in self._forwarders}
+        return {"sites": forwarders} if forwarders else {}
 
     def _on_gossip(self, event: Event) -> None:
         self._takeover.on_event(event)

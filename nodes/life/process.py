@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import faulthandler
 import gc
 import json
@@ -10,16 +11,17 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nodes.life.logs import LogForm, set_up_logging
 from shards.errors import ShardsError
-from swarm.errors import SwarmError, Unauthenticated
+from swarm.errors import InvalidArgument, SwarmError, Unauthenticated
 
 if TYPE_CHECKING:
     from nodes.life.config import NodeConfig
     from nodes.life.edge import EdgeOptions
+    from nodes.life.node import Node
 
 log = logging.getLogger("swarm.node")
 
@@ -89,7 +91,8 @@ def run_node(
             if config.role == "edge":
                 counters = EdgeCounters()
                 node = Node(config, started, on_change, counters.status, stop.set)
-                await Edge(node, edge, counters).run(stop)
+                with metrics_of(node):
+                    await Edge(node, edge, counters).run(stop)
             else:
                 node = Node(config, started, on_change)
                 # Everything loaded so far lives as long as the node. Frozen, it is not walked by
@@ -98,7 +101,8 @@ def run_node(
                 gc.freeze()
                 # Requests make no reference cycles: look for them seldom.
                 gc.set_threshold(20_000, 20, 50)
-                await node.run(stop)
+                with metrics_of(node):
+                    await node.run(stop)
         except* (SwarmError, ShardsError) as group:
             for error in _leaves(group):
                 print(f"swarm-node: {error}", file=sys.stderr)
@@ -109,6 +113,31 @@ def run_node(
         return run_event_loop(main())
     finally:
         faulthandler.cancel_dump_traceback_later()
+
+
+@contextlib.contextmanager
+def metrics_of(node: Node) -> Iterator[None]:
+    """Serve the node's figures to Prometheus, where its settings say so. Raises
+    `InvalidArgument`."""
+    if not node.config.metrics:
+        yield
+        return
+    try:
+        from nodes.metrics.endpoint import Where, endpoint
+        from nodes.metrics.families import Families, Told
+    except ModuleNotFoundError as error:
+        text = f"--metrics-port: {error}: pip install 'swarm-mesh[metrics]'"
+        raise InvalidArgument(text) from None
+
+    def collect() -> Families:
+        status, families = node.status(), Families()
+        families.add(Told(node.id, status, status["state"]))
+        return families
+
+    where = Where.of(node.config.metrics)
+    with endpoint(where, collect) as port:
+        log.info("metrics at http://%s:%d/metrics", where.address, port)
+        yield
 
 
 def _leaves(error: BaseException) -> list[BaseException]:

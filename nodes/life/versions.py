@@ -58,7 +58,8 @@ class Versions:
             mesh.registry, config.cache, config.cache_limit, config.model_key
         )
         self.weights = NodeWeights(mesh, self._artifacts, config, self._behind)
-        ledgers = Weights(mesh.link, mesh.subjects, allowed=AllowList.read(config.teachers))
+        teachers, signed = AllowList.read(config.teachers), config.trusted is not None
+        ledgers = Weights(mesh.link, mesh.subjects, allowed=teachers, signed=signed)
         self.follower = WeightFollower(ledgers, self.weights.take, tell)
         self._clock = ServerClock()
         self._runs: dict[str, asyncio.Task[None]] = {}

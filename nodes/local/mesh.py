@@ -182,6 +182,8 @@ async def local_mesh(
     watch_server: bool = True,
     servers: int = 1,
     secure: bool = False,
+    tls: bool = True,
+    store_key: str | None = None,
     access: Access = NOTHING,
 ) -> AsyncIterator[LocalMesh]:
     """A mesh with no node yet. Everything started inside ends with it: nodes drain, then the
@@ -191,7 +193,8 @@ async def local_mesh(
     message. shm: whether messages may go between processes without the server. watch_server:
     whether an embedded server that dies or hangs is started again. servers: how many are embedded;
     several are a cluster. secure: whether embedded servers know users, speak TLS and encrypt their
-    files, with keys that end with the mesh. access: to the server of `url`, for all processes.
+    files, with keys that end with the mesh. tls: False leaves TLS out of that. store_key: in place
+    of a new one, "" for files in plain. access: to the server of `url`, for all processes.
 
     Raises `InvalidArgument` for `secure` or several servers with a server that runs already.
     """
@@ -202,12 +205,13 @@ async def local_mesh(
     logs = Path(tempfile.mkdtemp(prefix="swarm-logs-"))
     supervisor = Supervisor()
     try:
-        rights = LocalRights(logs / "rights", name) if secure else None
+        rights = LocalRights(logs / "rights", name, tls) if secure else None
         own = access if rights is None else rights.access("operator", "operator")
         if not url:
             more = "" if rights is None else rights.configuration()
             # A letter first: nats-server reads a variable of digits as a number.
-            key = "" if rights is None else f"k{secrets.token_hex(32)}"
+            fresh = f"k{secrets.token_hex(32)}" if secure else ""
+            key = fresh if store_key is None else store_key
             if servers > 1:
                 cluster = EmbeddedCluster(servers, max_payload, more, store_key=key)
                 embedded = cluster.servers

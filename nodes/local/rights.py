@@ -16,9 +16,10 @@ HOSTS = ("127.0.0.1", "localhost")
 
 
 class LocalRights:
-    """An authority in a new folder, and a certificate for this host."""
+    """An authority in a new folder, and a certificate for this host, if there is to be TLS."""
 
-    def __init__(self, folder: Path, mesh: str) -> None:
+    def __init__(self, folder: Path, mesh: str, tls: bool = True) -> None:
+        self._tls = tls
         self.authority = Authority.create(folder, mesh)
         self._server = folder / "server"
         certificates = self.authority.certificates
@@ -38,6 +39,8 @@ class LocalRights:
     def configuration(self) -> str:
         """For the server of the mesh."""
         users = operator_conf(self.authority, str(self.authority.directory / "jwt"))
+        if not self._tls:
+            return users
         return users + tls_conf(self._cert, self._key, self._ca, mutual=False)
 
     def new_certificate(self) -> str:
@@ -59,7 +62,7 @@ class LocalRights:
         return await end_connections(self.authority, self._to(url), [keep])
 
     def _to(self, url: str) -> LinkOptions:
-        return LinkOptions(servers=(url,), tls_ca=str(self._ca))
+        return LinkOptions(servers=(url,), tls_ca=self._trusted)
 
     def issue(self, role: str, *models: str) -> Access:
         """New credentials for one process."""
@@ -70,4 +73,8 @@ class LocalRights:
         """New credentials with this name."""
         self.authority.add(name, role, list(models))
         credentials = str(self.authority.credentials(name))
-        return Access(credentials=credentials, tls_ca=str(self._ca))
+        return Access(credentials=credentials, tls_ca=self._trusted)
+
+    @property
+    def _trusted(self) -> str:
+        return str(self._ca) if self._tls else ""

@@ -14,6 +14,8 @@ from typing import Any
 from swarm.audit.record import BEGINNING, hash_of, parse
 from swarm.errors import DecodeError
 
+MOST_DOUBTS = 16  # records in a row of which a recorder does not know whether they were stored
+
 Tell = Callable[[str, str], None]  # (kind, text) of a fault
 Head = tuple[int, str]  # sequence and hash of a recorder's last record
 
@@ -135,11 +137,16 @@ class _Judge:
 
 def _follows(doc: Mapping[str, object], before: Head) -> bool:
     """Whether this is the record behind `before`. Where the recorder could not learn whether the
-    record between was stored, it names both: `prev`, and `or`."""
+    records between were stored, it names what each of them follows: `prev`, and in `or`, from the
+    latest on, the hashes of the records before."""
     sequence, digest = before
-    if doc["sequence"] == sequence + 1:
+    number = doc["sequence"]
+    assert isinstance(number, int)
+    if number == sequence + 1:
         return doc["prev"] == digest
-    return doc["sequence"] == sequence + 2 and doc.get("or") == digest
+    doubtful, other = number - sequence - 2, doc.get("or")
+    hashes = other.split() if isinstance(other, str) else []
+    return doubtful < min(len(hashes), MOST_DOUBTS) and hashes[doubtful] == digest
 
 
 def _compare_head(

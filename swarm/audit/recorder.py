@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from swarm.audit.chain import MOST_DOUBTS
 from swarm.audit.record import BEGINNING, Entry, agent_token, digest_of, seal
 from swarm.audit.stream import ensure_audit
 from swarm.errors import NotConnected, PermissionDenied, SwarmError
@@ -68,7 +69,8 @@ class Recorder:
         self._waiting: deque[_Waiting] = deque()
         self._bytes = 0
         self._unsaid = 0  # lost records that no record has told of
-        self._or = ""  # the hash that `prev` may stand for too: see `_follows`
+        # The hashes that `prev` may stand for too, the latest first: see `_follows`.
+        self._or: list[str] = []
         self._losing = False
         self._denied = False
         self._offered = asyncio.Event()
@@ -128,7 +130,7 @@ class Recorder:
         """Store one record, as soon as the stream takes it."""
         more: dict[str, Any] = {"lost": self._unsaid} if self._unsaid else {}
         if self._or:
-            more["or"] = self._or
+            more["or"] = " ".join(self._or)
         data, digest = seal(entry, self.name, self.sequence + 1, self.head, **more)
         subject = self._subjects.audit(
             entry.agent if entry.kind == "act" else agent_token(entry.agent)
@@ -163,7 +165,7 @@ class Recorder:
         before = self.head
         self.sequence, self.head = self.sequence + 1, digest
         # A copy was there already: this record, or another recorder's of the same request.
-        self._or = before if not stored else ""
+        self._or = [] if stored else [before, *self._or][:MOST_DOUBTS]
         self._unsaid -= more.get("lost", 0)
         self.counters.written += 1
 

@@ -31,6 +31,7 @@ from swarm.authority.claims import (
     user_body,
 )
 from swarm.authority.keys import AuthorityKey, make_private_folder, read_private, write_private
+from swarm.authority.limits import NO_LIMITS, UNLIMITED, AccountLimits
 from swarm.errors import InvalidArgument, NotFound
 from swarm.rights.permissions import MOST_STAGES, Post, needs_model, permissions_of
 from swarm.rights.table import ROLES, Role
@@ -66,6 +67,7 @@ class _State:
     users: list[User] = field(default_factory=list)
     generation: int = 1  # of the signing keys
     retiring: int = 0  # the generation before, whose users are still admitted; 0: none is
+    limits: dict[str, int] = field(default_factory=lambda: asdict(AccountLimits()))
 
 
 class Authority:
@@ -82,6 +84,7 @@ class Authority:
             doc: dict[str, Any] = json.loads(text)
             users = [User(**user) for user in doc.pop("users")]
             self._state = _State(users=users, **doc)
+            self._limits = AccountLimits.from_doc(self._state.limits)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise InvalidArgument(f"{self.directory}/authority.json is damaged: {error}") from None
 
@@ -117,6 +120,10 @@ class Authority:
     def users(self) -> list[User]:
         """Everybody who was issued rights, in order; the revoked ones too."""
         return list(self._state.users)
+
+    @property
+    def limits(self) -> AccountLimits:
+        return self._limits
 
     def credentials(self, name: str) -> Path:
         """Where a user's credentials file lies."""
@@ -157,15 +164,16 @@ class Authority:
         """The JWT of each account, by public key: what a server has to know of users."""
         operator, now = self.key("operator"), self._now()
         mesh, clients, system = self.key("mesh"), self.key("clients"), self.key("system")
+        limits = self.limits
         infer = f"swarm.{self.mesh}.infer.*"
         service = {"name": "infer", "subject": infer, "type": "service"}
         bodies = {
             mesh.public: (
                 "MESH",
                 account_body(
+                    limits.account(True, limits.payload),
                     signing_keys=self._scopes(lambda role: role is not Role.CLIENT),
                     revocations=self._revocations(),
-                    jetstream=True,
                     exports=[service | {"response_type": "Singleton"}],
                 ),
             ),
@@ -173,12 +181,13 @@ class Authority:
             clients.public: (
                 "CLIENTS",
                 account_body(
+                    limits.account(False, limits.client_payload),
                     signing_keys=self._scopes(lambda role: role is Role.CLIENT),
                     revocations=self._revocations(),
                     imports=[service | {"account": mesh.public}],
                 ),
             ),
-            system.public: ("SYS", account_body()),
+            system.public: ("SYS", account_body(NO_LIMITS.account(False, UNLIMITED))),
         }
         return {
             public: encode(operator, public, name, body, now)
@@ -190,7 +199,7 @@ class Authority:
             [self._state.retiring] if self._state.retiring else []
         )
         return [
-            scope(self._signing_key(role, generation).public, role, self.mesh)
+            scope(self._signing_key(role, generation).public, role, self.mesh, self.limits)
             for generation in generations
             for role in ROLES
             if wanted(role)
@@ -239,6 +248,11 @@ class Authority:
         if folder not in self.servers:
             lines = "".join(f"{known}\n" for known in [*self.servers, folder])
             write_private(self.directory / "servers.txt", lines)
+
+    def limit(self, limits: AccountLimits) -> None:
+        """The accounts may take so much from now on: servers have to hear of it."""
+        self._limits, self._state.limits = limits, asdict(limits)
+        self._save()
 
     def revoke(self, name: str) -> User:
         """The user's credentials are refused as soon as the servers hear of it. Raises

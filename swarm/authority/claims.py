@@ -15,21 +15,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from swarm.authority.keys import AuthorityKey
+from swarm.authority.limits import UNLIMITED, AccountLimits
 from swarm.rights.permissions import subjects_of
 from swarm.rights.table import Role
 
-UNLIMITED = {
-    "subs": -1,
-    "data": -1,
-    "payload": -1,
-    "imports": -1,
-    "exports": -1,
-    "conn": -1,
-    "leaf": -1,
-    "wildcards": True,
-}
-# Without these four an account has no JetStream.
-JETSTREAM = {"mem_storage": -1, "disk_storage": -1, "streams": -1, "consumer": -1}
 _HEADER = {"typ": "JWT", "alg": "ed25519-nkey"}
 
 
@@ -66,17 +55,18 @@ def operator_body(system_account: str) -> dict[str, Any]:
 
 
 def account_body(
+    limits: Mapping[str, Any],
     *,
     signing_keys: Sequence[Mapping[str, Any]] = (),
     revocations: Mapping[str, int] | None = None,
-    jetstream: bool = False,
     exports: Sequence[Mapping[str, Any]] = (),
     imports: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
-    """An account. revocations: public keys of users, and the time up to which their JWTs are."""
+    """An account. limits: of `AccountLimits`. revocations: public keys of users, and the time up to
+    which their JWTs are."""
     return {
         "type": "account",
-        "limits": UNLIMITED | (JETSTREAM if jetstream else {}),
+        "limits": dict(limits),
         "signing_keys": list(signing_keys),
         "revocations": dict(revocations or {}),
         "exports": list(exports),
@@ -94,7 +84,7 @@ def unlimited_user_body(account: str) -> dict[str, Any]:
     return {"type": "user", "issuer_account": account, "subs": -1, "data": -1, "payload": -1}
 
 
-def scope(key: str, role: Role, mesh: str) -> dict[str, Any]:
+def scope(key: str, role: Role, mesh: str, limits: AccountLimits) -> dict[str, Any]:
     """A signing key that can issue users of one role of one mesh, and no others."""
     allowed = subjects_of(
         role,
@@ -111,9 +101,9 @@ def scope(key: str, role: Role, mesh: str) -> dict[str, Any]:
     template = {
         "pub": {"allow": list(allowed.publish)},
         "sub": {"allow": list(allowed.subscribe)},
-        "subs": -1,
-        "data": -1,
-        "payload": -1,
+        "subs": limits.subscriptions,
+        "data": UNLIMITED,
+        "payload": limits.message_of(role),
     }
     return {"kind": "user_scope", "key": key, "role": str(role), "template": template}
 

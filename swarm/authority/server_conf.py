@@ -28,11 +28,19 @@ jetstream {
   store_dir: "/var/lib/nats"
   max_memory_store: 1GB
   max_file_store: 10GB
-  # Encrypted at rest with a key of the environment. With a wrong key the server starts without its
-  # streams ("unable to recover keys"); they are back with the right one.
+  # Encrypted at rest with a key of the environment: JS_KEY=k$(openssl rand -hex 32), kept elsewhere
+  # too. The letter matters: digits alone are read as a number. Without the variable the server does
+  # not start; an empty one encrypts nothing. With another key it starts without its streams, and
+  # its log says "unable to recover keys": nothing is lost, they are back with the right key, and
+  # until then nobody can make streams of their names. A new key: start once with
+  # `prev_encryption_key: $JS_KEY_BEFORE` beside it.
   # cipher: aes, key: $JS_KEY
 }
 """
+
+
+CIPHER = "cipher: aes, key: $JS_KEY\n"
+ENCRYPTED = BASE.replace(f"# {CIPHER}", CIPHER)
 
 
 def operator_conf(authority: Authority, jwt_folder: str) -> str:
@@ -55,12 +63,14 @@ def plain_conf(authority: Authority, now: float) -> str:
     valid = [user for user in authority.users if user.state(now) == "valid"]
     clients = [user for user in valid if Post.of(user.role).role is Role.CLIENT]
     members = [user for user in valid if user not in clients]
+    limits = authority.limits
     infer = f"swarm.{authority.mesh}.infer.*"
     return f"""\
 accounts {{
   SYS {{ }}
   MESH {{
-    jetstream: enabled
+    jetstream: {{ max_streams: {limits.streams}, max_consumers: {limits.consumers} }}
+    {limits.as_conf(limits.payload)}
     exports: [ {{ service: {json.dumps(infer)}, accounts: [CLIENTS] }} ]
     users: [
 {_users(authority, members)}
@@ -68,6 +78,7 @@ accounts {{
   }}
   # Whoever only asks is in an account of its own, and reaches one subject.
   CLIENTS {{
+    {limits.as_conf(limits.client_payload)}
     imports: [ {{ service: {{ account: MESH, subject: {json.dumps(infer)} }} }} ]
     users: [
 {_users(authority, clients)}

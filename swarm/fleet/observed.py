@@ -29,6 +29,7 @@ IDLE_AFTER = 5.0  # seconds without a reason to listen, after which listening en
 # cannot read shared memory says so. (Measured: a lone message of 4 MiB every 8 s takes 8 ms with
 # this memory and 14 ms without.)
 REMEMBER_FOR = 60.0
+MOST_NODES = 4096  # that are known at a time; a member may say any number of names
 
 
 class _Heard(NamedTuple):
@@ -150,6 +151,8 @@ class StatusListener:
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return  # no status: it says nothing about a node
         before = self._nodes.pop(peer.node, None)
+        if before is None and len(self._nodes) >= MOST_NODES:
+            return  # `tend` forgets those that are silent
         if not left:
             self._nodes[peer.node] = _Heard(peer, serves, self._clock())
         if before is None or left or before[:2] != (peer, serves):

@@ -174,7 +174,8 @@ def _unpack(data: bytes) -> Any:
             max_ext_len=0,
         )
     except (ValueError, TypeError, msgpack.UnpackException, RecursionError, MemoryError) as error:
-        raise Refused("malformed", repr(error)) from None
+        # Not `repr`: an error of msgpack may hold the whole document.
+        raise Refused("malformed", str(error) or type(error).__name__) from None
 
 
 def _message(raw: dict[str, Any]) -> Message:

@@ -3,6 +3,7 @@
 from swarm.lanes.consumer import Lane
 from swarm.lanes.depth import Budgets, Depth, depth_for
 from swarm.lanes.message import LaneMessage
+from swarm.lanes.moving import is_due, make_anew
 from swarm.lanes.publisher import Publisher
 from swarm.lanes.server_consumer import MOST_ACK_WAIT
 from swarm.lanes.streams import (
@@ -13,7 +14,7 @@ from swarm.lanes.streams import (
     make_lanes,
     stream_config,
 )
-from swarm.lanes.whereabouts import TwoDomains, check_one_domain, streams_of
+from swarm.lanes.whereabouts import TwoDomains, check_one_domain, is_kept, streams_of
 
 __all__ = [
     "MOST_ACK_WAIT",
@@ -29,6 +30,9 @@ __all__ = [
     "depth_for",
     "ensure_lanes",
     "follow_depth",
+    "is_due",
+    "is_kept",
+    "make_anew",
     "make_lanes",
     "stream_config",
     "streams_of",

@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from swarm.clock import ServerClock
-from swarm.errors import ApiError, NotConnected, PermissionDenied, SwarmError
+from swarm.errors import ApiError, NoLeader, NotConnected, PermissionDenied, SwarmError
 from swarm.flow.latency import LatencyWindow
 from swarm.lanes.credit import Credit
 from swarm.lanes.hand import Hand
@@ -39,7 +39,13 @@ RETRY_DENIED = 2.0  # seconds; somebody else has to make the consumer
 # Seconds in hand from which the next round is put off at once when a message is settled. Setting
 # the timer again takes 3 us; a round for nothing, beside the next stage's run, 0.1 ms.
 LONG_IN_HAND = 0.002
+GIVEN_UP_AFTER = 20.0  # seconds; whoever makes a lost lane anew has done it, or nobody does
 MOST_TRIPS = 5  # round trips until a link that looks far is taken to be far
+
+
+async def always() -> bool:
+    """Of a lane whose server cannot be lost for long."""
+    return True
 
 
 class Lane:
@@ -49,6 +55,8 @@ class Lane:
     provision: makes sure that the stream exists. credit: messages asked for plus at work; it
     follows the rate of messages up to max_credit, and is less behind a slow link. clock: the
     server's, if it is shared. message_bytes: of a message, as far as it is known before the first.
+    is_kept(): whether any server of a cluster has the lane. lost_at: since when none has it,
+    `time.monotonic()`; 0.0 while one has.
 
     Its arguments are many because four of them describe the consumer at the server, which all nodes
     of the lane share, and four this node's part in it. Its attributes are seventeen: five that
@@ -68,11 +76,13 @@ class Lane:
         max_credit: int = 0,
         clock: ServerClock | None = None,
         message_bytes: int = 0,
+        is_kept: Callable[[], Awaitable[bool]] = always,
     ) -> None:
         self.link = link
         self.pending = 0  # messages waiting in the lane, as last seen
         self.paused = False
         self.redelivered = 0
+        self.lost_at = 0.0
         self.overdue = 0  # messages that came again while in hand: ack_wait is too short
         self.holding = LatencyWindow()  # seconds from arrival to the end of the work
         self._consumer = ServerConsumer(link, stream, config, provision, clock or ServerClock())
@@ -86,6 +96,7 @@ class Lane:
         self._way = Way(message_bytes)
         self._rounds = Rounds(self._tend)
         self._on_message = on_message
+        self._is_kept = is_kept
         self._sid = 0
         self._stopping = False
         self._renew = asyncio.Event()
@@ -105,6 +116,11 @@ class Lane:
     def ack_wait(self) -> float:
         """Seconds of silence after which the server hands a message to another node."""
         return self._consumer.ack_wait
+
+    @property
+    def copies(self) -> int:
+        """Servers that keep the lane, 0 before it was seen."""
+        return self._consumer.copies
 
     @property
     def credit(self) -> int:
@@ -132,29 +148,33 @@ class Lane:
         self._sid = self.link.subscribe(self._pulls.inbox, self._receive)
         self.link.on_down.append(self._down)
         self.link.on_up.append(self._renew.set)
-        overdue = 0
+        self.link.on_fewer.append(self._ask_anew)
+        overdue, waits_for = 0, ""
         try:
             while not self._stopping:
                 self._renew.clear()
                 try:
-                    if self.overdue > overdue:
+                    if self.overdue > overdue and not self.lost_at:
                         # The loop is so busy that even keeping alive comes too late.
                         overdue = self.overdue
                         await self._consumer.lengthen_ack_wait()
                     else:
-                        await self._consumer.ensure()
+                        await self._ensure()
                         self._pulls.subject = self._consumer.pulled_at
                     await self._look_at_link()
                     self._replenish()
                 except SwarmError as error:
                     denied = isinstance(error, PermissionDenied)
-                    level = logging.WARNING if denied else logging.INFO
-                    log.log(level, "%s: waiting: %s", self._consumer.name, error)
+                    if str(error) != waits_for:
+                        level = logging.WARNING if denied else logging.INFO
+                        log.log(level, "%s: waiting: %s", self._consumer.name, error)
+                    waits_for = str(error)
                     pause = RETRY_DENIED if denied else RETRY_PROVISIONING
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(self._renew.wait(), pause)
                     continue
                 self._ready.set()
+                waits_for = ""
                 try:
                     self._tend()
                     await self._renew.wait()
@@ -163,7 +183,28 @@ class Lane:
         finally:
             self.link.on_down.remove(self._down)
             self.link.on_up.remove(self._renew.set)
+            self.link.on_fewer.remove(self._ask_anew)
             self.link.unsubscribe(self._sid)
+
+    async def _ensure(self) -> None:
+        """Make sure that the server has the lane. Raises as `ServerConsumer.ensure`, and `NoLeader`
+        where the server that had it is away."""
+        if self._consumer.copies and self.link.home.cluster and not await self._is_kept():
+            if not self.lost_at:
+                # The numbers of these messages mean others in a lane that is made anew.
+                self._down()
+                self.lost_at = time.monotonic()
+            if time.monotonic() - self.lost_at < GIVEN_UP_AFTER:
+                # The server's API would not answer for the one that is away.
+                raise NoLeader("the server that keeps the lane is away")
+        await self._consumer.ensure()
+        self.lost_at = 0.0
+
+    def _ask_anew(self) -> None:
+        """A server of the cluster was lost, perhaps with what was asked for there: only a new
+        question tells."""
+        self._pulls.clear()
+        self._replenish()
 
     async def ready(self, timeout: float) -> None:
         """Wait until the lane pulls for the first time. Raises `TimeoutError`."""

@@ -71,4 +71,4 @@ def unanswered(headers: bytes) -> int:
     """How many messages of a pull had not come when it ended, from its end's headers."""
     _, _, rest = headers.partition(b"Nats-Pending-Messages: ")
     digits = rest.partition(b"\r\n")[0]
-    return int(digits) if digits.isdigit() else 1
+    return int(digits) if digits.isdigit() and len(digits) < 10 else 1

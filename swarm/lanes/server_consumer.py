@@ -36,6 +36,7 @@ class ServerConsumer:
         self.config = config
         self.name: str = config["durable_name"]
         self.clock = clock
+        self.copies = 0  # servers that keep it, 0 before it was seen
         self._link = link
         self._provision = provision
 
@@ -138,4 +139,5 @@ class ServerConsumer:
             self.clock.sample(sent, time.monotonic_ns(), stamp)
         # Another node may have made or changed the consumer: its settings are the lane's.
         self.config["ack_wait"] = info["config"]["ack_wait"]
+        self.copies = 1 + len((info.get("cluster") or {}).get("replicas") or ())
         return info

@@ -11,10 +11,11 @@ import asyncio
 import json
 from collections.abc import Sequence
 
-from swarm.errors import InvalidArgument, NotConnected
+from swarm.errors import InvalidArgument, NoResponders, NotConnected, PermissionDenied
 from swarm.link import Link, LinkMessage
 from swarm.subjects import Subjects
 
+SLOW = 0.5  # seconds in which a server answers as a rule
 WAIT = 0.3  # seconds: longer than a round trip between two sites
 _NO_STREAM = b"NATS/1.0\r\nNats-Expected-Stream: -\r\n\r\n"
 
@@ -49,6 +50,23 @@ async def streams_of(
     finally:
         link.forget(reply)
     return sorted(found)
+
+
+async def is_kept(link: Link, asked: str) -> bool:
+    """Whether any server has these lanes: it refuses the question, or is slow to. Without one
+    nobody listens, which is known at once. asked: their `Subjects.whereabouts`.
+
+    Raises `NotConnected`.
+    """
+    if not link.grants.may_publish(asked):
+        return True  # nothing says that they are lost
+    try:
+        await link.request(asked, b"", SLOW, _NO_STREAM, from_server=True)
+    except NoResponders:
+        return False
+    except (TimeoutError, PermissionDenied):
+        pass
+    return True
 
 
 def check_one_domain(streams: Sequence[str], own: str, lanes: str) -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from swarm.link.types import LinkOptions
 
 LARGEST_FILE = 64 * 1024  # bytes
+OUT_OF_TIME = (9, 10)  # OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID, X509_V_ERR_CERT_HAS_EXPIRED
 LATEST = 1 << 53  # seconds since 1970, of an expiry
 
 
@@ -181,6 +182,12 @@ def _reason(error: OSError) -> str:
 def tls_refusal(error: ssl.SSLError, where: str, options: LinkOptions) -> NotAdmitted:
     """A failed handshake in words."""
     if isinstance(error, ssl.SSLCertVerificationError):
+        if error.verify_code in OUT_OF_TIME:
+            now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+            return NotAdmitted(
+                f"{where}: {error.verify_message} by this device's clock, which says {now}: set "
+                "the clock, or issue a new certificate (`swarm auth certs --rotate`)"
+            )
         ca = f"--tls-ca {options.tls_ca}" if options.tls_ca else "the system's authorities"
         return NotAdmitted(
             f"{where}: its certificate is not trusted by {ca} ({error.verify_message}): give the "
@@ -188,6 +195,12 @@ def tls_refusal(error: ssl.SSLError, where: str, options: LinkOptions) -> NotAdm
         )
     reason = str(error.reason or error)
     if "CERTIFICATE" in reason.upper() or "UNKNOWN_CA" in reason.upper():
+        if options.tls_cert:
+            return NotAdmitted(
+                f"{where} refuses --tls-cert {options.tls_cert} ({reason}): it has ended, or is of "
+                "another authority: `swarm auth certs --client NAME` issues one, else give another "
+                "by --tls-cert FILE --tls-key FILE"
+            )
         return NotAdmitted(
             f"{where} refuses this client's certificate ({reason}): give one of its authority with "
             "--tls-cert FILE --tls-key FILE"

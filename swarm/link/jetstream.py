@@ -29,6 +29,7 @@ CONSUMER_NOT_FOUND = 10014
 CONSUMER_EXISTS = 10148
 CONSUMER_FILTER_TAKEN = (10099, 10100)  # a work queue gives a subject to one consumer
 STREAM_STORE_FAILED = 10077  # a full lane's refusal, too
+NO_STORE = 10049  # a stream's files cannot be made; also where those of another key are there
 NO_ROOM = (10028, 10047)  # in memory, in files: for the most bytes of a stream
 WRONG_REVISIONS = (10071, 10164)  # somebody else stored the key meanwhile
 NO_PEERS = (10005, 10074)  # for so many replicas: too few servers in the cluster, or no cluster
@@ -136,6 +137,12 @@ async def _take_or_create(link: Link, config: dict[str, Any]) -> dict[str, Any]:
     try:
         return await call(link, api("STREAM.CREATE", config["name"]), config)
     except ApiError as error:
+        if error.err_code == NO_STORE:
+            raise Unavailable(
+                f"the server cannot make the files of {config['name']}: they were encrypted with "
+                "another key (its log says `unable to recover keys`: start it with the key of "
+                "before, nothing is lost), or its disk is full"
+            ) from None
         if error.err_code != STREAM_EXISTS_DIFFERENT:
             raise
     return await call(link, api("STREAM.INFO", config["name"]))

@@ -38,13 +38,13 @@ from swarm.link.access import ended_in_tls, is_about_identity, refusal, tls_refu
 from swarm.link.denials import Denial, DenialLog, read_denial
 from swarm.link.gather import Gather
 from swarm.link.grants import ASK, EVERYTHING, Grants, read_grants
+from swarm.link.greetings import check_cluster, find_better, look_at_given
 from swarm.link.parser import Parser, ProtocolError
 from swarm.link.pings import Pings
-from swarm.link.servers import Greeting, ServerList, better_server, mixed, split_url
+from swarm.link.servers import Greeting, ServerList, split_url
 from swarm.link.session import (
     connect_command,
     endpoint,
-    greet_all,
     open_session,
     parse_info,
     without_credentials,
@@ -62,7 +62,6 @@ FIRST_BACKOFF = 0.1  # seconds between rounds over the servers; they grow to `ma
 DEFAULT_MAX_PAYLOAD = 1 << 20  # bytes; a server's, unless it says another
 NO_RESPONDERS = b"503"
 GRANTS_TIMEOUT = 1.0  # seconds; a server that does not tell a user's rights may have none to tell
-GREET_TIMEOUT = 0.5  # seconds in which a server that can be used greets
 LOOKS_FOR_BETTER, LOOK_AGAIN = 5, 1.0  # looks for a better server, seconds between them
 FLUSH_BEFORE_MOVING = 0.5  # seconds
 
@@ -70,7 +69,8 @@ FLUSH_BEFORE_MOVING = 0.5  # seconds
 class Link(asyncio.BufferedProtocol):
     """`run()` keeps it connected; `await ready()` waits for the first connection.
 
-    on_up / on_down: lists of callbacks without arguments, called at each change. gather: its
+    on_up / on_down: lists of callbacks without arguments, called at each change. on_fewer: called
+    when the server has lost sight of another one of its cluster. gather: its
     writes. servers: those that it knows. home: what the present one says of its cluster.
     server_inbox: below it the server alone answers. grants: what this user may do, as far as the
     server tells. server_domain: the JetStream domain of the server, "" where it has none.
@@ -101,6 +101,7 @@ class Link(asyncio.BufferedProtocol):
         self.on_denied: list[Callable[[str, PermissionDenied], None]] = []
         self.on_up: list[Callable[[], None]] = []
         self.on_down: list[Callable[[], None]] = []
+        self.on_fewer: list[Callable[[], None]] = []
         self.gather = Gather()
         self._parser = Parser(self._message, self._control)
         self.pace = Pace()
@@ -160,7 +161,7 @@ class Link(asyncio.BufferedProtocol):
                 server = servers[attempt % len(servers)]
                 try:
                     if not looked:
-                        await self._look_at_given()
+                        await look_at_given(self.servers, self.options)
                         looked = True
                     await self._connect(server)
                 except (OSError, TimeoutError, ValueError, ProtocolError, SwarmError) as error:
@@ -213,17 +214,6 @@ class Link(asyncio.BufferedProtocol):
         self._abort()
         self._went_down()
 
-    async def _look_at_given(self) -> None:
-        """Tell of given servers that do not answer. Raises `NotAdmitted` where they are of several
-        clusters: what one of them stores another one would never see."""
-        found = await greet_all(self.servers.given, self.options, GREET_TIMEOUT)
-        greetings = {server: Greeting.of(info) for server, info in found.items() if info}
-        if reason := mixed(greetings):
-            raise NotAdmitted(reason)
-        for server in self.servers.given:
-            if found and server not in found:
-                log.warning("%s does not answer; the others do", without_credentials(server))
-
     async def _connect(self, server: str) -> None:
         self.url = split_url(server)
         self._parser = Parser(self._message, self._control)
@@ -236,7 +226,7 @@ class Link(asyncio.BufferedProtocol):
                 if self._asks_certificate:
                     raise self._early_end(None)
                 raise NotConnected("the server closed the connection before the greeting")
-            self._check_cluster(Greeting.of(info))
+            check_cluster(self.home, Greeting.of(info), endpoint(self.url))
             self._learn({"max_payload": DEFAULT_MAX_PAYLOAD, "domain": ""} | info)
             greeted = self._pings.expect()
             asked = time.monotonic()
@@ -273,15 +263,6 @@ class Link(asyncio.BufferedProtocol):
         if not message.status:
             self.grants = read_grants(bytes(message.data))
 
-    def _check_cluster(self, greeting: Greeting) -> None:
-        """Raises `NotAdmitted` for a server of another cluster than the one before."""
-        home = self.home
-        if home.cluster and greeting.cluster and greeting.cluster != home.cluster:
-            raise NotAdmitted(
-                f"{endpoint(self.url)} is of the cluster {greeting.cluster!r}, the server before "
-                f"it was of {home.cluster!r}: give servers of one cluster"
-            )
-
     def _learn(self, info: dict[str, Any]) -> None:
         self.max_payload = int(info.get("max_payload", self.max_payload))
         domain = info.get("domain", self.server_domain)
@@ -291,6 +272,8 @@ class Link(asyncio.BufferedProtocol):
         lost_sight = before.server == self.home.server and not before.peers <= self.home.peers
         if self.connected and self._moving is None and (self.home.leaves or lost_sight):
             self._moving = asyncio.get_running_loop().create_task(self._move(), name="move")
+        if self.connected and lost_sight:
+            self._notify(self.on_fewer)
 
     async def _move(self) -> None:
         """Go to another server where that is better: this one leaves, or sees less of the cluster.
@@ -298,9 +281,8 @@ class Link(asyncio.BufferedProtocol):
         looks = 0
         while self.home.leaves or looks < LOOKS_FOR_BETTER:
             looks += 1
-            found = await greet_all(self.servers.others(), self.options, GREET_TIMEOUT)
-            greetings = {server: Greeting.of(info) for server, info in found.items() if info}
-            if (better := better_server(self.home, greetings)) is not None:
+            better = await find_better(self.home, self.servers, self.options)
+            if better is not None:
                 reason = "it leaves" if self.home.leaves else "it has lost sight of others"
                 text = "from %s to %s: %s"
                 log.info(text, endpoint(self.url), without_credentials(better), reason)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import socket
 import ssl
 from collections.abc import Iterable
@@ -17,6 +18,11 @@ from swarm.link.servers import split_url
 
 if TYPE_CHECKING:
     from swarm.link.types import LinkOptions
+
+
+log = logging.getLogger("swarm.link")
+
+_refused: set[str] = set()  # algorithms whose refusal was told
 
 
 def endpoint(url: SplitResult | None) -> str:
@@ -43,6 +49,8 @@ async def open_session(
     """
     host, port = url.hostname or "127.0.0.1", url.port or 4222
     sock = await _tcp(loop, host, port)
+    if options.congestion:
+        control_congestion(sock, options.congestion)
     info: dict[str, Any] = {}
     try:
         context = tls_context(options)
@@ -121,6 +129,21 @@ async def _tcp(loop: asyncio.AbstractEventLoop, host: str, port: int) -> socket.
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             return sock
     raise error or OSError(f"no address for {host}")
+
+
+def control_congestion(sock: socket.socket, name: str) -> bool:
+    """Let TCP send by this algorithm (tcp(7)); whether the kernel has it, and lets this user."""
+    option = getattr(socket, "TCP_CONGESTION", None)
+    try:
+        if option is None:
+            raise OSError("this system does not let programs choose")
+        sock.setsockopt(socket.IPPROTO_TCP, option, name.encode())
+    except OSError as error:
+        if name not in _refused:
+            _refused.add(name)
+            log.warning("TCP congestion control %r: %s; the system's own is used", name, error)
+        return False
+    return True
 
 
 async def _read_info(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> dict[str, Any]:

@@ -60,6 +60,7 @@ class LinkOptions:
     ping_interval: float = 1.0  # a dead link is noticed after two of them
     max_backoff: float = 1.0
     replicas: int = 0
+    congestion: str = ""  # of TCP, for what is sent from here: bbr, cubic …; "" for the system's
     max_pending: int = 64 << 20  # unsent bytes above which publishing is refused
     inbox: str = ""
     domain: str = ""

@@ -25,6 +25,7 @@ from swarm.errors import DecodeError, SwarmError
 from swarm.link import Link, LinkMessage
 from swarm.local.connections import Connections, largest_datagram
 from swarm.local.datagrams import LARGEST_DATAGRAM, Bundles, OnSent, frame_head, frames
+from swarm.local.senders import ROOM, ask_for_senders, is_from, own_user, user_of
 from swarm.local.socket_directory import SocketDirectory
 from swarm.shm import SHM_DIRECTORY
 from swarm.subjects import INBOX
@@ -51,7 +52,8 @@ class HostSocket:
     sockets lies.
 
     on_gone: callbacks, told the inbox of a process that a message was to be sent to and that is
-    not there (any more). sent, received: how many messages.
+    not there (any more). sent, received: how many messages. foreign: datagrams of other users,
+    which are dropped.
     """
 
     def __init__(
@@ -64,12 +66,14 @@ class HostSocket:
         self.on_gone: list[Callable[[str], None]] = []
         self.sent = 0
         self.received = 0
+        self.foreign = 0
         self._link = link
         self._inbox = link.options.inbox
         self._on_unheard = on_unheard
         self._listeners: dict[str, OnMessage] = {}
         self._directory = SocketDirectory(directory)
-        self._connections = Connections(self._directory.path, self._gone)
+        self._connections = Connections(self._directory.peer, self._gone)
+        self._user = own_user()
         self._socket: socket.socket | None = None
         self._bundles: Bundles | None = None  # while there is a socket
         self._identity = (0, 0)  # of the socket's name: device, inode
@@ -140,8 +144,11 @@ class HostSocket:
     def _readable(self, mine: socket.socket, buffer: memoryview) -> None:
         try:
             # One datagram: where more have come, the loop calls again, for less than asking costs.
-            size = mine.recv_into(buffer)
+            size, ancillary, _, _ = mine.recvmsg_into((buffer,), ROOM)
         except OSError:
+            return
+        if not is_from(self._user, ancillary):
+            self._foreign(user_of(ancillary))
             return
         try:
             messages = frames(buffer[:size])
@@ -156,6 +163,17 @@ class HostSocket:
         for message in messages:
             self._received(*message)
         self._link.gather.end()
+
+    def _foreign(self, user: int) -> None:
+        """Drop a datagram of another user: counted, and told once."""
+        self.foreign += 1
+        if self.foreign == 1:
+            log.warning(
+                "user %d sends messages to this process's socket: they are dropped; look at the "
+                "rights of %s",
+                user,
+                self._directory.name,
+            )
 
     def _received(self, sent: int, subject: str, reply: str, data: bytes) -> None:
         try:
@@ -201,6 +219,7 @@ class HostSocket:
         with contextlib.ExitStack() as undo:
             mine = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
             undo.enter_context(mine)
+            ask_for_senders(mine)
             self._identity = self._directory.bind(mine, self._inbox)
             undo.callback(self._directory.leave, self._inbox)
             asyncio.get_running_loop().add_reader(mine, self._readable, mine, buffer)

@@ -24,6 +24,11 @@ def enter_private(name: str) -> None:
     user's alone."""
     with contextlib.suppress(FileExistsError):
         os.mkdir(name, 0o700)
+    check_private(name)
+
+
+def check_private(name: str) -> None:
+    """Raises `OSError` unless a directory is there that is this user's alone."""
     found = os.lstat(name)
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
         raise PermissionError(f"{name} is not a directory of this user's alone")
@@ -41,6 +46,14 @@ class SocketDirectory:
         path = f"{self.name}/{inbox}"
         if INBOX.fullmatch(inbox) is None or len(path) > _LONGEST_PATH:
             raise FileNotFoundError(inbox)
+        return path
+
+    def peer(self, inbox: str) -> str:
+        """The name of another process's socket, to send to. Raises `FileNotFoundError` as `path`,
+        and `OSError` in a directory that is not this user's alone: where ours was removed,
+        somebody else may have made one of that name."""
+        path = self.path(inbox)
+        check_private(self.name)
         return path
 
     def enter(self) -> None:

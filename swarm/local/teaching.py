@@ -39,7 +39,7 @@ from swarm.errors import (
     Unavailable,
     error_for,
 )
-from swarm.local.socket_directory import enter_private
+from swarm.local.socket_directory import check_private, enter_private
 from swarm.shm import SHM_DIRECTORY
 from swarm.wire.maps import pack, pack_open_map, unpack_map
 from swarm.wire.tensors import decode_tensors, encode_tensors
@@ -242,6 +242,7 @@ async def teach(
 async def _find(mesh: str, model: str, node: str, directory: str) -> str:
     prefix = _prefix(mesh, model)
     try:
+        check_private(directory)  # else somebody else could take the samples
         names = sorted(n for n in os.listdir(directory) if n.startswith(f"{prefix}-"))
     except OSError:
         names = []

@@ -142,6 +142,8 @@ class Requester:
         result.latency = time.monotonic() - started
         if ask.session and result.status is Status.OK:
             self.seen.saw(session, result.weights)
+        elif ask.session and request.was_behind:
+            self.seen.lacked(session, ask.weights)
         if result.status is Status.RESOURCE_EXHAUSTED and not result.stage:
             # The first lane, if it was full, has room when the next request is answered.
             result.retry_after = result.retry_after or version.admission.pace
@@ -356,6 +358,8 @@ class Requester:
             case Stored(late):
                 tried.stored = True
                 request.copies += late
+                if request.version.lost_at:
+                    self._lane_is_back(request.version)
                 self._collect()
             case Safe():
                 pass  # a later stage has it; the answer ends the request
@@ -370,7 +374,19 @@ class Requester:
                     tried.attempt -= 1  # the first copy is still on its way
                 elif present:
                     tried.stored = False
+                    if isinstance(error, NoResponders):
+                        request.version.lost_at = time.monotonic()
                     _settle(request, error)
+
+    def _lane_is_back(self, version: ModelWay) -> None:
+        """The lane of stage 1 was away, and may have been made anew: ask again at once for what it
+        had stored before."""
+        lost_at, version.lost_at = version.lost_at, 0.0
+        for request in self._requests.values():
+            tried = request.tried
+            if request.version is version and tried.stored and tried.at < lost_at:
+                tried.stored = False
+                _settle(request, None)
 
     def _collect(self) -> None:
         """A message was sent, and nothing waits for this process: see which memory is free

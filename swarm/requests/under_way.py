@@ -27,9 +27,11 @@ class ModelWay:
     """One model version: its admission, its way to stage 1, and how long its slowest stage
     takes.
 
-    in_flight(): requests of this requester that are under way."""
+    in_flight(): requests of this requester that are under way. lost_at: when nobody took a message
+    for its lane last, `time.monotonic()`; 0.0 once the lane has taken one."""
 
     def __init__(self, routes: Routes, info: ModelInfo, in_flight: Callable[[], int]) -> None:
+        self.lost_at = 0.0
         self.admission = ModelAdmission(partial(_present, routes.placement, info))
         self.slowest = Usual(max((s.compute_ms / 1e3 for s in info.stages), default=0.0))
         self.sender = StageSender(routes, info, 1, self.slowest, in_flight)

@@ -42,7 +42,7 @@ ABOUT = {
     Role.FALLBACK: "serves all stages of its model, answers requests",
     Role.GATEWAY: "answers requests for any model",
     Role.LEARNER: "learns: exchanges weight deltas, writes weight versions",
-    Role.DASHBOARD: "reads statuses, events, results",
+    Role.DASHBOARD: "reads statuses, events, results, and which versions serve",
     Role.OPERATOR: "makes streams and consumers, pushes, promotes; asks for no inference",
 }
 
@@ -52,6 +52,7 @@ NODES = frozenset({Role.EDGE, Role.SHARD_1, Role.SHARD, Role.FALLBACK, Role.GATE
 SHARDS = frozenset({Role.SHARD_1, Role.SHARD})
 ANSWERERS = frozenset({Role.EDGE, Role.SHARD_1, Role.FALLBACK, Role.GATEWAY})
 REQUESTERS = ANSWERERS | {Role.REQUESTER}
+SUBMITTERS = frozenset({Role.REQUESTER, Role.EDGE})
 WATCHERS = frozenset({Role.REQUESTER, Role.DASHBOARD, Role.OPERATOR})
 CONFIG_READERS = NODES | {Role.REQUESTER, Role.OPERATOR}
 
@@ -80,6 +81,11 @@ def _row(
 
 _CONSUMER = "{mesh}={model}=stage{stage}=any"
 _CONFIG, _WEIGHTS, _MODELS = "swarm-{mesh}-config", "swarm-{mesh}-weights", "swarm-{mesh}-models"
+_SUBMITTED, _ANSWERS, _READ = (
+    "SWARM={mesh}=submitted",
+    "SWARM={mesh}=answers",
+    "SWARM={mesh}=read",
+)
 _GET = "$JS.API.DIRECT.GET"
 
 TABLE = (
@@ -205,12 +211,43 @@ TABLE = (
         publish=NODES | {Role.DASHBOARD, Role.OPERATOR},
     ),
     _row("$SRV.>", "service discovery", publish={Role.OPERATOR}, subscribe=NODES),
+    # Work that can wait, in the JetStream domain of each site.
+    _row("swarm.{mesh}.submit.*.*.{model}", "store a request that can wait", publish=SUBMITTERS),
+    _row(
+        "swarm.{mesh}.news.*",
+        "a request or an answer was stored",
+        publish=SUBMITTERS | {Role.GATEWAY},
+        subscribe=SUBMITTERS | {Role.GATEWAY},
+    ),
+    _row("swarm.{mesh}.answers.*.*", "store an answer", publish={Role.GATEWAY}),
+    _row("swarm.{mesh}.read.*.*", "what an agent has read", publish=SUBMITTERS),
+    _row(
+        f"$JS.API.STREAM.INFO.{_SUBMITTED}",
+        "what a site stores",
+        publish=SUBMITTERS | {Role.GATEWAY},
+    ),
+    _row(f"$JS.API.STREAM.INFO.{_ANSWERS}", "the same", publish={Role.GATEWAY}),
+    _row(f"{_GET}.{_SUBMITTED}", "requests that wait", publish={Role.GATEWAY}),
+    _row(f"{_GET}.{_ANSWERS}", "answers, of all agents", publish=SUBMITTERS | {Role.GATEWAY}),
+    _row(f"{_GET}.{_READ}", "what agents have read", publish=SUBMITTERS | {Role.GATEWAY}),
+    _row(f"$JS.API.STREAM.PURGE.{_SUBMITTED}", "delete what is answered", publish={Role.GATEWAY}),
+    _row(f"$JS.API.STREAM.PURGE.{_ANSWERS}", "delete what was read", publish={Role.GATEWAY}),
     # Models and desired state.
     _row("swarm.{mesh}.config.>", "changes of models", subscribe=CONFIG_READERS),
     _row(
         f"{_GET}.KV_{_CONFIG}.$KV.{_CONFIG}.serve.{{model}}",
         "desired state",
         publish=NODES | {Role.REQUESTER},
+    ),
+    _row(
+        f"{_GET}.KV_{_CONFIG}.$KV.{_CONFIG}.serve.*",
+        "desired state of every model",
+        publish={Role.DASHBOARD},
+    ),
+    _row(
+        "swarm.{mesh}.config.serve.*",
+        "changes of desired state",
+        subscribe={Role.DASHBOARD},
     ),
     _row(
         f"{_GET}.KV_{_CONFIG}.$KV.{_CONFIG}.models.{{model}}.*",

@@ -2,10 +2,12 @@
 
     {"model": "digits", "serve": [{"version": "1", "share": 90}, {"version": "2", "share": 10}],
      "sticky": "agent", "policy": "pull", "policy_options": {}, "memory_bytes": 0, "device": "cpu",
-     "pins": {"camera-7": "1"}, "rollout": {…}}
+     "pins": {"camera-7": "1"}, "rollout": {…},
+     "slo": {"p99_ms": 20, "errors": 0.001}}
 
 Only `model` and `serve` are required; unknown fields are ignored. A document with any problem is
-refused as a whole, with all its problems named. `rollout`: see `swarm.rollout.plan`.
+refused as a whole, with all its problems named. `rollout`: see `swarm.rollout.plan`. `slo`: see
+`swarm.flow.objective`.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from swarm.errors import InvalidArgument
+from swarm.flow.objective import Objective, parse_objective
 from swarm.rollout.plan import Plan, parse_plan
 from swarm.routing.candidate import RequestInfo
 from swarm.routing.errors import (
@@ -51,7 +54,8 @@ class DesiredState:
     sticky: what keeps a requester on one version: its agent, its session, or "none" (each request
     by itself). memory_bytes: free memory that a request needs on a node. device: preferred; others
     serve where none has it; "" for no preference. pins: the version of each agent that keeps to
-    one. rollout: a version that gets a share of the traffic by a plan of its own, or None.
+    one. rollout: a version that gets a share of the traffic by a plan of its own, or None. slo: the
+    objective that who answers requests measures, or None.
     """
 
     model: str
@@ -63,6 +67,7 @@ class DesiredState:
     device: str = ""
     pins: Mapping[str, str] = field(default_factory=dict)
     rollout: Plan | None = None
+    slo: Objective | None = None
 
     @property
     def versions(self) -> tuple[str, ...]:
@@ -169,6 +174,7 @@ def parse_desired(document: Any) -> DesiredState:
     fine = fine and all(isinstance(a, str) and a and _is_token(v) for a, v in pins.items())
     check("pins", fine, f"must name a version for each agent, {MAX_PINS} at most")
     rollout = _rollout(document, serve, problems)
+    slo = _objective(document, problems)
     if problems:
         raise BadDesiredState(problems)
     return DesiredState(
@@ -181,7 +187,18 @@ def parse_desired(document: Any) -> DesiredState:
         device=device,
         pins=dict(pins),
         rollout=rollout,
+        slo=slo,
     )
+
+
+def _objective(document: Mapping[str, Any], problems: list[Problem]) -> Objective | None:
+    if "slo" not in document:
+        return None
+    try:
+        return parse_objective(document["slo"])
+    except InvalidArgument as error:
+        problems.append(Problem("slo", str(error)))
+        return None
 
 
 def _rollout(

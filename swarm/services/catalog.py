@@ -3,6 +3,7 @@ change."""
 
 from __future__ import annotations
 
+from swarm.flow.objective import Objective
 from swarm.model import ModelInfo, unknown_model
 from swarm.routing import DesiredState, RequestInfo, parse_desired
 from swarm.services.registry import Registry
@@ -56,6 +57,11 @@ class Catalog:
         if len(state.serve) == 1:
             return state.serve[0].version
         return state.version_for(RequestInfo(request_id, model, "", 1, agent, session))
+
+    def objective(self, model: str) -> Objective | None:
+        """Of the desired state, where that is known; None where it has none."""
+        state = self._desired.get(model)
+        return None if state is None else state.slo
 
     def forget(self) -> None:
         """Models or desired state may have changed: look all up again."""

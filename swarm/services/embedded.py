@@ -13,11 +13,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from swarm.errors import Unavailable
+from swarm.errors import BadKey, Unavailable
 
 # The server warns above 8 MB; 16 MiB lets an 8 MB cut pass with room for its header.
 MAX_PAYLOAD = 16 << 20
 STORE_KEY = "JS_KEY"  # the variable of the server's environment
+OTHER_KEY = "unable to recover keys"
 RELOADED, NOT_RELOADED = "Reloaded server configuration", "Failed to reload server configuration"
 
 
@@ -68,6 +69,11 @@ class EmbeddedServer:
         return f"nats://{self.host}:{self.port}"
 
     @property
+    def name(self) -> str:
+        """The server's name, as it tells it; "" before the first start."""
+        return self._directory.name if self._directory is not None else ""
+
+    @property
     def pid(self) -> int:
         return self._process.pid if self._process is not None else 0
 
@@ -103,8 +109,9 @@ class EmbeddedServer:
     async def start(self, timeout: float = 10.0) -> None:
         """Start the server and wait until it listens, `timeout` seconds at most.
 
-        Raises `Unavailable`, with the server's own words, when it does not come up; `OSError` when
-        its directory cannot be written. A store that was there before stays in either case.
+        Raises `Unavailable`, with the server's own words, when it does not come up; `BadKey` where
+        another key has encrypted its store; `OSError` when its directory cannot be written. A store
+        that was there before stays in either case.
         """
         binary = find_binary()
         starts_first = self._directory is None
@@ -120,6 +127,7 @@ class EmbeddedServer:
         if not settings.exists() or settings.read_text() != text:
             settings.touch(0o600)
             settings.write_text(text)
+        read = len(self.log) if log.exists() else 0
         with log.open("ab") as sink:
             self._process = subprocess.Popen(  # noqa: ASYNC220 - a millisecond, once
                 [binary, "-c", str(settings), f"--port={self.port or -1}"],
@@ -140,6 +148,7 @@ class EmbeddedServer:
                     raise Unavailable(f"nats-server did not start:\n{tail}")
                 if port := self._announced_port(directory):
                     self.port = port
+                    self._check_store(log.read_text(errors="replace")[read:])
                     return
                 # On a full disk it writes no port down; after the first start the port is known.
                 if not starts_first and await self.answers():
@@ -148,6 +157,15 @@ class EmbeddedServer:
         except BaseException:
             await (self.stop() if starts_first else self.kill())
             raise
+
+    def _check_store(self, said: str) -> None:
+        """Raises `BadKey` where the server could not open its files: it would serve without its
+        streams."""
+        if OTHER_KEY in said:
+            raise BadKey(
+                f"the store {self.store} was encrypted with another key than {STORE_KEY} has now: "
+                "start with that one; nothing in it was changed"
+            )
 
     async def reload(self, timeout: float = 5.0) -> None:
         """Let the server read its files again: users, certificates. Connections stay.
@@ -176,21 +194,17 @@ class EmbeddedServer:
             async with asyncio.timeout(timeout):
                 reader, writer = await asyncio.open_connection(self.host, self.port)
                 verb, _, info = (await reader.readline()).partition(b" ")
-            return verb == b"INFO" and json.loads(info).get("server_name") == self._name
+            return verb == b"INFO" and json.loads(info).get("server_name") == self.name
         except (OSError, ValueError):  # a timeout is an OSError
             return False
         finally:
             if writer is not None:
                 writer.transport.abort()
 
-    @property
-    def _name(self) -> str:
-        return self._directory.name if self._directory is not None else ""
-
     def _configuration(self, directory: Path) -> str:
         store = self._given_store or directory / "store"
         return (
-            f"host: {json.dumps(self.host)}\nserver_name: {json.dumps(self._name)}\n"
+            f"host: {json.dumps(self.host)}\nserver_name: {json.dumps(self.name)}\n"
             f"ports_file_dir: {json.dumps(str(directory))}\n"
             f"pid_file: {json.dumps(str(directory / 'server.pid'))}\n"
             f"max_payload: {self.max_payload}\nmax_pending: {max(64 << 20, 4 * self.max_payload)}\n"
@@ -219,6 +233,11 @@ class EmbeddedServer:
             except (ValueError, KeyError, IndexError):
                 return 0  # half written: look again
         return 0
+
+    def send(self, sig: int) -> None:
+        """Send a signal to the process, if it runs."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(sig)
 
     async def stop(self, sig: int = signal.SIGTERM, timeout: float = 5.0) -> None:
         """End the server; the temporary store goes too."""

@@ -20,7 +20,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from dataclasses import dataclass
 from typing import Any
 
-from swarm.errors import ApiError, InvalidArgument, NotFound, Unavailable, Untrusted
+from swarm.errors import (
+    ApiError,
+    InvalidArgument,
+    NotFound,
+    SwarmError,
+    Unavailable,
+    Untrusted,
+)
+from swarm.flow.objective import Objective
 from swarm.link import Link, jetstream
 from swarm.model import ModelInfo, unknown_model
 from swarm.routing import BadDesiredState, parse_desired
@@ -188,6 +196,25 @@ class Registry:
                 return present.version
         raise _busy(model)
 
+    async def set_objective(self, model: str, objective: Objective | None) -> None:
+        """Give a model's desired state another objective, or none; all else of it stays.
+
+        Raises `NotFound` where nothing serves the model, and what made the present desired state be
+        refused.
+        """
+        for _ in range(PROMOTIONS):
+            present = await self._present(model)
+            if present.refused is not None:
+                raise present.refused
+            if present.document is None:
+                raise unknown_model(model)
+            doc = {name: value for name, value in present.document.items() if name != "slo"}
+            if objective is not None:
+                doc["slo"] = objective.as_doc()
+            if await self._replace(model, doc, present):
+                return
+        raise _busy(model)
+
     async def rollback(self, model: str) -> str:
         """Let the version that served before the present one serve again, and return it.
 
@@ -225,17 +252,21 @@ class Registry:
         manifest: nodes find there what it has made.
 
         The first version of a model serves at once. Raises `InvalidArgument` when the
-        version exists with other content: versions are immutable.
+        version exists with other content: versions are immutable. What lies in a version's place
+        and is none is replaced: no manifest of it, or one that the verifier refuses. Raises
+        `Unavailable` where somebody else pushes the version at the same time.
         """
         info = ModelInfo.from_manifest(manifest)
         await self.prepare()
         key = f"models.{info.model}.{info.version}"
-        existing, _, headers = await jetstream.kv_message(self._link, self._bucket, key)
+        existing, revision, headers = await jetstream.kv_message(self._link, self._bucket, key)
         if existing is not None and existing != manifest:
-            raise InvalidArgument(
-                f"{info.model}@{info.version} exists and versions are immutable: "
-                "split again with another --version"
-            )
+            if not (spoiled := self._spoiled(key, info, existing, headers)):
+                raise InvalidArgument(
+                    f"{info.model}@{info.version} exists and versions are immutable: "
+                    "split again with another --version"
+                )
+            log.warning("%s was spoiled, and is replaced: %s", key, spoiled)
         await self._objects.put(f"{info.model}/{info.version}/", files, progress, sent)
         if prepare is not None:
             await prepare(info)
@@ -243,11 +274,35 @@ class Registry:
         if existing is not None and self._verifier is not None:
             with contextlib.suppress(Untrusted):  # it is replaced by the same, signed
                 counter = self._verifier.check(self._bucket, key, existing, headers).counter
-        await self._write(key, manifest, counter)
+        try:
+            await self._write(key, manifest, counter, after=revision)
+        except ApiError as error:
+            if error.err_code not in jetstream.WRONG_REVISIONS:
+                raise
+            if (await jetstream.kv_get(self._link, self._bucket, key)) != manifest:
+                raise Unavailable(
+                    f"others push {info.model}@{info.version} at the same time, with other "
+                    "content: look at `swarm model list`, and split again with another --version"
+                ) from None
         present = await self._present(info.model)
         if present.document is None and present.refused is None:
             await self.promote(info.model, info.version)
         return info
+
+    def _spoiled(self, key: str, info: ModelInfo, existing: bytes, headers: bytes) -> str:
+        """Why what lies in a version's place is not that version; "" where it is."""
+        try:
+            found = ModelInfo.from_manifest(existing)
+        except SwarmError as error:
+            return f"it holds no manifest ({error})"
+        if (found.model, found.version) != (info.model, info.version):
+            return f"it holds the manifest of {found.model}@{found.version}"
+        if self._verifier is not None:
+            try:
+                self._verifier.check(self._bucket, key, existing, headers)
+            except Untrusted as error:
+                return str(error)
+        return ""
 
     async def artifact(
         self, model: str, version: str, name: str

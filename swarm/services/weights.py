@@ -58,7 +58,8 @@ class Weights:
     """Reads and writes the weight versions of one mesh's models.
 
     identity: signs what is written here; None signs nothing. allowed: whose present weight version
-    is taken; one with no or another key is refused.
+    is taken; one with no or another key is refused. signed: whether a weight version that nobody
+    has signed is refused too, where `allowed` names no keys.
 
     All methods raise `Unavailable` when the server cannot be reached, and `SubjectError` for a name
     or version that is no token.
@@ -70,7 +71,10 @@ class Weights:
         subjects: Subjects,
         identity: Identity | None = None,
         allowed: AllowList | None = None,
+        *,
+        signed: bool = False,
     ) -> None:
+        self._signed = signed
         self._identity = identity
         self._allowed = allowed or AllowList()
         self._link = link
@@ -135,6 +139,11 @@ class Weights:
         if record.key:
             claim = self._claim(model, version, record.payload())
             verify(record.key, CONTEXT, claim, record.signature)
+        elif self._signed:
+            raise NotAllowed(
+                f"weight version {record.n} of {model}@{version}, by {record.by}, is signed by "
+                "nobody: give its maker an --identity, or start this node with --allow-unsigned"
+            )
         if self._allowed.keys is not None and not self._allowed.allows(record.key):
             raise NotAllowed(
                 f"weight version {record.n} of {model}@{version}, by {record.by}, is signed by "

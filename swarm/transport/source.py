@@ -17,7 +17,7 @@ from functools import partial
 from swarm.clock import ServerClock
 from swarm.errors import DecodeError, Status
 from swarm.flow.recent import RecentIds
-from swarm.lanes import Lane, LaneMessage, LaneOptions, consumer_config, ensure_lanes
+from swarm.lanes import Lane, LaneMessage, LaneOptions, consumer_config, ensure_lanes, is_kept
 from swarm.link import jetstream
 from swarm.local.compact import decode_features
 from swarm.model import ModelInfo
@@ -250,6 +250,7 @@ class StageSource:
             max_credit=options.most_credit,
             clock=options.clock,
             message_bytes=info.stages[self.stage - 1].message_bytes,
+            is_kept=partial(is_kept, link, subjects.whereabouts(info.model, info.version)),
         )
         self.lanes[name] = lane
         routes.socket.listen(self._subject(name), self._receiver.came)

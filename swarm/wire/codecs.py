@@ -23,6 +23,8 @@ BITS = {"i8": 8, "i6": 6, "i4": 4}
 CODECS = ("f16", *BITS)
 PER_CHANNEL_FROM = 4096
 """Bytes from which a tensor is quantized by channel: below, the channels' ranges outweigh it."""
+LEAST_OF_CHANNEL = 64
+"""Values that a channel has at least: a range takes eight bytes. (A list of boxes has four.)"""
 _GROUPS = {6: 4, 4: 2}  # numbers that fill whole bytes, by bits
 _FP32 = np.dtype("<f4")
 _U32 = 4  # bytes
@@ -101,8 +103,10 @@ def decode(data: bytes | memoryview, codec: str, shape: tuple[int, ...]) -> np.n
 
 
 def _channels_of(array: np.ndarray) -> int:
-    by_channel = array.ndim >= 3 and array.nbytes >= PER_CHANNEL_FROM
-    return int(array.shape[1]) if by_channel else 1
+    if array.ndim < 3 or array.nbytes < PER_CHANNEL_FROM:
+        return 1
+    channels = int(array.shape[1])
+    return channels if array.size >= channels * LEAST_OF_CHANNEL else 1
 
 
 def _by_channel(shape: tuple[int, ...], channels: int) -> tuple[int, int, int]:

@@ -127,37 +127,62 @@ def _values(data: Any, dtype: np.dtype[Any]) -> np.ndarray:
 
 def encode_result(result: Result) -> bytes:
     """A result as JSON; a failure as `{"error", "status"}` with where it happened."""
+    return json.dumps(as_doc(result)).encode()
+
+
+def as_doc(result: Result) -> dict[str, Any]:
+    """The document of `encode_result`."""
     parameters: dict[str, Any] = {
         "degraded": result.degraded,
         "latency_ms": round(result.latency * 1e3, 3),
         "hops": [hop.as_json() for hop in result.hops],
     }
     if result.status is not Status.OK:
-        return json.dumps(
-            {
-                "id": result.id,
-                "error": result.message,
-                "status": str(result.status),
-                "parameters": parameters | {"stage": result.stage, "node": result.node},
-            }
-        ).encode()
-    return json.dumps(
-        {
-            "model_name": result.model,
-            "model_version": result.version,
+        return {
             "id": result.id,
-            "outputs": [
-                {
-                    "name": name,
-                    "shape": list(array.shape),
-                    "datatype": datatype_of(array),
-                    "data": _flat_values(array),
-                }
-                for name, array in result.outputs.items()
-            ],
-            "parameters": parameters,
+            "error": result.message,
+            "status": str(result.status),
+            "parameters": parameters | {"stage": result.stage, "node": result.node},
         }
-    ).encode()
+    return {
+        "model_name": result.model,
+        "model_version": result.version,
+        "id": result.id,
+        "outputs": [
+            {
+                "name": name,
+                "shape": list(array.shape),
+                "datatype": datatype_of(array),
+                "data": _flat_values(array),
+            }
+            for name, array in result.outputs.items()
+        ],
+        "parameters": parameters,
+    }
+
+
+def decode_result(data: bytes | memoryview, limits: Limits = LIMITS) -> Result:
+    """What `encode_result` wrote, but for the hops. Raises `DecodeError`."""
+    try:
+        doc = json.loads(bytes(data))
+        parameters = doc.get("parameters") or {}
+        result = Result(
+            str(doc.get("id", ""))[:128],
+            str(doc.get("model_name", "")),
+            str(doc.get("model_version", "")),
+            status=Status(str(doc.get("status", Status.OK))),
+            message=str(doc.get("error", "")),
+            stage=int(parameters.get("stage", 0)),
+            node=str(parameters.get("node", "")),
+            degraded=bool(parameters.get("degraded", False)),
+        )
+        entries = doc.get("outputs") or []
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise DecodeError(f"no result in JSON: {error}") from None
+    if not isinstance(entries, list) or len(entries) > limits.tensors:
+        raise DecodeError("the outputs of a result are a list of tensors")
+    result.outputs = dict(_tensor(entry, limits) for entry in entries)
+    return result
 
 
 def _flat_values(array: np.ndarray) -> list[Any]:

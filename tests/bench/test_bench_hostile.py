@@ -109,6 +109,10 @@ KEPT: dict[str, tuple[str, Callable[[], bytes]]] = {
         "onnx.file",
         lambda: bytes_field(7, b"\x00\x00" * 50_000),
     ),
+    "a nested value with bytes behind it": (
+        "gossip",
+        lambda: b"\x91" * 1010 + b"\x90" + b"\x00",
+    ),
     "a short list of keys": ("key-lists", lambda: b"# nobody\n"),
     "an ack subject of many tokens": ("link.words", lambda: b"$JS.ACK" + b"." * 200_000),
 }

@@ -11,9 +11,10 @@ import numpy as np
 import psutil
 import pytest
 
+from nodes.bench.contenders.ultraface import NoModel, ultraface_file
 from nodes.bench.throughput.closed_loop import Sample, WorkerLoad
 from nodes.bench.throughput.measure import ThroughputPlan, measure_throughput, summarise
-from nodes.bench.throughput.pipelines import EXPECTED_FILE, NoModel, build_pipeline, ultraface_file
+from nodes.bench.throughput.pipelines import EXPECTED_FILE, build_pipeline
 from nodes.bench.throughput.tables import show
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from axe_playwright_python.async_playwright import Axe
-from browsing import PHONE, Look, text_of
+from browsing import DASHBOARD_ENDS, PHONE, Look, text_of
 from fleets import DashboardProcess, a_status, dashboard, fetch, publish_event, publish_status
 from playwright.async_api import Page, expect
 
@@ -27,7 +27,6 @@ pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
 ]
 SOON = 10_000  # ms: the page shows what is so already
-DASHBOARD_ENDS = ("ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED_ENCODING")
 SEEN_WITHIN = 2.0  # seconds from a kill to the heir on the page
 ROLES = ("shard-1", "shard-2", "shard-3", "fallback")
 

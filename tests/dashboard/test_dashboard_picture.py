@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nodes.dashboard.history import History, Rate
-from nodes.dashboard.intake import MOST_BYTES, MOST_OFFENDERS
-from nodes.dashboard.picture import MOST_NODES, Picture
+from nodes.dashboard.picture import MOST_NAMELESS, MOST_NODES, Picture
+from swarm.fleet.documents import LARGEST_STATUS
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
@@ -28,7 +28,7 @@ class Simulation:
     def __init__(self) -> None:
         self.now = 100.0
         self.picture = Picture("default", wall=lambda: int(self.now * 1000))
-        self.picture.take_link(True, "127.0.0.1:4222", "")
+        self.picture.take_link(True, "127.0.0.1:4222", "", self.now)
 
     def speak(self, *documents: dict[str, Any]) -> None:
         for document in documents:
@@ -38,7 +38,7 @@ class Simulation:
         self.picture.take_status(subject, data, self.now)
 
     def tell(self, kind: str, **fields: Any) -> None:
-        data = json.dumps({"node": "teller", **fields}).encode()
+        data = json.dumps({"node": "teller", "kind": kind, "at": f"{self.now}", **fields}).encode()
         self.picture.take_event(f"swarm.default.events.{kind}", data, self.now)
 
     def second(self) -> None:
@@ -89,7 +89,7 @@ def test_a_node_that_speaks_after_it_was_called_dead_is_alive(fleet: Simulation)
 
 
 def test_a_node_that_falls_silent_is_gone_without_any_event(fleet: Simulation) -> None:
-    for _ in range(5):
+    for _ in range(7):
         fleet.second()
         fleet.speak(*(a_status(f"s{stage}", (stage,)) for stage in (1, 3)))
         fleet.speak(a_status("back", (1, 2, 3)))
@@ -98,7 +98,7 @@ def test_a_node_that_falls_silent_is_gone_without_any_event(fleet: Simulation) -
 
 
 def test_nobody_is_dead_only_because_the_mesh_cannot_be_reached(fleet: Simulation) -> None:
-    fleet.picture.take_link(False, "", "refused")
+    fleet.picture.take_link(False, "", "refused", fleet.now)
     for _ in range(30):
         fleet.second()
     assert {row["health"] for row in fleet.whole()["nodes"].values()} == {"well"}
@@ -158,6 +158,33 @@ def test_where_the_time_goes_includes_the_network_where_an_edge_tells(fleet: Sim
     assert answers["network"] == pytest.approx(3.0, rel=0.05)
 
 
+def test_the_network_is_estimated_from_those_who_answer_where_no_edge_tells(
+    fleet: Simulation,
+) -> None:
+    latency = {"p50": 11.0, "p99": 40.0, "ewma": 12.0}
+    fleet.speak(a_status("s1") | {"requests": {"by_status": {"OK": 5}, "latency_ms": latency}})
+    answers = fleet.whole()["pipelines"][0]["answers"]
+    assert answers == {"p50": 11.0, "p99": 40.0, "network": 2.0, "about": True}
+
+
+def test_an_objective_that_burns_is_the_first_trouble(fleet: Simulation) -> None:
+    promise = {"model": "digits", "p99_ms": 20, "errors": 0.001, "burn": {"5m": 14.0}}
+    fleet.speak(a_status("s1") | {"slo": [promise | {"burning": "fast"}]})
+    fleet.speak(a_status("back", (1, 2, 3)) | {"slo": [promise | {"burning": "", "burn": {}}]})
+    assert fleet.verdict["level"] == "bad"
+    assert "99 % within 20 ms" in fleet.verdict["text"]
+    assert fleet.whole()["models"][0]["objective"]["burning"] == "fast"
+
+
+def test_past_events_are_told_once_however_often_they_are_read(fleet: Simulation) -> None:
+    at = "2026-01-01T00:00:02.000Z"
+    event = {"kind": "died", "node": "s1", "subject": "s9", "at": at}
+    for _ in range(2):
+        fleet.picture.take_past([("swarm.default.events.died", json.dumps(event).encode())])
+    events = fleet.whole()["events"]
+    assert [(e["kind"], e["node"], e["at"]) for e in events] == [("died", "s9", 1767225602000)]
+
+
 # --- hostile messages -----------------------------------------------------------------------------
 
 
@@ -176,7 +203,7 @@ def test_a_status_in_the_name_of_another_changes_nothing_and_its_sender_is_marke
         ("evil", b"{" * 100_000),
         ("evil", b"[]"),
         ("evil", b"\xff\xfe"),
-        ("evil", b'{"node": "evil", "x": "' + b"y" * (MOST_BYTES) + b'"}'),
+        ("evil", b'{"node": "evil", "x": "' + b"y" * (LARGEST_STATUS) + b'"}'),
         ("<script>alert(1)</script>", b"{}"),
     ],
 )
@@ -199,18 +226,18 @@ def test_a_flood_of_one_node_is_dropped_unread_and_marks_it(fleet: Simulation) -
     for number in range(5000):
         fleet.speak(a_status("s1", (1,), detail=f"{number}"))
     row = fleet.whole()["nodes"]["s1"]
-    assert "too many messages" in row["offence"]
+    assert "flood" in row["offence"]
     assert int(row["detail"]) < 100
     assert fleet.whole()["nodes"]["s2"]["offence"] == ""
 
 
 def test_a_thousand_invented_names_grow_the_picture_to_its_bound_only(fleet: Simulation) -> None:
-    for number in range(MOST_NODES + 500):
+    for number in range(MOST_NODES + 100):
         fleet.speak(a_status(f"invented-{number}"))
-        fleet.take(f"swarm.default.status.bad-{number}", b"no")
+        fleet.take(f"swarm.default.status.<{number}>", b"no")
     whole = fleet.whole()
     assert len(whole["nodes"]) == MOST_NODES
-    assert len(whole["offenders"]) == MOST_OFFENDERS
+    assert len(whole["offenders"]) == MOST_NAMELESS
     assert "s1" in whole["nodes"]
 
 
@@ -221,7 +248,9 @@ def test_no_field_of_a_status_breaks_the_picture(fields: dict[str, Any]) -> None
     simulation.speak(a_status("s2", (2,)))
     simulation.speak(a_status("s1") | fields | {"node": "s1"})
     simulation.second()
-    assert "s1" in simulation.whole()["nodes"]
+    whole = simulation.whole()
+    assert "s2" in whole["nodes"]
+    assert "s1" in {*whole["nodes"], *(offender["name"] for offender in whole["offenders"])}
 
 
 @settings(max_examples=60, deadline=None)
@@ -229,6 +258,6 @@ def test_no_field_of_a_status_breaks_the_picture(fields: dict[str, Any]) -> None
 def test_no_field_of_an_event_breaks_the_picture(kind: str, fields: dict[str, Any]) -> None:
     simulation = Simulation()
     simulation.speak(a_status("s1"))
-    data = json.dumps({"what": "minted", "subject": "s1", **fields}).encode()
-    simulation.picture.take_event(f"swarm.default.events.{kind}", data, simulation.now)
-    assert simulation.whole()["events"][0]["kind"] == kind
+    simulation.tell(kind, **({"what": "minted", "subject": "s1"} | fields))
+    simulation.second()
+    assert simulation.whole()["nodes"]["s1"]["health"] in ("well", "dead")

@@ -18,6 +18,7 @@ from shards.zoo import digits_heldout
 from shards.zoo.fresh_head import digits_with_fresh_head
 from swarm.model import ModelInfo
 from swarm.services.weights import Weights
+from swarm.trust.identity import Identity
 
 MODEL = "fresh"
 
@@ -37,7 +38,7 @@ class Minter:
     """Makes weight versions of random heads, and knows what each must answer."""
 
     def __init__(self, mesh: swarm.Mesh) -> None:
-        self.weights = Weights(mesh.link, mesh.subjects)
+        self.weights = Weights(mesh.link, mesh.subjects, Identity.make())
         self.frozen = frozen_part()
         self.images = digits_heldout()[0][:4]
         self._features = self.frozen.features({"image": self.images})

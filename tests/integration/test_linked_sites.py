@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import pytest_asyncio
 from meshes import Commands, Load, add_model, close, digits, good_request, split_digits
 
 import swarm
-from nodes.bench.site.linked_servers import HUB, LinkedServers, linked_servers
+from nodes.bench.site.linked_servers import HUB, SITE, LinkedServers, linked_servers
 from nodes.local.mesh import LocalMesh, local_mesh
 from shards.manifest import write_dir
 from swarm.lanes import streams_of
@@ -139,3 +142,40 @@ async def test_a_link_that_falls_silent_holds_back_requests_no_longer_than_it_is
         assert result.status is swarm.Status.OK, result.message
         assert close(result.outputs["logits"], logits[:1])
         assert result.latency < CUT + BACK_WITHIN
+
+
+async def test_work_that_waits_is_submitted_while_the_link_is_cut_and_answered_behind_it(
+    sites: Sites, run: Commands, tmp_path: Path
+) -> None:
+    images, logits = digits()
+    np.savez(tmp_path / "x.npz", image=images[:1])
+    there = ("--nats", sites.servers.site.url, "--json")
+
+    async def command(*arguments: str) -> Any:
+        done = await asyncio.to_thread(run.swarm, *arguments, *there)
+        assert done.process.returncode == 0, done.stderr
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    await command("site", "add", SITE, "--max-mb", "1")
+    gateway = sites.mesh.start("gateway", "", "--site", SITE)
+    await sites.servers.link.cut()
+    ask = ("submit", "digits", "--input", str(tmp_path / "x.npz"), "--agent", "robot-7")
+    (tickets,) = await command(*ask, "--repeat", "20")
+    assert [ticket["number"] for ticket in tickets["tickets"]] == list(range(1, 21))
+    (status,) = await command("site", "status")
+    assert (status["waiting"], status["answered"]) == (20, 0)
+    await sites.servers.link.heal()
+    answers = await command("results", "--agent", "robot-7", "--count", "20")
+    assert [answer["number"] for answer in answers] == list(range(1, 21))
+    for answer, ticket in zip(answers, tickets["tickets"], strict=True):
+        (output,) = answer["result"]["outputs"]
+        assert close(np.array([output["data"]], np.float32), logits[:1])
+        assert answer["result"]["id"] == ticket["id"]
+    said = sites.mesh.status_of(gateway)
+    assert said is not None
+    assert said["sites"][SITE]["state"] == "forwarding"
+    (status,) = await command("site", "status")
+    assert (status["waiting"], status["answered"], status["dropped"]) == (0, 20, 0)
+    none = await asyncio.to_thread(run.swarm, "results", "--agent", "robot-7", *there[:2])
+    assert none.process.returncode == 1
+    assert "no answer to robot-7 is there" in none.stderr

@@ -15,6 +15,7 @@ from nodes.local.mesh import local_mesh
 from shards.weights.onnx_file import OnnxFile
 from shards.zoo import digits_heldout
 from swarm.services.weights import Weights
+from swarm.trust.identity import Identity
 
 IMAGE = digits_heldout()[0][:1]
 LAST = split_digits().manifest.shard(3)
@@ -42,7 +43,7 @@ async def test_a_fallback_that_missed_new_weights_does_not_take_a_session_back(
     run: Commands, tmp_path: Path
 ) -> None:
     async with local_mesh() as local:
-        weights = Weights(local.mesh.link, local.mesh.subjects)
+        weights = Weights(local.mesh.link, local.mesh.subjects, Identity.make())
         await weights.prepare()
         roles = ("shard-1", "shard-2", "shard-3", "fallback")
         nodes = await add_model(local, split_digits(), *roles)

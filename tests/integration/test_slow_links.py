@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from meshes import READY, ROOT, environment, until
-from slow_link import SlowLink, slow_link, unavailable
 
+from nodes.bench.links.network import SlowLink, slow_link, unavailable
 from nodes.local.mesh import LocalMesh, local_mesh, push
 from shards.manifest import CodecError
 from shards.split.split import split

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -20,6 +19,8 @@ from nats.aio.msg import Msg
 
 import swarm
 from nodes.local.mesh import LocalMesh
+from swarm.fleet.picture import FleetPicture
+from swarm.flow.objective import Objective
 from swarm.services.fleet import FleetWatch, ask_fleet
 
 pytestmark = [
@@ -266,7 +267,9 @@ async def test_a_newcomer_sees_a_killed_node_and_what_happened_and_drains_anothe
     async with FleetWatch(mesh.link, mesh.subjects) as watch:
         assert watch.answered
         assert await watch.until(lambda p, now: p.nodes[dead].state(now) == "dead", 2.0)
-        assert watch.picture.nodes[drained].state(time.monotonic()) == "ready"
+        assert await watch.until(
+            lambda p, now: drained in p.nodes and p.nodes[drained].state(now) == "ready", 5.0
+        )
         assert {"joined", "died"} <= {event["kind"] for event in watch.picture.events}
         command = run.start("nodes.cli.main", "drain", drained, "--nats", digits_mesh.url)
         assert await asyncio.to_thread(command.wait, READY) == 0
@@ -274,3 +277,42 @@ async def test_a_newcomer_sees_a_killed_node_and_what_happened_and_drains_anothe
         assert await watch.until(lambda p, now: p.nodes[drained].state(now) == "left", 5.0)
     await good_request(mesh)
     await dismiss(digits_mesh, [killed, spare])
+
+
+async def test_an_objective_that_burns_is_told_by_who_answers(
+    digits_mesh: LocalMesh, nats_client: Client, run: Commands
+) -> None:
+    """An objective that nothing can meet is set; whichever node answers says that it burns."""
+    body = {
+        "inputs": [{"name": "image", "shape": [1, 1, 8, 8], "datatype": "FP32", "data": [0.5] * 64}]
+    }
+    asked = json.dumps(body).encode()
+    await digits_mesh.mesh.registry.set_objective("digits", Objective(0.001, 0.01))
+    mesh = digits_mesh.mesh
+    try:
+        async with FleetWatch(mesh.link, mesh.subjects) as watch:
+
+            def is_told(picture: FleetPicture, now: float) -> bool:
+                burning = {
+                    slo["burning"]
+                    for node in picture.nodes.values()
+                    for slo in node.status.get("slo", ())
+                }
+                told = any(
+                    event["kind"] == "slo" and event.get("burning") == "latency"
+                    for event in picture.events
+                )
+                return told and "latency" in burning
+
+            async with asyncio.timeout(READY):
+                while not await watch.until(is_told, 0.5):
+                    for _ in range(40):
+                        await nats_client.request("swarm.default.infer.digits", asked, timeout=3.0)
+        place = ("--nats", digits_mesh.url)
+        shown = await asyncio.to_thread(run.swarm, "status", *place)
+        assert "BURNS (latency)" in shown.stdout
+        said = await asyncio.to_thread(run.swarm, "model", "slo", "digits", "--json", *place)
+        assert json.loads(said.stdout)["slo"] == {"p99_ms": 0.001, "errors": 0.01}
+    finally:
+        await mesh.registry.set_objective("digits", None)
+    assert "slo" not in (await mesh.registry.desired("digits") or {"slo": "lost"})

@@ -52,6 +52,7 @@ class Scene:
         self.status = status
         self.asks: list[Ask] = []
         self.requester = self.catalog = self
+        self.tracer = None
         self.lookups: list[tuple[str, str]] = []
         self.answerer = InferAnswerer(self, "n1", self._lookup, 1.0)  # type: ignore[arg-type]
 

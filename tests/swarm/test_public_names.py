@@ -10,6 +10,7 @@ import swarm
 
 def test_the_public_surface_is_this_and_no_more() -> None:
     assert sorted(swarm.__all__) == [
+        "Answer",
         "DeadlineExceeded",
         "DecodeError",
         "Hop",
@@ -23,6 +24,7 @@ def test_the_public_surface_is_this_and_no_more() -> None:
         "Status",
         "SwarmError",
         "Taught",
+        "Ticket",
         "Unauthenticated",
         "Unavailable",
         "__version__",

@@ -49,6 +49,18 @@ MESH_BY_WIRE = {
 }
 """The mesh by delivery, where every message between processes goes through the server."""
 
+MESH_WITH_TRUST = {
+    name: f"{_SYSTEMS}.swarm_trust:{cls}"
+    for name, cls in (
+        ("host_secured", "HostSecured"),
+        ("wire_users", "WireUsers"),
+        ("wire_tls", "WireTls"),
+        ("wire_file", "WireFile"),
+        ("wire_file_encrypted", "WireFileEncrypted"),
+    )
+}
+"""The mesh, durable, with rights, TLS, and encryption at rest."""
+
 
 def contender_class(target: str) -> type[Contender]:
     """The class behind a name of `CONTENDERS` or behind ``module:Class``.

@@ -171,7 +171,7 @@ async def _main(arguments: dict[str, Any]) -> int:
     reader = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    async with swarm.connect(arguments["url"], arguments["mesh"]) as mesh:
+    async with swarm.connect(arguments["url"], arguments["mesh"], shm=arguments["shm"]) as mesh:
         load = Load(
             mesh,
             data["images"],

@@ -20,6 +20,8 @@ from typing import Any
 import numpy as np
 
 from nodes.bench.faults.cut_link import CutLink, NamespacedNode, cut_link
+from nodes.bench.faults.servers import Servers, start_servers
+from nodes.life.config import MOVED
 from nodes.local.mesh import LocalMesh, local_mesh, push
 from nodes.local.supervisor import NodeProcess
 from shards.runtimes.ort import OrtRuntime
@@ -44,7 +46,9 @@ class Layout:
 
     storage: of the lanes, `memory` or `file`. credit: as `swarm-node --credit`; 0: its default.
     remote: the role (`shard-2`) that runs behind a link that can be cut, or empty. watched: whether
-    the server starts again as under `swarm up`; else the scenarios decide when.
+    the server starts again as under `swarm up`; else the scenarios decide when. servers:
+    several are a cluster, and every message goes by them. lanes: as `swarm-node --lanes`. budget:
+    seconds of each request.
     """
 
     replicas: int = 1
@@ -54,6 +58,9 @@ class Layout:
     credit: int = 0
     remote: str = ""
     watched: bool = False
+    servers: int = 1
+    lanes: str = MOVED
+    budget: float = REQUEST_BUDGET
 
     def roles(self) -> list[str]:
         shards = [f"shard-{k}" for k in range(1, STAGES + 1) for _ in range(self.replicas)]
@@ -61,7 +68,8 @@ class Layout:
 
     def flags(self) -> list[str]:
         credit = ["--credit", str(self.credit)] if self.credit else []
-        return ["--storage", self.storage, *credit]
+        cluster = ["--lanes", self.lanes, "--stored"] if self.servers > 1 else []
+        return ["--storage", self.storage, *credit, *cluster]
 
 
 @dataclass(frozen=True)
@@ -88,8 +96,11 @@ def make_workload(directory: Path) -> Workload:
 class LoadProcess:
     """A running `nodes.bench.faults.requester` process."""
 
-    def __init__(self, process: asyncio.subprocess.Process, directory: Path) -> None:
+    def __init__(
+        self, process: asyncio.subprocess.Process, directory: Path, budget: float = REQUEST_BUDGET
+    ) -> None:
         self._process = process
+        self._budget = budget
         self._file = directory / f"load-{process.pid}.json"
 
     async def take(self) -> dict[str, Any]:
@@ -97,9 +108,7 @@ class LoadProcess:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"take {self._file}\n".encode())
-        line = await asyncio.wait_for(
-            self._process.stdout.readline(), REQUEST_BUDGET + READY_TIMEOUT
-        )
+        line = await asyncio.wait_for(self._process.stdout.readline(), self._budget + READY_TIMEOUT)
         if not line:
             raise Unavailable("the bench's own requester ended early")
         return dict(json.loads(self._file.read_text()))
@@ -118,8 +127,9 @@ class LoadProcess:
 class Rig:
     """A ready mesh and the tools of the scenarios.
 
-    server: scenarios may restart it. link: scenarios may cut it; None where there is none. rng:
-    draws the moments of the faults. quick: stops and cuts are short.
+    server: scenarios may restart it. servers: of a cluster, None without one. link: scenarios may
+    cut it; None where there is none. rng: draws the moments of the faults. quick: stops and cuts
+    are short.
     """
 
     local: LocalMesh
@@ -129,7 +139,14 @@ class Rig:
     directory: Path
     quick: bool
     link: CutLink | None = None
+    servers: Servers | None = None
     rng: random.Random = field(default_factory=lambda: random.Random(SEED), init=False)
+
+    @property
+    def cluster(self) -> Servers:
+        """The servers of a layout that has several."""
+        assert self.servers is not None
+        return self.servers
 
     def node(self, role: str, index: int = 0) -> NodeProcess:
         """The index-th process of a role, in order of its first start."""
@@ -187,7 +204,8 @@ class Rig:
             "data": str(self.workload.data),
             "rate": rate,
             "in_flight": in_flight,
-            "budget": REQUEST_BUDGET,
+            "budget": self.layout.budget,
+            "shm": self.layout.servers == 1,
         }
         process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -197,7 +215,7 @@ class Rig:
             start_new_session=True,
             preexec_fn=die_with_parent if sys.platform == "linux" else None,
         )
-        load = LoadProcess(process, self.directory)
+        load = LoadProcess(process, self.directory, self.layout.budget)
         try:
             yield load
         finally:
@@ -230,12 +248,16 @@ async def start_rig(layout: Layout, workload: Workload, quick: bool) -> AsyncIte
             link = stack.enter_context(cut_link())
             server = await stack.enter_async_context(EmbeddedServer(host=link.server_address))
             url = server.url
+        servers: Servers | None = None
+        if layout.servers > 1:
+            servers = await stack.enter_async_context(start_servers(layout.servers))
+            url, server = servers.url, servers.all[0]
         local = await stack.enter_async_context(local_mesh(url=url, watch_server=layout.watched))
         server = server or local.server
         assert server is not None
         await push(local, workload.model.manifest.to_json(), workload.model.files)
-        rig = Rig(local, server, layout, workload, directory, quick, link)
-        for role in layout.roles():
+        rig = Rig(local, server, layout, workload, directory, quick, link, servers)
+        for index, role in enumerate(layout.roles()):
             if link is not None and role == layout.remote:
                 arguments = ["--role", role, "--nats", url, "--mesh", local.name]
                 arguments += ["--model", "digits", "--trust", local.trusted, *layout.flags()]
@@ -245,7 +267,8 @@ async def start_rig(layout: Layout, workload: Workload, quick: bool) -> AsyncIte
                 )
                 local.supervisor.add(node)
             else:
-                node = local.start(role, "digits", *layout.flags())
+                where = ["--nats", servers.url_from(index)] if servers is not None else []
+                node = local.start(role, "digits", *where, *layout.flags())
             # The scenarios decide when a node starts again, not the supervisor.
             node.wanted = False
         await _ready(local)

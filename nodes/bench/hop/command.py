@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from nodes.bench.hop.measure import HopPlan, measure_hop
 from nodes.bench.hop.tables import draw, show
+from nodes.bench.hop.trust import measure_trust, show_trust
 from nodes.bench.report.command import run_benchmark
 
 
@@ -14,4 +15,11 @@ def run_hop(plan: HopPlan, as_json: bool = False, chart: str = "", output: str =
     """
     return run_benchmark(
         lambda progress: measure_hop(plan, progress), show, draw, as_json, chart, output
+    )
+
+
+def run_trust(plan: HopPlan, as_json: bool = False, output: str = "") -> int:
+    """`swarm bench hop --trust`; returns the exit code."""
+    return run_benchmark(
+        lambda progress: measure_trust(plan, progress), show_trust, None, as_json, "", output
     )

@@ -74,7 +74,7 @@ def measure_hop(plan: HopPlan, progress: Callable[[str], None] = lambda _: None)
     figures: dict[str, Figure] = {}
     with tempfile.TemporaryDirectory(prefix="hop-") as root:
         for size in plan.sizes:
-            rounds, entries = _rounds(plan, size, _targets(plan), Path(root), progress)
+            rounds, entries = rounds_of(plan, size, _targets(plan), Path(root), progress)
             found = summarise(rounds, STAGES)
             figures |= {f"{size}/{name}": figure for name, figure in found.items()}
             sizes.append(
@@ -103,7 +103,7 @@ def _targets(plan: HopPlan) -> dict[str, str]:
     return ours | {name: name for name in (*plan.floors, IN_PROCESS)}
 
 
-def _rounds(
+def rounds_of(
     plan: HopPlan,
     size: int,
     targets: Mapping[str, str],
@@ -154,7 +154,7 @@ def summarise(rounds: Sequence[Round], hops: int) -> dict[str, Figure]:
             total = [row[name][key] for row in rounds]
             figures[f"{name}/end_to_end_{key}_ms"] = Figure.of(total, "ms")
             if name != IN_PROCESS:
-                hop = [1e3 * _hop(row, name, key, hops) for row in rounds]
+                hop = [1e3 * hop_ms(row, name, key, hops) for row in rounds]
                 figures[f"{name}/hop_{key}_us"] = Figure.of(hop, "us")
     for own, floor in itertools.product(OURS, names):
         is_floor = floor not in OURS
@@ -163,13 +163,13 @@ def summarise(rounds: Sequence[Round], hops: int) -> dict[str, Figure]:
         for key in PERCENTILES:
             ratios = [row[own][key] / row[floor][key] for row in rounds]
             figures[f"{own}/end_to_end_{key}_over_{floor}"] = Figure.of(ratios, "x", floor=is_floor)
-            pairs = [(_hop(row, own, key, hops), _hop(row, floor, key, hops)) for row in rounds]
+            pairs = [(hop_ms(row, own, key, hops), hop_ms(row, floor, key, hops)) for row in rounds]
             if floor != IN_PROCESS and all(least > 0 for _, least in pairs):
                 ratios = [ours / least for ours, least in pairs]
                 figures[f"{own}/hop_{key}_over_{floor}"] = Figure.of(ratios, "x", floor=is_floor)
     return figures
 
 
-def _hop(row: Round, name: str, key: str, hops: int) -> float:
+def hop_ms(row: Round, name: str, key: str, hops: int) -> float:
     """Overhead of one hop in milliseconds."""
     return (row[name][key] - row[IN_PROCESS]["p50"]) / hops

@@ -177,8 +177,10 @@ def _document(rng: Random, data: bytes, form: Form) -> bytes:
         doc = json.loads(data) if form == "json" else msgpack.unpackb(data, strict_map_key=False)
     except (ValueError, msgpack.exceptions.UnpackException):
         return data  # a seed that is no document: its bytes are changed alone
-    for _ in range(rng.choice((1, 1, 2, 4))):
-        doc = _changed(rng, doc, form)
+    # The growths of several changes multiply.
+    most = min(300, MOST_BYTES // max(1, len(data)))
+    for times in (most, 3, 2, 1)[: rng.choice((1, 1, 2, 4))]:
+        doc = _changed(rng, doc, form, max(1, times))
     try:
         if form == "json":
             return json.dumps(doc).encode()
@@ -188,8 +190,8 @@ def _document(rng: Random, data: bytes, form: Form) -> bytes:
         return data
 
 
-def _changed(rng: Random, doc: Any, form: Form) -> Any:
-    """The document, with one place of it changed."""
+def _changed(rng: Random, doc: Any, form: Form, most: int) -> Any:
+    """The document, with one place of it changed; what is repeated stands there `most` times."""
     if isinstance(doc, dict) and doc and rng.random() < 0.85:
         key = rng.choice(list(doc))
         inner = dict(doc)
@@ -199,9 +201,9 @@ def _changed(rng: Random, doc: Any, form: Form) -> Any:
         elif kind < 0.14:
             inner[rng.choice(("x", "", "v", "self", "name", "y" * 300))] = inner[key]
         elif kind < 0.18:
-            inner |= {f"{key}{number}": inner[key] for number in range(rng.choice((3, 300)))}
+            inner |= {f"{key}{number}": inner[key] for number in range(rng.choice((1, most)))}
         else:
-            inner[key] = _changed(rng, inner[key], form)
+            inner[key] = _changed(rng, inner[key], form, most)
         return inner
     if isinstance(doc, list) and doc and rng.random() < 0.8:
         at = rng.randrange(len(doc))
@@ -209,8 +211,8 @@ def _changed(rng: Random, doc: Any, form: Form) -> Any:
         if kind < 0.1:
             return doc[:at]
         if kind < 0.2:
-            return doc * rng.choice((2, 5, 300))
-        return [*doc[:at], _changed(rng, doc[at], form), *doc[at + 1 :]]
+            return doc * rng.choice((1, most))
+        return [*doc[:at], _changed(rng, doc[at], form, most), *doc[at + 1 :]]
     return _instead(rng, doc, form)
 
 

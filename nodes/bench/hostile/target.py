@@ -17,7 +17,7 @@ FLOOR = 1 << 20
 def json_objects(message: bytes) -> int:
     """Of a JSON text, a quarter of what its values may take as objects: `{},` is three bytes, and
     an object of 72, and a list grows by moving. What strangers send has limits of its own."""
-    return 10 * len(message)
+    return 12 * len(message)
 
 
 TYPED = (SwarmError, ShardsError)

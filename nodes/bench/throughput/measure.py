@@ -23,6 +23,7 @@ from typing import Any
 from nodes.bench.contenders.catalogue import MESH, MESH_BY_UP
 from nodes.bench.contenders.side_by_side import side_by_side
 from nodes.bench.contenders.systems.mesh_client import MeshContender
+from nodes.bench.contenders.ultraface import NoModel
 from nodes.bench.report.figure import Better, Figure, percentile
 from nodes.bench.report.machine import machine, usable_cores
 from nodes.bench.throughput.closed_loop import (
@@ -32,7 +33,7 @@ from nodes.bench.throughput.closed_loop import (
     WorkerLoad,
     requests_for,
 )
-from nodes.bench.throughput.pipelines import NoModel, Pipeline, build_pipeline
+from nodes.bench.throughput.pipelines import Pipeline, build_pipeline
 
 OURS = ("mesh", "up")
 """The mesh with nodes that start from files cut before; the mesh by `swarm up`, as a user runs it,

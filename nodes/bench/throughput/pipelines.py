@@ -6,14 +6,13 @@ for the floors.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from nodes.bench.contenders.processes import REPOSITORY
+from nodes.bench.contenders.ultraface import ultraface_file
 from nodes.bench.contenders.workload import WHOLE_FILE, Spec, Workload
 from shards.manifest import TensorSpec, write_dir
 from shards.runtimes.ort import make_session
@@ -21,22 +20,6 @@ from shards.split.split import split
 
 INPUT_FILE, EXPECTED_FILE = "input.npz", "expected.npz"
 Tensors = dict[str, np.ndarray]
-
-
-class NoModel(ValueError):
-    """A pipeline's model is not on this machine; the message says how to name a file."""
-
-
-def ultraface_file(given: str = "") -> Path:
-    """The detector's ONNX file: `given` (file or folder), else the folder SWARM_TEST_MODELS, else
-    `shared/models` beside the repository. Raises `NoModel`."""
-    models = Path(os.environ.get("SWARM_TEST_MODELS", REPOSITORY.parent / "shared" / "models"))
-    path = Path(given) if given else models / "ultraface"
-    if path.is_dir():
-        path = next(iter(sorted(path.glob("*.onnx"))), path / "version-RFB-320.onnx")
-    if not path.is_file():
-        raise NoModel(f"no UltraFace model at {path}: name one with --ultraface FILE")
-    return path
 
 
 def _digits() -> tuple[bytes, Tensors]:

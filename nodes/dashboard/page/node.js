@@ -110,7 +110,7 @@ function factsOf(node) {
     ["memory", megabytes(node.rss)],
     ["ready after", node.ready_ms ? ms(node.ready_ms) : NONE],
     ["in this state since", node.since ? clock(node.since) : NONE],
-    ["last heard", age((now() - node.heard) / 1000)],
+    ["last heard", node.heard === null ? "not by this dashboard" : age((now() - node.heard) / 1000)],
     ["sees", `${node.peers.alive} alive, ${node.peers.suspect} suspected, ${node.peers.dead} dead`],
   ];
   if (node.gossip_refused) rows.push(["gossip not believed", figure(node.gossip_refused)]);

@@ -26,7 +26,7 @@ const COLUMNS = [
   { name: "weights", by: (n) => -Math.max(0, ...n.stages.map((s) => s.weights)), say: (n) => figure(Math.max(0, ...n.stages.map((s) => s.weights)) || null) },
   { name: "memory", by: (n) => -n.rss, say: (n) => megabytes(n.rss) },
   { name: "host", by: (n) => n.host, say: (n) => n.host || NONE, text: true },
-  { name: "heard", by: (n) => n.heard, say: (n) => age((now() - n.heard) / 1000) },
+  { name: "heard", by: (n) => n.heard ?? 0, say: (n) => (n.heard === null ? NONE : age((now() - n.heard) / 1000)) },
 ];
 
 export function nodeTable() {

@@ -188,7 +188,7 @@ export function budgetBar() {
       const said = worst
         ? `Of ${ms(whole)} (p50), most goes to ${worst.name}: ${ms(worst.ms)}, ${Math.round((worst.ms / whole) * 100)} %`
         : "No requests in the last ten seconds";
-      text(words, said + (worst && !doc.answers ? " (the network is not measured: no edge tells its results)" : ""));
+      text(words, said + (doc.answers?.about ? " (the network: about, from medians)" : worst && !doc.answers ? " (the network is not measured: nobody tells of whole requests)" : ""));
       attribute(bar, "aria-label", worst ? parts.map((part) => `${part.name} ${ms(part.ms)}`).join(", ") : "nothing measured");
       keyed(
         rows,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarm.audit.chain import Extent, verify
+from swarm.audit.chain import MOST_DOUBTS, Extent, verify
 from swarm.audit.record import (
     BEGINNING,
     Entry,
@@ -146,6 +146,29 @@ def test_a_record_whose_place_in_the_stream_was_doubtful_may_be_another_recorder
     assert verify([(1, first), (2, third)], Extent(1, 2)).good
     plain, _ = seal(Entry("request", "a", 1.0, "r3"), "n", 3, next_head)
     assert not verify([(1, first), (2, plain)], Extent(1, 2)).good
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=MOST_DOUBTS))
+def test_of_records_in_a_row_that_were_doubtful_any_may_be_missing(
+    stored: list[bool],
+) -> None:
+    """As a recorder writes them: the last one was stored for sure."""
+    first, head = seal(Entry("request", "a", 1.0, "r1"), "n", 1, BEGINNING)
+    kept, others = [first], list[str]()
+    for number, is_stored in enumerate([*stored, True], 2):
+        more = {"or": " ".join(others)} if others else {}
+        data, digest = seal(Entry("request", "a", 1.0, f"r{number}"), "n", number, head, **more)
+        others, head = [head, *others][:MOST_DOUBTS], digest
+        if is_stored:
+            kept.append(data)
+    records = list(enumerate(kept, 1))
+    extent = Extent(1, len(records))
+    assert verify(records, extent).good
+    # A record that nobody doubted is missed all the same.
+    last = 2 + len(stored) + 2
+    after, _ = seal(Entry("request", "a", 1.0, "later"), "n", last, "0" * 63 + "1")
+    faults = verify([*records, (len(records) + 1, after)], Extent(1, len(records) + 1)).faults
+    assert [fault.kind for fault in faults] == ["removed"]
 
 
 @given(st.binary(max_size=200))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,8 @@ from swarm.fleet.documents import (
     LARGEST_STATUS,
     LONGEST_TEXT,
     MOST,
+    STAGE_FIELDS,
+    STATUS_FIELDS,
     read_event,
     read_status,
 )
@@ -109,6 +112,13 @@ def test_any_bytes_are_refused_or_read(data: bytes) -> None:
     for reader in (read_status, read_event):
         with pytest.raises(DecodeError):
             reader(data, "x")
+
+
+def test_the_reader_knows_every_field_of_the_schema() -> None:
+    file = Path(__file__).parents[3] / "swarm" / "schemas" / "status.schema.json"
+    schema = json.loads(file.read_text())
+    assert set(schema["properties"]) == set(STATUS_FIELDS)
+    assert set(schema["$defs"]["stage"]["properties"]) == set(STAGE_FIELDS)
 
 
 def test_an_event_is_read_with_its_own_fields_and_refused_under_another_kind() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from swarm.fleet.observed import FORGET_AFTER, IDLE_AFTER, REMEMBER_FOR, StatusListener
+from swarm.fleet.observed import FORGET_AFTER, IDLE_AFTER, MOST_NODES, REMEMBER_FOR, StatusListener
 from swarm.link import Link, LinkMessage, LinkOptions
 from swarm.subjects import Subjects
 from swarm.wire.tensors import Part
@@ -224,3 +224,13 @@ def test_a_message_that_is_no_status_says_nothing(document: bytes) -> None:
     client.sends(large=True)
     client.link.hears(document)
     assert (client.known, client.news) == (set(), 0)
+
+
+def test_a_member_that_says_many_names_takes_bounded_memory_and_hides_nobody() -> None:
+    client = Client()
+    client.sends(large=True)
+    client.status("honest")
+    for number in range(2 * MOST_NODES):
+        client.status(f"made-up-{number}")
+    assert len(client.known) == MOST_NODES
+    assert "honest" in client.known

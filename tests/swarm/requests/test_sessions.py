@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.errors import Status
-from swarm.requests.sessions import SeenWeights
+from swarm.requests.sessions import DOUBTED_FOR, FAILURES, MOST_DOUBTED, SeenWeights
 from swarm.wire.hops import Hop
 from swarm.wire.messages import Features
 
@@ -86,3 +86,96 @@ async def test_requests_for_weights_that_nobody_has_open_no_breaker(desk: Desk) 
         assert result.status in (Status.UNAVAILABLE, Status.DEADLINE_EXCEEDED)
         assert "weight version 4" in result.message
     assert (await desk.infer(10.0)).status is Status.OK
+
+
+# --- a version that nobody has ----------------------------------------------------------------
+
+LIE = 1 << 50
+
+
+def lie(seen: SeenWeights, session: tuple[str, str, str, str], now: float) -> None:
+    seen.saw(session, LIE, now)
+    assert seen.least(session, now) == LIE
+
+
+def test_a_version_that_nobody_serves_is_void_after_three_requests_for_all_sessions() -> None:
+    seen = SeenWeights()
+    seen.saw(OTHER, 5, 0.0)
+    for session in (ONE, OTHER):
+        lie(seen, session, 1.0)
+    for _ in range(FAILURES):
+        assert seen.least(ONE, 2.0) == LIE
+        seen.lacked(ONE, LIE, 2.0)
+    assert (seen.least(ONE, 2.0), seen.least(OTHER, 2.0)) == (0, 0)
+    seen.saw(ONE, LIE + 7, 3.0)
+    assert seen.least(ONE, 3.0) == 0, "the same node says so again"
+    for session in (ONE, OTHER):
+        seen.saw(session, 6, 4.0)
+        assert seen.least(session, 4.0) == 6, "what others serve counts"
+
+
+def test_the_doubt_ends() -> None:
+    seen = SeenWeights()
+    lie(seen, ONE, 0.0)
+    for _ in range(FAILURES):
+        seen.lacked(ONE, LIE, 1.0)
+    lie(seen, OTHER, 2.0 + DOUBTED_FOR)
+
+
+def test_an_answer_between_two_failures_keeps_the_version() -> None:
+    seen = SeenWeights()
+    seen.saw(ONE, 5, 0.0)
+    for _ in range(5):
+        for _ in range(FAILURES - 1):
+            seen.lacked(ONE, 5, 1.0)
+        seen.saw(ONE, 5, 1.0)
+    assert seen.least(ONE, 2.0) == 5
+
+
+def test_a_client_that_asks_for_more_than_there_is_voids_nothing() -> None:
+    seen = SeenWeights()
+    seen.saw(ONE, 5, 0.0)
+    for _ in range(9):
+        seen.lacked(ONE, 99, 1.0)
+    assert seen.least(ONE, 2.0) == 5
+
+
+def test_doubted_versions_take_bounded_memory() -> None:
+    seen = SeenWeights()
+    for number in range(2 * MOST_DOUBTED):
+        session = (f"m{number}", "1", "", "one")
+        lie(seen, session, 0.0)
+        for _ in range(FAILURES):
+            seen.lacked(session, LIE, 0.0)
+    told = [("m" + str(n), "1", "", "two") for n in range(2 * MOST_DOUBTED)]
+    for session in told:
+        seen.saw(session, LIE, 1.0)
+    assert sum(seen.least(session, 1.0) == 0 for session in told) == MOST_DOUBTED
+
+
+@pytest.mark.integration
+async def test_a_node_that_lies_of_its_weights_spoils_three_requests_of_a_session(
+    desk: Desk,
+) -> None:
+    await desk.open()
+    lies = True
+
+    def behave(stage: FakeStage, message: Message, features: Features) -> None:
+        if lies:
+            result = outcome(features)
+            result.hops = (result.hops[0]._replace(weights=LIE),)
+            stage.reply(features, result)
+        elif features.weights > 4:
+            features.hops.append(Hop(1, "fake", 0, 0, 0, weights=4).as_doc())
+            stage.fail(features, Status.UNAVAILABLE, "computes with weight version 4 here")
+        else:
+            stage.reply(features, outcome(features))
+        take(message)
+
+    desk.stage.behave = behave
+    assert (await desk.infer(10.0, session="one")).weights == LIE
+    lies = False
+    statuses = [(await desk.infer(0.05, session="one")).status for _ in range(FAILURES)]
+    assert Status.OK not in statuses
+    assert (await desk.infer(10.0, session="one")).status is Status.OK
+    assert (await desk.infer(10.0, session="two")).status is Status.OK

@@ -30,6 +30,12 @@ NO_SUBJECTS = {
     "events_stream",
     "record_stream",
     "record_all",
+    "submit_all",
+    "answers_all",
+    "read_all",
+    "submitted_stream",
+    "answers_stream",
+    "read_stream",
 }
 
 

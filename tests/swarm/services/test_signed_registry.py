@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 from real_server import Links
 from test_swarm_registry import manifest
 
-from swarm.errors import ApiError, NotFound, Unavailable, Untrusted
+from swarm.errors import ApiError, InvalidArgument, NotFound, Unavailable, Untrusted
 from swarm.link import Link, jetstream
 from swarm.routing import BadDesiredState
 from swarm.services.embedded import EmbeddedServer
 from swarm.services.registry import Registry
-from swarm.subjects import Subjects, kv_get_subject
+from swarm.subjects import Subjects
 from swarm.trust.entries import HEADER, Verifier, signature_in
 from swarm.trust.identity import Identity
 from swarm.trust.signers import TrustedKeys, trust
@@ -133,8 +134,12 @@ async def test_desired_state_that_a_reply_subject_has_overwritten_is_refused_and
     await attacked(link, f"$JS.API.STREAM.INFO.{stream}", b"")
     with pytest.raises(Untrusted, match="unsigned"):
         await node.desired("m")
-    # Another key's value, with its signature.
-    await attacked(link, kv_get_subject(BUCKET, "models.m.1"), b"")
+    # Another key's value, with its signature. The server stores no answer of ours there: it has the
+    # header of the revision that was expected when it was written.
+    value, _, of_manifest = await jetstream.kv_message(link, BUCKET, "models.m.1")
+    assert value is not None
+    assert b"Nats-Expected-Last-Subject-Sequence: 0" in of_manifest
+    await jetstream.kv_put(link, BUCKET, "serve.m", value, more=signature_of(of_manifest))
     with pytest.raises(Untrusted, match="altered"):
         await node.desired("m")
     # The key's own earlier value, with its signature: a rollback without the right to one.
@@ -247,3 +252,72 @@ async def test_an_unsigned_push_is_signed_by_pushing_the_same_again(
         await node.desired("m")
     await operator.promote("m", "1")
     assert await node.serving("m") == "1"
+
+
+def met(meeting: asyncio.Barrier) -> Callable[[object], Awaitable[None]]:
+    """Both have looked, and neither has written."""
+
+    async def wait(_: object) -> None:
+        async with asyncio.timeout(5.0):
+            await meeting.wait()
+
+    return wait
+
+
+def another(version: str) -> bytes:
+    """A manifest of the same version with other content."""
+    return json.dumps(json.loads(manifest(version)) | {"extra": {"other": True}}).encode()
+
+
+@pytest.mark.parametrize("spoilt", ["a PubAck", "another version's", "a learner's", "unsigned"])
+async def test_a_spoiled_manifest_is_replaced_by_a_push_and_costs_no_version_number(
+    link: Link, operator: Registry, node: Registry, spoilt: str
+) -> None:
+    await operator.push(manifest("1"), {})
+    key = "models.m.2"
+    if spoilt == "a PubAck":
+        await jetstream.kv_put(link, BUCKET, key, b'{"stream": "x", "seq": 7}')
+    elif spoilt == "another version's":
+        _, _, headers = await jetstream.kv_message(link, BUCKET, "models.m.1")
+        await jetstream.kv_put(link, BUCKET, key, manifest("1"), more=signature_of(headers))
+    elif spoilt == "a learner's":
+        stranger = Identity.make()
+        await Registry(link, SUBJECTS, stranger).push(another("2"), {})
+    else:
+        await jetstream.kv_put(link, BUCKET, key, another("2"))
+    await operator.push(manifest("2"), {})
+    assert await node.manifest("m", "2") == manifest("2")
+
+
+async def test_a_version_of_a_trusted_key_is_not_replaced(operator: Registry) -> None:
+    await operator.push(manifest("1"), {})
+    with pytest.raises(InvalidArgument, match="versions are immutable"):
+        await operator.push(another("1"), {})
+    assert await operator.manifest("m", "1") == manifest("1")
+
+
+async def test_of_two_first_pushes_at_the_same_time_one_is_told_of_the_other(
+    link: Link, operator: Registry, signer: Identity, keys: TrustedKeys
+) -> None:
+    second, meet = Registry(link, SUBJECTS, signer, Verifier(keys)), asyncio.Barrier(2)
+    ended = await asyncio.gather(
+        operator.push(manifest("1"), {}, prepare=met(meet)),
+        second.push(another("1"), {}, prepare=met(meet)),
+        return_exceptions=True,
+    )
+    failures = [error for error in ended if isinstance(error, BaseException)]
+    assert [type(error) for error in failures] == [Unavailable]
+    assert "others push m@1 at the same time" in str(failures[0])
+    kept = manifest("1") if ended[1] is failures[0] else another("1")
+    assert await operator.manifest("m", "1") == kept
+
+
+async def test_two_pushes_of_the_same_content_at_the_same_time_are_one(
+    operator: Registry, link: Link, signer: Identity, keys: TrustedKeys
+) -> None:
+    second, meet = Registry(link, SUBJECTS, signer, Verifier(keys)), asyncio.Barrier(2)
+    await asyncio.gather(
+        operator.push(manifest("1"), {}, prepare=met(meet)),
+        second.push(manifest("1"), {}, prepare=met(meet)),
+    )
+    assert await operator.manifest("m", "1") == manifest("1")

@@ -258,6 +258,18 @@ async def test_signed_records_are_taken_only_from_those_who_may_teach(link: Link
     assert (await reading.read("m", "1")).ledger is not None
 
 
+async def test_where_signatures_are_needed_a_weight_version_of_nobody_is_refused(
+    link: Link,
+) -> None:
+    reading = Weights(link, SUBJECTS, signed=True)
+    await reading.prepare()
+    await mint(Weights(link, SUBJECTS, Identity.make()), 1.0)
+    assert (await reading.read("m", "1")).ledger is not None
+    await mint(Weights(link, SUBJECTS), 2.0)
+    with pytest.raises(NotAllowed, match="signed by nobody"):
+        await reading.read("m", "1")
+
+
 async def test_a_signature_of_one_model_is_none_of_another(link: Link) -> None:
     signing = Weights(link, SUBJECTS, Identity.make())
     await signing.prepare()

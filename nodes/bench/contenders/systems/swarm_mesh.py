@@ -16,7 +16,7 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from nodes.bench.contenders.contract import REQUEST_TIMEOUT, START_TIMEOUT, Unavailable
 from nodes.bench.contenders.stage_times import stage_times
@@ -27,6 +27,9 @@ SHORT_CUT_TIMEOUT = 3.0
 """Seconds of requests after which measuring begins, even if none was handed over directly."""
 LEAST_MAX_PAYLOAD, MOST_MAX_PAYLOAD = 16 << 20, 64 << 20
 """Bounds of the server's limit on a message, in bytes."""
+
+if TYPE_CHECKING:
+    from nodes.local.mesh import LocalMesh
 
 
 def manifest_of(workload: Workload) -> tuple[bytes, dict[str, bytes]]:
@@ -86,6 +89,10 @@ class Swarm(MeshContender):
 
     short_cuts: ClassVar[bool] = True
     """Whether processes of one host may do without the server: shared memory, direct messages."""
+    mesh_options: ClassVar[dict[str, Any]] = {}
+    """More arguments of `local_mesh`."""
+    node_flags: ClassVar[tuple[str, ...]] = ()
+    """More flags of each node."""
 
     def __init__(self, workload: Workload, scratch: Path) -> None:
         super().__init__(workload, scratch)
@@ -104,21 +111,28 @@ class Swarm(MeshContender):
         manifest, files = self._artifacts or manifest_of(self.workload)
         room = max(LEAST_MAX_PAYLOAD, 2 * self.workload.largest + (1 << 20))
         async with local_mesh(
-            name="bench", max_payload=min(MOST_MAX_PAYLOAD, room), shm=self.short_cuts
+            name="bench",
+            max_payload=min(MOST_MAX_PAYLOAD, room),
+            shm=self.short_cuts,
+            **self.mesh_options,
         ) as local:
             await push(local, manifest, files)
             self._artifacts = None
             del files
             self._model = json.loads(manifest)["model"]
             for number in range(1, self.workload.stages + 1):
-                local.start(f"shard-{number}", self._model, "--threads", "1")
+                local.start(f"shard-{number}", self._model, "--threads", "1", *self.node_flags)
             await local.ready(START_TIMEOUT)
-            self._mesh = local.mesh
+            self._mesh = await self.client(local)
             self._nodes = list(local.supervisor.nodes)
             self._restarts_at_start = sum(node.restarts for node in self._nodes)
             await self.open()
             ready()
             await stopping.wait()
+
+    async def client(self, local: LocalMesh) -> Any:
+        """Who asks; the mesh's own connection, unless overridden."""
+        return local.mesh
 
     @property
     def restarts(self) -> int:

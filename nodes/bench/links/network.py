@@ -1,9 +1,10 @@
 """A slow link to a network namespace of its own: real TCP over a rate and a delay. Linux, root.
 
-    this namespace, 10.x.y.1 ── tun ── `carry`: rate, queue, delay ── tun ── namespace, 10.x.y.2
+    this namespace, 10.x.y.1 ── tun ── `carry`: rate, loss, delay ── tun ── namespace, 10.x.y.2
 
 `slow_link` makes it; this file, run as a program, carries its packets in user space. The idea of a
-bottleneck with a tail-drop queue and then a delay is netem's and tbf's (tc-netem(8), tc-tbf(8)).
+bottleneck with a tail-drop queue and then loss and delay is netem's and tbf's (tc-netem(8),
+tc-tbf(8)).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
+import random
 import secrets
 import select
 import shutil
@@ -21,7 +23,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +31,7 @@ TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x0001, 0x1000  # linux/if_tun.h
 CLONE_NEWNET = 0x40000000  # linux/sched.h
 FRAME = 18  # bytes that Ethernet adds to a packet
 QUEUE_S = 0.1  # seconds of the bottleneck's queue; what comes beyond is dropped
+AT_ONCE = 16  # packets that are read from a device before those that are due are written
 
 
 def unavailable() -> str | None:
@@ -56,22 +59,33 @@ class SlowLink:
     def bytes_down(self) -> int:
         """Bytes of packets that were sent to the far side, those that were dropped included."""
         # The kernel counts them at the device of this side.
-        return int(Path(f"/sys/class/net/{self.device}/statistics/tx_bytes").read_text())
+        return self._counted("tx_bytes")
+
+    def bytes_up(self) -> int:
+        """Bytes of packets that came from the far side."""
+        return self._counted("rx_bytes")
+
+    def _counted(self, name: str) -> int:
+        return int(Path(f"/sys/class/net/{self.device}/statistics/{name}").read_text())
 
 
 @contextmanager
-def slow_link(mbit: float, round_trip: float) -> Iterator[SlowLink]:
-    """mbit: Mbit/s each way. round_trip: seconds."""
+def slow_link(mbit: float, round_trip: float, loss: float = 0.0) -> Iterator[SlowLink]:
+    """mbit: Mbit/s each way. round_trip: seconds. loss: share of the packets, each way.
+
+    Raises `RuntimeError` where the link does not come up.
+    """
     token = secrets.token_hex(3)
     namespace, device = f"slow-{token}", f"slow-{token}"
     prefix = f"10.77.{int(token[:2], 16)}"
     here, there = f"{prefix}.1", f"{prefix}.2"
     subprocess.run(["ip", "netns", "add", namespace], check=True)
-    arguments = [namespace, device, here, there, str(mbit * 125_000), str(round_trip / 2)]
-    carrier = subprocess.Popen([sys.executable, __file__, *arguments], stdout=subprocess.PIPE)
+    shape = [str(mbit * 125_000), str(round_trip / 2), str(loss)]
+    words = [sys.executable, __file__, namespace, device, here, there, *shape]
+    carrier = subprocess.Popen(words, stdout=subprocess.PIPE)
     try:
-        assert carrier.stdout is not None
-        assert carrier.stdout.readline() == b"up\n", "the link did not come up"
+        if carrier.stdout is None or carrier.stdout.readline() != b"up\n":
+            raise RuntimeError("the link did not come up")
         yield SlowLink(here, device, ("ip", "netns", "exec", namespace))
     finally:
         carrier.terminate()
@@ -83,17 +97,19 @@ def slow_link(mbit: float, round_trip: float) -> Iterator[SlowLink]:
 
 
 class Way:
-    """One direction: a bottleneck of `rate` bytes a second, then `delay` seconds; order is kept."""
+    """One direction: a bottleneck of `rate` bytes a second, then the loss of a share of the
+    packets, then `delay` seconds; order is kept."""
 
-    def __init__(self, out: int, rate: float, delay: float) -> None:
-        self.out, self.rate, self.delay = out, rate, delay
+    def __init__(self, out: int, rate: float, delay: float, loss: float) -> None:
+        self.out, self.rate, self.delay, self.loss = out, rate, delay, loss
         self.free = 0.0  # when the bottleneck has sent all that it has
         self.waiting: deque[tuple[float, bytes]] = deque()
 
     def take(self, packet: bytes, now: float) -> None:
         if self.free - now <= max(QUEUE_S, 64_000 / self.rate):
             self.free = max(self.free, now) + (len(packet) + FRAME) / self.rate
-            self.waiting.append((self.free + self.delay, packet))
+            if random.random() >= self.loss:
+                self.waiting.append((self.free + self.delay, packet))
 
     def release(self, now: float) -> None:
         while self.waiting and self.waiting[0][0] <= now:
@@ -120,15 +136,20 @@ def enter(namespace: int) -> None:
         raise OSError(ctypes.get_errno(), "setns")
 
 
-def carry(namespace: str, device: str, here: str, there: str, rate: float, delay: float) -> None:
+def carry(
+    namespace: str, device: str, here: str, there: str, rate: float, delay: float, loss: float
+) -> None:
     """Carry packets until SIGTERM."""
+    with suppress(PermissionError):
+        # Kept from its core, it would find many packets at once, and drop them as a full queue.
+        os.nice(-10)
     near = tun(device, here, there)
     home = os.open("/proc/self/ns/net", os.O_RDONLY)
     away = os.open(f"/run/netns/{namespace}", os.O_RDONLY)
     enter(away)
     far = tun("link0", there, here)
     enter(home)
-    ways = {near: Way(far, rate, delay), far: Way(near, rate, delay)}
+    ways = {near: Way(far, rate, delay, loss), far: Way(near, rate, delay, loss)}
     ended: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: ended.append(number))
     print("up", flush=True)
@@ -136,10 +157,14 @@ def carry(namespace: str, device: str, here: str, there: str, rate: float, delay
         due = [way.waiting[0][0] for way in ways.values() if way.waiting]
         pause = max(0.0, min(due, default=time.monotonic() + 0.2) - time.monotonic())
         for file in select.select([near, far], [], [], pause)[0]:
-            ways[file].take(os.read(file, 2048), time.monotonic())
+            with suppress(BlockingIOError):
+                for _ in range(AT_ONCE):
+                    ways[file].take(os.read(file, 2048), time.monotonic())
         for way in ways.values():
             way.release(time.monotonic())
 
 
 if __name__ == "__main__":
-    carry(*sys.argv[1:5], float(sys.argv[5]), float(sys.argv[6]))
+    _, namespace, device, here, there, *numbers = sys.argv
+    rate, delay, loss = map(float, numbers)
+    carry(namespace, device, here, there, rate, delay, loss)

@@ -1,0 +1,1 @@
+"""`swarm bench links`: features, or pictures, over links of a given rate, delay and loss."""

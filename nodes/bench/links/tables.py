@@ -1,0 +1,52 @@
+"""The links' document as tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.table import Table
+
+from nodes.bench.links.measure import ALONE
+from nodes.console import out
+
+HEADINGS = ("codec", "p50 ms", "p99 ms", "frames/s", "KB down", "KB up", "answered", "changed")
+LEGEND = """\
+jpeg: the picture as JPEG 90 to a core that runs all and answers with boxes. edge: the first layers
+at the edge, the rest at the core. stages: the second of two stages behind the link. Results of the
+latter two are the model's whole output. KB: on the wire for each frame, TCP and IP included.
+changed: detections that are missed or made up against the exact model."""
+
+
+def show(document: dict[str, Any]) -> None:
+    """Print the document of `measure_links`."""
+    alone = document[ALONE]
+    out.print(
+        f"{document['model']}, {document['detections']} detections. All at the edge, on this "
+        f"machine's core: p50 {alone['p50_ms']} ms, p99 {alone['p99_ms']} ms, "
+        f"{alone['frames_per_s']} frames/s",
+        highlight=False,
+    )
+    if document["note"]:
+        out.print(f"not the detector: {document['note']}", highlight=False)
+    for link in document["links"]:
+        out.print(table(link))
+    out.print(LEGEND, highlight=False)
+
+
+def table(link: dict[str, Any]) -> Table:
+    """One link."""
+    title = f"{link['mbit']:g} Mbit/s, round trip {link['round_trip_ms']:g} ms"
+    shown = Table("way", *HEADINGS, title=f"{title}, {link['loss']:g} % lost")
+    for row in link["ways"]:
+        shown.add_row(
+            row["way"],
+            row["codec"],
+            f"{row['p50_ms']:g}",
+            f"{row['p99_ms']:g}",
+            f"{row['frames_per_s']:g}",
+            f"{row['bytes_down'] / 1e3:.1f}",
+            f"{row['bytes_up'] / 1e3:.1f}",
+            f"{row['answered']}/{row['frames']}",
+            str(row["changed"]),
+        )
+    return shown

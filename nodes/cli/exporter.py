@@ -1,0 +1,42 @@
+"""`swarm metrics-exporter`: the whole fleet for Prometheus, from status subjects.
+
+For devices that nobody can reach by HTTP: they only connect out, to the NATS server.
+"""
+
+from __future__ import annotations
+
+import time
+
+import swarm
+from nodes.console import err, print_json, with_mesh
+from nodes.life.process import stop_on_signals
+from swarm.errors import InvalidArgument
+from swarm.fleet.picture import FleetPicture
+from swarm.services.fleet import FleetWatch
+
+
+def run_exporter(port: str, most_nodes: int, nats: str, mesh: str, as_json: bool) -> int:
+    """`swarm metrics-exporter`, until Ctrl-C; returns its exit code."""
+
+    async def work(client: swarm.Mesh) -> int:
+        try:
+            from nodes.metrics.endpoint import Where, endpoint
+            from nodes.metrics.fleet import of_fleet
+        except ModuleNotFoundError as error:
+            raise InvalidArgument(f"{error}: pip install 'swarm-mesh[metrics]'") from None
+        where = Where.of(port)
+        stop = stop_on_signals()
+        picture = FleetPicture(most_nodes=most_nodes)
+        async with FleetWatch(client.link, client.subjects, picture, events=0):
+            with endpoint(
+                where, lambda: of_fleet(picture, client.link.connected, time.monotonic())
+            ) as bound:
+                url = f"http://{where.address}:{bound}/metrics"
+                if as_json:
+                    print_json({"event": "ready", "url": url})
+                else:
+                    err.print(f"metrics of mesh {mesh!r} at {url}; Ctrl-C ends", markup=False)
+                await stop.wait()
+        return 0
+
+    return with_mesh(nats, mesh, as_json, work)

@@ -1,0 +1,156 @@
+"""`swarm site …`, `swarm submit`, `swarm results`: the work of these commands."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import swarm
+from nodes.cli.infer import read_inputs
+from nodes.console import err, out, print_json, with_mesh
+from swarm.errors import InvalidArgument, Status
+from swarm.site.store import Limits, SiteStore
+from swarm.wire import oip
+
+MB = 1_000_000
+
+
+def run_add(
+    site: str, max_mb: float, when_full: str, keep_days: float, nats: str, mesh: str, as_json: bool
+) -> int:
+    """`swarm site add`; returns its exit code."""
+
+    async def work(client: swarm.Mesh) -> int:
+        limits = Limits(int(max_mb * MB), when_full, keep_days * 24 * 3600)
+        await SiteStore(client.link, client.subjects, site).prepare(limits, change=True)
+        if as_json:
+            print_json({"site": site, **asdict(limits)})
+        else:
+            out.print(f"site {site} stores up to {max_mb:g} MB of requests; then: {when_full}")
+            out.print(f"next, at the hub: swarm-node --role gateway --site {site}", soft_wrap=True)
+        return 0
+
+    return with_mesh(nats, mesh, as_json, work)
+
+
+def run_status(site: str, nats: str, mesh: str, as_json: bool) -> int:
+    """`swarm site status`; returns its exit code."""
+
+    async def work(client: swarm.Mesh) -> int:
+        store = SiteStore(client.link, client.subjects, client.site(site))
+        state, progress = await store.state(), await store.progress()
+        waiting = max(0, state.last - max(state.first - 1, progress.answered))
+        doc = {
+            "site": store.site,
+            **asdict(state),
+            "waiting": waiting,
+            "answered": progress.answered,
+            "dropped": progress.dropped,
+        }
+        if as_json:
+            print_json(doc)
+            return 0
+        out.print(
+            f"site {store.site}: {waiting} requests wait ({state.waiting_bytes / MB:.2f} of "
+            f"{state.most_bytes / MB:.0f} MB, then {state.when_full})"
+            + (f", the oldest for {state.oldest:.0f} s" if waiting else ""),
+            soft_wrap=True,
+        )
+        out.print(
+            f"answered up to number {progress.answered}, {progress.dropped} dropped before; "
+            f"{state.answers} answers are stored ({state.answers_bytes / MB:.2f} MB)",
+            soft_wrap=True,
+        )
+        return 0
+
+    return with_mesh(nats, mesh, as_json, work)
+
+
+def run_remove(site: str, yes: bool, nats: str, mesh: str, as_json: bool) -> int:
+    """`swarm site remove`; returns its exit code."""
+
+    async def work(client: swarm.Mesh) -> int:
+        store = SiteStore(client.link, client.subjects, site)
+        state = await store.state()
+        if (state.waiting or state.answers) and not yes:
+            raise InvalidArgument(
+                f"site {site} still stores {state.waiting} requests and {state.answers} answers: "
+                "say --yes to delete them"
+            )
+        await store.remove()
+        if as_json:
+            print_json({"site": site, "removed": True})
+        else:
+            out.print(f"site {site} stores nothing any more")
+        return 0
+
+    return with_mesh(nats, mesh, as_json, work)
+
+
+def run_submit(
+    model: str,
+    source: str,
+    agent: str,
+    site: str,
+    repeat: int,
+    nats: str,
+    mesh: str,
+    as_json: bool,
+) -> int:
+    """`swarm submit`; returns its exit code."""
+
+    async def work(client: swarm.Mesh) -> int:
+        inputs = read_inputs(source)
+        tickets = [
+            await client.submit(model, inputs, agent=agent, site=site) for _ in range(repeat)
+        ]
+        if as_json:
+            print_json({"tickets": [asdict(ticket) for ticket in tickets]})
+        else:
+            first, last = tickets[0], tickets[-1]
+            numbers = f"{first.number}" if first is last else f"{first.number} to {last.number}"
+            out.print(f"stored at site {first.site} as number {numbers}")
+            out.print(f"next: swarm results --agent {agent} --nats {nats}", soft_wrap=True)
+        return 0
+
+    return with_mesh(nats, mesh, as_json, work)
+
+
+def run_results(
+    agent: str, site: str, follow: bool, count: int, nats: str, mesh: str, as_json: bool
+) -> int:
+    """`swarm results`; returns its exit code: 1 where an answer is a failure, or none is there."""
+
+    async def work(client: swarm.Mesh) -> int:
+        answers = client.results(agent, site=site, follow=follow or count > 0)
+        given = failed = dropped = 0
+        async for answer in answers:
+            given += 1
+            failed += answer.result.status is not Status.OK
+            dropped = answer.dropped
+            _print(answer, as_json)
+            if given == count:
+                await answers.read()
+                break
+        if not given and not as_json:
+            err.print(f"no answer to {agent} is there: `swarm site status` tells what waits")
+        if dropped and not as_json:
+            err.print(f"{dropped} requests of this site were dropped: its store was full")
+        return 1 if failed or not given else 0
+
+    return with_mesh(nats, mesh, as_json, work)
+
+
+def _print(answer: swarm.Answer, as_json: bool) -> None:
+    """One answer on one line, or as a JSON document."""
+    result = answer.result
+    if as_json:
+        doc: dict[str, Any] = {"number": answer.number, "dropped": answer.dropped}
+        print_json(doc | {"result": oip.as_doc(result)})
+        return
+    if result.status is Status.OK:
+        shapes = ", ".join(f"{name} {list(a.shape)}" for name, a in result.outputs.items())
+        text = f"{result.model}@{result.version} {shapes}" + (" degraded" * result.degraded)
+    else:
+        text = f"{result.status}: {result.message}"
+    out.print(f"{answer.number} {result.id} {text}", markup=False, soft_wrap=True)

@@ -1,0 +1,85 @@
+"""The objectives of the models that this node answers for: measured here, told to dashboards.
+
+Only requests that this node answers are seen: those of `infer.<model>`, and an edge's captures. A
+client that asks by lanes itself passes it by.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from swarm.errors import Status
+from swarm.flow.objective import Burn, Objective
+from swarm.periodic import BEAT, beat
+from swarm.wire.messages import Request, Result
+
+JUDGE_EVERY = 10 * BEAT  # seconds
+MOST_MODELS = 64  # of a gateway that are measured
+# What the requester did wrong is no fault of the mesh.
+NO_FAULT = {
+    Status.OK,
+    Status.INVALID_ARGUMENT,
+    Status.NOT_FOUND,
+    Status.UNAUTHENTICATED,
+    Status.PERMISSION_DENIED,
+}
+
+
+class Objectives:
+    """`answered` counts, `run()` judges until cancelled, `status()` tells.
+
+    objective_of(model): of the desired state, as this process knows it; None where there is none.
+    tell(kind, detail): publishes an event: `slo`, when a model's objective begins to burn, or ends.
+    """
+
+    def __init__(
+        self,
+        objective_of: Callable[[str], Objective | None],
+        tell: Callable[[str, dict[str, Any]], None],
+    ) -> None:
+        self._objective_of = objective_of
+        self._tell = tell
+        self._burns: dict[str, Burn] = {}
+        self._told: dict[str, dict[str, Any]] = {}
+
+    def answered(self, model: str, request: Request, result: Result) -> None:
+        """A request was answered; without an objective this is one look-up."""
+        objective = self._objective_of(model)
+        if objective is None:
+            return
+        burn = self._burns.get(model)
+        if burn is None or burn.objective != objective:
+            if burn is None and len(self._burns) >= MOST_MODELS:
+                return
+            burn = self._burns[model] = Burn(objective)
+        burn.count(result.status in NO_FAULT, result.latency * 1e3)
+
+    async def run(self) -> None:
+        """Judge every two seconds, until cancelled."""
+        while True:
+            await beat(JUDGE_EVERY)
+            self.judge(time.monotonic())
+
+    def judge(self, now: float) -> None:
+        """Judge each model, and tell of those that begin or cease to burn. now: seconds."""
+        for model, burn in list(self._burns.items()):
+            burn.keep(now)
+            before = self._told.get(model, {}).get("burning", "")
+            told = self._told[model] = {"model": model} | burn.judge(now)
+            burning = told["burning"]
+            if burning == before:
+                continue
+            fastest = max(told["burn"].values())
+            detail = (
+                f"{burning}: spends its error budget {fastest:g} times as fast as {burn.objective} "
+                "allows"
+                if burning
+                else f"{before}: as allowed again"
+            )
+            self._tell("slo", {"model": model, "burning": burning, "detail": detail})
+
+    def status(self) -> dict[str, Any]:
+        """The field that a node's status documents have where a model has an objective."""
+        return {"slo": list(self._told.values())} if self._told else {}

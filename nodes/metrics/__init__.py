@@ -1,0 +1,1 @@
+"""Figures for Prometheus: of one node, or of the whole fleet. Imported where asked for alone."""

@@ -1,0 +1,181 @@
+"""Statuses as metrics: Prometheus's names and units, whole histograms, bounded labels."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
+
+from nodes.metrics.endpoint import Where
+from nodes.metrics.families import MOST_STAGES, Families, Told
+from nodes.metrics.fleet import of_fleet
+from swarm.errors import InvalidArgument
+from swarm.fleet.picture import FleetPicture
+from swarm.flow.latency import BUCKETS_S
+
+LATENCY = {"p50": 1.0, "p99": 2.5, "ewma": 1.2}
+HISTOGRAM = {"counts": [3, 2] + [0] * 13 + [1], "sum": 12.5}
+
+
+def a_stage(stage: int = 1, **fields: Any) -> dict[str, Any]:
+    return {
+        "stage": stage,
+        "model": "digits",
+        "version": "1",
+        "weights": 4,
+        "in_hand": 1,
+        "waiting": 2,
+        "counters": {"served": 7, "failed": 1, "blocked": 3},
+        "queue_ms": LATENCY,
+        "compute_ms": LATENCY,
+        "queue_s": HISTOGRAM,
+        "compute_s": HISTOGRAM,
+        "batch_sizes": [5, 1, 0, 0, 0, 0, 0, 0],
+        **fields,
+    }
+
+
+def a_status(node: str = "n1", **fields: Any) -> dict[str, Any]:
+    return {
+        "v": 1,
+        "node": node,
+        "role": "shard-1",
+        "state": "ready",
+        "host": "h",
+        "software": "0.1.0",
+        "model": "digits",
+        "version": "1",
+        "stages": [a_stage()],
+        "rss_bytes": 1 << 20,
+        "cpu_seconds": 1.5,
+        "uptime_s": 60.0,
+        "rate": 3.5,
+        "gossip": {
+            "peers": {"alive": 3},
+            "events": {"suspected": 2, "died": 1},
+            "sent_bytes": 10,
+            "received_bytes": 20,
+        },
+        "events": {"took-over": 2, "invented": 9},
+        "requests": {
+            "by_status": {"OK": 9, "UNAVAILABLE": 1, "INVENTED": 5},
+            "latency_ms": LATENCY,
+            "latency_s": HISTOGRAM,
+            "under_way": 1,
+            "attempts": 12,
+            "retries": 2,
+            "hedges": 1,
+            "breakers": {"digits@1/2": "open"},
+        },
+        "slo": [
+            {"model": "digits", "p99_ms": 20.0, "errors": 0.001, "burn": {"1h": 15.0, "9d": 1.0}}
+        ],
+        "edge": {"captured": 5},
+        **fields,
+    }
+
+
+class _Fixed(Collector):
+    def __init__(self, families: Families) -> None:
+        self._families = families
+
+    def collect(self) -> list[Metric]:
+        return list(self._families)
+
+
+def samples(families: Families) -> dict[str, list[tuple[dict[str, str], float]]]:
+    """What Prometheus reads: by name, (labels, value) of each sample."""
+    registry = CollectorRegistry()
+    registry.register(_Fixed(families))
+    found: dict[str, list[tuple[dict[str, str], float]]] = {}
+    for family in text_string_to_metric_families(generate_latest(registry).decode()):
+        for sample in family.samples:
+            found.setdefault(sample.name, []).append((sample.labels, sample.value))
+    return found
+
+
+def of(*told: Told) -> dict[str, list[tuple[dict[str, str], float]]]:
+    families = Families()
+    for one in told:
+        families.add(one)
+    return samples(families)
+
+
+def test_a_status_becomes_metrics_in_base_units() -> None:
+    found = of(Told("n1", a_status(), "ready"))
+    node = {"node": "n1", "role": "shard-1"}
+    assert found["swarm_node_up"] == [(node, 1.0)]
+    assert found["swarm_requests_total"] == [
+        (node | {"status": "OK"}, 9.0),
+        (node | {"status": "UNAVAILABLE"}, 1.0),
+    ]
+    assert found["swarm_takeovers_total"] == [(node, 2.0)]
+    assert found["swarm_gossip_suspicions_total"] == [(node, 2.0)]
+    assert found["swarm_gossip_deaths_total"] == [(node, 1.0)]
+    assert found["swarm_process_cpu_seconds_total"] == [(node, 1.5)]
+    assert found["swarm_breaker_open"] == [(node | {"where": "digits@1/2"}, 1.0)]
+    assert found["swarm_slo_latency_target_seconds"] == [(node | {"model": "digits"}, 0.02)]
+    assert found["swarm_slo_burn_rate"] == [(node | {"model": "digits", "window": "1h"}, 15.0)]
+    [(labels, depth)] = found["swarm_lane_depth"]
+    assert (labels["model"], labels["version"], labels["stage"], depth) == ("digits", "1", "1", 2.0)
+
+
+def test_histograms_are_cumulative_and_begin_at_a_quarter_of_a_millisecond() -> None:
+    found = of(Told("n1", a_status(), "ready"))
+    for name in ("swarm_hop_queue_seconds", "swarm_hop_compute_seconds"):
+        ends = [(labels["le"], value) for labels, value in found[f"{name}_bucket"]]
+        assert ends[0] == ("0.00025", 3.0)
+        assert ends[1] == ("0.0005", 5.0)
+        assert ends[-1] == ("+Inf", 6.0)
+        assert len(ends) == len(BUCKETS_S) + 1
+        assert found[f"{name}_count"][0][1] == 6.0
+        assert found[f"{name}_sum"][0][1] == 12.5
+    assert [v for _, v in found["swarm_request_latency_seconds_bucket"]][-1] == 6.0
+    assert [v for _, v in found["swarm_hop_batch_size_bucket"]][:2] == [5.0, 6.0]
+
+
+def test_labels_are_bounded_whatever_a_node_says() -> None:
+    stages = [a_stage(number) for number in range(200)]
+    found = of(Told("n1", a_status(stages=stages), "<script>"))
+    assert len(found["swarm_lane_depth"]) == MOST_STAGES
+    assert [labels["kind"] for labels, _ in found["swarm_events_total"]] == ["took-over"]
+    assert found["swarm_node_state"][0][0]["state"] == "other"
+
+
+def test_a_node_that_says_little_is_told_of_too() -> None:
+    found = of(Told("n1", {"role": "gateway"}, "silent", 7.0), Told("n2", {}, "dead"))
+    assert [value for _, value in found["swarm_node_up"]] == [0.0, 0.0]
+    assert found["swarm_node_silence_seconds"][0][1] == 7.0
+    assert "swarm_hop_queue_seconds_bucket" not in found
+
+
+def test_the_fleet_is_told_by_state_and_who_left_is_told_no_more() -> None:
+    picture = FleetPicture()
+    for node, state in (("n1", "ready"), ("n2", "left"), ("n3", "loading")):
+        data = json.dumps(a_status(node, state=state)).encode()
+        picture.take_status(f"swarm.m.status.{node}", data, 1.0)
+    picture.take_status("swarm.m.status.n3", b"{", 1.5)
+    found = samples(of_fleet(picture, True, 2.0))
+    states = {labels["state"]: value for labels, value in found["swarm_fleet_nodes"]}
+    assert (states["ready"], states["loading"], states["dead"]) == (1.0, 1.0, 0.0)
+    assert [labels["node"] for labels, _ in found["swarm_node_up"]] == ["n1", "n3"]
+    assert [value for _, value in found["swarm_node_marked"]] == [0.0, 1.0]
+    refused = {labels["reason"]: value for labels, value in found["swarm_fleet_refused_total"]}
+    assert refused["malformed"] == 1.0
+    assert found["swarm_exporter_connected"] == [({}, 1.0)]
+
+
+@pytest.mark.parametrize("text", ["", "x", "70000", ":9464", "-1", "0.0.0.0:", "１"])
+def test_a_place_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(InvalidArgument, match="ADDRESS:PORT"):
+        Where.of(text)
+
+
+def test_without_an_address_only_this_machine_reaches_the_endpoint() -> None:
+    assert Where.of("9464") == Where("127.0.0.1", 9464)
+    assert Where.of("[::]:1") == Where("::", 1)

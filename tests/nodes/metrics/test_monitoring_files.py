@@ -1,0 +1,105 @@
+"""What `deploy/monitoring` holds is right by promtool, and names metrics that there are."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from programs import needed
+from test_metrics_families import a_status, of
+
+from nodes.metrics.families import Told
+from nodes.metrics.fleet import of_fleet
+from swarm.fleet.picture import FleetPicture
+
+FOLDER = Path(__file__).parents[3] / "deploy" / "monitoring"
+DASHBOARD = FOLDER / "grafana-dashboard.json"
+NAME = re.compile(r"\bswarm_[a-z_]+\b")
+LABELS = re.compile(r"\{[^}]*\}")
+
+
+def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
+    program = needed("promtool", "prometheus")
+    return subprocess.run(
+        [program, *arguments], cwd=FOLDER, capture_output=True, text=True, timeout=60
+    )
+
+
+def dashboard() -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(DASHBOARD.read_text())
+    return document
+
+
+def asked() -> list[str]:
+    return [target["expr"] for panel in dashboard()["panels"] for target in panel["targets"]]
+
+
+def test_rules_and_configuration_are_valid() -> None:
+    for arguments in (
+        ("check", "rules", "recording.rules.yml", "alerts.rules.yml"),
+        ("check", "config", "prometheus.yml"),
+    ):
+        done = promtool(*arguments)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_each_alert_fires_when_it_should_and_not_before() -> None:
+    done = promtool("test", "rules", "rules.test.yml")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_each_alert_has_a_test_and_says_what_to_do() -> None:
+    rules, tests = ((FOLDER / name).read_text() for name in ("alerts.rules.yml", "rules.test.yml"))
+    alerts = re.findall(r"- alert: (\w+)", rules)
+    assert len(alerts) == rules.count("action:") == rules.count("summary:")
+    assert [name for name in alerts if tests.count(f"alertname: {name}") < 2] == []
+
+
+def test_the_dashboards_questions_are_promql(tmp_path: Path) -> None:
+    rules = [{"record": f"q:{number}", "expr": expr} for number, expr in enumerate(asked())]
+    file = tmp_path / "questions.yml"
+    file.write_text(json.dumps({"groups": [{"name": "questions", "rules": rules}]}))  # is YAML too
+    done = promtool("check", "rules", str(file))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_dashboards_panels_have_places_of_their_own() -> None:
+    panels = dashboard()["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    taken: set[tuple[int, int]] = set()
+    for panel in panels:
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not cells & taken, panel["title"]
+        assert place["x"] + place["w"] <= 24
+        taken |= cells
+
+
+@pytest.mark.parametrize("name", ["recording.rules.yml", "alerts.rules.yml", DASHBOARD.name])
+def test_every_metric_that_is_asked_for_is_told(name: str) -> None:
+    told = set(of(Told("n1", a_status(), "ready"))) | {
+        family.name for family in of_fleet(FleetPicture(), True, 0.0)
+    }
+    told |= {"swarm_recording", "swarm_alerts"}  # names of groups
+    text = "\n".join(asked()) if name == DASHBOARD.name else (FOLDER / name).read_text()
+    assert sorted(set(NAME.findall(LABELS.sub("", text))) - told) == []
+
+
+def test_a_program_that_is_missing_is_skipped_and_fails_in_ci(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.delenv("CI", raising=False)
+    with pytest.raises(pytest.skip.Exception, match="apt-get install --yes prometheus"):
+        needed("promtool", "prometheus")
+    monkeypatch.setenv("CI", "1")
+    with pytest.raises(pytest.fail.Exception, match="apt-get install --yes prometheus"):
+        needed("promtool", "prometheus")

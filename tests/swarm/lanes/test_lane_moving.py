@@ -1,0 +1,41 @@
+"""Who makes lost lanes anew, and when; whether any server has them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from real_server import Links
+
+from swarm.lanes import LaneOptions, ensure_lanes, is_due, is_kept, make_anew, stream_config
+from swarm.lanes.moving import FIRST_AFTER, NEXT_AFTER
+from swarm.services.embedded import EmbeddedServer
+from swarm.subjects import Subjects
+
+NODES = st.sets(st.from_regex("[a-z]{1,6}", fullmatch=True), min_size=1, max_size=12)
+
+
+@given(nodes=NODES, stream=st.text(max_size=20))
+def test_at_first_one_node_is_due_and_in_the_end_every_one(nodes: set[str], stream: str) -> None:
+    def due(lost_for: float) -> set[str]:
+        return {node for node in nodes if is_due(stream, node, nodes, lost_for)}
+
+    assert due(FIRST_AFTER / 2) == set()
+    assert len(due(FIRST_AFTER)) == 1
+    assert len(due(FIRST_AFTER + NEXT_AFTER)) == min(2, len(nodes))
+    assert due(FIRST_AFTER + NEXT_AFTER * len(nodes)) == nodes
+
+
+@pytest.mark.integration
+async def test_lanes_are_known_to_be_gone_at_once_and_the_question_is_not_stored(
+    server: EmbeddedServer, links: Links
+) -> None:
+    link, subjects = await links.connect(server.url), Subjects("m")
+    asked = subjects.whereabouts("digits", "1")
+    assert not await is_kept(link, asked)
+    await ensure_lanes(link, subjects, "digits", "1", LaneOptions())
+    assert await is_kept(link, asked)
+    config = stream_config(subjects, "digits", "1", LaneOptions())
+    await make_anew(link, config)
+    assert await is_kept(link, asked)
+    await links.close()
