@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,9 @@ from swarm.requests.request import DELIVERY_MODES, DURABLE, FAST, Ask, Picker
 from swarm.requests.requester import Requester
 from swarm.services.catalog import Catalog
 from swarm.services.registry import Registry
+from swarm.services.rollouts import Rollouts
+from swarm.shadows import BUDGET as SHADOW_BUDGET
+from swarm.shadows import Shadows, answered
 from swarm.site.client import Results, Ticket, submit
 from swarm.subjects import TOKEN, Subjects, kv_get_subject
 from swarm.tracing.traceparent import checked
@@ -95,7 +99,8 @@ class Mesh:
         self.link = Link(options)
         self.publisher = Publisher(self.link)
         self.registry = Registry(self.link, self.subjects, signer, verifier)
-        self.catalog = Catalog(self.registry)
+        self.rollouts = Rollouts(self.link, self.subjects)
+        self.catalog = Catalog(self.registry, self.rollouts, self._is_served)
         self._stored = stored
         self.lender = Lender(self.link, mesh, shm and not stored)
         self.socket = HostSocket(self.link, on_unheard=self._unheard)
@@ -114,6 +119,7 @@ class Mesh:
             mode_of(codec),
         )
         self.requester = Requester(self.routes, picker)
+        self.shadows = Shadows(self.rollouts, lambda: self.requester.under_way)
         self._denied_models: set[str] = set()  # whose registry entry this user may not read
         self.link.on_up.append(self._denied_models.clear)  # it may come back with other rights
         self._tasks: list[asyncio.Task[None]] = []
@@ -141,6 +147,10 @@ class Mesh:
         if self._known_peers is not None:
             return self._known_peers(info, stage)
         return self.statuses.serving(info.model, info.version, stage)
+
+    def _is_served(self, info: ModelInfo) -> bool:
+        """Whether every stage of a version is known to have a node."""
+        return all(self.placement.serving(info, stage.stage) for stage in info.stages)
 
     @property
     def inbox(self) -> str:
@@ -178,6 +188,8 @@ class Mesh:
 
     async def close(self) -> None:
         """Free what this client holds, and disconnect."""
+        self.shadows.close()
+        self.rollouts.close()
         self.requester.close()
         self.publisher.close()
         self.socket.close()
@@ -196,8 +208,15 @@ class Mesh:
             self.catalog.forget()
             on_change()
 
+        def told(message: LinkMessage) -> None:
+            # An abort takes effect at once: nothing else has changed, so nothing is looked up.
+            if self.rollouts.aborted(message.subject, message.data):
+                on_change()
+            else:
+                changed()
+
         if self.link.grants.may_subscribe(self.subjects.config_all):
-            self.link.subscribe(self.subjects.config_all, lambda _: changed())
+            self.link.subscribe(self.subjects.config_all, told)
         self.link.on_up.append(changed)
 
     async def infer(
@@ -211,8 +230,11 @@ class Mesh:
         hedge: float | None = None,
         weights: int = 0,
         traceparent: str = "",
+        version: str = "",
     ) -> Result:
         """Run `model` (`NAME` or `NAME@VERSION`) on `inputs`; budget in seconds.
+
+        version: as in NAME@VERSION; without either, desired state decides.
 
         session: requests of one session go to one node under session-affine policies, and its
         answers never go back in weight versions. weights: the least weight version of the answer.
@@ -227,7 +249,7 @@ class Mesh:
         seconds), `Unavailable`, `Internal`.
         """
         result = await self.ask(
-            model,
+            f"{model}@{version}" if version else model,
             inputs,
             budget,
             session,
@@ -288,8 +310,10 @@ class Mesh:
             )
         deadline = asyncio.get_running_loop().time() + budget
         try:
-            info = self.catalog.fixed.get(model)
+            # A session's version is remembered: it stays through a rollout that begins later.
+            info = None if session else self.catalog.fixed.get(model)
             if info is None:
+                request_id = request_id or ulid()  # by which its version is drawn
                 info = self.catalog.known(model, self.agent, session, request_id)
             if info is None:  # else no timeout is needed, which is a tenth of a client's work
                 async with asyncio.timeout_at(deadline):
@@ -317,24 +341,61 @@ class Mesh:
         except (SwarmError, TimeoutError) as error:
             return _refused(request_id, model, error)
         if info.edge is not None:
-            name = f"{info.model}@{info.version}"
+            # Who answers observes a rollout, and decides by it.
+            decided = "@" in model or not self.rollouts
+            name = f"{info.model}@{info.version}" if decided else info.model
             return await self.ask_service(
                 name, inputs, budget, session, request_id, weights, traceparent
             )
-        return await self.requester.infer(
-            Ask(
-                info,
-                inputs,
-                deadline,
-                id=request_id or ulid(),
-                delivery=mode,
-                hedge=hedge,
-                agent=self.agent,
-                session=session,
-                weights=weights,
-                traceparent=traceparent,
-            )
+        ask = Ask(
+            info,
+            inputs,
+            deadline,
+            id=request_id or ulid(),
+            delivery=mode,
+            hedge=hedge,
+            agent=self.agent,
+            session=session,
+            weights=weights,
+            traceparent=traceparent,
         )
+        if not self.rollouts:
+            return await self.requester.infer(ask)
+        return await self._ask_under_rollout(ask, "@" in model)
+
+    async def _ask_under_rollout(self, ask: Ask, pinned: bool) -> Result:
+        """Ask, and observe. What the version under rollout fails, the one that serves is asked."""
+        model, version = ask.info.model, ask.info.version
+
+        async def copy(inputs: dict[str, np.ndarray]) -> Result:
+            return await self._ask_copy(model, inputs)
+
+        compare = self.shadows.begin(model, version, ask.tensors, copy)
+        result = await answered(self.requester.infer(ask), compare)
+        base = self.rollouts.answered(model, version, result.latency, result.status)
+        if not base or pinned or ask.deadline <= asyncio.get_running_loop().time():
+            return result
+        try:
+            info = await self.catalog.info(model, base)
+            info.check(ask.tensors)
+        except SwarmError:
+            return result
+        self.catalog.left(model, ask.agent, ask.session, base)
+        return await self.requester.infer(replace(ask, info=info, id=ulid()))
+
+    async def _ask_copy(self, model: str, inputs: dict[str, np.ndarray]) -> Result:
+        """The answer of the version under rollout to a copy of a request."""
+        followed = self.rollouts.of(model)
+        deadline = asyncio.get_running_loop().time() + SHADOW_BUDGET
+        try:
+            if followed is None:
+                raise Unavailable("the rollout has ended")
+            info = await self.catalog.info(model, followed.plan.version)
+            info.check(inputs)
+        except SwarmError as error:
+            return _refused("", model, error)
+        delivery = DURABLE if self._stored else FAST
+        return await self.requester.infer(Ask(info, inputs, deadline, delivery, shadow=True))
 
     def _service_only(self, model: str) -> bool:
         """Whether this user may not read what serves the model, or not send to its first stage."""

@@ -167,6 +167,21 @@ class Subjects:
             f".{token(request, 'request id')}.{int(stage)}"
         )
 
+    def reports(self, model: str, reporter: str = "*") -> str:
+        """What a requester has observed of a version under rollout."""
+        name = reporter if reporter == "*" else token(reporter, "reporter")
+        return f"{self.root}.reports.{token(model, 'model name')}.{name}"
+
+    def guards(self, model: str, node: str = "*") -> str:
+        """What a judge of a rollout says of its guards."""
+        name = node if node == "*" else token(node, "node id")
+        return f"{self.root}.guards.{token(model, 'model name')}.{name}"
+
+    @property
+    def aborts_all(self) -> str:
+        """Rollouts that were ended by a node, republished from KV: model and plan."""
+        return f"{self.root}.config.abort.*.*"
+
     def submit(self, site: str, agent: str, model: str) -> str:
         """Where a site stores requests of an agent that can wait."""
         return (
@@ -288,6 +303,15 @@ def in_domain(subject: str, domain: str) -> str:
     if domain and subject.startswith("$KV."):
         return f"$JS.{domain}.API.{subject}"
     return subject
+
+
+def without_domain(subject: str) -> str:
+    """The inverse of `in_domain`: as the domain's own server, which maps it so, speaks of it."""
+    head, _, rest = subject.partition(".")
+    domain, _, call = rest.partition(".API.")
+    if head != "$JS" or not call or TOKEN.fullmatch(domain) is None:
+        return subject
+    return call if call.startswith("$KV.") else f"$JS.API.{call}"
 
 
 def api(verb: str, *names: str) -> str:

@@ -247,6 +247,26 @@ def chaos(
     raise typer.Exit(run_chaos(plan, at_least, json_))
 
 
+def site(
+    cut: Annotated[str, typer.Option(help="How long the link is away.")] = "60s",
+    requests: Annotated[int, typer.Option(min=8, help="Half of them while it is away.")] = 1000,
+    agents: Annotated[int, typer.Option(min=1, max=64, help="Who submit, in turn.")] = 4,
+    silent: Annotated[bool, typer.Option("--silent", help="Silent instead of cut.")] = False,
+    flap: Annotated[
+        bool, typer.Option("--flap", help="Cut for one second of each five instead.")
+    ] = False,
+    json_: Json = False,
+    output: Output = "",
+) -> None:
+    """What a site submits while its link to the hub is cut: each answer once, in order, right."""
+    from nodes.bench.site.command import run_site
+    from nodes.bench.site.play import SitePlan
+    from nodes.console import duration
+
+    plan = SitePlan(duration(cut), requests, agents, silent, flap)
+    raise typer.Exit(run_site(plan, json_, output))
+
+
 def memory(
     model: Annotated[
         str, typer.Option(help="An ONNX file, or digits or resnet50 of this project.")
@@ -370,6 +390,7 @@ COMMANDS = (
     scale,
     failover,
     chaos,
+    site,
     hostile,
     overload,
     memory,

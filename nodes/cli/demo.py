@@ -31,6 +31,7 @@ from nodes.cli.status_table import node_view, status_table
 from nodes.console import err, guarded, out, print_json
 from nodes.life.logs import LogForm, set_up_logging
 from nodes.life.process import stop_on_signals
+from nodes.local.dashboard_process import dashboard_of
 from nodes.local.mesh import LocalMesh, local_mesh, push
 from nodes.local.supervisor import NodeProcess
 from nodes.progress import progress
@@ -44,9 +45,11 @@ LOCAL_BANDWIDTH = 1e6  # bytes a millisecond: loopback, so that compute decides 
 RETURN_WITHIN = 15.0  # seconds that the stream goes on while shard-2 is not back yet
 
 
-def run_demo(seconds: float, rate: float, secure: bool, as_json: bool) -> int:
+def run_demo(
+    seconds: float, rate: float, secure: bool, as_json: bool, dashboard: bool = False
+) -> int:
     """Exit code 0 only if every image was answered, and rightly; with `secure`, only if each
-    protection held too."""
+    protection held too. dashboard: shows the mesh on a page, and keeps both until Ctrl-C."""
     set_up_logging(LogForm())
     if as_json or not out.is_terminal:
         logging.getLogger("swarm").setLevel(logging.WARNING)
@@ -79,6 +82,8 @@ def run_demo(seconds: float, rate: float, secure: bool, as_json: bool) -> int:
             for role in ("shard-1", "shard-2", "shard-3", "fallback"):
                 local.start(role, "digits", *flags)
             await local.ready()
+            if dashboard:
+                tell(f"demo: watch it at {await stack.enter_async_context(dashboard_of(local))}")
             local.mesh.link.subscribe(local.mesh.subjects.results(SINK), record.take)
             # The restart is part of the story: the supervisor leaves it to this command.
             victim = next(n for n in local.supervisor.nodes if n.role == "shard-2")
@@ -96,9 +101,13 @@ def run_demo(seconds: float, rate: float, secure: bool, as_json: bool) -> int:
             figures = None
             if secured is not None and not stop.is_set():
                 figures = await secured.finish()
-        if stop.is_set():
-            return 130
-        return _report(record, count, as_json, figures)
+            if stop.is_set():
+                return 130
+            code = _report(record, count, as_json, figures)
+            if dashboard and not as_json:
+                tell("demo: the nodes and the page stay until Ctrl-C")
+                await stop.wait()
+        return code
 
     return guarded(main, as_json)
 

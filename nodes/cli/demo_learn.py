@@ -37,6 +37,7 @@ from nodes.learning.samples import Samples
 from nodes.learning.training import Training
 from nodes.life.logs import LogForm, set_up_logging
 from nodes.life.process import stop_on_signals
+from nodes.local.dashboard_process import dashboard_of
 from nodes.local.mesh import LocalMesh, local_mesh, push
 from nodes.local.supervisor import NodeProcess
 from shards.split.split import SplitResult, split
@@ -67,15 +68,17 @@ READY = 60.0  # seconds that the processes may take to start
 QUIET = 2.5  # seconds of requests before anything is taught
 
 
-def run_learn_demo(seconds: float, rate: float, picture_path: str, as_json: bool) -> int:
+def run_learn_demo(
+    seconds: float, rate: float, picture_path: str, as_json: bool, dashboard: bool = False
+) -> int:
     """Exit code 0 only if every target was reached. seconds: of learning; rate: requests a second;
-    picture_path: of the PNG, "" for none."""
+    picture_path: of the PNG, "" for none. dashboard: whether a page shows the mesh meanwhile."""
     set_up_logging(LogForm())
     logging.getLogger("swarm").setLevel(logging.ERROR)
 
     async def main() -> int:
         stop = stop_on_signals()
-        demo = LearnDemo(seconds, rate, stop, live=not as_json and out.is_terminal)
+        demo = LearnDemo(seconds, rate, stop, live=not as_json and out.is_terminal, page=dashboard)
         await demo.run()
         if stop.is_set():
             return 130
@@ -108,12 +111,14 @@ def _report(record: LearnRecord, picture_path: str, as_json: bool) -> int:
 
 @dataclass
 class LearnDemo:
-    """seconds: of learning. rate: requests a second. stop: set by Ctrl-C. live: whether to draw."""
+    """seconds: of learning. rate: requests a second. stop: set by Ctrl-C. live: whether to draw.
+    page: whether a dashboard shows the mesh meanwhile."""
 
     seconds: float
     rate: float
     stop: asyncio.Event
     live: bool
+    page: bool = False
     record: LearnRecord = field(default_factory=LearnRecord)
     _honest: dict[str, NodeProcess] = field(default_factory=dict)
     _keys: dict[str, Identity] = field(default_factory=dict)
@@ -131,7 +136,8 @@ class LearnDemo:
         self.record.dense_bytes = self._dense_message()
         self._told("demo: starting a NATS server, a pipeline of four nodes and eight learners …")
         with tempfile.TemporaryDirectory(prefix="swarm-learn-") as folder:
-            async with local_mesh() as local:
+            async with contextlib.AsyncExitStack() as stack:
+                local = await stack.enter_async_context(local_mesh())
                 await push(local, result.manifest.to_json(), result.files)
                 self._make_keys(Path(folder))
                 for role in ("shard-1", "shard-2", "shard-3", "fallback"):
@@ -139,6 +145,9 @@ class LearnDemo:
                 for number in range(len(CLASSES)):
                     self._start(local, Path(folder), f"learner-{number + 1}")
                 await local.ready(READY)
+                if self.page:
+                    address = await stack.enter_async_context(dashboard_of(local))
+                    self._told(f"demo: watch it at {address}")
                 await self._until_learning(local, list(self._honest.values()))
                 self._listen(local)
                 await self._story(local, Path(folder))

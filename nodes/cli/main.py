@@ -140,6 +140,14 @@ def demo(
             "shard's credentials revoked.",
         ),
     ] = False,
+    dashboard: Annotated[
+        bool,
+        typer.Option(
+            "--dashboard",
+            help="Show the mesh in a browser too; without --learn the nodes and the page stay "
+            "until Ctrl-C.",
+        ),
+    ] = False,
     json_: Json = False,
 ) -> None:
     """Show a takeover on this machine: three shards, a fallback, a live edge, one kill.
@@ -152,10 +160,10 @@ def demo(
     if learn:
         from nodes.cli.demo_learn import run_learn_demo
 
-        raise typer.Exit(run_learn_demo(seconds or 60.0, rate or 50.0, picture, json_))
+        raise typer.Exit(run_learn_demo(seconds or 60.0, rate or 50.0, picture, json_, dashboard))
     from nodes.cli.demo import run_demo
 
-    raise typer.Exit(run_demo(seconds or 20.0, rate or 30.0, secure, json_))
+    raise typer.Exit(run_demo(seconds or 20.0, rate or 30.0, secure, json_, dashboard))
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""`swarm model …`: split, inspect, push, list, promote, rollback."""
+"""`swarm model …`: split, inspect, push, list, rollback, serve."""
 
 from __future__ import annotations
 
@@ -257,22 +257,6 @@ def run_list(nats: str, mesh: str, as_json: bool) -> int:
         return 0
 
     return with_mesh(nats, mesh, as_json, work)
-
-
-def run_promote(model: str, sign_with: str, nats: str, mesh: str, as_json: bool) -> int:
-    """`swarm model promote`; returns its exit code."""
-
-    async def work(client: swarm.Mesh) -> int:
-        name, _, version = model.partition("@")
-        if not version:
-            raise InvalidArgument(f"{model!r}: say which version, as NAME@VERSION")
-        previous = await client.registry.promote(name, version)
-        await on_record(client, "promote", name, version, previous=previous)
-        doc = {"model": name, "version": version, "previous": previous}
-        print_json(doc) if as_json else out.print(f"{name}@{version} serves (was {previous})")
-        return 0
-
-    return with_mesh(nats, mesh, as_json, work, partial(operator, sign_with))
 
 
 def run_rollback(model: str, sign_with: str, nats: str, mesh: str, as_json: bool) -> int:

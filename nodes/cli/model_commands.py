@@ -223,15 +223,87 @@ def model_list(nats: Nats = URL, mesh: MeshName = "default", json_: Json = False
 @app.command("promote")
 def model_promote(
     model: Annotated[str, typer.Argument(help="NAME@VERSION.")],
+    canary: Annotated[
+        str,
+        typer.Option(
+            help="Let the version prove itself: it begins with this share of the traffic, as 10%."
+        ),
+    ] = "",
+    guard: Annotated[
+        str,
+        typer.Option(
+            help='What must hold, as "p99<20ms,errors<1%,agree>0.98": a breach rolls back by '
+            "itself. Empty: nothing."
+        ),
+    ] = "",
+    step: Annotated[
+        str,
+        typer.Option(
+            help="So much more traffic, each time that the guards have held for so long; "
+            "10%/1m when empty."
+        ),
+    ] = "",
+    shadow: Annotated[
+        str,
+        typer.Option(
+            help="The version also works on copies of this share of the other requests, as 5%; "
+            "its answers are compared, and thrown away."
+        ),
+    ] = "",
+    samples: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Requests without which a guard says nothing, and a step is not left; 50 when 0.",
+        ),
+    ] = 0,
+    agree: Annotated[
+        str,
+        typer.Option(
+            help="How --shadow compares answers: top-1 (when empty), exact, or relative:0.01."
+        ),
+    ] = "",
     sign_with: SignWith = "",
     nats: Nats = URL,
     mesh: MeshName = "default",
     json_: Json = False,
 ) -> None:
-    """Let a version serve all traffic; nodes load it, then drain the old one."""
-    from nodes.cli.model import run_promote
+    """Let a version serve all traffic, at once or by steps; nodes drain the old one afterwards."""
+    from nodes.cli.rollout import RolloutWords, run_rollout
 
-    raise typer.Exit(run_promote(model, sign_with, nats, mesh, json_))
+    words = RolloutWords(canary, guard, step, shadow, samples, agree)
+    raise typer.Exit(run_rollout(model, words, sign_with, nats, mesh, json_))
+
+
+@app.command("status")
+def model_status(
+    model: Annotated[str, typer.Argument(help="NAME.")],
+    nats: Nats = URL,
+    mesh: MeshName = "default",
+    json_: Json = False,
+) -> None:
+    """Show what serves, and how a rollout and its guards stand; exit 1 if it was rolled back."""
+    from nodes.cli.rollout import run_model_status
+
+    raise typer.Exit(run_model_status(model, nats, mesh, json_))
+
+
+@app.command("pin")
+def model_pin(
+    model: Annotated[str, typer.Argument(help="NAME.")],
+    agent: Annotated[str, typer.Argument(help="The agent, as its requests name it.")],
+    version: Annotated[
+        str, typer.Argument(help="The version that it keeps to; left out, it is pinned no more.")
+    ] = "",
+    sign_with: SignWith = "",
+    nats: Nats = URL,
+    mesh: MeshName = "default",
+    json_: Json = False,
+) -> None:
+    """Let an agent keep to one version, whatever the shares and rollouts are."""
+    from nodes.cli.rollout import run_pin
+
+    raise typer.Exit(run_pin(model, agent, version, sign_with, nats, mesh, json_))
 
 
 @app.command("serve")

@@ -175,6 +175,7 @@ def _announce(local: LocalMesh, manifest: Manifest, as_json: bool) -> None:
             local.name,
             asks=rights.access("client", "client", manifest.model),
             reads=rights.access("requester", "requester", manifest.model),
+            watches=rights.access("dashboard", "dashboard"),
         )
         open_or_not = CLOSED
     out.print(f"[bold green]ready[/] at {local.url}, mesh {local.name!r}", soft_wrap=True)
@@ -189,6 +190,7 @@ def _announce(local: LocalMesh, manifest: Manifest, as_json: bool) -> None:
         ("from Python", how.python),
         ("from any NATS client", how.nats),
         ("Watch it (Ctrl-C here ends all)", how.top),
+        ("Watch it in a browser", how.dashboard),
     ]
     if rights is not None:
         lines.append(("New certificates while it runs", rights.rotation(local.pid_files)))

@@ -13,6 +13,7 @@ from nodes.dashboard.facts import one_line
 from swarm.subjects import TOKEN
 
 MOST_EVENTS = 1000
+ECHO = 5000  # ms in which a node and its peers tell of the same
 LONGEST_DETAIL = 400  # characters
 BAD = frozenset({"died", "duplicate", "store-full", "store-gone", "server-start-failed"})
 WARN = frozenset(
@@ -55,7 +56,10 @@ class Newspaper:
         that it names. Returns None for one that is here already."""
         kind = document["kind"]
         identity = (kind, document.get("node"), document.get("at"), str(document.get("subject")))
-        if identity in self._seen:
+        moment = told_at(document) if at is None else at
+        about = document.get("subject") or document.get("node")
+        last = next((n for n in reversed(self.events) if n.kind == kind and n.node == about), None)
+        if identity in self._seen or (last is not None and _is_echo(last, moment)):
             return None
         self._seen[identity] = None
         while len(self._seen) > 2 * MOST_EVENTS:
@@ -65,7 +69,7 @@ class Newspaper:
         node = subject if subject and kind in ABOUT_OTHERS else teller
         news = News(
             number=next(self._numbers),
-            at=told_at(document) or 0 if at is None else at,
+            at=moment or 0,
             kind=kind,
             level=level_of(kind, document),
             node=node,
@@ -79,6 +83,11 @@ class Newspaper:
     def since(self, number: int) -> Iterable[News]:
         """Events behind this number."""
         return [news for news in self.events if news.number > number]
+
+
+def _is_echo(last: News, at: int | None) -> bool:
+    """Whether a node that joins or leaves was told of already, by itself or by a peer."""
+    return last.kind in ("joined", "left") and abs((at or 0) - last.at) < ECHO
 
 
 def level_of(kind: str, document: Mapping[str, Any]) -> str:

@@ -368,7 +368,7 @@ class Picture:
     def _learners(self) -> list[tuple[str, LearningFacts]]:
         return [
             (name, shown.facts.learning)
-            for name, shown in self._shown.items()
+            for name, shown in sorted(self._shown.items(), key=lambda known: known[0])
             if shown.facts.learning is not None
             and shown.facts.learning.rounds
             and shown.health not in GONE

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -31,14 +32,22 @@ from swarm.flow.latency import LatencyWindow
 from swarm.ids import ulid
 from swarm.mesh import MAX_BUDGET, Mesh
 from swarm.requests.request import Ask
+from swarm.shadows import BUDGET as SHADOW_BUDGET
+from swarm.shadows import answered
 from swarm.tracing.traceparent import checked
 from swarm.wire.hops import Hop
 from swarm.wire.messages import Request, Result
 
+LOOK_UP_SHARE = 0.5  # of a budget, for the question which version is desired
+# Of a budget, in which a lane that takes nothing may come back before the lighter model answers.
+IN_VAIN_SHARE = 0.25
 LIGHTER_ROOM = 0.002  # seconds beside the lighter model's own time
 INLINE_BELOW = 0.0003  # seconds: a shorter run costs less than a thread and back
 # Outcomes in whose place the lighter model answers.
 LIGHTER_ANSWERS = {Status.DEADLINE_EXCEEDED, Status.UNAVAILABLE, Status.RESOURCE_EXHAUSTED}
+
+HUNG_AFTER = 1.0  # seconds of one run, from which on its thread is given up
+MOST_GIVEN_UP = 4  # threads; a runtime that hangs each time must not fill the process with them
 
 Lookup = Callable[[str, str], Awaitable[Loaded]]  # (model, version) -> its runtimes
 
@@ -49,7 +58,8 @@ class InferAnswerer:
     node: this node's id. lookup: the runtimes of a model version; raises `NotFound`. budget:
     seconds for requests that name none. pinned: the version for requests that name none, or ''
     to follow the mesh's desired state. on_answered(model, request, result): is called with each
-    result, which has the id that the mesh knows the request by.
+    result, which has the id that the mesh knows the request by. served(model): a version that this
+    node serves, '' for none: it is taken while nobody can say which one the mesh desires.
     """
 
     def __init__(
@@ -60,6 +70,7 @@ class InferAnswerer:
         budget: float,
         pinned: str = "",
         on_answered: Callable[[str, Request, Result], None] | None = None,
+        served: Callable[[str], str] = lambda model: "",
     ) -> None:
         self._mesh = mesh
         self._node = node
@@ -67,9 +78,11 @@ class InferAnswerer:
         self._budget = budget
         self._pinned = pinned
         self._on_answered = on_answered
+        self._served = served
         self.by_status: dict[str, int] = {}  # answers since the start
         self.latency = LatencyWindow()
         self._worker: Worker | None = None
+        self._given_up = 0  # threads
 
     async def answer(self, model: str, request: Request, sequence: int = 0) -> Result:
         """The result of one request, inside its budget. sequence: number of an edge's capture."""
@@ -85,9 +98,12 @@ class InferAnswerer:
         try:
             deadline = started + self._checked_budget(request)
             async with asyncio.timeout_at(deadline):
-                loaded = await self._loaded(model, request)
+                loaded = await self._loaded(model, request, deadline)
             loaded.info.check(request.inputs)
-            result = await self._ask(loaded, request, deadline, sequence)
+            if self._mesh.rollouts and not request.shadow:
+                result = await self._ask_under_rollout(loaded, request, deadline, sequence)
+            else:
+                result = await self._ask(loaded, request, deadline, sequence)
         except TimeoutError:
             result = self._failed(
                 request, model, DeadlineExceeded("the budget ended before it was sent")
@@ -101,56 +117,116 @@ class InferAnswerer:
         self.latency.add(result.latency, time.monotonic())
         if trace is not None:
             trace.end(result)
-        if self._on_answered is not None:
+        if self._on_answered is not None and not request.shadow:
             self._on_answered(model, request, result)
         result.id = request.id
         return result
 
-    async def _loaded(self, model: str, request: Request) -> Loaded:
-        version = request.version or self._pinned
-        if not version:
-            version = await self._mesh.catalog.version_for(
-                model, request.agent, request.session, request.id
-            )
+    async def _loaded(self, model: str, request: Request, deadline: float) -> Loaded:
+        version = request.version or self._pinned or await self._desired(model, request, deadline)
         return await self._lookup(model, version)
+
+    async def _ask_under_rollout(
+        self, loaded: Loaded, request: Request, deadline: float, sequence: int
+    ) -> Result:
+        """Ask, and observe. What the version under rollout fails, the one that serves is asked."""
+        mesh, info = self._mesh, loaded.info
+
+        async def copy(inputs: dict[str, np.ndarray]) -> Result:
+            followed = mesh.rollouts.of(info.model)
+            version = "" if followed is None else followed.plan.version
+            copied = Request(inputs, version=version, budget=SHADOW_BUDGET, shadow=True)
+            return await self.answer(info.model, copied)
+
+        started = time.perf_counter()
+        compare = mesh.shadows.begin(info.model, info.version, request.inputs, copy)
+        result = await answered(self._ask(loaded, request, deadline, sequence), compare)
+        status = Status.UNAVAILABLE if result.degraded else result.status
+        took = time.perf_counter() - started
+        base = mesh.rollouts.answered(info.model, info.version, took, status)
+        pinned = request.version or self._pinned
+        if not base or pinned or result.degraded or deadline <= asyncio.get_running_loop().time():
+            return result
+        try:
+            async with asyncio.timeout_at(deadline):
+                loaded = await self._lookup(info.model, base)
+            loaded.info.check(request.inputs)
+        except (SwarmError, TimeoutError):
+            return result
+        mesh.catalog.left(info.model, request.agent, request.session, base)
+        return await self._ask(loaded, request, deadline, sequence)
+
+    async def _desired(self, model: str, request: Request, deadline: float) -> str:
+        """The version that the mesh desires; behind a cut link, one that is served here."""
+        now = asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout_at(now + (deadline - now) * LOOK_UP_SHARE):
+                return await self._mesh.catalog.version_for(
+                    model, request.agent, request.session, request.id
+                )
+        except (Unavailable, TimeoutError):
+            if version := self._served(model):
+                return version
+            raise
 
     async def _ask(
         self, loaded: Loaded, request: Request, deadline: float, sequence: int
     ) -> Result:
         """Ask the mesh; the lighter model, if there is one, answers in its place where it fails."""
-        info, reserve = loaded.info, 0.0
-        tensors = request.inputs
+        reserve = 0.0
+        if loaded.lighter is not None:
+            reserve = loaded.lighter_seconds * 2 + LIGHTER_ROOM
+        try:
+            result = await self._ask_mesh(loaded, request, deadline - reserve, sequence)
+        except (Unavailable, DeadlineExceeded) as error:  # of stage 0
+            if loaded.lighter is None:
+                raise
+            result = self._failed(request, loaded.info.model, error)
+        if loaded.lighter is not None and result.status in LIGHTER_ANSWERS:
+            return await self._lighter(loaded, request, result, deadline)
+        return result
+
+    async def _ask_mesh(
+        self, loaded: Loaded, request: Request, deadline: float, sequence: int
+    ) -> Result:
+        """Raises `Unavailable`, `DeadlineExceeded` and `ShardsError` for stage 0."""
+        tried_until = inf
+        if loaded.lighter is not None:
+            now = asyncio.get_running_loop().time()
+            tried_until = now + (deadline - now) * IN_VAIN_SHARE
+        info, tensors = loaded.info, request.inputs
         hops: list[Hop] = []
         if info.edge is not None:
             await self._until_weights(loaded, request.weights, deadline)
-            tensors, hops = await self._edge_layers(loaded, request.inputs)
-        if loaded.lighter is not None:
-            reserve = loaded.lighter_seconds * 2 + LIGHTER_ROOM
-        ask = Ask(
-            info,
-            tensors,
-            deadline - reserve,
-            agent=request.agent,
-            session=request.session,
-            sequence=sequence,
-            hops=[hop.as_doc() for hop in hops],
-            weights=request.weights,
-            traceparent=request.traceparent,
+            tensors, hops = await self._edge_layers(loaded, request.inputs, deadline)
+        return await self._mesh.requester.infer(
+            Ask(
+                info,
+                tensors,
+                deadline,
+                agent=request.agent,
+                session=request.session,
+                sequence=sequence,
+                hops=[hop.as_doc() for hop in hops],
+                weights=request.weights,
+                traceparent=request.traceparent,
+                shadow=request.shadow,
+                tried_until=tried_until,
+            )
         )
-        result = await self._mesh.requester.infer(ask)
-        if loaded.lighter is not None and result.status in LIGHTER_ANSWERS:
-            return await self._lighter(loaded, request, result)
-        return result
 
-    async def _lighter(self, loaded: Loaded, request: Request, failed: Result) -> Result:
-        """The degraded answer, flagged as such; `message` names the failure that it replaces."""
+    async def _lighter(
+        self, loaded: Loaded, request: Request, failed: Result, deadline: float
+    ) -> Result:
+        """The degraded answer, flagged as such; `message` names the failure that it replaces.
+        Raises `DeadlineExceeded`."""
         lighter = loaded.lighter
         assert lighter is not None
         started = time.perf_counter()
         if loaded.lighter_seconds < INLINE_BELOW:
             outputs = lighter.run(request.inputs)
         else:
-            outputs = await self._in_thread(lambda: lighter.run(request.inputs))
+            outputs = await self._in_thread(lambda: lighter.run(request.inputs), deadline)
         spent = int((time.perf_counter() - started) * 1e6)
         return Result(
             failed.id,
@@ -198,9 +274,9 @@ class InferAnswerer:
             )
 
     async def _edge_layers(
-        self, loaded: Loaded, inputs: dict[str, np.ndarray]
+        self, loaded: Loaded, inputs: dict[str, np.ndarray], deadline: float
     ) -> tuple[dict[str, np.ndarray], list[Hop]]:
-        """Run stage 0, in a thread unless it is very short."""
+        """Run stage 0, in a thread unless it is very short. Raises `DeadlineExceeded`."""
         runtime = loaded.edge
         if runtime is None:
             raise Internal("this node has not loaded the model's first layers (stage 0)")
@@ -208,11 +284,12 @@ class InferAnswerer:
         if runtime.compute_ms < INLINE_BELOW * 1e3:
             outputs = runtime.run(inputs)
         else:
-            outputs = await self._in_thread(lambda: runtime.run(inputs))
+            outputs = await self._in_thread(lambda: runtime.run(inputs), deadline)
         spent = int((time.perf_counter() - started) * 1e6)
         return outputs, [Hop(0, self._node, 0, spent, 1, weights=runtime.weights_version)]
 
-    async def _in_thread(self, work: Callable[[], Any]) -> Any:
+    async def _in_thread(self, work: Callable[[], Any], deadline: float) -> Any:
+        """The outcome of a run. Raises `DeadlineExceeded` where it does not come in time."""
         loop = asyncio.get_running_loop()
         if self._worker is None:
             self._worker = Worker(loop, "stage-0")
@@ -226,8 +303,23 @@ class InferAnswerer:
             else:
                 future.set_exception(error)
 
-        self._worker.submit(work, done)
-        return await future
+        # Nobody waits for a run whose request has ended while it was queued.
+        self._worker.submit(lambda: None if future.done() else work(), done)
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await future
+        except TimeoutError:
+            self._give_up_thread()
+            raise DeadlineExceeded("a run on this node did not end inside the budget") from None
+
+    def _give_up_thread(self) -> None:
+        """A run came too late. Where the thread hangs in it, later runs get another one."""
+        worker = self._worker
+        hangs = worker is not None and 0 < worker.busy_since < time.monotonic() - HUNG_AFTER
+        if worker is not None and hangs and self._given_up < MOST_GIVEN_UP:
+            worker.abandon()
+            self._given_up += 1
+            self._worker = None
 
     def _failed(self, request: Request, model: str, error: SwarmError) -> Result:
         return Result(

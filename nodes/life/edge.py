@@ -3,6 +3,9 @@
     source ─► bounded queue ─► in_flight tasks: stage 0, mesh ─► sink
               (drop-oldest | block)
 
+Behind a link that is slower than the source, as many are in flight as keep the link busy, and of
+those that wait the newest is sent (`swarm.flow.live`).
+
 What leaves this process is the output of stage 0, or the model's input where the model was split
 without edge layers. Neither is anonymous: features can tell who is in a picture.
 """
@@ -14,20 +17,24 @@ import contextlib
 import json
 import logging
 import sys
-from collections import deque
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from nodes.life.kept_results import KeptResults
 from nodes.life.node import Node
 from swarm.errors import InvalidArgument, Status
+from swarm.flow.latency import Usual
+from swarm.flow.live import Backlog
 from swarm.wire.messages import Request, Result
 
 log = logging.getLogger("swarm.edge")
+
+TELL_DROPPED_EVERY = 10.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -94,6 +101,14 @@ class EdgeCounters:
         return {"edge": self.as_doc()}
 
 
+class Capture(NamedTuple):
+    """at: `time.monotonic()` of its capture."""
+
+    sequence: int
+    inputs: dict[str, np.ndarray]
+    at: float
+
+
 class Edge:
     """`run(stop)`: the node's life, with capture beside it.
 
@@ -106,7 +121,11 @@ class Edge:
         self.counters = counters
         sink = node.mesh.subjects.results(options.sink)
         self._results = KeptResults(node.mesh.link, sink)
-        self._queue: deque[tuple[int, dict[str, np.ndarray]]] = deque()
+        drops = options.on_full == "drop-oldest"
+        self._queue: Backlog[Capture] = Backlog(options.queue, options.in_flight, drops)
+        self._holding = Usual()
+        self._told_dropped = 0
+        self._tell_at = 0.0
         self._filled = asyncio.Event()
         self._room = asyncio.Event()
         self._ended = asyncio.Event()
@@ -157,43 +176,69 @@ class Edge:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(began + sequence / options.rate):
                     await self._ended.wait()
-            while len(self._queue) >= options.queue and not self._ended.is_set():
-                if options.on_full == "drop-oldest":
-                    self._queue.popleft()
-                    counters.dropped += 1
-                else:
-                    self._room.clear()
-                    await self._room.wait()
+            while self._queue.is_full and not self._ended.is_set():
+                self._room.clear()
+                await self._room.wait()
             if self._ended.is_set():
                 return
             counters.captured += 1
-            self._queue.append((sequence, inputs))
+            self._queue.add(Capture(sequence, inputs, time.monotonic()))
+            self._count_dropped()
             self._filled.set()
 
     async def _send(self) -> None:
         node = self.node
         while True:
-            while not self._queue:
-                if self._ended.is_set():
+            while (capture := self._take()) is None:
+                if self._ended.is_set() and not self._queue:
                     return
                 self._filled.clear()
                 await self._filled.wait()
-            sequence, inputs = self._queue.popleft()
             self._room.set()
-            request = Request(inputs, budget=self.options.budget, agent=node.id)
-            result = await node.answerer.answer(node.config.model_name, request, sequence)
+            request = Request(capture.inputs, budget=self.options.budget, agent=node.id)
+            try:
+                result = await node.answerer.answer(
+                    node.config.model_name, request, capture.sequence
+                )
+            finally:
+                self._queue.ended()
+                self._filled.set()
             self._count(result)
-            self._deliver(sequence, result)
+            self._deliver(capture, result)
+
+    def _take(self) -> Capture | None:
+        """The next capture to be sent, as long as the link has room."""
+        pace = self.node.mesh.link.pace
+        transfer = pace.transfer(time.monotonic())
+        capture = self._queue.take(transfer, pace.round_trip, self._holding.ewma)
+        self._count_dropped()
+        return capture
+
+    def _count_dropped(self) -> None:
+        dropped = self.counters.dropped = self._queue.dropped
+        now = time.monotonic()
+        if dropped > self._told_dropped and now >= self._tell_at:
+            self._told_dropped, self._tell_at = dropped, now + TELL_DROPPED_EVERY
+            captured = self.counters.captured
+            log.warning(
+                "captures come faster than answers: %d of %d dropped so far, the oldest first",
+                dropped,
+                captured,
+            )
 
     def _count(self, result: Result) -> None:
         if result.status is Status.OK:
             self.counters.answered += 1
             self.counters.degraded += result.degraded
+            held = sum([hop.queue_us + hop.compute_us for hop in result.hops if hop.stage > 0])
+            self._holding.add(held / 1e6)
         else:
             self.counters.failed += 1
 
-    def _deliver(self, sequence: int, result: Result) -> None:
-        data = json.dumps(result_line(sequence, result), separators=(",", ":"))
+    def _deliver(self, capture: Capture, result: Result) -> None:
+        line = result_line(capture.sequence, result)
+        line["age_ms"] = round((time.monotonic() - capture.at) * 1e3, 3)
+        data = json.dumps(line, separators=(",", ":"))
         if self.options.sink == "stdout":
             sys.stdout.write(data + "\n")
             sys.stdout.flush()

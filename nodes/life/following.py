@@ -51,6 +51,7 @@ class WeightFollower:
         def changed() -> None:
             self._mark(which)
 
+        self.unfollow(model, version)  # a watch that is there already would never end
         self._followed[which] = self._weights.watch(model, version, changed)
         try:
             async with asyncio.timeout(FIRST_LOOK):

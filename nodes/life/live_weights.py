@@ -153,12 +153,17 @@ class NodeWeights:
         async with held.one_at_a_time:
             # Its last session was built by the one that is not trusted any more.
             held.live.pop(server.stage, None)
+            known: dict[int, Known | None] = {}
             if held.n:
                 stages = {server.stage: fresh}
                 changed = await self._changed(held, stages, held.n, held.tensors)
-                fresh = changed.stages[server.stage]
+                fresh, known = changed.stages[server.stage], changed.known
             held.loaded.stages[server.stage] = fresh
-            server.replace_model(fresh)
+            if server.stage in known:
+                # The known answer of learned weights came from the session that is not trusted.
+                server.take_weights(fresh, known[server.stage])
+            else:
+                server.replace_model(fresh)
 
     async def _changed(
         self, held: _Held, stages: Mapping[int, StageRuntime], n: int, tensors: Tensors

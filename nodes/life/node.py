@@ -12,6 +12,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ import swarm
 from nodes.life.answering import InferAnswerer
 from nodes.life.checkpoint import Checkpoint
 from nodes.life.config import NodeConfig
+from nodes.life.judging import Judging
 from nodes.life.lane_moves import LaneMoves
 from nodes.life.mesh_key import MeshKeyFile
 from nodes.life.objectives import Objectives
@@ -162,6 +164,7 @@ class Node:
                 more_status()
                 | self._learning_status()
                 | self._audit_status()
+                | self._judging.status()
                 | self._requests_status()
                 | self._objectives.status()
                 | self._site_status()
@@ -175,6 +178,7 @@ class Node:
             self.identity,
             "" if self._audit is None else self._audit.gossip,
         )
+        self._judging = Judging(self.mesh, config.model_name, self.id, self._versions, self._tell)
         self._takeover = Takeover(
             self.mesh, config, self._membership, self._router, self._versions.all, self._tell
         )
@@ -202,6 +206,7 @@ class Node:
             config.budget,
             config.version,
             self._answered,
+            self._versions.served,
         )
         self._own_objective: tuple[str, Objective | None] = ("", None)  # model, objective
         self._objectives = Objectives(self._objective_of, self._tell)
@@ -278,14 +283,19 @@ class Node:
     async def _follow_desired_state(self, stop: asyncio.Event, own: Own) -> None:
         """Load and serve the versions that the mesh desires, until `stop`."""
         announced: set[str] = set()
+        looked = -inf  # when desired state was read
         while not stop.is_set():
+            now = time.monotonic()
+            look = self._desired_changed.is_set() or now - looked >= CHECK_WHILE_SERVING
             self._desired_changed.clear()
-            pause = CHECK_WHILE_WAITING
+            pause, looked = CHECK_WHILE_WAITING, -inf if look else looked
             try:
-                await self._versions.reconcile(self._loading)
+                await self._versions.reconcile(self._loading, look=look)
                 if not self.became_ready.is_set():
                     self._become_ready(own)
-                pause, self._rejected = CHECK_WHILE_SERVING, ""
+                looked = now if look else looked
+                pause, self._rejected = self._versions.look_again or CHECK_WHILE_SERVING, ""
+                self._judging.look()
             except (BadDesiredState, Untrusted, BadKey, BadSeal) as error:
                 # Refused as a whole: the node serves the versions that it served before.
                 self._reject(str(error))
@@ -324,6 +334,7 @@ class Node:
         self._fleet.start()
         own(self._entry.run(), "own entry")
         own(self._takeover.run(), "takeover")
+        own(self._judging.run(), "rollouts")
         own(self._lane_moves.run(), "lane moves")
         own(self._membership.run(), "gossip")
         watchdog = NodeWatchdog(

@@ -199,8 +199,10 @@ class Serving:
         lanes: LanePicker,
         on_behind: OnBehind = lambda model, version, n: None,
         audit: StageAudit | None = None,
+        is_crowded: Callable[[], bool] = lambda: False,
     ) -> None:
         """on_behind(model, version, n): a request asks for a weight version that is not here yet.
+        is_crowded: as for `StageServer`.
 
         Raises `ResourceExhausted` where a cut does not fit into the server's messages."""
         check_payload(loaded.info, mesh.link)
@@ -210,7 +212,7 @@ class Serving:
         self._drained = asyncio.Event()
         behind = partial(on_behind, loaded.info.model, loaded.info.version)
         self.servers = [
-            _server(mesh, config, loaded, stage, node, clock, lanes, behind, audit)
+            _server(mesh, config, loaded, stage, node, clock, lanes, behind, audit, is_crowded)
             for stage in loaded.stages
         ]
         loaded.on_replaced.append(self._replaced)
@@ -268,6 +270,7 @@ def _server(
     lanes: LanePicker,
     on_behind: Callable[[int], None],
     audit: StageAudit | None,
+    is_crowded: Callable[[], bool],
 ) -> StageServer:
     info, runtime = loaded.info, loaded.stages[stage]
     credit, most_credit = credit_of(config.credit, runtime.compute_ms / 1e3)
@@ -288,5 +291,16 @@ def _server(
     )
     known = known_of(runtime)
     return StageServer(
-        mesh.routes, info, stage, node, runtime, source, options, lanes, known, on_behind, audit
+        mesh.routes,
+        info,
+        stage,
+        node,
+        runtime,
+        source,
+        options,
+        lanes,
+        known,
+        on_behind,
+        audit,
+        is_crowded,
     )

@@ -16,14 +16,21 @@ from nodes.life.serving import Loaded, Serving, load
 from nodes.stage.server import LanePicker, StageAudit, StageServer
 from swarm.clock import ServerClock
 from swarm.errors import NotFound, SwarmError
-from swarm.lanes import TwoDomains, check_one_domain, streams_of
+from swarm.lanes import check_one_domain, streams_of
 from swarm.mesh import Mesh
+from swarm.routing import DesiredState
+from swarm.services.rollouts import Followed
 from swarm.services.weights import Weights
 from swarm.trust.allowed import AllowList
 
 log = logging.getLogger("swarm.node")
 
 LONGEST_RUN_US = 60_000_000  # a longer time in a checkpoint is not believed
+# Seconds for which a version that shall serve no more goes on, once all others are served: requests
+# are under way, and requesters hear late. Where some stage gets no node for the new one, it ends
+# all the same.
+LINGERS, LINGERS_AT_MOST = 5.0, 120.0
+LOOK_AGAIN = 0.5  # seconds, while a version waits for its end
 
 
 class Versions:
@@ -64,6 +71,9 @@ class Versions:
         self._clock = ServerClock()
         self._runs: dict[str, asyncio.Task[None]] = {}
         self._gateway: dict[tuple[str, str], Loaded] = {}
+        self._state: DesiredState | None = None  # as read last
+        self._unwanted: dict[str, float] = {}  # since when, `time.monotonic()`
+        self._all_served_at = 0.0  # when a wanted version lacked a node last
 
     def _behind(self, model: str, version: str, n: int) -> None:
         self.follower.behind(model, version, n)
@@ -81,42 +91,75 @@ class Versions:
         """One task for each version; a task that ends has failed."""
         return list(self._runs.values())
 
-    async def reconcile(self, on_loading: Callable[[str], None]) -> None:
+    @property
+    def look_again(self) -> float | None:
+        """Seconds after which `reconcile` has something to do even if nothing changes; else
+        None."""
+        return LOOK_AGAIN if self._unwanted or self._is_rolling_out() else None
+
+    def _is_rolling_out(self) -> bool:
+        followed = self._mesh.rollouts.of(self._config.model_name)
+        if followed is None:
+            return False
+        return not (followed.progress.done or followed.progress.aborted)
+
+    async def reconcile(self, on_loading: Callable[[str], None], *, look: bool = True) -> None:
         """Load the versions that are missing, then drain those that shall serve no more.
 
-        on_loading(version) is called before each loading. Raises `NotFound` when the model is not
-        in the mesh yet, `Unavailable`, and the error that ended a version's task.
+        on_loading(version) is called before each loading. look: whether to read the desired state,
+        instead of going by the one that was read last. Raises `NotFound` when the model is not in
+        the mesh yet, `Unavailable`, and the error that ended a version's task.
         """
         for version, task in list(self._runs.items()):
             if task.done():
-                del self._runs[version], self.serving[version]
-                task.result()
+                # What it has left open ends first: it is loaded anew.
+                await self._retire(version)
         if self._config.role == "gateway":
             return
-        wanted = await self._wanted()
+        if look or self._state is None:
+            await self._look()
+        wanted = self._wanted()
         for version in wanted:
             if version not in self.serving:
                 on_loading(version)
                 await self._serve(version)
-        for version in [v for v in self.serving if v not in wanted]:
-            log.info("version %s serves no more", version)
-            await self._retire(version)
+        now = time.monotonic()
+        self._unwanted = {v: self._unwanted.get(v, now) for v in self.serving if v not in wanted}
+        if not all(map(self._is_served, wanted)):
+            self._all_served_at = now
+        for version, since in list(self._unwanted.items()):
+            lingered = now - max(since, self._all_served_at)
+            if lingered >= LINGERS or now - since >= LINGERS_AT_MOST:
+                log.info("version %s serves no more", version)
+                await self._retire(version)
 
-    async def _wanted(self) -> list[str]:
+    def _is_served(self, version: str) -> bool:
+        """Whether every stage of a version has a node, this one among them."""
+        info, placement = self.serving[version].info, self._mesh.placement
+        return all(placement.serving(info, stage.stage) for stage in info.stages)
+
+    async def _look(self) -> None:
         name, pinned = self._config.model_name, self._config.version
-        desired = await self._mesh.registry.desired(name)
-        if desired is not None:
-            self._on_desired(name, desired)
+        present = await self._mesh.registry.in_force(name)
+        self._mesh.rollouts.follow(name, present)
+        self._state = None if present is None else present.state
+        if present is not None:
+            self._on_desired(name, present.document)
         if pinned:
             await self._mesh.registry.manifest(name, pinned)
-            return [pinned]
-        if desired is None:
+        elif present is None:
             raise NotFound(
                 f"model {name!r} is not in mesh {self._config.mesh!r} yet: "
                 "push it (`swarm model push DIR`) and this node goes on by itself"
                 + self._about_domain()
             )
-        return [str(entry["version"]) for entry in desired["serve"]]
+
+    def _wanted(self) -> list[str]:
+        name, pinned = self._config.model_name, self._config.version
+        if pinned or self._state is None:
+            return [pinned] if pinned else []
+        self._mesh.rollouts.share(name)  # which takes in what the judges have said
+        return wanted_of(self._state, self._mesh.rollouts.of(name))
 
     def _about_domain(self) -> str:
         """For a node that finds nothing: at a site, the models may be at the hub."""
@@ -140,17 +183,26 @@ class Versions:
                 urgent=self._config.missed and not self.serving,
                 tell=self._tell,
             )
-            own = mesh.subjects.stream(info.model, version, mesh.link.domain)
             try:
+                own = mesh.subjects.stream(info.model, version, mesh.link.domain)
                 check_one_domain(await others, own, f"{info.model}@{version}")
-            except TwoDomains:
+                self.weights.add(loaded)
+                await self.follower.follow(info.model, version)
+                serving = self._new_serving(loaded)
+            except BaseException:  # nobody else closes what has just been loaded
+                self._forget(loaded)
                 loaded.close()
                 raise
         finally:
             others.cancel()
-        self.weights.add(loaded)
-        await self.follower.follow(info.model, version)
-        serving = Serving(
+        self._prime(serving)
+        self._runs[version] = asyncio.create_task(serving.run(), name=f"serve {version}")
+        self.serving[version] = serving
+        await serving.ready()
+        log.info("%s@%s loaded in %.2f s", info.model, version, loaded.seconds)
+
+    def _new_serving(self, loaded: Loaded) -> Serving:
+        return Serving(
             self._mesh,
             self._config,
             loaded,
@@ -159,12 +211,13 @@ class Versions:
             self._lanes,
             self.weights.behind,
             self._audit,
+            lambda: sum(server.queued for server in self.servers()) > 1,
         )
-        self._prime(serving)
-        self._runs[version] = asyncio.create_task(serving.run(), name=f"serve {version}")
-        self.serving[version] = serving
-        await serving.ready()
-        log.info("%s@%s loaded in %.2f s", info.model, version, loaded.seconds)
+
+    def _forget(self, loaded: Loaded) -> None:
+        """The weights of a version are followed no more."""
+        self.follower.unfollow(loaded.info.model, loaded.info.version)
+        self.weights.forget(loaded)
 
     def _prime(self, serving: Serving) -> None:
         """Start from the times that the stages took before this node's restart."""
@@ -197,12 +250,22 @@ class Versions:
         await self.weights.renew(server, loaded.stages[server.stage])
 
     async def _retire(self, version: str) -> None:
+        """Drain a version, and free all that it holds. Raises the error that ended its task."""
         serving = self.serving.pop(version)
-        self.follower.unfollow(serving.info.model, version)
-        await serving.drain()
-        self.weights.forget(serving.loaded)
-        if (task := self._runs.pop(version, None)) is not None:
+        self._unwanted.pop(version, None)
+        task = self._runs.pop(version, None)
+        try:
+            await serving.drain()
+        finally:
+            self._forget(serving.loaded)
+        if task is not None:
             await task
+
+    def served(self, model: str) -> str:
+        """A version of the model that this node serves, the newest by its loading; '' for none."""
+        if model != self._config.model_name or not self.serving:
+            return ""
+        return list(self.serving)[-1]
 
     async def lookup(self, model: str, version: str) -> Loaded:
         """The runtimes of a model version on this node. Raises `NotFound`."""
@@ -244,6 +307,19 @@ class Versions:
             task.cancel()
         for loaded in self._gateway.values():
             loaded.close()
+
+
+def wanted_of(state: DesiredState, followed: Followed | None) -> list[str]:
+    """The versions that nodes serve: of a rollout both, until it has ended one way or the other."""
+    plan = state.rollout
+    if plan is None or followed is None or followed.plan.id != plan.id:
+        return list(state.versions)
+    progress = followed.progress
+    if progress.aborted:
+        return [v for v in state.versions if v != plan.version or v in state.pins.values()]
+    if progress.done:
+        return list(dict.fromkeys([plan.version, *state.pins.values()]))
+    return list(state.versions)
 
 
 def _time_key(server: StageServer) -> str:

@@ -32,12 +32,14 @@ NATS = 'import json; print(json.dumps({{"inputs": [{inputs}]}}))'
 
 @dataclass(frozen=True)
 class HowToAsk:
-    """Commands for a shell: `swarm infer`, a Python program, and `nats req` (any NATS client)."""
+    """Commands for a shell: `swarm infer`, a Python program, `nats req` (any NATS client), and two
+    to watch."""
 
     shell: str
     python: str
     nats: str
     top: str
+    dashboard: str
 
 
 def how_to_ask(
@@ -48,11 +50,13 @@ def how_to_ask(
     *,
     asks: Access = NOTHING,
     reads: Access = NOTHING,
+    watches: Access = NOTHING,
 ) -> HowToAsk:
     """The lines for a model version that a mesh at `url` serves.
 
     environment: of the command that prints them; where `uv run` started it, the lines use it too.
     asks: of a client. reads: of a requester, who may read what the model takes, and statuses.
+    watches: of a dashboard.
     """
     uv = "uv run " if "UV_RUN_RECURSION_DEPTH" in environment else ""
     where = f"--nats {shlex.quote(url)}" + ("" if mesh == "default" else f" --mesh {mesh}")
@@ -69,6 +73,7 @@ def how_to_ask(
     body = f"{uv}python3 -c {shlex.quote(NATS.format(inputs=documents))}"
     subject = Subjects(mesh).infer(manifest.model)
     reader = "".join(f" {shlex.quote(word)}" for word in reads.arguments())
+    watcher = "".join(f" {shlex.quote(word)}" for word in watches.arguments())
     client = "".join(
         f", {name}={json.dumps(value)}" for name, value in asks.options().items() if value
     )
@@ -91,6 +96,7 @@ def how_to_ask(
         # From standard input: a command's argument holds 128 KiB at the most.
         nats=f"{body} | nats -s {shlex.quote(url)}{given} req {subject} --force-stdin",
         top=f"{uv}swarm top {where}{reader}",
+        dashboard=f"{uv}swarm dashboard {where}{watcher}",
     )
 
 

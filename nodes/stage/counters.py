@@ -25,6 +25,7 @@ class Counters:
     taken: int = 0  # from a process of this host, and not from a lane
     handed_over: int = 0  # given to the next stage's node, and not to its lane
     blocked: int = 0  # times that the next lane was full
+    shadows_dropped: int = 0  # copies of requests, of a rollout
 
     def as_doc(self) -> dict[str, int]:
         return asdict(self)
@@ -50,6 +51,11 @@ class StageStats:
             "compute_s": histogram(self.compute),
             "batch_sizes": list(self.batch_sizes),
         }
+
+
+def batch_bucket(batch: int) -> int:
+    """The place of a batch's size in `batch_sizes`."""
+    return min((batch - 1).bit_length(), BATCH_BUCKETS - 1)
 
 
 def histogram(window: LatencyWindow) -> dict[str, Any]:

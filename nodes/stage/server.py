@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from nodes.stage.compute import GIVE_BACK_DELAY, Compute, StageModel, StageOptions
-from nodes.stage.counters import BATCH_BUCKETS, StageStats
+from nodes.stage.counters import StageStats, batch_bucket
 from nodes.stage.jobs import Job
 from nodes.stage.readiness import room_for_fast, room_for_parcel
 from nodes.stage.selftest import Known, SelfTest
@@ -95,9 +95,11 @@ class StageServer:
         known: Known | None = None,
         on_behind: Callable[[int], None] = lambda weights: None,
         audit: StageAudit | None = None,
+        is_crowded: Callable[[], bool] = lambda: False,
     ) -> None:
         """known: what the model gave for known input, None where it is not tested while it serves.
-        on_behind(n): a request asks for weight version n, which the model does not have."""
+        on_behind(n): a request asks for weight version n, which the model does not have.
+        is_crowded(): whether the node has a request in hand beside the one that has come."""
         options = options or StageOptions()
         self.info = info
         self.stage = stage
@@ -108,6 +110,7 @@ class StageServer:
         self._lanes = lanes
         self._on_behind = on_behind
         self._audit = audit
+        self._is_crowded = is_crowded
         self._loop = asyncio.get_running_loop()
         self._self_test = SelfTest(stage, known)
         rate = options.quota if stage == 1 else 0.0
@@ -176,6 +179,11 @@ class StageServer:
         features = delivery.features
         if features.budget_us > self._longest_budget_us:
             self._longest_budget_us = features.budget_us
+        if features.shadow and self._is_crowded():
+            self.stats.counters.shadows_dropped += 1
+            text = "requests are served before copies of requests"
+            delivery.fail(Status.RESOURCE_EXHAUSTED, text, self.stage, self._node)
+            return
         first = delivery.times_delivered == 1  # a redelivery was counted already
         if self._quotas is not None and first:
             now = delivery.received / 1e9
@@ -240,7 +248,7 @@ class StageServer:
         now = time.monotonic()
         self.stats.compute.add(seconds, now)
         self.stats.queue.add(job.queue_us / 1e6, now)
-        self.stats.batch_sizes[min((batch - 1).bit_length(), BATCH_BUCKETS - 1)] += 1
+        self.stats.batch_sizes[0 if batch == 1 else batch_bucket(batch)] += 1
 
     def _moments(self, job: Job) -> dict[str, int]:
         """What a traced request is told besides."""

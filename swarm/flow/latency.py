@@ -9,6 +9,7 @@ of time, so that nothing is sorted and nothing is stored per sample.
 
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import pairwise
 from math import ceil, exp, log
 from operator import add, mul
 
@@ -181,14 +182,8 @@ class LatencyWindow:
         the sum is within `relative_error`. It costs `add` nothing: samples are counted in any case.
         """
         every = list(map(add, self._past, self._total))
-        edges = [
-            max(0, min(len(every), round((log(bound) - self._origin) * self._scale)))
-            for bound in bounds
-        ]
-        counts = [
-            sum(every[low:high])
-            for low, high in zip([0, *edges], [*edges, len(every)], strict=True)
-        ]
+        edges = _edges(tuple(bounds), len(every), self._origin, self._scale)
+        counts = [sum(every[low:high]) for low, high in pairwise(edges)]
         values = _values(len(every), self._origin, self._scale, self._ratio)
         return counts, sum(map(mul, every, values))
 
@@ -214,6 +209,13 @@ class LatencyWindow:
                     self._count -= held
                     expired[bucket] = 0
         self._buckets = self._slices[self._newest]
+
+
+@lru_cache(maxsize=64)
+def _edges(bounds: tuple[float, ...], size: int, origin: float, scale: float) -> list[int]:
+    """Where the buckets of a window are cut, to count those up to each bound together."""
+    cuts = [max(0, min(size, round((log(bound) - origin) * scale))) for bound in bounds]
+    return [0, *cuts, size]
 
 
 @lru_cache(maxsize=64)

@@ -7,7 +7,17 @@ lasted is the usual guess for what has no scale of its own.
 
 from __future__ import annotations
 
+from enum import Enum, auto
+
 PROBE_EVERY = 0.25  # seconds between requests that are let through to see
+
+
+class Leave(Enum):
+    """What a request may do: be sent until its budget ends; be sent once, to see; nothing."""
+
+    SEND = auto()
+    PROBE = auto()
+    REFUSED = auto()
 
 
 class Outage:
@@ -29,12 +39,15 @@ class Outage:
         """A lane took a request."""
         self.since = None
 
-    def lets_through(self, budget: float, now: float) -> bool:
-        """Whether a request of `budget` seconds is to be sent now; each True for a budget that is
-        shorter than the outage is a probe."""
+    def lasts(self, now: float) -> float:
+        """Seconds of the present outage; 0.0 without one."""
+        return 0.0 if self.since is None else now - self.since
+
+    def ask(self, budget: float, now: float) -> Leave:
+        """For a request of `budget` seconds; each `PROBE` is to be made."""
         if self.since is None or budget > now - self.since:
-            return True
+            return Leave.SEND
         if now - self._probed < PROBE_EVERY:
-            return False
+            return Leave.REFUSED
         self._probed = now
-        return True
+        return Leave.PROBE

@@ -12,17 +12,19 @@ from collections import deque
 from swarm.flow.transfers import NEAR_S
 
 MOST_UNDER_WAY = 32  # messages that are measured at a time
+RECENT_S = 1.0  # seconds for which the size of a message is that of the next ones
 ROUND_TRIPS, REMEMBERED = 16, 16  # of the latest; keep-alives go once a second
 
 
 class Pace:
     """One connection's. Times in seconds of any monotonic clock."""
 
-    __slots__ = ("_came", "_slowness", "_trips", "_under_way")
+    __slots__ = ("_came", "_sizes", "_slowness", "_trips", "_under_way")
 
     def __init__(self) -> None:
         self._trips: deque[float] = deque(maxlen=ROUND_TRIPS)
         self._slowness: deque[float] = deque(maxlen=REMEMBERED)  # seconds a byte
+        self._sizes: deque[int] = deque(maxlen=REMEMBERED)
         self._under_way: deque[tuple[int, float]] = deque()  # bytes, when they were sent
         self._came = -math.inf  # the last PONG behind a message
 
@@ -41,9 +43,20 @@ class Pace:
         """Bytes a second; 0.0 while it is not known, infinity where nothing can be seen of it."""
         if not self._slowness:
             return 0.0
-        # The lower quartile: a message that waited behind others' traffic says little.
-        slowness = sorted(self._slowness)[len(self._slowness) // 4]
+        slowness = self._usual_slowness
         return 1 / slowness if slowness > 0 else math.inf
+
+    def transfer(self, now: float) -> float:
+        """Seconds that the largest of the latest large messages takes, alone; 0.0 where none was
+        sent of late."""
+        if not self._slowness or (not self._under_way and now - self._came > RECENT_S):
+            return 0.0
+        return self._usual_slowness * max(self._sizes)
+
+    @property
+    def _usual_slowness(self) -> float:
+        # The lower quartile: a message that waited behind others' traffic says little.
+        return sorted(self._slowness)[len(self._slowness) // 4]
 
     def tripped(self, seconds: float) -> None:
         """A PING and its PONG, without a message, took so long."""
@@ -65,6 +78,7 @@ class Pace:
         seconds = now - sent - self.round_trip if alone else now - self._came
         self._came = now
         self._slowness.append(max(0.0, seconds) / size)
+        self._sizes.append(size)
 
     def lost(self) -> None:
         """The connection ended: no PONG comes."""

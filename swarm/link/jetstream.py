@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from swarm.clock import parse_rfc3339
 from swarm.errors import (
     ApiError,
     DecodeError,
@@ -40,6 +41,7 @@ ELECTING = (10004, 10006, 10008, 10009, 10118, 10119)
 CLUSTER_REPLICAS = 3  # copies where a cluster has so many servers: any one of them may be lost
 
 _SEQUENCE = re.compile(rb"Nats-Sequence: ([0-9]{1,18})")
+_STORED = re.compile(rb"Nats-Time-Stamp: ([0-9TZ:.+-]{20,40})")
 
 _PUB_ACK = re.compile(rb'\{"stream":"[^"\\{}]*", ?"seq":([0-9]{1,18})(?:,[^{}]*)?\}')
 
@@ -285,6 +287,20 @@ async def kv_message(
     if message.status or b"KV-Operation" in headers:
         return None, revision, b""
     return bytes(message.data), revision, bytes(headers)
+
+
+async def age_of(link: Link, bucket: str, headers: bytes) -> float:
+    """Seconds for which a key's value has been stored, by the server's clock alone. headers: as
+    `kv_message` gives them; 0.0 where they have no time. Raises `Unavailable`, `ApiError`."""
+    found = _STORED.findall(headers)  # the server adds its own behind the sender's
+    if not found:
+        return 0.0
+    info = await call(link, api("STREAM.INFO", f"KV_{bucket}"))
+    try:
+        now = parse_rfc3339(str(info["ts"]))
+        return max(0.0, (now - parse_rfc3339(found[-1].decode())) / 1e9)
+    except (KeyError, ValueError):
+        return 0.0
 
 
 async def stream_exists(link: Link, stream: str) -> bool:

@@ -27,7 +27,7 @@ from typing import NamedTuple
 from swarm.errors import ResourceExhausted, Status, Unavailable
 from swarm.flow.breaker import Breaker, BreakerState
 from swarm.flow.latency import LatencyWindow
-from swarm.flow.outage import Outage
+from swarm.flow.outage import Leave, Outage
 from swarm.flow.silence import Silences
 from swarm.flow.stalls import Stalls
 from swarm.wire.messages import Result
@@ -180,6 +180,7 @@ class Pass(NamedTuple):
     pace: float  # seconds from one answer to the next, 0.0 while none wait
     started: float
     budget: float
+    is_probe: bool = False  # it is sent once only: no lane has taken a request for a while
 
 
 Present = Callable[[int], frozenset[str]]
@@ -249,18 +250,20 @@ class ModelAdmission:
             after = min(decision.retry_after_s, MOST_RETRY_AFTER)
             text = f"overload: {decision.reason}; try again in {after:.3f} s"
             raise ResourceExhausted(text, after)
-        outage = self._outage
-        if outage.since is not None and not outage.lets_through(budget, now):
+        outage, leave = self._outage, Leave.SEND
+        if outage.since is not None:
+            leave = outage.ask(budget, now)
+        if leave is Leave.REFUSED:
             self.refused += 1
             admission.lost()
             raise Unavailable(
-                f"no lane has taken a request for {now - outage.since:.1f} s, longer than the "
+                f"no lane has taken a request for {outage.lasts(now):.1f} s, longer than the "
                 "budget: the server, or the link to it, is away"
             )
         if self._breakers:
             self._close_where_nodes_came()
             self._pass_breakers(now)
-        return Pass(decision, pace, now, budget)
+        return Pass(decision, pace, now, budget, leave is Leave.PROBE)
 
     def _close_where_nodes_came(self) -> None:
         """Forget the failures of a stage that has a node which was not there when they came."""

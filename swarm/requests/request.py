@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, Protocol
 
 import numpy as np
@@ -25,8 +26,10 @@ class Ask:
     deadline: the loop's time, seconds. delivery: `DURABLE` (lanes) or `FAST` (nothing is stored;
     the requester's retries only). hedge: percentile (0..1) of the usual latency after which a
     second copy is sent, or None. weights: the least weight version of the answer, 0 for any; of a
-    session, besides, no lower one than it has seen. hops: of stages that ran before it was sent
-    (the edge's), as maps.
+    session, besides, no lower one than it has seen. shadow: a copy of a request, the first to be
+    dropped under load. hops: of stages that ran before it was sent (the edge's), as maps.
+    tried_until: the loop's time, after which it is asked no more where no lane takes it: somebody
+    else could answer.
     """
 
     info: ModelInfo
@@ -41,6 +44,8 @@ class Ask:
     traceparent: str = ""
     hops: list[dict[str, Any]] = field(default_factory=list)
     weights: int = 0
+    shadow: bool = False
+    tried_until: float = inf
 
     def failed(self, error: SwarmError, attempt: int = 0) -> Result:
         """The result of a request that this error ends; attempt 0: before it was sent."""

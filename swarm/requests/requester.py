@@ -125,6 +125,7 @@ class Requester:
         reply = self._link.expect(self._answer)
         silences = version.admission.fast if ask.delivery == FAST else version.admission.silences
         request = UnderWay(ask, reply, Tried(ask.delivery == FAST, started), version, silences)
+        request.is_probe = taken.is_probe
         self._requests[reply] = request
         self._uncounted += 1
         result: Result | None = None
@@ -217,6 +218,9 @@ class Requester:
             if outcome is not None:
                 request.refusal = failed.message
                 request.unheard = isinstance(outcome, NoResponders | NotConnected)
+                in_vain = request.is_probe or loop.time() > request.ask.tried_until
+                if request.unheard and in_vain:
+                    return failed
             now = time.monotonic()
             step = next_step(
                 outcome,
@@ -329,6 +333,7 @@ class Requester:
             host=self._lender.host,
             hops=list(ask.hops),
             weights=ask.weights,
+            shadow=ask.shadow,
             accepts=codecs,
             answer_rate=rate,
         )

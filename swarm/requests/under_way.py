@@ -62,6 +62,7 @@ class UnderWay:
     first: Parcel | None = None
     sending: Sending | None = None
     outcome: asyncio.Future[Outcome] | None = None
+    is_probe: bool = False  # sent once, to see whether a lane takes it
     unheard: bool = False  # the last attempt found no lane that takes it, or no connection
     was_behind: bool = False  # a stage had older weights than asked for
     late_answer: Result | None = None  # it came when nobody waited for one

@@ -254,6 +254,29 @@ TABLE = (
         "manifests",
         publish=NODES | {Role.REQUESTER},
     ),
+    # A node can end a rollout, and nothing else: the traffic goes back to the version before.
+    _row(
+        f"$KV.{_CONFIG}.abort.{{model}}.*",
+        "end a rollout whose guards are broken",
+        publish=NODES,
+    ),
+    _row(
+        f"{_GET}.KV_{_CONFIG}.$KV.{_CONFIG}.abort.{{model}}.*",
+        "was a rollout ended?",
+        publish=NODES | {Role.REQUESTER},
+    ),
+    _row(
+        "swarm.{mesh}.reports.{model}.*",
+        "what requesters observe of a version under rollout",
+        publish=NODES | {Role.REQUESTER},
+        subscribe=NODES,
+    ),
+    _row(
+        "swarm.{mesh}.guards.{model}.*",
+        "how a rollout's guards stand",
+        publish=NODES,
+        subscribe=NODES | {Role.REQUESTER, Role.OPERATOR, Role.DASHBOARD},
+    ),
     _row(
         f"$JS.API.STREAM.INFO.KV_{_CONFIG}",
         "is the registry there?",

@@ -3,50 +3,96 @@ change."""
 
 from __future__ import annotations
 
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
 from swarm.flow.objective import Objective
 from swarm.model import ModelInfo, unknown_model
-from swarm.routing import DesiredState, RequestInfo, parse_desired
+from swarm.routing import DesiredState, RequestInfo
 from swarm.services.registry import Registry
+from swarm.services.rollouts import Rollouts
+
+MOST_SESSIONS = 4096
+# Seconds for which requests keep to the version before, while the one that serves now has no node
+# in one of its stages.
+KEPT_FOR = 30.0
+
+Session = tuple[str, str, str]  # model, agent, session
 
 
 class Catalog:
-    """Model versions, and the desired state that says which version serves whom."""
+    """Model versions, and the desired state that says which version serves whom.
 
-    def __init__(self, registry: Registry) -> None:
+    is_served(info): whether every stage of the version has a node, as far as this process knows;
+    False where it knows of none.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        rollouts: Rollouts,
+        is_served: Callable[[ModelInfo], bool] = lambda info: False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._registry = registry
+        self._rollouts = rollouts
+        self._is_served = is_served
+        self._clock = clock
         # By the name that was asked for; only where the answer is the same for every requester.
         self.fixed: dict[str, ModelInfo] = {}
         self._infos: dict[tuple[str, str], ModelInfo] = {}
         self._desired: dict[str, DesiredState] = {}
+        # The version of each session, the longest unused last to stay.
+        self._sessions: OrderedDict[Session, str] = OrderedDict()
+        # By model: the only version that served before a change, and until when it is kept.
+        self._before: dict[str, tuple[ModelInfo, float]] = {}
 
     async def model(
         self, model: str, agent: str = "", session: str = "", request_id: str = ""
     ) -> ModelInfo:
-        """`NAME` or `NAME@VERSION`. Without a version, the desired state decides: by share,
-        sticky by agent or session. Raises `NotFound`, `Unavailable`."""
+        """`NAME` or `NAME@VERSION`. Without a version, the desired state decides: by pin, rollout
+        and share, sticky by agent or session. Raises `NotFound`, `Unavailable`."""
         info = self.known(model, agent, session, request_id)
         if info is None:
             name, _, version = model.partition("@")
             version = version or await self.version_for(name, agent, session, request_id)
-            info = self._infos[(name, version)] = await self._registry.info(name, version)
-            state = self._desired.get(name)
-            if "@" in model or (state is not None and len(state.serve) == 1):
-                self.fixed[model] = info
+            info = await self.info(name, version)
+            self._fix(model, info)
+        return info
+
+    async def info(self, model: str, version: str) -> ModelInfo:
+        """A version of a model. Raises `NotFound`, `Unavailable`."""
+        info = self._infos.get((model, version))
+        if info is None:
+            info = self._infos[(model, version)] = await self._registry.info(model, version)
         return info
 
     def known(self, model: str, agent: str, session: str, request_id: str) -> ModelInfo | None:
         """The answer of `model` where nothing has to be looked up, else None."""
         name, _, version = model.partition("@")
         version = version or self._known_version(name, agent, session, request_id)
-        return self._infos.get((name, version))
+        info = self._infos.get((name, version))
+        if info is not None:
+            self._fix(model, info)
+        return info
+
+    def _fix(self, model: str, info: ModelInfo) -> None:
+        """Answer at once from now on, if the answer is the same until the next change."""
+        state = self._desired.get(info.model)
+        same = state is not None and state.is_the_same_for_all and info.model not in self._before
+        if same or "@" in model:
+            self.fixed[model] = info
 
     async def version_for(self, model: str, agent: str, session: str, request_id: str) -> str:
         """The version that serves this requester. Raises `NotFound`, `Unavailable`."""
         if model not in self._desired:
-            document = await self._registry.desired(model)
-            if document is None:
+            present = await self._registry.in_force(model)
+            if present is None:
                 raise unknown_model(model)
-            self._desired[model] = parse_desired(document | {"model": model})
+            self._rollouts.follow(model, present)
+            await self._keep_before(model, present.state)
+            self._desired[model] = present.state
         return self._known_version(model, agent, session, request_id)
 
     def _known_version(self, model: str, agent: str, session: str, request_id: str) -> str:
@@ -54,9 +100,54 @@ class Catalog:
         state = self._desired.get(model)
         if state is None:
             return ""
-        if len(state.serve) == 1:
+        if model in self._before and (before := self._kept_before(model)):
+            return before
+        if session and state.sticky != "none":
+            return self._session_version(state, agent, session, request_id)
+        if state.is_the_same_for_all:
             return state.serve[0].version
-        return state.version_for(RequestInfo(request_id, model, "", 1, agent, session))
+        return self._chosen(state, agent, session, request_id)
+
+    def _chosen(self, state: DesiredState, agent: str, session: str, request_id: str) -> str:
+        request = RequestInfo(request_id, state.model, "", 1, agent, session)
+        return state.version_for(request, self._rollouts.share(state.model))
+
+    # --- sessions -------------------------------------------------------------------------
+
+    def _session_version(
+        self, state: DesiredState, agent: str, session: str, request_id: str
+    ) -> str:
+        """A session keeps the version that it began with, as long as that one serves."""
+        key = state.model, agent, session
+        version = self._sessions.get(key, "")
+        if version and self._still_serves(state, agent, version):
+            self._sessions.move_to_end(key)
+            return version
+        version = self._chosen(state, agent, session, request_id)
+        self._sessions[key] = version
+        self._sessions.move_to_end(key)
+        if len(self._sessions) > MOST_SESSIONS:
+            self._sessions.popitem(last=False)
+        return version
+
+    def _still_serves(self, state: DesiredState, agent: str, version: str) -> bool:
+        if agent in state.pins:
+            return version == state.pins[agent]
+        followed = self._rollouts.of(state.model)
+        if state.rollout is None or followed is None:
+            return any(entry.version == version and entry.share > 0 for entry in state.serve)
+        share = self._rollouts.share(state.model)
+        if version == state.rollout.version:
+            return share > 0
+        served = any(entry.version == version and entry.share > 0 for entry in state.serve)
+        return served and not followed.progress.done
+
+    def left(self, model: str, agent: str, session: str, version: str) -> None:
+        """A version failed a request of a session, which goes on with another one."""
+        if session:
+            self._sessions[(model, agent, session)] = version
+
+    # --- changes --------------------------------------------------------------------------
 
     def objective(self, model: str) -> Objective | None:
         """Of the desired state, where that is known; None where it has none."""
@@ -65,6 +156,33 @@ class Catalog:
 
     def forget(self) -> None:
         """Models or desired state may have changed: look all up again."""
+        for model, state in self._desired.items():
+            info = self._infos.get((model, state.serve[0].version))
+            if state.is_the_same_for_all and info is not None and model not in self._before:
+                self._before[model] = info, self._clock() + KEPT_FOR
         self.fixed.clear()
         self._infos.clear()
         self._desired.clear()
+
+    async def _keep_before(self, model: str, state: DesiredState) -> None:
+        """Know the version that serves now, so that it can be seen whether nodes serve it."""
+        if state.is_the_same_for_all:
+            await self.info(model, state.serve[0].version)
+        before = self._before.get(model)
+        if before is None:
+            return
+        info = before[0]
+        if state.is_the_same_for_all and state.serve[0].version != info.version:
+            self._infos[(model, info.version)] = info
+        else:
+            del self._before[model]
+
+    def _kept_before(self, model: str) -> str:
+        """The version before, while the one that serves now has no nodes yet; "" once it has."""
+        info, until = self._before[model]
+        present = self._infos.get((model, self._desired[model].serve[0].version))
+        waits = present is not None and not self._is_served(present)
+        if waits and self._clock() < until and self._is_served(info):
+            return info.version
+        del self._before[model]
+        return ""

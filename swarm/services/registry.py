@@ -4,10 +4,12 @@ Keys of the bucket `swarm-<mesh>-config`:
 
     models.<model>.<version>   the manifest, JSON; immutable
     serve.<model>              desired state: {"serve": [{"version", "share"}], …}, JSON
+    abort.<model>.<plan>       this rollout was ended: {"node", "reason"}, JSON, written by a node
 
 A change of any key is republished as `swarm.<mesh>.config.<key>`. Both kinds are signed
 (`swarm.trust.entries`) by who has a key, and checked, before anything parses them, by who has a
-list of trusted keys.
+list of trusted keys. An abort is not signed: whatever stands there, it sends traffic back to the
+version before, and can do nothing else.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import json
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from swarm.errors import (
@@ -31,7 +33,8 @@ from swarm.errors import (
 from swarm.flow.objective import Objective
 from swarm.link import Link, jetstream
 from swarm.model import ModelInfo, unknown_model
-from swarm.routing import BadDesiredState, parse_desired
+from swarm.rollout import Plan
+from swarm.routing import BadDesiredState, DesiredState, parse_desired
 from swarm.routing.desired import read_desired
 from swarm.services.artifacts import ObjectStore, Source
 from swarm.subjects import Subjects, token
@@ -41,6 +44,8 @@ from swarm.trust.identity import Identity
 log = logging.getLogger("swarm.registry")
 
 PROMOTIONS = 8  # attempts at a change that others change at the same time
+REASON_LIMIT = 500  # characters of an abort's reason
+NO_REASON = "no reason was given"
 
 Document = dict[str, Any]
 
@@ -59,6 +64,25 @@ class _Present:
     def version(self) -> str:
         """The version with the largest share, or ""."""
         return "" if self.document is None else _largest(self.document)
+
+
+@dataclass(frozen=True, slots=True)
+class InForce:
+    """A model's desired state. age: seconds since it was stored, by the server's clock; 0.0 where
+    it has no rollout. aborted: why its rollout was ended, "" where it was not."""
+
+    document: Document
+    state: DesiredState
+    age: float = 0.0
+    aborted: str = ""
+
+    @property
+    def version(self) -> str:
+        """The version with the largest share. A rollout's, once its time is over."""
+        plan = self.state.rollout
+        if plan is not None and not self.aborted and self.age >= plan.lasts:
+            return plan.version
+        return _largest(self.document)
 
 
 class Registry:
@@ -110,10 +134,10 @@ class Registry:
 
     async def serving(self, model: str) -> str:
         """The version with the largest share of the traffic. Raises `NotFound`."""
-        doc = await self.desired(model)
-        if doc is None:
+        present = await self.in_force(model)
+        if present is None:
             raise unknown_model(model)
-        return _largest(doc)
+        return present.version
 
     async def served(self, model: str) -> str:
         """As `serving`; "" where no version is served, or by no desired state to rely on."""
@@ -124,12 +148,48 @@ class Registry:
         data = await self._read(f"serve.{token(model, 'model name')}")
         return None if data is None else read_desired(model, data)
 
+    async def in_force(self, model: str) -> InForce | None:
+        """The model's desired state, and what became of its rollout. Raises `BadDesiredState`."""
+        key = f"serve.{token(model, 'model name')}"
+        data, headers = await self._checked(key)
+        if data is None:
+            return None
+        document = read_desired(model, data)
+        state = parse_desired(document | {"model": model})
+        if state.rollout is None:
+            return InForce(document, state)
+        aborted = await self.aborted(model, state.rollout.id)
+        age = await jetstream.age_of(self._link, self._bucket, headers)
+        return InForce(document, state, age, aborted)
+
+    async def aborted(self, model: str, plan: str) -> str:
+        """Why this rollout was ended by a node; "" where it was not."""
+        key = _abort_key(model, plan)
+        data, revision, _ = await jetstream.kv_message(self._link, self._bucket, key)
+        return abort_reason(data or b"") if revision else ""
+
+    async def abort(self, model: str, plan: str, node: str, reason: str) -> bool:
+        """End a rollout: its traffic goes back to the version before. The first word counts:
+        whether this was it."""
+        value = json.dumps({"v": 1, "node": node, "reason": reason[:REASON_LIMIT]}).encode()
+        try:
+            key = _abort_key(model, plan)
+            await jetstream.kv_put(self._link, self._bucket, key, value, after=0)
+        except ApiError as error:
+            if error.err_code not in jetstream.WRONG_REVISIONS:
+                raise
+            return False
+        return True
+
     async def _read(self, key: str) -> bytes | None:
-        """A key's value, checked. Raises `Untrusted`."""
+        return (await self._checked(key))[0]
+
+    async def _checked(self, key: str) -> tuple[bytes | None, bytes]:
+        """A key's value, checked, and its headers. Raises `Untrusted`."""
         data, _, headers = await jetstream.kv_message(self._link, self._bucket, key)
         if data is not None and self._verifier is not None:
             self._verifier.check(self._bucket, key, data, headers)
-        return data
+        return data, headers
 
     async def _write(self, key: str, value: bytes, counter: int, after: int | None = None) -> None:
         """Store a value, signed where there is a key; its counter is above `counter`."""
@@ -181,19 +241,65 @@ class Registry:
                 return
         raise _busy(model)
 
-    async def promote(self, model: str, version: str) -> str:
-        """Let `version` serve all traffic; the policy and all else of the desired state stay.
-        Returns the version that served before, or "".
+    async def promote(self, model: str, version: str, done: str = "") -> str:
+        """Let `version` serve all traffic; the policy and all else of the desired state stay, but
+        for a rollout, which ends. done: the id of a rollout that is known to be done. Returns the
+        version that served before, or "".
 
         Raises `NotFound`.
         """
         await self.manifest(model, version)
         for _ in range(PROMOTIONS):
-            present = await self._present(model)
+            present = await self._settled(model, done)
             if present.refused is not None:
                 log.warning("nothing of the present desired state is kept: %s", present.refused)
             if await self._replace(model, _promoted(present, version), present):
                 return present.version
+        raise _busy(model)
+
+    async def roll_out(self, model: str, plan: Plan, done: str = "") -> str:
+        """Let a version prove itself by a plan, beside the version that serves, which is returned.
+        done: as for `promote`.
+
+        Raises `NotFound` where the version, or a version that serves, is not in the mesh;
+        `InvalidArgument` while another rollout runs, and for the version that serves.
+        """
+        await self.manifest(model, plan.version)
+        for _ in range(PROMOTIONS):
+            present = await self._settled(model, done)
+            if present.refused is not None:
+                raise present.refused
+            if present.document is None:
+                raise unknown_model(model)
+            running = present.document.get("rollout")
+            if running is not None:
+                raise InvalidArgument(
+                    f"a rollout of {model}@{running['version']} runs: wait for its end (`swarm "
+                    f"model status {model}`), or end it by `swarm model rollback {model}`"
+                )
+            if any(entry["version"] == plan.version for entry in present.document["serve"]):
+                raise InvalidArgument(f"{model}@{plan.version} serves already: name another one")
+            document = present.document | {"rollout": plan.document()}
+            if await self._replace(model, document, present):
+                return present.version
+        raise _busy(model)
+
+    async def pin(self, model: str, agent: str, version: str) -> None:
+        """Let an agent keep to a version; "" ends that. Raises `NotFound`, `InvalidArgument`."""
+        if version:
+            await self.manifest(model, version)
+        for _ in range(PROMOTIONS):
+            present = await self._present(model)
+            if present.refused is not None:
+                raise present.refused
+            if present.document is None:
+                raise unknown_model(model)
+            pins = dict(present.document.get("pins", {}))
+            pins.pop(agent, None)
+            if version:
+                pins[agent] = version
+            if await self._replace(model, present.document | {"pins": pins}, present):
+                return
         raise _busy(model)
 
     async def set_objective(self, model: str, objective: Objective | None) -> None:
@@ -215,15 +321,35 @@ class Registry:
                 return
         raise _busy(model)
 
+    async def _settled(self, model: str, done: str) -> _Present:
+        """The present state, in which a rollout that has ended is no more: the version of one that
+        is done serves, that of an aborted one does not. One that runs is left in."""
+        present = await self._present(model)
+        plan = (present.document or {}).get("rollout")
+        if present.document is None or plan is None:
+            return present
+        if await self.aborted(model, plan["id"]):
+            return replace(present, document=_without_rollout(present.document))
+        if plan["id"] != done:
+            return present
+        served = _promoted(present, plan["version"])
+        return replace(present, document=served)
+
     async def rollback(self, model: str) -> str:
-        """Let the version that served before the present one serve again, and return it.
+        """Let the version that served before the present one serve again, and return it. During a
+        rollout, and behind it, that is the version from which it began.
 
         Raises `NotFound`, and `Unavailable` where others change the desired state just now.
         """
-        present = await self._present(model)
+        present = await self._settled(model, "")
         if present.refused is not None:
             raise present.refused
-        previous = str((present.document or {}).get("previous") or "")
+        document = present.document or {}
+        if "rollout" in document:
+            if not await self._replace(model, _without_rollout(document), present):
+                raise _busy(model)
+            return present.version
+        previous = str(document.get("previous") or "")
         if not previous:
             raise NotFound(f"model {model!r} has no earlier version to go back to")
         await self.manifest(model, previous)
@@ -336,9 +462,25 @@ def _largest(document: Document) -> str:
     return str(max(entries, key=lambda entry: float(str(entry["share"])))["version"])
 
 
+def abort_reason(data: bytes | memoryview) -> str:
+    """Why a rollout was ended. An abort counts, whatever stands in it."""
+    try:
+        return str(json.loads(bytes(data))["reason"])[:REASON_LIMIT] or NO_REASON
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return NO_REASON
+
+
+def _abort_key(model: str, plan: str) -> str:
+    return f"abort.{token(model, 'model name')}.{token(plan, 'plan')}"
+
+
+def _without_rollout(document: Document) -> Document:
+    return {name: value for name, value in document.items() if name != "rollout"}
+
+
 def _promoted(present: _Present, version: str) -> Document:
-    """The present desired state, with one version for all traffic."""
-    doc = dict(present.document or {})
+    """The present desired state, with one version for all traffic, and no rollout."""
+    doc = _without_rollout(present.document or {})
     # To promote the version that serves signs it anew: the way back stays.
     if version != present.version:
         doc["previous"] = present.version

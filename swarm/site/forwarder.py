@@ -145,6 +145,8 @@ class Forwarder:
             progress = await self._store.progress()
         passed = self._forwarding.resume(progress)
         await self._abandon(passed)
+        if self._turn.mine:
+            self.figures.answered += len(passed)  # the site has them; their acks were lost
         self.figures.dropped = progress.dropped
         self._more = True
         self._wake.set()

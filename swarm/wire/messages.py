@@ -42,11 +42,11 @@ class Features:
     date, since the clocks of devices differ. tensors: arrays by name, or `Claimed` ones in shared
     memory. host: the host whose shared memory the requester can read, or "". hops: the maps that
     travel; a stage only appends its own. weights: the least weight version that the stages compute
-    with, 0 for any. packed_hops: the hops before them, packed, as they came
-    from a process of this host (`swarm.wire.hops`). accepts: codecs that the requester reads
-    (`swarm.wire.tensors.known_codecs`), separated by commas. answer_rate: bytes a second that the
-    requester's link carries, 0 where it is fast or unknown. codec: how these features came; it does
-    not travel.
+    with, 0 for any. shadow: a copy, whose answer only is compared: the first to be dropped under
+    load. packed_hops: the hops before them, packed, as they came from a process of this host
+    (`swarm.wire.hops`). accepts: codecs that the requester reads, separated by commas
+    (`swarm.wire.tensors.known_codecs`). answer_rate: bytes a second that the requester's link
+    carries, 0 where it is fast or unknown. codec: how these features came; it does not travel.
     """
 
     id: str
@@ -68,6 +68,7 @@ class Features:
     accepts: str = ""
     answer_rate: int = 0
     codec: str = ""
+    shadow: bool = False
 
     @property
     def all_hops(self) -> list[dict[str, Any]]:
@@ -106,6 +107,8 @@ class Features:
             doc["host"] = self.host
         if self.weights:
             doc["weights"] = self.weights
+        if self.shadow:
+            doc["shadow"] = True
         if self.accepts:
             doc["accepts"] = self.accepts
         if self.answer_rate:
@@ -143,6 +146,7 @@ class Features:
             get("host", ""),
             get("hops", []),
             weights=get("weights", 0),
+            shadow=get("shadow", False) is True,
             accepts=get("accepts", ""),
             answer_rate=get("answer_rate", 0),
             codec=codec_of(get("tensors")),
@@ -288,7 +292,8 @@ def failure(features: Features, status: Status, message: str, stage: int, node: 
 
 @dataclass(slots=True)
 class Request:
-    """A request of a simple client to `infer.<model>`; every field but `inputs` is optional."""
+    """A request of a simple client to `infer.<model>`; every field but `inputs` is optional.
+    shadow: a copy that an answerer makes for itself; it does not travel so."""
 
     inputs: dict[str, np.ndarray]
     id: str = ""
@@ -297,6 +302,7 @@ class Request:
     session: str = ""
     agent: str = ""
     weights: int = 0  # the least weight version that the answer is computed with
+    shadow: bool = False
     traceparent: str = ""  # W3C Trace Context
 
     def parts(self) -> list[Part]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +13,6 @@ DESKTOP = {"width": 1280, "height": 900}
 # What a page's console says when the process of its page has ended.
 DASHBOARD_ENDS = ("ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED_ENCODING")
 PHONE = {"width": 390, "height": 844}
-LONG_TASKS = """() => {
-    window.longTasks = [];
-    new PerformanceObserver((list) => {
-        for (const entry of list.getEntries()) window.longTasks.push(entry.duration);
-    }).observe({ type: "longtask", buffered: true });
-}"""
 
 
 class Look:
@@ -69,3 +65,23 @@ class Look:
 
 async def text_of(page: Page, selector: str) -> str:
     return (await page.inner_text(selector)).strip()
+
+
+async def main_thread_tasks(browser: Browser, seconds: float) -> list[float]:
+    """Milliseconds of processor time of each task of the main threads of all pages, for so long.
+
+    Processor time and not the time that passed: other processes of a busy machine stretch a task,
+    and it is none the longer for the page."""
+    await browser.start_tracing(categories=["toplevel", "__metadata"])
+    await asyncio.sleep(seconds)  # what is measured is how much happens in this time
+    events = json.loads(await browser.stop_tracing())["traceEvents"]
+    mains = {
+        (event["pid"], event["tid"])
+        for event in events
+        if event["name"] == "thread_name" and event["args"]["name"] == "CrRendererMain"
+    }
+    return sorted(
+        event["tdur"] / 1e3
+        for event in events
+        if (event["pid"], event["tid"]) in mains and "tdur" in event
+    )

@@ -88,13 +88,14 @@ class DashboardProcess:
 
 @contextlib.contextmanager
 def dashboard(
-    nats: str, folder: Path, *arguments: str, port: int = 0
+    nats: str, folder: Path, *arguments: str, port: int = 0, trust: str = ""
 ) -> Iterator[DashboardProcess]:
-    """A dashboard of the mesh at `nats`, which ends with the block."""
+    """A dashboard of the mesh at `nats`, which ends with the block. trust: files of public keys."""
     folder.mkdir(parents=True, exist_ok=True)
     out, log = folder / f"{time.monotonic_ns()}.out", folder / f"{time.monotonic_ns()}.log"
     command = [sys.executable, "-m", "nodes.cli.main", "dashboard", "--json"]
     kept = {k: v for k, v in os.environ.items() if not k.startswith("SWARM_")}
+    kept |= {"SWARM_TRUST": trust} if trust else {}
     with out.open("wb") as sink, log.open("wb") as errors:
         process = subprocess.Popen(
             [*command, "--nats", nats, "--port", str(port), *arguments],
@@ -109,7 +110,9 @@ def dashboard(
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < deadline, f"no dashboard:\n{log.read_text()}"
             time.sleep(0.02)
-        yield DashboardProcess(process, json.loads(out.read_text())["url"], log)
+        told = json.loads(out.read_text())
+        assert "url" in told, told
+        yield DashboardProcess(process, told["url"], log)
     finally:
         if process.poll() is None:
             process.terminate()

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from browsing import DASHBOARD_ENDS, LONG_TASKS, Look
+from browsing import DASHBOARD_ENDS, Look, main_thread_tasks
 from fleets import SimulatedFleet, a_stage, a_status, dashboard, publish_event, publish_status
-from playwright.async_api import expect
+from playwright.async_api import Browser, expect
 
 from swarm.link import Link, LinkOptions
 from swarm.services.embedded import EmbeddedServer
@@ -28,9 +28,7 @@ SOON = 15_000  # ms
 NODES, STAGES, MODELS = 200, 4, 5
 WATCHED = 4.0  # seconds
 MOST_CORE, MOST_MB = 0.5, 250  # of the dashboard's process
-MOST_LONG_TASK = 200.0  # ms
-# Tests of other processes share the machine, and stretch a task now and then.
-STRETCHED_TASKS = 2
+MOST_LONG_TASK = 200.0  # ms of the main thread
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -73,7 +71,7 @@ def fleet_of(count: int) -> Any:
 
 
 async def test_two_hundred_nodes_stay_smooth_and_cheap(
-    server: EmbeddedServer, look: Look, tmp_path: Path, record_property: Any
+    server: EmbeddedServer, browser: Browser, look: Look, tmp_path: Path, record_property: Any
 ) -> None:
     look.tolerate(*DASHBOARD_ENDS)
     with dashboard(server.url, tmp_path) as process:
@@ -84,29 +82,22 @@ async def test_two_hundred_nodes_stay_smooth_and_cheap(
                 table = await look.open(f"{process.root}#/nodes")
                 await expect(table.locator("tbody tr")).to_have_count(NODES, timeout=SOON)
                 await expect(overview.locator(".pipeline")).to_have_count(MODELS, timeout=SOON)
-                for page in (overview, table):
-                    await page.evaluate(LONG_TASKS)
-                    await page.evaluate("window.longTasks.length = 0")
                 used, began = process.cost()[0], time.monotonic()
-                await asyncio.sleep(WATCHED)  # what is measured is how much happens in this time
+                tasks = await main_thread_tasks(browser, WATCHED)
                 cpu, memory = process.cost()
                 core = (cpu - used) / (time.monotonic() - began)
-                tasks = [
-                    duration
-                    for page in (overview, table)
-                    for duration in await page.evaluate("window.longTasks")
-                ]
                 await look.keep(overview, "two-hundred-overview")
                 await look.keep(table, "two-hundred-nodes")
             finally:
                 speaking.cancel()
                 await asyncio.gather(speaking, return_exceptions=True)
-    figures = {"core": core, "mb": memory, "long_tasks_ms": sorted(tasks)[-5:]}
+    figures = {"core": core, "mb": memory, "longest_tasks_ms": tasks[-3:]}
     record_property("figures", figures)
     print(f"{NODES} nodes, two browsers: {figures}")
     assert core < MOST_CORE
     assert memory < MOST_MB
-    assert sum(duration > MOST_LONG_TASK for duration in tasks) <= STRETCHED_TASKS, figures
+    assert len(tasks) > 10 * WATCHED, "the pages were not drawn"
+    assert tasks[-1] < MOST_LONG_TASK
 
 
 SCRIPT = "<img src=x onerror=alert(1)><script>alert(2)</script>"

@@ -38,7 +38,7 @@ class Simulation:
         self.picture.take_status(subject, data, self.now)
 
     def tell(self, kind: str, **fields: Any) -> None:
-        data = json.dumps({"node": "teller", "kind": kind, "at": f"{self.now}", **fields}).encode()
+        data = json.dumps({"node": "teller", "kind": kind, "at": f"{self.now}"} | fields).encode()
         self.picture.take_event(f"swarm.default.events.{kind}", data, self.now)
 
     def second(self) -> None:
@@ -185,6 +185,13 @@ def test_past_events_are_told_once_however_often_they_are_read(fleet: Simulation
     assert [(e["kind"], e["node"], e["at"]) for e in events] == [("died", "s9", 1767225602000)]
 
 
+def test_a_node_that_joins_is_told_of_once_although_its_peers_tell_too(fleet: Simulation) -> None:
+    fleet.tell("joined", node="s7")
+    fleet.now += 1.0
+    fleet.tell("joined", subject="s7")
+    assert [(e["kind"], e["node"]) for e in fleet.whole()["events"]] == [("joined", "s7")]
+
+
 # --- hostile messages -----------------------------------------------------------------------------
 
 
@@ -241,7 +248,7 @@ def test_a_thousand_invented_names_grow_the_picture_to_its_bound_only(fleet: Sim
     assert "s1" in whole["nodes"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.dictionaries(st.sampled_from(FIELDS), json_values, max_size=6))
 def test_no_field_of_a_status_breaks_the_picture(fields: dict[str, Any]) -> None:
     simulation = Simulation()
@@ -253,7 +260,7 @@ def test_no_field_of_a_status_breaks_the_picture(fields: dict[str, Any]) -> None
     assert "s1" in {*whole["nodes"], *(offender["name"] for offender in whole["offenders"])}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.sampled_from(["died", "learning", "took-over"]), st.dictionaries(st.text(), json_values))
 def test_no_field_of_an_event_breaks_the_picture(kind: str, fields: dict[str, Any]) -> None:
     simulation = Simulation()

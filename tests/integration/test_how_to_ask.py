@@ -27,6 +27,7 @@ TITLES = (
     "from Python:",
     "from any NATS client:",
     "Watch it (Ctrl-C here ends all):",
+    "Watch it in a browser:",
 )
 # As `nats -s URL req SUBJECT --force-stdin` does it; the tool itself may not be installed here.
 NATS_TOOL = f"""#!{sys.executable}
@@ -71,11 +72,11 @@ def test_every_line_that_up_prints_can_be_pasted(run: Commands, tmp_path: Path) 
     arguments = ["--model", str(file), "--stages", "2", "--no-fallback", "--mesh", "talk"]
     command = run.start("nodes.cli.main", "up", *arguments)
     until_now(lambda: TITLES[-1] in command.stdout, READY, f"ready lines\n{command.stderr}")
-    until_now(lambda: "swarm top" in command.stdout, 5.0, "the last line")
+    until_now(lambda: "swarm dashboard" in command.stdout, 5.0, "the last line")
     text = command.stdout
     begins = [text.index(title) + len(title) for title in TITLES]
     ends = [text.index(title) for title in TITLES[1:]]
-    shell, python, nats = (
+    shell, python, nats, _top = (
         text[begin:end].strip() for begin, end in zip(begins, ends, strict=False)
     )
     assert "1 of 1 answered" in pasted(shell, tmp_path)
@@ -99,7 +100,7 @@ def test_the_lines_name_the_mesh_and_use_uv_where_uv_started_the_command(
     assert "--mesh" not in plain.shell + plain.top
     assert not plain.shell.startswith("uv")
     other = how_to_ask(manifest, "nats://h:1", "talk", {"UV_RUN_RECURSION_DEPTH": "1"})
-    for line in (other.shell, other.python, other.nats, other.top):
+    for line in (other.shell, other.python, other.nats, other.top, other.dashboard):
         assert line.startswith("uv run ")
         assert "talk" in line
     assert shlex.split(other.shell)[-4:] == ["--nats", "nats://h:1", "--mesh", "talk"]

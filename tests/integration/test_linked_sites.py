@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 import pytest_asyncio
-from meshes import Commands, Load, add_model, close, digits, good_request, split_digits
+from meshes import READY, Commands, Load, add_model, close, digits, good_request, split_digits
 
 import swarm
 from nodes.bench.site.linked_servers import HUB, SITE, LinkedServers, linked_servers
-from nodes.local.mesh import LocalMesh, local_mesh
+from nodes.local.mesh import LocalMesh, local_mesh, push
 from shards.manifest import write_dir
+from shards.split.split import split
+from shards.zoo import digits_model
 from swarm.lanes import streams_of
 from swarm.link import jetstream
 from swarm.subjects import api
@@ -179,3 +181,37 @@ async def test_work_that_waits_is_submitted_while_the_link_is_cut_and_answered_b
     none = await asyncio.to_thread(run.swarm, "results", "--agent", "robot-7", *there[:2])
     assert none.process.returncode == 1
     assert "no answer to robot-7 is there" in none.stderr
+
+
+async def test_an_edge_with_a_lighter_model_answers_degraded_while_its_site_is_cut_off(
+    sites: Sites,
+) -> None:
+    images, logits = digits()
+    model = split(digits_model(), name="digits-light", stages=2, lighter=digits_model())
+    await push(sites.mesh, model.manifest.to_json(), model.files)
+    source = ("--source", "digits", "--rate", "1", "--sink", "none", "--budget", "1000")
+    edge = sites.mesh.start("edge", "digits-light", *sites.from_site, *source)
+    for role in ("shard-1", "shard-2"):
+        sites.mesh.start(role, "digits-light")
+    await sites.mesh.ready(READY)
+    async with swarm.connect(sites.servers.site.url, domain=HUB, shm=False) as mesh:
+
+        async def asked() -> swarm.Result:
+            return await mesh.ask_service("digits-light", {"image": images[:1]}, 1.0)
+
+        assert not (await asked()).degraded
+        await sites.servers.link.cut()
+        for _ in range(5):
+            result = await asked()
+            assert result.status is swarm.Status.OK, result.message
+            assert result.degraded
+            assert close(result.outputs["logits"], logits[:1])
+        assert result.latency < 0.5, "behind the first ones nobody waits for the budget's end"
+        await sites.servers.link.heal()
+        for _ in range(100):
+            if not (await asked()).degraded:
+                break
+            await asyncio.sleep(0.1)
+        else:
+            pytest.fail("the mesh answers no more, though the link is back")
+    assert edge.alive

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -109,11 +111,53 @@ async def test_behind_a_slow_link_the_codec_is_used_that_the_owner_allowed(tmp_p
             await server.stop()
 
 
+async def test_a_live_edge_drops_the_oldest_behind_a_slow_link_and_its_answers_stay_fresh(
+    tmp_path: Path,
+) -> None:
+    """Thirty captures a second of 154 KB, where the link carries sixteen."""
+    result = split(
+        chain(1, FEATURES), name="chain", cuts=chain_cuts(1), bandwidth=1e6, profile=False
+    )
+    np.savez(tmp_path / "captures.npz", features=np.ones((3, FEATURES // 4), np.float32))
+    with slow_link(20, round_trip=0.010) as link:
+        server = EmbeddedServer(host=link.address)
+        await server.start()
+        try:
+            async with local_mesh(url=server.url, shm=False) as local:
+                await push(local, result.manifest.to_json(), result.files)
+                local.start("shard-1", "chain")
+                await local.ready(READY)
+                log = tmp_path / "edge.log"
+                edge = ["--source", str(tmp_path / "captures.npz"), "--rate", "30"]
+                with far_node(local, link, "edge", log, *edge):
+                    await until(lambda: len(answers(log)) >= 60, READY, "the edge asks")
+                assert {answer["status"] for answer in answers(log)} == {"OK"}
+                ages = sorted(answer["age_ms"] for answer in answers(log)[20:])
+                # Where nothing is bounded, eight captures on their way take 500 ms.
+                assert ages[len(ages) // 2] < 350
+                assert "dropped so far, the oldest first" in log.read_text()
+                assert any(s["edge"]["dropped"] > 0 for s in local.statuses.values() if "edge" in s)
+        finally:
+            await server.stop()
+
+
+def answers(log: Path) -> list[dict[str, Any]]:
+    """The result lines of an edge, without those that are being written."""
+    lines = log.read_text().splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line[:1] == "{" and line[-1:] == "\n"]
+
+
 @contextmanager
 def far_stage(local: LocalMesh, link: SlowLink, log: Path) -> Iterator[None]:
     """The second stage, on the far side of the link."""
-    arguments = ["--role", "shard-2", "--model", "chain", "--nats", local.url, "--no-shm"]
-    arguments += ["--trust", local.trusted]
+    with far_node(local, link, "shard-2", log):
+        yield
+
+
+@contextmanager
+def far_node(local: LocalMesh, link: SlowLink, role: str, log: Path, *more: str) -> Iterator[None]:
+    arguments = ["--role", role, "--model", "chain", "--nats", local.url, "--no-shm"]
+    arguments += ["--trust", local.trusted, *more]
     command = [*link.inside, sys.executable, "-m", "nodes.cli.node", *arguments]
     with log.open("wb") as sink:
         node = subprocess.Popen(command, stdout=sink, stderr=sink, cwd=ROOT, env=environment())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from typing import Any
 
@@ -52,6 +53,7 @@ class Scene:
         self.status = status
         self.asks: list[Ask] = []
         self.requester = self.catalog = self
+        self.rollouts = None  # the mesh follows none
         self.tracer = None
         self.lookups: list[tuple[str, str]] = []
         self.answerer = InferAnswerer(self, "n1", self._lookup, 1.0)  # type: ignore[arg-type]
@@ -235,3 +237,54 @@ async def test_weights_that_the_edges_layers_do_not_get_are_an_error() -> None:
     assert result.status is Status.UNAVAILABLE
     assert "weight version 0" in result.message
     assert not scene.asks
+
+
+class Hanging(Model):
+    """A runtime whose runs end when a test lets them."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.compute_ms = 50.0
+        self.released = threading.Event()
+
+    def run(self, tensors: Any) -> dict[str, np.ndarray]:
+        self.released.wait(5.0)
+        return super().run(tensors)
+
+
+async def test_first_layers_that_hang_end_with_the_budget() -> None:
+    edge = Hanging()
+    scene = Scene(loaded(edge=edge))
+    result = await scene.answer(budget=0.05)
+    edge.released.set()
+    assert result.status is Status.DEADLINE_EXCEEDED
+    assert result.latency < 1.0
+    assert scene.asks == []
+    scene.answerer.close()
+
+
+async def test_a_lighter_model_that_hangs_ends_with_the_budget() -> None:
+    lighter = Hanging()
+    scene = Scene(loaded(lighter, seconds=0.01), Status.UNAVAILABLE)
+    result = await scene.answer(budget=0.1)
+    lighter.released.set()
+    assert (result.status, result.degraded) == (Status.DEADLINE_EXCEEDED, False)
+    scene.answerer.close()
+
+
+async def test_a_run_that_nobody_waits_for_any_more_is_not_made() -> None:
+    edge = Hanging()
+    scene = Scene(loaded(edge=edge))
+    await asyncio.gather(*(scene.answer(budget=0.05) for _ in range(3)))
+    edge.released.set()
+    await scene.answer(budget=5.0)
+    assert edge.runs == 2  # the first of the three, and the last
+    scene.answerer.close()
+
+
+async def test_what_waits_in_vain_for_weights_a_lighter_model_answers() -> None:
+    scene = Scene(loaded(Model(10), edge=Model(1)))
+    result = await scene.answer(3.0, weights=7, budget=0.2)
+    assert (result.status, result.degraded) == (Status.OK, True)
+    assert result.outputs["x"][0, 0] == 30
+    assert "weight version" in result.message

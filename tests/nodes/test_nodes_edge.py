@@ -14,6 +14,7 @@ import pytest
 
 from nodes.life.edge import Edge, EdgeCounters, EdgeOptions, open_source
 from swarm.errors import InvalidArgument, NotConnected, Status
+from swarm.flow.pace import Pace
 from swarm.subjects import Subjects
 from swarm.wire.messages import Request, Result
 
@@ -44,6 +45,7 @@ class FakeLink:
     def __init__(self) -> None:
         self.lines: list[dict[str, Any]] = []
         self.cut = False
+        self.pace = Pace()
         self.on_up: list[Callable[[], None]] = []
 
     def sync(self) -> asyncio.Future[None]:

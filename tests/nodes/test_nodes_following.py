@@ -109,6 +109,18 @@ async def test_a_mesh_that_never_learned_keeps_its_base(link: Link) -> None:
     assert (runtimes.taken, runtimes.events) == ([], [])
 
 
+async def test_a_version_that_is_followed_twice_is_watched_once(link: Link) -> None:
+    runtimes, weights = Runtimes(), Weights(link, SUBJECTS)
+    follower = WeightFollower(weights, runtimes.take, runtimes.tell)
+    before = len(link.on_up)
+    await follower.follow("m", "1")
+    once = len(link.on_up)
+    await follower.follow("m", "1")
+    assert len(link.on_up) == once
+    follower.unfollow("m", "1")
+    assert len(link.on_up) == before
+
+
 async def test_a_request_for_newer_weights_makes_the_node_look_again(link: Link) -> None:
     runtimes = Runtimes()
     follower = WeightFollower(Weights(link, SUBJECTS), runtimes.take, runtimes.tell)

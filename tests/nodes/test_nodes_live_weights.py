@@ -14,6 +14,7 @@ from nodes.life.artifacts import NodeArtifacts
 from nodes.life.config import NodeConfig
 from nodes.life.live_weights import NodeWeights
 from nodes.life.serving import Loaded
+from nodes.stage.selftest import Known
 from shards.errors import ArtifactError, DeltaError, DeltaFault
 from shards.runtimes.load import load_stage
 from shards.runtimes.stage import StageRuntime
@@ -219,9 +220,14 @@ class Server:
     def __init__(self, node: Node, number: int) -> None:
         self.info, self.stage = node.loaded.info, number
         self.models: list[StageRuntime] = []
+        self.known: list[Known | None] = []
 
     def replace_model(self, model: StageRuntime) -> None:
         self.models.append(model)
+
+    def take_weights(self, model: StageRuntime, known: Known | None) -> None:
+        self.models.append(model)
+        self.known.append(known)
 
 
 @pytest.mark.parametrize("changed", [head(2.0), {CONV: EDGE.weight(CONV) * np.float32(0.5)}])
@@ -233,6 +239,9 @@ async def test_a_session_that_is_rebuilt_gets_the_present_weights(
     server, old = Server(node, 2), node.loaded.stages[2]
     await node.weights.renew(server, stage(2))  # type: ignore[arg-type]
     assert server.models == [node.loaded.stages[2]]
+    # What later self-tests expect is this session's own answer, and none of the one before.
+    assert all(known is None or known.model is server.models[0] for known in server.known)
+    assert len(server.known) == ("logits.weight" in changed)
     assert node.loaded.stages[2].runtime is not old.runtime
     assert node.versions() == {0: 5, 1: 5, 2: 5}
     assert np.array_equal(node.answer(), expected)

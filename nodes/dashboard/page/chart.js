@@ -1,14 +1,15 @@
 // Line charts of the last minutes, drawn by hand in SVG: small, and readable in both themes.
 
 import { attribute, el, svg, text } from "./dom.js";
-import { figure, NONE } from "./format.js";
+import { count, figure, NONE, plural } from "./format.js";
 
 const LEAST = 60; // seconds that are shown at the least; a point is one unit wide
 const MOST = 300;
 const HIGH = 100;
 
 // series: [{name, colour: 1..6, dashed}]. update(columns): a column of values for each series.
-export function lineChart({ title, unit = "", series, least = 0, level = "h3" }) {
+// of: what a point is, a second or something else that has a number.
+export function lineChart({ title, unit = "", series, least = 0, of = "second" }) {
   const lines = series.map(({ colour, dashed }) =>
     svg("path", { class: `line c${colour}${dashed ? " dashed" : ""}`, "vector-effect": "non-scaling-stroke" }),
   );
@@ -28,9 +29,9 @@ export function lineChart({ title, unit = "", series, least = 0, level = "h3" })
   const element = el(
     "figure",
     { class: "chart" },
-    el("figcaption", {}, el(level, { text: title }), el("ul", { class: "legend" }, ...values.map((v) => v.item))),
+    el("figcaption", {}, el("h3", { text: title }), el("ul", { class: "legend" }, ...values.map((v) => v.item))),
     el("div", { class: "plot" }, plot, top),
-    el("div", { class: "below" }, oldest, when, el("span", { text: "now" })),
+    el("div", { class: "below" }, oldest, when, el("span", { text: of === "second" ? "now" : "" })),
   );
   let drawn = series.map(() => []);
   let wide = LEAST;
@@ -42,7 +43,7 @@ export function lineChart({ title, unit = "", series, least = 0, level = "h3" })
       const value = column.at(-1 - back);
       text(values[place].value, value === null || value === undefined ? NONE : figure(value) + (unit && ` ${unit}`));
     });
-    text(when, looked === null ? "" : `${looked} s ago`);
+    text(when, looked === null ? "" : of === "second" ? `${looked} s ago` : `${looked} before the last`);
   };
   plot.addEventListener("pointermove", (event) => {
     const box = plot.getBoundingClientRect();
@@ -68,9 +69,10 @@ export function lineChart({ title, unit = "", series, least = 0, level = "h3" })
       if (objective && objective < most * 4) most = Math.max(most, objective);
       const scale = nice(most || 1);
       const length = Math.max(0, ...columns.map((column) => column.length));
-      wide = Math.min(MOST, Math.max(LEAST, length));
+      wide = Math.min(MOST, Math.max(of === "second" ? LEAST : 10, length));
       attribute(plot, "viewBox", `0 0 ${wide} ${HIGH}`);
-      text(oldest, wide < 90 ? `${wide} s ago` : `${Math.round(wide / 60)} min ago`);
+      const back = wide < 90 ? `${wide} s ago` : `${Math.round(wide / 60)} min ago`;
+      text(oldest, of === "second" ? back : `the last ${plural(length, of)}`);
       lines.forEach((line, place) => attribute(line, "d", path(columns[place] ?? [], scale, wide)));
       const shown = objective !== null && objective <= scale;
       attribute(goal, "visibility", shown ? "visible" : "hidden");
@@ -78,7 +80,7 @@ export function lineChart({ title, unit = "", series, least = 0, level = "h3" })
         attribute(goal, "y1", HIGH - (objective / scale) * HIGH);
         attribute(goal, "y2", HIGH - (objective / scale) * HIGH);
       }
-      text(top, figure(scale) + (unit && ` ${unit}`));
+      text(top, count(scale) + (unit && ` ${unit}`));
       const said = series.map(({ name }, place) => {
         const last = columns[place]?.at(-1);
         return `${name} ${last === null || last === undefined ? "not measured" : `${figure(last)} ${unit}`}`;

@@ -4,7 +4,7 @@ export const NONE = "–";
 
 export function figure(value) {
   if (value === null || value === undefined) return NONE;
-  if (Number.isInteger(value) && value < 1e4) return String(value);
+  if (value === 0) return "0";
   for (const [unit, size] of [["T", 1e12], ["G", 1e9], ["M", 1e6], ["k", 1e4]]) {
     if (value >= size) return (value / (unit === "k" ? 1e3 : size)).toFixed(1) + unit;
   }
@@ -13,6 +13,8 @@ export function figure(value) {
   return value < 100 ? value.toFixed(1) : value.toFixed(0);
 }
 
+// A number of things: whole where it is small.
+export const count = (value) => (Number.isInteger(value) && value < 1e4 ? String(value) : figure(value));
 export const ms = (value) => (value === null || value === undefined ? NONE : `${figure(value)} ms`);
 export const pair = ([p50, p99]) => (p50 === null ? NONE : `${figure(p50)} / ${figure(p99)}`);
 export const megabytes = (bytes) => (bytes ? `${figure(bytes / 1e6)} MB` : NONE);

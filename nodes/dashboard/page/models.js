@@ -3,7 +3,7 @@
 import { actions } from "./actions.js";
 import { lineChart } from "./chart.js";
 import { attribute, el, keyed, show, text } from "./dom.js";
-import { figure, ms, NONE, percent } from "./format.js";
+import { count, figure, ms, NONE, percent } from "./format.js";
 import { budgetBar, latencyOf, nodeLink } from "./parts.js";
 import { store } from "./store.js";
 
@@ -92,13 +92,13 @@ function versionPart() {
 }
 
 function learningPart(name) {
-  const minted = lineChart({ title: "Accuracy of the weight versions, by their minters", unit: "%", series: [{ name: "minted", colour: 3 }] });
+  const minted = lineChart({ title: "Accuracy of the weight versions, by their minters", unit: "%", series: [{ name: "minted", colour: 3 }], of: "version" });
   const holder = el("div");
   const rows = el("tbody");
   const element = el(
     "section",
     { hidden: true, "aria-label": `Learning of ${name}` },
-    el("h4", { text: "Learning" }),
+    el("h4", { text: "Learning", class: "part-title" }),
     el("div", { class: "charts" }, holder, minted.element),
     el(
       "div",
@@ -123,7 +123,7 @@ function learningPart(name) {
       show(minted.element, model.minted.length > 0);
       minted.update([inPercent(model.minted.map((one) => one.accuracy))]);
       keyed(rows, model.learners, (learner) => learner.node, (learner) => el("tr", {}, el("th", { scope: "row" }, nodeLink(learner.node)), ...Array.from({ length: 6 }, () => el("td"))), (row, learner) => {
-        [learner.accuracy === null ? NONE : percent(learner.accuracy), learner.weights, figure(learner.rounds), figure(learner.samples), learner.minted, learner.problem || NONE].forEach((value, place) => text(row.children[place + 1], value));
+        [learner.accuracy === null ? NONE : percent(learner.accuracy), learner.weights, count(learner.rounds), count(learner.samples), learner.minted, learner.problem || NONE].forEach((value, place) => text(row.children[place + 1], value));
       });
     },
   };

@@ -3,7 +3,7 @@
 import { actions } from "./actions.js";
 import { lineChart } from "./chart.js";
 import { el, keyed, show, text, attribute } from "./dom.js";
-import { age, clock, figure, HEALTH, megabytes, ms, NONE, pair, percent } from "./format.js";
+import { age, clock, count, figure, HEALTH, megabytes, ms, NONE, pair, percent } from "./format.js";
 import { eventList, setSign, sign } from "./parts.js";
 import { now, push, store } from "./store.js";
 
@@ -113,9 +113,9 @@ function factsOf(node) {
     ["last heard", node.heard === null ? "not by this dashboard" : age((now() - node.heard) / 1000)],
     ["sees", `${node.peers.alive} alive, ${node.peers.suspect} suspected, ${node.peers.dead} dead`],
   ];
-  if (node.gossip_refused) rows.push(["gossip not believed", figure(node.gossip_refused)]);
+  if (node.gossip_refused) rows.push(["gossip not believed", count(node.gossip_refused)]);
   if (node.offence) rows.push(["not believed", node.offence, "warn"]);
-  for (const [name, value] of Object.entries(node.edge)) rows.push([`${name} (edge)`, figure(value)]);
+  for (const [name, value] of Object.entries(node.edge)) rows.push([`${name} (edge)`, count(value)]);
   const learns = node.learning;
   if (learns) {
     rows.push(["learns", `${learns.model}@${learns.version}, weight version ${learns.weights}`]);
@@ -127,6 +127,6 @@ function factsOf(node) {
 }
 
 function changeStage(row, stage) {
-  const values = [stage.stage, stage.version, stage.weights, figure(stage.rate), pair(stage.compute), pair(stage.queue), stage.waiting, figure(stage.served), figure(stage.failed), figure(stage.refused)];
+  const values = [stage.stage, stage.version, stage.weights, figure(stage.rate), pair(stage.compute), pair(stage.queue), stage.waiting, count(stage.served), count(stage.failed), count(stage.refused)];
   values.forEach((value, place) => text(row.children[place], value));
 }

@@ -1,7 +1,7 @@
 // Every node, a line each: sorted and filtered here.
 
 import { attribute, el, keyed, text } from "./dom.js";
-import { age, figure, HEALTH, megabytes, NONE, pair, plural } from "./format.js";
+import { age, count, figure, HEALTH, megabytes, NONE, pair, plural } from "./format.js";
 import { nodeLink, setSign, sign } from "./parts.js";
 import { now, store } from "./store.js";
 
@@ -21,9 +21,9 @@ const COLUMNS = [
   { name: "rate 1/s", by: (n) => -(n.rate ?? -1), say: (n) => figure(n.rate) },
   { name: "compute ms p50 / p99", by: (n) => -(worst(n, "compute")[1] ?? -1), say: (n) => pair(worst(n, "compute")) },
   { name: "queue ms p50 / p99", by: (n) => -(worst(n, "queue")[1] ?? -1), say: (n) => pair(worst(n, "queue")) },
-  { name: "waiting", by: (n) => -sum(n, "waiting"), say: (n) => (n.stages.length ? figure(sum(n, "waiting")) : NONE) },
-  { name: "failed", by: (n) => -sum(n, "failed"), say: (n) => figure(n.stages.length ? sum(n, "failed") : n.edge.failed) },
-  { name: "weights", by: (n) => -Math.max(0, ...n.stages.map((s) => s.weights)), say: (n) => figure(Math.max(0, ...n.stages.map((s) => s.weights)) || null) },
+  { name: "waiting", by: (n) => -sum(n, "waiting"), say: (n) => (n.stages.length ? count(sum(n, "waiting")) : NONE) },
+  { name: "failed", by: (n) => -sum(n, "failed"), say: (n) => count(n.stages.length ? sum(n, "failed") : (n.edge.failed ?? null)) },
+  { name: "weights", by: (n) => -Math.max(0, ...n.stages.map((s) => s.weights)), say: (n) => count(Math.max(0, ...n.stages.map((s) => s.weights)) || null) },
   { name: "memory", by: (n) => -n.rss, say: (n) => megabytes(n.rss) },
   { name: "host", by: (n) => n.host, say: (n) => n.host || NONE, text: true },
   { name: "heard", by: (n) => n.heard ?? 0, say: (n) => (n.heard === null ? NONE : age((now() - n.heard) / 1000)) },
@@ -34,7 +34,7 @@ export function nodeTable() {
   let turned = false;
   const search = el("input", { type: "search", id: "node-search", placeholder: "id, role, model, host", autocomplete: "off", oninput: () => update() });
   const trouble = el("input", { type: "checkbox", id: "node-trouble", onchange: () => update() });
-  const count = el("p", { class: "count", role: "status" });
+  const shown = el("p", { class: "count", role: "status" });
   const heads = COLUMNS.map((column, place) =>
     el(
       "th",
@@ -62,7 +62,7 @@ export function nodeTable() {
       el("label", { for: "node-search", text: "Find" }),
       search,
       el("label", { class: "check" }, trouble, " only those in trouble"),
-      count,
+      shown,
     ),
     el("div", { class: "wide card", tabindex: 0, role: "region", "aria-label": "Table of nodes" }, table),
   );
@@ -78,7 +78,7 @@ export function nodeTable() {
     nodes.sort((a, b) => compare(by(a), by(b)) || compare(a.role, b.role) || compare(a.node, b.node));
     if (turned) nodes.reverse();
     heads.forEach((head, place) => attribute(head, "aria-sort", place === order ? (turned ? "descending" : "ascending") : null));
-    text(count, nodes.length === store.nodes.size ? plural(nodes.length, "node") : `${nodes.length} of ${plural(store.nodes.size, "node")}`);
+    text(shown, nodes.length === store.nodes.size ? plural(nodes.length, "node") : `${nodes.length} of ${plural(store.nodes.size, "node")}`);
     keyed(body, nodes, (node) => node.node, row, change);
   }
   return { element, title: "Nodes", update };

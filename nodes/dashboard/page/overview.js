@@ -2,7 +2,7 @@
 
 import { lineChart } from "./chart.js";
 import { attribute, el, keyed, show, text } from "./dom.js";
-import { figure } from "./format.js";
+import { count, figure } from "./format.js";
 import { eventList, pipeline, verdict } from "./parts.js";
 import { store } from "./store.js";
 
@@ -68,7 +68,7 @@ function tileRows() {
     { name: "nodes well", value: `${well} / ${nodes.length}`, level: well === nodes.length ? "well" : "warn" },
     { name: "requests/s", value: figure(rate) },
     { name: "slowest p99", value: worst ? `${figure(worst)} ms` : "–" },
-    { name: "waiting", value: figure(waiting) },
+    { name: "waiting", value: count(waiting) },
   ];
 }
 

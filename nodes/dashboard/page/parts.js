@@ -116,11 +116,23 @@ function changeStage(item, stage) {
   const [, cover, seats, figures] = item.children;
   attribute(item, "data-cover", stage.cover);
   text(cover, COVER[stage.cover]);
-  keyed(seats, stage.seats, (one) => one.node, seat, changeSeat);
+  keyed(seats, shownSeats(stage.seats), (one) => one.node, seat, changeSeat);
   text(figures.firstChild, `${figure(stage.rate)}/s`);
   const waits = stage.waiting ? `, ${plural(stage.waiting, "message")} waiting` : "";
   const time = stage.compute[0] === null ? "idle" : `${ms(stage.compute[0])}, p99 ${ms(stage.compute[1])}`;
   text(figures.lastChild, `${time}${waits}`);
+}
+
+const MANY = 6; // seats that are shown one by one
+
+// Of many replicas those that need a look are shown, and how many others are well.
+function shownSeats(seats) {
+  if (seats.length <= MANY) return seats;
+  const plain = (one) => one.health === "well" && one.kind === "primary";
+  const others = seats.filter((one) => !plain(one));
+  const well = seats.length - others.length;
+  const sum = { node: "", health: "well", kind: "primary", serves: true, many: `${plural(well, "primary").replace("primarys", "primaries")} well` };
+  return [...(well ? [sum] : []), ...others.slice(0, MANY), ...(others.length > MANY ? [{ ...sum, node: "…", health: "busy", many: `and ${others.length - MANY} more` }] : [])];
 }
 
 function seat() {
@@ -138,10 +150,10 @@ function changeSeat(item, one) {
   attribute(item, "data-health", one.health);
   attribute(item, "data-kind", one.kind);
   attribute(item, "data-serves", one.alone ? "alone" : one.serves ? "yes" : "no");
-  attribute(link, "href", `#/node/${encodeURIComponent(one.node)}`);
-  attribute(link, "title", one.node);
+  attribute(link, "href", one.many ? "#/nodes" : `#/node/${encodeURIComponent(one.node)}`);
+  attribute(link, "title", one.many ?? one.node);
   setSign(mark, HEALTH, one.health);
-  text(id, short(one.node));
+  text(id, one.many ?? short(one.node));
   text(kind, one.health === "dead" ? "gone" : (WORD[one.kind]?.(one) ?? one.kind));
 }
 

@@ -1,0 +1,219 @@
+"""`swarm model promote --canary`, `swarm model status`, `swarm model pin`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from rich.table import Table
+
+import swarm
+from nodes.cli.acts import on_record
+from nodes.cli.signing import operator
+from nodes.console import out, print_json, with_mesh
+from swarm.errors import InvalidArgument, NotFound, Untrusted
+from swarm.ids import ulid
+from swarm.model import unknown_model
+from swarm.rollout import Plan, Progress, Statement, plan_of, share_of
+from swarm.routing import BadDesiredState
+from swarm.services.registry import InForce
+
+# Seconds in which a judge states how the guards stand, also behind the end of a rollout.
+LISTEN, LISTEN_AT_END = 1.5, 2.5
+
+
+@dataclass(frozen=True)
+class RolloutWords:
+    """The options of `swarm model promote`, as they were typed."""
+
+    canary: str = ""
+    guard: str = ""
+    step: str = ""
+    shadow: str = ""
+    samples: int = 0
+    agree: str = ""
+
+    def plan(self, version: str) -> Plan | None:
+        """None where no option asks for a rollout. Raises `InvalidArgument`."""
+        given = {name: word for name, word in vars(self).items() if word and name != "canary"}
+        if not self.canary:
+            if given:
+                flags = ", ".join(f"--{name}" for name in given)
+                raise InvalidArgument(f"{flags} is for a rollout: add --canary 10%")
+            return None
+        return plan_of(ulid(), version, self.canary, **given)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A rollout as the mesh has it at present. heard: the last statement, or None."""
+
+    present: InForce
+    plan: Plan
+    progress: Progress
+    heard: Statement | None
+
+    @property
+    def state(self) -> str:
+        if self.present.aborted:
+            return "rolled-back"
+        return "done" if self.progress.done else "running"
+
+    def document(self) -> dict[str, Any]:
+        """For --json."""
+        heard, plan = self.heard, self.plan
+        document: dict[str, Any] = {
+            "version": plan.version,
+            "plan": plan.id,
+            "state": self.state,
+            "share": share_of(plan, self.progress),
+            "step": self.progress.step,
+            "last_step": plan.last_step,
+            "age_s": round(self.present.age, 3),
+        }
+        if self.present.aborted:
+            document["reason"] = self.present.aborted
+        if heard is not None:
+            document |= {"ready": heard.ready, "held_s": heard.held, "verdict": str(heard.verdict)}
+            document["guards"] = [
+                {
+                    "guard": guard.text,
+                    "verdict": str(word),
+                    "seen": total.n,
+                    "bad": total.bad,
+                    "seen_lately": recent.n,
+                    "bad_lately": recent.bad,
+                }
+                for guard, word, total, recent in zip(
+                    plan.guards, heard.verdicts, heard.total, heard.recent, strict=True
+                )
+            ]
+        return document
+
+
+async def standing(client: swarm.Mesh, model: str) -> Standing | None:
+    """The rollout in a model's desired state, heard of from its judges; None without one. Raises
+    `NotFound` where nothing serves."""
+    present = await client.registry.in_force(model)
+    if present is None:
+        raise unknown_model(model)
+    plan = present.state.rollout
+    if plan is None:
+        return None
+    client.rollouts.follow(model, present)
+    followed = client.rollouts.of(model)
+    assert followed is not None
+    began = time.monotonic()
+    listen = LISTEN_AT_END if present.age >= plan.lasts else LISTEN
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(0 if present.aborted else listen):
+            while not followed.fresh(time.monotonic()):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+    heard = max(followed.fresh(began), key=lambda s: s.held, default=None)
+    return Standing(present, plan, followed.advance(time.monotonic()), heard)
+
+
+def run_rollout(
+    model: str, words: RolloutWords, sign_with: str, nats: str, mesh: str, as_json: bool
+) -> int:
+    """`swarm model promote`, with a plan or without; returns its exit code."""
+
+    async def work(client: swarm.Mesh) -> int:
+        name, _, version = model.partition("@")
+        if not version:
+            raise InvalidArgument(f"{model!r}: say which version, as NAME@VERSION")
+        plan = words.plan(version)  # before anything is asked: nothing is half applied
+        before = None
+        # Nothing serves yet, or a state that is not relied on: `promote` says so itself.
+        with contextlib.suppress(NotFound, Untrusted, BadDesiredState):
+            before = await standing(client, name)
+        done = before.plan.id if before is not None and before.state == "done" else ""
+        if plan is None:
+            previous = await client.registry.promote(name, version, done)
+            await on_record(client, "promote", name, version, previous=previous)
+            doc = {"model": name, "version": version, "previous": previous}
+            print_json(doc) if as_json else out.print(f"{name}@{version} serves (was {previous})")
+            return 0
+        present = await client.registry.roll_out(name, plan, done)
+        await on_record(client, "roll-out", name, version, previous=present, plan=plan.id)
+        if as_json:
+            begun = {"model": name, "version": version, "present": present}
+            print_json(begun | {"plan": plan.document()})
+            return 0
+        out.print(
+            f"{name}@{version} begins with {plan.canary:g} % beside {present}, and has 100 % after "
+            f"{plan.last_step} more steps of {plan.every:g} s, if its guards hold; next: "
+            f"swarm model status {name}",
+            soft_wrap=True,
+        )
+        return 0
+
+    return with_mesh(nats, mesh, as_json, work, partial(operator, sign_with))
+
+
+def run_model_status(model: str, nats: str, mesh: str, as_json: bool) -> int:
+    """`swarm model status`; returns its exit code, 1 behind a rollout that was rolled back."""
+
+    async def work(client: swarm.Mesh) -> int:
+        name = model.partition("@")[0]
+        rollout = await standing(client, name)
+        present = await client.registry.in_force(name) if rollout is None else rollout.present
+        if present is None:
+            raise unknown_model(name)
+        serve = {entry.version: entry.share for entry in present.state.serve}
+        doc: dict[str, Any] = {"model": name, "serve": serve, "pins": dict(present.state.pins)}
+        if rollout is not None:
+            doc["rollout"] = rollout.document()
+        print_json(doc) if as_json else _show(name, doc)
+        return 1 if rollout is not None and rollout.state == "rolled-back" else 0
+
+    return with_mesh(nats, mesh, as_json, work)
+
+
+def _show(model: str, doc: dict[str, Any]) -> None:
+    shares = ", ".join(f"{version} ({share:g} %)" for version, share in doc["serve"].items())
+    out.print(f"{model}: version {shares} serves")
+    for agent, version in doc["pins"].items():
+        out.print(f"agent {agent} keeps to version {version}", markup=False)
+    rollout = doc.get("rollout")
+    if rollout is None:
+        return
+    words = {"running": "has", "done": "is rolled out: it has", "rolled-back": "was rolled back:"}
+    line = f"version {rollout['version']} {words[rollout['state']]} "
+    if rollout["state"] == "rolled-back":
+        line += rollout["reason"]
+    else:
+        line += f"{rollout['share']:g} % of the rest, step {rollout['step'] + 1} of "
+        line += f"{rollout['last_step'] + 1}"
+        if rollout["state"] == "running" and not rollout.get("ready", False):
+            heard = "verdict" in rollout
+            line += "; some stage has no node of it yet" if heard else "; no judge is heard"
+    out.print(line, markup=False, soft_wrap=True)
+    if rollout.get("guards"):
+        table = Table("guard", "verdict", "seen", "bad", "seen lately", "bad lately")
+        for row in rollout["guards"]:
+            table.add_row(*(str(value) for value in row.values()))
+        out.print(table)
+
+
+def run_pin(
+    model: str, agent: str, version: str, sign_with: str, nats: str, mesh: str, as_json: bool
+) -> int:
+    """`swarm model pin`; returns its exit code."""
+
+    async def work(client: swarm.Mesh) -> int:
+        await client.registry.pin(model, agent, version)
+        await on_record(client, "pin", model, version, pinned=agent)
+        doc = {"model": model, "agent": agent, "version": version}
+        if as_json:
+            print_json(doc)
+        else:
+            kept = f"keeps to {model}@{version}" if version else "is pinned no more"
+            out.print(f"agent {agent} {kept}", markup=False)
+        return 0
+
+    return with_mesh(nats, mesh, as_json, work, partial(operator, sign_with))

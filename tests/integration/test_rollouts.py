@@ -1,0 +1,210 @@
+"""A new version proves itself under live traffic, or is gone again: real nodes, real requests."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from meshes import READY, Command, Commands, digits, split_digits, until
+
+from nodes.local.mesh import LocalMesh, local_mesh, push
+from shards.split.split import SplitResult, split
+from swarm import Result, Status
+from swarm.errors import InvalidArgument
+from swarm.ids import ulid
+from swarm.rollout import Plan, plan_of
+from swarm.services.rollouts import Followed
+
+pytestmark = [pytest.mark.integration, pytest.mark.processes]
+
+RATE = 60.0  # requests a second
+SESSIONS = 12
+STEPS = "45%/1s"  # 10, 55, 100 %
+SAMPLES = 10
+BREACH_WITHIN = 2.0  # seconds
+
+
+def plan(version: str, guard: str = "", step: str = STEPS, **more: Any) -> Plan:
+    return plan_of(ulid(), version, "10%", step, guard, samples=SAMPLES, **more)
+
+
+class Traffic:
+    """Requests at a pace: some alone, some of sessions, some pinned to version 1."""
+
+    def __init__(self, local: LocalMesh) -> None:
+        self.mesh = local.mesh
+        self.alone: list[tuple[float, Result]] = []
+        self.sessions: dict[str, list[str]] = {}  # the versions that answered, in order
+        self.pinned: list[Result] = []
+        self.failed: list[str] = []
+        self.mixed = 0
+        self.pins = True  # nodes let a version go that only requests name
+        self._going = True
+
+    async def run(self) -> None:
+        """Until `stop`; then every request has ended."""
+        began, number = time.monotonic(), 0
+        async with asyncio.TaskGroup() as group:
+            while self._going:
+                await asyncio.sleep(max(0.0, began + number / RATE - time.monotonic()))
+                group.create_task(self._one(number))
+                number += 1
+
+    def stop(self) -> None:
+        self._going = False
+
+    async def _one(self, number: int) -> None:
+        images, logits = digits()
+        at = number % len(images)
+        image = {"image": images[at : at + 1]}
+        session = f"s{number // 3 % SESSIONS}" if number % 3 == 0 else ""
+        name = "digits@1" if number % 3 == 1 and self.pins else "digits"
+        began = time.monotonic()
+        result = await self.mesh.ask(name, image, 5.0, session)
+        if result.status is not Status.OK:
+            self.failed.append(f"{result.version}: {result.status}: {result.message}")
+            return
+        # Version 2 gives twice the logits: a stage of the other version gives neither.
+        factor = {"1": 1.0, "2": 2.0}[result.version]
+        if not np.allclose(result.outputs["logits"], logits[at : at + 1] * factor, atol=1e-3):
+            self.mixed += 1
+        if session:
+            self.sessions.setdefault(session, []).append(result.version)
+        elif name == "digits@1":
+            self.pinned.append(result)
+        else:
+            self.alone.append((began, result))
+
+    def versions_since(self, moment: float) -> Counter[str]:
+        return Counter(result.version for began, result in self.alone if began >= moment)
+
+
+def doubled() -> SplitResult:
+    """Version 2: the same network, with the last layer's weights doubled."""
+    import onnx
+    from onnx import numpy_helper
+
+    from shards.zoo import digits_model
+
+    model = onnx.load_from_string(digits_model())
+    for tensor in model.graph.initializer:
+        if tensor.name.startswith("logits."):
+            array = numpy_helper.to_array(tensor) * np.float32(2)
+            tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    return split(model.SerializeToString(), name="digits", version="2", stages=3, bandwidth=1e6)
+
+
+async def answered(traffic: Traffic, since: float, count: int) -> Counter[str]:
+    """The versions that answered requests asked after a moment, once there are so many."""
+    enough = lambda: sum(traffic.versions_since(since).values()) >= count  # noqa: E731
+    await until(enough, 15.0, f"{count} answers")
+    return traffic.versions_since(since)
+
+
+async def followed_by(local: LocalMesh, plan: Plan) -> Followed:
+    """The rollout as the requester sees it, with its first share."""
+    await local.mesh.registry.roll_out("digits", plan)
+
+    def begun() -> bool:
+        followed = local.mesh.rollouts.of("digits")
+        return followed is not None and followed.plan == plan and followed.progress.step >= 0
+
+    await until(begun, 20.0, "the canary begins")
+    followed = local.mesh.rollouts.of("digits")
+    assert followed is not None
+    return followed
+
+
+def status(run: Commands, local: LocalMesh, *more: str) -> Command:
+    return run.swarm("model", "status", "digits", "--nats", local.url, "--mesh", local.name, *more)
+
+
+async def test_a_bad_version_is_gone_by_itself_and_a_good_one_gets_all_traffic(
+    run: Commands,
+) -> None:
+    async with local_mesh() as local:
+        for result in (split_digits("1"), doubled()):
+            await push(local, result.manifest.to_json(), result.files)
+        await local.mesh.registry.promote("digits", "1")
+        for role in ("shard-1", "shard-2", "shard-3"):
+            local.start(role, "digits")
+        await local.ready(READY)
+        traffic = Traffic(local)
+        running = asyncio.create_task(traffic.run())
+        await until(lambda: len(traffic.sessions) == SESSIONS, READY, "each session has asked")
+        await breach(local, traffic, run)
+        await success(local, traffic, run)
+        traffic.stop()
+        await running
+        assert traffic.failed == []
+        assert traffic.mixed == 0
+        assert {result.version for result in traffic.pinned} == {"1"}
+
+
+async def breach(local: LocalMesh, traffic: Traffic, run: Commands) -> None:
+    events: list[dict[str, Any]] = []
+    local.mesh.link.subscribe(
+        local.mesh.subjects.event("rolled-back"), lambda m: events.append(json.loads(bytes(m.data)))
+    )
+    # Nothing is that fast: every request of the new version is a breach.
+    followed = await followed_by(local, plan("2", "p99<10us", "10%/5m"))
+    await until(lambda: followed.tally.total()[0].n >= SAMPLES, 20.0, "the guard has its samples")
+    enough = time.monotonic()
+    await until(lambda: followed.progress.aborted, 20.0, "the rollout goes back")
+    assert time.monotonic() - enough <= BREACH_WITHIN
+    assert set(await answered(traffic, time.monotonic(), 30)) == {"1"}
+    await until(lambda: len(events) > 0, 5.0, "an event says so")
+    assert "p99<10us" in events[0]["detail"]
+    shown = await asyncio.to_thread(status, run, local)
+    assert shown.process.returncode == 1
+    assert "was rolled back: guard p99<10us is broken" in shown.stdout
+
+
+async def success(local: LocalMesh, traffic: Traffic, run: Commands) -> None:
+    guards = "p99<5s,errors<50%,agree>0.5"
+    followed = await followed_by(local, plan("2", guards, shadow="50%"))
+    with pytest.raises(InvalidArgument, match="runs: wait for its end"):
+        await local.mesh.registry.roll_out("digits", plan("2"))
+    await until(lambda: followed.progress.step >= 1, 20.0, "a step is made")
+    assert set(await answered(traffic, time.monotonic(), 30)) == {"1", "2"}
+    assert local.mesh.shadows.compared > 0
+    assert all(set(versions) == {"1"} for versions in traffic.sessions.values())
+    traffic.pins = False
+    await until(lambda: followed.progress.done, 30.0, "the rollout is done")
+    assert set(await answered(traffic, time.monotonic(), 20)) == {"2"}
+    shown = await asyncio.to_thread(status, run, local, "--json")
+    assert json.loads(shown.stdout)["rollout"]["state"] == "done"
+    assert await local.mesh.registry.rollback("digits") == "1"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "remedy"),
+    [
+        (("digits@7", "--canary", "10%"), "swarm model list"),
+        (("digits@1", "--canary", "10%", "--guard", "p99<20"), "p99<20ms"),
+        (("digits@1", "--canary", "10%", "--step", "0%/1m"), "above 0"),
+        (("digits@1", "--canary", "0%"), "above 0"),
+        (("digits@1", "--guard", "errors<1%"), "--canary"),
+        (("digits", "--canary", "10%"), "NAME@VERSION"),
+    ],
+)
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_rollout_that_makes_no_sense_is_one_line_and_changes_nothing(
+    digits_mesh: LocalMesh, run: Commands, tmp_path: Path, arguments: tuple[str, ...], remedy: str
+) -> None:
+    before = await digits_mesh.mesh.registry.desired("digits")
+    command = run.start(
+        "nodes.cli.main",
+        *("model", "promote", *arguments, "--nats", digits_mesh.url, "--mesh", digits_mesh.name),
+        env={"XDG_CONFIG_HOME": str(tmp_path)},
+    )
+    assert await asyncio.to_thread(command.wait) == 1
+    [line] = command.stderr.strip().splitlines()
+    assert remedy in line
+    assert await digits_mesh.mesh.registry.desired("digits") == before
