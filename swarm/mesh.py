@@ -92,11 +92,8 @@ class Mesh:
         signer: Identity | None = None,
         verifier: Verifier | None = None,
         codec: str = AUTO,
-<<<<<<< HEAD
         tracer: Tracer | None = None,
-=======
         two_connections: bool = False,
->>>>>>> main
     ) -> None:
         self.tracer = tracer
         self.subjects = Subjects(mesh)
@@ -607,23 +604,17 @@ def connect(
     signer: Identity | None = None,
     verifier: Verifier | None = None,
     codec: str = AUTO,
-<<<<<<< HEAD
     tracer: Tracer | None = None,
-=======
     two_connections: bool = False,
->>>>>>> main
     **options: Any,
 ) -> Mesh:
     """A client of `mesh`, to be entered with `async with`.
 
     servers: one URL, several, or several separated by commas. agent, shm, stored, signer, verifier,
-<<<<<<< HEAD
     codec, tracer: see `Mesh`. options: see `LinkOptions` (user, password, credentials, tls …).
     Entering raises `NotConnected` when no server answers within five seconds.
-=======
     codec, two_connections: see `Mesh`. options: see `LinkOptions` (user, password, token,
     credentials, tls …). Entering raises `NotConnected` when no server answers within five seconds.
->>>>>>> main
     """
     urls = servers.split(",") if isinstance(servers, str) else list(servers)
     link = LinkOptions(servers=tuple(urls), **options)
@@ -636,11 +627,8 @@ def connect(
         signer=signer,
         verifier=verifier,
         codec=codec,
-<<<<<<< HEAD
         tracer=tracer,
-=======
         two_connections=two_connections,
->>>>>>> main
     )
 
 

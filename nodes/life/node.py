@@ -117,11 +117,8 @@ class Node:
             picker=self._router,
             verifier=verifier_of(config),
             codec=config.codec,
-<<<<<<< HEAD
             tracer=tracer_of(config, self.id),
-=======
             two_connections=config.two_connections,
->>>>>>> main
         )
         self._mesh_key = MeshKeyFile(config.mesh_key)
         self._membership = Membership(
