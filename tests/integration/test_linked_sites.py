@@ -178,6 +178,7 @@ async def test_work_that_waits_is_submitted_while_the_link_is_cut_and_answered_b
     assert said["sites"][SITE]["state"] == "forwarding"
     (status,) = await command("site", "status")
     assert (status["waiting"], status["answered"], status["dropped"]) == (0, 20, 0)
+    assert list(status["forwarders"].values()) == ["forwarding"]
     none = await asyncio.to_thread(run.swarm, "results", "--agent", "robot-7", *there[:2])
     assert none.process.returncode == 1
     assert "no answer to robot-7 is there" in none.stderr
