@@ -72,7 +72,8 @@ class Mesh:
     gossip; without it, this client listens to statuses. picker: the routing policy for stage 1.
     signer, verifier: of the registry; without a verifier all that the registry holds is taken.
     codec: how tensors go by the server: `auto`, `none`, `f16`, `i8`, `i6` or `i4`
-    (swarm/README.md#codecs).
+    (swarm/README.md#codecs). two_connections: models with large messages have a connection of their
+    own, so that small messages do not wait behind them on a slow link.
     """
 
     def __init__(
@@ -88,10 +89,14 @@ class Mesh:
         signer: Identity | None = None,
         verifier: Verifier | None = None,
         codec: str = AUTO,
+        two_connections: bool = False,
     ) -> None:
         self.subjects = Subjects(mesh)
         self.agent = agent
         self.link = Link(options)
+        self.bulk = self.link
+        if two_connections:
+            self.bulk = Link(replace(options, inbox="", name=f"{options.name}-bulk"))
         self.publisher = Publisher(self.link)
         self.registry = Registry(self.link, self.subjects, signer, verifier)
         self.rollouts = Rollouts(self.link, self.subjects)
@@ -103,26 +108,35 @@ class Mesh:
         self.placement = Placement(self.lender.host, self._serving)
         self.statuses = StatusListener(self.link, self.subjects, self.placement.forget)
         self.socket.on_gone.append(self.statuses.gone)
-        self.routes = Routes(
-            self.link,
-            self.subjects,
-            self.publisher,
-            self.lender,
-            self.socket,
-            self.placement,
-            self.statuses.wanted if known_peers is None else None,
-            mode_of(codec),
-        )
-        self.requester = Requester(self.routes, picker)
+        look_out = self.statuses.wanted if known_peers is None else None
+
+        def routes(link: Link, publisher: Publisher) -> Routes:
+            return Routes(
+                link,
+                self.subjects,
+                publisher,
+                self.lender,
+                self.socket,
+                self.placement,
+                look_out,
+                mode_of(codec),
+            )
+
+        self.routes = self._bulk_routes = routes(self.link, self.publisher)
+        if two_connections:
+            self._bulk_routes = routes(self.bulk, Publisher(self.bulk))
+        self.requester = Requester(self.routes, picker, self._bulk_routes)
         self.shadows = Shadows(self.rollouts, lambda: self.requester.under_way)
         self._denied_models: set[str] = set()  # whose registry entry this user may not read
         self.link.on_up.append(self._denied_models.clear)  # it may come back with other rights
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Mesh:
-        self._tasks.append(asyncio.create_task(self.link.run(), name="swarm link"))
+        for link in self.links:
+            self._tasks.append(asyncio.create_task(link.run(), name="swarm link"))
         try:
-            await self.link.ready(CONNECT_TIMEOUT)
+            for link in self.links:
+                await link.ready(CONNECT_TIMEOUT)
         except BaseException:
             await self.__aexit__()
             raise
@@ -136,6 +150,16 @@ class Mesh:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    @property
+    def links(self) -> tuple[Link, ...]:
+        """Its connections: one, or two."""
+        return (self.link,) if self.bulk is self.link else (self.link, self.bulk)
+
+    def routes_for(self, info: ModelInfo) -> Routes:
+        """The ways of all messages of a model version. They share a connection, which keeps their
+        order: an answer is with the server before its acknowledgement."""
+        return self._bulk_routes if info.is_large else self.routes
 
     def _serving(self, info: ModelInfo, stage: int) -> Iterable[StagePeer]:
         """The nodes known of that serve a stage."""
@@ -187,9 +211,11 @@ class Mesh:
         self.rollouts.close()
         self.requester.close()
         self.publisher.close()
+        self._bulk_routes.publisher.close()
         self.socket.close()
         await self.lender.close()
-        await self.link.close()
+        for link in self.links:
+            await link.close()
 
     async def model(self, model: str) -> ModelInfo:
         """The model version that serves this client: `NAME`, or `NAME@VERSION`. Raises `NotFound`,
@@ -535,13 +561,14 @@ def connect(
     signer: Identity | None = None,
     verifier: Verifier | None = None,
     codec: str = AUTO,
+    two_connections: bool = False,
     **options: Any,
 ) -> Mesh:
     """A client of `mesh`, to be entered with `async with`.
 
     servers: one URL, several, or several separated by commas. agent, shm, stored, signer, verifier,
-    codec: see `Mesh`. options: see `LinkOptions` (domain, user, password, credentials, tls …).
-    Entering raises `NotConnected` when no server answers within five seconds.
+    codec, two_connections: see `Mesh`. options: see `LinkOptions` (domain, user, password,
+    credentials, tls …). Entering raises `NotConnected` when no server answers within five seconds.
     """
     urls = servers.split(",") if isinstance(servers, str) else list(servers)
     link = LinkOptions(servers=tuple(urls), **options)
@@ -554,6 +581,7 @@ def connect(
         signer=signer,
         verifier=verifier,
         codec=codec,
+        two_connections=two_connections,
     )
 
 

@@ -180,6 +180,12 @@ FLAGS = (
         "that the owner allowed; exactly, where none is.",
     ),
     Flag(
+        "two_connections",
+        False,
+        "Models with messages of 16 KB or more have a connection of their own, so that gossip and "
+        "small requests do not wait behind them. For a slow link; nodes of one host are slower.",
+    ),
+    Flag(
         "congestion",
         "",
         "TCP congestion control of what this node sends: bbr, where the kernel has it, for links "
@@ -356,6 +362,7 @@ def serve(settings: dict[str, Any], missed: bool) -> int:
             sites=tuple(each for each in settings["site"].split(",") if each),
             metrics=settings["metrics_port"],
             codec=settings["codec"],
+            two_connections=settings["two_connections"],
             missed=missed,
             identity=settings["identity"],
             teachers=settings["teachers"],

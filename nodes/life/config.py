@@ -52,7 +52,7 @@ class NodeConfig:
     audit: whether this node records requests. sites: whose stored requests a gateway forwards.
     metrics: PORT or ADDRESS:PORT where Prometheus
     scrapes this node, '' for nowhere. codec: how tensors go by the server
-    (`swarm.flow.codec_choice.MODES`).
+    (`swarm.flow.codec_choice.MODES`). two_connections: as of `swarm.Mesh`.
     placement: the device of its stages.
     missed: nobody else does the work of this node, so its first load gives way to nobody. Raises
     `InvalidArgument`.
@@ -89,6 +89,7 @@ class NodeConfig:
     learn: LearnConfig | None = None
     level: Literal["all", "basic"] = "all"
     codec: str = AUTO
+    two_connections: bool = False
     placement: Placement = field(default_factory=Placement)
 
     def __post_init__(self) -> None:

@@ -116,6 +116,7 @@ class Node:
             picker=self._router,
             verifier=verifier_of(config),
             codec=config.codec,
+            two_connections=config.two_connections,
         )
         self._mesh_key = MeshKeyFile(config.mesh_key)
         self._membership = Membership(
@@ -233,7 +234,7 @@ class Node:
     async def run(self, stop: asyncio.Event) -> None:
         """Raises `SwarmError` or `ShardsError` when the node can never serve as configured."""
         async with asyncio.TaskGroup() as group:
-            background = [group.create_task(self.mesh.link.run(), name="link")]
+            background = [group.create_task(link.run(), name="link") for link in self.mesh.links]
 
             def own(work: Coroutine[Any, Any, None], name: str) -> None:
                 background.append(group.create_task(work, name=name))
@@ -258,7 +259,8 @@ class Node:
         """Wait for a server; returns False when `stop` came first."""
         while not stop.is_set():
             try:
-                await self.mesh.link.ready(CONNECT_TIMEOUT)
+                for link in self.mesh.links:
+                    await link.ready(CONNECT_TIMEOUT)
                 self.mesh.open_socket()
                 return True
             except NotAdmitted:
