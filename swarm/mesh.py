@@ -611,9 +611,7 @@ def connect(
     """A client of `mesh`, to be entered with `async with`.
 
     servers: one URL, several, or several separated by commas. agent, shm, stored, signer, verifier,
-    codec, tracer: see `Mesh`. options: see `LinkOptions` (user, password, credentials, tls …).
-    Entering raises `NotConnected` when no server answers within five seconds.
-    codec, two_connections: see `Mesh`. options: see `LinkOptions` (user, password, token,
+    codec, tracer, two_connections: see `Mesh`. options: see `LinkOptions` (domain, user, password,
     credentials, tls …). Entering raises `NotConnected` when no server answers within five seconds.
     """
     urls = servers.split(",") if isinstance(servers, str) else list(servers)

@@ -83,11 +83,11 @@ def check_one_domain(streams: Sequence[str], own: str, lanes: str) -> None:
             f"the lanes of {lanes} are on two linked servers under one name: give each server a "
             "`domain` in its jetstream {} block, and restart both"
         )
-    here = f"one of domain {_domain_of(own)!r}" if _domain_of(own) else "one without a domain"
+    here = f"in domain {_domain_of(own)!r}" if _domain_of(own) else "on this server"
     there = f"in domain {other!r}" if other else "on a linked server without a domain"
     mend = f"start with --domain {other}" if other else "name that server's domain"
     raise TwoDomains(
-        f"the lanes of {lanes} are {there} already, and would be on {here} too: "
+        f"the lanes of {lanes} are {there} already, and would be {here} too: "
         f"{mend}, or use another --mesh"
     )
 
