@@ -46,6 +46,8 @@ from swarm.shadows import BUDGET as SHADOW_BUDGET
 from swarm.shadows import Shadows, answered
 from swarm.site.client import Results, Ticket, submit
 from swarm.subjects import TOKEN, Subjects, kv_get_subject
+from swarm.tracing.traceparent import checked
+from swarm.tracing.tracer import Tracer
 from swarm.transport.handover.words import REFUSED
 from swarm.transport.routes import Routes
 from swarm.trust.entries import Verifier
@@ -71,8 +73,10 @@ class Mesh:
     known_peers(info, stage): the nodes that serve a stage, as a node knows them from
     gossip; without it, this client listens to statuses. picker: the routing policy for stage 1.
     signer, verifier: of the registry; without a verifier all that the registry holds is taken.
+    tracer: sees each request, None for nobody.
     codec: how tensors go by the server: `auto`, `none`, `f16`, `i8`, `i6` or `i4`
-    (swarm/README.md#codecs).
+    (swarm/README.md#codecs). two_connections: models with large messages have a connection of their
+    own, so that small messages do not wait behind them on a slow link.
     """
 
     def __init__(
@@ -88,10 +92,16 @@ class Mesh:
         signer: Identity | None = None,
         verifier: Verifier | None = None,
         codec: str = AUTO,
+        tracer: Tracer | None = None,
+        two_connections: bool = False,
     ) -> None:
+        self.tracer = tracer
         self.subjects = Subjects(mesh)
         self.agent = agent
         self.link = Link(options)
+        self.bulk = self.link
+        if two_connections:
+            self.bulk = Link(replace(options, inbox="", name=f"{options.name}-bulk"))
         self.publisher = Publisher(self.link)
         self.registry = Registry(self.link, self.subjects, signer, verifier)
         self.rollouts = Rollouts(self.link, self.subjects)
@@ -103,26 +113,35 @@ class Mesh:
         self.placement = Placement(self.lender.host, self._serving)
         self.statuses = StatusListener(self.link, self.subjects, self.placement.forget)
         self.socket.on_gone.append(self.statuses.gone)
-        self.routes = Routes(
-            self.link,
-            self.subjects,
-            self.publisher,
-            self.lender,
-            self.socket,
-            self.placement,
-            self.statuses.wanted if known_peers is None else None,
-            mode_of(codec),
-        )
-        self.requester = Requester(self.routes, picker)
+        look_out = self.statuses.wanted if known_peers is None else None
+
+        def routes(link: Link, publisher: Publisher) -> Routes:
+            return Routes(
+                link,
+                self.subjects,
+                publisher,
+                self.lender,
+                self.socket,
+                self.placement,
+                look_out,
+                mode_of(codec),
+            )
+
+        self.routes = self._bulk_routes = routes(self.link, self.publisher)
+        if two_connections:
+            self._bulk_routes = routes(self.bulk, Publisher(self.bulk))
+        self.requester = Requester(self.routes, picker, self._bulk_routes)
         self.shadows = Shadows(self.rollouts, lambda: self.requester.under_way)
         self._denied_models: set[str] = set()  # whose registry entry this user may not read
         self.link.on_up.append(self._denied_models.clear)  # it may come back with other rights
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Mesh:
-        self._tasks.append(asyncio.create_task(self.link.run(), name="swarm link"))
+        for link in self.links:
+            self._tasks.append(asyncio.create_task(link.run(), name="swarm link"))
         try:
-            await self.link.ready(CONNECT_TIMEOUT)
+            for link in self.links:
+                await link.ready(CONNECT_TIMEOUT)
         except BaseException:
             await self.__aexit__()
             raise
@@ -136,6 +155,16 @@ class Mesh:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    @property
+    def links(self) -> tuple[Link, ...]:
+        """Its connections: one, or two."""
+        return (self.link,) if self.bulk is self.link else (self.link, self.bulk)
+
+    def routes_for(self, info: ModelInfo) -> Routes:
+        """The ways of all messages of a model version. They share a connection, which keeps their
+        order: an answer is with the server before its acknowledgement."""
+        return self._bulk_routes if info.is_large else self.routes
 
     def _serving(self, info: ModelInfo, stage: int) -> Iterable[StagePeer]:
         """The nodes known of that serve a stage."""
@@ -187,9 +216,11 @@ class Mesh:
         self.rollouts.close()
         self.requester.close()
         self.publisher.close()
+        self._bulk_routes.publisher.close()
         self.socket.close()
         await self.lender.close()
-        await self.link.close()
+        for link in self.links:
+            await link.close()
 
     async def model(self, model: str) -> ModelInfo:
         """The model version that serves this client: `NAME`, or `NAME@VERSION`. Raises `NotFound`,
@@ -224,6 +255,7 @@ class Mesh:
         delivery: str = DURABLE,
         hedge: float | None = None,
         weights: int = 0,
+        traceparent: str = "",
         version: str = "",
     ) -> Result:
         """Run `model` (`NAME` or `NAME@VERSION`) on `inputs`; budget in seconds.
@@ -234,7 +266,9 @@ class Mesh:
         answers never go back in weight versions. weights: the least weight version of the answer.
         delivery: `durable`, or `fast`: nothing is stored between stages, and only this requester's
         retries recover a lost request. hedge: percentile (0..1) of the usual latency after which a
-        second copy is sent; at most 5 % of requests are.
+        second copy is sent; at most 5 % of requests are. traceparent: the header (W3C Trace
+        Context) of the trace that this request belongs to; hops of a sampled one say more
+        (`swarm.tracing.anatomy`).
 
         Raises the error of the result's status: `InvalidArgument`, `NotFound`,
         `DeadlineExceeded`, `ResourceExhausted` (whose `retry_after` says when to come back, in
@@ -248,6 +282,7 @@ class Mesh:
             delivery=delivery,
             hedge=hedge,
             weights=weights,
+            traceparent=traceparent,
         )
         if result.status is not Status.OK:
             where = f" (stage {result.stage}, node {result.node})" if result.node else ""
@@ -265,13 +300,40 @@ class Mesh:
         delivery: str = DURABLE,
         hedge: float | None = None,
         weights: int = 0,
+        traceparent: str = "",
     ) -> Result:
         """Like `infer`, but a failure is a `Result` too and nothing is raised."""
+        header = checked(traceparent) if traceparent else ""
+        if self.tracer is None:
+            return await self._ask(
+                model, inputs, budget, session, request_id, delivery, hedge, weights, header
+            )
+        trace = self.tracer.begin(model, header)
+        result = await self._ask(
+            model, inputs, budget, session, request_id, delivery, hedge, weights, trace.traceparent
+        )
+        trace.end(result)
+        return result
+
+    async def _ask(
+        self,
+        model: str,
+        inputs: Mapping[str, np.ndarray],
+        budget: float,
+        session: str,
+        request_id: str,
+        delivery: str,
+        hedge: float | None,
+        weights: int,
+        traceparent: str,
+    ) -> Result:
         if not budget <= MAX_BUDGET:  # nan neither
             error = InvalidArgument(f"a budget of {budget} s: at most {MAX_BUDGET:.0f} s are given")
             return _refused(request_id, model, error)
         if self._service_only(model):
-            return await self.ask_service(model, inputs, budget, session, request_id, weights)
+            return await self.ask_service(
+                model, inputs, budget, session, request_id, weights, traceparent
+            )
         deadline = asyncio.get_running_loop().time() + budget
         try:
             # A session's version is remembered: it stays through a rollout that begins later.
@@ -299,14 +361,18 @@ class Mesh:
             # The server did not tell this user's rights before.
             self._denied_models.add(model.partition("@")[0])
             left = deadline - asyncio.get_running_loop().time()
-            return await self.ask_service(model, inputs, left, session, request_id, weights)
+            return await self.ask_service(
+                model, inputs, left, session, request_id, weights, traceparent
+            )
         except (SwarmError, TimeoutError) as error:
             return _refused(request_id, model, error)
         if info.edge is not None:
             # Who answers observes a rollout, and decides by it.
             decided = "@" in model or not self.rollouts
             name = f"{info.model}@{info.version}" if decided else info.model
-            return await self.ask_service(name, inputs, budget, session, request_id, weights)
+            return await self.ask_service(
+                name, inputs, budget, session, request_id, weights, traceparent
+            )
         ask = Ask(
             info,
             inputs,
@@ -317,6 +383,7 @@ class Mesh:
             agent=self.agent,
             session=session,
             weights=weights,
+            traceparent=traceparent,
         )
         if not self.rollouts:
             return await self.requester.infer(ask)
@@ -485,6 +552,7 @@ class Mesh:
         session: str = "",
         request_id: str = "",
         weights: int = 0,
+        traceparent: str = "",
     ) -> Result:
         """Ask whichever node serves `infer.<model>`: for models whose first layers are the
         edge's (stage 0), which a client without a runtime cannot run, and for a user that may do
@@ -496,6 +564,7 @@ class Mesh:
         request = Request(
             dict(inputs), request_id or ulid(), version, budget, session, self.agent, weights
         )
+        request.traceparent = traceparent
         started = time.perf_counter()
         try:
             if budget <= 0:
@@ -535,13 +604,17 @@ def connect(
     signer: Identity | None = None,
     verifier: Verifier | None = None,
     codec: str = AUTO,
+    tracer: Tracer | None = None,
+    two_connections: bool = False,
     **options: Any,
 ) -> Mesh:
     """A client of `mesh`, to be entered with `async with`.
 
     servers: one URL, several, or several separated by commas. agent, shm, stored, signer, verifier,
-    codec: see `Mesh`. options: see `LinkOptions` (user, password, token, credentials, tls …).
+    codec, tracer: see `Mesh`. options: see `LinkOptions` (user, password, credentials, tls …).
     Entering raises `NotConnected` when no server answers within five seconds.
+    codec, two_connections: see `Mesh`. options: see `LinkOptions` (user, password, token,
+    credentials, tls …). Entering raises `NotConnected` when no server answers within five seconds.
     """
     urls = servers.split(",") if isinstance(servers, str) else list(servers)
     link = LinkOptions(servers=tuple(urls), **options)
@@ -554,6 +627,8 @@ def connect(
         signer=signer,
         verifier=verifier,
         codec=codec,
+        tracer=tracer,
+        two_connections=two_connections,
     )
 
 

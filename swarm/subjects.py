@@ -305,6 +305,15 @@ def in_domain(subject: str, domain: str) -> str:
     return subject
 
 
+def without_domain(subject: str) -> str:
+    """The inverse of `in_domain`: as the domain's own server, which maps it so, speaks of it."""
+    head, _, rest = subject.partition(".")
+    domain, _, call = rest.partition(".API.")
+    if head != "$JS" or not call or TOKEN.fullmatch(domain) is None:
+        return subject
+    return call if call.startswith("$KV.") else f"$JS.API.{call}"
+
+
 def api(verb: str, *names: str) -> str:
     """A JetStream API subject: `api("CONSUMER.CREATE", stream, consumer)`."""
     return ".".join(("$JS.API", verb, *names))

@@ -64,16 +64,18 @@ class RequestFacts:
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """What is promised for a model, as one node that answers measures it. burning: the windows in
-    which it burns its error budget too fast, "" for none."""
+    """What is promised for a model, as one node that answers measures it. burning: what burns its
+    error budget too fast, `latency` or `errors`, "" for nothing. burn: the fastest burn rate.
+    requests, slow, failed: since the node's start."""
 
     model: str
     p99_ms: float | None
     errors: float | None
     burning: str
     burn: float
-    slow: float | None
-    failed: float | None
+    requests: float
+    slow: float
+    failed: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +215,7 @@ def _objective(slo: Mapping[str, Any]) -> Objective:
         errors=slo.get("errors"),
         burning=one_line(slo.get("burning", "")[:40]),
         burn=max(slo.get("burn", {}).values(), default=0.0),
-        slow=slo.get("slow"),
-        failed=slo.get("failed"),
+        requests=float(slo.get("requests", 0)),
+        slow=float(slo.get("slow", 0)),
+        failed=float(slo.get("failed", 0)),
     )

@@ -52,8 +52,10 @@ class NodeConfig:
     audit: whether this node records requests. sites: whose stored requests a gateway forwards.
     metrics: PORT or ADDRESS:PORT where Prometheus
     scrapes this node, '' for nowhere. codec: how tensors go by the server
-    (`swarm.flow.codec_choice.MODES`).
+    (`swarm.flow.codec_choice.MODES`). two_connections: as of `swarm.Mesh`.
     placement: the device of its stages.
+    otlp: URL of the collector of traces, '' for none; trace_share: of the requests that this node
+    answers and whose caller has not decided.
     missed: nobody else does the work of this node, so its first load gives way to nobody. Raises
     `InvalidArgument`.
     """
@@ -89,7 +91,10 @@ class NodeConfig:
     learn: LearnConfig | None = None
     level: Literal["all", "basic"] = "all"
     codec: str = AUTO
+    two_connections: bool = False
     placement: Placement = field(default_factory=Placement)
+    otlp: str = ""
+    trace_share: float = 0.01
 
     def __post_init__(self) -> None:
         token(self.mesh, "mesh name")

@@ -28,6 +28,7 @@ from nodes.life.own_entry import OwnEntry
 from nodes.life.router import Router
 from nodes.life.status import StatusPublisher
 from nodes.life.takeover import Takeover
+from nodes.life.tracing import tracer_of
 from nodes.life.versions import Versions
 from nodes.life.watchdog import NodeWatchdog
 from swarm.errors import (
@@ -116,6 +117,8 @@ class Node:
             picker=self._router,
             verifier=verifier_of(config),
             codec=config.codec,
+            tracer=tracer_of(config, self.id),
+            two_connections=config.two_connections,
         )
         self._mesh_key = MeshKeyFile(config.mesh_key)
         self._membership = Membership(
@@ -233,7 +236,7 @@ class Node:
     async def run(self, stop: asyncio.Event) -> None:
         """Raises `SwarmError` or `ShardsError` when the node can never serve as configured."""
         async with asyncio.TaskGroup() as group:
-            background = [group.create_task(self.mesh.link.run(), name="link")]
+            background = [group.create_task(link.run(), name="link") for link in self.mesh.links]
 
             def own(work: Coroutine[Any, Any, None], name: str) -> None:
                 background.append(group.create_task(work, name=name))
@@ -258,7 +261,8 @@ class Node:
         """Wait for a server; returns False when `stop` came first."""
         while not stop.is_set():
             try:
-                await self.mesh.link.ready(CONNECT_TIMEOUT)
+                for link in self.mesh.links:
+                    await link.ready(CONNECT_TIMEOUT)
                 self.mesh.open_socket()
                 return True
             except NotAdmitted:
@@ -394,6 +398,8 @@ class Node:
             self._tell("left", {})
         with contextlib.suppress(SwarmError):
             await self.mesh.close()
+            if self.mesh.tracer is not None:
+                await asyncio.to_thread(self.mesh.tracer.close)
 
     def _become(self, state: str, detail: str) -> None:
         if self._status.become(state, detail):

@@ -291,7 +291,7 @@ def _server(
     )
     known = known_of(runtime)
     return StageServer(
-        mesh.routes,
+        mesh.routes_for(info),
         info,
         stage,
         node,

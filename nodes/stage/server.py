@@ -29,6 +29,8 @@ from swarm.errors import NotConnected, ResourceExhausted, Status, SwarmError, Un
 from swarm.flow.bucket import Quotas
 from swarm.model import ModelInfo
 from swarm.subjects import ANY
+from swarm.tracing.anatomy import moments
+from swarm.tracing.traceparent import is_sampled
 from swarm.transport.api import Delivery, Event, Held, Left, Refused, Room, Safe, Stored
 from swarm.transport.parcel import Parcel
 from swarm.transport.routes import Routes
@@ -121,12 +123,14 @@ class StageServer:
         self._onward: StageSender | None = None
         if stage < info.last:
             self._onward = StageSender(routes, info, stage + 1, self.stats.compute)
+        source = source or SourceOptions()
+        self._clock = source.clock
         self.source = StageSource(
             routes,
             info,
             stage,
             node,
-            source or SourceOptions(),
+            source,
             self.stats.counters,
             self._accept,
             self._room,
@@ -213,6 +217,8 @@ class StageServer:
             hop[WEIGHTS] = weights
         if features.codec:
             hop[CODEC] = features.codec
+        if is_sampled(features.traceparent):
+            hop |= self._moments(job)
         if self._audit is not None:
             self._audit.received(features, hop)
         features.hops.append(hop)
@@ -243,6 +249,11 @@ class StageServer:
         self.stats.compute.add(seconds, now)
         self.stats.queue.add(job.queue_us / 1e6, now)
         self.stats.batch_sizes[0 if batch == 1 else batch_bucket(batch)] += 1
+
+    def _moments(self, job: Job) -> dict[str, int]:
+        """What a traced request is told besides."""
+        at = self._clock.unix_us(int(job.started * 1e9))
+        return moments(at, int(job.age * 1e6), job.batch_wait_us)
 
     def _event(self, job: Job, parcel: Parcel, event: Event) -> None:
         """What became of a result on its way to the next stage."""

@@ -52,7 +52,7 @@ from swarm.link.session import (
 from swarm.link.subscriptions import OnMessage, Replies, Subscriptions
 from swarm.link.types import LinkMessage, LinkOptions
 from swarm.periodic import next_beat
-from swarm.subjects import FROM_SERVER, TOKEN, in_domain
+from swarm.subjects import FROM_SERVER, TOKEN, in_domain, without_domain
 from swarm.wire.tensors import Part
 
 log = logging.getLogger("swarm.link")
@@ -547,7 +547,7 @@ class Link(asyncio.BufferedProtocol):
         whose callers are told by the error."""
         told = False
         for asked, answer in self._asked.values():
-            if subject in (None, asked) and not answer.done():
+            if subject in (None, asked, without_domain(asked)) and not answer.done():
                 answer.set_exception(error)
                 told = True
         return told

@@ -50,7 +50,7 @@ def stream_config(
 async def ensure_events(link: Link, subjects: Subjects) -> bool:
     """Make the stream unless it is there; False where this user may not: an operator makes it then,
     with `swarm model push`. Raises `ApiError`, `Unavailable`, `NotConnected`."""
-    if not link.grants.may_publish(api("STREAM.CREATE", subjects.events_stream)):
+    if not link.may_call(api("STREAM.CREATE", subjects.events_stream)):
         return False
     config = stream_config(subjects)
     try:

@@ -90,6 +90,10 @@ class SiteState:
     tail: int
 
 
+class _Silent(Unavailable):
+    """No answer came, though somebody listens."""
+
+
 class SiteStore:
     """site: its name, which is that of its JetStream domain.
 
@@ -268,7 +272,15 @@ class SiteStore:
     async def _publish(self, subject: str, data: list[Part], headers: dict[str, str]) -> int:
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         block = f"NATS/1.0\r\n{lines}\r\n".encode() if lines else b""
-        return int((await self._asked(subject, data, block))["seq"])
+        try:
+            return int((await self._asked(subject, data, block))["seq"])
+        except _Silent:
+            # A server whose disk is full says nothing to who publishes, and answers all else.
+            await self._call("STREAM.INFO", self._subjects.submitted_stream)
+            raise ResourceExhausted(
+                f"site {self.site!r} stores nothing, though its server answers: its disk is full, "
+                "or was; make room there and restart that server (its log says more)"
+            ) from None
 
     async def _asked(
         self, subject: str, data: list[Part] | bytes, headers: bytes = b""
@@ -278,7 +290,7 @@ class SiteStore:
         except NoResponders:
             raise await self._nobody() from None
         except TimeoutError:
-            raise Unavailable(f"site {self.site!r} did not answer within {TIMEOUT} s") from None
+            raise _Silent(f"site {self.site!r} did not answer within {TIMEOUT} s") from None
         try:
             return jetstream.parse(message.data)
         except ApiError as error:

@@ -169,11 +169,14 @@ def test_the_network_is_estimated_from_those_who_answer_where_no_edge_tells(
 
 def test_an_objective_that_burns_is_the_first_trouble(fleet: Simulation) -> None:
     promise = {"model": "digits", "p99_ms": 20, "errors": 0.001, "burn": {"5m": 14.0}}
-    fleet.speak(a_status("s1") | {"slo": [promise | {"burning": "fast"}]})
-    fleet.speak(a_status("back", (1, 2, 3)) | {"slo": [promise | {"burning": "", "burn": {}}]})
+    counts = {"requests": 100, "slow": 30, "failed": 0}
+    fleet.speak(a_status("s1") | {"slo": [promise | counts | {"burning": "latency"}]})
+    calm = counts | {"burning": "", "burn": {}, "slow": 0}
+    fleet.speak(a_status("back", (1, 2, 3)) | {"slo": [promise | calm]})
     assert fleet.verdict["level"] == "bad"
-    assert "99 % within 20 ms" in fleet.verdict["text"]
-    assert fleet.whole()["models"][0]["objective"]["burning"] == "fast"
+    assert fleet.verdict["text"].startswith("digits misses its objective: latency, 14.0 times")
+    told = fleet.whole()["models"][0]["objective"]["text"]
+    assert "99 % within 20 ms (15.00% took longer)" in told
 
 
 def test_past_events_are_told_once_however_often_they_are_read(fleet: Simulation) -> None:

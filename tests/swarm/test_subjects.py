@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarm.errors import SubjectError
-from swarm.subjects import Subjects, api, token
+from swarm.subjects import Subjects, api, in_domain, token, without_domain
 
 TOKEN = re.compile(r"[A-Za-z0-9_-]{1,128}\Z")
 
@@ -88,3 +88,17 @@ def test_two_model_versions_never_share_a_stream(
     names = [Subjects(mesh).stream(model, version) for mesh, model, version in (one, other)]
     assert (names[0] == names[1]) == (one == other)
     assert not set(".*> ") & set("".join(names))
+
+
+@pytest.mark.parametrize("domain", ["hub", "edge-1"])
+@pytest.mark.parametrize(
+    "subject", ["$JS.API.STREAM.INFO.S", "$KV.bucket.key", "swarm.m.x", "$O.b"]
+)
+def test_a_call_in_a_domain_is_the_call_of_its_own_server(subject: str, domain: str) -> None:
+    there = in_domain(subject, domain)
+    assert without_domain(there) == subject
+    assert in_domain(subject, "") == subject
+    if subject.startswith(("$JS", "$KV")):
+        assert there.startswith(f"$JS.{domain}.API.")
+    else:
+        assert there == subject

@@ -30,7 +30,7 @@ def layout_of(lanes: str, servers: int = 3) -> Layout:
 async def with_lanes(rig: Rig) -> int:
     """The server that leads the lanes' stream."""
     mesh, manifest = rig.local.mesh, rig.workload.model.manifest
-    stream = mesh.subjects.stream(manifest.model, manifest.version)
+    stream = mesh.subjects.stream(manifest.model, manifest.version, mesh.link.domain)
     return await rig.cluster.leader_of(mesh.link, stream)
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from nodes.bench.contenders.processes import REPOSITORY
+from nodes.bench.links.asker import ECHO
 from nodes.bench.links.network import SlowLink, slow_link, unavailable
 from nodes.bench.links.workload import LinkModel, changed, prepare
 from nodes.bench.report.figure import percentile, significant
@@ -28,6 +29,7 @@ READY = 40.0  # seconds for a node to become ready
 BUDGET = 15.0  # seconds for each request
 LONGEST = 240.0  # seconds for one way over one link
 EDGE, STAGES, JPEG, ALONE = "edge", "stages", "jpeg", "all at the edge"
+BESIDE = "edge, and small requests"
 Progress = Callable[[str], None]
 
 
@@ -89,15 +91,16 @@ async def _measure(plan: LinksPlan, progress: Progress) -> dict[str, Any]:
             "links": [],
         }
         for shape in plan.shapes:
-            rows = []
+            rows: list[dict[str, Any]] = []
+            beside: list[dict[str, Any]] = []
             with slow_link(shape.mbit, shape.round_trip_ms / 1e3, shape.loss / 100) as link:
                 async for row in _over(link, plan, model, progress, str(shape)):
                     found = row.pop("found", {})
                     row["changed"] = sum(
                         changed(boxes, expected[number]) for number, boxes in found.items()
                     )
-                    rows.append(row)
-            document["links"].append({**asdict(shape), "ways": rows})
+                    (beside if row["way"] == BESIDE else rows).append(row)
+            document["links"].append({**asdict(shape), "ways": rows, "beside": beside})
         return document
 
 
@@ -111,6 +114,15 @@ async def _over(
         with _core(server.url, model):
             row = await _ask(plan, model, JPEG, "none", server.url, "default", link.inside, link)
             yield {"way": JPEG, "codec": "jpeg"} | row
+        async with _mesh(server.url, model, EDGE, "none", plan, link) as local:
+            local.mesh.link.subscribe(
+                ECHO, lambda message: local.mesh.link.publish(message.reply, [message.data])
+            )
+            for connections in (1, 2):
+                progress(f"{shape}: small requests beside features, {connections} connections")
+                where = server.url, local.name, link.inside, link, connections
+                row = await _ask(plan, model, EDGE, "none", *where)
+                yield {"way": BESIDE, "codec": "none", "connections": connections} | row
         for codec in plan.codecs:
             for way in (EDGE, STAGES):
                 progress(f"{shape}: {way}, codec {codec}")
@@ -212,8 +224,10 @@ async def _ask(
     mesh: str,
     inside: Sequence[str],
     link: SlowLink | None = None,
+    connections: int = 0,
 ) -> dict[str, Any]:
-    """Measure one way in a process of its own."""
+    """Measure one way in a process of its own. connections: 1 or 2, with small requests beside the
+    pictures; 0: one, without."""
     words = {
         "way": way,
         "folder": str(model.folder),
@@ -225,6 +239,8 @@ async def _ask(
         "rated": plan.rated,
         "at_once": plan.at_once,
         "congestion": plan.congestion if inside else "",
+        "echo": connections > 0,
+        "two_connections": connections == 2,
     }
     command = [*inside, sys.executable, "-m", "nodes.bench.links.asker", json.dumps(words)]
     asker = _start(command, None)
@@ -257,6 +273,8 @@ def _hear(asker: subprocess.Popen[bytes], plan: LinksPlan, link: SlowLink | None
         "bytes_up": (up_after - up) // frames,
         "came_as": result["codec"],
         "attempts": result["attempts"] / plan.alone,
+        "small_p50_ms": significant(percentile(result.get("small_ms", []), 0.5)),
+        "small_p99_ms": significant(percentile(result.get("small_ms", []), 0.99)),
         "found": {int(number): boxes for number, boxes in result["found"].items()},
     }
 

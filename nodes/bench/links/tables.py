@@ -30,6 +30,12 @@ def show(document: dict[str, Any]) -> None:
         out.print(f"not the detector: {document['note']}", highlight=False)
     for link in document["links"]:
         out.print(table(link))
+        for row in link["beside"]:
+            out.print(
+                f"requests of 100 bytes beside the edge's features, {row['connections']} "
+                f"connection(s): p50 {row['small_p50_ms']:g} ms, p99 {row['small_p99_ms']:g} ms",
+                highlight=False,
+            )
     out.print(LEGEND, highlight=False)
 
 

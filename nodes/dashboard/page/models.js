@@ -4,7 +4,7 @@ import { actions } from "./actions.js";
 import { lineChart } from "./chart.js";
 import { attribute, el, keyed, show, text } from "./dom.js";
 import { count, figure, ms, NONE, percent } from "./format.js";
-import { budgetBar, latencyOf, nodeLink } from "./parts.js";
+import { budgetBar, latencyOf, nodeLink, objective } from "./parts.js";
 import { store } from "./store.js";
 
 const CURVES = 6; // learners whose curves are drawn; the table has all
@@ -36,11 +36,11 @@ export function modelPage() {
 function card(name) {
   const split = el("div", { class: "bar split", role: "img" });
   const facts = el("p", { class: "facts" });
-  const objective = el("p", { class: "objective" });
+  const promise = el("p", { class: "objective" });
   const versions = el("div");
   const learning = learningPart(name);
   const act = actions(() => choices(name));
-  const element = el("article", { class: "card", "aria-label": `Model ${name}` }, el("h3", { text: name }), facts, split, objective, act.element, versions, learning.element);
+  const element = el("article", { class: "card", "aria-label": `Model ${name}` }, el("h3", { text: name }), facts, split, promise, act.element, versions, learning.element);
   return {
     element,
     update(model) {
@@ -59,20 +59,13 @@ function card(name) {
           text(item.firstChild, `version ${version}: ${share} %`);
         },
       );
-      slo(objective, model.objective);
+      objective(promise, name);
       const pipelines = store.pipelines.filter((doc) => doc.model === name);
       keyed(versions, pipelines, (doc) => doc.version, versionPart, (item, doc) => item.view.update(doc));
       learning.update(model);
       act.update();
     },
   };
-}
-
-function slo(line, objective) {
-  show(line, Boolean(objective));
-  if (!objective) return;
-  attribute(line, "data-level", objective.burning ? "bad" : "well");
-  text(line, `${objective.burning ? "✕ misses" : "✓ keeps"} its objective: ${objective.text}`);
 }
 
 function versionPart() {

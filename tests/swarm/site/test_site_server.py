@@ -3,60 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import numpy as np
 import pytest
+from site_tools import doubled, forwarding, numbered, read
 
 import swarm
-from nodes.bench.site.linked_servers import SITE, LinkedServers, linked_servers
+from nodes.bench.site.linked_servers import SITE, LinkedServers
 from swarm.errors import InvalidArgument, NotFound, ResourceExhausted, Status, Unavailable
-from swarm.site.forwarder import Forwarder
 from swarm.site.store import DROP_OLDEST, Limits, SiteStore
 from swarm.wire.messages import Request, Result
 
 COUNT = 120
-
-
-def numbered(number: int) -> dict[str, np.ndarray]:
-    return {"x": np.array([number], np.int64)}
-
-
-async def doubled(model: str, request: Request) -> Result:
-    """A mesh of one model."""
-    if model != "m":
-        return Result(request.id, model, status=Status.NOT_FOUND, message=f"no model {model!r}")
-    return Result(request.id, model, outputs={"y": request.inputs["x"] * 2})
-
-
-@asynccontextmanager
-async def forwarding(client: swarm.Mesh, ask: object = doubled) -> AsyncIterator[Forwarder]:
-    forwarder = Forwarder(client.link, client.subjects, SITE, ask)  # type: ignore[arg-type]
-    task = asyncio.create_task(forwarder.run())
-    try:
-        yield forwarder
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
-async def read(client: swarm.Mesh, agent: str, count: int) -> list[swarm.Answer]:
-    found: list[swarm.Answer] = []
-    async with asyncio.timeout(30):
-        answers = client.results(agent)
-        async for answer in answers:
-            found.append(answer)
-            if len(found) == count:
-                await answers.read()
-                break
-    return found
-
-
-@pytest.fixture
-async def servers() -> AsyncIterator[LinkedServers]:
-    async with linked_servers() as made:
-        yield made
 
 
 async def test_each_request_of_a_site_that_is_cut_off_is_answered_once_and_in_order(

@@ -1,0 +1,109 @@
+"""A link that flaps, clocks that are hours apart, a disk that is full: nothing wrong, one line."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from site_tools import forwarding, numbered, read
+
+import swarm
+from nodes.bench.site.linked_servers import SITE, LinkedServers
+from swarm.errors import ResourceExhausted
+from swarm.services.embedded import EmbeddedServer
+from swarm.site.store import Limits, SiteStore
+
+HOURS = 5 * 3600
+
+
+async def test_over_a_link_that_drops_again_and_again_each_answer_comes_once(
+    servers: LinkedServers,
+) -> None:
+    async with (
+        swarm.connect(servers.site.url, agent="a") as site,
+        swarm.connect(servers.hub.url) as hub,
+        forwarding(hub),
+    ):
+        await SiteStore(hub.link, hub.subjects, SITE).prepare(Limits())
+        reading = asyncio.create_task(read(site, "a", 100))
+        for number in range(100):
+            if number % 20 == 5:
+                await servers.link.cut()
+            if number % 20 == 10:
+                await servers.link.heal()
+            await site.submit("m", numbered(number))
+            await asyncio.sleep(0.03)
+        answers = await reading
+        assert [int(each.result.outputs["y"][0]) for each in answers] == [
+            2 * number for number in range(100)
+        ]
+
+
+async def test_no_age_and_no_budget_compares_the_clocks_of_two_sites(
+    servers: LinkedServers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clocks of clients and forwarder, against those of both servers."""
+    now, now_ns = time.time, time.time_ns
+    monkeypatch.setattr(time, "time", lambda: now() - HOURS)
+    monkeypatch.setattr(time, "time_ns", lambda: now_ns() - HOURS * 1_000_000_000)
+    async with (
+        swarm.connect(servers.site.url, agent="a") as site,
+        swarm.connect(servers.hub.url) as hub,
+    ):
+        store = SiteStore(site.link, site.subjects, SITE)
+        await store.prepare(Limits())
+        await site.submit("m", numbered(1), budget=0.5)
+        assert 0 <= (await store.state()).oldest < 60
+        async with forwarding(hub):
+            (answer,) = await read(site, "a", 1)
+        assert answer.result.outputs["y"] == [2]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = shutil.which("mount")
+    if mount is None:
+        pytest.skip("no `mount` here")
+    command = [mount, "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"mounting a small disk needs root rights: {done.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+async def test_a_site_whose_disk_is_full_refuses_in_one_line_and_loses_nothing(
+    small_disk: Path,
+) -> None:
+    large = np.zeros(100_000, np.int64)
+    async with (
+        EmbeddedServer(store=small_disk / "store", domain=SITE) as server,
+        swarm.connect(server.url, agent="a") as site,
+    ):
+        await SiteStore(site.link, site.subjects, SITE).prepare(Limits())
+        await site.submit("m", {"x": large})
+        filler = small_disk / "filler"
+        with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+            while file.write(bytes(4096)):
+                pass
+        with pytest.raises(ResourceExhausted, match="its disk is full") as refusal:
+            await site.submit("m", {"x": large + 1})
+        assert len(str(refusal.value).splitlines()) == 1
+        filler.unlink()
+        await server.kill()
+        await server.start()
+        await site.link.ready(10.0)
+        ticket = await site.submit("m", {"x": large + 2})
+        assert ticket.number == 2, "what was refused was not stored"
+        async with forwarding(site):
+            answers = await read(site, "a", 2)
+        assert [int(each.result.outputs["y"][0]) for each in answers] == [0, 4]

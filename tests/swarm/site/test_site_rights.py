@@ -1,0 +1,74 @@
+"""Who may do what at a site: users with the rights of their roles, on a real server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from real_server import ConfiguredServer, eventually
+
+import swarm
+from swarm.authority.authority import Authority
+from swarm.authority.server_conf import operator_conf
+from swarm.errors import PermissionDenied
+from swarm.site.forwarder import Forwarder
+from swarm.site.store import Limits, SiteStore
+from swarm.wire.messages import Request, Result
+
+pytestmark = pytest.mark.integration
+
+SITE = "edge1"
+INPUT = {"x": np.array([7], np.int64)}
+
+
+@pytest.fixture
+async def rights(tmp_path: Path) -> AsyncIterator[tuple[ConfiguredServer, Authority]]:
+    authority = Authority.create(tmp_path / "auth", "default")
+    for role in ("operator", "requester", "gateway", "dashboard", "shard-2"):
+        authority.add(role, role, ["m"])
+    conf = operator_conf(authority, str(tmp_path / "jwt"))
+    async with ConfiguredServer(conf, domain=SITE) as server:
+        yield server, authority
+
+
+async def test_a_requester_submits_a_gateway_forwards_and_nobody_else_may(
+    rights: tuple[ConfiguredServer, Authority],
+) -> None:
+    server, authority = rights
+
+    def connect(role: str) -> swarm.Mesh:
+        return swarm.connect(server.url, agent="a", credentials=str(authority.credentials(role)))
+
+    async def ask(model: str, request: Request) -> Result:
+        return Result(request.id, model, outputs={"y": request.inputs["x"] * 2})
+
+    async with connect("operator") as operator, connect("gateway") as gateway:
+        await SiteStore(operator.link, operator.subjects, SITE).prepare(Limits())
+        forwarder = Forwarder(gateway.link, gateway.subjects, SITE, ask)
+        task = asyncio.create_task(forwarder.run())
+        async with asyncio.timeout(20), connect("requester") as client:
+            for _ in range(3):
+                await client.submit("m", INPUT)
+            answers = client.results()
+            for _ in range(3):
+                assert (await anext(answers)).result.outputs["y"] == [14]
+            await answers.read()
+            # It deletes what is answered, which is a right of its own.
+            await eventually(lambda: forwarder.status()["waiting"] == 0, 10.0)
+            with pytest.raises(PermissionDenied):
+                await client.submit("other", INPUT)
+            with pytest.raises(PermissionDenied):
+                await SiteStore(client.link, client.subjects, SITE).forget_requests(3)
+            with pytest.raises(PermissionDenied):
+                await SiteStore(client.link, client.subjects, SITE).answer("a", 4, 3, 0, [b""])
+        for role in ("dashboard", "shard-2"):
+            async with connect(role) as other:
+                with pytest.raises(PermissionDenied):
+                    await other.submit("m", INPUT)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    violations = [line for line in server.log.splitlines() if "Violation" in line]
+    assert len(violations) == 5, violations
