@@ -11,7 +11,7 @@ from rich.table import Table
 from nodes.bench.report.command import run_benchmark
 from nodes.bench.rollout.play import RolloutPlan, play
 from nodes.console import err, out
-from nodes.life.process import set_up_logging
+from nodes.life.logs import LogForm, set_up_logging
 
 MOST_RATIO = 2.0  # p99 of a phase, in the quiet p99
 BACK_WITHIN = 2.0  # seconds
@@ -20,7 +20,7 @@ SHOWN = ("requests", "lost", "wrong", "mixed", "p99_ms", "p99_ratio")
 
 def run_rollout(plan: RolloutPlan, as_json: bool, output: str) -> int:
     """The command; exit code 1 when a target is missed."""
-    set_up_logging(False)
+    set_up_logging(LogForm())
     logging.getLogger("swarm").setLevel(logging.ERROR)
     missed: list[str] = []
 
