@@ -30,7 +30,7 @@ from swarm.flow.backoff import Backoff
 from swarm.flow.codec_choice import AUTO, mode_of
 from swarm.ids import ulid
 from swarm.lanes import Publisher
-from swarm.link import Link, LinkMessage, LinkOptions
+from swarm.link import Link, LinkMessage, LinkOptions, jetstream
 from swarm.link.grants import EVERYTHING
 from swarm.local.host_socket import HostSocket
 from swarm.local.lending import Lender
@@ -46,6 +46,8 @@ from swarm.shadows import BUDGET as SHADOW_BUDGET
 from swarm.shadows import Shadows, answered
 from swarm.site.client import Results, Ticket, submit
 from swarm.subjects import TOKEN, Subjects, kv_get_subject
+from swarm.tracing.traceparent import checked
+from swarm.tracing.tracer import Tracer
 from swarm.transport.handover.words import REFUSED
 from swarm.transport.routes import Routes
 from swarm.trust.entries import Verifier
@@ -71,6 +73,7 @@ class Mesh:
     known_peers(info, stage): the nodes that serve a stage, as a node knows them from
     gossip; without it, this client listens to statuses. picker: the routing policy for stage 1.
     signer, verifier: of the registry; without a verifier all that the registry holds is taken.
+    tracer: sees each request, None for nobody.
     codec: how tensors go by the server: `auto`, `none`, `f16`, `i8`, `i6` or `i4`
     (swarm/README.md#codecs). two_connections: models with large messages have a connection of their
     own, so that small messages do not wait behind them on a slow link.
@@ -89,8 +92,10 @@ class Mesh:
         signer: Identity | None = None,
         verifier: Verifier | None = None,
         codec: str = AUTO,
+        tracer: Tracer | None = None,
         two_connections: bool = False,
     ) -> None:
+        self.tracer = tracer
         self.subjects = Subjects(mesh)
         self.agent = agent
         self.link = Link(options)
@@ -230,6 +235,8 @@ class Mesh:
             on_change()
 
         def told(message: LinkMessage) -> None:
+            key = message.subject.removeprefix(f"{self.subjects.root}.config.")
+            jetstream.heard_of(self.link, self.subjects.config_bucket, key, message)
             # An abort takes effect at once: nothing else has changed, so nothing is looked up.
             if self.rollouts.aborted(message.subject, message.data):
                 on_change()
@@ -250,6 +257,7 @@ class Mesh:
         delivery: str = DURABLE,
         hedge: float | None = None,
         weights: int = 0,
+        traceparent: str = "",
         version: str = "",
     ) -> Result:
         """Run `model` (`NAME` or `NAME@VERSION`) on `inputs`; budget in seconds.
@@ -260,7 +268,9 @@ class Mesh:
         answers never go back in weight versions. weights: the least weight version of the answer.
         delivery: `durable`, or `fast`: nothing is stored between stages, and only this requester's
         retries recover a lost request. hedge: percentile (0..1) of the usual latency after which a
-        second copy is sent; at most 5 % of requests are.
+        second copy is sent; at most 5 % of requests are. traceparent: the header (W3C Trace
+        Context) of the trace that this request belongs to; hops of a sampled one say more
+        (`swarm.tracing.anatomy`).
 
         Raises the error of the result's status: `InvalidArgument`, `NotFound`,
         `DeadlineExceeded`, `ResourceExhausted` (whose `retry_after` says when to come back, in
@@ -274,6 +284,7 @@ class Mesh:
             delivery=delivery,
             hedge=hedge,
             weights=weights,
+            traceparent=traceparent,
         )
         if result.status is not Status.OK:
             where = f" (stage {result.stage}, node {result.node})" if result.node else ""
@@ -291,13 +302,40 @@ class Mesh:
         delivery: str = DURABLE,
         hedge: float | None = None,
         weights: int = 0,
+        traceparent: str = "",
     ) -> Result:
         """Like `infer`, but a failure is a `Result` too and nothing is raised."""
+        header = checked(traceparent) if traceparent else ""
+        if self.tracer is None:
+            return await self._ask(
+                model, inputs, budget, session, request_id, delivery, hedge, weights, header
+            )
+        trace = self.tracer.begin(model, header)
+        result = await self._ask(
+            model, inputs, budget, session, request_id, delivery, hedge, weights, trace.traceparent
+        )
+        trace.end(result)
+        return result
+
+    async def _ask(
+        self,
+        model: str,
+        inputs: Mapping[str, np.ndarray],
+        budget: float,
+        session: str,
+        request_id: str,
+        delivery: str,
+        hedge: float | None,
+        weights: int,
+        traceparent: str,
+    ) -> Result:
         if not budget <= MAX_BUDGET:  # nan neither
             error = InvalidArgument(f"a budget of {budget} s: at most {MAX_BUDGET:.0f} s are given")
             return _refused(request_id, model, error)
         if self._service_only(model):
-            return await self.ask_service(model, inputs, budget, session, request_id, weights)
+            return await self.ask_service(
+                model, inputs, budget, session, request_id, weights, traceparent
+            )
         deadline = asyncio.get_running_loop().time() + budget
         try:
             # A session's version is remembered: it stays through a rollout that begins later.
@@ -325,14 +363,18 @@ class Mesh:
             # The server did not tell this user's rights before.
             self._denied_models.add(model.partition("@")[0])
             left = deadline - asyncio.get_running_loop().time()
-            return await self.ask_service(model, inputs, left, session, request_id, weights)
+            return await self.ask_service(
+                model, inputs, left, session, request_id, weights, traceparent
+            )
         except (SwarmError, TimeoutError) as error:
             return _refused(request_id, model, error)
         if info.edge is not None:
             # Who answers observes a rollout, and decides by it.
             decided = "@" in model or not self.rollouts
             name = f"{info.model}@{info.version}" if decided else info.model
-            return await self.ask_service(name, inputs, budget, session, request_id, weights)
+            return await self.ask_service(
+                name, inputs, budget, session, request_id, weights, traceparent
+            )
         ask = Ask(
             info,
             inputs,
@@ -343,6 +385,7 @@ class Mesh:
             agent=self.agent,
             session=session,
             weights=weights,
+            traceparent=traceparent,
         )
         if not self.rollouts:
             return await self.requester.infer(ask)
@@ -511,6 +554,7 @@ class Mesh:
         session: str = "",
         request_id: str = "",
         weights: int = 0,
+        traceparent: str = "",
     ) -> Result:
         """Ask whichever node serves `infer.<model>`: for models whose first layers are the
         edge's (stage 0), which a client without a runtime cannot run, and for a user that may do
@@ -522,6 +566,7 @@ class Mesh:
         request = Request(
             dict(inputs), request_id or ulid(), version, budget, session, self.agent, weights
         )
+        request.traceparent = traceparent
         started = time.perf_counter()
         try:
             if budget <= 0:
@@ -561,13 +606,14 @@ def connect(
     signer: Identity | None = None,
     verifier: Verifier | None = None,
     codec: str = AUTO,
+    tracer: Tracer | None = None,
     two_connections: bool = False,
     **options: Any,
 ) -> Mesh:
     """A client of `mesh`, to be entered with `async with`.
 
     servers: one URL, several, or several separated by commas. agent, shm, stored, signer, verifier,
-    codec, two_connections: see `Mesh`. options: see `LinkOptions` (user, password, token,
+    codec, tracer, two_connections: see `Mesh`. options: see `LinkOptions` (domain, user, password,
     credentials, tls …). Entering raises `NotConnected` when no server answers within five seconds.
     """
     urls = servers.split(",") if isinstance(servers, str) else list(servers)
@@ -581,6 +627,7 @@ def connect(
         signer=signer,
         verifier=verifier,
         codec=codec,
+        tracer=tracer,
         two_connections=two_connections,
     )
 

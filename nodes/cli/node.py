@@ -254,6 +254,24 @@ FLAGS = (
     ),
     *(Flag(name, "", about) for name, about in ACCESS_HELP.items()),
     Flag(
+        "otlp",
+        "",
+        "URL of an OpenTelemetry collector, as http://127.0.0.1:4318: the requests that this node "
+        "answers are traced. Empty: none.",
+    ),
+    Flag(
+        "trace_share",
+        0.01,
+        "Share of the requests that are traced, where their caller has not decided.",
+        least=0,
+        most=1,
+    ),
+    Flag(
+        "log_json",
+        False,
+        "Write messages as JSON, one object a line, on standard error.",
+    ),
+    Flag(
         "source",
         "digits",
         "edge: where captures come from. digits, or an .npz file with one "
@@ -320,6 +338,7 @@ def serve(settings: dict[str, Any], missed: bool) -> int:
     from nodes.life.config import NodeConfig, gossip_preset
     from nodes.life.cores import stay_on
     from nodes.life.edge import EdgeOptions
+    from nodes.life.logs import LogForm
     from nodes.life.process import end_with_supervisor, run_node
     from shards.errors import DeviceError
     from shards.runtimes.device import Placement, parse_options
@@ -369,6 +388,8 @@ def serve(settings: dict[str, Any], missed: bool) -> int:
             trusted=None if settings["allow_unsigned"] else TrustedKeys.of(settings["trust"]),
             model_key=ModelKey.of(settings["model_key"]),
             learn=learn_config(settings) if _learns(settings) else None,
+            otlp=settings["otlp"],
+            trace_share=settings["trace_share"],
             placement=Placement(settings["device"], parse_options(settings["device_options"])),
         )
         edge = EdgeOptions(
@@ -384,7 +405,8 @@ def serve(settings: dict[str, Any], missed: bool) -> int:
     except (SwarmError, DeviceError) as error:
         print(f"swarm-node: {error}", file=sys.stderr)
         return 2
-    return run_node(config, edge, settings["verbose"], settings["json_events"], _STARTED)
+    form = LogForm(settings["verbose"], settings["log_json"])
+    return run_node(config, edge, form, settings["json_events"], _STARTED)
 
 
 def _cache(settings: dict[str, Any]) -> str:

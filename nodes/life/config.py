@@ -54,6 +54,8 @@ class NodeConfig:
     scrapes this node, '' for nowhere. codec: how tensors go by the server
     (`swarm.flow.codec_choice.MODES`). two_connections: as of `swarm.Mesh`.
     placement: the device of its stages.
+    otlp: URL of the collector of traces, '' for none; trace_share: of the requests that this node
+    answers and whose caller has not decided.
     missed: nobody else does the work of this node, so its first load gives way to nobody. Raises
     `InvalidArgument`.
     """
@@ -91,6 +93,8 @@ class NodeConfig:
     codec: str = AUTO
     two_connections: bool = False
     placement: Placement = field(default_factory=Placement)
+    otlp: str = ""
+    trace_share: float = 0.01
 
     def __post_init__(self) -> None:
         token(self.mesh, "mesh name")

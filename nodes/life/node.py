@@ -28,6 +28,7 @@ from nodes.life.own_entry import OwnEntry
 from nodes.life.router import Router
 from nodes.life.status import StatusPublisher
 from nodes.life.takeover import Takeover
+from nodes.life.tracing import tracer_of
 from nodes.life.versions import Versions
 from nodes.life.watchdog import NodeWatchdog
 from swarm.errors import (
@@ -116,6 +117,7 @@ class Node:
             picker=self._router,
             verifier=verifier_of(config),
             codec=config.codec,
+            tracer=tracer_of(config, self.id),
             two_connections=config.two_connections,
         )
         self._mesh_key = MeshKeyFile(config.mesh_key)
@@ -396,6 +398,8 @@ class Node:
             self._tell("left", {})
         with contextlib.suppress(SwarmError):
             await self.mesh.close()
+            if self.mesh.tracer is not None:
+                await asyncio.to_thread(self.mesh.tracer.close)
 
     def _become(self, state: str, detail: str) -> None:
         if self._status.become(state, detail):

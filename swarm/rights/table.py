@@ -275,7 +275,12 @@ TABLE = (
         "swarm.{mesh}.guards.{model}.*",
         "how a rollout's guards stand",
         publish=NODES,
-        subscribe=NODES | {Role.REQUESTER, Role.OPERATOR, Role.DASHBOARD},
+        subscribe=NODES | {Role.REQUESTER},
+    ),
+    _row(
+        "swarm.{mesh}.guards.*.*",
+        "the same, of any model",
+        subscribe={Role.OPERATOR, Role.DASHBOARD},
     ),
     _row(
         f"$JS.API.STREAM.INFO.KV_{_CONFIG}",
