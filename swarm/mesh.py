@@ -30,7 +30,7 @@ from swarm.flow.backoff import Backoff
 from swarm.flow.codec_choice import AUTO, mode_of
 from swarm.ids import ulid
 from swarm.lanes import Publisher
-from swarm.link import Link, LinkMessage, LinkOptions
+from swarm.link import Link, LinkMessage, LinkOptions, jetstream
 from swarm.link.grants import EVERYTHING
 from swarm.local.host_socket import HostSocket
 from swarm.local.lending import Lender
@@ -238,6 +238,8 @@ class Mesh:
             on_change()
 
         def told(message: LinkMessage) -> None:
+            key = message.subject.removeprefix(f"{self.subjects.root}.config.")
+            jetstream.heard_of(self.link, self.subjects.config_bucket, key, message)
             # An abort takes effect at once: nothing else has changed, so nothing is looked up.
             if self.rollouts.aborted(message.subject, message.data):
                 on_change()

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from collections import deque
 
-from swarm.flow.transfers import NEAR_S
+from swarm.flow.ack_wait import LINK_MARGIN
+from swarm.flow.transfers import CAUTIOUS_RATE, NEAR_S
 
 MOST_UNDER_WAY = 32  # messages that are measured at a time
 RECENT_S = 1.0  # seconds for which the size of a message is that of the next ones
@@ -57,6 +58,14 @@ class Pace:
     def _usual_slowness(self) -> float:
         # The lower quartile: a message that waited behind others' traffic says little.
         return sorted(self._slowness)[len(self._slowness) // 4]
+
+    @property
+    def backlog(self) -> float:
+        """Seconds that the messages under way may take until the server has them all."""
+        if not self._under_way:
+            return 0.0
+        slowness = self._usual_slowness if self._slowness else 1 / CAUTIOUS_RATE
+        return LINK_MARGIN * slowness * sum([size for size, _ in self._under_way])
 
     def tripped(self, seconds: float) -> None:
         """A PING and its PONG, without a message, took so long."""

@@ -146,6 +146,16 @@ def test_the_traffic_split_comes_from_desired_state(fleet: Simulation) -> None:
     assert fleet.whole()["pipelines"][0]["share"] == 90.0
 
 
+def test_a_rollout_shows_with_the_share_that_it_has_now(fleet: Simulation) -> None:
+    fleet.picture.take_desired("digits", {"serve": [{"version": "1", "share": 100}]})
+    rollout = {"model": "digits", "version": "2", "share": 30, "state": "running"}
+    fleet.speak(a_status("s1") | {"rollout": rollout})
+    assert fleet.whole()["models"][0]["serve"] == {"1": 70.0, "2": 30.0}
+    assert fleet.whole()["models"][0]["rollout"]["state"] == "running"
+    fleet.speak(a_status("s1") | {"rollout": rollout | {"state": "rolled-back", "share": 0}})
+    assert fleet.whole()["models"][0]["serve"] == {"1": 100.0}
+
+
 def test_where_the_time_goes_includes_the_network_where_an_edge_tells(fleet: Simulation) -> None:
     hops = [
         {"stage": n, "node": f"s{n}", "queue_us": 1000, "compute_us": 2000, "batch": 1}
