@@ -76,7 +76,7 @@ export function pipeline() {
       text(name, key);
       attribute(element, "aria-label", `Pipeline ${key}`);
       const { p50, p99 } = latencyOf(doc);
-      const share = doc.share === null || doc.share === undefined ? "" : doc.share ? `${doc.share} % of the traffic` : "no traffic";
+      const share = doc.share === null || doc.share === undefined ? "" : doc.share ? `${figure(doc.share)} % of the traffic` : "no traffic";
       text(facts, [share, `${figure(doc.rate)} requests/s`, `p50 ${ms(p50)}`, `p99 ${ms(p99)}`].filter(Boolean).join(" · "));
       objective(promise, doc.model);
       const asks = askers(doc.model);
