@@ -383,6 +383,22 @@ def links(
     raise typer.Exit(run_links(plan, json_, output))
 
 
+def rollout(
+    rate: Annotated[float, typer.Option(min=1.0, help="Requests a second.")] = 100.0,
+    quiet: Annotated[
+        float, typer.Option(min=0.5, help="Seconds of load alone before each phase, to compare.")
+    ] = 3.0,
+    kills: Annotated[bool, typer.Option(help="Kill a node in the middle of each phase.")] = True,
+    json_: Json = False,
+    output: Output = "",
+) -> None:
+    """Versions come and go under load, by promotion, canary and shadow: nothing may be lost."""
+    from nodes.bench.rollout.command import run_rollout
+    from nodes.bench.rollout.play import RolloutPlan
+
+    raise typer.Exit(run_rollout(RolloutPlan(rate, quiet, kills), json_, output))
+
+
 COMMANDS = (
     hop,
     throughput,
@@ -401,6 +417,7 @@ COMMANDS = (
     regression,
     weights,
     links,
+    rollout,
 )
 
 

@@ -184,6 +184,8 @@ def show(results: list[Result], output: str, explain: bool = False) -> None:
         )
     out.print(table)
     doc = summary(results, with_outputs=False)
+    if last.codec:
+        out.print(f"the outputs came as {last.codec}")
     out.print(
         f"{doc['answered']} of {doc['requests']} answered, latency p50 {doc['p50_ms']} ms, "
         f"p99 {doc['p99_ms']} ms" + (", degraded" if last.degraded else "")

@@ -25,7 +25,15 @@ from nodes.stage.counters import StageStats, batch_bucket
 from nodes.stage.jobs import Job
 from nodes.stage.readiness import room_for_fast, room_for_parcel
 from nodes.stage.selftest import Known, SelfTest
-from swarm.errors import NotConnected, ResourceExhausted, Status, SwarmError, Unavailable
+from swarm.errors import (
+    NoLeader,
+    NoResponders,
+    NotConnected,
+    ResourceExhausted,
+    Status,
+    SwarmError,
+    Unavailable,
+)
 from swarm.flow.bucket import Quotas
 from swarm.model import ModelInfo
 from swarm.subjects import ANY
@@ -76,6 +84,7 @@ LONG_RUN = 0.001
 # which on each waits longer.
 RETRY_FULL_LANE = 0.004
 MANY_BLOCKED = 8
+RETRY_LANE_AWAY = 0.1  # seconds between attempts while no server keeps the next lane
 DRAIN_LOOK_EVERY = 0.002  # seconds
 
 
@@ -308,9 +317,21 @@ class StageServer:
                 self._loop.call_later(pause, self._try_again, job, parcel)
                 return
             error = ResourceExhausted(f"the lane of stage {self.stage + 1} is full")
+        elif not job.delivery.fast and self._is_away(job, error):
+            self._blocked += 1
+            self._loop.call_later(RETRY_LANE_AWAY, self._try_again, job, parcel)
+            return
         _drop(job)
         parcel.loan.take_back()
         self._give_up(job, error)
+
+    @staticmethod
+    def _is_away(job: Job, error: SwarmError) -> bool:
+        """Whether no server keeps the next lane, and there is time to wait: a cluster elects, or
+        makes the lane anew. Given back, the message would come again and again meanwhile, as one
+        that ends its nodes does."""
+        away = isinstance(error, NoResponders | NoLeader)
+        return away and job.expires - time.monotonic() > RETRY_LANE_AWAY
 
     def _try_again(self, job: Job, parcel: Parcel) -> None:
         self._blocked -= 1
