@@ -34,8 +34,8 @@ FLAGS = (
         "role",
         None,
         "shard-1 … shard-N: serves one stage. fallback: serves every stage that has "
-        "lost its nodes. gateway: answers requests for any model. edge: captures and asks. "
-        "learner: only learns.",
+        "lost its nodes. standby: holds every stage, and takes the one that lacks most. gateway: "
+        "answers requests for any model. edge: captures and asks. learner: only learns.",
     ),
     Flag(
         "model",

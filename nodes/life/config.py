@@ -26,14 +26,16 @@ HEADER_ROOM = 64 * 1024  # bytes for a message's header beside its tensors
 # as many as keep keys and artifacts.
 MOVED, REPLICATED = "moved", "replicated"
 LEARNER = "learner"  # the role of a node that serves no stage
+WARM = "standby"  # the role of a node that holds every stage, and takes the one that lacks most
 
 
 @dataclass(frozen=True)
 class NodeConfig:
-    """role: `shard-K`, `fallback`, `gateway`, `edge` or `learner`. model: NAME or NAME@VERSION.
+    """role: `shard-K`, `fallback`, `standby`, `gateway`, `edge` or `learner`.
 
-    node: its id, '' for one that is made up. standby: serve only while no primary does. threads:
-    ONNX Runtime threads for one stage. credit: messages asked for and in hand per lane, 0 for a
+    model: NAME or NAME@VERSION. node: its id, '' for one that is made up. standby: serve only while
+    no primary does. threads: ONNX Runtime threads for one stage. credit: messages asked for and in
+    hand per lane, 0 for a
     number that suits the stage (see `credit_of`). storage, lanes: of the lanes, `memory` or `file`,
     `moved` (one server keeps them; lost with it, they are made anew on another) or `replicated`;
     the node that makes a lane decides. max_batch,
@@ -98,9 +100,10 @@ class NodeConfig:
 
     def __post_init__(self) -> None:
         token(self.mesh, "mesh name")
-        if self.role not in ("fallback", "gateway", "edge", LEARNER) and self.stage < 1:
+        if self.role not in ("fallback", WARM, "gateway", "edge", LEARNER) and self.stage < 1:
             raise InvalidArgument(
-                f"role {self.role!r}: it is shard-1, shard-2 …, fallback, gateway, edge or learner"
+                f"role {self.role!r}: it is shard-1, shard-2 …, fallback, standby, gateway, edge "
+                "or learner"
             )
         if self.role == "gateway" and self.learn is not None:
             raise InvalidArgument("a gateway has no model of its own to learn: leave out --learn")
@@ -131,7 +134,7 @@ class NodeConfig:
     @property
     def answers_requests(self) -> bool:
         """Whether any NATS client may ask this node for an inference."""
-        return self.stage == 1 or self.role in ("fallback", "gateway", "edge")
+        return self.stage == 1 or self.role in ("fallback", WARM, "gateway", "edge")
 
     @property
     def model_name(self) -> str:
@@ -146,11 +149,11 @@ class NodeConfig:
     def priority(self) -> int:
         if self.role == "fallback":
             return FALLBACK
-        return STANDBY if self.standby else PRIMARY
+        return STANDBY if self.standby or self.role == WARM else PRIMARY
 
     def stages_of(self, info: ModelInfo) -> list[int]:
         """The stages that this node serves. Raises `InvalidArgument` when there are none."""
-        if self.role == "fallback":
+        if self.role in ("fallback", WARM):
             return [stage.stage for stage in info.stages]
         if not self.stage:
             return []
