@@ -56,6 +56,7 @@ from swarm.routing import BadDesiredState, parse_desired
 from swarm.services.events import keep_events
 from swarm.services.fleet import FleetAnswers
 from swarm.services.infer import InferService
+from swarm.services.kept_entries import KeptEntries
 from swarm.site.forwarder import Forwarder
 from swarm.subjects import api
 from swarm.trust.entries import Highest, Verifier
@@ -120,6 +121,7 @@ class Node:
             codec=config.codec,
             tracer=tracer_of(config, self.id),
             two_connections=config.two_connections,
+            kept=_kept(config),
         )
         self._mesh_key = MeshKeyFile(config.mesh_key)
         self._membership = Membership(
@@ -533,6 +535,13 @@ def verifier_of(config: NodeConfig) -> Verifier | None:
         "models must be signed by a key in %s, which lists %d at present", config.trusted, count
     )
     return Verifier(config.trusted, Highest(seen.load(), keep))
+
+
+def _kept(config: NodeConfig) -> KeptEntries | None:
+    """An edge can answer by itself, so it must be able to start while its link is cut."""
+    if config.role != "edge" or not config.cache:
+        return None
+    return KeptEntries(Path(config.cache) / "registry" / (config.link.domain or "own"))
 
 
 def usual_times(checkpoint: Mapping[str, Any]) -> dict[str, int]:
