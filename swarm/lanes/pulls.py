@@ -26,11 +26,20 @@ class Pulls:
     def __init__(self, subject: str, inbox: str, priority: int) -> None:
         self.subject = subject
         self.inbox = inbox
-        self._fields = {"expires": int(EXPIRES * 1e9), "group": GROUP, "priority": priority}
-        self._one = self._encode(1)
-        self.ack_and_next = ACK_AND_NEXT + b" " + self._one
+        self._fields: dict[str, int | str] = {
+            "expires": int(EXPIRES * 1e9),
+            "group": GROUP,
+            "priority": priority,
+        }
+        self.set_priority(priority)
         self.standing: deque[float] = deque()  # when each message was asked for
         self._looked = 0.0  # the time of the last `forget_lost`
+
+    def set_priority(self, priority: int) -> None:
+        """Of all pulls from now on; those that stand keep theirs until they end."""
+        self._fields["priority"] = priority
+        self._one = self._encode(1)
+        self.ack_and_next = ACK_AND_NEXT + b" " + self._one
 
     def body(self, count: int) -> bytes:
         """A pull for `count` messages, as the server reads it."""

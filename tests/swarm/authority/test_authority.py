@@ -85,6 +85,19 @@ def test_a_file_that_others_may_read_is_refused_with_the_remedy(authority: Autho
         authority.key("operator")
 
 
+def test_keys_that_are_older_than_a_role_serve_on_and_a_rotation_makes_its_key(
+    authority: Authority,
+) -> None:
+    (authority.directory / "keys" / "standby.1.seed").unlink()
+    older = Authority(authority.directory)
+    assert older.accounts()
+    with pytest.raises(InvalidArgument, match="swarm auth rotate"):
+        older.add("spare", "standby", ["digits"])
+    assert "spare" not in [user.name for user in older.users]
+    older.rotate()
+    assert older.add("spare", "standby", ["digits"]).role == "standby"
+
+
 def test_a_name_has_one_valid_user(authority: Authority) -> None:
     with pytest.raises(InvalidArgument, match="swarm auth revoke cam-1"):
         authority.add("cam-1", "edge", ["digits"])
