@@ -40,6 +40,7 @@ from swarm.periodic import BEAT, beat
 from swarm.requests.request import DELIVERY_MODES, DURABLE, FAST, Ask, Picker
 from swarm.requests.requester import Requester
 from swarm.services.catalog import Catalog
+from swarm.services.kept_entries import KeptEntries
 from swarm.services.registry import Registry
 from swarm.services.rollouts import Rollouts
 from swarm.shadows import BUDGET as SHADOW_BUDGET
@@ -73,6 +74,7 @@ class Mesh:
     known_peers(info, stage): the nodes that serve a stage, as a node knows them from
     gossip; without it, this client listens to statuses. picker: the routing policy for stage 1.
     signer, verifier: of the registry; without a verifier all that the registry holds is taken.
+    kept: where what was read of it is kept, for a start while it is away.
     tracer: sees each request, None for nobody.
     codec: how tensors go by the server: `auto`, `none`, `f16`, `i8`, `i6` or `i4`
     (swarm/README.md#codecs). two_connections: models with large messages have a connection of their
@@ -94,6 +96,7 @@ class Mesh:
         codec: str = AUTO,
         tracer: Tracer | None = None,
         two_connections: bool = False,
+        kept: KeptEntries | None = None,
     ) -> None:
         self.tracer = tracer
         self.subjects = Subjects(mesh)
@@ -103,7 +106,7 @@ class Mesh:
         if two_connections:
             self.bulk = Link(replace(options, inbox="", name=f"{options.name}-bulk"))
         self.publisher = Publisher(self.link)
-        self.registry = Registry(self.link, self.subjects, signer, verifier)
+        self.registry = Registry(self.link, self.subjects, signer, verifier, kept)
         self.rollouts = Rollouts(self.link, self.subjects)
         self.catalog = Catalog(self.registry, self.rollouts, self._is_served)
         self._stored = stored

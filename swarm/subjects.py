@@ -93,6 +93,11 @@ class Subjects:
         """Every node of the mesh answers here, as a NATS micro service (ADR-32)."""
         return f"$SRV.PING.swarm-{self.mesh}"
 
+    @property
+    def someone(self) -> str:
+        """Any one node answers here with its id."""
+        return f"{self.root}.someone"
+
     def status(self, node: str) -> str:
         return f"{self.root}.status.{token(node, 'node id')}"
 

@@ -461,9 +461,9 @@ def drain(
 @app.command()
 def top(nats: Nats = URL, mesh: MeshName = "default") -> None:
     """Show every node live, as `swarm status` does once, until Ctrl-C."""
-    from nodes.cli.status import run_top
+    from nodes.cli.status import run_plain_top
 
-    raise typer.Exit(run_top(nats, mesh))
+    raise typer.Exit(run_plain_top(nats, mesh))
 
 
 @app.command()

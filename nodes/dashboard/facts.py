@@ -79,6 +79,18 @@ class Objective:
 
 
 @dataclass(frozen=True, slots=True)
+class RolloutFacts:
+    """How a node sees the rollout of its model. share: percent of the traffic that the version
+    gets now. state: running, done, rolled-back."""
+
+    model: str
+    version: str
+    share: float
+    state: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class NodeFacts:
     """One node. model and version are tokens or ""."""
 
@@ -103,6 +115,7 @@ class NodeFacts:
     requests: RequestFacts | None
     learning: LearningFacts | None
     objectives: tuple[Objective, ...]
+    rollout: RolloutFacts | None
 
 
 LEARNING = form(
@@ -153,6 +166,7 @@ def facts_of(node: FleetNode) -> NodeFacts:
         requests=_requests(status.get("requests")),
         learning=_learning(status.get("learning")),
         objectives=tuple(_objective(slo) for slo in status.get("slo", ()) if slo["model"]),
+        rollout=_rollout(status.get("rollout")),
     )
 
 
@@ -205,6 +219,18 @@ def _learning(part: object) -> LearningFacts | None:
         minted=int(read.get("minted", 0)),
         accuracy=None if accuracy is None else float(accuracy),
         problem=one_line(read.get("problem", "")[:LONGEST_TEXT]),
+    )
+
+
+def _rollout(part: Mapping[str, Any] | None) -> RolloutFacts | None:
+    if not part or not part["model"] or not part["version"]:
+        return None
+    return RolloutFacts(
+        model=part["model"],
+        version=part["version"],
+        share=float(part["share"]),
+        state=one_line(part.get("state", "")[:40]),
+        reason=one_line(part.get("reason", "")[:LONGEST_TEXT]),
     )
 
 

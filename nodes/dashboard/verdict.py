@@ -78,7 +78,8 @@ def _of_node(
     if node.health is Health.FAILED:
         return [problem("bad", f"{name} ({facts.role}) failed: {facts.detail}", node=name)]
     if node.health is Health.DEAD and name not in told and silent.get(name, 0.0) < RECENT_DEATH:
-        return [problem("warn", f"{name} ({facts.role}) is gone; others do its work", node=name)]
+        rest = "; others do its work" if facts.stages else ""
+        return [problem("warn", f"{name} ({facts.role}) is gone{rest}", node=name)]
     if node.health is Health.SUSPECT:
         return [problem("warn", f"{name} ({facts.role}) does not answer its peers", node=name)]
     if node.health is Health.BUSY and waiting.get(name, 0.0) > SLOW_START:

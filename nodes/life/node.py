@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import swarm
 from nodes.life.answering import InferAnswerer
 from nodes.life.checkpoint import Checkpoint
-from nodes.life.config import NodeConfig
+from nodes.life.config import WARM, NodeConfig
 from nodes.life.judging import Judging
 from nodes.life.lane_moves import LaneMoves
 from nodes.life.mesh_key import MeshKeyFile
@@ -31,6 +31,7 @@ from nodes.life.status import StatusPublisher
 from nodes.life.takeover import Takeover
 from nodes.life.tracing import tracer_of
 from nodes.life.versions import Versions
+from nodes.life.warm_pool import WarmPool
 from nodes.life.watchdog import NodeWatchdog
 from swarm.errors import (
     ApiError,
@@ -57,6 +58,7 @@ from swarm.routing import BadDesiredState, parse_desired
 from swarm.services.events import keep_events
 from swarm.services.fleet import FleetAnswers
 from swarm.services.infer import InferService
+from swarm.services.kept_entries import KeptEntries
 from swarm.site.forwarder import Forwarder
 from swarm.subjects import api
 from swarm.trust.entries import Highest, Verifier
@@ -121,6 +123,7 @@ class Node:
             codec=config.codec,
             tracer=tracer_of(config, self.id),
             two_connections=config.two_connections,
+            kept=_kept(config),
         )
         self._mesh_key = MeshKeyFile(config.mesh_key)
         self._membership = Membership(
@@ -347,6 +350,9 @@ class Node:
         if self._standby is not None:
             own(self._standby.run(), "standby")
         own(self._judging.run(), "rollouts")
+        if self.config.role == WARM:
+            pool = WarmPool(self._membership, self._versions.all, self._tell)
+            own(pool.run(), "warm pool")
         own(self._lane_moves.run(), "lane moves")
         own(self._membership.run(), "gossip")
         watchdog = NodeWatchdog(
@@ -541,6 +547,13 @@ def verifier_of(config: NodeConfig) -> Verifier | None:
         "models must be signed by a key in %s, which lists %d at present", config.trusted, count
     )
     return Verifier(config.trusted, Highest(seen.load(), keep))
+
+
+def _kept(config: NodeConfig) -> KeptEntries | None:
+    """An edge can answer by itself, so it must be able to start while its link is cut."""
+    if config.role != "edge" or not config.cache:
+        return None
+    return KeptEntries(Path(config.cache) / "registry" / (config.link.domain or "own"))
 
 
 def usual_times(checkpoint: Mapping[str, Any]) -> dict[str, int]:

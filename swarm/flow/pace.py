@@ -20,19 +20,16 @@ ROUND_TRIPS, REMEMBERED = 16, 16  # of the latest; keep-alives go once a second
 class Pace:
     """One connection's. Times in seconds of any monotonic clock."""
 
-    __slots__ = ("_came", "_sizes", "_slowness", "_trips", "_under_way")
+    __slots__ = ("_came", "_sizes", "_slowness", "_trips", "_under_way", "round_trip")
 
     def __init__(self) -> None:
+        self.round_trip = 0.0
+        """Seconds of the shortest of the latest round trips; 0.0 before the first."""
         self._trips: deque[float] = deque(maxlen=ROUND_TRIPS)
         self._slowness: deque[float] = deque(maxlen=REMEMBERED)  # seconds a byte
         self._sizes: deque[int] = deque(maxlen=REMEMBERED)
         self._under_way: deque[tuple[int, float]] = deque()  # bytes, when they were sent
         self._came = -math.inf  # the last PONG behind a message
-
-    @property
-    def round_trip(self) -> float:
-        """The shortest of the latest round trips; 0.0 before the first."""
-        return min(self._trips, default=0.0)
 
     @property
     def is_far(self) -> bool:
@@ -70,6 +67,7 @@ class Pace:
     def tripped(self, seconds: float) -> None:
         """A PING and its PONG, without a message, took so long."""
         self._trips.append(seconds)
+        self.round_trip = min(self._trips)
 
     def sends(self, size: int, now: float) -> bool:
         """A large message is sent: whether a PING is to follow it, whose PONG is told of."""

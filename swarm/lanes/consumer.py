@@ -25,7 +25,7 @@ from swarm.flow.latency import LatencyWindow
 from swarm.lanes.credit import Credit
 from swarm.lanes.hand import Hand
 from swarm.lanes.message import ACK, ACK_AND_NEXT, WORKING, LaneMessage
-from swarm.lanes.pulls import Pulls, unanswered
+from swarm.lanes.pulls import Pulls, expires_for, unanswered
 from swarm.lanes.rounds import Rounds
 from swarm.lanes.server_consumer import ServerConsumer
 from swarm.lanes.way import Way
@@ -211,7 +211,7 @@ class Lane:
         await asyncio.wait_for(self._ready.wait(), timeout)
 
     def pause(self) -> None:
-        """Ask for nothing more until `resume()`; standing pulls run out within `EXPIRES`."""
+        """Ask for nothing more until `resume()`; standing pulls run out by themselves."""
         self.paused = True
 
     def resume(self) -> None:
@@ -236,6 +236,10 @@ class Lane:
         """
         self.pending = await self._consumer.refresh()
         await self._look_at_link()
+
+    def suit(self, nodes: int) -> None:
+        """Suit a fleet of so many living nodes: in a large one pulls stand for longer."""
+        self._pulls.last(expires_for(nodes))
 
     async def set_ack_wait(self, seconds: float) -> None:
         """Change `ack_wait`, for all nodes of the lane. Raises as `refresh`."""

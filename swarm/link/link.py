@@ -308,7 +308,7 @@ class Link(asyncio.BufferedProtocol):
                     await self._lost.wait()
             if self._lost.is_set():
                 break
-            if self._pings.hung:
+            if self._pings.is_hung(self.pace.backlog / self.options.ping_interval):
                 # wait_closed() can hang on unsent bytes when the server is stopped: abort.
                 self.last_error = "the server does not answer pings"
                 break
@@ -560,6 +560,7 @@ class Link(asyncio.BufferedProtocol):
         return self._parser.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
+        self._pings.unanswered = 0  # a PONG behind a large message comes late on a slow link
         self.gather.begin()
         try:
             self._parser.received(nbytes)

@@ -194,6 +194,13 @@ TABLE = (
         subscribe=NODES,
         queues=("fleet",),
     ),
+    _row(
+        "swarm.{mesh}.someone",
+        "who is there, from any node",
+        publish=NODES,
+        subscribe=NODES,
+        queues=("someone",),
+    ),
     _row("swarm.{mesh}.drain.*", "drain a node", publish={Role.OPERATOR}, subscribe=NODES),
     # An edge, a shard and a gateway write what they know of; only the operator reads it.
     _row(

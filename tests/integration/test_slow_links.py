@@ -177,7 +177,7 @@ async def ask_steadily(local: LocalMesh, link: SlowLink, every: float) -> None:
     """All are answered, rightly, and the link carries little more than their features."""
     random = np.random.default_rng(5)
     feeds = [random.random((1, FEATURES // 4), np.float32) for _ in range(REQUESTS)]
-    before = link.bytes_down()
+    before = link.bytes_arrived()
     async with asyncio.TaskGroup() as group:
         tasks = []
         for feed in feeds:
@@ -187,7 +187,8 @@ async def ask_steadily(local: LocalMesh, link: SlowLink, every: float) -> None:
         answer = task.result()
         assert np.array_equal(answer.outputs["result"], chain_expected(feed, 2))
         assert answer.attempt == 1
-    assert link.bytes_down() - before <= 1.15 * REQUESTS * FEATURES
+    # Not those that were sent: a bottleneck drops what a starved test sends in bursts.
+    assert link.bytes_arrived() - before <= 1.15 * REQUESTS * FEATURES
 
 
 async def ack_wait(local: LocalMesh) -> float:

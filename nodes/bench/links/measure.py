@@ -18,6 +18,7 @@ from typing import Any
 from nodes.bench.contenders.processes import REPOSITORY
 from nodes.bench.links.asker import ECHO
 from nodes.bench.links.network import SlowLink, slow_link, unavailable
+from nodes.bench.links.parts import where_it_pays
 from nodes.bench.links.workload import LinkModel, changed, prepare
 from nodes.bench.report.figure import percentile, significant
 from nodes.bench.report.machine import machine
@@ -88,6 +89,7 @@ async def _measure(plan: LinksPlan, progress: Progress) -> dict[str, Any]:
             "note": model.note,
             "detections": sum(len(boxes) for boxes in expected.values()),
             ALONE: alone,
+            "model_of_cost": where_it_pays(model, tuple(plan.codecs)),
             "links": [],
         }
         for shape in plan.shapes:
@@ -114,7 +116,7 @@ async def _over(
         with _core(server.url, model):
             row = await _ask(plan, model, JPEG, "none", server.url, "default", link.inside, link)
             yield {"way": JPEG, "codec": "jpeg"} | row
-        async with _mesh(server.url, model, EDGE, "none", plan, link) as local:
+        async with _mesh(server.url, "beside", model, EDGE, "none", plan, link) as local:
             local.mesh.link.subscribe(
                 ECHO, lambda message: local.mesh.link.publish(message.reply, [message.data])
             )
@@ -126,7 +128,9 @@ async def _over(
         for codec in plan.codecs:
             for way in (EDGE, STAGES):
                 progress(f"{shape}: {way}, codec {codec}")
-                async with _mesh(server.url, model, way, codec, plan, link) as local:
+                async with _mesh(
+                    server.url, f"{way}-{codec}", model, way, codec, plan, link
+                ) as local:
                     inside = link.inside if way == EDGE else ()
                     suspected = _suspicions(local)
                     row = await _ask(plan, model, way, codec, server.url, local.name, inside, link)
@@ -151,12 +155,12 @@ def _suspicions(local: LocalMesh) -> list[bytes]:
 
 @asynccontextmanager
 async def _mesh(
-    url: str, model: LinkModel, way: str, codec: str, plan: LinksPlan, link: SlowLink
+    url: str, name: str, model: LinkModel, way: str, codec: str, plan: LinksPlan, link: SlowLink
 ) -> AsyncIterator[LocalMesh]:
     """The nodes of one way; with stages the second one is behind the link."""
     manifest = model.manifest(way)
     files = {name: (model.folder / way / name).read_bytes() for name in manifest.files()}
-    async with local_mesh(url=url, name=f"{way}-{codec}", shm=False) as local:
+    async with local_mesh(url=url, name=name, shm=False) as local:
         await push(local, manifest.to_json(), files)
         local.start("shard-1", manifest.model, "--codec", codec)
         with contextlib.ExitStack() as stack:

@@ -29,6 +29,7 @@ from pathlib import Path
 
 TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x0001, 0x1000  # linux/if_tun.h
 CLONE_NEWNET = 0x40000000  # linux/sched.h
+FAR_DEVICE = "link0"
 FRAME = 18  # bytes that Ethernet adds to a packet
 QUEUE_S = 0.1  # seconds of the bottleneck's queue; what comes beyond is dropped
 AT_ONCE = 16  # packets that are read from a device before those that are due are written
@@ -60,6 +61,12 @@ class SlowLink:
         """Bytes of packets that were sent to the far side, those that were dropped included."""
         # The kernel counts them at the device of this side.
         return self._counted("tx_bytes")
+
+    def bytes_arrived(self) -> int:
+        """Bytes of packets that arrived on the far side. What the bottleneck drops, TCP sends once
+        more: `bytes_down` counts it twice, and this once."""
+        words = [*self.inside, "cat", f"/sys/class/net/{FAR_DEVICE}/statistics/rx_bytes"]
+        return int(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
 
     def bytes_up(self) -> int:
         """Bytes of packets that came from the far side."""
@@ -147,7 +154,7 @@ def carry(
     home = os.open("/proc/self/ns/net", os.O_RDONLY)
     away = os.open(f"/run/netns/{namespace}", os.O_RDONLY)
     enter(away)
-    far = tun("link0", there, here)
+    far = tun(FAR_DEVICE, there, here)
     enter(home)
     ways = {near: Way(far, rate, delay, loss), far: Way(near, rate, delay, loss)}
     ended: list[int] = []

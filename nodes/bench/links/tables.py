@@ -28,6 +28,7 @@ def show(document: dict[str, Any]) -> None:
     )
     if document["note"]:
         out.print(f"not the detector: {document['note']}", highlight=False)
+    out.print(model_table(document["model_of_cost"]["model"]))
     for link in document["links"]:
         out.print(table(link))
         for row in link["beside"]:
@@ -37,6 +38,21 @@ def show(document: dict[str, Any]) -> None:
                 highlight=False,
             )
     out.print(LEGEND, highlight=False)
+
+
+def model_table(rows: list[dict[str, Any]]) -> Table:
+    """Where a split pays, by calculation from parts that were measured here."""
+    ways = [name for name in rows[0] if name not in ("slower", "mbit")]
+    shown = Table(
+        "device",
+        "Mbit/s",
+        *ways,
+        title="by calculation: ms a frame / frames a second, round trip 10 ms",
+    )
+    for row in rows:
+        times = [f"{row[way][0]:g} / {row[way][1]}" for way in ways]
+        shown.add_row(f"{row['slower']} x slower", str(row["mbit"]), *times)
+    return shown
 
 
 def table(link: dict[str, Any]) -> Table:

@@ -76,8 +76,8 @@ export function pipeline() {
       text(name, key);
       attribute(element, "aria-label", `Pipeline ${key}`);
       const { p50, p99 } = latencyOf(doc);
-      const share = doc.share === null || doc.share === undefined ? "" : doc.share ? `${doc.share} % of the traffic` : "no traffic";
-      text(facts, [share, `${figure(doc.rate)} requests/s`, `p50 ${ms(p50)}`, `p99 ${ms(p99)}`].filter(Boolean).join(" · "));
+      const share = doc.share === null || doc.share === undefined ? "" : doc.share ? `${figure(doc.share)} % of the traffic` : "no traffic";
+      text(facts, [share, `${figure(doc.rate)} requests/s`, `p50 ${ms(p50)}`, `p99 ${doc.answers ? "" : "up to "}${ms(p99)}`].filter(Boolean).join(" · "));
       objective(promise, doc.model);
       const asks = askers(doc.model);
       show(anybody, asks.length === 0);
@@ -97,7 +97,8 @@ export function pipeline() {
 const askers = (model) =>
   [...store.nodes.values()].filter((node) => ["edge", "gateway"].includes(node.role) && node.health !== "left" && (!node.model || node.model === model)).slice(0, 6);
 
-// Whole requests, where somebody who asks has told; else the stages' own times, without the network.
+// Whole requests, where somebody who asks has told; else the sums of the stages' own times, without
+// the network. A sum of p99s is more than the p99 of the whole.
 export function latencyOf(doc) {
   return doc.answers ?? { p50: doc.p50, p99: doc.p99 };
 }
