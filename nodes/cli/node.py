@@ -34,14 +34,9 @@ FLAGS = (
         "role",
         None,
         "shard-1 … shard-N: serves one stage. fallback: serves every stage that has "
-<<<<<<< HEAD
         "lost its nodes. standby: holds every stage warm, and takes the one that lacks nodes most, "
         "as its primary. gateway: answers requests for any model. edge: captures and asks. "
         "learner: only learns.",
-=======
-        "lost its nodes. standby: holds every stage, and takes the one that lacks most. gateway: "
-        "answers requests for any model. edge: captures and asks. learner: only learns.",
->>>>>>> main
     ),
     Flag(
         "model",

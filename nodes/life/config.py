@@ -27,29 +27,17 @@ HEADER_ROOM = 64 * 1024  # bytes for a message's header beside its tensors
 # as many as keep keys and artifacts.
 MOVED, REPLICATED = "moved", "replicated"
 LEARNER = "learner"  # the role of a node that serves no stage
-<<<<<<< HEAD
 COVERS = ("fallback", WARM)  # they serve every stage of their model
-=======
-WARM = "standby"  # the role of a node that holds every stage, and takes the one that lacks most
->>>>>>> main
 
 
 @dataclass(frozen=True)
 class NodeConfig:
-<<<<<<< HEAD
     """role: `shard-K`, `fallback`, `standby`, `gateway`, `edge` or `learner`. model:
     NAME or NAME@VERSION.
 
     node: its id, '' for one that is made up. standby: of a shard, serve only while no primary does
     (another thing than the role `standby`, a node of the warm pool). threads:
     ONNX Runtime threads for one stage. credit: messages asked for and in hand per lane, 0 for a
-=======
-    """role: `shard-K`, `fallback`, `standby`, `gateway`, `edge` or `learner`.
-
-    model: NAME or NAME@VERSION. node: its id, '' for one that is made up. standby: serve only while
-    no primary does. threads: ONNX Runtime threads for one stage. credit: messages asked for and in
-    hand per lane, 0 for a
->>>>>>> main
     number that suits the stage (see `credit_of`). storage, lanes: of the lanes, `memory` or `file`,
     `moved` (one server keeps them; lost with it, they are made anew on another) or `replicated`;
     the node that makes a lane decides. max_batch,
@@ -114,11 +102,7 @@ class NodeConfig:
 
     def __post_init__(self) -> None:
         token(self.mesh, "mesh name")
-<<<<<<< HEAD
         if self.role not in (*COVERS, "gateway", "edge", LEARNER) and self.stage < 1:
-=======
-        if self.role not in ("fallback", WARM, "gateway", "edge", LEARNER) and self.stage < 1:
->>>>>>> main
             raise InvalidArgument(
                 f"role {self.role!r}: it is shard-1, shard-2 …, fallback, standby, gateway, edge "
                 "or learner"
@@ -154,11 +138,7 @@ class NodeConfig:
     @property
     def answers_requests(self) -> bool:
         """Whether any NATS client may ask this node for an inference."""
-<<<<<<< HEAD
         return self.stage == 1 or self.role in (*COVERS, "gateway", "edge")
-=======
-        return self.stage == 1 or self.role in ("fallback", WARM, "gateway", "edge")
->>>>>>> main
 
     @property
     def model_name(self) -> str:
@@ -177,11 +157,7 @@ class NodeConfig:
 
     def stages_of(self, info: ModelInfo) -> list[int]:
         """The stages that this node serves. Raises `InvalidArgument` when there are none."""
-<<<<<<< HEAD
         if self.role in COVERS:
-=======
-        if self.role in ("fallback", WARM):
->>>>>>> main
             return [stage.stage for stage in info.stages]
         if not self.stage:
             return []

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import swarm
 from nodes.life.answering import InferAnswerer
 from nodes.life.checkpoint import Checkpoint
-from nodes.life.config import WARM, NodeConfig
+from nodes.life.config import NodeConfig
 from nodes.life.judging import Judging
 from nodes.life.lane_moves import LaneMoves
 from nodes.life.mesh_key import MeshKeyFile
@@ -31,7 +31,6 @@ from nodes.life.status import StatusPublisher
 from nodes.life.takeover import Takeover
 from nodes.life.tracing import tracer_of
 from nodes.life.versions import Versions
-from nodes.life.warm_pool import WarmPool
 from nodes.life.watchdog import NodeWatchdog
 from swarm.errors import (
     ApiError,
@@ -350,9 +349,6 @@ class Node:
         if self._standby is not None:
             own(self._standby.run(), "standby")
         own(self._judging.run(), "rollouts")
-        if self.config.role == WARM:
-            pool = WarmPool(self._membership, self._versions.all, self._tell)
-            own(pool.run(), "warm pool")
         own(self._lane_moves.run(), "lane moves")
         own(self._membership.run(), "gossip")
         watchdog = NodeWatchdog(
