@@ -195,7 +195,7 @@ class Subjects:
         )
 
     def submit_all(self, site: str) -> str:
-        return f"{self.root}.submit.{token(site, 'site')}.>"
+        return f"{self.root}.submit.{token(site, 'site')}.*.*"
 
     def news(self, site: str) -> str:
         """A word that a site has stored a request, or an answer: those who wait look at once."""

@@ -28,7 +28,7 @@ from swarm.link import Link, LinkMessage, jetstream
 from swarm.site.forwarding import Forwarding, Publication
 from swarm.site.store import Limits, SiteStore, Stored
 from swarm.site.turn import Turn
-from swarm.subjects import Subjects, api, in_domain
+from swarm.subjects import TOKEN, Subjects, api, in_domain
 from swarm.wire import oip
 from swarm.wire.messages import Request, Result
 
@@ -42,6 +42,7 @@ PAUSE, PAUSE_MOST = 0.1, 5.0  # seconds between those tries
 LATE_TRIES = 3  # of a request whose budget is too short: more would hold up all behind it
 MOST_BYTES = 64 << 20  # of requests in hand, from which no more are read
 HEADER_ROOM = 4096  # bytes of a message beside the answer
+NOBODY = "nobody"  # who is answered where a request came under no good name
 NEWS_OF_REQUEST, NEWS_OF_ANSWER = b"request", b"answer"
 WAITS_FOR = (Status.UNAVAILABLE, Status.RESOURCE_EXHAUSTED, Status.DEADLINE_EXCEEDED)
 
@@ -209,7 +210,10 @@ class Forwarder:
         self._more = len(found) > 0
         for stored in found:
             if forwarding.came(stored.sequence):
-                agent, model = stored.subject.split(".")[-2:]
+                agent, _, model = stored.subject.rpartition(".")
+                agent = agent.rpartition(".")[2]
+                # The server takes names that ours does not: its answer goes where nobody reads it.
+                agent = agent if TOKEN.fullmatch(agent) else NOBODY
                 self._agents[stored.sequence] = agent
                 self._bytes[stored.sequence] = len(stored.data)
                 job = self._compute(stored, agent, model)
