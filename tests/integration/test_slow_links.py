@@ -133,8 +133,8 @@ async def test_a_live_edge_drops_the_oldest_behind_a_slow_link_and_its_answers_s
                     await until(lambda: len(answers(log)) >= 60, READY, "the edge asks")
                 assert {answer["status"] for answer in answers(log)} == {"OK"}
                 ages = sorted(answer["age_ms"] for answer in answers(log)[20:])
-                # Where nothing is bounded, eight captures on their way take 500 ms.
-                assert ages[len(ages) // 2] < 350
+                # Where nothing is bounded, eight that wait and eight on their way take 1 s.
+                assert ages[len(ages) // 2] < 600
                 assert "dropped so far, the oldest first" in log.read_text()
                 assert any(s["edge"]["dropped"] > 0 for s in local.statuses.values() if "edge" in s)
         finally:

@@ -23,7 +23,7 @@ from nodes.bench.links.workload import LinkModel, changed, prepare
 from nodes.bench.report.figure import percentile, significant
 from nodes.bench.report.machine import machine
 from nodes.local.mesh import LocalMesh, local_mesh, push
-from swarm.errors import Unavailable
+from swarm.errors import InvalidArgument, SwarmError, Unavailable
 from swarm.services.embedded import EmbeddedServer, die_with_parent
 
 READY = 40.0  # seconds for a node to become ready
@@ -52,11 +52,24 @@ FULL = tuple(
 )
 
 
+def shapes_of(text: str) -> tuple[Shape, ...]:
+    """Of `20/10/0,5/50/1`: Mbit/s, round trip in ms, percent lost. Raises `InvalidArgument`."""
+    try:
+        numbers = [[float(n) for n in word.split("/")] for word in text.split(",") if word]
+        shapes = tuple(Shape(mbit, trip, loss) for mbit, trip, loss in numbers)
+    except ValueError:
+        shapes = ()
+    if not shapes or not all(s.mbit > 0 <= s.round_trip_ms and 0 <= s.loss < 100 for s in shapes):
+        raise InvalidArgument(f"--links {text!r}: it is like 20/10/0,5/50/1 (Mbit/s/ms/percent)")
+    return shapes
+
+
 @dataclass(frozen=True)
 class LinksPlan:
     """alone: requests one after the other, of each way; rated: requests `at_once` at a time.
     congestion: TCP's, of what the far side sends; "" for the system's. ultraface: the detector's
-    file or folder, "" for the usual place."""
+    file or folder, "" for the usual place. beside: whether small requests beside features are
+    measured."""
 
     shapes: Sequence[Shape] = QUICK
     codecs: Sequence[str] = ("none", "i8", "i4")
@@ -65,6 +78,7 @@ class LinksPlan:
     at_once: int = 4
     congestion: str = ""
     ultraface: str = ""
+    beside: bool = True
 
 
 def measure_links(plan: LinksPlan, progress: Progress) -> dict[str, Any]:
@@ -95,14 +109,20 @@ async def _measure(plan: LinksPlan, progress: Progress) -> dict[str, Any]:
         for shape in plan.shapes:
             rows: list[dict[str, Any]] = []
             beside: list[dict[str, Any]] = []
-            with slow_link(shape.mbit, shape.round_trip_ms / 1e3, shape.loss / 100) as link:
-                async for row in _over(link, plan, model, progress, str(shape)):
-                    found = row.pop("found", {})
-                    row["changed"] = sum(
-                        changed(boxes, expected[number]) for number, boxes in found.items()
-                    )
-                    (beside if row["way"] == BESIDE else rows).append(row)
-            document["links"].append({**asdict(shape), "ways": rows, "beside": beside})
+            failed = ""
+            try:
+                with slow_link(shape.mbit, shape.round_trip_ms / 1e3, shape.loss / 100) as link:
+                    async for row in _over(link, plan, model, progress, str(shape)):
+                        found = row.pop("found", {})
+                        row["changed"] = sum(
+                            changed(boxes, expected[number]) for number, boxes in found.items()
+                        )
+                        (beside if row["way"] == BESIDE else rows).append(row)
+            except (SwarmError, OSError, TimeoutError) as error:
+                failed = f"{type(error).__name__}: {error}"  # the other links are measured
+            document["links"].append(
+                {**asdict(shape), "ways": rows, "beside": beside, "failed": failed}
+            )
         return document
 
 
@@ -116,15 +136,16 @@ async def _over(
         with _core(server.url, model):
             row = await _ask(plan, model, JPEG, "none", server.url, "default", link.inside, link)
             yield {"way": JPEG, "codec": "jpeg"} | row
-        async with _mesh(server.url, "beside", model, EDGE, "none", plan, link) as local:
-            local.mesh.link.subscribe(
-                ECHO, lambda message: local.mesh.link.publish(message.reply, [message.data])
-            )
-            for connections in (1, 2):
-                progress(f"{shape}: small requests beside features, {connections} connections")
-                where = server.url, local.name, link.inside, link, connections
-                row = await _ask(plan, model, EDGE, "none", *where)
-                yield {"way": BESIDE, "codec": "none", "connections": connections} | row
+        if plan.beside:
+            async with _mesh(server.url, "beside", model, EDGE, "none", plan, link) as local:
+                local.mesh.link.subscribe(
+                    ECHO, lambda message: local.mesh.link.publish(message.reply, [message.data])
+                )
+                for connections in (1, 2):
+                    progress(f"{shape}: small requests beside features, {connections} connections")
+                    where = server.url, local.name, link.inside, link, connections
+                    row = await _ask(plan, model, EDGE, "none", *where)
+                    yield {"way": BESIDE, "codec": "none", "connections": connections} | row
         for codec in plan.codecs:
             for way in (EDGE, STAGES):
                 progress(f"{shape}: {way}, codec {codec}")
@@ -189,7 +210,7 @@ def _far_node(local: LocalMesh, model: str, words: list[str], link: SlowLink) ->
         yield
     finally:
         node.terminate()
-        node.wait(20)
+        _end(node)
 
 
 @contextmanager
@@ -204,7 +225,16 @@ def _core(url: str, model: LinkModel) -> Iterator[None]:
     finally:
         assert core.stdin is not None
         core.stdin.close()
-        core.wait(20)
+        _end(core)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Wait for a process that was told to end, and kill one that does not."""
+    try:
+        process.wait(20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _start(words: list[str], log: Any) -> subprocess.Popen[bytes]:

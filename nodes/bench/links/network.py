@@ -16,7 +16,6 @@ import random
 import secrets
 import select
 import shutil
-import signal
 import struct
 import subprocess
 import sys
@@ -95,8 +94,8 @@ def slow_link(mbit: float, round_trip: float, loss: float = 0.0) -> Iterator[Slo
             raise RuntimeError("the link did not come up")
         yield SlowLink(here, device, ("ip", "netns", "exec", namespace))
     finally:
-        carrier.terminate()
-        carrier.wait(10)
+        carrier.kill()  # it owns nothing that outlives it
+        carrier.wait()
         subprocess.run(["ip", "netns", "delete", namespace], check=True)
 
 
@@ -146,7 +145,7 @@ def enter(namespace: int) -> None:
 def carry(
     namespace: str, device: str, here: str, there: str, rate: float, delay: float, loss: float
 ) -> None:
-    """Carry packets until SIGTERM."""
+    """Carry packets until this process is killed."""
     with suppress(PermissionError):
         # Kept from its core, it would find many packets at once, and drop them as a full queue.
         os.nice(-10)
@@ -157,10 +156,8 @@ def carry(
     far = tun(FAR_DEVICE, there, here)
     enter(home)
     ways = {near: Way(far, rate, delay, loss), far: Way(near, rate, delay, loss)}
-    ended: list[int] = []
-    signal.signal(signal.SIGTERM, lambda number, _: ended.append(number))
     print("up", flush=True)
-    while not ended:
+    while True:
         due = [way.waiting[0][0] for way in ways.values() if way.waiting]
         pause = max(0.0, min(due, default=time.monotonic() + 0.2) - time.monotonic())
         for file in select.select([near, far], [], [], pause)[0]:

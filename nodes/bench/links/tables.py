@@ -31,6 +31,8 @@ def show(document: dict[str, Any]) -> None:
     out.print(model_table(document["model_of_cost"]["model"]))
     for link in document["links"]:
         out.print(table(link))
+        if link["failed"]:
+            out.print(f"not all of it was measured: {link['failed']}", highlight=False)
         for row in link["beside"]:
             out.print(
                 f"requests of 100 bytes beside the edge's features, {row['connections']} "
