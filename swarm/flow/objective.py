@@ -48,11 +48,14 @@ class Objective:
 def parse_objective(document: object) -> Objective:
     """The objective of `{"p99_ms": 20, "errors": 0.001}`, either field or both. Raises
     `InvalidArgument`."""
-    if not isinstance(document, Mapping) or not document.keys() & {"p99_ms", "errors"}:
+    both = (None, None)
+    if isinstance(document, Mapping):
+        both = document.get("p99_ms"), document.get("errors")
+    if both == (None, None):
         raise InvalidArgument("must be an object with p99_ms, errors, or both")
     return Objective(
-        _between(document.get("p99_ms"), LARGEST_P99_MS, "p99_ms", "milliseconds"),
-        _between(document.get("errors"), 1.0, "errors", "a share of requests"),
+        _between(both[0], LARGEST_P99_MS, "p99_ms", "milliseconds"),
+        _between(both[1], 1.0, "errors", "a share of requests"),
     )
 
 

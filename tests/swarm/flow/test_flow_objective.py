@@ -58,6 +58,7 @@ def test_an_objective_is_read_and_written_alike(
         {"errors": 1},
         {"errors": True},
         {"errors": -0.1},
+        {"p99_ms": None, "errors": None},
     ],
 )
 def test_an_objective_that_cannot_be_is_refused(document: object) -> None:
