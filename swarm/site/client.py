@@ -20,6 +20,7 @@ from swarm.subjects import Subjects
 from swarm.wire import oip
 from swarm.wire.messages import Request, Result
 
+LONGEST_ID = 128  # characters of a request's id
 BATCH = 64  # answers of one read
 RETRY_AFTER = 0.25  # seconds, while the site is away
 LOOK_EVERY = 1.0  # seconds between looks without news
@@ -67,11 +68,16 @@ async def submit(
             "who submits must have a name, by which the answers are read: "
             "swarm.connect(agent=…), submit(agent=…) or --agent NAME"
         )
+    if not (request_id.isascii() and request_id.isprintable() and len(request_id) <= LONGEST_ID):
+        raise InvalidArgument(
+            f"a request's id is at most {LONGEST_ID} printable characters of ASCII"
+        )
     name, _, version = model.partition("@")
     subject = subjects.submit(site, agent, name)
     request = Request(dict(inputs), request_id or ulid(), version, budget, session, agent)
     store = SiteStore(link, subjects, site)
-    number = await store.submit(subject, request.parts(), request.id)
+    # Agents choose their ids each for itself: two of them may choose the same one.
+    number = await store.submit(subject, request.parts(), f"{agent}/{request.id}")
     with contextlib.suppress(NotConnected):  # the forwarder looks by itself too
         link.publish(subjects.news(site), NEWS_OF_REQUEST)
     return Ticket(site, agent, number, request.id)

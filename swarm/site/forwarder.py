@@ -206,8 +206,9 @@ class Forwarder:
         forwarding = self._forwarding
         if not self._may_read:
             return
+        self._more = False  # from here on news say otherwise
         found = await self._store.requests(forwarding.next_number, forwarding.room)
-        self._more = len(found) > 0
+        self._more = self._more or len(found) > 0
         for stored in found:
             if forwarding.came(stored.sequence):
                 agent, _, model = stored.subject.rpartition(".")
@@ -267,13 +268,16 @@ class Forwarder:
             request = decode(stored.data)
             request.agent, request.id = agent, request.id or request_id
             result = await self._patiently(model, request)
+            answer = _encoded(result, as_json)
         except SwarmError as error:
             result = Result(request_id, model, status=error.status, message=str(error))
+            answer = _encoded(result, as_json)
         except Exception:
+            # Without an answer, those of all later requests would wait for ever.
             log.exception("request %d of site %s failed", stored.sequence, self.site)
             fault = Internal("a fault of the forwarder, which its log describes")
             result = Result(request_id, model, status=fault.status, message=str(fault))
-        answer = _encoded(result, as_json)
+            answer = _encoded(result, as_json)
         if len(answer) + HEADER_ROOM > self._link.max_payload:
             text = f"the answer has {len(answer)} bytes, more than a server's max_payload"
             result = Result(

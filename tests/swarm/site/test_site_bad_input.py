@@ -16,9 +16,10 @@ from site_tools import forwarding, numbered, read
 
 import swarm
 from nodes.bench.site.linked_servers import SITE, LinkedServers
-from swarm.errors import NoResponders, ResourceExhausted
+from swarm.errors import InvalidArgument, NoResponders, ResourceExhausted, Status
 from swarm.services.embedded import EmbeddedServer
 from swarm.site.store import Limits, SiteStore
+from swarm.wire.messages import Request, Result
 
 HOURS = 5 * 3600
 
@@ -77,6 +78,42 @@ async def test_a_request_under_a_bad_name_or_with_forged_headers_holds_nobody_up
         assert [each.number for each in answers] == [2, 3, 4]
         assert [each.result.status for each in answers] == ["NOT_FOUND", "OK", "OK"]
         assert answers[1].result.outputs["y"] == [14]
+
+
+async def test_an_answer_that_has_no_form_is_a_failure_and_holds_nobody_up(
+    servers: LinkedServers,
+) -> None:
+    async def complex_first(model: str, request: Request) -> Result:
+        dtype = np.complex128 if request.inputs["x"][0] == 1 else np.int64
+        return Result(request.id, model, outputs={"y": request.inputs["x"].astype(dtype)})
+
+    async with (
+        swarm.connect(servers.site.url, agent="a") as site,
+        swarm.connect(servers.hub.url) as hub,
+    ):
+        await SiteStore(site.link, site.subjects, SITE).prepare(Limits())
+        await site.submit("m", numbered(1))
+        await site.submit("m", numbered(2))
+        async with forwarding(hub, complex_first):
+            answers = await read(site, "a", 2)
+        assert [each.result.status is Status.OK for each in answers] == [False, True]
+
+
+async def test_two_agents_may_choose_the_same_id(servers: LinkedServers) -> None:
+    async with (
+        swarm.connect(servers.site.url) as site,
+        swarm.connect(servers.hub.url) as hub,
+    ):
+        await SiteStore(site.link, site.subjects, SITE).prepare(Limits())
+        first = await site.submit("m", numbered(1), agent="a", request_id="1")
+        again = await site.submit("m", numbered(1), agent="a", request_id="1")
+        other = await site.submit("m", numbered(2), agent="b", request_id="1")
+        assert (again.number, other.number) == (first.number, first.number + 1)
+        with pytest.raises(InvalidArgument, match="id"):
+            await site.submit("m", numbered(3), agent="a", request_id="1\r\nNats-Rollup: all")
+        async with forwarding(hub):
+            [answer] = await read(site, "b", 1)
+        assert (answer.result.id, int(answer.result.outputs["y"][0])) == ("1", 4)
 
 
 async def test_no_age_and_no_budget_compares_the_clocks_of_two_sites(
