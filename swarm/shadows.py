@@ -36,7 +36,8 @@ async def answered(request: Awaitable[Result], compare: asyncio.Future[Result] |
     except BaseException:
         compare.cancel()
         raise
-    compare.set_result(result)
+    if not compare.done():  # `Shadows.close` ends it
+        compare.set_result(result)
     return result
 
 
