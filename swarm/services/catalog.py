@@ -48,6 +48,7 @@ class Catalog:
         self.fixed: dict[str, ModelInfo] = {}
         self._infos: dict[tuple[str, str], ModelInfo] = {}
         self._desired: dict[str, DesiredState] = {}
+        self._changes = 0  # times that all was forgotten
         # The version of each session, the longest unused last to stay.
         self._sessions: OrderedDict[Session, str] = OrderedDict()
         # By model: the only version that served before a change, and until when it is kept.
@@ -104,18 +105,24 @@ class Catalog:
         """Answer at once from now on, if the answer is the same until the next change."""
         state = self._desired.get(info.model)
         same = state is not None and state.is_the_same_for_all and info.model not in self._before
+        # The state may have changed while the manifest of another version was read.
+        same = same and state is not None and state.serve[0].version == info.version
         if same or "@" in model:
             self.fixed[model] = info
 
     async def version_for(self, model: str, agent: str, session: str, request_id: str) -> str:
         """The version that serves this requester. Raises `NotFound`, `Unavailable`."""
-        if model not in self._desired:
+        while model not in self._desired:
+            changes = self._changes
             present = await self._registry.in_force(model)
             if present is None:
                 raise unknown_model(model)
+            if changes != self._changes:
+                continue  # it may be what was there before the change
             self._rollouts.follow(model, present)
             await self._keep_before(model, present.state)
-            self._desired[model] = present.state
+            if changes == self._changes:
+                self._desired[model] = present.state
         return self._known_version(model, agent, session, request_id)
 
     def _known_version(self, model: str, agent: str, session: str, request_id: str) -> str:
@@ -183,6 +190,7 @@ class Catalog:
             info = self._infos.get((model, state.serve[0].version))
             if state.is_the_same_for_all and info is not None and model not in self._before:
                 self._before[model] = info, self._clock() + KEPT_FOR
+        self._changes += 1
         self.fixed.clear()
         self._infos.clear()
         self._desired.clear()
