@@ -140,7 +140,8 @@ class InferAnswerer:
 
         started = time.perf_counter()
         compare = mesh.shadows.begin(info.model, info.version, request.inputs, copy)
-        result = await answered(self._ask(loaded, request, deadline, sequence), compare)
+        asked = self._ask_or_fail(loaded, request, deadline, sequence)
+        result = await answered(asked, compare)
         status = Status.UNAVAILABLE if result.degraded else result.status
         took = time.perf_counter() - started
         base = mesh.rollouts.answered(info.model, info.version, took, status)
@@ -155,6 +156,17 @@ class InferAnswerer:
             return result
         mesh.catalog.left(info.model, request.agent, request.session, base)
         return await self._ask(loaded, request, deadline, sequence)
+
+    async def _ask_or_fail(
+        self, loaded: Loaded, request: Request, deadline: float, sequence: int
+    ) -> Result:
+        """As `_ask`; what stage 0 fails is a result too, by which its version is judged."""
+        try:
+            return await self._ask(loaded, request, deadline, sequence)
+        except SwarmError as error:
+            return self._failed(request, loaded.info.model, error)
+        except ShardsError as error:
+            return self._failed(request, loaded.info.model, Internal(f"stage 0: {error}"))
 
     async def _desired(self, model: str, request: Request, deadline: float) -> str:
         """The version that the mesh desires; behind a cut link, one that is served here."""

@@ -288,3 +288,42 @@ async def test_what_waits_in_vain_for_weights_a_lighter_model_answers() -> None:
     assert (result.status, result.degraded) == (Status.OK, True)
     assert result.outputs["x"][0, 0] == 30
     assert "weight version" in result.message
+
+
+class Watched:
+    """A rollout of version 1, and what was observed of it."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, Status]] = []
+
+    def begin(self, *_: object) -> None:
+        return None  # no request is copied
+
+    def answered(self, model: str, version: str, seconds: float, status: Status) -> str:
+        self.seen.append((version, status))
+        return "" if status is Status.OK else "0"
+
+
+class Left:
+    """Two versions, of which the one under rollout fails in its first layers."""
+
+    def __init__(self, fails: Loaded, serves: Loaded) -> None:
+        self.scene = Scene(fails)
+        self.watched = Watched()
+        self.scene.rollouts = self.scene.shadows = self.watched  # type: ignore[assignment, attr-defined]
+        self.scene.left = lambda *_: None  # type: ignore[attr-defined]
+        self.loaded = {"1": fails, "0": serves}
+        self.answerer = InferAnswerer(self.scene, "n1", self._lookup, 1.0)  # type: ignore[arg-type]
+
+    async def _lookup(self, model: str, version: str) -> Loaded:
+        return self.loaded[version]
+
+
+async def test_a_version_under_rollout_whose_first_layers_fail_is_judged_by_it_and_left() -> None:
+    fails = loaded(edge=Model(1, RunError("broken")))
+    left = Left(fails, loaded())
+    x = np.full((1, 4), 3.0, np.float32)
+    result = await left.answerer.answer("m", Request({"x": x}))
+    assert left.watched.seen == [("1", Status.INTERNAL)]
+    assert result.status is Status.OK, "the version that serves has answered"
+    assert result.outputs["x"][0, 0] == 6
