@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from nodes.life.versions import Versions
-from swarm.errors import ApiError, DecodeError, SwarmError, Unavailable
+from swarm.errors import DecodeError, SwarmError
 from swarm.link import LinkMessage
 from swarm.mesh import Mesh
 from swarm.periodic import BEAT, beat
@@ -87,16 +87,14 @@ class Judging:
 
     async def _judge(self, followed: Followed) -> None:
         """Judge until this node is a judge no more."""
-        judge, heard = Judge(followed.plan, self._node), set[str]()
+        judge = Judge(followed.plan, self._node)
         newcomers = False
 
         def report(message: LinkMessage) -> None:
             nonlocal newcomers
             with contextlib.suppress(DecodeError):  # a foreign message reports nothing
                 came = Report.decode(message.data)
-                newcomers = newcomers or came.reporter not in heard
-                heard.add(came.reporter)
-                judge.heard(came, time.monotonic())
+                newcomers = judge.heard(came, time.monotonic()) or newcomers
 
         sid = self._mesh.link.subscribe(self._mesh.subjects.reports(self._model), report)
         try:
@@ -138,7 +136,7 @@ class Judging:
         why = reason(plan, statement)
         try:
             first = await self._mesh.registry.abort(self._model, plan.id, self._node, why)
-        except (Unavailable, ApiError) as error:
+        except SwarmError as error:
             log.warning("a rollout cannot be ended yet: %s", error)
             return  # the next statement is as bad
         followed = self._mesh.rollouts.of(self._model)

@@ -38,16 +38,19 @@ class Judge:
         self._held = 0.0
         self._at: float | None = None  # when the clock was last looked at
 
-    def heard(self, report: Report, now: float) -> None:
-        """A requester reports. Reports of other plans, or with other guards, say nothing here."""
+    def heard(self, report: Report, now: float) -> bool:
+        """A requester reports; returns whether it is a new one. Reports of other plans, or with
+        other guards, say nothing here."""
         guards = len(self.plan.guards)
         fits = len(report.total) == len(report.recent) == guards
         if report.plan != self.plan.id or not fits:
-            return
+            return False
+        is_new = report.reporter not in self._reports
         self._reports[report.reporter] = _Heard(report, now)
         self._reports.move_to_end(report.reporter)
         if len(self._reports) > MOST_REPORTERS:
             self._reports.popitem(last=False)
+        return is_new
 
     def resume(self, statements: Iterable[Statement]) -> None:
         """Begin where the rollout stands: by other judges' statements, and by the steps at which

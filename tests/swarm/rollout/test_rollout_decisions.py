@@ -202,6 +202,15 @@ def test_reports_with_other_guards_or_of_other_plans_count_for_nothing() -> None
     assert judge.state(0.0, 0.0, True).verdict is Verdict.FEW
 
 
+def test_a_judge_knows_new_requesters_from_those_that_it_has_heard() -> None:
+    judge = Judge(PLAN, "judge")
+    nothing = (Seen(), Seen())
+    assert judge.heard(Report("a", "p1", 0, nothing, nothing), 0.0)
+    assert not judge.heard(Report("a", "p1", 1, nothing, nothing), 1.0)
+    assert not judge.heard(Report("b", "p2", 0, nothing, nothing), 1.0), "it follows another plan"
+    assert judge.heard(Report("b", "p1", 0, nothing, nothing), 1.0)
+
+
 def test_a_tally_forgets_what_is_no_longer_of_late() -> None:
     tally = Tally(parse_guards("errors<1%"))
     tally.answered(0.1, True, 5.0)
