@@ -231,7 +231,7 @@ class Edge:
             self.counters.answered += 1
             self.counters.degraded += result.degraded
             held = sum([hop.queue_us + hop.compute_us for hop in result.hops if hop.stage > 0])
-            self._holding.add(held / 1e6)
+            self._holding.add(max(0, held) / 1e6)  # other nodes say these numbers
         else:
             self.counters.failed += 1
 

@@ -55,7 +55,7 @@ class FloodGate(logging.Filter):
         kind = self._kinds.get(key)
         if kind is None:
             if len(self._kinds) >= MOST_KINDS:
-                del self._kinds[next(iter(self._kinds))]
+                self._kinds.pop(next(iter(self._kinds)), None)  # another thread may do so too
             kind = self._kinds[key] = _Kind(self._now())
         if not kind.passes(self._now()):
             return False

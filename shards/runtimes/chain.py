@@ -121,14 +121,18 @@ class DeviceChain:
             behind = self._at + 1 if self._is_on_a_way() else self._at
             if behind >= len(self._ways):
                 return None
+            spare: Runtime | None = None
             try:
-                self._spare, self._spare_at = self._first(behind)
-                self._spare.self_test(tolerance=self._tolerance)
-                self._spare.warm()
-            except ModelError as none:
+                spare, at = self._first(behind)
+                spare.self_test(tolerance=self._tolerance)
+                spare.warm()
+            except (ModelError, RunError) as none:
                 log.warning("no other device: %s", none)
-                self._spare = None
-            return self._spare
+                if spare is not None:
+                    spare.close()
+                return None
+            self._spare, self._spare_at = spare, at
+            return spare
 
     def _is_on_a_way(self) -> bool:
         """Whether the device is one of the quick ways, and not one that took over later."""

@@ -16,6 +16,7 @@ from nodes.life.edge import Edge, EdgeCounters, EdgeOptions, open_source
 from swarm.errors import InvalidArgument, NotConnected, Status
 from swarm.flow.pace import Pace
 from swarm.subjects import Subjects
+from swarm.wire.hops import Hop
 from swarm.wire.messages import Request, Result
 
 LIMIT = 20.0  # seconds; only a hang gets there
@@ -28,6 +29,7 @@ class Gate:
     permits: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
     asked: list[int] = field(default_factory=list)
     status: Status = Status.OK
+    hops: tuple[Hop, ...] = ()
 
     def open(self, count: int) -> None:
         for _ in range(count):
@@ -36,7 +38,15 @@ class Gate:
     async def answer(self, model: str, request: Request, sequence: int = 0) -> Result:
         self.asked.append(sequence)
         await self.permits.acquire()
-        return Result(f"r{sequence}", model, "1", status=self.status, message="no", degraded=True)
+        return Result(
+            f"r{sequence}",
+            model,
+            "1",
+            status=self.status,
+            message="no",
+            degraded=True,
+            hops=self.hops,
+        )
 
 
 class FakeLink:
@@ -130,6 +140,15 @@ async def test_block_loses_no_capture_and_holds_no_more_than_its_queue(source: s
     await asyncio.wait_for(life, LIMIT)
     assert node.answerer.asked == list(range(20))
     assert running.counters.dropped == 0
+    assert running.counters.answered == 20
+
+
+async def test_a_node_that_says_that_it_took_less_than_no_time_ends_no_edge(source: str) -> None:
+    node = FakeNode()
+    node.answerer.hops = (Hop(1, "hostile", -1_000_000, -1),)
+    node.answerer.open(20)
+    running = edge(node, source, on_full="block")
+    await asyncio.wait_for(running.run(asyncio.Event()), LIMIT)
     assert running.counters.answered == 20
 
 

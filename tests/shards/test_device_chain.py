@@ -197,3 +197,25 @@ def test_options_are_pairs() -> None:
     assert parse_options("a=1, b=x=y,") == {"a": "1", "b": "x=y"}
     with pytest.raises(DeviceError, match="NAME=VALUE"):
         parse_options("fast")
+
+
+def test_a_next_device_that_does_not_run_is_freed_and_the_run_fails_as_on_the_first() -> None:
+    class Unfit(OrtRuntime):
+        closed = False
+
+        def self_test(self, *, tolerance: float = TOLERANCE) -> float:
+            raise RunError("it does not run")
+
+        def close(self) -> None:
+            self.closed = True
+            super().close()
+
+    accelerator, unfit = Accelerator(), Unfit(MLP)
+    told: list[DeviceChange] = []
+    ways = [Way("gpu", lambda stop: accelerator), Way("cpu", lambda stop: unfit)]
+    chain = DeviceChain(ways, told.append)
+    accelerator.fails_with = RunError("the GPU has fallen off the bus")
+    with pytest.raises(RunError, match="off the bus"):
+        chain.run(FEEDS)
+    assert (chain.device, told, unfit.closed) == ("gpu", [], True)
+    chain.close()
