@@ -27,7 +27,6 @@ from rich.text import Text
 
 from nodes.cli.demo_record import DemoRecord, summarise
 from nodes.cli.demo_secure import SecureStory, all_held
-from nodes.cli.status_table import node_view, status_table
 from nodes.console import err, guarded, out, print_json
 from nodes.life.logs import LogForm, set_up_logging
 from nodes.life.process import stop_on_signals
@@ -35,6 +34,7 @@ from nodes.local.dashboard_process import dashboard_of
 from nodes.local.mesh import LocalMesh, local_mesh, push
 from nodes.local.supervisor import NodeProcess
 from nodes.progress import progress
+from nodes.status_table import node_view, status_table
 from shards.runtimes.ort import OrtRuntime
 from shards.split.split import split
 from shards.zoo import digits_heldout, digits_lite_model, digits_model

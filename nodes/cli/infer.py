@@ -10,10 +10,10 @@ import numpy as np
 from rich.table import Table
 
 import swarm
-from nodes.cli.short_ids import short_ids
 from nodes.console import connect, duration, guarded, out, print_json
 from nodes.console import delivery as delivery_of
 from nodes.profiling.bars import bar_lines
+from nodes.short_ids import short_ids
 from shards.manifest import Manifest
 from shards.runtimes.synthetic import random_feeds
 from swarm.errors import InvalidArgument, PermissionDenied, Status, error_for

@@ -459,11 +459,21 @@ def drain(
 
 
 @app.command()
-def top(nats: Nats = URL, mesh: MeshName = "default") -> None:
-    """Show every node live, as `swarm status` does once, until Ctrl-C."""
-    from nodes.cli.status import run_plain_top
+def top(
+    once: Annotated[
+        bool, typer.Option("--once", help="Show it once, as `swarm status` does.")
+    ] = False,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="A table without keys, as where textual is missing.")
+    ] = False,
+    nats: Nats = URL,
+    mesh: MeshName = "default",
+) -> None:
+    """Show the fleet live, until q: nodes, stages, rates, latencies, events. s sorts, / filters,
+    Enter shows a node, e all events."""
+    from nodes.cli.top import run_top
 
-    raise typer.Exit(run_plain_top(nats, mesh))
+    raise typer.Exit(run_top(nats, mesh, once, plain))
 
 
 @app.command()

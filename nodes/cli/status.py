@@ -12,9 +12,9 @@ from rich.live import Live
 from rich.table import Table
 
 import swarm
-from nodes.cli.status_table import node_view, one_line, status_table
 from nodes.console import out, print_json, with_mesh
 from nodes.life.process import stop_on_signals
+from nodes.status_table import node_view, one_line, status_table
 from swarm.fleet.picture import FleetNode, FleetPicture
 from swarm.flow.objective import Objective
 from swarm.services.fleet import FleetWatch

@@ -225,6 +225,10 @@ class Lane:
         await self.link.unsubscribe_and_drain(self._sid)
         self._renew.set()
 
+    def set_priority(self, priority: int) -> None:
+        """Take this place among the nodes of the lane, once the standing pulls have ended."""
+        self._pulls.set_priority(priority)
+
     async def refresh(self) -> None:
         """Sample the server's clock again, and take over changed settings.
 

@@ -230,7 +230,9 @@ class Requester:
             failed = _failure(request, outcome)
             if outcome is not None:
                 request.refusal = failed.message
-                request.unheard = isinstance(outcome, NoResponders | NotConnected)
+                # Fast mode asks nodes, and lanes behind them: only those tell of an outage.
+                by_lane = not request.tried.fast
+                request.unheard = by_lane and isinstance(outcome, NoResponders | NotConnected)
                 in_vain = request.is_probe or loop.time() > request.ask.tried_until
                 if request.unheard and in_vain:
                     return failed

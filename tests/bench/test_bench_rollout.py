@@ -45,6 +45,15 @@ def test_an_answer_whose_stages_are_of_two_versions_is_that_of_none(
         assert right == ({path[0]} if len(set(path)) == 1 else set()), path
 
 
+def test_version_2_decides_as_version_1_does_and_version_3_otherwise(
+    versions: dict[str, Version],
+) -> None:
+    first, second, third = (np.argmax(of.logits, axis=1) for of in versions.values())
+    assert all(np.isfinite(of.logits).all() for of in versions.values())
+    assert np.mean(first == second) > 0.95
+    assert np.mean(first == third) < 0.6
+
+
 class Mesh:
     """Answers with some logits, to the first image, under the name of a version."""
 
