@@ -8,6 +8,7 @@ trip. Based on the monotonic clock: stepping the wall clock here changes nothing
 
 from __future__ import annotations
 
+import time
 from datetime import datetime
 
 RESAMPLE_AFTER = 60.0  # seconds; crystals drift by some 20 ppm, 1.2 ms a minute
@@ -45,6 +46,13 @@ class ServerClock:
         if self._offset is None:
             return 0
         return max(0, now + self._offset - stored)
+
+    def unix_us(self, moment: int) -> int:
+        """A moment of this process's monotonic clock (ns) by the server's clock: microseconds since
+        1970. By this host's own wall clock as long as no sample was taken."""
+        if self._offset is None:
+            return (time.time_ns() - (time.monotonic_ns() - moment)) // 1000
+        return (moment + self._offset) // 1000
 
 
 def parse_rfc3339(stamp: str) -> int:

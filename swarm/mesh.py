@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,11 +11,8 @@ from typing import Any
 import numpy as np
 
 from swarm.errors import (
-    ApiError,
     DeadlineExceeded,
     InvalidArgument,
-    NoResponders,
-    NotConnected,
     PermissionDenied,
     Status,
     SwarmError,
@@ -26,38 +22,40 @@ from swarm.errors import (
 from swarm.fleet.advertised import StagePeer
 from swarm.fleet.observed import StatusListener
 from swarm.fleet.placement import Placement
-from swarm.flow.backoff import Backoff
 from swarm.flow.codec_choice import AUTO, mode_of
 from swarm.ids import ulid
 from swarm.lanes import Publisher
-from swarm.link import Link, LinkMessage, LinkOptions
+from swarm.link import Link, LinkMessage, LinkOptions, jetstream
 from swarm.link.grants import EVERYTHING
 from swarm.local.host_socket import HostSocket
 from swarm.local.lending import Lender
 from swarm.local.teaching import Taught, teach
 from swarm.model import ModelInfo
 from swarm.periodic import BEAT, beat
+from swarm.requests.by_service import ServiceRequester, refused
 from swarm.requests.request import DELIVERY_MODES, DURABLE, FAST, Ask, Picker
 from swarm.requests.requester import Requester
 from swarm.services.catalog import Catalog
+from swarm.services.kept_entries import KeptEntries
 from swarm.services.registry import Registry
 from swarm.services.rollouts import Rollouts
 from swarm.shadows import BUDGET as SHADOW_BUDGET
 from swarm.shadows import Shadows, answered
 from swarm.site.client import Results, Ticket, submit
 from swarm.subjects import TOKEN, Subjects, kv_get_subject
+from swarm.tracing.traceparent import checked
+from swarm.tracing.tracer import Tracer
 from swarm.transport.handover.words import REFUSED
 from swarm.transport.routes import Routes
 from swarm.trust.entries import Verifier
 from swarm.trust.identity import Identity
-from swarm.wire.messages import Request, Result
+from swarm.wire.messages import Result
 
 DEFAULT_BUDGET = 5.0  # seconds
 MAX_BUDGET = 600.0  # seconds
 CONNECT_TIMEOUT = 5.0  # seconds
 TEACH_TIMEOUT = 60.0  # seconds
 TEND_EVERY = 5 * BEAT  # seconds
-LOOK_UP_PAUSE, LOOK_UP_PAUSE_MOST = 0.02, 0.5  # seconds between reads of a key, doubled
 
 KnownPeers = Callable[[ModelInfo, int], Iterable[StagePeer]]
 
@@ -71,8 +69,11 @@ class Mesh:
     known_peers(info, stage): the nodes that serve a stage, as a node knows them from
     gossip; without it, this client listens to statuses. picker: the routing policy for stage 1.
     signer, verifier: of the registry; without a verifier all that the registry holds is taken.
+    kept: where what was read of it is kept, for a start while it is away.
+    tracer: sees each request, None for nobody.
     codec: how tensors go by the server: `auto`, `none`, `f16`, `i8`, `i6` or `i4`
-    (swarm/README.md#codecs).
+    (swarm/README.md#codecs). two_connections: models with large messages have a connection of their
+    own, so that small messages do not wait behind them on a slow link.
     """
 
     def __init__(
@@ -88,12 +89,19 @@ class Mesh:
         signer: Identity | None = None,
         verifier: Verifier | None = None,
         codec: str = AUTO,
+        tracer: Tracer | None = None,
+        two_connections: bool = False,
+        kept: KeptEntries | None = None,
     ) -> None:
+        self.tracer = tracer
         self.subjects = Subjects(mesh)
         self.agent = agent
         self.link = Link(options)
+        self.bulk = self.link
+        if two_connections:
+            self.bulk = Link(replace(options, inbox="", name=f"{options.name}-bulk"))
         self.publisher = Publisher(self.link)
-        self.registry = Registry(self.link, self.subjects, signer, verifier)
+        self.registry = Registry(self.link, self.subjects, signer, verifier, kept)
         self.rollouts = Rollouts(self.link, self.subjects)
         self.catalog = Catalog(self.registry, self.rollouts, self._is_served)
         self._stored = stored
@@ -103,26 +111,38 @@ class Mesh:
         self.placement = Placement(self.lender.host, self._serving)
         self.statuses = StatusListener(self.link, self.subjects, self.placement.forget)
         self.socket.on_gone.append(self.statuses.gone)
-        self.routes = Routes(
-            self.link,
-            self.subjects,
-            self.publisher,
-            self.lender,
-            self.socket,
-            self.placement,
-            self.statuses.wanted if known_peers is None else None,
-            mode_of(codec),
-        )
-        self.requester = Requester(self.routes, picker)
+        look_out = self.statuses.wanted if known_peers is None else None
+
+        def routes(link: Link, publisher: Publisher) -> Routes:
+            return Routes(
+                link,
+                self.subjects,
+                publisher,
+                self.lender,
+                self.socket,
+                self.placement,
+                look_out,
+                mode_of(codec),
+            )
+
+        self.routes = self._bulk_routes = routes(self.link, self.publisher)
+        if two_connections:
+            self._bulk_routes = routes(self.bulk, Publisher(self.bulk))
+        self.requester = Requester(self.routes, picker, self._bulk_routes)
         self.shadows = Shadows(self.rollouts, lambda: self.requester.under_way)
+        self._by_service = ServiceRequester(
+            self.link, self.subjects, self.requester.seen, self.agent
+        )
         self._denied_models: set[str] = set()  # whose registry entry this user may not read
         self.link.on_up.append(self._denied_models.clear)  # it may come back with other rights
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Mesh:
-        self._tasks.append(asyncio.create_task(self.link.run(), name="swarm link"))
+        for link in self.links:
+            self._tasks.append(asyncio.create_task(link.run(), name="swarm link"))
         try:
-            await self.link.ready(CONNECT_TIMEOUT)
+            for link in self.links:
+                await link.ready(CONNECT_TIMEOUT)
         except BaseException:
             await self.__aexit__()
             raise
@@ -136,6 +156,16 @@ class Mesh:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    @property
+    def links(self) -> tuple[Link, ...]:
+        """Its connections: one, or two."""
+        return (self.link,) if self.bulk is self.link else (self.link, self.bulk)
+
+    def routes_for(self, info: ModelInfo) -> Routes:
+        """The ways of all messages of a model version. They share a connection, which keeps their
+        order: an answer is with the server before its acknowledgement."""
+        return self._bulk_routes if info.is_large else self.routes
 
     def _serving(self, info: ModelInfo, stage: int) -> Iterable[StagePeer]:
         """The nodes known of that serve a stage."""
@@ -187,9 +217,11 @@ class Mesh:
         self.rollouts.close()
         self.requester.close()
         self.publisher.close()
+        self._bulk_routes.publisher.close()
         self.socket.close()
         await self.lender.close()
-        await self.link.close()
+        for link in self.links:
+            await link.close()
 
     async def model(self, model: str) -> ModelInfo:
         """The model version that serves this client: `NAME`, or `NAME@VERSION`. Raises `NotFound`,
@@ -204,6 +236,8 @@ class Mesh:
             on_change()
 
         def told(message: LinkMessage) -> None:
+            key = message.subject.removeprefix(f"{self.subjects.root}.config.")
+            jetstream.heard_of(self.link, self.subjects.config_bucket, key, message)
             # An abort takes effect at once: nothing else has changed, so nothing is looked up.
             if self.rollouts.aborted(message.subject, message.data):
                 on_change()
@@ -224,6 +258,7 @@ class Mesh:
         delivery: str = DURABLE,
         hedge: float | None = None,
         weights: int = 0,
+        traceparent: str = "",
         version: str = "",
     ) -> Result:
         """Run `model` (`NAME` or `NAME@VERSION`) on `inputs`; budget in seconds.
@@ -234,7 +269,9 @@ class Mesh:
         answers never go back in weight versions. weights: the least weight version of the answer.
         delivery: `durable`, or `fast`: nothing is stored between stages, and only this requester's
         retries recover a lost request. hedge: percentile (0..1) of the usual latency after which a
-        second copy is sent; at most 5 % of requests are.
+        second copy is sent; at most 5 % of requests are. traceparent: the header (W3C Trace
+        Context) of the trace that this request belongs to; hops of a sampled one say more
+        (`swarm.tracing.anatomy`).
 
         Raises the error of the result's status: `InvalidArgument`, `NotFound`,
         `DeadlineExceeded`, `ResourceExhausted` (whose `retry_after` says when to come back, in
@@ -248,6 +285,7 @@ class Mesh:
             delivery=delivery,
             hedge=hedge,
             weights=weights,
+            traceparent=traceparent,
         )
         if result.status is not Status.OK:
             where = f" (stage {result.stage}, node {result.node})" if result.node else ""
@@ -265,13 +303,40 @@ class Mesh:
         delivery: str = DURABLE,
         hedge: float | None = None,
         weights: int = 0,
+        traceparent: str = "",
     ) -> Result:
         """Like `infer`, but a failure is a `Result` too and nothing is raised."""
+        header = checked(traceparent) if traceparent else ""
+        if self.tracer is None:
+            return await self._ask(
+                model, inputs, budget, session, request_id, delivery, hedge, weights, header
+            )
+        trace = self.tracer.begin(model, header)
+        result = await self._ask(
+            model, inputs, budget, session, request_id, delivery, hedge, weights, trace.traceparent
+        )
+        trace.end(result)
+        return result
+
+    async def _ask(
+        self,
+        model: str,
+        inputs: Mapping[str, np.ndarray],
+        budget: float,
+        session: str,
+        request_id: str,
+        delivery: str,
+        hedge: float | None,
+        weights: int,
+        traceparent: str,
+    ) -> Result:
         if not budget <= MAX_BUDGET:  # nan neither
             error = InvalidArgument(f"a budget of {budget} s: at most {MAX_BUDGET:.0f} s are given")
-            return _refused(request_id, model, error)
+            return refused(request_id, model, error)
         if self._service_only(model):
-            return await self.ask_service(model, inputs, budget, session, request_id, weights)
+            return await self.ask_service(
+                model, inputs, budget, session, request_id, weights, traceparent
+            )
         deadline = asyncio.get_running_loop().time() + budget
         try:
             # A session's version is remembered: it stays through a rollout that begins later.
@@ -281,7 +346,9 @@ class Mesh:
                 info = self.catalog.known(model, self.agent, session, request_id)
             if info is None:  # else no timeout is needed, which is a tenth of a client's work
                 async with asyncio.timeout_at(deadline):
-                    info = await self._look_up(model, session, request_id, deadline)
+                    info = await self.catalog.look_up(
+                        self.link, model, self.agent, session, request_id, deadline
+                    )
             info.check(inputs)
             if type(weights) is not int or weights < 0:
                 raise InvalidArgument(f"weights {weights!r}: it is the number of a weight version")
@@ -299,14 +366,18 @@ class Mesh:
             # The server did not tell this user's rights before.
             self._denied_models.add(model.partition("@")[0])
             left = deadline - asyncio.get_running_loop().time()
-            return await self.ask_service(model, inputs, left, session, request_id, weights)
+            return await self.ask_service(
+                model, inputs, left, session, request_id, weights, traceparent
+            )
         except (SwarmError, TimeoutError) as error:
-            return _refused(request_id, model, error)
+            return refused(request_id, model, error)
         if info.edge is not None:
             # Who answers observes a rollout, and decides by it.
             decided = "@" in model or not self.rollouts
             name = f"{info.model}@{info.version}" if decided else info.model
-            return await self.ask_service(name, inputs, budget, session, request_id, weights)
+            return await self.ask_service(
+                name, inputs, budget, session, request_id, weights, traceparent
+            )
         ask = Ask(
             info,
             inputs,
@@ -317,6 +388,7 @@ class Mesh:
             agent=self.agent,
             session=session,
             weights=weights,
+            traceparent=traceparent,
         )
         if not self.rollouts:
             return await self.requester.infer(ask)
@@ -352,7 +424,7 @@ class Mesh:
             info = await self.catalog.info(model, followed.plan.version)
             info.check(inputs)
         except SwarmError as error:
-            return _refused("", model, error)
+            return refused("", model, error)
         delivery = DURABLE if self._stored else FAST
         return await self.requester.infer(Ask(info, inputs, deadline, delivery, shadow=True))
 
@@ -365,24 +437,6 @@ class Mesh:
         reads = self.link.in_domain(kv_get_subject(subjects.config_bucket, f"serve.{name}"))
         sends = subjects.features(name, "0", 1)
         return not (grants.may_publish(reads) and grants.may_publish(sends))
-
-    async def _look_up(
-        self, model: str, session: str, request_id: str, deadline: float
-    ) -> ModelInfo:
-        """As `catalog.model`. A read that a server's end has cut off is repeated, by `deadline` in
-        the loop's time: the next server knows the keys too. Raises what the last read raised."""
-        now = asyncio.get_running_loop().time
-        pauses = Backoff(LOOK_UP_PAUSE, LOOK_UP_PAUSE_MOST)
-        while True:
-            try:
-                return await self.catalog.model(model, self.agent, session, request_id)
-            except (Unavailable, ApiError) as error:
-                # A server that has answered nothing since the first connection has no JetStream.
-                was_cut_off = isinstance(error, NotConnected) or self.link.reconnects > 0
-                pause = pauses.next()
-                if not was_cut_off or now() + pause >= deadline:
-                    raise
-                await asyncio.sleep(pause)
 
     async def submit(
         self,
@@ -485,44 +539,14 @@ class Mesh:
         session: str = "",
         request_id: str = "",
         weights: int = 0,
+        traceparent: str = "",
     ) -> Result:
         """Ask whichever node serves `infer.<model>`: for models whose first layers are the
         edge's (stage 0), which a client without a runtime cannot run, and for a user that may do
         nothing else. model: `NAME` or `NAME@VERSION`."""
-        name, _, version = model.partition("@")
-        seen, key = self.requester.seen, (name, version, self.agent, session)
-        if session:
-            weights = max(weights, seen.least(key))
-        request = Request(
-            dict(inputs), request_id or ulid(), version, budget, session, self.agent, weights
+        return await self._by_service.ask(
+            model, inputs, budget, session, request_id, weights, traceparent
         )
-        started = time.perf_counter()
-        try:
-            if budget <= 0:
-                raise DeadlineExceeded(f"a budget of {budget} s leaves no time at all")
-            async with asyncio.timeout(budget):
-                message = await self._ask_any(name, request, budget)
-            result = Result.decode(message.data)
-        except NoResponders:
-            error = Unavailable(f"no node serves {name!r} at present")
-            result = _refused(request.id, name, error)
-        except (SwarmError, TimeoutError) as failure:
-            result = _refused(request.id, name, failure)
-        result.latency = time.perf_counter() - started
-        if session and result.status is Status.OK:
-            seen.saw(key, result.weights)
-        elif session and result.status in (Status.UNAVAILABLE, Status.DEADLINE_EXCEEDED):
-            seen.lacked(key, weights)  # perhaps: the answer does not always say so
-        return result
-
-    async def _ask_any(self, model: str, request: Request, budget: float) -> LinkMessage:
-        """The answer of whichever node serves `infer.<model>`; asked again after each loss of the
-        connection. Raises what `Link.request` raises, except `NotConnected`."""
-        while True:
-            await self.link.ready()
-            with contextlib.suppress(NotConnected):
-                subject = self.subjects.infer(model)
-                return await self.link.request(subject, request.parts(), budget)
 
 
 def connect(
@@ -535,13 +559,15 @@ def connect(
     signer: Identity | None = None,
     verifier: Verifier | None = None,
     codec: str = AUTO,
+    tracer: Tracer | None = None,
+    two_connections: bool = False,
     **options: Any,
 ) -> Mesh:
     """A client of `mesh`, to be entered with `async with`.
 
     servers: one URL, several, or several separated by commas. agent, shm, stored, signer, verifier,
-    codec: see `Mesh`. options: see `LinkOptions` (user, password, token, credentials, tls …).
-    Entering raises `NotConnected` when no server answers within five seconds.
+    codec, tracer, two_connections: see `Mesh`. options: see `LinkOptions` (domain, user, password,
+    credentials, tls …). Entering raises `NotConnected` when no server answers within five seconds.
     """
     urls = servers.split(",") if isinstance(servers, str) else list(servers)
     link = LinkOptions(servers=tuple(urls), **options)
@@ -554,16 +580,6 @@ def connect(
         signer=signer,
         verifier=verifier,
         codec=codec,
-    )
-
-
-def _refused(request_id: str, model: str, error: BaseException) -> Result:
-    name = model.partition("@")[0]
-    if isinstance(error, SwarmError):
-        return Result(request_id or ulid(), name, status=error.status, message=str(error))
-    return Result(
-        request_id or ulid(),
-        name,
-        status=Status.DEADLINE_EXCEEDED,
-        message="the budget ended before the mesh answered",
+        tracer=tracer,
+        two_connections=two_connections,
     )

@@ -20,6 +20,9 @@ from swarm.wire.tensors import DTYPES
 MOST_BYTES = 4 << 20  # of a manifest
 
 
+LARGE = 16 * 1024  # bytes of a message: 7 ms at 20 Mbit/s
+
+
 @dataclass(frozen=True, slots=True)
 class Spec:
     """A tensor's name, datatype and shape; -1 stands for any size."""
@@ -64,6 +67,12 @@ class ModelInfo:
     edge: Stage | None = None
     batchable: bool = False
     codecs: frozenset[str] = frozenset()
+
+    @property
+    def is_large(self) -> bool:
+        """Whether any of its messages keeps a slow link busy for a while."""
+        sent = [stage.message_bytes for stage in self.stages]
+        return max(*sent, sum(spec.nbytes for spec in self.outputs)) >= LARGE
 
     @property
     def last(self) -> int:

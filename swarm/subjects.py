@@ -93,6 +93,11 @@ class Subjects:
         """Every node of the mesh answers here, as a NATS micro service (ADR-32)."""
         return f"$SRV.PING.swarm-{self.mesh}"
 
+    @property
+    def someone(self) -> str:
+        """Any one node answers here with its id."""
+        return f"{self.root}.someone"
+
     def status(self, node: str) -> str:
         return f"{self.root}.status.{token(node, 'node id')}"
 
@@ -190,7 +195,7 @@ class Subjects:
         )
 
     def submit_all(self, site: str) -> str:
-        return f"{self.root}.submit.{token(site, 'site')}.>"
+        return f"{self.root}.submit.{token(site, 'site')}.*.*"
 
     def news(self, site: str) -> str:
         """A word that a site has stored a request, or an answer: those who wait look at once."""

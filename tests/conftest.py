@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
+
+# How long an example takes is a measurement of the machine, and no promise.
+settings.register_profile("swarm", deadline=None)
+settings.load_profile("swarm")
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -12,14 +12,15 @@ from typing import Any
 from rich.table import Table
 
 import swarm
-from nodes.cli.status import LISTEN, StatusBoard
 from nodes.console import err, guarded, out, print_json, with_mesh
 from nodes.life.process import stop_on_signals
 from swarm.audit.chain import Extent, Head, Verdict, verify
 from swarm.audit.record import parse
 from swarm.audit.stream import AuditLimits, Stored, extent_of, limit_audit, read_stream
 from swarm.errors import DecodeError, InvalidArgument, NotFound
+from swarm.fleet.picture import FleetPicture
 from swarm.link import LinkMessage
+from swarm.services.fleet import FleetWatch
 from swarm.subjects import token
 
 EXPORT_VERSION = 1
@@ -206,10 +207,10 @@ def run_verify(file: str, nats: str, mesh: str, as_json: bool) -> int:
         return _judged(verify(records, extent, heads), as_json)
 
     async def live(client: swarm.Mesh) -> int:
-        board = StatusBoard(client)
-        client.link.publish(client.subjects.status_request)
-        await asyncio.sleep(LISTEN)
-        heads = _heads(board)  # before the stream is read: it may only have grown since
+        async with FleetWatch(client.link, client.subjects, events=0) as watch:
+            await watch.hear_all()
+            # Before the stream is read, which may only have grown since.
+            heads = stored_last(watch.picture)
         extent, stored = await _all(client)
         return _judged(verify(((s.place, s.data) for s in stored), extent, heads), as_json)
 
@@ -218,13 +219,13 @@ def run_verify(file: str, nats: str, mesh: str, as_json: bool) -> int:
     return with_mesh(nats, mesh, as_json, live)
 
 
-def _heads(board: StatusBoard) -> dict[str, Head]:
-    """What living nodes say that they stored last."""
+def stored_last(fleet: FleetPicture) -> dict[str, Head]:
+    """The last record of each recorder, as nodes say it of themselves."""
     heads: dict[str, Head] = {}
-    for status in board.statuses.values():
-        told = status.get("audit")
-        if isinstance(told, dict):
-            heads[str(told.get("recorder"))] = (int(told.get("sequence", 0)), str(told.get("hash")))
+    for node in fleet.nodes.values():
+        match node.status.get("audit"):
+            case {"recorder": str(recorder), "sequence": int(sequence), "hash": str(hash_)}:
+                heads[recorder] = sequence, hash_
     return heads
 
 

@@ -359,6 +359,9 @@ def links(
             "--full", help="5, 20, 100 Mbit/s, round trips of 10 and 50 ms, 0 and 1 % lost."
         ),
     ] = False,
+    links_: Annotated[
+        str, typer.Option("--links", help="Others: Mbit/s/ms/percent lost, as 20/10/0,5/50/1.")
+    ] = "",
     codecs: Annotated[str, typer.Option(help="none, f16, i8, i6, i4.")] = "none,i8,i4",
     requests: Annotated[
         int, typer.Option(min=4, help="One after the other, and as many four at a time.")
@@ -372,15 +375,35 @@ def links(
 ) -> None:
     """A detector over slow links: first layers at the edge, a stage behind the link, JPEG."""
     from nodes.bench.links.command import run_links
-    from nodes.bench.links.measure import FULL, QUICK, LinksPlan
+    from nodes.bench.links.measure import FULL, QUICK, LinksPlan, shapes_of
+    from swarm.errors import InvalidArgument
     from swarm.flow.codec_choice import MODES
 
     names = tuple(_words(codecs))
     if unknown := [name for name in names if name not in MODES]:
         raise typer.BadParameter(f"{unknown}: choose of {', '.join(MODES)}")
-    shapes = FULL if full else QUICK
+    try:
+        shapes = shapes_of(links_) if links_ else FULL if full else QUICK
+    except InvalidArgument as error:
+        raise typer.BadParameter(str(error)) from None
     plan = LinksPlan(shapes, names, requests, requests, congestion=congestion, ultraface=ultraface)
     raise typer.Exit(run_links(plan, json_, output))
+
+
+def rollout(
+    rate: Annotated[float, typer.Option(min=1.0, help="Requests a second.")] = 100.0,
+    quiet: Annotated[
+        float, typer.Option(min=0.5, help="Seconds of load alone before each phase, to compare.")
+    ] = 3.0,
+    kills: Annotated[bool, typer.Option(help="Kill a node in the middle of each phase.")] = True,
+    json_: Json = False,
+    output: Output = "",
+) -> None:
+    """Versions come and go under load, by promotion, canary and shadow: nothing may be lost."""
+    from nodes.bench.rollout.command import run_rollout
+    from nodes.bench.rollout.play import RolloutPlan
+
+    raise typer.Exit(run_rollout(RolloutPlan(rate, quiet, kills), json_, output))
 
 
 COMMANDS = (
@@ -401,6 +424,7 @@ COMMANDS = (
     regression,
     weights,
     links,
+    rollout,
 )
 
 

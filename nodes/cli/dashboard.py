@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from nodes.access import present
 from nodes.cli.signing import operator
 from nodes.console import err, guarded, out, print_json
-from nodes.life.process import set_up_logging, stop_on_signals
+from nodes.life.logs import LogForm, set_up_logging
+from nodes.life.process import stop_on_signals
 from swarm.errors import InvalidArgument
 from swarm.link import LinkOptions
 from swarm.services.registry import Registry
@@ -32,7 +33,7 @@ class DashboardOptions:
 
 def run_dashboard(options: DashboardOptions, as_json: bool) -> int:
     """`swarm dashboard`; returns its exit code."""
-    set_up_logging(False)
+    set_up_logging(LogForm())
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
 
     async def main() -> int:

@@ -27,13 +27,14 @@ from rich.text import Text
 
 from nodes.cli.demo_record import DemoRecord, summarise
 from nodes.cli.demo_secure import SecureStory, all_held
-from nodes.cli.status_table import node_view, status_table
 from nodes.console import err, guarded, out, print_json
-from nodes.life.process import set_up_logging, stop_on_signals
+from nodes.life.logs import LogForm, set_up_logging
+from nodes.life.process import stop_on_signals
 from nodes.local.dashboard_process import dashboard_of
 from nodes.local.mesh import LocalMesh, local_mesh, push
 from nodes.local.supervisor import NodeProcess
 from nodes.progress import progress
+from nodes.status_table import node_view, status_table
 from shards.runtimes.ort import OrtRuntime
 from shards.split.split import split
 from shards.zoo import digits_heldout, digits_lite_model, digits_model
@@ -49,7 +50,7 @@ def run_demo(
 ) -> int:
     """Exit code 0 only if every image was answered, and rightly; with `secure`, only if each
     protection held too. dashboard: shows the mesh on a page, and keeps both until Ctrl-C."""
-    set_up_logging(False)
+    set_up_logging(LogForm())
     if as_json or not out.is_terminal:
         logging.getLogger("swarm").setLevel(logging.WARNING)
 

@@ -35,7 +35,8 @@ from nodes.learning.options import LearnOptions
 from nodes.learning.references import references, split_by_label
 from nodes.learning.samples import Samples
 from nodes.learning.training import Training
-from nodes.life.process import set_up_logging, stop_on_signals
+from nodes.life.logs import LogForm, set_up_logging
+from nodes.life.process import stop_on_signals
 from nodes.local.dashboard_process import dashboard_of
 from nodes.local.mesh import LocalMesh, local_mesh, push
 from nodes.local.supervisor import NodeProcess
@@ -72,7 +73,7 @@ def run_learn_demo(
 ) -> int:
     """Exit code 0 only if every target was reached. seconds: of learning; rate: requests a second;
     picture_path: of the PNG, "" for none. dashboard: whether a page shows the mesh meanwhile."""
-    set_up_logging(False)
+    set_up_logging(LogForm())
     logging.getLogger("swarm").setLevel(logging.ERROR)
 
     async def main() -> int:

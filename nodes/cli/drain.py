@@ -6,12 +6,11 @@ import time
 
 import swarm
 from nodes.cli.acts import on_record
-from nodes.cli.status import SMALL_FLEET
 from nodes.console import err, out, print_json, with_mesh
 from swarm.errors import InvalidArgument, NotFound
 from swarm.fleet.picture import FleetPicture
 from swarm.services.drain import drain
-from swarm.services.fleet import FleetWatch
+from swarm.services.fleet import SMALL_FLEET, FleetWatch
 from swarm.subjects import token
 
 GONE_WITHIN = 13.0  # seconds; a node ends twelve seconds after it was told to, in any case

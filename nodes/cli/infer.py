@@ -12,10 +12,14 @@ from rich.table import Table
 import swarm
 from nodes.console import connect, duration, guarded, out, print_json
 from nodes.console import delivery as delivery_of
+from nodes.profiling.bars import bar_lines
+from nodes.short_ids import short_ids
 from shards.manifest import Manifest
 from shards.runtimes.synthetic import random_feeds
 from swarm.errors import InvalidArgument, PermissionDenied, Status, error_for
 from swarm.flow.codec_choice import AUTO
+from swarm.tracing.anatomy import parts_of
+from swarm.tracing.traceparent import make
 from swarm.wire.messages import Result
 from swarm.wire.tensors import datatype_of
 
@@ -58,6 +62,7 @@ def run_infer(  # an argument for each of the command's options
     as_json: bool,
     weights: int = 0,
     codec: str = AUTO,
+    explain: bool = False,
 ) -> int:
     """`swarm infer`; returns its exit code."""
 
@@ -69,7 +74,7 @@ def run_infer(  # an argument for each of the command's options
         async with connect(nats, mesh, agent="swarm-infer", codec=codec) as client:
             inputs = inputs or await random_inputs(client, model)
             results = await ask_many(
-                client, model, inputs, seconds, repeat, concurrency, way, weights
+                client, model, inputs, seconds, repeat, concurrency, way, weights, explain
             )
         answered = [r for r in results if r.status is Status.OK]
         if answered and output:
@@ -77,7 +82,7 @@ def run_infer(  # an argument for each of the command's options
         if as_json:
             print_json(summary(results, with_outputs=not output))
         elif answered:
-            show(results, output)
+            show(results, output, explain)
         failed = [r for r in results if r.status is not Status.OK]
         if failed and not as_json:
             where = f" (stage {failed[-1].stage}, {failed[-1].node})" if failed[-1].node else ""
@@ -96,17 +101,21 @@ async def ask_many(
     concurrency: int,
     delivery: str,
     weights: int = 0,
+    explain: bool = False,
 ) -> list[Result]:
     """Send `repeat` requests, `concurrency` at a time; failures are results too.
 
-    budget: seconds for each request."""
+    budget: seconds for each request. explain: trace them."""
     results: list[Result] = []
     remaining = iter(range(repeat))
 
     async def ask() -> None:
         for _ in remaining:
+            header = make() if explain else ""
             results.append(
-                await client.ask(model, inputs, budget, delivery=delivery, weights=weights)
+                await client.ask(
+                    model, inputs, budget, delivery=delivery, weights=weights, traceparent=header
+                )
             )
 
     async with asyncio.TaskGroup() as group:
@@ -149,7 +158,7 @@ def summary(results: list[Result], with_outputs: bool) -> dict[str, Any]:
     return doc
 
 
-def show(results: list[Result], output: str) -> None:
+def show(results: list[Result], output: str, explain: bool = False) -> None:
     """Print the outputs, and where the time went."""
     last = next(r for r in reversed(results) if r.status is Status.OK)
     for name, array in last.outputs.items():
@@ -157,6 +166,11 @@ def show(results: list[Result], output: str) -> None:
         out.print(f"{name} {datatype_of(array)} {list(array.shape)}", markup=False)
         if not output:
             out.print(text, markup=False)
+    if explain:
+        label = short_ids([hop.node for hop in last.hops])
+        for line in bar_lines(parts_of(last.latency, last.hops), label):
+            out.print(line, markup=False, highlight=False)
+        return
     table = Table("stage", "node", "queue ms", "compute ms", "batch", "weights", "came as")
     for hop in last.hops:
         table.add_row(
@@ -170,6 +184,8 @@ def show(results: list[Result], output: str) -> None:
         )
     out.print(table)
     doc = summary(results, with_outputs=False)
+    if last.codec:
+        out.print(f"the outputs came as {last.codec}")
     out.print(
         f"{doc['answered']} of {doc['requests']} answered, latency p50 {doc['p50_ms']} ms, "
         f"p99 {doc['p99_ms']} ms" + (", degraded" if last.degraded else "")

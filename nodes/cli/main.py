@@ -67,6 +67,37 @@ register(bench_app)
 
 
 @app.command()
+def profile(
+    model: Annotated[
+        str, typer.Argument(help="NAME for the version that the mesh serves, or NAME@VERSION.")
+    ],
+    seconds: Annotated[float, typer.Option(min=1, help="How long to look, in seconds.")] = 30.0,
+    probes: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            max=100,
+            help="Traced requests a second of this command's own, beside live traffic; 0: none.",
+        ),
+    ] = 2.0,
+    input_: Annotated[
+        str,
+        typer.Option(
+            "--input", help="An .npz file for the probes; random without.", show_envvar=False
+        ),
+    ] = "",
+    plot: Annotated[str, typer.Option(help="Write a figure to this .png or .svg.")] = "",
+    nats: Nats = URL,
+    mesh: MeshName = "default",
+    json_: Json = False,
+) -> None:
+    """Where a model's milliseconds go under live traffic, stage by stage, and what to do next."""
+    from nodes.cli.profile import run_profile
+
+    raise typer.Exit(run_profile(model, seconds, probes, input_, plot, nats, mesh, json_))
+
+
+@app.command()
 def doctor(json_: Json = False) -> None:
     """What this machine can run models on, what it lacks, and what to install."""
     from nodes.cli.doctor import run_doctor
@@ -239,6 +270,10 @@ def infer(
     weights: Annotated[
         int, typer.Option(min=0, help="The least weight version of the answer; 0 for any.")
     ] = 0,
+    explain: Annotated[
+        bool,
+        typer.Option("--explain", help="Show the last answer's time as a bar for each hop."),
+    ] = False,
     codec: Annotated[
         str,
         typer.Option(
@@ -269,6 +304,7 @@ def infer(
             json_,
             weights,
             codec,
+            explain,
         )
     )
 
@@ -423,11 +459,21 @@ def drain(
 
 
 @app.command()
-def top(nats: Nats = URL, mesh: MeshName = "default") -> None:
-    """Show every node live, as `swarm status` does once, until Ctrl-C."""
-    from nodes.cli.status import run_top
+def top(
+    once: Annotated[
+        bool, typer.Option("--once", help="Show it once, as `swarm status` does.")
+    ] = False,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="A table without keys, as where textual is missing.")
+    ] = False,
+    nats: Nats = URL,
+    mesh: MeshName = "default",
+) -> None:
+    """Show the fleet live, until q: nodes, stages, rates, latencies, events. s sorts, / filters,
+    Enter shows a node, e all events."""
+    from nodes.cli.top import run_top
 
-    raise typer.Exit(run_top(nats, mesh))
+    raise typer.Exit(run_top(nats, mesh, once, plain))
 
 
 @app.command()

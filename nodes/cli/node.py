@@ -34,7 +34,8 @@ FLAGS = (
         "role",
         None,
         "shard-1 … shard-N: serves one stage. fallback: serves every stage that has "
-        "lost its nodes. gateway: answers requests for any model. edge: captures and asks. "
+        "lost its nodes. standby: holds every stage warm, and takes the one that lacks nodes most, "
+        "as its primary. gateway: answers requests for any model. edge: captures and asks. "
         "learner: only learns.",
     ),
     Flag(
@@ -60,7 +61,8 @@ FLAGS = (
     Flag(
         "standby",
         False,
-        "Take requests of the stage only when its primary nodes leave some.",
+        "Of --role shard-K: take requests of its one stage only when the primary nodes leave some. "
+        "(--role standby is another thing: a node for any stage that lacks nodes.)",
         negatable=True,
     ),
     Flag("threads", 1, "Threads with which each stage computes.", least=1),
@@ -180,6 +182,12 @@ FLAGS = (
         "that the owner allowed; exactly, where none is.",
     ),
     Flag(
+        "two_connections",
+        False,
+        "Models with messages of 16 KB or more have a connection of their own, so that gossip and "
+        "small requests do not wait behind them. For a slow link; nodes of one host are slower.",
+    ),
+    Flag(
         "congestion",
         "",
         "TCP congestion control of what this node sends: bbr, where the kernel has it, for links "
@@ -248,6 +256,24 @@ FLAGS = (
     ),
     *(Flag(name, "", about) for name, about in ACCESS_HELP.items()),
     Flag(
+        "otlp",
+        "",
+        "URL of an OpenTelemetry collector, as http://127.0.0.1:4318: the requests that this node "
+        "answers are traced. Empty: none.",
+    ),
+    Flag(
+        "trace_share",
+        0.01,
+        "Share of the requests that are traced, where their caller has not decided.",
+        least=0,
+        most=1,
+    ),
+    Flag(
+        "log_json",
+        False,
+        "Write messages as JSON, one object a line, on standard error.",
+    ),
+    Flag(
         "source",
         "digits",
         "edge: where captures come from. digits, or an .npz file with one "
@@ -314,6 +340,7 @@ def serve(settings: dict[str, Any], missed: bool) -> int:
     from nodes.life.config import NodeConfig, gossip_preset
     from nodes.life.cores import stay_on
     from nodes.life.edge import EdgeOptions
+    from nodes.life.logs import LogForm
     from nodes.life.process import end_with_supervisor, run_node
     from shards.errors import DeviceError
     from shards.runtimes.device import Placement, parse_options
@@ -356,12 +383,15 @@ def serve(settings: dict[str, Any], missed: bool) -> int:
             sites=tuple(each for each in settings["site"].split(",") if each),
             metrics=settings["metrics_port"],
             codec=settings["codec"],
+            two_connections=settings["two_connections"],
             missed=missed,
             identity=settings["identity"],
             teachers=settings["teachers"],
             trusted=None if settings["allow_unsigned"] else TrustedKeys.of(settings["trust"]),
             model_key=ModelKey.of(settings["model_key"]),
             learn=learn_config(settings) if _learns(settings) else None,
+            otlp=settings["otlp"],
+            trace_share=settings["trace_share"],
             placement=Placement(settings["device"], parse_options(settings["device_options"])),
         )
         edge = EdgeOptions(
@@ -377,7 +407,8 @@ def serve(settings: dict[str, Any], missed: bool) -> int:
     except (SwarmError, DeviceError) as error:
         print(f"swarm-node: {error}", file=sys.stderr)
         return 2
-    return run_node(config, edge, settings["verbose"], settings["json_events"], _STARTED)
+    form = LogForm(settings["verbose"], settings["log_json"])
+    return run_node(config, edge, form, settings["json_events"], _STARTED)
 
 
 def _cache(settings: dict[str, Any]) -> str:

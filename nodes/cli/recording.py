@@ -14,13 +14,13 @@ from rich.table import Table
 
 import swarm
 from nodes.cli.acts import on_record
-from nodes.cli.status import LISTEN, StatusBoard
 from nodes.console import duration, err, out, print_json, with_mesh
 from nodes.life.process import stop_on_signals
 from nodes.replay.recorded import Recorded, recorded, recorded_models
 from nodes.replay.recording import Recording, RecordLimits
 from nodes.replay.session import Replay, Session, Step, replay_other, replay_same
 from swarm.errors import InvalidArgument, NotFound
+from swarm.services.fleet import FleetWatch
 from swarm.subjects import token
 from swarm.trust.entries import Verifier
 from swarm.trust.sealed import ModelKey
@@ -82,16 +82,15 @@ def run_record(
 
 async def _handing_over(client: swarm.Mesh, model: str, version: str) -> list[str]:
     """The nodes of a version that take messages without the server."""
-    board = StatusBoard(client)
-    client.link.publish(client.subjects.status_request)
-    await asyncio.sleep(LISTEN)
-    return sorted(
-        node
-        for node, status in board.statuses.items()
-        if status.get("inbox")
-        and status.get("model") == model
-        and any(stage["version"] == version for stage in status.get("stages", []))
-    )
+    async with FleetWatch(client.link, client.subjects, events=0) as watch:
+        await watch.hear_all()
+        return sorted(
+            name
+            for name, node in watch.picture.nodes.items()
+            if node.status.get("inbox")
+            and node.status.get("model") == model
+            and any(stage.get("version") == version for stage in node.stages)
+        )
 
 
 def _told(recording: Recording, model: str, version: str, as_json: bool) -> int:

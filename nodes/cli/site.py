@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import json
 from dataclasses import asdict
 from typing import Any
 
@@ -9,10 +12,12 @@ import swarm
 from nodes.cli.infer import read_inputs
 from nodes.console import err, out, print_json, with_mesh
 from swarm.errors import InvalidArgument, Status
+from swarm.link import LinkMessage
 from swarm.site.store import Limits, SiteStore
 from swarm.wire import oip
 
 MB = 1_000_000
+LISTEN = 1.3  # seconds: a gateway says its status each second
 
 
 def run_add(
@@ -38,6 +43,7 @@ def run_status(site: str, nats: str, mesh: str, as_json: bool) -> int:
 
     async def work(client: swarm.Mesh) -> int:
         store = SiteStore(client.link, client.subjects, client.site(site))
+        forwarders = await _forwarders(client, store.site)
         state, progress = await store.state(), await store.progress()
         waiting = max(0, state.last - max(state.first - 1, progress.answered))
         doc = {
@@ -46,6 +52,7 @@ def run_status(site: str, nats: str, mesh: str, as_json: bool) -> int:
             "waiting": waiting,
             "answered": progress.answered,
             "dropped": progress.dropped,
+            "forwarders": forwarders,
         }
         if as_json:
             print_json(doc)
@@ -61,9 +68,39 @@ def run_status(site: str, nats: str, mesh: str, as_json: bool) -> int:
             f"{state.answers} answers are stored ({state.answers_bytes / MB:.2f} MB)",
             soft_wrap=True,
         )
+        for node, said in forwarders.items():
+            out.print(f"{node}: {said}", markup=False, soft_wrap=True)
+        if not forwarders:
+            out.print(
+                "no forwarder is heard: the link is cut, or none runs at the hub "
+                f"(swarm-node --role gateway --site {store.site})",
+                soft_wrap=True,
+            )
         return 0
 
     return with_mesh(nats, mesh, as_json, work)
+
+
+async def _forwarders(client: swarm.Mesh, site: str) -> dict[str, str]:
+    """What the forwarders of a site say of themselves, by node; those that speak in `LISTEN`."""
+    said: dict[str, str] = {}
+    works = asyncio.Event()
+
+    def on_status(message: LinkMessage) -> None:
+        with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
+            doc = json.loads(bytes(message.data))
+            state = str(doc["sites"][site]["state"])
+            said[str(doc["node"])] = state
+            if state == "forwarding":
+                works.set()
+
+    if client.link.grants.may_subscribe(client.subjects.status_all):
+        sid = client.link.subscribe(client.subjects.status_all, on_status)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LISTEN):
+                await works.wait()
+        client.link.unsubscribe(sid)
+    return said
 
 
 def run_remove(site: str, yes: bool, nats: str, mesh: str, as_json: bool) -> int:

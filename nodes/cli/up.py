@@ -12,9 +12,10 @@ from typing import Any
 from nodes.access import present
 from nodes.cli.model import model_name, read_model, show
 from nodes.console import err, guarded, out, print_json
-from nodes.life.process import set_up_logging, stop_on_signals
+from nodes.life.logs import LogForm, set_up_logging
+from nodes.life.process import stop_on_signals
 from nodes.local.how_to_ask import how_to_ask
-from nodes.local.mesh import LocalMesh, local_mesh
+from nodes.local.mesh import LocalMesh, check_embedded, local_mesh
 from nodes.local.splitting import split_into
 from nodes.progress import progress
 from shards.manifest import Manifest, read_dir
@@ -49,9 +50,10 @@ class UpOptions:
 
 def run_up(options: UpOptions, as_json: bool) -> int:
     """`swarm up`; returns its exit code."""
-    set_up_logging(False)
+    set_up_logging(LogForm())
 
     async def main() -> int:
+        check_embedded(options.nats, options.secure, options.servers)
         stop = stop_on_signals()
         with TemporaryDirectory(prefix="swarm-up-") as directory:
             folder = Path(directory) / "model"

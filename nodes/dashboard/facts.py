@@ -64,16 +64,30 @@ class RequestFacts:
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """What is promised for a model, as one node that answers measures it. burning: the windows in
-    which it burns its error budget too fast, "" for none."""
+    """What is promised for a model, as one node that answers measures it. burning: what burns its
+    error budget too fast, `latency` or `errors`, "" for nothing. burn: the fastest burn rate.
+    requests, slow, failed: since the node's start."""
 
     model: str
     p99_ms: float | None
     errors: float | None
     burning: str
     burn: float
-    slow: float | None
-    failed: float | None
+    requests: float
+    slow: float
+    failed: float
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutFacts:
+    """How a node sees the rollout of its model. share: percent of the traffic that the version
+    gets now. state: running, done, rolled-back."""
+
+    model: str
+    version: str
+    share: float
+    state: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +115,7 @@ class NodeFacts:
     requests: RequestFacts | None
     learning: LearningFacts | None
     objectives: tuple[Objective, ...]
+    rollout: RolloutFacts | None
 
 
 LEARNING = form(
@@ -151,6 +166,7 @@ def facts_of(node: FleetNode) -> NodeFacts:
         requests=_requests(status.get("requests")),
         learning=_learning(status.get("learning")),
         objectives=tuple(_objective(slo) for slo in status.get("slo", ()) if slo["model"]),
+        rollout=_rollout(status.get("rollout")),
     )
 
 
@@ -206,6 +222,18 @@ def _learning(part: object) -> LearningFacts | None:
     )
 
 
+def _rollout(part: Mapping[str, Any] | None) -> RolloutFacts | None:
+    if not part or not part["model"] or not part["version"]:
+        return None
+    return RolloutFacts(
+        model=part["model"],
+        version=part["version"],
+        share=float(part["share"]),
+        state=one_line(part.get("state", "")[:40]),
+        reason=one_line(part.get("reason", "")[:LONGEST_TEXT]),
+    )
+
+
 def _objective(slo: Mapping[str, Any]) -> Objective:
     return Objective(
         model=slo["model"],
@@ -213,6 +241,7 @@ def _objective(slo: Mapping[str, Any]) -> Objective:
         errors=slo.get("errors"),
         burning=one_line(slo.get("burning", "")[:40]),
         burn=max(slo.get("burn", {}).values(), default=0.0),
-        slow=slo.get("slow"),
-        failed=slo.get("failed"),
+        requests=float(slo.get("requests", 0)),
+        slow=float(slo.get("slow", 0)),
+        failed=float(slo.get("failed", 0)),
     )

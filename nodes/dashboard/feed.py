@@ -63,8 +63,12 @@ class Feed:
                 for browser in self._browsers:
                     browser.put(change)
         finally:
-            for browser in self._browsers:
-                browser.put(None)
+            self.end()
+
+    def end(self) -> None:
+        """End each browser's stream."""
+        for browser in self._browsers:
+            browser.put(None)
 
     async def browser(self) -> AsyncIterator[bytes]:
         """The whole picture, then each change, until `run` ends."""

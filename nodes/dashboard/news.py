@@ -17,9 +17,9 @@ ECHO = 5000  # ms in which a node and its peers tell of the same
 LONGEST_DETAIL = 400  # characters
 BAD = frozenset({"died", "duplicate", "store-full", "store-gone", "server-start-failed"})
 WARN = frozenset(
-    {"suspected", "took-over", "rejected", "watchdog", "server-restarted", "slo-burning"}
+    {"suspected", "took-over", "rejected", "watchdog", "server-restarted", "rolled-back"}
 )
-GOOD = frozenset({"gave-back", "refuted", "returned", "put-back", "slo-met"})
+GOOD = frozenset({"gave-back", "refuted", "returned", "put-back", "rolled-out"})
 ABOUT_OTHERS = frozenset(
     {"died", "suspected", "refuted", "returned", "duplicate", "left", "joined"}
 )
@@ -95,6 +95,8 @@ def level_of(kind: str, document: Mapping[str, Any]) -> str:
     if kind == "learning":
         what = document.get("what")
         return "warn" if what in ("blocked", "reverted", "failed", "doubted") else "note"
+    if kind == "slo":
+        return "bad" if document.get("burning") else "good"
     if kind in BAD:
         return "bad"
     if kind in WARN:

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from nodes.dashboard.answers import Answers, estimate
-from nodes.dashboard.facts import LearningFacts, NodeFacts, facts_of, one_line
+from nodes.dashboard.facts import LearningFacts, NodeFacts, RolloutFacts, facts_of, one_line
 from nodes.dashboard.health import GONE, Health, health_of
 from nodes.dashboard.history import History, Rate, rounded
 from nodes.dashboard.news import News, Newspaper
@@ -304,7 +304,7 @@ class Picture:
         problems = problems_of(
             current,
             pipelines,
-            {model: frozenset(_served(doc)) for model, doc in self._desired.items()},
+            {model: frozenset(self._shares(model)) for model in self._desired},
             offenders,
             {
                 name: now - max(nodes[name].heard or 0.0, nodes[name].gone_at)
@@ -331,13 +331,34 @@ class Picture:
         pipelines = pipelines_of(shown.now() for shown in self._shown.values())
         for pipeline in pipelines:
             model, version = pipeline["model"], pipeline["version"]
-            pipeline["share"] = _served(self._desired.get(model, {})).get(version)
+            pipeline["share"] = self._shares(model).get(version)
             told = self.answers.as_doc(model, now)
             alone = sum(p["model"] == model for p in pipelines) == 1
             if told is None and alone:  # who answers tells no version
                 told = estimate([s.facts for s in self._shown.values()], pipeline)
             pipeline["answers"] = told
         return pipelines
+
+    def _rollout(self, model: str) -> RolloutFacts | None:
+        """Of those who see the model's rollout the one who has come furthest."""
+        seen = [
+            shown.facts.rollout
+            for shown in self._shown.values()
+            if shown.facts.rollout is not None
+            and shown.facts.rollout.model == model
+            and shown.health not in GONE
+        ]
+        return max(
+            seen, key=lambda rollout: (rollout.state != "running", rollout.share), default=None
+        )
+
+    def _shares(self, model: str) -> dict[str, float]:
+        """Percent of the traffic, by version: of desired state, and of a rollout that runs."""
+        served, rollout = _served(self._desired.get(model, {})), self._rollout(model)
+        if rollout is None or not served or rollout.state == "rolled-back":
+            return served
+        rest = 1 - rollout.share / 100
+        return {v: share * rest for v, share in served.items()} | {rollout.version: rollout.share}
 
     def _objectives(self) -> dict[str, dict[str, Any]]:
         living = [s.facts for s in self._shown.values() if s.health not in GONE]
@@ -350,7 +371,8 @@ class Picture:
         return [
             {
                 "model": model,
-                "serve": _served(self._desired.get(model, {})),
+                "serve": self._shares(model),
+                "rollout": asdict(rollout) if (rollout := self._rollout(model)) else None,
                 "previous": _word(self._desired.get(model, {}).get("previous")),
                 "policy": _word(self._desired.get(model, {}).get("policy")) or "pull",
                 "known": model in self._desired,

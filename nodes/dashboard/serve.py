@@ -62,7 +62,14 @@ class Place:
         return LOOPBACK_NAMES if self.is_loopback else ("*",)
 
     def listen(self) -> socket.socket:
-        """A listening socket. Raises `InvalidArgument`."""
+        """A listening socket. Raises `InvalidArgument`; for TLS files that cannot be used too."""
+        if self.certificate:
+            try:
+                ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(
+                    self.certificate, self.key
+                )
+            except (OSError, ssl.SSLError) as error:
+                raise InvalidArgument(f"--https-cert, --https-key: {error}") from None
         try:
             family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
             sock = socket.socket(family, socket.SOCK_STREAM)
@@ -91,7 +98,7 @@ class _Server(uvicorn.Server):
 
 
 async def serve(app: Starlette, place: Place, sock: socket.socket, stop: asyncio.Event) -> None:
-    """Serve until `stop` is set. Raises `InvalidArgument` for TLS files that cannot be used."""
+    """Serve until `stop` is set."""
     config = uvicorn.Config(
         app,
         log_config=None,
@@ -102,10 +109,6 @@ async def serve(app: Starlette, place: Place, sock: socket.socket, stop: asyncio
         ssl_keyfile=place.key or None,
         lifespan="off",
     )
-    try:
-        config.load()
-    except (OSError, ssl.SSLError) as error:
-        raise InvalidArgument(f"--https-cert, --https-key: {error}") from None
     server = _Server(config)
     serving = asyncio.create_task(server.serve(sockets=[sock]), name="web server")
     stopped = asyncio.create_task(stop.wait())

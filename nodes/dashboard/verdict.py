@@ -78,7 +78,8 @@ def _of_node(
     if node.health is Health.FAILED:
         return [problem("bad", f"{name} ({facts.role}) failed: {facts.detail}", node=name)]
     if node.health is Health.DEAD and name not in told and silent.get(name, 0.0) < RECENT_DEATH:
-        return [problem("warn", f"{name} ({facts.role}) is gone; others do its work", node=name)]
+        rest = "; others do its work" if facts.stages else ""
+        return [problem("warn", f"{name} ({facts.role}) is gone{rest}", node=name)]
     if node.health is Health.SUSPECT:
         return [problem("warn", f"{name} ({facts.role}) does not answer its peers", node=name)]
     if node.health is Health.BUSY and waiting.get(name, 0.0) > SLOW_START:
@@ -96,37 +97,37 @@ def _has_no_cover(nodes: Iterable[NodeNow], model: str) -> bool:
 
 def _of_objective(objective: dict[str, Any]) -> dict[str, str]:
     model = str(objective["model"])
-    return problem("bad", f"{model} misses its objective: {objective['text']}", model=model)
+    how = f"{objective['burning']}, {objective['burn']:.1f} times as fast as allowed"
+    return problem("bad", f"{model} misses its objective: {how}", model=model)
 
 
 def objectives_of(objectives: Iterable[Objective]) -> dict[str, dict[str, Any]]:
-    """One document for each model that has an objective: the worst of those who measure it."""
-    found: dict[str, Objective] = {}
+    """One document for each model that has an objective: its requests over all nodes that answer
+    for it, and the fastest burn of them."""
+    of_model: dict[str, list[Objective]] = {}
     for objective in objectives:
-        known = found.get(objective.model)
-        worse = (bool(objective.burning), objective.burn)
-        if known is None or worse > (bool(known.burning), known.burn):
-            found[objective.model] = objective
-    return {
-        model: {
-            "model": model,
-            "p99_ms": objective.p99_ms,
-            "burning": objective.burning,
-            "text": _promise(objective),
-        }
-        for model, objective in sorted(found.items())
-    }
+        of_model.setdefault(objective.model, []).append(objective)
+    return {model: _objective(model, told) for model, told in sorted(of_model.items())}
 
 
-def _promise(objective: Objective) -> str:
+def _objective(model: str, told: list[Objective]) -> dict[str, Any]:
+    worst = max(told, key=lambda objective: (bool(objective.burning), objective.burn))
+    requests = sum(objective.requests for objective in told) or 1.0
     parts = []
-    if objective.p99_ms is not None:
-        slow = "" if objective.slow is None else f" ({objective.slow:.2%} slower)"
-        parts.append(f"99 % within {objective.p99_ms:g} ms{slow}")
-    if objective.errors is not None:
-        failed = "" if objective.failed is None else f" ({objective.failed:.2%} failed)"
-        parts.append(f"at most {objective.errors:.2%} errors{failed}")
-    return ", ".join([*parts, f"burns {objective.burn:.1f} times its budget"])
+    if worst.p99_ms is not None:
+        slow = sum(objective.slow for objective in told) / requests
+        parts.append(f"99 % within {worst.p99_ms:g} ms ({slow:.2%} took longer)")
+    if worst.errors is not None:
+        failed = sum(objective.failed for objective in told) / requests
+        parts.append(f"at most {worst.errors:.2%} errors ({failed:.2%} failed)")
+    parts.append(f"spends its error budget {worst.burn:.1f} times as fast as allowed")
+    return {
+        "model": model,
+        "p99_ms": worst.p99_ms,
+        "burning": worst.burning,
+        "burn": worst.burn,
+        "text": ", ".join(parts),
+    }
 
 
 def headline(

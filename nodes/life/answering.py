@@ -34,6 +34,7 @@ from swarm.mesh import MAX_BUDGET, Mesh
 from swarm.requests.request import Ask
 from swarm.shadows import BUDGET as SHADOW_BUDGET
 from swarm.shadows import answered
+from swarm.tracing.traceparent import checked
 from swarm.wire.hops import Hop
 from swarm.wire.messages import Request, Result
 
@@ -90,6 +91,10 @@ class InferAnswerer:
         # The client's own id comes back with the answer, but does not travel: clients reuse their
         # ids, and the lanes would drop the second request as a duplicate.
         request.id = request.id or ulid()
+        header = checked(request.traceparent) if request.traceparent else ""
+        tracer = self._mesh.tracer
+        trace = tracer.begin(model, header) if tracer is not None else None
+        request.traceparent = trace.traceparent if trace is not None else header
         try:
             deadline = started + self._checked_budget(request)
             async with asyncio.timeout_at(deadline):
@@ -110,6 +115,8 @@ class InferAnswerer:
         result.latency = time.perf_counter() - began
         self.by_status[result.status] = self.by_status.get(result.status, 0) + 1
         self.latency.add(result.latency, time.monotonic())
+        if trace is not None:
+            trace.end(result)
         if self._on_answered is not None and not request.shadow:
             self._on_answered(model, request, result)
         result.id = request.id
@@ -202,6 +209,7 @@ class InferAnswerer:
                 sequence=sequence,
                 hops=[hop.as_doc() for hop in hops],
                 weights=request.weights,
+                traceparent=request.traceparent,
                 shadow=request.shadow,
                 tried_until=tried_until,
             )

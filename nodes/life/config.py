@@ -8,6 +8,7 @@ from typing import Literal
 from nodes.learning.options import LearnConfig
 from shards.runtimes.device import Placement
 from swarm.errors import InvalidArgument, ResourceExhausted
+from swarm.fleet.warm_pool import ROLE as WARM
 from swarm.flow.ack_wait import ack_wait_for
 from swarm.flow.codec_choice import AUTO, mode_of
 from swarm.gossip import LAN, LOCAL, WAN, GossipConfig
@@ -26,13 +27,16 @@ HEADER_ROOM = 64 * 1024  # bytes for a message's header beside its tensors
 # as many as keep keys and artifacts.
 MOVED, REPLICATED = "moved", "replicated"
 LEARNER = "learner"  # the role of a node that serves no stage
+COVERS = ("fallback", WARM)  # they serve every stage of their model
 
 
 @dataclass(frozen=True)
 class NodeConfig:
-    """role: `shard-K`, `fallback`, `gateway`, `edge` or `learner`. model: NAME or NAME@VERSION.
+    """role: `shard-K`, `fallback`, `standby`, `gateway`, `edge` or `learner`. model:
+    NAME or NAME@VERSION.
 
-    node: its id, '' for one that is made up. standby: serve only while no primary does. threads:
+    node: its id, '' for one that is made up. standby: of a shard, serve only while no primary does
+    (another thing than the role `standby`, a node of the warm pool). threads:
     ONNX Runtime threads for one stage. credit: messages asked for and in hand per lane, 0 for a
     number that suits the stage (see `credit_of`). storage, lanes: of the lanes, `memory` or `file`,
     `moved` (one server keeps them; lost with it, they are made anew on another) or `replicated`;
@@ -52,8 +56,10 @@ class NodeConfig:
     audit: whether this node records requests. sites: whose stored requests a gateway forwards.
     metrics: PORT or ADDRESS:PORT where Prometheus
     scrapes this node, '' for nowhere. codec: how tensors go by the server
-    (`swarm.flow.codec_choice.MODES`).
+    (`swarm.flow.codec_choice.MODES`). two_connections: as of `swarm.Mesh`.
     placement: the device of its stages.
+    otlp: URL of the collector of traces, '' for none; trace_share: of the requests that this node
+    answers and whose caller has not decided.
     missed: nobody else does the work of this node, so its first load gives way to nobody. Raises
     `InvalidArgument`.
     """
@@ -89,14 +95,20 @@ class NodeConfig:
     learn: LearnConfig | None = None
     level: Literal["all", "basic"] = "all"
     codec: str = AUTO
+    two_connections: bool = False
     placement: Placement = field(default_factory=Placement)
+    otlp: str = ""
+    trace_share: float = 0.01
 
     def __post_init__(self) -> None:
         token(self.mesh, "mesh name")
-        if self.role not in ("fallback", "gateway", "edge", LEARNER) and self.stage < 1:
+        if self.role not in (*COVERS, "gateway", "edge", LEARNER) and self.stage < 1:
             raise InvalidArgument(
-                f"role {self.role!r}: it is shard-1, shard-2 …, fallback, gateway, edge or learner"
+                f"role {self.role!r}: it is shard-1, shard-2 …, fallback, standby, gateway, edge "
+                "or learner"
             )
+        if self.role == WARM and self.standby:
+            raise InvalidArgument("--standby is for --role shard-K; --role standby needs none")
         if self.role == "gateway" and self.learn is not None:
             raise InvalidArgument("a gateway has no model of its own to learn: leave out --learn")
         for site in self.sites:
@@ -126,7 +138,7 @@ class NodeConfig:
     @property
     def answers_requests(self) -> bool:
         """Whether any NATS client may ask this node for an inference."""
-        return self.stage == 1 or self.role in ("fallback", "gateway", "edge")
+        return self.stage == 1 or self.role in (*COVERS, "gateway", "edge")
 
     @property
     def model_name(self) -> str:
@@ -141,11 +153,11 @@ class NodeConfig:
     def priority(self) -> int:
         if self.role == "fallback":
             return FALLBACK
-        return STANDBY if self.standby else PRIMARY
+        return STANDBY if self.standby or self.role == WARM else PRIMARY
 
     def stages_of(self, info: ModelInfo) -> list[int]:
         """The stages that this node serves. Raises `InvalidArgument` when there are none."""
-        if self.role == "fallback":
+        if self.role in COVERS:
             return [stage.stage for stage in info.stages]
         if not self.stage:
             return []

@@ -208,7 +208,7 @@ class Edge:
 
     def _take(self) -> Capture | None:
         """The next capture to be sent, as long as the link has room."""
-        pace = self.node.mesh.link.pace
+        pace = self.node.mesh.bulk.pace
         transfer = pace.transfer(time.monotonic())
         capture = self._queue.take(transfer, pace.round_trip, self._holding.ewma)
         self._count_dropped()

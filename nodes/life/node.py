@@ -26,8 +26,10 @@ from nodes.life.mesh_key import MeshKeyFile
 from nodes.life.objectives import Objectives
 from nodes.life.own_entry import OwnEntry
 from nodes.life.router import Router
+from nodes.life.standby import Standby
 from nodes.life.status import StatusPublisher
 from nodes.life.takeover import Takeover
+from nodes.life.tracing import tracer_of
 from nodes.life.versions import Versions
 from nodes.life.watchdog import NodeWatchdog
 from swarm.errors import (
@@ -42,6 +44,7 @@ from swarm.errors import (
 )
 from swarm.fleet.advertised import StagePeer, serving
 from swarm.fleet.membership import Membership
+from swarm.fleet.warm_pool import ROLE as WARM
 from swarm.flow.objective import Objective
 from swarm.gossip import Event, PeerView
 from swarm.ids import node_id
@@ -54,6 +57,7 @@ from swarm.routing import BadDesiredState, parse_desired
 from swarm.services.events import keep_events
 from swarm.services.fleet import FleetAnswers
 from swarm.services.infer import InferService
+from swarm.services.kept_entries import KeptEntries
 from swarm.site.forwarder import Forwarder
 from swarm.subjects import api
 from swarm.trust.entries import Highest, Verifier
@@ -116,6 +120,9 @@ class Node:
             picker=self._router,
             verifier=verifier_of(config),
             codec=config.codec,
+            tracer=tracer_of(config, self.id),
+            two_connections=config.two_connections,
+            kept=_kept(config),
         )
         self._mesh_key = MeshKeyFile(config.mesh_key)
         self._membership = Membership(
@@ -175,7 +182,13 @@ class Node:
             self._versions.all,
             self.identity,
             "" if self._audit is None else self._audit.gossip,
+            lambda: None if self._standby is None else self._standby.takes,
         )
+        self._standby: Standby | None = None
+        if config.role == WARM:
+            self._standby = Standby(
+                self._membership, self._versions.all, self._tell, self._entry.announce
+            )
         self._judging = Judging(self.mesh, config.model_name, self.id, self._versions, self._tell)
         self._takeover = Takeover(
             self.mesh, config, self._membership, self._router, self._versions.all, self._tell
@@ -233,7 +246,7 @@ class Node:
     async def run(self, stop: asyncio.Event) -> None:
         """Raises `SwarmError` or `ShardsError` when the node can never serve as configured."""
         async with asyncio.TaskGroup() as group:
-            background = [group.create_task(self.mesh.link.run(), name="link")]
+            background = [group.create_task(link.run(), name="link") for link in self.mesh.links]
 
             def own(work: Coroutine[Any, Any, None], name: str) -> None:
                 background.append(group.create_task(work, name=name))
@@ -258,7 +271,8 @@ class Node:
         """Wait for a server; returns False when `stop` came first."""
         while not stop.is_set():
             try:
-                await self.mesh.link.ready(CONNECT_TIMEOUT)
+                for link in self.mesh.links:
+                    await link.ready(CONNECT_TIMEOUT)
                 self.mesh.open_socket()
                 return True
             except NotAdmitted:
@@ -332,6 +346,8 @@ class Node:
         self._fleet.start()
         own(self._entry.run(), "own entry")
         own(self._takeover.run(), "takeover")
+        if self._standby is not None:
+            own(self._standby.run(), "standby")
         own(self._judging.run(), "rollouts")
         own(self._lane_moves.run(), "lane moves")
         own(self._membership.run(), "gossip")
@@ -394,6 +410,8 @@ class Node:
             self._tell("left", {})
         with contextlib.suppress(SwarmError):
             await self.mesh.close()
+            if self.mesh.tracer is not None:
+                await asyncio.to_thread(self.mesh.tracer.close)
 
     def _become(self, state: str, detail: str) -> None:
         if self._status.become(state, detail):
@@ -451,6 +469,8 @@ class Node:
 
     def _on_gossip(self, event: Event) -> None:
         self._takeover.on_event(event)
+        if self._standby is not None:
+            self._standby.on_event(event)
 
     def _may_use_own_lanes(self, model: str) -> bool:
         """Whether this user's rights name lanes of single nodes."""
@@ -523,6 +543,13 @@ def verifier_of(config: NodeConfig) -> Verifier | None:
         "models must be signed by a key in %s, which lists %d at present", config.trusted, count
     )
     return Verifier(config.trusted, Highest(seen.load(), keep))
+
+
+def _kept(config: NodeConfig) -> KeptEntries | None:
+    """An edge can answer by itself, so it must be able to start while its link is cut."""
+    if config.role != "edge" or not config.cache:
+        return None
+    return KeptEntries(Path(config.cache) / "registry" / (config.link.domain or "own"))
 
 
 def usual_times(checkpoint: Mapping[str, Any]) -> dict[str, int]:

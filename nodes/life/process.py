@@ -14,6 +14,7 @@ import sys
 from collections.abc import Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from nodes.life.logs import LogForm, set_up_logging
 from shards.errors import ShardsError
 from swarm.errors import InvalidArgument, SwarmError, Unauthenticated
 
@@ -28,17 +29,6 @@ T = TypeVar("T")
 
 SUPERVISOR = "SWARM_PARENT_PID"  # in the environment of a node: its supervisor's process
 STOP_LIMIT = 12.0  # seconds; a drain takes eight at the most
-
-
-def set_up_logging(verbose: bool) -> None:
-    """Messages go to standard error: standard output belongs to results."""
-    logging.basicConfig(
-        level=logging.DEBUG if verbose else logging.INFO,
-        format="%(asctime)s %(levelname).1s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
-    logging.getLogger("nats").setLevel(logging.WARNING)
-    logging.getLogger("asyncio").setLevel(logging.WARNING)
 
 
 def run_event_loop(main: Coroutine[Any, Any, T]) -> T:
@@ -84,14 +74,14 @@ def end_with_supervisor() -> None:
 
 
 def run_node(
-    config: NodeConfig, edge: EdgeOptions, verbose: bool, json_events: bool, started: float
+    config: NodeConfig, edge: EdgeOptions, form: LogForm, json_events: bool, started: float
 ) -> int:
     """Run a node until it is told to stop; returns the exit code, 0 after a clean drain."""
     # Imported here: the clients' commands use this module's event loop, but no node.
     from nodes.life.edge import Edge, EdgeCounters
     from nodes.life.node import Node
 
-    set_up_logging(verbose)
+    set_up_logging(form, role=config.role, mesh=config.mesh)
 
     async def main() -> int:
         stop = stop_on_signals(STOP_LIMIT)

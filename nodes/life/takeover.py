@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from nodes.life.config import NodeConfig
@@ -22,6 +22,7 @@ from nodes.stage.server import StageServer
 from swarm.errors import SwarmError
 from swarm.fleet.advertised import StagePeer, of_load, serving
 from swarm.fleet.membership import Membership
+from swarm.fleet.warm_pool import ROLE as WARM
 from swarm.flow.ack_wait import ack_wait_for
 from swarm.gossip import Event
 from swarm.lanes import MOST_ACK_WAIT, Lane
@@ -35,6 +36,7 @@ log = logging.getLogger("swarm.node")
 
 TEND_EVERY = 3 * BEAT  # seconds between looks at lanes
 ADAPT_EVERY = 5.0  # seconds between looks at ack_wait and at the server's clock
+WATCHERS = 2  # nodes that watch one node whose work they would take over
 # Gossip's events that dashboards hear of; the others are about loads.
 PUBLISHED_EVENTS = {"joined", "left", "suspected", "died", "refuted", "returned", "duplicate"}
 
@@ -111,14 +113,13 @@ class Takeover:
         """Serve fast mode while every node of a better priority is gone."""
         if self._config.priority == PRIMARY:
             return
+        watched: set[str] = set()
         for serving_ in self._servings():
             for server in serving_.servers:
                 stage, fresh = server.stage, server.source.fast
-                better = [
-                    peer
-                    for peer in self._peers(serving_.info, stage)
-                    if peer.priority < self._config.priority and not peer.draining
-                ]
+                peers = self._peers(serving_.info, stage)
+                watched |= watched_by(self._members.node, peers, self._config.priority)
+                better = self._better(peers)
                 key = (serving_.info.version, stage)
                 detail = {"stage": stage, "model": serving_.info.model}
                 if not better and key not in self._covering:
@@ -129,7 +130,17 @@ class Takeover:
                 elif better and key in self._covering:
                     self._covering.discard(key)
                     await fresh.close()
-                    self._tell("gave-back", detail)
+                    if self._config.role != WARM:  # it tells of the stages that it takes
+                        self._tell("gave-back", detail)
+        self._members.watch(frozenset(watched))
+
+    def _better(self, peers: list[StagePeer]) -> list[StagePeer]:
+        """Those that serve a stage before this node does. A standby that has taken the stage stays
+        behind the primaries in fast mode: both queue groups get every message."""
+        me = self._members.node
+        own = min([peer.priority for peer in peers if peer.node == me], default=PRIMARY)
+        own = max(own, self._config.priority)
+        return [p for p in peers if p.priority < own and not p.draining and p.node != me]
 
     # --- lanes ------------------------------------------------------------------------------
 
@@ -165,7 +176,7 @@ class Takeover:
         """Keep each ack_wait a few times as long as a message takes, and as long as the link of any
         node needs; keep the depth of the lanes as the budgets need it. One primary
         of a stage does it for all."""
-        now = time.monotonic()
+        now, alive = time.monotonic(), len(self._members.alive())
         for serving_ in self._servings():
             for server in serving_.servers:
                 peers = self._peers(serving_.info, server.stage)
@@ -174,6 +185,7 @@ class Takeover:
                 if server.stage == 1:
                     await self._depth.adapt(server, leads, now)
                 for lane in server.source.lanes.values():
+                    lane.suit(alive)
                     await lane.refresh()
                     # From arrival to ack (or handing over): a busy loop counts, not only the run.
                     p99 = lane.holding.percentile(0.99, now)
@@ -192,3 +204,15 @@ class Takeover:
     def _peers(self, info: ModelInfo, stage: int) -> list[StagePeer]:
         """The living nodes that serve a stage, this one included."""
         return serving(self._members.alive(), info.model, info.version, stage)
+
+
+def watched_by(me: str, peers: Iterable[StagePeer], priority: int) -> set[str]:
+    """Of the nodes that serve a stage, those whose crash this node shall see at once: `WATCHERS` of
+    the nodes of its priority watch each node of a better one."""
+    peers = list(peers)
+    mine = [peer.node for peer in peers if peer.priority == priority]
+    return {
+        peer.node
+        for peer in peers
+        if peer.priority < priority and me in rendezvous(peer.node, mine)[:WATCHERS]
+    }

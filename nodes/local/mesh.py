@@ -173,6 +173,13 @@ class LocalMesh:
                 node.was_ready = True
 
 
+def check_embedded(url: str, secure: bool, servers: int) -> None:
+    """Raises `InvalidArgument` for settings of embedded servers beside the URL of one that runs."""
+    if url and (secure or servers > 1):
+        flag = "--secure" if secure else "--servers"
+        raise InvalidArgument(f"{flag} starts servers of its own: leave out --nats")
+
+
 @asynccontextmanager
 async def local_mesh(
     *,
@@ -199,9 +206,7 @@ async def local_mesh(
 
     Raises `InvalidArgument` for `secure` or several servers with a server that runs already.
     """
-    if url and (secure or servers > 1):
-        flag = "--secure" if secure else "--servers"
-        raise InvalidArgument(f"{flag} starts servers of its own: leave out --nats")
+    check_embedded(url, secure, servers)
     embedded: list[EmbeddedServer] = []
     logs = Path(tempfile.mkdtemp(prefix="swarm-logs-"))
     supervisor = Supervisor()

@@ -233,7 +233,7 @@ class Compute:
             return
         finally:
             self._on_loop = None
-        job.queue_us = int((started - job.arrived + job.age) * 1e6)
+        job.begins(started, self._ended)
         self._ended = time.monotonic()
         seconds = self._ended - started
         self._outcomes.computed(job, result, seconds, 1, model.weights_version)
@@ -257,7 +257,7 @@ class Compute:
             now = time.monotonic()
             batch = [job for job in taken if self._starts(job, now)]
             for job in batch:
-                job.queue_us = int((now - job.arrived + job.age) * 1e6)
+                job.begins(now, self._ended)
             if batch:
                 self._start(batch, now)
 

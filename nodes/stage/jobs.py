@@ -15,8 +15,9 @@ class Job:
 
     expires, arrived: `time.monotonic()`. age: seconds in the lane before it arrived. queue_us:
     microseconds from the lane to the run. shape: shapes of its tensors but for axis 0; requests of
-    equal shape run together. sending: its result under way to the next stage. ended: its work here
-    is over.
+    equal shape run together. started: `time.monotonic()`, when its run began. batch_wait_us: of
+    queue_us, the stage was idle, and waited for company. sending: its result under way to the next
+    stage. ended: its work here is over.
     """
 
     delivery: Delivery
@@ -25,9 +26,17 @@ class Job:
     arrived: float
     age: float
     queue_us: int = 0
+    started: float = 0.0
+    batch_wait_us: int = 0
     shape: tuple[Any, ...] = field(default=())
     sending: Sending | None = None
     ended: bool = False
+
+    def begins(self, now: float, idle_since: float) -> None:
+        """Its run begins. idle_since: when the run before ended."""
+        self.started = now
+        self.queue_us = int((now - self.arrived + self.age) * 1e6)
+        self.batch_wait_us = int((now - max(self.arrived, idle_since)) * 1e6)
 
     def most_spent(self, stage: int) -> str:
         """Where most of its time went, as text, when it is about to begin `stage`."""

@@ -25,10 +25,20 @@ from nodes.stage.counters import StageStats, batch_bucket
 from nodes.stage.jobs import Job
 from nodes.stage.readiness import room_for_fast, room_for_parcel
 from nodes.stage.selftest import Known, SelfTest
-from swarm.errors import NotConnected, ResourceExhausted, Status, SwarmError, Unavailable
+from swarm.errors import (
+    NoLeader,
+    NoResponders,
+    NotConnected,
+    ResourceExhausted,
+    Status,
+    SwarmError,
+    Unavailable,
+)
 from swarm.flow.bucket import Quotas
 from swarm.model import ModelInfo
 from swarm.subjects import ANY
+from swarm.tracing.anatomy import moments
+from swarm.tracing.traceparent import is_sampled
 from swarm.transport.api import Delivery, Event, Held, Left, Refused, Room, Safe, Stored
 from swarm.transport.parcel import Parcel
 from swarm.transport.routes import Routes
@@ -74,6 +84,7 @@ LONG_RUN = 0.001
 # which on each waits longer.
 RETRY_FULL_LANE = 0.004
 MANY_BLOCKED = 8
+RETRY_LANE_AWAY = 0.1  # seconds between attempts while no server keeps the next lane
 DRAIN_LOOK_EVERY = 0.002  # seconds
 
 
@@ -121,12 +132,14 @@ class StageServer:
         self._onward: StageSender | None = None
         if stage < info.last:
             self._onward = StageSender(routes, info, stage + 1, self.stats.compute)
+        source = source or SourceOptions()
+        self._clock = source.clock
         self.source = StageSource(
             routes,
             info,
             stage,
             node,
-            source or SourceOptions(),
+            source,
             self.stats.counters,
             self._accept,
             self._room,
@@ -213,6 +226,8 @@ class StageServer:
             hop[WEIGHTS] = weights
         if features.codec:
             hop[CODEC] = features.codec
+        if is_sampled(features.traceparent):
+            hop |= self._moments(job)
         if self._audit is not None:
             self._audit.received(features, hop)
         features.hops.append(hop)
@@ -243,6 +258,11 @@ class StageServer:
         self.stats.compute.add(seconds, now)
         self.stats.queue.add(job.queue_us / 1e6, now)
         self.stats.batch_sizes[0 if batch == 1 else batch_bucket(batch)] += 1
+
+    def _moments(self, job: Job) -> dict[str, int]:
+        """What a traced request is told besides."""
+        at = self._clock.unix_us(int(job.started * 1e9))
+        return moments(at, int(job.age * 1e6), job.batch_wait_us)
 
     def _event(self, job: Job, parcel: Parcel, event: Event) -> None:
         """What became of a result on its way to the next stage."""
@@ -297,9 +317,21 @@ class StageServer:
                 self._loop.call_later(pause, self._try_again, job, parcel)
                 return
             error = ResourceExhausted(f"the lane of stage {self.stage + 1} is full")
+        elif not job.delivery.fast and self._is_away(job, error):
+            self._blocked += 1
+            self._loop.call_later(RETRY_LANE_AWAY, self._try_again, job, parcel)
+            return
         _drop(job)
         parcel.loan.take_back()
         self._give_up(job, error)
+
+    @staticmethod
+    def _is_away(job: Job, error: SwarmError) -> bool:
+        """Whether no server keeps the next lane, and there is time to wait: a cluster elects, or
+        makes the lane anew. Given back, the message would come again and again meanwhile, as one
+        that ends its nodes does."""
+        away = isinstance(error, NoResponders | NoLeader)
+        return away and job.expires - time.monotonic() > RETRY_LANE_AWAY
 
     def _try_again(self, job: Job, parcel: Parcel) -> None:
         self._blocked -= 1

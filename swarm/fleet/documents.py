@@ -174,6 +174,17 @@ REQUESTS = form(
         "breakers": table(text),
     }
 )
+ROLLOUT = form(
+    {
+        "model": name,
+        "version": name,
+        "plan": name,
+        "share": number(0, 100),
+        "state": text,
+        "reason": text,
+    },
+    ("model", "version", "share"),
+)
 SLO = form(
     {
         "model": name,
@@ -223,6 +234,7 @@ STATUS_FIELDS: dict[str, Reader] = {
     "events": table(COUNT),
     "requests": REQUESTS,
     "slo": rows(SLO),
+    "rollout": ROLLOUT,
     "edge": table(COUNT),
     "learning": anything,
     "audit": anything,

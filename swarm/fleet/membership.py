@@ -27,7 +27,8 @@ from swarm.subjects import Subjects
 
 log = logging.getLogger("swarm.gossip")
 
-DISCOVER_EVERY = 10.0  # seconds between two discoveries of nodes that no peer has told of
+DISCOVER_EVERY = 10.0  # seconds between two questions for a node that no peer has told of
+QUEUE = "someone"  # the nodes' queue group: one of them answers such a question
 DISCOVER_EVERY_ALONE = 1.0  # seconds between two discoveries, as long as no peer is known
 # Seconds after a reconnect in which a missing subscription is no proof of death: after a restart of
 # the server, nodes that live have not subscribed again yet.
@@ -126,7 +127,10 @@ class Membership:
 
     async def run(self) -> None:
         """One round each `config.interval` seconds, until cancelled."""
-        sid = self._link.subscribe(self._subjects.gossip(self.node), self._receive)
+        sids = [
+            self._link.subscribe(self._subjects.gossip(self.node), self._receive),
+            self._link.subscribe(self._subjects.someone, self._say_who, QUEUE),
+        ]
         self._finds = self._link.expect(self._found)
         self._link.on_up.append(self._reconnected)
         self._link.on_down.append(self._forget_waiting)
@@ -145,8 +149,13 @@ class Membership:
             self._link.on_up.remove(self._reconnected)
             self._link.on_down.remove(self._forget_waiting)
             self._forget_waiting()
-            self._link.unsubscribe(sid)
+            for sid in sids:
+                self._link.unsubscribe(sid)
             self._link.forget(self._finds)
+
+    def watch(self, nodes: frozenset[str]) -> None:
+        """See a crash of these nodes at once, however large the fleet is."""
+        self.gossip.watch(nodes)
 
     def leave(self) -> None:
         """Tell some peers that this node leaves; they tell the others."""
@@ -239,11 +248,24 @@ class Membership:
         self._discover()
 
     def _discover(self) -> None:
+        """Look for nodes: all answer who is alone; who is not asks one of them, or a fleet of n
+        would answer n² questions."""
         self._discovered = time.monotonic()
+        alone = self.gossip.detector.alone
+        subject = self._subjects.discovery if alone else self._subjects.someone
         try:
-            self._link.publish(self._subjects.discovery, b"", self._finds)
+            self._link.publish(subject, b"", self._finds)
         except SwarmError as error:
             log.debug("no discovery at present: %s", error)
+
+    def _say_who(self, message: LinkMessage) -> None:
+        if not message.reply:
+            return
+        try:
+            about = {"metadata": {"node": self.node}}
+            self._link.publish(message.reply, json.dumps(about).encode())
+        except SwarmError as error:
+            log.debug("not answered who is there: %s", error)
 
     def _found(self, message: LinkMessage) -> None:
         if message.status:

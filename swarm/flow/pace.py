@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from collections import deque
 
-from swarm.flow.transfers import NEAR_S
+from swarm.flow.ack_wait import LINK_MARGIN
+from swarm.flow.transfers import CAUTIOUS_RATE, NEAR_S
 
 MOST_UNDER_WAY = 32  # messages that are measured at a time
 RECENT_S = 1.0  # seconds for which the size of a message is that of the next ones
@@ -19,19 +20,16 @@ ROUND_TRIPS, REMEMBERED = 16, 16  # of the latest; keep-alives go once a second
 class Pace:
     """One connection's. Times in seconds of any monotonic clock."""
 
-    __slots__ = ("_came", "_sizes", "_slowness", "_trips", "_under_way")
+    __slots__ = ("_came", "_sizes", "_slowness", "_trips", "_under_way", "round_trip")
 
     def __init__(self) -> None:
+        self.round_trip = 0.0
+        """Seconds of the shortest of the latest round trips; 0.0 before the first."""
         self._trips: deque[float] = deque(maxlen=ROUND_TRIPS)
         self._slowness: deque[float] = deque(maxlen=REMEMBERED)  # seconds a byte
         self._sizes: deque[int] = deque(maxlen=REMEMBERED)
         self._under_way: deque[tuple[int, float]] = deque()  # bytes, when they were sent
         self._came = -math.inf  # the last PONG behind a message
-
-    @property
-    def round_trip(self) -> float:
-        """The shortest of the latest round trips; 0.0 before the first."""
-        return min(self._trips, default=0.0)
 
     @property
     def is_far(self) -> bool:
@@ -58,9 +56,18 @@ class Pace:
         # The lower quartile: a message that waited behind others' traffic says little.
         return sorted(self._slowness)[len(self._slowness) // 4]
 
+    @property
+    def backlog(self) -> float:
+        """Seconds that the messages under way may take until the server has them all."""
+        if not self._under_way:
+            return 0.0
+        slowness = self._usual_slowness if self._slowness else 1 / CAUTIOUS_RATE
+        return LINK_MARGIN * slowness * sum([size for size, _ in self._under_way])
+
     def tripped(self, seconds: float) -> None:
         """A PING and its PONG, without a message, took so long."""
         self._trips.append(seconds)
+        self.round_trip = min(self._trips)
 
     def sends(self, size: int, now: float) -> bool:
         """A large message is sent: whether a PING is to follow it, whose PONG is told of."""

@@ -24,6 +24,10 @@ class GossipConfig:
     """Peers contacted each round. A crash escapes every peer for r rounds with probability
     exp(-fanout * r): 0.25 % for 3 peers and 2 rounds. Traffic is proportional to it."""
 
+    calm_above: int = 24
+    """Living nodes above which a round contacts fewer peers while there is no news: fanout *
+    calm_above / n, and one a second at least (see `swarm.gossip.pace`)."""
+
     helpers: int = 3
     """Peers asked to try a silent node (SWIM's k). At packet loss p, all of them fail on a living
     node with probability (1 - (1 - p)^4)^helpers: 4 % at 10 % loss."""
@@ -111,7 +115,8 @@ class GossipConfig:
 
     def __post_init__(self) -> None:
         positive = (
-            "interval fanout max_nodes max_keys value_bytes learn_rate tombstone retransmit "
+            "interval fanout calm_above max_nodes max_keys value_bytes learn_rate tombstone "
+            "retransmit "
             "window_min timeout_min phi suspicion accusers tell_after claims_per_round reprobes "
             "pause_rounds"
         )

@@ -174,6 +174,11 @@ class Gossip:
         ):
             self._seeds[node] = _SEED_ATTEMPTS
 
+    def watch(self, nodes: frozenset[str]) -> None:
+        """Check these nodes every other round, however large the fleet is: their crash matters to
+        this node."""
+        self.detector.watch.set(nodes)
+
     def preload(self, states: Iterable[NodeState]) -> None:
         """Start from a snapshot of living nodes, as `states` of a peer gives it."""
         self._table.preload(states)
@@ -218,7 +223,10 @@ class Gossip:
         self._expire(now)
         effects: list[Effect] = list(self.detector.tick(now))
         window = True  # with one peer; with all of them while there is much to repair
-        for peer in self._table.next_peers(self.config.fanout):
+        alive = self._table.alive
+        effects += self.detector.watched(now)
+        contacts = self.detector.pace.contacts(alive, self._exchange.repairing)
+        for peer in self._table.next_peers(contacts):
             if self.detector.due(peer, now):
                 effects.append(self.detector.request(peer, now, news=True, window=window))
                 window = self._exchange.repairing
@@ -406,4 +414,6 @@ class Gossip:
                 if recent:
                     continue
             kept.append(event)
+            if event.kind != "updated":
+                self.detector.hurry()
         return kept

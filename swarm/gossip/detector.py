@@ -24,6 +24,7 @@ from swarm.gossip.config import GossipConfig
 from swarm.gossip.effects import Effect, Event, Request, Send
 from swarm.gossip.exchange import Exchange
 from swarm.gossip.health import Doubt, LocalHealth, suspicion_seconds
+from swarm.gossip.pace import Pace, Watch
 from swarm.gossip.phi import PhiDetector, deviations
 from swarm.gossip.state import ALIVE, DEAD, LEFT, SUSPECT, Entry
 from swarm.gossip.table import Table
@@ -79,6 +80,8 @@ class Detector:
         self._asked: Counter[str] = Counter()  # requests under way by node
         self._quota = config.claims_per_round
         self.health = LocalHealth(config.health_max)
+        self.pace = Pace(config, rng.random())
+        self.watch = Watch(config.interval)
         # The last exchange with each peer, kept only where a round reaches every peer.
         self._met: dict[str, float] = {}
         # The last question to each peer whose process was said to have ended.
@@ -318,8 +321,20 @@ class Detector:
         return rounds >= min(PAIR_ROUNDS, self._table.alive - 1)
 
     def hurry(self) -> None:
-        """There is news: the next round contacts everybody, as far as a round can."""
+        """There is news: the next rounds contact everybody, as far as a round can."""
         self._met.clear()
+        self.pace.hurry(self._table.alive)
+
+    def watched(self, now: float) -> list[Effect]:
+        """Checks of the watched nodes that are due, in a fleet whose rounds contact fewer peers."""
+        if self._table.alive <= self._config.calm_above:
+            return []
+        nodes = self._table.nodes
+        return [
+            self.request(node, now)
+            for node in self.watch.due(now)
+            if node in nodes and not nodes[node].final and not self._asked[node]
+        ]
 
     def ask_now(self, node: str, now: float) -> list[Effect]:
         """Ask a node whose process is said to have ended, at most once a round."""

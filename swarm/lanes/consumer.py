@@ -25,7 +25,7 @@ from swarm.flow.latency import LatencyWindow
 from swarm.lanes.credit import Credit
 from swarm.lanes.hand import Hand
 from swarm.lanes.message import ACK, ACK_AND_NEXT, WORKING, LaneMessage
-from swarm.lanes.pulls import Pulls, unanswered
+from swarm.lanes.pulls import Pulls, expires_for, unanswered
 from swarm.lanes.rounds import Rounds
 from swarm.lanes.server_consumer import ServerConsumer
 from swarm.lanes.way import Way
@@ -211,7 +211,7 @@ class Lane:
         await asyncio.wait_for(self._ready.wait(), timeout)
 
     def pause(self) -> None:
-        """Ask for nothing more until `resume()`; standing pulls run out within `EXPIRES`."""
+        """Ask for nothing more until `resume()`; standing pulls run out by themselves."""
         self.paused = True
 
     def resume(self) -> None:
@@ -225,6 +225,10 @@ class Lane:
         await self.link.unsubscribe_and_drain(self._sid)
         self._renew.set()
 
+    def set_priority(self, priority: int) -> None:
+        """Take this place among the nodes of the lane, once the standing pulls have ended."""
+        self._pulls.set_priority(priority)
+
     async def refresh(self) -> None:
         """Sample the server's clock again, and take over changed settings.
 
@@ -232,6 +236,10 @@ class Lane:
         """
         self.pending = await self._consumer.refresh()
         await self._look_at_link()
+
+    def suit(self, nodes: int) -> None:
+        """Suit a fleet of so many living nodes: in a large one pulls stand for longer."""
+        self._pulls.last(expires_for(nodes))
 
     async def set_ack_wait(self, seconds: float) -> None:
         """Change `ack_wait`, for all nodes of the lane. Raises as `refresh`."""

@@ -8,6 +8,7 @@ does not, the next one does after a while.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -37,9 +38,13 @@ async def make_anew(link: Link, config: dict[str, Any]) -> None:
     """Delete the stream whose server is lost, and create it where servers live. config: of the
     stream. Consumers follow by whoever serves a lane.
 
+    Its numbers begin with the time: when the lost server comes back, it has the old stream under
+    the same name for a moment, and an ack for a message of the one must mean none of the other.
+
     Raises `ApiError`, `Unavailable`, `NotConnected`; it may have worked all the same.
     """
     name = config["name"]
+    config = config | {"first_seq": time.time_ns() // 1000}
     with contextlib.suppress(SwarmError):
         # The answer would come from the lost server.
         await jetstream.call(link, api("STREAM.DELETE", name), timeout=DELETE_TIMEOUT)

@@ -23,7 +23,7 @@ from swarm.wire.tensors import Part
 log = logging.getLogger("swarm.lanes")
 
 OnStored = Callable[["SwarmError | None", int], None]  # (error or None, stream sequence)
-ACK_TIMEOUT = 2.0  # seconds
+ACK_TIMEOUT = 2.0  # seconds, beside the time that large messages take on a slow link
 
 
 class Publisher:
@@ -37,7 +37,7 @@ class Publisher:
     def __init__(self, link: Link) -> None:
         self._link = link
         self._waiting: dict[str, tuple[OnStored, str]] = {}  # by reply subject; with the lane's
-        # When each runs out, in order of time, since every message waits equally long.
+        # When each runs out, in order of time: none waits less long than those before it.
         self._expiry: deque[tuple[float, str]] = deque()
         self._sweep: asyncio.TimerHandle | None = None
         link.on_down.append(self._down)
@@ -60,9 +60,13 @@ class Publisher:
             link.forget(reply)
             raise
         self._waiting[reply] = (on_stored, subject)
-        self._expiry.append((time.monotonic() + ACK_TIMEOUT, reply))
+        due = time.monotonic() + ACK_TIMEOUT + link.pace.backlog
+        if self._expiry:
+            due = max(due, self._expiry[-1][0])
+        self._expiry.append((due, reply))
         if self._sweep is None:
-            self._sweep = asyncio.get_running_loop().call_later(ACK_TIMEOUT, self._expire)
+            pause = due - time.monotonic()
+            self._sweep = asyncio.get_running_loop().call_later(pause, self._expire)
 
     def _stored(self, message: LinkMessage) -> None:
         self._link.forget(message.subject)
@@ -102,7 +106,9 @@ class Publisher:
             self._expiry[0][0] <= now or self._expiry[0][1] not in self._waiting
         ):
             _, reply = self._expiry.popleft()
-            self._fail(reply, Unavailable(f"no PubAck within {ACK_TIMEOUT} s"))
+            self._fail(
+                reply, Unavailable(f"no PubAck within {ACK_TIMEOUT} s and its time on the link")
+            )
         self._sweep = None
         if self._expiry:
             delay = max(0.05, self._expiry[0][0] - now)

@@ -14,6 +14,9 @@ from swarm.subjects import api
 
 log = logging.getLogger("swarm.lanes")
 
+# Seconds in which a consumer answers. For one whose server was lost nobody does: the sooner it is
+# asked for again, the sooner it is found where it was made anew.
+LOOK, LOOK_CLUSTERED = 3.0, 0.5
 MOST_ACK_WAIT = 5.0  # seconds: longer runs are kept alive, not waited for
 
 
@@ -75,7 +78,9 @@ class ServerConsumer:
 
     async def _make(self) -> None:
         try:
-            await self._learn(jetstream.ensure_consumer(self._link, self.stream, self.config))
+            look = LOOK_CLUSTERED if self._link.is_clustered else LOOK
+            taken = jetstream.ensure_consumer(self._link, self.stream, self.config, look)
+            await self._learn(taken)
         except ApiError as error:
             if error.err_code not in jetstream.CONSUMER_FILTER_TAKEN:
                 raise

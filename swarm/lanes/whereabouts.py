@@ -16,6 +16,7 @@ from swarm.link import Link, LinkMessage
 from swarm.subjects import Subjects
 
 SLOW = 0.5  # seconds in which a server answers as a rule
+OLD_LANES_GO = 3.0  # seconds; measured: 2
 WAIT = 0.3  # seconds: longer than a round trip between two sites
 _NO_STREAM = b"NATS/1.0\r\nNats-Expected-Stream: -\r\n\r\n"
 
@@ -29,11 +30,20 @@ async def streams_of(
 ) -> list[str]:
     """The streams of these lanes, one name for each server that has one; asked for `wait` seconds.
 
-    Empty where this user may not ask, or there is no connection.
+    Empty where this user may not ask, or there is no connection. In a cluster, a server that comes
+    back has for a moment the lanes that were made anew without it: then it is asked again.
     """
     asked = subjects.whereabouts(model, version)
     if not link.grants.may_publish(asked):
         return []
+    found = await _streams_at(link, asked, wait)
+    if link.home.cluster and len(set(found)) < len(found):
+        await asyncio.sleep(OLD_LANES_GO)
+        found = await _streams_at(link, asked, wait)
+    return found
+
+
+async def _streams_at(link: Link, asked: str, wait: float) -> list[str]:
     found: list[str] = []
 
     def answered(message: LinkMessage) -> None:
@@ -83,11 +93,11 @@ def check_one_domain(streams: Sequence[str], own: str, lanes: str) -> None:
             f"the lanes of {lanes} are on two linked servers under one name: give each server a "
             "`domain` in its jetstream {} block, and restart both"
         )
-    here = f"one of domain {_domain_of(own)!r}" if _domain_of(own) else "one without a domain"
+    here = f"in domain {_domain_of(own)!r}" if _domain_of(own) else "on this server"
     there = f"in domain {other!r}" if other else "on a linked server without a domain"
     mend = f"start with --domain {other}" if other else "name that server's domain"
     raise TwoDomains(
-        f"the lanes of {lanes} are {there} already, and would be on {here} too: "
+        f"the lanes of {lanes} are {there} already, and would be {here} too: "
         f"{mend}, or use another --mesh"
     )
 

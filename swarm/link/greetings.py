@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from swarm.errors import NotAdmitted
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("swarm.link")
 
+LOOKS, LOOK_AGAIN = 5, 1.0  # looks for a better server than one that stays; seconds between them
 GREET_TIMEOUT = 0.5  # seconds in which a server that can be used greets
 
 
@@ -38,7 +41,18 @@ def check_cluster(home: Greeting, greeting: Greeting, where: str) -> None:
         )
 
 
-async def find_better(home: Greeting, servers: ServerList, options: LinkOptions) -> str | None:
-    """The server to move to from the present one, or None (`better_server`)."""
-    found = await greet_all(servers.others(), options, GREET_TIMEOUT)
-    return better_server(home, {s: Greeting.of(info) for s, info in found.items() if info})
+async def wait_for_better(
+    home: Callable[[], Greeting], servers: ServerList, options: LinkOptions
+) -> str | None:
+    """The server to move to from the present one (`better_server`), as soon as there is one; None
+    where the present one stays, and after some looks none was better. home(): of the present one.
+    """
+    looks = 0
+    while home().leaves or looks < LOOKS:
+        looks += 1
+        found = await greet_all(servers.others(), options, GREET_TIMEOUT)
+        greetings = {server: Greeting.of(info) for server, info in found.items() if info}
+        if (better := better_server(home(), greetings)) is not None:
+            return better
+        await asyncio.sleep(LOOK_AGAIN)
+    return None

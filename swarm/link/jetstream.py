@@ -6,8 +6,10 @@ for three calls. Every call has a timeout and a typed error.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,7 +22,7 @@ from swarm.errors import (
     NoResponders,
     Unavailable,
 )
-from swarm.link import Link
+from swarm.link import Link, LinkMessage
 from swarm.subjects import api, kv_get_subject
 
 # Server error numbers (nats-server, server/errors.json).
@@ -39,6 +41,9 @@ NO_PEERS = (10005, 10074)  # for so many replicas: too few servers in the cluste
 ELECTING = (10004, 10006, 10008, 10009, 10118, 10119)
 
 CLUSTER_REPLICAS = 3  # copies where a cluster has so many servers: any one of them may be lost
+
+# Seconds for which a server may be behind, and between two reads of it.
+BEHIND, ASK_BEHIND = 0.5, 0.01
 
 _SEQUENCE = re.compile(rb"Nats-Sequence: ([0-9]{1,18})")
 _STORED = re.compile(rb"Nats-Time-Stamp: ([0-9TZ:.+-]{20,40})")
@@ -110,8 +115,7 @@ def replicas_of(link: Link) -> int:
     say, or with 0 there as many as the server's cluster can keep."""
     if link.options.replicas:
         return link.options.replicas
-    # Of another domain's servers nothing is known: there it is tried.
-    return CLUSTER_REPLICAS if link.home.cluster or link.options.domain else 1
+    return CLUSTER_REPLICAS if link.is_clustered else 1
 
 
 async def ensure_stream(link: Link, config: dict[str, Any]) -> dict[str, Any]:
@@ -173,14 +177,17 @@ async def update_stream(link: Link, config: dict[str, Any]) -> dict[str, Any]:
     return await call(link, api("STREAM.UPDATE", config["name"]), config)
 
 
-async def ensure_consumer(link: Link, stream: str, config: dict[str, Any]) -> dict[str, Any]:
+async def ensure_consumer(
+    link: Link, stream: str, config: dict[str, Any], look: float = 3.0
+) -> dict[str, Any]:
     """Take the existing consumer with its settings, or create it.
 
-    It asks first: a user that may not create consumers uses what is there.
+    It asks first: a user that may not create consumers uses what is there. look: seconds in which
+    an existing one answers.
     """
     name = config["durable_name"]
     try:
-        return await call(link, api("CONSUMER.INFO", stream, name))
+        return await call(link, api("CONSUMER.INFO", stream, name), timeout=look)
     except ApiError as error:
         if error.err_code != CONSUMER_NOT_FOUND:
             raise
@@ -269,7 +276,35 @@ async def kv_entry(
 async def kv_message(
     link: Link, bucket: str, key: str, timeout: float = 2.0
 ) -> tuple[bytes | None, int, bytes]:
-    """As `kv_entry`, and the headers that the value was stored with, among the server's own."""
+    """As `kv_entry`, and the headers that the value was stored with, among the server's own.
+
+    In a cluster it asks again, for `BEHIND` seconds at most, while the server that answers is
+    behind what this process has stored, read or heard of (`heard_of`).
+    """
+    subject = kv_get_subject(bucket, key)
+    until = time.monotonic() + BEHIND
+    while True:
+        found = await _kv_read(link, bucket, key, timeout)
+        if not link.revisions.is_behind(subject, found[1]):
+            if link.is_clustered:
+                link.revisions.heard(subject, found[1])
+            return found
+        if time.monotonic() > until:
+            link.revisions.forget(subject)
+            return found
+        await asyncio.sleep(ASK_BEHIND)
+
+
+def heard_of(link: Link, bucket: str, key: str, message: LinkMessage) -> None:
+    """A change of a key was announced: reads are of that revision from now on, or a newer one."""
+    found = _SEQUENCE.findall(message.headers or b"")
+    if found and link.is_clustered:
+        link.revisions.heard(kv_get_subject(bucket, key), int(found[-1]))
+
+
+async def _kv_read(
+    link: Link, bucket: str, key: str, timeout: float
+) -> tuple[bytes | None, int, bytes]:
     subject = kv_get_subject(bucket, key)
     try:
         message = await link.request(subject, b"", timeout, from_server=True)
@@ -339,7 +374,10 @@ async def kv_put(
         )
     except (NoResponders, TimeoutError):
         raise Unavailable(f"the key store {bucket} did not take {key}") from None
-    return int(parse(message.data)["seq"])
+    revision = int(parse(message.data)["seq"])
+    if link.is_clustered:
+        link.revisions.heard(kv_get_subject(bucket, key), revision)
+    return revision
 
 
 async def kv_keys(link: Link, bucket: str, prefix: str) -> list[str]:

@@ -38,9 +38,10 @@ from swarm.link.access import ended_in_tls, is_about_identity, refusal, tls_refu
 from swarm.link.denials import Denial, DenialLog, read_denial
 from swarm.link.gather import Gather
 from swarm.link.grants import ASK, EVERYTHING, Grants, read_grants
-from swarm.link.greetings import check_cluster, find_better, look_at_given
+from swarm.link.greetings import check_cluster, look_at_given, wait_for_better
 from swarm.link.parser import Parser, ProtocolError
 from swarm.link.pings import Pings
+from swarm.link.revisions import Revisions
 from swarm.link.servers import Greeting, ServerList, split_url
 from swarm.link.session import (
     connect_command,
@@ -62,7 +63,6 @@ FIRST_BACKOFF = 0.1  # seconds between rounds over the servers; they grow to `ma
 DEFAULT_MAX_PAYLOAD = 1 << 20  # bytes; a server's, unless it says another
 NO_RESPONDERS = b"503"
 GRANTS_TIMEOUT = 1.0  # seconds; a server that does not tell a user's rights may have none to tell
-LOOKS_FOR_BETTER, LOOK_AGAIN = 5, 1.0  # looks for a better server, seconds between them
 FLUSH_BEFORE_MOVING = 0.5  # seconds
 
 
@@ -87,6 +87,7 @@ class Link(asyncio.BufferedProtocol):
         self.options = options
         self.servers = ServerList(options.servers)
         self.home = Greeting()
+        self.revisions = Revisions()
         self.url: SplitResult | None = None
         self.connected = False
         self.max_payload = (
@@ -129,6 +130,11 @@ class Link(asyncio.BufferedProtocol):
         self._asked: dict[str, tuple[str, asyncio.Future[LinkMessage]]] = {}  # by reply subject
         self.subscribe(f"{options.inbox}.*", self.deliver)
         self.subscribe(f"{self.server_inbox}.*", self.deliver)
+
+    @property
+    def is_clustered(self) -> bool:
+        """Whether several servers may keep a stream; of another domain's nothing is known."""
+        return bool(self.home.cluster or self.options.domain)
 
     @property
     def domain(self) -> str:
@@ -278,22 +284,18 @@ class Link(asyncio.BufferedProtocol):
     async def _move(self) -> None:
         """Go to another server where that is better: this one leaves, or sees less of the cluster.
         Who waits for an answer is told as of any lost connection."""
-        looks = 0
-        while self.home.leaves or looks < LOOKS_FOR_BETTER:
-            looks += 1
-            better = await find_better(self.home, self.servers, self.options)
-            if better is not None:
-                reason = "it leaves" if self.home.leaves else "it has lost sight of others"
-                text = "from %s to %s: %s"
-                log.info(text, endpoint(self.url), without_credentials(better), reason)
-                self._next = better
-                with contextlib.suppress(SwarmError, TimeoutError):
-                    await self.flush(FLUSH_BEFORE_MOVING)
-                self.last_error = reason
-                self._lost.set()
-                return
-            await asyncio.sleep(LOOK_AGAIN)
-        self._moving = None
+        better = await wait_for_better(lambda: self.home, self.servers, self.options)
+        if better is not None:
+            self.last_error = "it leaves" if self.home.leaves else "it has lost sight of others"
+            log.info(
+                "%s: %s; on to %s", endpoint(self.url), self.last_error, without_credentials(better)
+            )
+            self._next = better
+            with contextlib.suppress(SwarmError, TimeoutError):
+                await self.flush(FLUSH_BEFORE_MOVING)
+            self._lost.set()
+        else:
+            self._moving = None
 
     async def _serve(self) -> None:
         self._up.set()
@@ -306,7 +308,7 @@ class Link(asyncio.BufferedProtocol):
                     await self._lost.wait()
             if self._lost.is_set():
                 break
-            if self._pings.hung:
+            if self._pings.is_hung(self.pace.backlog / self.options.ping_interval):
                 # wait_closed() can hang on unsent bytes when the server is stopped: abort.
                 self.last_error = "the server does not answer pings"
                 break
@@ -558,6 +560,7 @@ class Link(asyncio.BufferedProtocol):
         return self._parser.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
+        self._pings.unanswered = 0  # a PONG behind a large message comes late on a slow link
         self.gather.begin()
         try:
             self._parser.received(nbytes)

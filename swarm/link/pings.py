@@ -12,16 +12,17 @@ MOST_UNANSWERED = 2  # keep-alives in a row; then the server counts as hung
 class Pings:
     """One connection's. A caller that sent a PING waits for the future of `expect`."""
 
-    __slots__ = ("_unanswered", "_waiting")
+    __slots__ = ("_waiting", "unanswered")
 
     def __init__(self) -> None:
         self._waiting: deque[asyncio.Future[None] | Callable[[], None]] = deque()
-        self._unanswered = 0  # keep-alives since the last PONG
+        self.unanswered = 0  # keep-alives since the last sign of life
 
-    @property
-    def hung(self) -> bool:
-        """Whether the server has left too many keep-alives unanswered."""
-        return self._unanswered >= MOST_UNANSWERED
+    def is_hung(self, patience: float = 0.0) -> bool:
+        """Whether the server has left too many keep-alives unanswered.
+
+        patience: intervals more, for what is before them on a slow link."""
+        return self.unanswered >= MOST_UNANSWERED + int(patience)
 
     def expect(self) -> asyncio.Future[None]:
         """A PING is sent now; the future completes with its PONG."""
@@ -35,12 +36,12 @@ class Pings:
 
     def keep_alive(self, told: Callable[[], None] = lambda: None) -> None:
         """A PING is sent now that has to be answered in time; as `then`."""
-        self._unanswered += 1
+        self.unanswered += 1
         self.then(told)
 
     def answered(self) -> None:
         """A PONG came; a server may send one that nobody has asked for."""
-        self._unanswered = 0
+        self.unanswered = 0
         if self._waiting:
             pong = self._waiting.popleft()
             if not isinstance(pong, asyncio.Future):

@@ -25,7 +25,7 @@ from swarm.errors import (
 from swarm.flow.backoff import Backoff
 from swarm.flow.hedge import Hedger
 from swarm.flow.retry import RetryBudget
-from swarm.link import LinkMessage
+from swarm.link import Link, LinkMessage
 from swarm.local.compact import decode_result
 from swarm.model import ModelInfo
 from swarm.requests.admission import ModelAdmission
@@ -71,8 +71,13 @@ class Requester:
     picker: the routing policy for stage 1; without one, the shared lane.
     """
 
-    def __init__(self, routes: Routes, picker: Picker | None = None) -> None:
+    def __init__(
+        self, routes: Routes, picker: Picker | None = None, bulk: Routes | None = None
+    ) -> None:
+        """bulk: the ways of models with large messages, where these have a connection of their
+        own."""
         self._routes = routes
+        self._bulk = bulk or routes
         self._link = routes.link
         self._lender = routes.lender
         self._picker = picker
@@ -86,8 +91,14 @@ class Requester:
         self.sent = 0  # attempts
         self.retries = 0
         self.hedges = 0
-        self._link.on_up.append(self._reconnected)
-        self._link.on_denied.append(self._denied)
+        self._on_up = {link: partial(self._reconnected, link) for link in self._links}
+        for link, reconnected in self._on_up.items():
+            link.on_up.append(reconnected)
+            link.on_denied.append(self._denied)
+
+    @property
+    def _links(self) -> list[Link]:
+        return list(dict.fromkeys((self._routes.link, self._bulk.link)))
 
     @property
     def under_way(self) -> int:
@@ -122,7 +133,8 @@ class Requester:
         session = (ask.info.model, ask.info.version, ask.agent, ask.session)
         if ask.session and len(self.seen):
             ask.weights = max(ask.weights, self.seen.least(session))
-        reply = self._link.expect(self._answer)
+        link = version.routes.link
+        reply = link.expect(self._answer)
         silences = version.admission.fast if ask.delivery == FAST else version.admission.silences
         request = UnderWay(ask, reply, Tried(ask.delivery == FAST, started), version, silences)
         request.is_probe = taken.is_probe
@@ -132,7 +144,7 @@ class Requester:
         try:
             result = await self._answered(request)
         finally:
-            self._link.forget(reply)
+            link.forget(reply)
             del self._requests[reply]
             now = time.monotonic()
             unusual = is_unusual(request.tried, ask.hedge is not None, result, now - started)
@@ -181,7 +193,8 @@ class Requester:
         version = self._versions.get(key)
         if version is None:
             self._make_room()
-            version = ModelWay(self._routes, info, lambda: len(self._requests))
+            routes = self._bulk if info.is_large else self._routes
+            version = ModelWay(routes, info, lambda: len(self._requests))
             self._versions[key] = version
         else:
             self._versions.move_to_end(key)
@@ -217,7 +230,9 @@ class Requester:
             failed = _failure(request, outcome)
             if outcome is not None:
                 request.refusal = failed.message
-                request.unheard = isinstance(outcome, NoResponders | NotConnected)
+                # Fast mode asks nodes, and lanes behind them: only those tell of an outage.
+                by_lane = not request.tried.fast
+                request.unheard = by_lane and isinstance(outcome, NoResponders | NotConnected)
                 in_vain = request.is_probe or loop.time() > request.ask.tried_until
                 if request.unheard and in_vain:
                     return failed
@@ -303,8 +318,9 @@ class Requester:
     def _send(self, request: UnderWay, spare: bool = False) -> None:
         """Send the present attempt. spare: beside the one before, which goes on."""
         ask, tried = request.ask, request.tried
-        if len(self._requests) > MOST_ALONE and not self._link.bursting:
-            self._link.gather.together()
+        link = request.version.routes.link
+        if len(self._requests) > MOST_ALONE and not link.bursting:
+            link.gather.together()
         now = time.monotonic()
         left = ask.deadline - asyncio.get_running_loop().time()
         silences = request.silences
@@ -316,7 +332,7 @@ class Requester:
         lane = ANY
         if self._picker is not None and not tried.fast:
             lane = self._picker.pick_lane(ask, left)
-        codecs, rate = accepts(self._routes, ask.info)
+        codecs, rate = accepts(request.version.routes, ask.info)
         features = Features(
             id=ask.id,
             model=ask.info.model,
@@ -454,7 +470,7 @@ class Requester:
             if not outcome.done():  # behind this wait the next attempt has begun
                 outcome.set_result(None)
 
-        ready = loop.create_task(self._link.ready())
+        ready = loop.create_task(request.version.routes.link.ready())
         ready.add_done_callback(connected)
         try:
             return await outcome
@@ -512,9 +528,11 @@ class Requester:
                 request.sending.drop()
         _settle(request, result)
 
-    def _reconnected(self) -> None:
+    def _reconnected(self, link: Link) -> None:
         """The server may have lost what it kept in memory: ask again at once, same id."""
         for request in self._requests.values():
+            if request.version.routes.link is not link:
+                continue
             request.tried.stored = False
             _settle(request, None)
 
@@ -532,9 +550,10 @@ class Requester:
         for request in self._requests.values():
             if request.sending is not None:
                 request.sending.drop()
-        if self._reconnected in self._link.on_up:
-            self._link.on_up.remove(self._reconnected)
-            self._link.on_denied.remove(self._denied)
+        for link, reconnected in self._on_up.items():
+            link.on_up.remove(reconnected)
+            link.on_denied.remove(self._denied)
+        self._on_up.clear()
         while self._versions:
             self._versions.popitem()[1].sender.close()
 

@@ -32,6 +32,7 @@ class ModelWay:
 
     def __init__(self, routes: Routes, info: ModelInfo, in_flight: Callable[[], int]) -> None:
         self.lost_at = 0.0
+        self.routes = routes
         self.admission = ModelAdmission(partial(_present, routes.placement, info))
         self.slowest = Usual(max((s.compute_ms / 1e3 for s in info.stages), default=0.0))
         self.sender = StageSender(routes, info, 1, self.slowest, in_flight)

@@ -46,6 +46,9 @@ PAGE_TIMEOUT, PAGE_ATTEMPTS = 1.0, 3  # seconds
 MOST_PAGES = 100
 ASK_EVERY = 30.0  # seconds; events that were lost are made good by it
 TEND_EVERY = 5 * BEAT  # seconds
+LISTEN = 0.5  # seconds; every node answers a status request at once
+SPOKEN_WITHIN = 1.3  # seconds; by then every node has said its status by itself
+SMALL_FLEET = 32  # nodes that are asked to speak at once; more of them would be a storm
 LARGEST_SERVER_WORD, MOST_SERVERS = 64 << 10, 16  # bytes, servers
 
 
@@ -206,6 +209,16 @@ class FleetWatch:
             with contextlib.suppress(NotConnected):
                 self._link.publish(self._subjects.status_request)
 
+    async def hear_all(self) -> None:
+        """Wait until each living node has said its status, as far as that is known; about a second
+        at most. A small fleet is asked to speak at once."""
+        if not self.answered or len(self.picture.nodes) <= SMALL_FLEET:
+            self.request_statuses()
+        if self.answered:
+            await self.until(_all_spoke, SPOKEN_WITHIN)
+        else:
+            await asyncio.sleep(LISTEN)
+
     async def _look(self) -> None:
         """Ask for the picture and the past events; where nobody answers, statuses alone tell."""
 
@@ -252,3 +265,7 @@ class FleetWatch:
             if isinstance(url, str) and (url in self.servers or len(self.servers) < MOST_SERVERS):
                 self.servers[url] = document
                 self._news.set()
+
+
+def _all_spoke(picture: FleetPicture, now: float) -> bool:
+    return all(node.heard is not None for node in picture.living(now))

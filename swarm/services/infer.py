@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 import time
 from collections.abc import Awaitable, Callable
 
@@ -29,6 +30,8 @@ SERVICE_ERROR_CODES = {
     Status.UNAVAILABLE: "503",
     Status.DEADLINE_EXCEEDED: "504",
 }
+
+_TRACEPARENT = re.compile(rb"\r\ntraceparent: *([^\r\n]{1,128})", re.IGNORECASE)
 
 Answer = Callable[[str, Request], Awaitable[Result]]  # (model, request) -> result
 
@@ -83,6 +86,7 @@ class InferService:
             try:
                 data = message.data
                 ask = oip.decode_request(data) if oip.is_json(data) else Request.decode(data)
+                ask.traceparent = ask.traceparent or _traceparent(message)
                 result = await self._answer(model, ask)
             except SwarmError as error:
                 result = _failure("", model, error)
@@ -124,6 +128,12 @@ class InferService:
                 f"NATS/1.0\r\nNats-Service-Error: {text}\r\nNats-Service-Error-Code: {code}\r\n\r\n"
             ).encode()
         self._link.publish(message.reply, parts, headers=headers)
+
+
+def _traceparent(message: LinkMessage) -> str:
+    """The header `traceparent` of a message, "" for none."""
+    found = _TRACEPARENT.search(message.headers or b"")
+    return "" if found is None else found[1].decode("ascii", "replace")
 
 
 def _failure(request_id: str, model: str, error: SwarmError) -> Result:

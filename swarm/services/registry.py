@@ -14,6 +14,7 @@ version before, and can do nothing else.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import logging
@@ -37,6 +38,7 @@ from swarm.rollout import Plan
 from swarm.routing import BadDesiredState, DesiredState, parse_desired
 from swarm.routing.desired import read_desired
 from swarm.services.artifacts import Cut, ObjectStore, Source, evenly
+from swarm.services.kept_entries import KeptEntries
 from swarm.services.recipes import Recipe
 from swarm.subjects import Subjects, token
 from swarm.trust.entries import HEADER, Verifier, sign_entry
@@ -101,6 +103,7 @@ class Registry:
         subjects: Subjects,
         signer: Identity | None = None,
         verifier: Verifier | None = None,
+        kept: KeptEntries | None = None,
     ) -> None:
         self._link = link
         self._subjects = subjects
@@ -108,6 +111,7 @@ class Registry:
         self._objects = ObjectStore(link, subjects.models_bucket)
         self._signer = signer
         self._verifier = verifier
+        self._kept = kept
         self._counter = 0  # the last one that was signed here
 
     @property
@@ -157,7 +161,7 @@ class Registry:
             return None
         document = read_desired(model, data)
         state = parse_desired(document | {"model": model})
-        if state.rollout is None:
+        if state.rollout is None or not headers:  # from disk: nobody can say how far it has come
             return InForce(document, state)
         aborted = await self.aborted(model, state.rollout.id)
         age = await jetstream.age_of(self._link, self._bucket, headers)
@@ -186,11 +190,36 @@ class Registry:
         return (await self._checked(key))[0]
 
     async def _checked(self, key: str) -> tuple[bytes | None, bytes]:
-        """A key's value, checked, and its headers. Raises `Untrusted`."""
-        data, _, headers = await jetstream.kv_message(self._link, self._bucket, key)
+        """A key's value, checked, and its headers; without headers, as it was when the registry
+        could be read last. Raises `Untrusted`."""
+        try:
+            data, _, headers = await jetstream.kv_message(self._link, self._bucket, key)
+        except Unavailable as error:
+            return await self._read_kept(key, error), b""
         if data is not None and self._verifier is not None:
             self._verifier.check(self._bucket, key, data, headers)
+        if data is not None and self._kept is not None:
+            try:
+                await asyncio.to_thread(self._kept.save, self._bucket, key, data, headers)
+            except OSError as error:
+                log.warning("%s is not kept for a start without the registry: %s", key, error)
         return data, headers
+
+    async def _read_kept(self, key: str, away: Unavailable) -> bytes:
+        """A key's value from this host's disk. Raises `away` without one, and `Untrusted`."""
+        try:
+            found = None
+            if self._kept is not None:
+                found = await asyncio.to_thread(self._kept.load, self._bucket, key)
+        except OSError as error:
+            log.warning("%s cannot be read from this host's disk: %s", key, error)
+        if found is None:
+            raise away
+        data, headers = found
+        if self._verifier is not None:
+            self._verifier.check(self._bucket, key, data, headers)
+        log.info("%s is taken from this host's disk: %s", key, away)
+        return data
 
     async def _write(self, key: str, value: bytes, counter: int, after: int | None = None) -> None:
         """Store a value, signed where there is a key; its counter is above `counter`."""

@@ -20,7 +20,7 @@ import numpy as np
 
 from swarm.errors import ApiError, InvalidArgument, NotAllowed, SwarmError, Unavailable
 from swarm.learning.record import Ledger, Sign, WeightRecord, packed, unpacked
-from swarm.link import Link, jetstream
+from swarm.link import Link, LinkMessage, jetstream
 from swarm.subjects import Subjects, api, token
 from swarm.trust.allowed import AllowList
 from swarm.trust.identity import Identity
@@ -263,7 +263,13 @@ class Weights:
     def watch(self, model: str, version: str, on_change: Callable[[], None]) -> Callable[[], None]:
         """Call `on_change` whenever the ledger changed, or may have; returns what ends this."""
         subject = self._subjects.weights(model, version)
-        sid = self._link.subscribe(subject, lambda _: on_change())
+
+        def announced(message: LinkMessage) -> None:
+            key = _ledger_key(model, version)
+            jetstream.heard_of(self._link, self._bucket, key, message)
+            on_change()
+
+        sid = self._link.subscribe(subject, announced)
         self._link.on_up.append(on_change)
 
         def end() -> None:

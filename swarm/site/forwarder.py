@@ -28,7 +28,7 @@ from swarm.link import Link, LinkMessage, jetstream
 from swarm.site.forwarding import Forwarding, Publication
 from swarm.site.store import Limits, SiteStore, Stored
 from swarm.site.turn import Turn
-from swarm.subjects import Subjects, api, in_domain
+from swarm.subjects import TOKEN, Subjects, api, in_domain
 from swarm.wire import oip
 from swarm.wire.messages import Request, Result
 
@@ -40,7 +40,9 @@ TIDY_EVERY = 2.0  # seconds between two deletions of what was answered, or read
 PATIENCE = 600.0  # seconds for which a request that the mesh cannot answer now is asked again
 PAUSE, PAUSE_MOST = 0.1, 5.0  # seconds between those tries
 LATE_TRIES = 3  # of a request whose budget is too short: more would hold up all behind it
+MOST_BYTES = 64 << 20  # of requests in hand, from which no more are read
 HEADER_ROOM = 4096  # bytes of a message beside the answer
+NOBODY = "nobody"  # who is answered where a request came under no good name
 NEWS_OF_REQUEST, NEWS_OF_ANSWER = b"request", b"answer"
 WAITS_FOR = (Status.UNAVAILABLE, Status.RESOURCE_EXHAUSTED, Status.DEADLINE_EXCEEDED)
 
@@ -83,6 +85,7 @@ class Forwarder:
         self._forwarding = Forwarding(window)
         self._turn = Turn(time.monotonic())
         self._agents: dict[int, str] = {}  # by number
+        self._bytes: dict[int, int] = {}  # of requests that are being computed
         self._jobs: dict[int, asyncio.Task[None]] = {}
         self._wake = asyncio.Event()
         self._more = True  # whether the site may have requests that were not read
@@ -159,6 +162,7 @@ class Forwarder:
         tasks = [self._jobs.pop(number) for number in numbers if number in self._jobs]
         for number in numbers:
             self._agents.pop(number, None)
+            self._bytes.pop(number, None)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -173,7 +177,7 @@ class Forwarder:
         self._say("forwarding")
         await self._read()
         await self._publish()
-        if self._more and self._forwarding.room:
+        if self._may_read:
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LOOK_EVERY):
@@ -192,17 +196,26 @@ class Forwarder:
         else:
             await asyncio.sleep(LOOK_EVERY)
 
+    @property
+    def _may_read(self) -> bool:
+        """Whether there may be more requests, and room for them here."""
+        has_room = self._forwarding.room > 0 and sum(self._bytes.values()) <= MOST_BYTES
+        return self._more and has_room
+
     async def _read(self) -> None:
         forwarding = self._forwarding
-        room = forwarding.room
-        if not self._more or not room:
+        if not self._may_read:
             return
-        found = await self._store.requests(forwarding.next_number, room)
+        found = await self._store.requests(forwarding.next_number, forwarding.room)
         self._more = len(found) > 0
         for stored in found:
             if forwarding.came(stored.sequence):
-                agent, model = stored.subject.split(".")[-2:]
+                agent, _, model = stored.subject.rpartition(".")
+                agent = agent.rpartition(".")[2]
+                # The server takes names that ours does not: its answer goes where nobody reads it.
+                agent = agent if TOKEN.fullmatch(agent) else NOBODY
                 self._agents[stored.sequence] = agent
+                self._bytes[stored.sequence] = len(stored.data)
                 job = self._compute(stored, agent, model)
                 self._jobs[stored.sequence] = asyncio.create_task(job)
 
@@ -269,6 +282,7 @@ class Forwarder:
             answer = _encoded(result, as_json)
         self._forwarding.finished(stored.sequence, answer)
         self._jobs.pop(stored.sequence, None)
+        self._bytes.pop(stored.sequence, None)
         self._wake.set()
 
     async def _patiently(self, model: str, request: Request) -> Result:

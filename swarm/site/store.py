@@ -33,6 +33,7 @@ MOST_BYTES = 1 << 30  # of requests, and of answers, unless the operator says ot
 KEPT_FOR = 7 * 24 * 3600.0  # seconds: answers that nobody reads
 DUPLICATES = 120.0  # seconds in which a request that is submitted twice is stored once
 TIMEOUT = 2.0  # seconds without an answer of the site
+MOST_DIGITS = 18  # of a sequence
 BATCH_BYTES = 8 << 20  # of one read
 NS = 1_000_000_000
 # Refusals of a full store: of the stream, of the server's limits, of its disk.
@@ -69,8 +70,8 @@ class Stored:
 
     def number(self, name: str) -> int:
         """A header that is a number; 0 where there is none."""
-        text = self.headers.get(name, "")
-        return int(text) if text.isdigit() else 0
+        text = self.headers.get(name, "")[:MOST_DIGITS]
+        return int(text) if text.isascii() and text.isdigit() else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,16 +362,14 @@ def _stored(message: LinkMessage) -> Stored:
         for name, value in _HEADER.findall(message.headers or b"")
     }
     # The server writes its own headers behind those of the sender, and the last of a name counts.
-    return Stored(
-        int(headers.get("Nats-Sequence", "0") or 0),
-        headers.get("Nats-Subject", ""),
-        headers,
-        message.data,
-    )
+    sequence = headers.get("Nats-Sequence", "")
+    if not (sequence.isascii() and sequence.isdigit()):
+        raise Unavailable("the site sent a message without its sequence")
+    return Stored(int(sequence), headers.get("Nats-Subject", ""), headers, message.data)
 
 
 def _read_mark(marks: list[Stored]) -> int:
-    text = bytes(marks[0].data[:20]) if marks else b""
+    text = bytes(marks[0].data[:MOST_DIGITS]) if marks else b""
     return int(text) if text.isdigit() else 0
 
 

@@ -49,9 +49,10 @@ class Coder:
 
         Raises `InvalidArgument` for a dtype without a datatype.
         """
-        rate = path_rate((self._link.pace.rate, rate))
-        if readers is None or (self._codec == AUTO and not rate):
+        own = self._link.pace.rate
+        if readers is None or (self._codec == AUTO and not (own or rate)):
             return None, PLAIN
+        rate = path_rate((own, rate))
         known = readers.intersection(known_codecs())
         self._tell(obstacle(self._codec, self._info.codecs, known))
         among = candidates(self._codec, self._info.codecs, known)

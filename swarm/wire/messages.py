@@ -303,10 +303,11 @@ class Request:
     agent: str = ""
     weights: int = 0  # the least weight version that the answer is computed with
     shadow: bool = False
+    traceparent: str = ""  # W3C Trace Context
 
     def parts(self) -> list[Part]:
         doc: dict[str, Any] = {"v": VERSION}
-        for key in ("id", "version", "session", "agent", "weights"):
+        for key in ("id", "version", "session", "agent", "weights", "traceparent"):
             if value := getattr(self, key):
                 doc[key] = value
         if self.budget is not None:
@@ -330,6 +331,7 @@ class Request:
             session=_get(doc, "session", str, "")[:128],
             agent=_get(doc, "agent", str, "")[:128],
             weights=_get(doc, "weights", int, 0),
+            traceparent=_get(doc, "traceparent", str, "")[:128],
         )
 
 

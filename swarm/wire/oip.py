@@ -68,6 +68,7 @@ def decode_request(data: bytes | memoryview, limits: Limits = LIMITS) -> Request
         session=str(parameters.get("session", ""))[:128],
         agent=str(parameters.get("agent", ""))[:128],
         weights=weights,
+        traceparent=str(parameters.get("traceparent", ""))[:128],
     )
 
 

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from nodes.bench.links.command import run_links
 from nodes.bench.links.cost_model import Link, Parts, cameras_a_core, latencies, quickest, rates
-from nodes.bench.links.measure import LinksPlan
+from nodes.bench.links.measure import LinksPlan, Shape, shapes_of
 from nodes.bench.links.network import unavailable
 from nodes.bench.links.workload import changed, overlap
+from swarm.errors import InvalidArgument
 
 MBIT = 125_000.0  # bytes a second
 PARTS = Parts(head=0.0011, tail=0.0014, coding=0.0002, jpeg=0.0006, cut=29_000, picture=22_000)
@@ -63,7 +64,7 @@ def test_a_core_serves_more_cameras_the_more_layers_are_at_the_edge() -> None:
 @pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
 def test_a_short_run_answers_all_over_the_link(tmp_path: Path) -> None:
     file = tmp_path / "links.json"
-    plan = LinksPlan(codecs=("i8",), alone=4, rated=4)
+    plan = LinksPlan(codecs=("i8",), alone=4, rated=4, beside=False)
     assert run_links(plan, as_json=True, output=str(file)) == 0
     (link,) = json.loads(file.read_text())["links"]
     jpeg, edge, stages = link["ways"]
@@ -73,3 +74,10 @@ def test_a_short_run_answers_all_over_the_link(tmp_path: Path) -> None:
     assert edge["came_as"].startswith("i8")
     assert edge["bytes_up"] > 10 * jpeg["bytes_down"]
     assert stages["suspected"] == 0
+
+
+def test_links_are_given_as_rate_round_trip_and_loss() -> None:
+    assert shapes_of("20/10/0,5/50/1") == (Shape(20, 10, 0), Shape(5, 50, 1))
+    for wrong in ("", "20/10", "20/x/0", "0/10/0", "20/10/100"):
+        with pytest.raises(InvalidArgument, match="20/10/0"):
+            shapes_of(wrong)

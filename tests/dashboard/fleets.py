@@ -20,6 +20,7 @@ from typing import Any
 import psutil
 
 from swarm.link import Link
+from swarm.services.embedded import die_with_parent
 
 START = 15.0  # seconds that a dashboard may take to start on a busy machine
 
@@ -103,6 +104,8 @@ def dashboard(
             stdout=sink,
             stderr=errors,
             env=kept,
+            # Nothing outlives a test run that is killed.
+            preexec_fn=die_with_parent if sys.platform == "linux" else None,
         )
     try:
         deadline = time.monotonic() + START

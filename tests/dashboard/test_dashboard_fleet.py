@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")
 
 SOON = 15_000  # ms
 NODES, STAGES, MODELS = 200, 4, 5
-WATCHED = 4.0  # seconds
+WATCHED = 3.0  # seconds
 MOST_CORE, MOST_MB = 0.5, 250  # of the dashboard's process
 MOST_LONG_TASK = 200.0  # ms of the main thread
 

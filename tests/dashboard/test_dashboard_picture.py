@@ -146,6 +146,28 @@ def test_the_traffic_split_comes_from_desired_state(fleet: Simulation) -> None:
     assert fleet.whole()["pipelines"][0]["share"] == 90.0
 
 
+def test_a_rollout_shows_with_the_share_that_it_has_now(fleet: Simulation) -> None:
+    fleet.picture.take_desired("digits", {"serve": [{"version": "1", "share": 100}]})
+    rollout = {"model": "digits", "version": "2", "share": 30, "state": "running"}
+    fleet.speak(a_status("s1") | {"rollout": rollout})
+    assert fleet.whole()["models"][0]["serve"] == {"1": 70.0, "2": 30.0}
+    assert fleet.whole()["models"][0]["rollout"]["state"] == "running"
+    fleet.speak(a_status("s1") | {"rollout": rollout | {"state": "rolled-back", "share": 0}})
+    assert fleet.whole()["models"][0]["serve"] == {"1": 100.0}
+
+
+def test_what_is_learned_shows_as_curves_and_as_weight_versions(fleet: Simulation) -> None:
+    for second in range(3):
+        learning = {"model": "digits", "version": "1", "rounds": 5, "accuracy": 0.5 + second / 10}
+        fleet.speak(a_status("pupil") | {"role": "learner", "stages": [], "learning": learning})
+        fleet.second()
+    fleet.tell("learning", node="pupil", what="minted", weights=4, accuracy=0.7)
+    model = fleet.whole()["models"][0]
+    assert fleet.whole()["history"]["learners"]["pupil"] == [0.5, 0.6, 0.7]
+    assert [(one["weights"], one["accuracy"]) for one in model["minted"]] == [(4, 0.7)]
+    assert model["learners"][0]["accuracy"] == pytest.approx(0.7)
+
+
 def test_where_the_time_goes_includes_the_network_where_an_edge_tells(fleet: Simulation) -> None:
     hops = [
         {"stage": n, "node": f"s{n}", "queue_us": 1000, "compute_us": 2000, "batch": 1}
@@ -169,11 +191,14 @@ def test_the_network_is_estimated_from_those_who_answer_where_no_edge_tells(
 
 def test_an_objective_that_burns_is_the_first_trouble(fleet: Simulation) -> None:
     promise = {"model": "digits", "p99_ms": 20, "errors": 0.001, "burn": {"5m": 14.0}}
-    fleet.speak(a_status("s1") | {"slo": [promise | {"burning": "fast"}]})
-    fleet.speak(a_status("back", (1, 2, 3)) | {"slo": [promise | {"burning": "", "burn": {}}]})
+    counts = {"requests": 100, "slow": 30, "failed": 0}
+    fleet.speak(a_status("s1") | {"slo": [promise | counts | {"burning": "latency"}]})
+    calm = counts | {"burning": "", "burn": {}, "slow": 0}
+    fleet.speak(a_status("back", (1, 2, 3)) | {"slo": [promise | calm]})
     assert fleet.verdict["level"] == "bad"
-    assert "99 % within 20 ms" in fleet.verdict["text"]
-    assert fleet.whole()["models"][0]["objective"]["burning"] == "fast"
+    assert fleet.verdict["text"].startswith("digits misses its objective: latency, 14.0 times")
+    told = fleet.whole()["models"][0]["objective"]["text"]
+    assert "99 % within 20 ms (15.00% took longer)" in told
 
 
 def test_past_events_are_told_once_however_often_they_are_read(fleet: Simulation) -> None:

@@ -261,8 +261,16 @@ async def test_versions_change_under_load_without_an_error(hand: Hand) -> None:
         assert node.process.poll() is None
 
 
+async def versions_served(hand: Hand) -> set[str]:
+    document = await hand.json("status", *hand.where)
+    return {stage["version"] for node in document["nodes"] for stage in node["stages"]}
+
+
 async def test_a_pinned_version_stays_beside_the_one_that_serves(hand: Hand) -> None:
     """Nodes of digits@2 serve it to clients that ask for version 2, promoted or not."""
+    async with asyncio.timeout(READY):  # the others let it go some seconds after the rollback
+        while "2" in await versions_served(hand):  # noqa: ASYNC110
+            await asyncio.sleep(0.2)
     pinned = hand.start_node("fallback", "--node", "pinned", model="digits@2")
     await hand.state(pinned, "ready")
     images, logits = digits()

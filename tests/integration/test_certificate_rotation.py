@@ -113,7 +113,7 @@ async def test_certificates_and_their_authority_are_rotated_under_load_without_a
 
     asking = site.access("asks", "requester")
     async with swarm.connect(url, **asking.options()) as mesh:
-        load, rotated = Load(mesh, 40), asyncio.Event()
+        load, rotated = Load(mesh, 25, budget=15.0), asyncio.Event()
 
         async def ask_on() -> None:
             while not rotated.is_set():

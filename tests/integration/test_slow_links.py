@@ -133,8 +133,8 @@ async def test_a_live_edge_drops_the_oldest_behind_a_slow_link_and_its_answers_s
                     await until(lambda: len(answers(log)) >= 60, READY, "the edge asks")
                 assert {answer["status"] for answer in answers(log)} == {"OK"}
                 ages = sorted(answer["age_ms"] for answer in answers(log)[20:])
-                # Where nothing is bounded, eight captures on their way take 500 ms.
-                assert ages[len(ages) // 2] < 350
+                # Where nothing is bounded, eight that wait and eight on their way take 1 s.
+                assert ages[len(ages) // 2] < 600
                 assert "dropped so far, the oldest first" in log.read_text()
                 assert any(s["edge"]["dropped"] > 0 for s in local.statuses.values() if "edge" in s)
         finally:
@@ -177,7 +177,7 @@ async def ask_steadily(local: LocalMesh, link: SlowLink, every: float) -> None:
     """All are answered, rightly, and the link carries little more than their features."""
     random = np.random.default_rng(5)
     feeds = [random.random((1, FEATURES // 4), np.float32) for _ in range(REQUESTS)]
-    before = link.bytes_down()
+    before = link.bytes_arrived()
     async with asyncio.TaskGroup() as group:
         tasks = []
         for feed in feeds:
@@ -187,7 +187,8 @@ async def ask_steadily(local: LocalMesh, link: SlowLink, every: float) -> None:
         answer = task.result()
         assert np.array_equal(answer.outputs["result"], chain_expected(feed, 2))
         assert answer.attempt == 1
-    assert link.bytes_down() - before <= 1.15 * REQUESTS * FEATURES
+    # Not those that were sent: a bottleneck drops what a starved test sends in bursts.
+    assert link.bytes_arrived() - before <= 1.15 * REQUESTS * FEATURES
 
 
 async def ack_wait(local: LocalMesh) -> float:

@@ -54,6 +54,7 @@ class Scene:
         self.asks: list[Ask] = []
         self.requester = self.catalog = self
         self.rollouts = None  # the mesh follows none
+        self.tracer = None
         self.lookups: list[tuple[str, str]] = []
         self.answerer = InferAnswerer(self, "n1", self._lookup, 1.0)  # type: ignore[arg-type]
 

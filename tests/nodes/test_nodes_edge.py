@@ -70,7 +70,9 @@ class FakeNode:
         self.became_ready = asyncio.Event()
         self.became_ready.set()
         self.link = FakeLink()
-        self.mesh = type("Mesh", (), {"subjects": Subjects(), "link": self.link})()
+        self.mesh = type(
+            "Mesh", (), {"subjects": Subjects(), "link": self.link, "bulk": self.link}
+        )()
 
     async def run(self, stop: asyncio.Event) -> None:
         await stop.wait()

@@ -11,7 +11,15 @@ import pytest
 TOLD = "import json, sys; print(json.dumps(sorted(sys.modules)))"
 SPLITTER = ("onnx", "shards.split", "shards.graph", "ml_dtypes", "google.protobuf")
 TERMINAL = ("typer", "rich", "click")
-OTHERS = ("nats", "psutil", "matplotlib", "sklearn", "prometheus_client", "nodes.metrics")
+OTHERS = (
+    "nats",
+    "psutil",
+    "matplotlib",
+    "sklearn",
+    "prometheus_client",
+    "nodes.metrics",
+    "textual",
+)
 
 
 def imported(code: str) -> set[str]:

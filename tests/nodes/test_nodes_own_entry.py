@@ -41,7 +41,7 @@ def serve(served: ModelInfo) -> Any:
             stats=StageStats(),
             waiting=s.stage,
             queued=1,
-            source=SimpleNamespace(link_wait=0.0),
+            source=SimpleNamespace(link_wait=0.0, link_rate=0.0),
             model=SimpleNamespace(device="cpu"),
         )
         for s in served.stages

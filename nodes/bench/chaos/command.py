@@ -10,13 +10,13 @@ from rich.table import Table
 from nodes.bench.chaos.figures import failures
 from nodes.bench.chaos.play import ChaosPlan, play
 from nodes.console import err, guarded, out, print_json
-from nodes.life.process import set_up_logging
+from nodes.life.logs import LogForm, set_up_logging
 
 
 def run_chaos(plan: ChaosPlan, at_least: float, as_json: bool = False) -> int:
     """The command; exit code 1 where an answer was wrong, a request was lost, or less than the
     share `at_least` (0..1) was answered."""
-    set_up_logging(False)
+    set_up_logging(LogForm())
     logging.getLogger("swarm").setLevel(logging.ERROR)
 
     async def main() -> int:

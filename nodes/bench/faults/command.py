@@ -22,7 +22,7 @@ from nodes.bench.faults.tables import misses, scenario_line, table
 from nodes.bench.faults.trials import play_scenario, scenario_entry
 from nodes.bench.report.machine import machine
 from nodes.console import err, guarded, out, print_json
-from nodes.life.process import set_up_logging
+from nodes.life.logs import LogForm, set_up_logging
 from swarm.errors import InvalidArgument, SwarmError
 
 MOST_QUICK_TRIALS = 3  # trials up to which stops and cuts are short
@@ -38,7 +38,7 @@ def run_failover(
     Returns 0 only if every target was met. A scenario that cannot be played here is skipped, with
     the reason, and fails nothing.
     """
-    set_up_logging(False)
+    set_up_logging(LogForm())
     logging.getLogger("swarm").setLevel(logging.ERROR)
 
     async def main() -> int:

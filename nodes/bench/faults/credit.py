@@ -24,7 +24,7 @@ from nodes.bench.faults.trials import play_scenario
 from nodes.bench.report.figure import percentile
 from nodes.bench.report.machine import machine
 from nodes.console import err, guarded, out, print_json
-from nodes.life.process import set_up_logging
+from nodes.life.logs import LogForm, set_up_logging
 
 CREDITS = (1, 2, 4, 8, 16)
 RATES = (100.0, 300.0, 0.0)  # requests a second; 0: as fast as they are answered
@@ -35,7 +35,7 @@ STOPPED_SECONDS = 2.0  # of SIGSTOP: longer than a parked pull lives
 
 def run_credit(trials: int, as_json: bool, credits: Sequence[int] = CREDITS) -> int:
     """Measure every credit; returns 0 unless something was lost or wrong."""
-    set_up_logging(False)
+    set_up_logging(LogForm())
     logging.getLogger("swarm").setLevel(logging.ERROR)
 
     async def main() -> int:

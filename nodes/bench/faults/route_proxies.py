@@ -44,8 +44,8 @@ class RouteProxy:
                     group.create_task(self._carry(far_reader, writer))
             finally:
                 far_writer.close()
-        except* (OSError, asyncio.IncompleteReadError):
-            pass  # one end has closed: so does the other one
+        except* (OSError, RuntimeError):
+            pass  # one end has closed: so does the other one (uvloop raises RuntimeError)
         finally:
             self._tasks.discard(task)
             writer.close()

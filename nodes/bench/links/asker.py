@@ -8,6 +8,7 @@ It asks until the link is known, prints `ready`, waits for a line, measures, and
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import sys
 import time
@@ -25,6 +26,8 @@ from shards.runtimes.load import StageRuntime, load_stage
 from swarm.errors import SwarmError
 from swarm.requests.request import Ask
 
+ECHO = "bench-links.echo"
+ECHO_EVERY = 0.02  # seconds
 WARM_UP = 20  # requests: links are known by their latest 16 messages
 
 
@@ -37,6 +40,24 @@ class Answer(NamedTuple):
 
 
 AskOnce = Callable[[np.ndarray], Awaitable[Answer]]
+
+
+async def echoes(mesh: swarm.Mesh, done: asyncio.Event) -> list[float]:
+    """Milliseconds of small requests of the same process, one each `ECHO_EVERY` seconds."""
+    took: list[float] = []
+
+    async def once() -> None:
+        began = time.perf_counter()
+        with contextlib.suppress(TimeoutError, SwarmError):
+            await mesh.link.request(ECHO, bytes(100), 5.0)
+        took.append((time.perf_counter() - began) * 1e3)
+
+    async with asyncio.TaskGroup() as group:
+        while not done.is_set():
+            group.create_task(once())
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(done.wait(), ECHO_EVERY)
+    return took
 
 
 async def measure(ask: AskOnce, pictures: np.ndarray, alone: int, rated: int, at_once: int) -> Any:
@@ -132,7 +153,12 @@ async def main(words: dict[str, Any]) -> None:
         print(json.dumps(await measure(ask, pictures, *counts)))
         return
     async with swarm.connect(
-        words["url"], words["mesh"], shm=False, codec=words["codec"], congestion=words["congestion"]
+        words["url"],
+        words["mesh"],
+        shm=False,
+        codec=words["codec"],
+        congestion=words["congestion"],
+        two_connections=words["two_connections"],
     ) as mesh:
         if way == "jpeg":
             ask = by_jpeg(mesh, budget)
@@ -140,7 +166,11 @@ async def main(words: dict[str, Any]) -> None:
             manifest, fetch = read_dir(folder / way)
             first = load_stage(manifest, 0, fetch) if way == "edge" else None
             ask = by_mesh(mesh, manifest, first, budget)
-        print(json.dumps(await measure(ask, pictures, *counts)))
+        done = asyncio.Event()
+        small = asyncio.create_task(echoes(mesh, done)) if words["echo"] else None
+        result = await measure(ask, pictures, *counts)
+        done.set()
+        print(json.dumps(result | {"small_ms": await small if small else []}))
 
 
 if __name__ == "__main__":

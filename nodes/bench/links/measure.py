@@ -16,18 +16,21 @@ from pathlib import Path
 from typing import Any
 
 from nodes.bench.contenders.processes import REPOSITORY
+from nodes.bench.links.asker import ECHO
 from nodes.bench.links.network import SlowLink, slow_link, unavailable
+from nodes.bench.links.parts import where_it_pays
 from nodes.bench.links.workload import LinkModel, changed, prepare
 from nodes.bench.report.figure import percentile, significant
 from nodes.bench.report.machine import machine
 from nodes.local.mesh import LocalMesh, local_mesh, push
-from swarm.errors import Unavailable
+from swarm.errors import InvalidArgument, SwarmError, Unavailable
 from swarm.services.embedded import EmbeddedServer, die_with_parent
 
 READY = 40.0  # seconds for a node to become ready
 BUDGET = 15.0  # seconds for each request
 LONGEST = 240.0  # seconds for one way over one link
 EDGE, STAGES, JPEG, ALONE = "edge", "stages", "jpeg", "all at the edge"
+BESIDE = "edge, and small requests"
 Progress = Callable[[str], None]
 
 
@@ -49,11 +52,24 @@ FULL = tuple(
 )
 
 
+def shapes_of(text: str) -> tuple[Shape, ...]:
+    """Of `20/10/0,5/50/1`: Mbit/s, round trip in ms, percent lost. Raises `InvalidArgument`."""
+    try:
+        numbers = [[float(n) for n in word.split("/")] for word in text.split(",") if word]
+        shapes = tuple(Shape(mbit, trip, loss) for mbit, trip, loss in numbers)
+    except ValueError:
+        shapes = ()
+    if not shapes or not all(s.mbit > 0 <= s.round_trip_ms and 0 <= s.loss < 100 for s in shapes):
+        raise InvalidArgument(f"--links {text!r}: it is like 20/10/0,5/50/1 (Mbit/s/ms/percent)")
+    return shapes
+
+
 @dataclass(frozen=True)
 class LinksPlan:
     """alone: requests one after the other, of each way; rated: requests `at_once` at a time.
     congestion: TCP's, of what the far side sends; "" for the system's. ultraface: the detector's
-    file or folder, "" for the usual place."""
+    file or folder, "" for the usual place. beside: whether small requests beside features are
+    measured."""
 
     shapes: Sequence[Shape] = QUICK
     codecs: Sequence[str] = ("none", "i8", "i4")
@@ -62,6 +78,7 @@ class LinksPlan:
     at_once: int = 4
     congestion: str = ""
     ultraface: str = ""
+    beside: bool = True
 
 
 def measure_links(plan: LinksPlan, progress: Progress) -> dict[str, Any]:
@@ -86,18 +103,26 @@ async def _measure(plan: LinksPlan, progress: Progress) -> dict[str, Any]:
             "note": model.note,
             "detections": sum(len(boxes) for boxes in expected.values()),
             ALONE: alone,
+            "model_of_cost": where_it_pays(model, tuple(plan.codecs)),
             "links": [],
         }
         for shape in plan.shapes:
-            rows = []
-            with slow_link(shape.mbit, shape.round_trip_ms / 1e3, shape.loss / 100) as link:
-                async for row in _over(link, plan, model, progress, str(shape)):
-                    found = row.pop("found", {})
-                    row["changed"] = sum(
-                        changed(boxes, expected[number]) for number, boxes in found.items()
-                    )
-                    rows.append(row)
-            document["links"].append({**asdict(shape), "ways": rows})
+            rows: list[dict[str, Any]] = []
+            beside: list[dict[str, Any]] = []
+            failed = ""
+            try:
+                with slow_link(shape.mbit, shape.round_trip_ms / 1e3, shape.loss / 100) as link:
+                    async for row in _over(link, plan, model, progress, str(shape)):
+                        found = row.pop("found", {})
+                        row["changed"] = sum(
+                            changed(boxes, expected[number]) for number, boxes in found.items()
+                        )
+                        (beside if row["way"] == BESIDE else rows).append(row)
+            except (SwarmError, OSError, TimeoutError) as error:
+                failed = f"{type(error).__name__}: {error}"  # the other links are measured
+            document["links"].append(
+                {**asdict(shape), "ways": rows, "beside": beside, "failed": failed}
+            )
         return document
 
 
@@ -111,10 +136,22 @@ async def _over(
         with _core(server.url, model):
             row = await _ask(plan, model, JPEG, "none", server.url, "default", link.inside, link)
             yield {"way": JPEG, "codec": "jpeg"} | row
+        if plan.beside:
+            async with _mesh(server.url, "beside", model, EDGE, "none", plan, link) as local:
+                local.mesh.link.subscribe(
+                    ECHO, lambda message: local.mesh.link.publish(message.reply, [message.data])
+                )
+                for connections in (1, 2):
+                    progress(f"{shape}: small requests beside features, {connections} connections")
+                    where = server.url, local.name, link.inside, link, connections
+                    row = await _ask(plan, model, EDGE, "none", *where)
+                    yield {"way": BESIDE, "codec": "none", "connections": connections} | row
         for codec in plan.codecs:
             for way in (EDGE, STAGES):
                 progress(f"{shape}: {way}, codec {codec}")
-                async with _mesh(server.url, model, way, codec, plan, link) as local:
+                async with _mesh(
+                    server.url, f"{way}-{codec}", model, way, codec, plan, link
+                ) as local:
                     inside = link.inside if way == EDGE else ()
                     suspected = _suspicions(local)
                     row = await _ask(plan, model, way, codec, server.url, local.name, inside, link)
@@ -139,12 +176,12 @@ def _suspicions(local: LocalMesh) -> list[bytes]:
 
 @asynccontextmanager
 async def _mesh(
-    url: str, model: LinkModel, way: str, codec: str, plan: LinksPlan, link: SlowLink
+    url: str, name: str, model: LinkModel, way: str, codec: str, plan: LinksPlan, link: SlowLink
 ) -> AsyncIterator[LocalMesh]:
     """The nodes of one way; with stages the second one is behind the link."""
     manifest = model.manifest(way)
     files = {name: (model.folder / way / name).read_bytes() for name in manifest.files()}
-    async with local_mesh(url=url, name=f"{way}-{codec}", shm=False) as local:
+    async with local_mesh(url=url, name=name, shm=False) as local:
         await push(local, manifest.to_json(), files)
         local.start("shard-1", manifest.model, "--codec", codec)
         with contextlib.ExitStack() as stack:
@@ -173,7 +210,7 @@ def _far_node(local: LocalMesh, model: str, words: list[str], link: SlowLink) ->
         yield
     finally:
         node.terminate()
-        node.wait(20)
+        _end(node)
 
 
 @contextmanager
@@ -188,7 +225,16 @@ def _core(url: str, model: LinkModel) -> Iterator[None]:
     finally:
         assert core.stdin is not None
         core.stdin.close()
-        core.wait(20)
+        _end(core)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Wait for a process that was told to end, and kill one that does not."""
+    try:
+        process.wait(20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _start(words: list[str], log: Any) -> subprocess.Popen[bytes]:
@@ -212,8 +258,10 @@ async def _ask(
     mesh: str,
     inside: Sequence[str],
     link: SlowLink | None = None,
+    connections: int = 0,
 ) -> dict[str, Any]:
-    """Measure one way in a process of its own."""
+    """Measure one way in a process of its own. connections: 1 or 2, with small requests beside the
+    pictures; 0: one, without."""
     words = {
         "way": way,
         "folder": str(model.folder),
@@ -225,6 +273,8 @@ async def _ask(
         "rated": plan.rated,
         "at_once": plan.at_once,
         "congestion": plan.congestion if inside else "",
+        "echo": connections > 0,
+        "two_connections": connections == 2,
     }
     command = [*inside, sys.executable, "-m", "nodes.bench.links.asker", json.dumps(words)]
     asker = _start(command, None)
@@ -257,6 +307,8 @@ def _hear(asker: subprocess.Popen[bytes], plan: LinksPlan, link: SlowLink | None
         "bytes_up": (up_after - up) // frames,
         "came_as": result["codec"],
         "attempts": result["attempts"] / plan.alone,
+        "small_p50_ms": significant(percentile(result.get("small_ms", []), 0.5)),
+        "small_p99_ms": significant(percentile(result.get("small_ms", []), 0.99)),
         "found": {int(number): boxes for number, boxes in result["found"].items()},
     }
 

@@ -16,7 +16,6 @@ import random
 import secrets
 import select
 import shutil
-import signal
 import struct
 import subprocess
 import sys
@@ -29,6 +28,7 @@ from pathlib import Path
 
 TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x0001, 0x1000  # linux/if_tun.h
 CLONE_NEWNET = 0x40000000  # linux/sched.h
+FAR_DEVICE = "link0"
 FRAME = 18  # bytes that Ethernet adds to a packet
 QUEUE_S = 0.1  # seconds of the bottleneck's queue; what comes beyond is dropped
 AT_ONCE = 16  # packets that are read from a device before those that are due are written
@@ -61,6 +61,12 @@ class SlowLink:
         # The kernel counts them at the device of this side.
         return self._counted("tx_bytes")
 
+    def bytes_arrived(self) -> int:
+        """Bytes of packets that arrived on the far side. What the bottleneck drops, TCP sends once
+        more: `bytes_down` counts it twice, and this once."""
+        words = [*self.inside, "cat", f"/sys/class/net/{FAR_DEVICE}/statistics/rx_bytes"]
+        return int(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
+
     def bytes_up(self) -> int:
         """Bytes of packets that came from the far side."""
         return self._counted("rx_bytes")
@@ -88,8 +94,8 @@ def slow_link(mbit: float, round_trip: float, loss: float = 0.0) -> Iterator[Slo
             raise RuntimeError("the link did not come up")
         yield SlowLink(here, device, ("ip", "netns", "exec", namespace))
     finally:
-        carrier.terminate()
-        carrier.wait(10)
+        carrier.kill()  # it owns nothing that outlives it
+        carrier.wait()
         subprocess.run(["ip", "netns", "delete", namespace], check=True)
 
 
@@ -139,7 +145,7 @@ def enter(namespace: int) -> None:
 def carry(
     namespace: str, device: str, here: str, there: str, rate: float, delay: float, loss: float
 ) -> None:
-    """Carry packets until SIGTERM."""
+    """Carry packets until this process is killed."""
     with suppress(PermissionError):
         # Kept from its core, it would find many packets at once, and drop them as a full queue.
         os.nice(-10)
@@ -147,13 +153,11 @@ def carry(
     home = os.open("/proc/self/ns/net", os.O_RDONLY)
     away = os.open(f"/run/netns/{namespace}", os.O_RDONLY)
     enter(away)
-    far = tun("link0", there, here)
+    far = tun(FAR_DEVICE, there, here)
     enter(home)
     ways = {near: Way(far, rate, delay, loss), far: Way(near, rate, delay, loss)}
-    ended: list[int] = []
-    signal.signal(signal.SIGTERM, lambda number, _: ended.append(number))
     print("up", flush=True)
-    while not ended:
+    while True:
         due = [way.waiting[0][0] for way in ways.values() if way.waiting]
         pause = max(0.0, min(due, default=time.monotonic() + 0.2) - time.monotonic())
         for file in select.select([near, far], [], [], pause)[0]:

@@ -28,9 +28,33 @@ def show(document: dict[str, Any]) -> None:
     )
     if document["note"]:
         out.print(f"not the detector: {document['note']}", highlight=False)
+    out.print(model_table(document["model_of_cost"]["model"]))
     for link in document["links"]:
         out.print(table(link))
+        if link["failed"]:
+            out.print(f"not all of it was measured: {link['failed']}", highlight=False)
+        for row in link["beside"]:
+            out.print(
+                f"requests of 100 bytes beside the edge's features, {row['connections']} "
+                f"connection(s): p50 {row['small_p50_ms']:g} ms, p99 {row['small_p99_ms']:g} ms",
+                highlight=False,
+            )
     out.print(LEGEND, highlight=False)
+
+
+def model_table(rows: list[dict[str, Any]]) -> Table:
+    """Where a split pays, by calculation from parts that were measured here."""
+    ways = [name for name in rows[0] if name not in ("slower", "mbit")]
+    shown = Table(
+        "device",
+        "Mbit/s",
+        *ways,
+        title="by calculation: ms a frame / frames a second, round trip 10 ms",
+    )
+    for row in rows:
+        times = [f"{row[way][0]:g} / {row[way][1]}" for way in ways]
+        shown.add_row(f"{row['slower']} x slower", str(row["mbit"]), *times)
+    return shown
 
 
 def table(link: dict[str, Any]) -> Table:

@@ -12,12 +12,12 @@ from rich.table import Table
 from nodes.bench.site.figures import failures
 from nodes.bench.site.play import SitePlan, play
 from nodes.console import err, guarded, out, print_json
-from nodes.life.process import set_up_logging
+from nodes.life.logs import LogForm, set_up_logging
 
 
 def run_site(plan: SitePlan, as_json: bool = False, output: str = "") -> int:
     """The command; exit code 1 where an answer is lost, wrong, there twice or out of order."""
-    set_up_logging(False)
+    set_up_logging(LogForm())
     logging.getLogger("swarm").setLevel(logging.ERROR)
 
     async def main() -> int:

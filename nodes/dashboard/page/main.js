@@ -27,8 +27,16 @@ function choose() {
   if (name === "nodes") return nodeTable();
   if (name === "models") return modelPage();
   if (name === "events") return eventPage();
-  if (name === "node") return nodePage(decodeURIComponent(part));
+  if (name === "node") return nodePage(decoded(part));
   return overview();
+}
+
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part; // an address that somebody typed
+  }
 }
 
 function turn() {

@@ -4,7 +4,7 @@ import { actions } from "./actions.js";
 import { lineChart } from "./chart.js";
 import { attribute, el, keyed, show, text } from "./dom.js";
 import { count, figure, ms, NONE, percent } from "./format.js";
-import { budgetBar, latencyOf, nodeLink } from "./parts.js";
+import { budgetBar, latencyOf, nodeLink, objective } from "./parts.js";
 import { store } from "./store.js";
 
 const CURVES = 6; // learners whose curves are drawn; the table has all
@@ -36,18 +36,19 @@ export function modelPage() {
 function card(name) {
   const split = el("div", { class: "bar split", role: "img" });
   const facts = el("p", { class: "facts" });
-  const objective = el("p", { class: "objective" });
+  const promise = el("p", { class: "objective" });
+  const rollout = el("p", { class: "objective" });
   const versions = el("div");
   const learning = learningPart(name);
   const act = actions(() => choices(name));
-  const element = el("article", { class: "card", "aria-label": `Model ${name}` }, el("h3", { text: name }), facts, split, objective, act.element, versions, learning.element);
+  const element = el("article", { class: "card", "aria-label": `Model ${name}` }, el("h3", { text: name }), facts, split, rollout, promise, act.element, versions, learning.element);
   return {
     element,
     update(model) {
-      const shares = Object.entries(model.serve).map(([version, share]) => ({ version, share }));
+      const shares = Object.entries(model.serve).filter(([, share]) => share > 0).map(([version, share]) => ({ version, share }));
       const known = model.known ? "" : "which version serves is not known to this dashboard · ";
       text(facts, `${known}policy ${model.policy}${model.previous ? ` · before: version ${model.previous}` : ""}`);
-      attribute(split, "aria-label", shares.map(({ version, share }) => `version ${version}: ${share} % of the traffic`).join(", ") || "traffic split not known");
+      attribute(split, "aria-label", shares.map(({ version, share }) => `version ${version}: ${figure(share)} % of the traffic`).join(", ") || "traffic split not known");
       show(split, shares.length > 0);
       keyed(
         split,
@@ -56,10 +57,11 @@ function card(name) {
         () => el("span", { class: "part version" }, el("span")),
         (item, { version, share }) => {
           item.style.width = `${share}%`;
-          text(item.firstChild, `version ${version}: ${share} %`);
+          text(item.firstChild, `version ${version}: ${figure(share)} %`);
         },
       );
-      slo(objective, model.objective);
+      objective(promise, name);
+      rolling(rollout, model.rollout);
       const pipelines = store.pipelines.filter((doc) => doc.model === name);
       keyed(versions, pipelines, (doc) => doc.version, versionPart, (item, doc) => item.view.update(doc));
       learning.update(model);
@@ -68,11 +70,13 @@ function card(name) {
   };
 }
 
-function slo(line, objective) {
-  show(line, Boolean(objective));
-  if (!objective) return;
-  attribute(line, "data-level", objective.burning ? "bad" : "well");
-  text(line, `${objective.burning ? "✕ misses" : "✓ keeps"} its objective: ${objective.text}`);
+const ROLLING = { running: "…", done: "✓", "rolled-back": "▲" };
+
+function rolling(line, rollout) {
+  show(line, Boolean(rollout));
+  if (!rollout) return;
+  attribute(line, "data-level", { done: "well", "rolled-back": "bad" }[rollout.state] ?? null);
+  text(line, `${ROLLING[rollout.state] ?? "?"} rollout of version ${rollout.version}: ${rollout.state}, ${figure(rollout.share)} % of the traffic${rollout.reason ? `: ${rollout.reason}` : ""}`);
 }
 
 function versionPart() {

@@ -57,6 +57,7 @@ const COVER = { primary: "", standby: "a standby serves", fallback: "the fallbac
 export function pipeline() {
   const name = el("h3");
   const facts = el("p", { class: "facts" });
+  const promise = el("p", { class: "objective" });
   const asking = el("ul", { class: "seats" });
   const anybody = el("p", { class: "cover", text: "any client of the mesh" });
   const flow = el("ol", { class: "flow" });
@@ -64,7 +65,7 @@ export function pipeline() {
   const element = el(
     "article",
     { class: "pipeline card" },
-    el("header", {}, name, facts),
+    el("header", {}, name, facts, promise),
     el("div", { class: "river" }, el("div", { class: "asks" }, el("h4", { text: "who asks" }), asking, anybody), flow),
     budget.element,
   );
@@ -75,8 +76,9 @@ export function pipeline() {
       text(name, key);
       attribute(element, "aria-label", `Pipeline ${key}`);
       const { p50, p99 } = latencyOf(doc);
-      const share = doc.share === null || doc.share === undefined ? "" : doc.share ? `${doc.share} % of the traffic` : "no traffic";
-      text(facts, [share, `${figure(doc.rate)} requests/s`, `p50 ${ms(p50)}`, `p99 ${ms(p99)}`].filter(Boolean).join(" · "));
+      const share = doc.share === null || doc.share === undefined ? "" : doc.share ? `${figure(doc.share)} % of the traffic` : "no traffic";
+      text(facts, [share, `${figure(doc.rate)} requests/s`, `p50 ${ms(p50)}`, `p99 ${doc.answers ? "" : "up to "}${ms(p99)}`].filter(Boolean).join(" · "));
+      objective(promise, doc.model);
       const asks = askers(doc.model);
       show(anybody, asks.length === 0);
       keyed(
@@ -95,7 +97,8 @@ export function pipeline() {
 const askers = (model) =>
   [...store.nodes.values()].filter((node) => ["edge", "gateway"].includes(node.role) && node.health !== "left" && (!node.model || node.model === model)).slice(0, 6);
 
-// Whole requests, where somebody who asks has told; else the stages' own times, without the network.
+// Whole requests, where somebody who asks has told; else the sums of the stages' own times, without
+// the network. A sum of p99s is more than the p99 of the whole.
 export function latencyOf(doc) {
   return doc.answers ?? { p50: doc.p50, p99: doc.p99 };
 }
@@ -154,7 +157,16 @@ function changeSeat(item, one) {
   attribute(link, "title", one.many ?? one.node);
   setSign(mark, HEALTH, one.health);
   text(id, one.many ?? short(one.node));
-  text(kind, one.health === "dead" ? "gone" : (WORD[one.kind]?.(one) ?? one.kind));
+  const word = ["well", "left"].includes(one.health) || one.many ? (WORD[one.kind]?.(one) ?? one.kind) : HEALTH[one.health][1];
+  text(kind, word);
+}
+
+export function objective(line, name) {
+  const promised = store.models.find((model) => model.model === name)?.objective;
+  show(line, Boolean(promised));
+  if (!promised) return;
+  attribute(line, "data-level", promised.burning ? "bad" : "well");
+  text(line, `${promised.burning ? "✕ misses" : "✓ keeps"} its objective: ${promised.text}`);
 }
 
 // --- where the time goes ---------------------------------------------------------------------

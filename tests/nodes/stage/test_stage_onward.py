@@ -13,7 +13,15 @@ import numpy as np
 import pytest
 from stage_bench import INFO, LARGE, LATE, LIMIT, NEXT, SPEC, Bench, FakeModel, until
 
-from swarm.errors import NotConnected, ResourceExhausted, Status, SwarmError, Unavailable
+from swarm.errors import (
+    NoLeader,
+    NoResponders,
+    NotConnected,
+    ResourceExhausted,
+    Status,
+    SwarmError,
+    Unavailable,
+)
 from swarm.fleet.advertised import StagePeer
 from swarm.local.host_socket import LARGEST_MESSAGE
 from swarm.model import ModelInfo, Stage
@@ -83,6 +91,18 @@ async def test_a_result_that_was_not_stored_leaves_its_message_to_the_lane(
     await until(lambda: b.publisher.tries)
     b.publisher.release(error)
     assert (sent.ended, b.answers()) == (ended, {})
+
+
+@pytest.mark.parametrize("error", [NoResponders("nobody"), NoLeader("an election")], ids=repr)
+async def test_a_result_is_kept_while_no_server_keeps_the_next_lane(
+    bench: MakeBench, error: SwarmError
+) -> None:
+    b = await bench(stage=1)
+    b.publisher.refusals = [error, error]
+    sent = b.send()
+    assert await b.all_ended(sent) == ["ack"]
+    assert (b.publisher.tries, len(b.publisher.stored)) == (3, 1)
+    assert b.model.batches == [1], "it was computed once"
 
 
 @pytest.mark.parametrize("stage", [1, 2])

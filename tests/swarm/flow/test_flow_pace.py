@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.flow.pace import MOST_UNDER_WAY, Pace
+from swarm.flow.transfers import CAUTIOUS_RATE
 
 TRIP = 0.010
 
@@ -69,3 +70,15 @@ def test_a_pong_as_quick_as_without_a_message_says_that_nothing_is_seen_of_the_l
     pace.sends(20_000, 0.0)
     pace.answered(TRIP)
     assert pace.rate == pytest.approx(math.inf)
+
+
+def test_what_is_under_way_may_take_its_time_on_the_link() -> None:
+    pace = far()
+    assert pace.backlog == 0.0
+    pace.sends(500_000, 0.0)
+    assert pace.backlog == pytest.approx(1.5 * 500_000 / CAUTIOUS_RATE)
+    pace.answered(TRIP + 0.2)  # 2.5 MB/s
+    assert pace.backlog == 0.0
+    pace.sends(500_000, 1.0)
+    pace.sends(500_000, 1.0)
+    assert pace.backlog == pytest.approx(1.5 * 0.4)

@@ -9,8 +9,9 @@ from real_server import Links
 
 from swarm.lanes import LaneOptions, ensure_lanes, is_due, is_kept, make_anew, stream_config
 from swarm.lanes.moving import FIRST_AFTER, NEXT_AFTER
+from swarm.link import jetstream
 from swarm.services.embedded import EmbeddedServer
-from swarm.subjects import Subjects
+from swarm.subjects import Subjects, api
 
 NODES = st.sets(st.from_regex("[a-z]{1,6}", fullmatch=True), min_size=1, max_size=12)
 
@@ -38,4 +39,31 @@ async def test_lanes_are_known_to_be_gone_at_once_and_the_question_is_not_stored
     config = stream_config(subjects, "digits", "1", LaneOptions())
     await make_anew(link, config)
     assert await is_kept(link, asked)
+    await links.close()
+
+
+@pytest.mark.integration
+async def test_an_ack_of_the_old_lane_means_no_message_of_the_new_one(
+    server: EmbeddedServer, links: Links
+) -> None:
+    link, subjects = await links.connect(server.url), Subjects("m")
+    config = stream_config(subjects, "digits", "1", LaneOptions())
+    lane, stream = subjects.features("digits", "1", 1), config["name"]
+
+    async def numbers() -> list[int]:
+        found = []
+        for _ in range(2):
+            ack = await link.request(lane, b"x", from_server=True)
+            found.append(jetstream.stored_sequence(ack.data))
+        return found
+
+    old = []
+    for _ in range(2):
+        await make_anew(link, config)
+        new = await numbers()
+        assert not set(old) & set(new)
+        old = new
+    # Its depth can be changed as before.
+    info = await jetstream.call(link, api("STREAM.INFO", stream))
+    await jetstream.update_stream(link, info["config"] | {"max_msgs_per_subject": 99})
     await links.close()

@@ -68,19 +68,27 @@ async def test_a_caller_that_no_longer_waits_keeps_its_pongs_place() -> None:
     assert second.done()
 
 
+async def test_a_pong_behind_a_backlog_is_waited_for() -> None:
+    pings = Pings()
+    for _ in range(MOST_UNANSWERED + 1):
+        pings.keep_alive()
+    assert pings.is_hung(1.9)
+    assert not pings.is_hung(2.0)
+
+
 async def test_a_server_counts_as_hung_when_it_leaves_keep_alives_unanswered() -> None:
     pings = Pings()
     for _ in range(MOST_UNANSWERED - 1):
         pings.keep_alive()
     pings.expect().cancel()  # a flush says nothing of how long the server has been silent
-    assert not pings.hung
+    assert not pings.is_hung()
     pings.answered()
     for _ in range(MOST_UNANSWERED):
-        assert not pings.hung
+        assert not pings.is_hung()
         pings.keep_alive()
-    assert pings.hung
+    assert pings.is_hung()
     pings.answered()
-    assert not pings.hung
+    assert not pings.is_hung()
 
 
 async def test_all_who_wait_for_a_pong_learn_of_the_loss_once() -> None:

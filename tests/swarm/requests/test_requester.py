@@ -8,14 +8,27 @@ from functools import partial
 
 import numpy as np
 import pytest
-from fake_stage import INFO, Desk, FakeStage, Message, answer_at_once, outcome, silent, take
+from fake_stage import (
+    INFO,
+    SUBJECTS,
+    Desk,
+    FakeStage,
+    Message,
+    answer_at_once,
+    outcome,
+    silent,
+    take,
+)
 from real_server import eventually
 
 from swarm.errors import Status
 from swarm.flow.hedge import Hedger
+from swarm.lanes import LaneOptions, ensure_lanes
+from swarm.link import jetstream
 from swarm.requests import requester
 from swarm.requests.request import Ask
 from swarm.services.embedded import EmbeddedServer
+from swarm.subjects import api
 from swarm.wire.messages import Features
 
 pytestmark = pytest.mark.integration
@@ -96,6 +109,34 @@ async def test_silence_is_asked_again_inside_the_budget_with_the_same_id(desk: D
     assert desk.stage.attempts == [1, 2]
     assert len({features.id for features in desk.stage.seen}) == 1
     assert desk.stage.seen[1].budget_us < desk.stage.seen[0].budget_us
+    assert desk.is_idle()
+
+
+async def test_what_a_lost_lane_had_is_asked_again_as_soon_as_it_takes_messages_again(
+    desk: Desk,
+) -> None:
+    await desk.open(lane=False)
+    stream = SUBJECTS.stream("m", "1")
+
+    async def holds(messages: int) -> None:
+        found = -1
+        while found < messages:
+            info = await jetstream.call(desk.link, api("STREAM.INFO", stream))
+            found = int(info["state"]["messages"])
+
+    await ensure_lanes(desk.link, SUBJECTS, "m", "1", LaneOptions())
+    first = asyncio.create_task(desk.infer(60.0))
+    async with asyncio.timeout(5.0):
+        await holds(1)
+        await jetstream.call(desk.link, api("STREAM.DELETE", stream))
+        second = asyncio.create_task(desk.infer(60.0))
+        await asyncio.sleep(0.05)  # which nobody takes
+        await ensure_lanes(desk.link, SUBJECTS, "m", "1", LaneOptions())
+        # By its budget alone the first one would be asked again after 24 seconds.
+        await holds(2)
+    for request in (first, second):
+        request.cancel()
+    await asyncio.gather(first, second, return_exceptions=True)
     assert desk.is_idle()
 
 

@@ -17,7 +17,7 @@ from swarm.gossip import PeerView
 from swarm.link import Link, jetstream
 from swarm.services.embedded import EmbeddedServer
 from swarm.services.events import ensure_events, keep_events, last_events
-from swarm.services.fleet import FleetAnswers, FleetWatch, ask_fleet
+from swarm.services.fleet import MOST_SERVERS, FleetAnswers, FleetWatch, ask_fleet
 from swarm.subjects import Subjects, api
 
 pytestmark = pytest.mark.integration
@@ -132,6 +132,31 @@ async def test_a_watch_knows_the_fleet_at_once_and_then_each_change(
         node.publish(SUBJECTS.event("died"), json.dumps(died).encode())
         assert await watch.until(lambda p, now: p.nodes["n002"].state(now) == "dead", 5.0)
         assert not await watch.until(lambda p, now: False, 0.05)
+
+
+async def test_a_small_fleet_is_asked_to_speak_and_heard_without_waiting_for_the_next_second(
+    server: EmbeddedServer, links: Links
+) -> None:
+    node, _ = await answering(links, server.url, "n000", 1)
+    node.subscribe(
+        SUBJECTS.status_request,
+        lambda _: node.publish(SUBJECTS.status("n000"), a_status("n000")),
+    )
+    await node.flush()
+    reader = await links.connect(server.url)
+    async with FleetWatch(reader, SUBJECTS, events=0) as watch:
+        await watch.hear_all()
+        assert watch.picture.nodes["n000"].heard is not None
+
+
+async def test_made_up_servers_take_bounded_memory(server: EmbeddedServer, links: Links) -> None:
+    liar, reader = await links.connect(server.url), await links.connect(server.url)
+    async with FleetWatch(reader, SUBJECTS, events=0) as watch:
+        for number in range(2 * MOST_SERVERS):
+            liar.publish(SUBJECTS.server, json.dumps({"url": f"nats://{number}"}).encode())
+        liar.publish(SUBJECTS.status("last"), a_status("last"))
+        assert await watch.until(lambda picture, _: "last" in picture.nodes, 5)
+        assert len(watch.servers) == MOST_SERVERS
 
 
 async def test_events_are_kept_within_limits_and_read_after_the_fact(

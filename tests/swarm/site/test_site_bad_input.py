@@ -16,7 +16,7 @@ from site_tools import forwarding, numbered, read
 
 import swarm
 from nodes.bench.site.linked_servers import SITE, LinkedServers
-from swarm.errors import ResourceExhausted
+from swarm.errors import NoResponders, ResourceExhausted
 from swarm.services.embedded import EmbeddedServer
 from swarm.site.store import Limits, SiteStore
 
@@ -44,6 +44,39 @@ async def test_over_a_link_that_drops_again_and_again_each_answer_comes_once(
         assert [int(each.result.outputs["y"][0]) for each in answers] == [
             2 * number for number in range(100)
         ]
+
+
+async def test_a_request_under_a_bad_name_or_with_forged_headers_holds_nobody_up(
+    servers: LinkedServers,
+) -> None:
+    async with (
+        swarm.connect(servers.site.url, agent="a") as site,
+        swarm.connect(servers.hub.url) as hub,
+    ):
+        store = SiteStore(site.link, site.subjects, SITE)
+        await store.prepare(Limits())
+        forged = (
+            b"NATS/1.0\r\nNats-Subject: swarm.default.submit.edge1.b.m\r\nNats-Sequence: 900\r\n"
+            b"Swarm-Number: 77\r\n\r\n"
+        )
+        body = b'{"inputs":[{"name":"x","datatype":"INT64","shape":[1],"data":[7]}]}'
+        root = f"swarm.default.submit.{SITE}"
+        for subject, headers in (
+            (f"{root}.a%b.m", b""),
+            (f"{root}.a.m%", b""),
+            (f"{root}.a.m", forged),
+        ):
+            stored = await site.link.request(subject, body, 2.0, headers, from_server=True)
+            assert b'"seq"' in bytes(stored.data)
+        with pytest.raises(NoResponders):  # the store takes no other depth
+            await site.link.request(f"{root}.a", body, 2.0, from_server=True)
+        await store.mark_read("a", 0)
+        await site.submit("m", numbered(4))
+        async with forwarding(hub):
+            answers = await read(site, "a", 3)
+        assert [each.number for each in answers] == [2, 3, 4]
+        assert [each.result.status for each in answers] == ["NOT_FOUND", "OK", "OK"]
+        assert answers[1].result.outputs["y"] == [14]
 
 
 async def test_no_age_and_no_budget_compares_the_clocks_of_two_sites(

@@ -1,0 +1,1 @@
+"""`swarm top`: a fleet in a terminal, live. The picture and its source are the dashboard's."""

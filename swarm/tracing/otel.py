@@ -1,0 +1,142 @@
+"""Traces by OpenTelemetry, sent to a collector by OTLP over HTTP (extra `otel`).
+
+One span for a request, below it one for each hop, and below that one for each part of the hop (see
+`swarm.tracing.anatomy`). The gaps and lengths of hops are those of the mesh's common clock; they
+are placed in the requester's time, in the middle of what nobody knows the division of (`outside`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from swarm.errors import InvalidArgument, Status
+from swarm.tracing.anatomy import Part, parts_of
+from swarm.tracing.traceparent import is_sampled
+from swarm.wire.hops import Hop
+from swarm.wire.messages import Result
+
+INSTALL = "pip install 'swarm-mesh[otel]'"
+EXPORT_TIMEOUT = 5.0  # seconds for one attempt to reach the collector
+MOST_WAITING = 2048  # spans that wait to be sent; more are dropped, and counted by the SDK's log
+
+
+class OtlpTracer:
+    """A `Tracer`.
+
+    endpoint: URL of a collector, e.g. `http://127.0.0.1:4318`. share: of the requests whose caller
+    has not decided that are traced, 0 to 1. service: the name that the traces show. resource: more
+    attributes of who sends. Raises `InvalidArgument` where OpenTelemetry is not installed, or the
+    URL is none.
+    """
+
+    def __init__(
+        self, endpoint: str, share: float, service: str, resource: dict[str, str] | None = None
+    ) -> None:
+        if not endpoint.startswith(("http://", "https://")):
+            raise InvalidArgument(f"{endpoint!r} is no URL of a collector: http://HOST:4318")
+        if not 0.0 <= share <= 1.0:
+            raise InvalidArgument(f"a share of {share} of the requests: it is 0 to 1")
+        try:
+            from opentelemetry import trace
+            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+            from opentelemetry.sdk.resources import Resource
+            from opentelemetry.sdk.trace import TracerProvider
+            from opentelemetry.sdk.trace.export import BatchSpanProcessor
+            from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
+            from opentelemetry.trace.propagation.tracecontext import (
+                TraceContextTextMapPropagator,
+            )
+        except ImportError as error:
+            raise InvalidArgument(f"traces need OpenTelemetry ({error}): {INSTALL}") from None
+        self._api = trace
+        self._read = TraceContextTextMapPropagator().extract
+        self._provider = TracerProvider(
+            resource=Resource.create({"service.name": service, **(resource or {})}),
+            sampler=ParentBased(TraceIdRatioBased(share)),
+            shutdown_on_exit=False,
+        )
+        url = endpoint.rstrip("/")
+        url = url if url.endswith("/v1/traces") else f"{url}/v1/traces"
+        exporter = OTLPSpanExporter(endpoint=url, timeout=EXPORT_TIMEOUT)
+        self._provider.add_span_processor(BatchSpanProcessor(exporter, MOST_WAITING))
+        self._tracer = self._provider.get_tracer("swarm")
+
+    def begin(self, model: str, traceparent: str) -> OtlpTrace:
+        """See `Tracer`."""
+        caller = self._read({"traceparent": traceparent}) if traceparent else None
+        span = self._tracer.start_span(
+            f"infer {model.partition('@')[0]}", caller, kind=self._api.SpanKind.CLIENT
+        )
+        return OtlpTrace(self._tracer, self._api, span, traceparent)
+
+    def close(self) -> None:
+        """See `Tracer`."""
+        self._provider.shutdown()
+
+
+class OtlpTrace:
+    """A `Trace`: one request's span, which gets its children when the result is there."""
+
+    def __init__(self, tracer: Any, api: Any, span: Any, caller: str) -> None:
+        self._tracer, self._api, self._span = tracer, api, span
+        self._began = time.time_ns()
+        about = span.get_span_context()
+        sampled = bool(about.trace_flags & 1)
+        self.traceparent = ""
+        if sampled or caller:
+            flags = "01" if sampled else "00"
+            self.traceparent = f"00-{about.trace_id:032x}-{about.span_id:016x}-{flags}"
+
+    def end(self, result: Result) -> None:
+        """See `Trace`."""
+        if not is_sampled(self.traceparent):
+            self._span.end()
+            return
+        span = self._span
+        span.set_attributes(
+            {
+                "swarm.request_id": result.id,
+                "swarm.model": result.model,
+                "swarm.version": result.version,
+                "swarm.status": str(result.status),
+                "swarm.attempt": result.attempt,
+                "swarm.degraded": result.degraded,
+            }
+        )
+        if result.status is not Status.OK:
+            span.set_status(self._api.StatusCode.ERROR, result.message[:500])
+        ended = time.time_ns()
+        parts = parts_of((ended - self._began) / 1e9, result.hops)
+        outside = sum(part.length for part in parts if part.kind == "outside")
+        first = self._began + outside * 500  # half of it, in ns
+        for hop in result.hops:
+            self._hop(hop, [p for p in parts if p.stage == hop.stage and p.node == hop.node], first)
+        span.end(ended)
+
+    def _hop(self, hop: Hop, parts: Sequence[Part], first: int) -> None:
+        if not parts:
+            return
+        inside = self._api.set_span_in_context(self._span)
+        span = self._tracer.start_span(
+            f"stage {hop.stage}",
+            inside,
+            kind=self._api.SpanKind.CONSUMER,
+            start_time=first + parts[0].start * 1000,
+            attributes={
+                "swarm.stage": hop.stage,
+                "swarm.node": hop.node,
+                "swarm.batch": hop.batch,
+                "swarm.weights": hop.weights,
+                "swarm.queue_us": hop.queue_us,
+                "swarm.compute_us": hop.compute_us,
+            },
+        )
+        below = self._api.set_span_in_context(span)
+        for part in parts:
+            start = first + part.start * 1000
+            child = self._tracer.start_span(part.kind, below, start_time=start)
+            child.end(start + part.length * 1000)
+        last = parts[-1]
+        span.end(first + (last.start + last.length) * 1000)

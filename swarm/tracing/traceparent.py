@@ -1,0 +1,53 @@
+"""The header `traceparent` (W3C Trace Context, level 1): which trace a request belongs to.
+
+00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+   trace                            parent           flags: 01 is sampled
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+
+_FORM = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
+_NO_TRACE, _NO_SPAN = "0" * 32, "0" * 16
+_SAMPLED = frozenset("13579bdf")  # last digits of flags whose lowest bit is set
+LONGEST = 128  # characters; a longer one is of a version that nobody has defined
+
+
+def is_valid(header: str) -> bool:
+    """Whether a caller's header names a trace. One that does not is ignored, as the standard
+    says."""
+    found = _FORM.fullmatch(header) if len(header) <= LONGEST else None
+    if found is None or header.startswith("ff"):
+        return False
+    if header.startswith("00") and found[4]:
+        return False  # version 00 has four fields
+    return found[1] != _NO_TRACE and found[2] != _NO_SPAN
+
+
+def is_sampled(header: str) -> bool:
+    """Whether the request is to be traced. header: any text."""
+    return header[54:55] in _SAMPLED
+
+
+def trace_of(header: str) -> str:
+    """The trace's id: 32 hexadecimal digits. header: a valid one."""
+    return header[3:35]
+
+
+def span_of(header: str) -> str:
+    """The parent span's id: 16 hexadecimal digits. header: a valid one."""
+    return header[36:52]
+
+
+def make(trace: str = "", *, sampled: bool = True) -> str:
+    """A new header: a new span of `trace`, or of a new trace."""
+    trace = trace or secrets.token_hex(16)
+    return f"00-{trace}-{secrets.token_hex(8)}-{'01' if sampled else '00'}"
+
+
+def checked(header: str) -> str:
+    """A caller's header; "" for one that names no trace: a new trace begins then, as the standard
+    says."""
+    return header if is_valid(header) else ""

@@ -1,0 +1,153 @@
+"""`swarm top` in a real terminal of 80x24, over a real server; the nodes only speak."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import pty
+import signal
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+
+import pytest
+import pytest_asyncio
+from fleets import a_status, publish_event, publish_status
+
+from swarm.link import Link, LinkOptions
+from swarm.services.embedded import EmbeddedServer
+
+pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
+
+SOON = 30.0  # seconds, on a busy machine
+LINES, COLUMNS = 24, 80
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def speaker() -> AsyncIterator[Link]:
+    """A server of its own, and whoever may publish there."""
+    async with EmbeddedServer() as server:
+        link = Link(LinkOptions(servers=(server.url,)))
+        running = asyncio.create_task(link.run())
+        await link.ready(5.0)
+        yield link
+        await link.close()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+def command(nats: str, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", "nodes.cli.main", "top", "--nats", nats, *arguments]
+
+
+def environment(**more: str) -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("SWARM_")}
+    return kept | {"TERM": "xterm-256color"} | more
+
+
+@dataclass
+class Terminal:
+    """A process in a terminal; `written` is what it drew so far."""
+
+    process: subprocess.Popen[bytes]
+    side: int
+    written: bytearray = field(default_factory=bytearray)
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def read(self) -> None:
+        with contextlib.suppress(OSError):  # the process has ended
+            self.written += os.read(self.side, 1 << 16)
+            self.news.set()
+
+    async def draws(self, words: str) -> None:
+        """Wait until the words were drawn, on from the last such call."""
+        async with asyncio.timeout(SOON):
+            while words.encode() not in self.written:
+                self.news.clear()
+                await self.news.wait()
+        del self.written[: self.written.index(words.encode())]
+
+    def press(self, keys: bytes) -> None:
+        os.write(self.side, keys)
+
+    async def ended(self) -> int:
+        return await asyncio.to_thread(self.process.wait, SOON)
+
+
+@contextlib.contextmanager
+def terminal(nats: str, *arguments: str) -> Iterator[Terminal]:
+    side, other = pty.openpty()
+    fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
+    process = subprocess.Popen(
+        command(nats, *arguments),
+        stdin=other,
+        stdout=other,
+        stderr=other,
+        env=environment(),
+        start_new_session=True,
+    )
+    os.close(other)
+    made = Terminal(process, side)
+    loop = asyncio.get_running_loop()
+    loop.add_reader(side, made.read)
+    try:
+        yield made
+    finally:
+        loop.remove_reader(side)
+        if process.poll() is None:
+            process.kill()
+            process.wait(5)
+        os.close(side)
+
+
+def url_of(link: Link) -> str:
+    return link.options.servers[0]
+
+
+@contextlib.asynccontextmanager
+async def speaking(link: Link, *nodes: str) -> AsyncIterator[None]:
+    """Nodes that say their status twice a second."""
+
+    async def speak() -> None:
+        while True:
+            for number, node in enumerate(nodes):
+                publish_status(link, a_status(node, (number + 1,)))
+            await asyncio.sleep(0.5)
+
+    task = asyncio.create_task(speak())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_terminal_shows_nodes_and_a_takeover_takes_keys_and_is_given_back(
+    speaker: Link,
+) -> None:
+    with terminal(url_of(speaker)) as top:
+        async with speaking(speaker, "shard-1-aaaa", "shard-2-bbbb"):
+            await top.draws("All well: 2 nodes, 2 stages")
+            publish_event(speaker, "took-over", "shard-2-bbbb", stage=1)
+            await top.draws("took-over")
+            top.press(b"\x1b[B\r")
+            await top.draws("pi-1 pid 4711")
+            top.process.send_signal(signal.SIGTERM)
+            assert await top.ended() == 0
+            await top.draws("\x1b[?1049l")  # the terminal is as it was before
+
+
+async def test_once_prints_the_table_of_swarm_status(speaker: Link) -> None:
+    async with speaking(speaker, "shard-1-aaaa"):
+        once = await asyncio.create_subprocess_exec(
+            *command(url_of(speaker), "--once"), stdout=subprocess.PIPE, env=environment()
+        )
+        told, _ = await asyncio.wait_for(once.communicate(), SOON)
+        assert once.returncode == 0
+        assert "shard-1" in told.decode()
+        assert "\x1b" not in told.decode()
