@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,11 +11,8 @@ from typing import Any
 import numpy as np
 
 from swarm.errors import (
-    ApiError,
     DeadlineExceeded,
     InvalidArgument,
-    NoResponders,
-    NotConnected,
     PermissionDenied,
     Status,
     SwarmError,
@@ -26,7 +22,6 @@ from swarm.errors import (
 from swarm.fleet.advertised import StagePeer
 from swarm.fleet.observed import StatusListener
 from swarm.fleet.placement import Placement
-from swarm.flow.backoff import Backoff
 from swarm.flow.codec_choice import AUTO, mode_of
 from swarm.ids import ulid
 from swarm.lanes import Publisher
@@ -37,6 +32,7 @@ from swarm.local.lending import Lender
 from swarm.local.teaching import Taught, teach
 from swarm.model import ModelInfo
 from swarm.periodic import BEAT, beat
+from swarm.requests.by_service import ServiceRequester, refused
 from swarm.requests.request import DELIVERY_MODES, DURABLE, FAST, Ask, Picker
 from swarm.requests.requester import Requester
 from swarm.services.catalog import Catalog
@@ -53,14 +49,13 @@ from swarm.transport.handover.words import REFUSED
 from swarm.transport.routes import Routes
 from swarm.trust.entries import Verifier
 from swarm.trust.identity import Identity
-from swarm.wire.messages import Request, Result
+from swarm.wire.messages import Result
 
 DEFAULT_BUDGET = 5.0  # seconds
 MAX_BUDGET = 600.0  # seconds
 CONNECT_TIMEOUT = 5.0  # seconds
 TEACH_TIMEOUT = 60.0  # seconds
 TEND_EVERY = 5 * BEAT  # seconds
-LOOK_UP_PAUSE, LOOK_UP_PAUSE_MOST = 0.02, 0.5  # seconds between reads of a key, doubled
 
 KnownPeers = Callable[[ModelInfo, int], Iterable[StagePeer]]
 
@@ -135,6 +130,9 @@ class Mesh:
             self._bulk_routes = routes(self.bulk, Publisher(self.bulk))
         self.requester = Requester(self.routes, picker, self._bulk_routes)
         self.shadows = Shadows(self.rollouts, lambda: self.requester.under_way)
+        self._by_service = ServiceRequester(
+            self.link, self.subjects, self.requester.seen, self.agent
+        )
         self._denied_models: set[str] = set()  # whose registry entry this user may not read
         self.link.on_up.append(self._denied_models.clear)  # it may come back with other rights
         self._tasks: list[asyncio.Task[None]] = []
@@ -334,7 +332,7 @@ class Mesh:
     ) -> Result:
         if not budget <= MAX_BUDGET:  # nan neither
             error = InvalidArgument(f"a budget of {budget} s: at most {MAX_BUDGET:.0f} s are given")
-            return _refused(request_id, model, error)
+            return refused(request_id, model, error)
         if self._service_only(model):
             return await self.ask_service(
                 model, inputs, budget, session, request_id, weights, traceparent
@@ -348,7 +346,9 @@ class Mesh:
                 info = self.catalog.known(model, self.agent, session, request_id)
             if info is None:  # else no timeout is needed, which is a tenth of a client's work
                 async with asyncio.timeout_at(deadline):
-                    info = await self._look_up(model, session, request_id, deadline)
+                    info = await self.catalog.look_up(
+                        self.link, model, self.agent, session, request_id, deadline
+                    )
             info.check(inputs)
             if type(weights) is not int or weights < 0:
                 raise InvalidArgument(f"weights {weights!r}: it is the number of a weight version")
@@ -370,7 +370,7 @@ class Mesh:
                 model, inputs, left, session, request_id, weights, traceparent
             )
         except (SwarmError, TimeoutError) as error:
-            return _refused(request_id, model, error)
+            return refused(request_id, model, error)
         if info.edge is not None:
             # Who answers observes a rollout, and decides by it.
             decided = "@" in model or not self.rollouts
@@ -424,7 +424,7 @@ class Mesh:
             info = await self.catalog.info(model, followed.plan.version)
             info.check(inputs)
         except SwarmError as error:
-            return _refused("", model, error)
+            return refused("", model, error)
         delivery = DURABLE if self._stored else FAST
         return await self.requester.infer(Ask(info, inputs, deadline, delivery, shadow=True))
 
@@ -437,24 +437,6 @@ class Mesh:
         reads = self.link.in_domain(kv_get_subject(subjects.config_bucket, f"serve.{name}"))
         sends = subjects.features(name, "0", 1)
         return not (grants.may_publish(reads) and grants.may_publish(sends))
-
-    async def _look_up(
-        self, model: str, session: str, request_id: str, deadline: float
-    ) -> ModelInfo:
-        """As `catalog.model`. A read that a server's end has cut off is repeated, by `deadline` in
-        the loop's time: the next server knows the keys too. Raises what the last read raised."""
-        now = asyncio.get_running_loop().time
-        pauses = Backoff(LOOK_UP_PAUSE, LOOK_UP_PAUSE_MOST)
-        while True:
-            try:
-                return await self.catalog.model(model, self.agent, session, request_id)
-            except (Unavailable, ApiError) as error:
-                # A server that has answered nothing since the first connection has no JetStream.
-                was_cut_off = isinstance(error, NotConnected) or self.link.reconnects > 0
-                pause = pauses.next()
-                if not was_cut_off or now() + pause >= deadline:
-                    raise
-                await asyncio.sleep(pause)
 
     async def submit(
         self,
@@ -562,41 +544,9 @@ class Mesh:
         """Ask whichever node serves `infer.<model>`: for models whose first layers are the
         edge's (stage 0), which a client without a runtime cannot run, and for a user that may do
         nothing else. model: `NAME` or `NAME@VERSION`."""
-        name, _, version = model.partition("@")
-        seen, key = self.requester.seen, (name, version, self.agent, session)
-        if session:
-            weights = max(weights, seen.least(key))
-        request = Request(
-            dict(inputs), request_id or ulid(), version, budget, session, self.agent, weights
+        return await self._by_service.ask(
+            model, inputs, budget, session, request_id, weights, traceparent
         )
-        request.traceparent = traceparent
-        started = time.perf_counter()
-        try:
-            if budget <= 0:
-                raise DeadlineExceeded(f"a budget of {budget} s leaves no time at all")
-            async with asyncio.timeout(budget):
-                message = await self._ask_any(name, request, budget)
-            result = Result.decode(message.data)
-        except NoResponders:
-            error = Unavailable(f"no node serves {name!r} at present")
-            result = _refused(request.id, name, error)
-        except (SwarmError, TimeoutError) as failure:
-            result = _refused(request.id, name, failure)
-        result.latency = time.perf_counter() - started
-        if session and result.status is Status.OK:
-            seen.saw(key, result.weights)
-        elif session and result.status in (Status.UNAVAILABLE, Status.DEADLINE_EXCEEDED):
-            seen.lacked(key, weights)  # perhaps: the answer does not always say so
-        return result
-
-    async def _ask_any(self, model: str, request: Request, budget: float) -> LinkMessage:
-        """The answer of whichever node serves `infer.<model>`; asked again after each loss of the
-        connection. Raises what `Link.request` raises, except `NotConnected`."""
-        while True:
-            await self.link.ready()
-            with contextlib.suppress(NotConnected):
-                subject = self.subjects.infer(model)
-                return await self.link.request(subject, request.parts(), budget)
 
 
 def connect(
@@ -632,16 +582,4 @@ def connect(
         codec=codec,
         tracer=tracer,
         two_connections=two_connections,
-    )
-
-
-def _refused(request_id: str, model: str, error: BaseException) -> Result:
-    name = model.partition("@")[0]
-    if isinstance(error, SwarmError):
-        return Result(request_id or ulid(), name, status=error.status, message=str(error))
-    return Result(
-        request_id or ulid(),
-        name,
-        status=Status.DEADLINE_EXCEEDED,
-        message="the budget ended before the mesh answered",
     )

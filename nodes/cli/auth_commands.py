@@ -17,7 +17,9 @@ Models = Annotated[
     list[str] | None,
     typer.Option("--model", help="For which model; several times for several. '*' for a gateway."),
 ]
-Stages = Annotated[int, typer.Option(min=1, max=64, help="Of a fallback's models, at most.")]
+Stages = Annotated[
+    int, typer.Option(min=1, max=64, help="Of a fallback's or a standby's models, at most.")
+]
 Nats = Annotated[str, typer.Option(help="Running servers to tell, separated by commas.")]
 PidFile = Annotated[
     str, typer.Option(help="Servers of this host to tell, by their pid files, separated by commas.")
@@ -41,8 +43,8 @@ def add(
     role: Annotated[
         str,
         typer.Option(
-            help="client, requester, edge, shard-1 …, fallback, gateway, learner, dashboard or "
-            "operator."
+            help="client, requester, edge, shard-1 …, fallback, standby, gateway, learner, "
+            "dashboard or operator."
         ),
     ],
     model: Models = None,

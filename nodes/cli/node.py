@@ -34,8 +34,9 @@ FLAGS = (
         "role",
         None,
         "shard-1 … shard-N: serves one stage. fallback: serves every stage that has "
-        "lost its nodes. standby: holds every stage, and takes the one that lacks most. gateway: "
-        "answers requests for any model. edge: captures and asks. learner: only learns.",
+        "lost its nodes. standby: holds every stage warm, and takes the one that lacks nodes most, "
+        "as its primary. gateway: answers requests for any model. edge: captures and asks. "
+        "learner: only learns.",
     ),
     Flag(
         "model",
@@ -60,7 +61,8 @@ FLAGS = (
     Flag(
         "standby",
         False,
-        "Take requests of the stage only when its primary nodes leave some.",
+        "Of --role shard-K: take requests of its one stage only when the primary nodes leave some. "
+        "(--role standby is another thing: a node for any stage that lacks nodes.)",
         negatable=True,
     ),
     Flag("threads", 1, "Threads with which each stage computes.", least=1),

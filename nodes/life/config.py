@@ -8,6 +8,7 @@ from typing import Literal
 from nodes.learning.options import LearnConfig
 from shards.runtimes.device import Placement
 from swarm.errors import InvalidArgument, ResourceExhausted
+from swarm.fleet.warm_pool import ROLE as WARM
 from swarm.flow.ack_wait import ack_wait_for
 from swarm.flow.codec_choice import AUTO, mode_of
 from swarm.gossip import LAN, LOCAL, WAN, GossipConfig
@@ -26,16 +27,17 @@ HEADER_ROOM = 64 * 1024  # bytes for a message's header beside its tensors
 # as many as keep keys and artifacts.
 MOVED, REPLICATED = "moved", "replicated"
 LEARNER = "learner"  # the role of a node that serves no stage
-WARM = "standby"  # the role of a node that holds every stage, and takes the one that lacks most
+COVERS = ("fallback", WARM)  # they serve every stage of their model
 
 
 @dataclass(frozen=True)
 class NodeConfig:
-    """role: `shard-K`, `fallback`, `standby`, `gateway`, `edge` or `learner`.
+    """role: `shard-K`, `fallback`, `standby`, `gateway`, `edge` or `learner`. model:
+    NAME or NAME@VERSION.
 
-    model: NAME or NAME@VERSION. node: its id, '' for one that is made up. standby: serve only while
-    no primary does. threads: ONNX Runtime threads for one stage. credit: messages asked for and in
-    hand per lane, 0 for a
+    node: its id, '' for one that is made up. standby: of a shard, serve only while no primary does
+    (another thing than the role `standby`, a node of the warm pool). threads:
+    ONNX Runtime threads for one stage. credit: messages asked for and in hand per lane, 0 for a
     number that suits the stage (see `credit_of`). storage, lanes: of the lanes, `memory` or `file`,
     `moved` (one server keeps them; lost with it, they are made anew on another) or `replicated`;
     the node that makes a lane decides. max_batch,
@@ -100,11 +102,13 @@ class NodeConfig:
 
     def __post_init__(self) -> None:
         token(self.mesh, "mesh name")
-        if self.role not in ("fallback", WARM, "gateway", "edge", LEARNER) and self.stage < 1:
+        if self.role not in (*COVERS, "gateway", "edge", LEARNER) and self.stage < 1:
             raise InvalidArgument(
                 f"role {self.role!r}: it is shard-1, shard-2 …, fallback, standby, gateway, edge "
                 "or learner"
             )
+        if self.role == WARM and self.standby:
+            raise InvalidArgument("--standby is for --role shard-K; --role standby needs none")
         if self.role == "gateway" and self.learn is not None:
             raise InvalidArgument("a gateway has no model of its own to learn: leave out --learn")
         for site in self.sites:
@@ -134,7 +138,7 @@ class NodeConfig:
     @property
     def answers_requests(self) -> bool:
         """Whether any NATS client may ask this node for an inference."""
-        return self.stage == 1 or self.role in ("fallback", WARM, "gateway", "edge")
+        return self.stage == 1 or self.role in (*COVERS, "gateway", "edge")
 
     @property
     def model_name(self) -> str:
@@ -153,7 +157,7 @@ class NodeConfig:
 
     def stages_of(self, info: ModelInfo) -> list[int]:
         """The stages that this node serves. Raises `InvalidArgument` when there are none."""
-        if self.role in ("fallback", WARM):
+        if self.role in COVERS:
             return [stage.stage for stage in info.stages]
         if not self.stage:
             return []

@@ -19,18 +19,18 @@ from typing import TYPE_CHECKING, Any
 import swarm
 from nodes.life.answering import InferAnswerer
 from nodes.life.checkpoint import Checkpoint
-from nodes.life.config import WARM, NodeConfig
+from nodes.life.config import NodeConfig
 from nodes.life.judging import Judging
 from nodes.life.lane_moves import LaneMoves
 from nodes.life.mesh_key import MeshKeyFile
 from nodes.life.objectives import Objectives
 from nodes.life.own_entry import OwnEntry
 from nodes.life.router import Router
+from nodes.life.standby import Standby
 from nodes.life.status import StatusPublisher
 from nodes.life.takeover import Takeover
 from nodes.life.tracing import tracer_of
 from nodes.life.versions import Versions
-from nodes.life.warm_pool import WarmPool
 from nodes.life.watchdog import NodeWatchdog
 from swarm.errors import (
     ApiError,
@@ -44,6 +44,7 @@ from swarm.errors import (
 )
 from swarm.fleet.advertised import StagePeer, serving
 from swarm.fleet.membership import Membership
+from swarm.fleet.warm_pool import ROLE as WARM
 from swarm.flow.objective import Objective
 from swarm.gossip import Event, PeerView
 from swarm.ids import node_id
@@ -181,7 +182,13 @@ class Node:
             self._versions.all,
             self.identity,
             "" if self._audit is None else self._audit.gossip,
+            lambda: None if self._standby is None else self._standby.takes,
         )
+        self._standby: Standby | None = None
+        if config.role == WARM:
+            self._standby = Standby(
+                self._membership, self._versions.all, self._tell, self._entry.announce
+            )
         self._judging = Judging(self.mesh, config.model_name, self.id, self._versions, self._tell)
         self._takeover = Takeover(
             self.mesh, config, self._membership, self._router, self._versions.all, self._tell
@@ -339,10 +346,9 @@ class Node:
         self._fleet.start()
         own(self._entry.run(), "own entry")
         own(self._takeover.run(), "takeover")
+        if self._standby is not None:
+            own(self._standby.run(), "standby")
         own(self._judging.run(), "rollouts")
-        if self.config.role == WARM:
-            pool = WarmPool(self._membership, self._versions.all, self._tell)
-            own(pool.run(), "warm pool")
         own(self._lane_moves.run(), "lane moves")
         own(self._membership.run(), "gossip")
         watchdog = NodeWatchdog(
@@ -463,6 +469,8 @@ class Node:
 
     def _on_gossip(self, event: Event) -> None:
         self._takeover.on_event(event)
+        if self._standby is not None:
+            self._standby.on_event(event)
 
     def _may_use_own_lanes(self, model: str) -> bool:
         """Whether this user's rights name lanes of single nodes."""

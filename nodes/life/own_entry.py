@@ -15,11 +15,13 @@ from swarm.fleet.advertised import (
     Where,
     load_entries,
     serves_entries,
+    takes_entries,
 )
 from swarm.fleet.membership import Membership
 from swarm.flow.ack_wait import FLOOR_S
 from swarm.mesh import Mesh
 from swarm.periodic import BEAT, beat
+from swarm.priorities import RESERVE
 from swarm.trust.attestation import GOSSIP_KEY, attest
 from swarm.trust.identity import Identity
 from swarm.wire.tensors import known_codecs
@@ -41,14 +43,17 @@ class OwnEntry:
         servings: Callable[[], list[Serving]],
         identity: Identity | None = None,
         audits: str = "",
+        takes: Callable[[], Where | None] = lambda: None,
     ) -> None:
-        """audits: the inbox of a node that records what it asks, else ""."""
+        """audits: the inbox of a node that records what it asks, else "". takes(): the stage that
+        a standby has taken."""
         self._mesh = mesh
         self._config = config
         self._members = membership
         self._servings = servings
         self._identity = identity
         self._audits = audits
+        self._takes = takes
         self._announced: Set[Where] = set()  # without the versions that still load
         self._told_load: dict[Where, list[int]] = {}
         self._keys: Set[str] = set()  # in the gossip now: stages and loads
@@ -66,7 +71,7 @@ class OwnEntry:
     def announce(self, draining: bool = False) -> None:
         """Write who this node is and which stages it serves at this moment."""
         self._members.set("role", self._config.role)
-        self._members.set("priority", self._config.priority)
+        self._members.set("priority", self._config.priority if self._takes() is None else RESERVE)
         self._members.set("host", self._mesh.lender.host)
         self._members.set("inbox", self._mesh.inbox)
         devices = sorted({server.model.device for server in self._served().values()})
@@ -134,6 +139,8 @@ class OwnEntry:
         """Gossip the announced stages and their loads; delete the keys of all others."""
         told = {where: load for where, load in self._told_load.items() if where in self._announced}
         serves, loads = serves_entries(self._announced), load_entries(told)
+        if (taken := self._takes()) is not None:
+            serves |= takes_entries([taken])
         for key in self._keys - serves.keys() - loads.keys():
             self._members.delete(key)
         self._keys = serves.keys() | loads.keys()

@@ -17,12 +17,14 @@ from nodes.life.low_priority import in_low_priority_thread
 from nodes.stage.compute import INLINE_ALONE_BELOW, StageOptions
 from nodes.stage.selftest import Known, learned
 from nodes.stage.server import LanePicker, StageAudit, StageServer
+from shards.errors import DoesNotFit
 from shards.manifest import Manifest
 from shards.runtimes.load import DeviceChange, StageRuntime, load_lighter, load_stage
 from shards.runtimes.ort import Level, OrtRuntime
 from shards.runtimes.synthetic import random_feeds
 from swarm.clock import ServerClock
 from swarm.errors import SwarmError
+from swarm.fleet.warm_pool import ROLE as WARM
 from swarm.link import LinkMessage
 from swarm.mesh import Mesh
 from swarm.model import ModelInfo
@@ -119,9 +121,9 @@ async def load(
 ) -> Loaded:
     """Fetch, verify, load, self-test and warm, in a thread.
 
-    stages: instead of all that this node serves. urgent: at the normal priority. tell(kind,
-    detail): publishes an event, such as a stage's change of device. Raises `SwarmError`
-    (`NotFound`, `Unavailable` …) and `shards.errors.ShardsError`.
+    stages: instead of all that this node serves; a standby goes by their order. urgent: at the
+    normal priority. tell(kind, detail): publishes an event, such as a stage's change of device.
+    Raises `SwarmError` (`NotFound`, `Unavailable` …) and `shards.errors.ShardsError`.
     """
     started = time.monotonic()
     manifest = Manifest.from_json(await mesh.registry.manifest(info.model, info.version))
@@ -151,8 +153,23 @@ async def load(
             tell=partial(changed, number),
         )
 
+    def what_fits() -> dict[int, StageRuntime]:
+        """Of a standby, as many of its stages as this machine has memory for."""
+        fits: dict[int, StageRuntime] = {}
+        for number in wanted:
+            try:
+                fits[number] = stage(number, config.level)
+            except DoesNotFit as error:
+                if number == wanted[-1] and not fits:
+                    raise
+                log.warning("stage %d is not held: %s", number, error)
+        return fits
+
     def build() -> Loaded:
-        loaded = {number: stage(number, config.level) for number in wanted}
+        if config.role == WARM:
+            loaded = what_fits()
+        else:
+            loaded = {number: stage(number, config.level) for number in wanted}
         first = stage(EDGE, "all") if with_edge else None
         light = None
         if lighter:

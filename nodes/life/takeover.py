@@ -22,6 +22,7 @@ from nodes.stage.server import StageServer
 from swarm.errors import SwarmError
 from swarm.fleet.advertised import StagePeer, of_load, serving
 from swarm.fleet.membership import Membership
+from swarm.fleet.warm_pool import ROLE as WARM
 from swarm.flow.ack_wait import ack_wait_for
 from swarm.gossip import Event
 from swarm.lanes import MOST_ACK_WAIT, Lane
@@ -118,11 +119,7 @@ class Takeover:
                 stage, fresh = server.stage, server.source.fast
                 peers = self._peers(serving_.info, stage)
                 watched |= watched_by(self._members.node, peers, self._config.priority)
-                better = [
-                    peer
-                    for peer in peers
-                    if peer.priority < self._config.priority and not peer.draining
-                ]
+                better = self._better(peers)
                 key = (serving_.info.version, stage)
                 detail = {"stage": stage, "model": serving_.info.model}
                 if not better and key not in self._covering:
@@ -133,9 +130,17 @@ class Takeover:
                 elif better and key in self._covering:
                     self._covering.discard(key)
                     await fresh.close()
-                    self._tell("gave-back", detail)
-
+                    if self._config.role != WARM:  # it tells of the stages that it takes
+                        self._tell("gave-back", detail)
         self._members.watch(frozenset(watched))
+
+    def _better(self, peers: list[StagePeer]) -> list[StagePeer]:
+        """Those that serve a stage before this node does. A standby that has taken the stage stays
+        behind the primaries in fast mode: both queue groups get every message."""
+        me = self._members.node
+        own = min([peer.priority for peer in peers if peer.node == me], default=PRIMARY)
+        own = max(own, self._config.priority)
+        return [p for p in peers if p.priority < own and not p.draining and p.node != me]
 
     # --- lanes ------------------------------------------------------------------------------
 

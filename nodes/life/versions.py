@@ -16,9 +16,12 @@ from nodes.life.serving import Loaded, Serving, load
 from nodes.stage.server import LanePicker, StageAudit, StageServer
 from swarm.clock import ServerClock
 from swarm.errors import NotFound, SwarmError
+from swarm.fleet.warm_pool import ROLE as WARM
 from swarm.lanes import check_one_domain, streams_of
 from swarm.mesh import Mesh
+from swarm.model import ModelInfo
 from swarm.routing import DesiredState
+from swarm.routing.rendezvous import rendezvous
 from swarm.services.rollouts import Followed
 from swarm.services.weights import Weights
 from swarm.trust.allowed import AllowList
@@ -62,7 +65,7 @@ class Versions:
         self._audit = audit
         self._tell = tell
         self._artifacts = NodeArtifacts(
-            mesh.registry, config.cache, config.cache_limit, config.model_key
+            mesh.registry, config.cache, config.cache_limit, config.model_key, tell
         )
         self.weights = NodeWeights(mesh, self._artifacts, config, self._behind)
         teachers, signed = AllowList.read(config.teachers), config.trusted is not None
@@ -180,6 +183,7 @@ class Versions:
                 info,
                 edge=self._config.answers_requests,
                 lighter=self._config.role == "edge",
+                stages=self._held(info),
                 urgent=self._config.missed and not self.serving,
                 tell=self._tell,
             )
@@ -200,6 +204,14 @@ class Versions:
         self.serving[version] = serving
         await serving.ready()
         log.info("%s@%s loaded in %.2f s", info.model, version, loaded.seconds)
+
+    def _held(self, info: ModelInfo) -> list[int] | None:
+        """The stages that a standby holds, as far as they fit into its memory: where that is short,
+        standbys begin with different ones. None for the stages of the role."""
+        if self._config.role != WARM:
+            return None
+        stages = self._config.stages_of(info)
+        return [int(stage) for stage in rendezvous(self._node, map(str, stages))]
 
     def _new_serving(self, loaded: Loaded) -> Serving:
         return Serving(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+COVERS = ("fallback", "standby")  # they do the work of any shard that is away
 AT_ONCE = 5  # deaths within `WINDOW`, of processes that had been ready, without a pause
 WINDOW = 60.0  # seconds
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0  # seconds; each further death doubles the pause
@@ -53,6 +54,6 @@ def is_missed(role: str, wanted: Collection[str], ready: Collection[str]) -> boo
 
     wanted: the roles of all processes that are kept alive. ready: of those that live and have been
     ready, the one that ended not among them."""
-    if role == "fallback":
+    if role in COVERS:
         return any(other not in ready for other in wanted if other != role)
-    return role not in ready and "fallback" not in ready
+    return role not in ready and not any(cover in ready for cover in COVERS)

@@ -202,7 +202,8 @@ class Authority:
             scope(self._signing_key(role, generation).public, role, self.mesh, self.limits)
             for generation in generations
             for role in ROLES
-            if wanted(role)
+            # Of a role that is newer than the keys there is none before the next rotation.
+            if wanted(role) and self._key_path(f"{role}.{generation}").exists()
         ]
 
     def _revocations(self) -> dict[str, int]:
@@ -317,7 +318,12 @@ class Authority:
     # --- files ----------------------------------------------------------------------------
 
     def _signing_key(self, role: Role, generation: int) -> AuthorityKey:
-        return AuthorityKey.read(self._key_path(f"{role}.{generation}"), ACCOUNT)
+        path = self._key_path(f"{role}.{generation}")
+        if not path.exists():
+            raise InvalidArgument(
+                f"these keys are older than the role {role}: `swarm auth rotate` makes its key"
+            )
+        return AuthorityKey.read(path, ACCOUNT)
 
     def _make_signing_keys(self) -> None:
         for role in ROLES:

@@ -3,6 +3,7 @@
 role        "shard-2"                        draining  bool
 device      "cpu", "cuda" …                  host      memory host id, or ""
 priority    0 primary, 1 standby, 2 fallback memory    bytes free
+            3 standby that has taken a stage, of its other stages
 link_wait   milliseconds of `ack_wait` that its link needs (swarm.flow.transfers), absent if few
 link_rate   bytes a second that its link brings, absent where it is fast or unknown
 codecs      codecs that it reads (swarm.wire.tensors.known_codecs)
@@ -11,6 +12,8 @@ audits      the inbox of a node that records the requests that it answers (nodes
 identity    [public key, signature]          the key is this node's (swarm.trust.attestation)
 learns/T    [model, version, base (8 bytes), epoch, run, sequence]   what it learns, and how far
 serves/T    [model, version, [stage, …]]     one model version and its stages, in order
+takes/T     [model, version, [stage, …]]     of these stages the node is a primary, whatever its
+            `priority`: a standby that has taken a stage
 load/T/C    [[stage, waiting, in hand, compute ewma, p50, p99, queue ewma, p50, p99], …] of the
             stages from 16 C to 16 C + 15 that it serves, in order; times in microseconds
 
@@ -31,6 +34,7 @@ from hashlib import blake2b
 from typing import Any
 
 from swarm.gossip import PeerView
+from swarm.priorities import PRIMARY
 from swarm.routing import Candidate
 from swarm.subjects import TOKEN
 from swarm.trust.attestation import GOSSIP_KEY as IDENTITY
@@ -70,6 +74,12 @@ def serves_entries(stages: Iterable[Where]) -> dict[str, list[Any]]:
         key = f"serves/{_tag(model, version)}"
         entries.setdefault(key, [model, version, []])[2].append(stage)
     return entries
+
+
+def takes_entries(stages: Iterable[Where]) -> dict[str, list[Any]]:
+    """The stages that a standby has taken, as the keys and values that it gossips."""
+    serves = serves_entries(stages)
+    return {key.replace("serves/", "takes/", 1): value for key, value in serves.items()}
 
 
 def load_entries(loads: Mapping[Where, Sequence[int]]) -> dict[str, list[list[int]]]:
@@ -195,7 +205,7 @@ _CHECKS: dict[str, Any] = {
     "codecs": lambda v: _codecs(v),
     IDENTITY: is_attestation,
 }
-_KEYED: dict[str, Any] = {"serves": _serves, "load": _load, "learns": _learns}
+_KEYED: dict[str, Any] = {"serves": _serves, "takes": _serves, "load": _load, "learns": _learns}
 
 
 # --- read ---------------------------------------------------------------------------------
@@ -219,15 +229,18 @@ class StagePeer:
 def serving(peers: Iterable[PeerView], model: str, version: str, stage: int) -> list[StagePeer]:
     """The peers that serve a stage, in no order."""
     found = []
-    key = f"serves/{_tag(model, version)}"
+    tag = _tag(model, version)
+    key, taking = f"serves/{tag}", f"takes/{tag}"
     for peer in peers:
         values = peer.values
         entry = values.get(key)
         if isinstance(entry, list | tuple) and stage in entry[2]:
+            takes = values.get(taking)
+            is_taken = isinstance(takes, list | tuple) and stage in takes[2]
             found.append(
                 StagePeer(
                     peer.node,
-                    _int(values.get("priority")),
+                    PRIMARY if is_taken else _int(values.get("priority")),
                     str(values.get("host", "")),
                     values.get("draining") is True,
                     str(values.get("inbox", "")),
@@ -319,6 +332,12 @@ def stage_loads(values: Mapping[str, object]) -> list[tuple[Where, Sequence[int]
                 loads |= {row[0]: row[1:] for row in rows}
         found += [((model, version, stage), loads.get(stage, _IDLE_LOAD)) for stage in stages]
     return found[:MAX_CANDIDATES]
+
+
+def takes_of(values: Mapping[str, object]) -> list[Where]:
+    """The stages that a standby has taken."""
+    entries = [value for key, value in values.items() if key.startswith("takes/")]
+    return [(e[0], e[1], stage) for e in entries if isinstance(e, list | tuple) for stage in e[2]]
 
 
 def _names(value: object) -> frozenset[str]:

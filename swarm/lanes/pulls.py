@@ -48,6 +48,12 @@ class Pulls:
         self._longest = EXPIRES  # of the pulls that stand
         self._looked = 0.0  # the time of the last `forget_lost`
 
+    def set_priority(self, priority: int) -> None:
+        """Of all pulls from now on; those that stand keep theirs until they end."""
+        self._priority = priority
+        self._one = self._encode(1)
+        self.ack_and_next = ACK_AND_NEXT + b" " + self._one
+
     def last(self, seconds: float) -> None:
         """Let pulls stand for so long from now on."""
         if seconds != self.expires:

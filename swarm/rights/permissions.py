@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from swarm.errors import InvalidArgument
-from swarm.rights.table import ROLES, TABLE, Role
+from swarm.rights.table import COVERS, ROLES, TABLE, Role
 from swarm.subjects import in_domain, token
 
-MOST_STAGES = 16  # of a fallback that does not say how many stages its model has
+MOST_STAGES = 16  # of a fallback or a standby that does not say how many stages its model has
 _SHARD = re.compile(r"shard-([1-9][0-9]{0,2})")
 _PLACES = re.compile(r"\{([a-z]+)\}")
 
@@ -62,8 +62,8 @@ class Post:
         return cls(Role(text))
 
     def stages(self, of_model: int) -> list[int]:
-        """The stages that it serves; a fallback serves all `of_model` stages."""
-        if self.role is Role.FALLBACK:
+        """The stages that it serves; a fallback or a standby serves all `of_model` stages."""
+        if self.role in COVERS:
             return list(range(1, of_model + 1))
         return [self.stage] if self.stage else []
 

@@ -26,6 +26,7 @@ class Role(StrEnum):
     SHARD_1 = "shard-1"
     SHARD = "shard-k"
     FALLBACK = "fallback"
+    STANDBY = "standby"
     GATEWAY = "gateway"
     LEARNER = "learner"
     DASHBOARD = "dashboard"
@@ -40,6 +41,7 @@ ABOUT = {
     Role.SHARD_1: "serves stage 1, answers requests",
     Role.SHARD: "serves stage k",
     Role.FALLBACK: "serves all stages of its model, answers requests",
+    Role.STANDBY: "as a fallback; takes the stage that lacks its nodes",
     Role.GATEWAY: "answers requests for any model",
     Role.LEARNER: "learns: exchanges weight deltas, writes weight versions",
     Role.DASHBOARD: "reads statuses, events, results, and which versions serve",
@@ -48,9 +50,11 @@ ABOUT = {
 
 EVERYBODY = frozenset(Role)
 NOBODY: frozenset[Role] = frozenset()
-NODES = frozenset({Role.EDGE, Role.SHARD_1, Role.SHARD, Role.FALLBACK, Role.GATEWAY, Role.LEARNER})
 SHARDS = frozenset({Role.SHARD_1, Role.SHARD})
-ANSWERERS = frozenset({Role.EDGE, Role.SHARD_1, Role.FALLBACK, Role.GATEWAY})
+COVERS = frozenset({Role.FALLBACK, Role.STANDBY})  # they serve every stage of their model
+SERVERS = SHARDS | COVERS
+NODES = SERVERS | {Role.EDGE, Role.GATEWAY, Role.LEARNER}
+ANSWERERS = COVERS | {Role.EDGE, Role.SHARD_1, Role.GATEWAY}
 REQUESTERS = ANSWERERS | {Role.REQUESTER}
 SUBMITTERS = frozenset({Role.REQUESTER, Role.EDGE})
 WATCHERS = frozenset({Role.REQUESTER, Role.DASHBOARD, Role.OPERATOR})
@@ -105,7 +109,7 @@ TABLE = (
     _row(
         "swarm.{mesh}.features.{model}.*.{next}.any",
         "into the next stage's lane",
-        publish=SHARDS | {Role.FALLBACK},
+        publish=SERVERS,
     ),
     _row(
         "swarm.{mesh}.features.{model}.*.0.where",
@@ -121,42 +125,42 @@ TABLE = (
     _row(
         "swarm.{mesh}.fresh.{model}.*.{next}",
         "fast mode, the next stage",
-        publish=SHARDS | {Role.FALLBACK},
+        publish=SERVERS,
     ),
     _row(
         "swarm.{mesh}.fresh.{model}.*.{stage}",
         "fast mode, the own stage",
-        subscribe=SHARDS | {Role.FALLBACK},
+        subscribe=SERVERS,
         queues=("stage", "cover"),
     ),
     _row(
         "swarm.{mesh}.cancel.{model}.*",
         "requests that nobody waits for",
         publish=REQUESTERS,
-        subscribe=SHARDS | {Role.FALLBACK},
+        subscribe=SERVERS,
     ),
     # Lanes. The streams and their consumers are made by `swarm model push`.
     _row(
         f"$JS.API.CONSUMER.INFO.*.{_CONSUMER}",
         "is the own stage's consumer there?",
-        publish=SHARDS | {Role.FALLBACK},
+        publish=SERVERS,
     ),
     _row(
         f"$JS.API.CONSUMER.MSG.NEXT.*.{_CONSUMER}",
         "pull from the own stage's lane",
-        publish=SHARDS | {Role.FALLBACK},
+        publish=SERVERS,
     ),
     _row(
         f"$JS.ACK.*.{_CONSUMER}.>",
         "settle messages of the own stage",
-        publish=SHARDS | {Role.FALLBACK},
+        publish=SERVERS,
     ),
     _row(
         f"$JS.ACK.*.*.*.{_CONSUMER}.>",
         "the same, to a server with a domain",
-        publish=SHARDS | {Role.FALLBACK},
+        publish=SERVERS,
     ),
-    _row("swarm.{mesh}.dead.{model}", "dead letters", publish=SHARDS | {Role.FALLBACK}),
+    _row("swarm.{mesh}.dead.{model}", "dead letters", publish=SERVERS),
     # The fleet.
     _row("swarm.{mesh}.gossip.*", "gossip", publish=NODES, subscribe=NODES),
     _row("swarm.{mesh}.status.*", "statuses", publish=NODES, subscribe=WATCHERS),

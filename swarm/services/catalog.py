@@ -3,17 +3,22 @@ change."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Callable
 
+from swarm.errors import ApiError, NotConnected, Unavailable
+from swarm.flow.backoff import Backoff
 from swarm.flow.objective import Objective
+from swarm.link import Link
 from swarm.model import ModelInfo, unknown_model
 from swarm.routing import DesiredState, RequestInfo
 from swarm.services.registry import Registry
 from swarm.services.rollouts import Rollouts
 
 MOST_SESSIONS = 4096
+LOOK_UP_PAUSE, LOOK_UP_PAUSE_MOST = 0.02, 0.5  # seconds between reads of a key, doubled
 # Seconds for which requests keep to the version before, while the one that serves now has no node
 # in one of its stages.
 KEPT_FOR = 30.0
@@ -60,6 +65,24 @@ class Catalog:
             info = await self.info(name, version)
             self._fix(model, info)
         return info
+
+    async def look_up(
+        self, link: Link, model: str, agent: str, session: str, request_id: str, deadline: float
+    ) -> ModelInfo:
+        """As `model`. A read that a server's end has cut off is repeated, by `deadline` in the
+        loop's time: the next server knows the keys too. Raises what the last read raised."""
+        now = asyncio.get_running_loop().time
+        pauses = Backoff(LOOK_UP_PAUSE, LOOK_UP_PAUSE_MOST)
+        while True:
+            try:
+                return await self.model(model, agent, session, request_id)
+            except (Unavailable, ApiError) as error:
+                # A server that has answered nothing since the first connection has no JetStream.
+                was_cut_off = isinstance(error, NotConnected) or link.reconnects > 0
+                pause = pauses.next()
+                if not was_cut_off or now() + pause >= deadline:
+                    raise
+                await asyncio.sleep(pause)
 
     async def info(self, model: str, version: str) -> ModelInfo:
         """A version of a model. Raises `NotFound`, `Unavailable`."""

@@ -294,6 +294,15 @@ class StageSource:
         """Wait until every lane pulls. Raises `TimeoutError`."""
         await asyncio.gather(*(lane.ready(timeout) for lane in self.lanes.values()))
 
+    def set_priority(self, priority: int) -> None:
+        """Take this place among the nodes of the stage. In fast mode the node stays in the queue
+        group that it began in."""
+        if priority == self._options.priority:
+            return
+        self._options.priority = priority
+        for lane in self.lanes.values():
+            lane.set_priority(priority)
+
     def pause(self) -> None:
         """Take nothing more."""
         self._paused = True

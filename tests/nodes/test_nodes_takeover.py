@@ -10,7 +10,7 @@ import pytest
 
 from nodes.life.config import NodeConfig
 from nodes.life.takeover import Takeover
-from swarm.fleet.advertised import serves_entries
+from swarm.fleet.advertised import serves_entries, takes_entries
 from swarm.gossip import Event, PeerView
 from swarm.model import ModelInfo, Spec, Stage
 from swarm.routing.rendezvous import rendezvous
@@ -58,6 +58,7 @@ class Scene:
     def __init__(self, role: str = "shard-1", node: str = "me") -> None:
         self.node = node
         self.placements_forgotten = 0
+        self.watched: frozenset[str] = frozenset()
         self.peers: dict[str, PeerView] = {}
         self.told: list[str] = []
         self.source = FakeSource()
@@ -85,6 +86,9 @@ class Scene:
 
     def alive(self) -> list[PeerView]:
         return [peer for peer in self.peers.values() if peer.state == "alive"]
+
+    def watch(self, nodes: frozenset[str]) -> None:
+        self.watched = nodes
 
     def _forget_placement(self) -> None:
         self.placements_forgotten += 1
@@ -178,6 +182,25 @@ async def test_a_fallback_covers_fast_mode_as_soon_as_the_last_primary_died() ->
         scene.takeover.on_event(Event("joined", "another"))
         await fast.closed.wait()
     assert scene.told.count("gave-back") == 1
+    assert scene.watched == {"another"}
+    reacting.cancel()
+
+
+async def test_a_standby_that_has_taken_a_stage_leaves_fast_mode_to_its_primaries() -> None:
+    """Both queue groups get every message: it would be computed twice."""
+    scene = Scene("standby", "spare")
+    scene.add("spare", priority=3, **takes_entries([("m", "1", 1)]))
+    scene.add("helper", priority=2)
+    fast = scene.source.fast
+    reacting = asyncio.create_task(
+        scene.takeover.react_until(asyncio.get_running_loop().time() + 60)
+    )
+    async with asyncio.timeout(10):
+        scene.takeover.on_event(Event("joined", "helper"))
+        await fast.opened.wait()
+        scene.add("primary")
+        scene.takeover.on_event(Event("joined", "primary"))
+        await fast.closed.wait()
     reacting.cancel()
 
 

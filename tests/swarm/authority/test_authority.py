@@ -85,6 +85,19 @@ def test_a_file_that_others_may_read_is_refused_with_the_remedy(authority: Autho
         authority.key("operator")
 
 
+def test_keys_that_are_older_than_a_role_serve_on_and_a_rotation_makes_its_key(
+    authority: Authority,
+) -> None:
+    (authority.directory / "keys" / "standby.1.seed").unlink()
+    older = Authority(authority.directory)
+    assert older.accounts()
+    with pytest.raises(InvalidArgument, match="swarm auth rotate"):
+        older.add("spare", "standby", ["digits"])
+    assert "spare" not in [user.name for user in older.users]
+    older.rotate()
+    assert older.add("spare", "standby", ["digits"]).role == "standby"
+
+
 def test_a_name_has_one_valid_user(authority: Authority) -> None:
     with pytest.raises(InvalidArgument, match="swarm auth revoke cam-1"):
         authority.add("cam-1", "edge", ["digits"])
@@ -230,6 +243,6 @@ def test_the_shipped_configuration_has_the_settings_that_auth_server_writes() ->
 def test_no_seed_is_in_what_a_server_gets(authority: Authority, tmp_path: Path) -> None:
     text = operator_conf(authority, str(tmp_path)) + plain_conf(authority, 0.0)
     seeds = [path.read_text().strip() for path in (authority.directory / "keys").iterdir()]
-    assert len(seeds) == 14
+    assert len(seeds) == 15
     assert not any(seed in text for seed in seeds)
     assert json.loads((authority.directory / "authority.json").read_text())["mesh"] == "default"

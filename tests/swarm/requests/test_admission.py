@@ -390,3 +390,19 @@ def test_a_newcomer_that_fails_as_well_opens_it_again() -> None:
     broken(admission, 1.1, stage=2)
     with pytest.raises(Unavailable):
         admission.enter(5.0, 1.2)
+
+
+def test_while_no_lane_takes_requests_short_budgets_are_refused_and_long_ones_wait() -> None:
+    admission = ModelAdmission()
+    late = Result("r", status=Status.DEADLINE_EXCEEDED)
+    for second in range(10):  # as many failures as would open a breaker
+        taken = admission.enter(5.0, float(second))
+        admission.leave(taken, late, second + 0.9, unheard_at=second + 0.5)
+    probe = admission.enter(0.3, 20.0)
+    assert probe.is_probe
+    with pytest.raises(Unavailable, match=r"no lane has taken a request for 19\.6 s"):
+        admission.enter(0.3, 20.1)
+    patient = admission.enter(60.0, 20.1)
+    assert not patient.is_probe
+    admission.leave(patient, Result("r"), 20.2)
+    assert not admission.enter(0.3, 20.3).is_probe, "a lane has taken one"

@@ -24,13 +24,14 @@ USERS = (
     "shard-1",
     "shard-2",
     "fallback",
+    "standby",
     "gateway",
     "learner",
     "dashboard",
     "operator",
 )
-NODES = "edge shard-1 shard-2 fallback gateway learner"
-ANSWERERS = "edge shard-1 fallback gateway"
+NODES = "edge shard-1 shard-2 fallback standby gateway learner"
+ANSWERERS = "edge shard-1 fallback standby gateway"
 REQUESTERS = f"requester {ANSWERERS}"
 ALL = " ".join(USERS)
 LANES = "SWARM=default=digits=7"
@@ -49,16 +50,16 @@ PUBLISH = {
     "swarm.default.infer.other": "",
     "swarm.other.infer.digits": "",
     "swarm.default.features.digits.7.1.any": REQUESTERS,
-    "swarm.default.features.digits.7.2.any": "shard-1 fallback",
-    "swarm.default.features.digits.7.3.any": "shard-2 fallback",
-    "swarm.default.features.digits.7.4.any": "fallback",
+    "swarm.default.features.digits.7.2.any": "shard-1 fallback standby",
+    "swarm.default.features.digits.7.3.any": "shard-2 fallback standby",
+    "swarm.default.features.digits.7.4.any": "fallback standby",
     "swarm.default.features.other.7.1.any": "gateway",
     "swarm.default.features.other.7.3.any": "",
     "swarm.other.features.digits.7.3.any": "",
     "swarm.default.features.digits.7.3.node-1": "",
     "swarm.default.features.digits.7.1.node-1": "",
     "swarm.default.fresh.digits.7.1": REQUESTERS,
-    "swarm.default.fresh.digits.7.3": "shard-2 fallback",
+    "swarm.default.fresh.digits.7.3": "shard-2 fallback standby",
     "swarm.default.fresh.other.7.3": "",
     "swarm.default.cancel.digits.7": REQUESTERS,
     "swarm.default.cancel.other.7": "gateway",
@@ -70,7 +71,7 @@ PUBLISH = {
     "swarm.default.events.died": NODES,
     "swarm.default.config.serve.digits": "",
     "swarm.default.results.demo": "edge",
-    "swarm.default.dead.digits": "shard-1 shard-2 fallback",
+    "swarm.default.dead.digits": "shard-1 shard-2 fallback standby",
     "swarm.default.dead.other": "",
     "swarm.default.deltas.digits.node-1": "learner",
     "swarm.default.resync.digits.node-1": "learner",
@@ -78,16 +79,16 @@ PUBLISH = {
     "$SRV.PING.swarm-default": f"{NODES} dashboard operator",
     "$SRV.STATS": "operator",
     # Lanes.
-    f"$JS.API.CONSUMER.INFO.{LANES}.{consumer(1)}": "shard-1 fallback operator",
-    f"$JS.API.CONSUMER.INFO.{LANES}.{consumer(2)}": "shard-2 fallback operator",
-    f"$JS.API.CONSUMER.MSG.NEXT.{LANES}.{consumer(1)}": "shard-1 fallback operator",
-    f"$JS.API.CONSUMER.MSG.NEXT.{LANES}.{consumer(2)}": "shard-2 fallback operator",
+    f"$JS.API.CONSUMER.INFO.{LANES}.{consumer(1)}": "shard-1 fallback standby operator",
+    f"$JS.API.CONSUMER.INFO.{LANES}.{consumer(2)}": "shard-2 fallback standby operator",
+    f"$JS.API.CONSUMER.MSG.NEXT.{LANES}.{consumer(1)}": "shard-1 fallback standby operator",
+    f"$JS.API.CONSUMER.MSG.NEXT.{LANES}.{consumer(2)}": "shard-2 fallback standby operator",
     f"$JS.API.CONSUMER.MSG.NEXT.{OTHER_LANES}.{consumer(2, 'other')}": "operator",
     f"$JS.API.CONSUMER.MSG.NEXT.{LANES}.{consumer(2, mesh='other')}": "operator",
     f"$JS.API.CONSUMER.MSG.NEXT.{LANES}.{consumer(2, lane='node-1')}": "operator",
-    f"$JS.ACK.{LANES}.{consumer(1)}.1.2.3.4.5": "shard-1 fallback",
-    f"$JS.ACK.{LANES}.{consumer(2)}.1.2.3.4.5": "shard-2 fallback",
-    f"$JS.ACK.hub.hash.{LANES}.{consumer(2)}.1.2.3.4.5": "shard-2 fallback",
+    f"$JS.ACK.{LANES}.{consumer(1)}.1.2.3.4.5": "shard-1 fallback standby",
+    f"$JS.ACK.{LANES}.{consumer(2)}.1.2.3.4.5": "shard-2 fallback standby",
+    f"$JS.ACK.hub.hash.{LANES}.{consumer(2)}.1.2.3.4.5": "shard-2 fallback standby",
     f"$JS.ACK.{OTHER_LANES}.{consumer(2, 'other')}.1.2.3.4.5": "",
     f"{CREATE}.{LANES}.{consumer(2)}.swarm.default.features.digits.7.2.any": "operator",
     f"{CREATE}.{LANES}": "operator",
@@ -131,7 +132,7 @@ PUBLISH = {
     "$JS.EVENT.ADVISORY.forged": "",
     "anything": "",
 }
-SHARDS = "shard-1 shard-2 fallback"
+SHARDS = "shard-1 shard-2 fallback standby"
 # Subject: who may subscribe, without a queue group.
 SUBSCRIBE = {
     ">": "",
@@ -168,15 +169,15 @@ SUBSCRIBE = {
 IN_QUEUES = {
     "swarm.default.infer.digits": ANSWERERS,
     "swarm.default.infer.other": "gateway",
-    "swarm.default.fresh.digits.7.2": "shard-2 fallback",
+    "swarm.default.fresh.digits.7.2": "shard-2 fallback standby",
 }
 # (subject, queue group): who may subscribe.
 QUEUES = {
     ("swarm.default.infer.digits", "q"): ANSWERERS,
     ("swarm.default.infer.other", "q"): "gateway",
-    ("swarm.default.fresh.digits.7.1", "stage"): "shard-1 fallback",
-    ("swarm.default.fresh.digits.7.2", "stage"): "shard-2 fallback",
-    ("swarm.default.fresh.digits.7.2", "cover"): "shard-2 fallback",
+    ("swarm.default.fresh.digits.7.1", "stage"): "shard-1 fallback standby",
+    ("swarm.default.fresh.digits.7.2", "stage"): "shard-2 fallback standby",
+    ("swarm.default.fresh.digits.7.2", "cover"): "shard-2 fallback standby",
     ("swarm.default.fresh.other.7.2", "stage"): "",
 }
 

@@ -1,0 +1,98 @@
+"""A node of the warm pool: it takes the stage that lacks nodes, and gives it back.
+
+Until then it stands behind the primaries at every stage that it holds, before the fallbacks. Once
+it has taken a stage it is a primary there, and stands behind the fallbacks everywhere else. The
+decision is `swarm.fleet.warm_pool`; every standby computes it alike.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from nodes.life.serving import Serving
+from swarm.fleet.advertised import Where, of_load
+from swarm.fleet.membership import Membership
+from swarm.fleet.warm_pool import Lacking, assign, standbys_of, states_of
+from swarm.gossip import Event
+from swarm.periodic import BEAT, next_beat
+from swarm.priorities import PRIMARY, RESERVE, STANDBY
+
+log = logging.getLogger("swarm.node")
+
+LOOK_EVERY = 3 * BEAT  # seconds
+
+
+class Standby:
+    """`run()` decides until cancelled; `on_event` takes the gossip's news.
+
+    takes: the stage that this node has taken. tell(kind, detail) publishes an event. announce()
+    gossips what this node is at present.
+    """
+
+    def __init__(
+        self,
+        membership: Membership,
+        servings: Callable[[], list[Serving]],
+        tell: Callable[[str, dict[str, Any]], None],
+        announce: Callable[[], None],
+    ) -> None:
+        self.takes: Where | None = None
+        self._members = membership
+        self._servings = servings
+        self._tell = tell
+        self._announce = announce
+        self._lacking = Lacking()
+        self._news = asyncio.Event()
+
+    async def run(self) -> None:
+        """Look at the mesh regularly, and at once where a node came, went or changed its stages."""
+        while True:
+            self._news.clear()
+            self.look(time.monotonic())
+            try:
+                async with asyncio.timeout_at(next_beat(LOOK_EVERY)):
+                    await self._news.wait()
+            except TimeoutError:
+                continue
+
+    def on_event(self, event: Event) -> None:
+        """A change in the mesh."""
+        if event.kind != "updated" or not all(map(of_load, event.detail.split(","))):
+            self._news.set()
+
+    def look(self, now: float) -> None:
+        """Take the stage that is this node's to take, or give it back. now: `time.monotonic()`."""
+        servers = {
+            (server.info.model, server.info.version, server.stage): server
+            for serving in self._servings()
+            for server in serving.servers
+        }
+        peers, me = self._members.alive(), self._members.node
+        if any(peer.node == me and peer.values.get("draining") is True for peer in peers):
+            return  # it leaves, and has said so
+        lacking = self._lacking.look(states_of(peers, sorted(servers)), now)
+        wanted = assign(lacking, standbys_of(peers)).get(me)
+        if wanted not in servers:
+            wanted = None
+        before, self.takes = self.takes, wanted
+        for where, server in servers.items():
+            elsewhere = STANDBY if wanted is None else RESERVE
+            server.source.set_priority(PRIMARY if where == wanted else elsewhere)
+        if wanted == before:
+            return
+        self._announce()
+        if before is not None:
+            log.info("gives back stage %d of %s@%s", before[2], *before[:2])
+            self._tell("gave-back", _detail(before))
+        if wanted is not None:
+            log.info("takes stage %d of %s@%s", wanted[2], *wanted[:2])
+            self._tell("took-over", _detail(wanted))
+
+
+def _detail(where: Where) -> dict[str, Any]:
+    model, version, stage = where
+    return {"model": model, "version": version, "stage": stage}

@@ -1,0 +1,94 @@
+"""A request to whichever node serves `infer.<model>`, instead of to the lanes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Mapping
+
+import numpy as np
+
+from swarm.errors import (
+    DeadlineExceeded,
+    NoResponders,
+    NotConnected,
+    Status,
+    SwarmError,
+    Unavailable,
+)
+from swarm.ids import ulid
+from swarm.link import Link, LinkMessage
+from swarm.requests.sessions import SeenWeights
+from swarm.subjects import Subjects
+from swarm.wire.messages import Request, Result
+
+
+class ServiceRequester:
+    """Asks in the name of `agent`; seen: the weight versions that sessions have seen."""
+
+    def __init__(self, link: Link, subjects: Subjects, seen: SeenWeights, agent: str) -> None:
+        self._link = link
+        self._subjects = subjects
+        self._seen = seen
+        self._agent = agent
+
+    async def ask(
+        self,
+        model: str,
+        inputs: Mapping[str, np.ndarray],
+        budget: float,
+        session: str,
+        request_id: str,
+        weights: int,
+        traceparent: str,
+    ) -> Result:
+        """See `swarm.mesh.Mesh.ask_service`. A failure is a `Result` too."""
+        name, _, version = model.partition("@")
+        key = (name, version, self._agent, session)
+        if session:
+            weights = max(weights, self._seen.least(key))
+        request = Request(
+            dict(inputs), request_id or ulid(), version, budget, session, self._agent, weights
+        )
+        request.traceparent = traceparent
+        started = time.perf_counter()
+        try:
+            if budget <= 0:
+                raise DeadlineExceeded(f"a budget of {budget} s leaves no time at all")
+            async with asyncio.timeout(budget):
+                message = await self._ask_any(name, request, budget)
+            result = Result.decode(message.data)
+        except NoResponders:
+            error = Unavailable(f"no node serves {name!r} at present")
+            result = refused(request.id, name, error)
+        except (SwarmError, TimeoutError) as failure:
+            result = refused(request.id, name, failure)
+        result.latency = time.perf_counter() - started
+        if session and result.status is Status.OK:
+            self._seen.saw(key, result.weights)
+        elif session and result.status in (Status.UNAVAILABLE, Status.DEADLINE_EXCEEDED):
+            self._seen.lacked(key, weights)  # perhaps: the answer does not always say so
+        return result
+
+    async def _ask_any(self, model: str, request: Request, budget: float) -> LinkMessage:
+        """The answer of whichever node serves `infer.<model>`; asked again after each loss of the
+        connection. Raises what `Link.request` raises, except `NotConnected`."""
+        while True:
+            await self._link.ready()
+            with contextlib.suppress(NotConnected):
+                subject = self._subjects.infer(model)
+                return await self._link.request(subject, request.parts(), budget)
+
+
+def refused(request_id: str, model: str, error: BaseException) -> Result:
+    """The result of a request that this error ends before a node has it."""
+    name = model.partition("@")[0]
+    if isinstance(error, SwarmError):
+        return Result(request_id or ulid(), name, status=error.status, message=str(error))
+    return Result(
+        request_id or ulid(),
+        name,
+        status=Status.DEADLINE_EXCEEDED,
+        message="the budget ended before the mesh answered",
+    )
