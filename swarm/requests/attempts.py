@@ -37,6 +37,7 @@ FAST_GROWTH = 4.0
 FAST_MISSING_AFTER_MOST = 0.25
 # Seconds after which an attempt that may not be made yet asks once more whether it may.
 ASK_LATER = 0.05
+ASK_KEPT_LATER = 0.5  # where a lane, or a node, may have it still
 # Seconds for which a stage that nobody serves is asked again at no cost to the retry budget: within
 # them gossip knows of a death, and a fallback listens.
 NOBODY_FOR = 1.0
@@ -109,7 +110,9 @@ def next_step(
     free = unheard(outcome) and now - tried.begun < NOBODY_FOR
     paid = not free and (tried.stored or (tried.fast and unheard(outcome)))
     if paid and not has_retry:
-        return Step(Do.WAIT, ASK_LATER) if silent and tried.unkept else Step(Do.LAST_CHANCE)
+        if silent:  # others of the same silence have spent the retries: there are new ones soon
+            return Step(Do.WAIT, ASK_LATER if tried.unkept else ASK_KEPT_LATER)
+        return Step(Do.LAST_CHANCE)
     if pause >= left:
         return Step(Do.LAST_CHANCE)
     if isinstance(outcome, NotConnected):

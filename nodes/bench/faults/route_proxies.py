@@ -35,6 +35,12 @@ class RouteProxy:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
+        with contextlib.suppress(asyncio.CancelledError):  # by `stop`, which nobody else is told of
+            await self._join(reader, writer)
+        self._tasks.discard(task)
+        writer.close()
+
+    async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             await self._heard()
             far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self.target)
@@ -46,9 +52,6 @@ class RouteProxy:
                 far_writer.close()
         except* (OSError, RuntimeError):
             pass  # one end has closed: so does the other one (uvloop raises RuntimeError)
-        finally:
-            self._tasks.discard(task)
-            writer.close()
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while block := await reader.read(BLOCK):

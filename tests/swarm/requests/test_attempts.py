@@ -31,6 +31,7 @@ from swarm.flow.silence import (
     Silences,
 )
 from swarm.requests.attempts import (
+    ASK_KEPT_LATER,
     ASK_LATER,
     FAST_MISSING_AFTER_LEAST,
     FAST_MISSING_AFTER_MOST,
@@ -184,9 +185,10 @@ def test_a_request_that_could_not_be_stored_is_asked_again_at_no_cost() -> None:
 
 
 def test_to_ask_again_for_a_stored_request_costs_a_retry_and_without_one_it_is_awaited() -> None:
+    """A silence of many spends the retries: whoever comes too late for one gets a later one."""
     tried = Tried(False, 0.0, attempt=1, stored=True)
     assert step(None, tried) == Step(Do.AGAIN, paid=True)
-    assert step(None, tried, has_retry=False) == Step(Do.LAST_CHANCE)
+    assert step(None, tried, has_retry=False) == Step(Do.WAIT, ASK_KEPT_LATER)
     assert step(result(Status.UNAVAILABLE), tried) == Step(Do.AGAIN, 0.01, paid=True)
     assert step(result(Status.UNAVAILABLE), tried, has_retry=False) == Step(Do.LAST_CHANCE)
 
