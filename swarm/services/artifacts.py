@@ -16,7 +16,7 @@ import json
 import logging
 import mmap
 import re
-from base64 import urlsafe_b64encode
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -284,6 +284,80 @@ class ObjectStore:
             if about is None or await self._chunks_of(about) != about.chunks:
                 missing.append(name)
         return missing
+
+    async def sizes(self) -> dict[str, int]:
+        """The bytes of each object that the bucket has, by its name; 0 where its document cannot
+        be read."""
+        found: dict[str, int] = {}
+        for subject in await self._subjects("M"):
+            try:
+                name = urlsafe_b64decode(subject.rsplit(".", 1)[1]).decode()
+            except ValueError:  # another client's, of which nothing is known
+                continue
+            try:
+                about = await self._about(name)
+            except _Unreadable:
+                found[name] = 0
+                continue
+            if about is not None:
+                found[name] = about.size
+        return found
+
+    async def lost_chunks(self) -> dict[str, int]:
+        """How many chunks there are of which no object knows, by the name that they share.
+
+        Nothing is told where the document about some object cannot be read: they may be its own.
+        """
+        known: set[str] = set()
+        for subject in await self._subjects("M"):
+            received = await self._batch({"last_by_subj": subject})
+            try:
+                known |= {_About.of(subject, bytes(each.data)).nuid for each in received}
+            except _Unreadable as error:
+                log.warning("%s", error)
+                return {}
+        chunks = await self._subjects("C")
+        names = {subject.rsplit(".", 1)[1]: count for subject, count in chunks.items()}
+        return {name: count for name, count in names.items() if name not in known}
+
+    async def age(self, *, name: str = "", chunks: str = "") -> float:
+        """Seconds since an object, or the last of some chunks, was stored; 0.0 where it is not
+        there."""
+        kind = f"M.{_encoded(name)}" if name else f"C.{chunks}"
+        received = await self._batch({"last_by_subj": f"$O.{self.bucket}.{kind}"})
+        headers = bytes(received[0].headers or b"") if received else b""
+        return await jetstream.stream_age(self.link, self._stream, headers)
+
+    async def remove(self, prefix: str) -> None:
+        """Remove an object, or with `/` at the end of the prefix all that are named so. Their
+        documents go last: what a broken connection leaves is found again."""
+        for subject in await self._subjects("M"):
+            try:
+                name = urlsafe_b64decode(subject.rsplit(".", 1)[1]).decode()
+            except ValueError:
+                continue
+            if name == prefix or (prefix.endswith("/") and name.startswith(prefix)):
+                if chunks := await self._replaced(name):
+                    await self.remove_chunks(chunks)
+                await self._purge(subject)
+
+    async def remove_chunks(self, chunks: str) -> None:
+        """Remove all chunks of this name."""
+        await self._purge(f"$O.{self.bucket}.C.{chunks}")
+
+    async def _subjects(self, kind: str) -> dict[str, int]:
+        """The subjects of documents (M) or chunks (C), and how many messages each has."""
+        try:
+            info = await jetstream.call(
+                self.link,
+                api("STREAM.INFO", self._stream),
+                {"subjects_filter": f"$O.{self.bucket}.{kind}.>"},
+            )
+        except ApiError as error:
+            if error.err_code != jetstream.STREAM_NOT_FOUND:
+                raise
+            return {}
+        return {name: int(n) for name, n in (info["state"].get("subjects") or {}).items()}
 
     async def _chunks_of(self, about: _About) -> int:
         subject = f"$O.{self.bucket}.C.{about.nuid}"

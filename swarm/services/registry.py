@@ -40,7 +40,7 @@ from swarm.routing.desired import read_desired
 from swarm.services.artifacts import Cut, ObjectStore, Source, evenly
 from swarm.services.kept_entries import KeptEntries
 from swarm.services.recipes import Recipe
-from swarm.subjects import Subjects, token
+from swarm.subjects import Subjects, api, token
 from swarm.trust.entries import HEADER, Verifier, sign_entry
 from swarm.trust.identity import Identity
 
@@ -461,6 +461,12 @@ class Registry:
             except Untrusted as error:
                 return str(error)
         return ""
+
+    async def forget(self, model: str, version: str) -> None:
+        """Remove a version's manifest: the version is not in the mesh any more."""
+        key = f"models.{token(model, 'model name')}.{token(version, 'version')}"
+        stale = {"filter": f"$KV.{self._bucket}.{key}"}
+        await jetstream.call(self._link, api("STREAM.PURGE", f"KV_{self._bucket}"), stale)
 
     async def artifact(
         self, model: str, version: str, name: str
