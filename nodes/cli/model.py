@@ -25,6 +25,7 @@ from nodes.life.lanes import lanes_maker
 from nodes.life.process import end_with_supervisor
 from nodes.progress import progress
 from shards.manifest import Manifest, read_dir, write_dir
+from shards.weights.chunks import piece_lengths
 from swarm.errors import InvalidArgument
 from swarm.lanes import check_one_domain, streams_of
 from swarm.link import jetstream
@@ -192,7 +193,9 @@ def run_push(
         title = f"pushing {len(files)} files, {size / 1024:.0f} KB"
         with progress(title, total=size, silent=as_json) as sent:
             prepare = lanes_maker(client, lanes)
-            info = await client.registry.push(manifest.to_json(), files, prepare=prepare, sent=sent)
+            info = await client.registry.push(
+                manifest.to_json(), files, prepare=prepare, sent=sent, cut=piece_lengths
+            )
             # Nodes may learn later, and may have no right to make the store of what they learn.
             await Weights(client.link, client.subjects).prepare()
             await ensure_events(client.link, client.subjects)

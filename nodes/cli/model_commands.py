@@ -220,6 +220,25 @@ def model_list(nats: Nats = URL, mesh: MeshName = "default", json_: Json = False
     raise typer.Exit(run_list(nats, mesh, json_))
 
 
+@app.command("gc")
+def model_gc(
+    keep: Annotated[
+        int, typer.Option(help="So many of the last versions of each model stay in any case.")
+    ] = 2,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would go, and remove nothing.")
+    ] = False,
+    sign_with: SignWith = "",
+    nats: Nats = URL,
+    mesh: MeshName = "default",
+    json_: Json = False,
+) -> None:
+    """Remove versions from the server that nothing serves, rolls out, pins or goes back to."""
+    from nodes.cli.collecting import run_gc
+
+    raise typer.Exit(run_gc(keep, dry_run, sign_with, nats, mesh, json_))
+
+
 @app.command("promote")
 def model_promote(
     model: Annotated[str, typer.Argument(help="NAME@VERSION.")],

@@ -20,7 +20,7 @@ def run_top(nats: str, mesh: str, once: bool, plain: bool) -> int:
     if plain or not out.is_terminal or out.is_dumb_terminal:
         return run_plain_top(nats, mesh)
     if find_spec("textual") is None:
-        err.print(HINT, markup=False, highlight=False)
+        err.print(HINT, markup=False, highlight=False, soft_wrap=True)
         return run_plain_top(nats, mesh)
 
     async def main() -> int:

@@ -1,14 +1,18 @@
 """The files of model versions on this node: from the host's cache, else from the object store.
 
 One way for all of them: fetch, verify, hand over. A cache that cannot be used costs memory and
-time, never a model: a warning says so, and the node fetches into memory.
+time, never a model: a warning says so, and the node fetches into memory. Of an artifact that has a
+recipe only those pieces are fetched that no artifact in the cache has.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from shards.errors import ArtifactError
 from shards.manifest import Manifest, verify
@@ -26,17 +30,24 @@ FETCH_TIMEOUT = 600.0  # seconds that a thread waits for a file
 
 class NodeArtifacts:
     """The artifacts of one mesh. folder: of the cache, '' for none; limit: its bytes. key: of
-    encrypted models, None without one.
+    encrypted models, None without one. tell(kind, detail): publishes an event, `fetched` for each
+    file that came.
 
     Of an encrypted model the cache holds the encrypted files only, and nothing that is made of
     them; the plaintext is in memory alone.
     """
 
     def __init__(
-        self, registry: Registry, folder: str, limit: int, key: ModelKey | None = None
+        self,
+        registry: Registry,
+        folder: str,
+        limit: int,
+        key: ModelKey | None = None,
+        tell: Callable[[str, dict[str, Any]], None] = lambda kind, detail: None,
     ) -> None:
         self._registry = registry
         self._key = key
+        self._tell = tell
         self._cache = ArtifactCache(Path(folder).absolute(), limit) if folder else None
         self._is_open = False
 
@@ -88,14 +99,50 @@ class NodeArtifacts:
         await self.open()
         if self._cache is not None:
             try:
-                return await self._cache.artifact(
-                    digest, lambda: self._registry.artifact(model, version, name)
-                )
+                return await self._kept(self._cache, manifest, name, digest)
             except WrongBytes as error:
                 raise ArtifactError(f"{name}: {error}: push it again") from None
             except OSError as error:
                 log.warning("%s is not kept in the cache: %s", name, error)
         return (await self._registry.fetch(model, version, [name]))[name]
+
+    async def _kept(self, cache: ArtifactCache, manifest: Manifest, name: str, digest: str) -> Path:
+        """A verified artifact in the cache. Raises as `ArtifactCache.artifact`."""
+        found = await cache.has(digest)
+        if found is not None:
+            return found
+        model, version = manifest.model, manifest.version
+        recipe = await self._registry.recipe(model, version, name)
+        if recipe is not None and recipe.size == _stored_bytes(manifest, name):
+            try:
+                part_of = partial(self._registry.part, recipe)
+                assembled = await cache.assembled(digest, recipe, part_of)
+            except WrongBytes as error:
+                log.warning("%s is fetched as a whole: its recipe leads to %s", name, error)
+            else:
+                if assembled.made:
+                    self._fetched(manifest, name, assembled.fetched, assembled.size)
+                return assembled.path
+        path = await cache.artifact(digest, lambda: self._registry.artifact(model, version, name))
+        size = path.stat().st_size
+        self._fetched(manifest, name, size, size)
+        return path
+
+    def _fetched(self, manifest: Manifest, name: str, fetched: int, size: int) -> None:
+        share = fetched / size if size else 1.0
+        text = f"{name}: {fetched / 1e6:.2f} of {size / 1e6:.2f} MB fetched ({share:.0%})"
+        log.info("%s@%s %s", manifest.model, manifest.version, text)
+        self._tell(
+            "fetched",
+            {
+                "model": manifest.model,
+                "version": manifest.version,
+                "file": name,
+                "fetched": fetched,
+                "bytes": size,
+                "detail": text,
+            },
+        )
 
     def fetcher(self, manifest: Manifest) -> Fetch:
         """`get` for a thread beside the event loop that calls this."""
@@ -106,3 +153,12 @@ class NodeArtifacts:
             return getting.result(FETCH_TIMEOUT)
 
         return fetch
+
+
+def _stored_bytes(manifest: Manifest, name: str) -> int:
+    """An artifact's bytes in the object store; -1 where the manifest does not tell."""
+    if name in manifest.sealed:
+        return manifest.sealed[name].bytes
+    if manifest.lighter is not None and manifest.lighter.file == name:
+        return manifest.lighter.bytes
+    return next((shard.bytes for shard in manifest.shards if shard.file == name), -1)

@@ -65,7 +65,7 @@ class Versions:
         self._audit = audit
         self._tell = tell
         self._artifacts = NodeArtifacts(
-            mesh.registry, config.cache, config.cache_limit, config.model_key
+            mesh.registry, config.cache, config.cache_limit, config.model_key, tell
         )
         self.weights = NodeWeights(mesh, self._artifacts, config, self._behind)
         teachers, signed = AllowList.read(config.teachers), config.trusted is not None

@@ -12,6 +12,7 @@ from typing import Any
 import swarm
 from nodes.life.lanes import lanes_maker
 from shards.manifest import read_dir
+from shards.weights.chunks import piece_lengths
 from swarm.errors import SwarmError
 from swarm.flow.backoff import Backoff
 
@@ -47,7 +48,9 @@ class KeptModel:
         model, version = self.manifest.model, self.manifest.version
         registry = self._mesh.registry
         prepare = lanes_maker(self._mesh)
-        await registry.push(self._document, self._files, prepare=prepare, sent=sent)
+        await registry.push(
+            self._document, self._files, prepare=prepare, sent=sent, cut=piece_lengths
+        )
         if await registry.served(model) != version:
             await registry.promote(model, version)
 
@@ -65,7 +68,9 @@ class KeptModel:
         if lacking:
             # Where no version is named to serve, this one is from now on; else that one stays.
             prepare = lanes_maker(self._mesh)
-            await self._mesh.registry.push(self._document, self._files, prepare=prepare)
+            await self._mesh.registry.push(
+                self._document, self._files, prepare=prepare, cut=piece_lengths
+            )
             self._tell(
                 "put-back",
                 {"detail": f"{self.name} is in the mesh again", "restored": lacking},

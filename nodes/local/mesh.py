@@ -24,6 +24,7 @@ from nodes.local.rights import LocalRights
 from nodes.local.server_report import ServerReport
 from nodes.local.server_watch import ServerWatch
 from nodes.local.supervisor import NodeProcess, Supervisor
+from shards.weights.chunks import piece_lengths
 from swarm.errors import InvalidArgument, Unavailable
 from swarm.link import LinkMessage, LinkOptions
 from swarm.services.artifacts import Source
@@ -273,7 +274,9 @@ async def push(
 ) -> str:
     """Push a version that was just split, and let it serve all traffic. Returns its version."""
     prepare = lanes_maker(local.mesh)
-    info = await local.mesh.registry.push(manifest, files, prepare=prepare, sent=sent)
+    info = await local.mesh.registry.push(
+        manifest, files, prepare=prepare, sent=sent, cut=piece_lengths
+    )
     if await local.mesh.registry.served(info.model) != info.version:
         await local.mesh.registry.promote(info.model, info.version)
     return info.version

@@ -62,7 +62,8 @@ class TopApp(App[None]):
     CSS = CSS
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("slash", "filter", "Filter", key_display="/"),
+        # First of all: the keys behind it, however fast they come, are the filter's.
+        Binding("slash", "filter", "Filter", key_display="/", priority=True),
         Binding("s", "sort", "Sort"),
         Binding("r", "turn", "Reverse"),
         Binding("e", "events", "Events"),
@@ -257,7 +258,9 @@ class TopApp(App[None]):
     # --- keys -----------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Keys of the table are not offered on the pages behind it."""
+        """Keys of the table are not offered on the pages behind it, nor `/` in the filter."""
+        if action == "filter" and isinstance(self.focused, Input):
+            return False
         return action not in OF_THE_TABLE or len(self.screen_stack) == 1
 
     @on(DataTable.RowSelected)
@@ -309,7 +312,7 @@ class TopApp(App[None]):
         """Ask for the words of a filter."""
         words = self.query_one("#filter", Input)
         words.display = True
-        words.focus()
+        self.screen.set_focus(words)
 
     @on(Input.Changed)
     def _filtered(self, event: Input.Changed) -> None:

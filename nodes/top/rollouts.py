@@ -33,6 +33,8 @@ def rollout_line(followed: Followed, now: float) -> str:
         return f"{plan.version} was rolled back: {followed.reason}"
     if progress.done:
         return f"{plan.version} is rolled out"
+    if progress.step < 0:
+        return f"{plan.version} rolls out as soon as judges and nodes of it are heard"
     step = f"step {progress.step + 1} of {plan.last_step + 1}"
     return f"{plan.version} rolls out: {share_of(plan, progress):g} %, {step}"
 

@@ -238,8 +238,10 @@ class Lane:
         await self._look_at_link()
 
     def suit(self, nodes: int) -> None:
-        """Suit a fleet of so many living nodes: in a large one pulls stand for longer."""
-        self._pulls.last(expires_for(nodes))
+        """Suit a fleet of so many living nodes: in a large one pulls stand for longer. Not in
+        another server's domain: a link that is cut on the way forgets them without a word."""
+        if self.link.domain == self.link.server_domain:
+            self._pulls.last(expires_for(nodes))
 
     async def set_ack_wait(self, seconds: float) -> None:
         """Change `ack_wait`, for all nodes of the lane. Raises as `refresh`."""

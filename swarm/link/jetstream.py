@@ -327,10 +327,15 @@ async def _kv_read(
 async def age_of(link: Link, bucket: str, headers: bytes) -> float:
     """Seconds for which a key's value has been stored, by the server's clock alone. headers: as
     `kv_message` gives them; 0.0 where they have no time. Raises `Unavailable`, `ApiError`."""
+    return await stream_age(link, f"KV_{bucket}", headers)
+
+
+async def stream_age(link: Link, stream: str, headers: bytes) -> float:
+    """As `age_of`, of a message that was read from this stream."""
     found = _STORED.findall(headers)  # the server adds its own behind the sender's
     if not found:
         return 0.0
-    info = await call(link, api("STREAM.INFO", f"KV_{bucket}"))
+    info = await call(link, api("STREAM.INFO", stream))
     try:
         now = parse_rfc3339(str(info["ts"]))
         return max(0.0, (now - parse_rfc3339(found[-1].decode())) / 1e9)

@@ -3,6 +3,9 @@
 The format is the one of all NATS clients (ADR-20, nats-architecture-and-design): the chunks of an
 object on one subject, and one message about it, so `nats object ls` shows them. A process has a
 few chunks in memory at a time, however large an artifact is, and so has the server.
+
+Beside an artifact NAME lies its recipe, `recipe/NAME` (`swarm.services.recipes`), by which a reader
+fetches any part of it. What has none, as all that other clients put, is read as a whole.
 """
 
 from __future__ import annotations
@@ -10,18 +13,33 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import logging
+import mmap
 import re
-from base64 import urlsafe_b64encode
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from io import BytesIO
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from swarm.errors import ApiError, NoResponders, NotFound, PermissionDenied, SwarmError, Unavailable
+from swarm.errors import (
+    ApiError,
+    InvalidArgument,
+    NoResponders,
+    NotFound,
+    PermissionDenied,
+    SwarmError,
+    Unavailable,
+)
 from swarm.ids import ulid
 from swarm.link import Link, LinkMessage, jetstream
+from swarm.services.recipes import MOST_BYTES, Recipe, pieces_of, runs
 from swarm.subjects import api
+
+log = logging.getLogger("swarm.registry")
 
 CHUNK = 128 * 1024  # bytes of a message, as all NATS clients have them
 BATCH = (
@@ -32,8 +50,55 @@ NO_MESSAGES, END_OF_BATCH = (b"404", b"408"), b"204"
 _SEQUENCE = re.compile(rb"Nats-Sequence: *([0-9]+)")
 _REPLACE_SUBJECT = b"NATS/1.0\r\nNats-Rollup: sub\r\n\r\n"
 
+EVEN = 1 << 20  # bytes of a piece where nobody knows how to cut an artifact
+RECIPE = "recipe/"  # before an artifact's name, in the name of its recipe
+
 Source = bytes | Path
 """An artifact: its bytes, or the file that holds them."""
+
+Cut = Callable[[memoryview], list[int]]
+"""The lengths of an artifact's pieces, in order."""
+
+
+def evenly(data: memoryview) -> list[int]:
+    """Pieces of `EVEN` bytes, and a rest: a transfer that broke off goes on at one of them."""
+    whole, rest = divmod(len(data), EVEN)
+    return [EVEN] * whole + ([rest] if rest else [])
+
+
+class _Unreadable(Unavailable):
+    """A document about an object that cannot be read: the object is as good as lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class _About:
+    """The document about an object. size: bytes; chunks: how many there are, -1 where it says
+    nothing of that."""
+
+    nuid: str
+    size: int
+    chunks: int
+    deleted: bool
+
+    @classmethod
+    def of(cls, name: str, data: bytes) -> _About:
+        """Raises `_Unreadable` for bytes that are no such document."""
+        try:
+            doc = json.loads(data)
+            about = cls(
+                str(doc.get("nuid", "")),
+                int(doc.get("size", 0)),
+                int(doc.get("chunks", -1)),
+                bool(doc.get("deleted", False)),
+            )
+            if about.size < 0 or not (about.deleted or about.nuid):
+                raise ValueError("it names no chunks")
+        except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+            raise _Unreadable(
+                f"the object store's document about {name!r} cannot be read ({error!r:.100}): "
+                "push it again"
+            ) from None
+        return about
 
 
 @dataclass(frozen=True)
@@ -53,9 +118,10 @@ class ObjectStore:
         files: Mapping[str, Source],
         progress: Callable[[str, int], None] = lambda name, size: None,
         sent: Callable[[int], None] = lambda size: None,
+        cut: Cut = evenly,
     ) -> None:
-        """Store `files` under `prefix`; calls `progress(name, bytes)` before each file, and
-        `sent(bytes)` after each part that is stored.
+        """Store `files` under `prefix`, each with its recipe; calls `progress(name, bytes)` before
+        each file, and `sent(bytes)` after each part that is stored. cut: into which pieces.
 
         Raises `OSError` where a file cannot be read.
         """
@@ -73,22 +139,31 @@ class ObjectStore:
             )
             for name, source in files.items():
                 progress(name, source.stat().st_size if isinstance(source, Path) else len(source))
-                await self._put(prefix + name, source, sent)
+                lengths = await asyncio.to_thread(_lengths, source, cut)
+                recipe = (await self._put(prefix + name, source, sent, lengths)).to_json()
+                if len(recipe) <= MOST_BYTES:
+                    await self._put(
+                        prefix + RECIPE + name, recipe, lambda size: None, [len(recipe)]
+                    )
         except ApiError as error:
             raise Unavailable(f"the object store did not take the model: {error}") from error
 
-    async def _put(self, name: str, source: Source, sent: Callable[[int], None]) -> None:
+    async def _put(
+        self, name: str, source: Source, sent: Callable[[int], None], lengths: Sequence[int]
+    ) -> Recipe:
         about = f"$O.{self.bucket}.M.{_encoded(name)}"
-        before = await self._about(name)
+        before = await self._replaced(name)
         unique = ulid()
         subject = f"$O.{self.bucket}.C.{unique}"
         digest, size, chunks = hashlib.sha256(), 0, 0
-        for window in _windows(source):
+        pieces, sequences = _PieceHashes(lengths), list[int]()
+        for window in _windows(source, lengths):
             for chunk in window:
                 digest.update(chunk)
+                pieces.update(chunk)
                 size += len(chunk)
             chunks += len(window)
-            await self._publish_all(subject, window)
+            sequences += await self._publish_all(subject, window)
             sent(sum(map(len, window)))
         info = {
             "name": name,
@@ -101,18 +176,35 @@ class ObjectStore:
             "digest": f"SHA-256={urlsafe_b64encode(digest.digest()).decode()}",
         }
         await self._publish_all(about, [json.dumps(info).encode()], _REPLACE_SUBJECT)
-        if before is not None and before.get("nuid"):
-            stale = {"filter": f"$O.{self.bucket}.C.{before['nuid']}"}
-            await jetstream.call(self.link, api("STREAM.PURGE", self._stream), stale)
+        if before:
+            await self._purge(f"$O.{self.bucket}.C.{before}")
+        return Recipe(unique, CHUNK, runs(sequences), tuple(pieces_of(pieces.found)))
 
-    async def _publish_all(self, subject: str, messages: list[bytes], headers: bytes = b"") -> None:
-        """Publish in order, then wait until each of them is stored."""
+    async def _replaced(self, name: str) -> str:
+        """The name of the chunks that an object has now, "" where it has none to be found."""
+        try:
+            about = await self._about(name)
+        except _Unreadable as error:
+            log.warning("%s", error)
+            return ""
+        return "" if about is None else about.nuid
+
+    async def _purge(self, subject: str) -> int:
+        """Remove all messages of a subject; returns how many there were."""
+        purged = await jetstream.call(
+            self.link, api("STREAM.PURGE", self._stream), {"filter": subject}
+        )
+        return int(purged.get("purged", 0))
+
+    async def _publish_all(
+        self, subject: str, messages: list[bytes], headers: bytes = b""
+    ) -> list[int]:
+        """Publish in order, then wait until each of them is stored; returns their sequences."""
         answers = _Answers(self.link, subject)
         try:
             for message in messages:
                 self.link.publish(subject, message, answers.subject, headers)
-            for _ in messages:
-                jetstream.parse((await answers.next()).data)
+            return [jetstream.stored_sequence((await answers.next()).data) for _ in messages]
         finally:
             answers.close()
 
@@ -123,10 +215,10 @@ class ObjectStore:
         but nothing here knows which bytes are right.
         """
         about = await self._about(name)
-        if about is None or about.get("deleted"):
+        if about is None or about.deleted:
             raise NotFound(f"this mesh has no artifact {name!r}")
-        left, sequence = int(about["size"]), 1
-        subject = f"$O.{self.bucket}.C.{about['nuid']}"
+        left, sequence = about.size, 1
+        subject = f"$O.{self.bucket}.C.{about.nuid}"
         while left > 0:
             received = await self._batch({"seq": sequence, "batch": BATCH, "next_by_subj": subject})
             for message in received:
@@ -136,6 +228,47 @@ class ObjectStore:
             if not received:
                 raise Unavailable(f"the object store holds a part of {name!r} only: push it again")
 
+    async def recipe(self, prefix: str, name: str) -> Recipe | None:
+        """The recipe of an object as it lies here now; None where there is none that fits.
+
+        Raises `Unavailable`.
+        """
+        about = await self._about(prefix + name)
+        if about is None or about.deleted:
+            return None
+        stored = bytearray()
+        try:
+            async for chunk in self.read(prefix + RECIPE + name):
+                stored += chunk
+                if len(stored) > MOST_BYTES:
+                    break
+            recipe = Recipe.from_json(bytes(stored))
+        except NotFound:
+            return None
+        except InvalidArgument as error:
+            log.warning("%s is fetched as a whole: %s", prefix + name, error)
+            return None
+        fits = recipe.nuid == about.nuid and recipe.size == about.size
+        return recipe if fits else None
+
+    async def read_part(
+        self, recipe: Recipe, begin: int, end: int
+    ) -> AsyncIterator[bytes | memoryview]:
+        """Chunks of the object with its bytes [begin, end), whole pieces, if all is as it was put:
+        the caller checks their hash. Fewer bytes where the recipe names chunks that are not
+        there. Raises `Unavailable`."""
+        subject = f"$O.{self.bucket}.C.{recipe.nuid}"
+        chunks = recipe.chunks(begin, end)
+        while chunks:
+            wanted = min(BATCH, len(chunks))
+            ask = {"seq": recipe.sequence(chunks[0]), "batch": wanted, "next_by_subj": subject}
+            received = await self._batch(ask)
+            for message in received:
+                yield message.data
+            if not received:
+                return
+            chunks = chunks[len(received) :]
+
     async def lacking(self, prefix: str, names: Iterable[str]) -> list[str]:
         """Those of these objects that the bucket has not, or not with all their chunks.
 
@@ -143,23 +276,101 @@ class ObjectStore:
         """
         missing = []
         for name in names:
-            about = await self._about(prefix + name)
-            if about is None or await self._chunks_of(about) != about["chunks"]:
+            try:
+                about = await self._about(prefix + name)
+            except _Unreadable as error:
+                log.warning("%s", error)
+                about = None
+            if about is None or await self._chunks_of(about) != about.chunks:
                 missing.append(name)
         return missing
 
-    async def _chunks_of(self, about: dict[str, Any]) -> int:
-        subject = f"$O.{self.bucket}.C.{about['nuid']}"
+    async def sizes(self) -> dict[str, int]:
+        """The bytes of each object that the bucket has, by its name; 0 where its document cannot
+        be read."""
+        found: dict[str, int] = {}
+        for subject in await self._subjects("M"):
+            try:
+                name = urlsafe_b64decode(subject.rsplit(".", 1)[1]).decode()
+            except ValueError:  # another client's, of which nothing is known
+                continue
+            try:
+                about = await self._about(name)
+            except _Unreadable:
+                found[name] = 0
+                continue
+            if about is not None:
+                found[name] = about.size
+        return found
+
+    async def lost_chunks(self) -> dict[str, int]:
+        """How many chunks there are of which no object knows, by the name that they share.
+
+        Nothing is told where the document about some object cannot be read: they may be its own.
+        """
+        known: set[str] = set()
+        for subject in await self._subjects("M"):
+            received = await self._batch({"last_by_subj": subject})
+            try:
+                known |= {_About.of(subject, bytes(each.data)).nuid for each in received}
+            except _Unreadable as error:
+                log.warning("%s", error)
+                return {}
+        chunks = await self._subjects("C")
+        names = {subject.rsplit(".", 1)[1]: count for subject, count in chunks.items()}
+        return {name: count for name, count in names.items() if name not in known}
+
+    async def age(self, *, name: str = "", chunks: str = "") -> float:
+        """Seconds since an object, or the last of some chunks, was stored; 0.0 where it is not
+        there."""
+        kind = f"M.{_encoded(name)}" if name else f"C.{chunks}"
+        received = await self._batch({"last_by_subj": f"$O.{self.bucket}.{kind}"})
+        headers = bytes(received[0].headers or b"") if received else b""
+        return await jetstream.stream_age(self.link, self._stream, headers)
+
+    async def remove(self, prefix: str) -> None:
+        """Remove an object, or with `/` at the end of the prefix all that are named so. Their
+        documents go last: what a broken connection leaves is found again."""
+        for subject in await self._subjects("M"):
+            try:
+                name = urlsafe_b64decode(subject.rsplit(".", 1)[1]).decode()
+            except ValueError:
+                continue
+            if name == prefix or (prefix.endswith("/") and name.startswith(prefix)):
+                if chunks := await self._replaced(name):
+                    await self.remove_chunks(chunks)
+                await self._purge(subject)
+
+    async def remove_chunks(self, chunks: str) -> None:
+        """Remove all chunks of this name."""
+        await self._purge(f"$O.{self.bucket}.C.{chunks}")
+
+    async def _subjects(self, kind: str) -> dict[str, int]:
+        """The subjects of documents (M) or chunks (C), and how many messages each has."""
+        try:
+            info = await jetstream.call(
+                self.link,
+                api("STREAM.INFO", self._stream),
+                {"subjects_filter": f"$O.{self.bucket}.{kind}.>"},
+            )
+        except ApiError as error:
+            if error.err_code != jetstream.STREAM_NOT_FOUND:
+                raise
+            return {}
+        return {name: int(n) for name, n in (info["state"].get("subjects") or {}).items()}
+
+    async def _chunks_of(self, about: _About) -> int:
+        subject = f"$O.{self.bucket}.C.{about.nuid}"
         info = await jetstream.call(
             self.link, api("STREAM.INFO", self._stream), {"subjects_filter": subject}
         )
         return int((info["state"].get("subjects") or {}).get(subject, 0))
 
-    async def _about(self, name: str) -> dict[str, Any] | None:
-        """The document about an object, or None."""
+    async def _about(self, name: str) -> _About | None:
+        """The document about an object, or None. Raises `Unavailable`."""
         subject = f"$O.{self.bucket}.M.{_encoded(name)}"
         received = await self._batch({"last_by_subj": subject})
-        return dict(json.loads(bytes(received[0].data))) if received else None
+        return _About.of(name, bytes(received[0].data)) if received else None
 
     async def _batch(self, ask: dict[str, Any]) -> list[LinkMessage]:
         """Stored messages, as the server gives them directly: at most `ask["batch"]`, or one.
@@ -240,16 +451,50 @@ def _sequence_of(message: LinkMessage) -> int:
     return int(found[1])
 
 
-def _windows(source: Source) -> Iterator[list[bytes]]:
-    """The chunks of an artifact, `BATCH` at a time."""
-    if isinstance(source, Path):
-        with source.open("rb") as file:
-            while block := file.read(CHUNK * BATCH):
-                yield _chunks(block)
-    else:
-        for start in range(0, len(source), CHUNK * BATCH):
-            yield _chunks(source[start : start + CHUNK * BATCH])
+class _PieceHashes:
+    """The SHA-256 of each piece of bytes that come in any chunks. found: (digest, length)."""
+
+    def __init__(self, lengths: Sequence[int]) -> None:
+        self.found: list[tuple[str, int]] = []
+        self._lengths = iter(lengths)
+        self._hash, self._length, self._left = hashlib.sha256(), 0, 0
+
+    def update(self, chunk: bytes) -> None:
+        view = memoryview(chunk)
+        while view:
+            if not self._left:
+                self._length = self._left = next(self._lengths, 0)
+                self._hash = hashlib.sha256()
+            if not self._left:
+                raise ValueError("the pieces are fewer bytes than the artifact")
+            self._hash.update(view[: self._left])
+            taken = min(self._left, len(view))
+            view, self._left = view[taken:], self._left - taken
+            if not self._left:
+                self.found.append((self._hash.hexdigest(), self._length))
 
 
-def _chunks(block: bytes) -> list[bytes]:
-    return [block[start : start + CHUNK] for start in range(0, len(block), CHUNK)]
+def _lengths(source: Source, cut: Cut) -> list[int]:
+    """The lengths of an artifact's pieces. Raises `OSError`."""
+    if isinstance(source, bytes):
+        return cut(memoryview(source))
+    if not source.stat().st_size:  # which cannot be mapped
+        return []
+    with source.open("rb") as file:
+        return cut(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
+
+
+def _windows(source: Source, lengths: Sequence[int]) -> Iterator[list[bytes]]:
+    """The chunks of an artifact, `BATCH` at a time; none has bytes of two pieces."""
+    with source.open("rb") if isinstance(source, Path) else BytesIO(source) as file:
+        chunks = filter(None, map(file.read, _sizes(lengths)))
+        while window := list(islice(chunks, BATCH)):
+            yield window
+
+
+def _sizes(lengths: Sequence[int]) -> Iterator[int]:
+    for length in lengths:
+        whole, rest = divmod(length, CHUNK)
+        yield from [CHUNK] * whole
+        if rest:
+            yield rest

@@ -37,9 +37,10 @@ from swarm.model import ModelInfo, unknown_model
 from swarm.rollout import Plan
 from swarm.routing import BadDesiredState, DesiredState, parse_desired
 from swarm.routing.desired import read_desired
-from swarm.services.artifacts import ObjectStore, Source
+from swarm.services.artifacts import Cut, ObjectStore, Source, evenly
 from swarm.services.kept_entries import KeptEntries
-from swarm.subjects import Subjects, token
+from swarm.services.recipes import Recipe
+from swarm.subjects import Subjects, api, token
 from swarm.trust.entries import HEADER, Verifier, sign_entry
 from swarm.trust.identity import Identity
 
@@ -399,11 +400,13 @@ class Registry:
         prepare: Callable[[ModelInfo], Awaitable[None]] | None = None,
         *,
         sent: Callable[[int], None] = lambda size: None,
+        cut: Cut = evenly,
     ) -> ModelInfo:
         """Store a version: its files first, its manifest last, so it appears whole.
 
         files: artifacts by name, as bytes or as paths; `progress(name, bytes)` is called before
-        each, `sent(bytes)` after each part that is stored. prepare(info) is awaited before the
+        each, `sent(bytes)` after each part that is stored; cut: the pieces of a file, of which a
+        reader fetches those that it has not. prepare(info) is awaited before the
         manifest: nodes find there what it has made.
 
         The first version of a model serves at once. Raises `InvalidArgument` when the
@@ -422,7 +425,7 @@ class Registry:
                     "split again with another --version"
                 )
             log.warning("%s was spoiled, and is replaced: %s", key, spoiled)
-        await self._objects.put(f"{info.model}/{info.version}/", files, progress, sent)
+        await self._objects.put(f"{info.model}/{info.version}/", files, progress, sent, cut)
         if prepare is not None:
             await prepare(info)
         counter = 0
@@ -459,6 +462,12 @@ class Registry:
                 return str(error)
         return ""
 
+    async def forget(self, model: str, version: str) -> None:
+        """Remove a version's manifest: the version is not in the mesh any more."""
+        key = f"models.{token(model, 'model name')}.{token(version, 'version')}"
+        stale = {"filter": f"$KV.{self._bucket}.{key}"}
+        await jetstream.call(self._link, api("STREAM.PURGE", f"KV_{self._bucket}"), stale)
+
     async def artifact(
         self, model: str, version: str, name: str
     ) -> AsyncIterator[bytes | memoryview]:
@@ -469,6 +478,15 @@ class Registry:
         except NotFound:
             text = f"{model}@{version} lacks the file {name!r} in this mesh"
             raise NotFound(text) from None
+
+    async def recipe(self, model: str, version: str, name: str) -> Recipe | None:
+        """The pieces of an artifact, or None: then it is to be read as a whole. Not signed: who
+        puts an artifact together by it compares the whole with its hash."""
+        return await self._objects.recipe(f"{model}/{version}/", name)
+
+    def part(self, recipe: Recipe, begin: int, end: int) -> AsyncIterator[bytes | memoryview]:
+        """The bytes [begin, end) of the artifact of a recipe. The caller checks their hash."""
+        return self._objects.read_part(recipe, begin, end)
 
     async def fetch(self, model: str, version: str, names: list[str]) -> dict[str, bytes]:
         """Artifacts by name, whole. Raises `NotFound`. The caller checks their hashes."""

@@ -153,6 +153,9 @@ async def test_keys_sort_turn_and_filter(simulation: Simulation) -> None:
         assert len(simulation.nodes) == 8
         await pilot.press("slash", *"no such node", "enter", "enter")
         assert simulation.nodes == []
+        await pilot.press("escape", "slash", *"a/b")
+        assert simulation.panel("heading").endswith("filter: a/b")
+        await pilot.press("enter", "enter")
         assert len(simulation.app.screen_stack) == 1, "there is no node to show"
 
 

@@ -135,7 +135,9 @@ async def test_a_terminal_shows_nodes_and_a_takeover_takes_keys_and_is_given_bac
             await top.draws("All well: 2 nodes, 2 stages")
             publish_event(speaker, "took-over", "shard-2-bbbb", stage=1)
             await top.draws("took-over")
-            top.press(b"\x1b[B\r")
+            top.press(b"/BBBB\r")  # as fast as a terminal can
+            await top.draws("1 of 2 nodes")
+            top.press(b"\r")
             await top.draws("pi-1 pid 4711")
             top.process.send_signal(signal.SIGTERM)
             assert await top.ended() == 0

@@ -34,6 +34,9 @@ class Store:
         yield self.data[:100]
         yield self.data[100:]
 
+    async def recipe(self, model: str, version: str, name: str) -> None:
+        return None
+
     async def fetch(self, model: str, version: str, names: list[str]) -> dict[str, bytes]:
         return {n: b"".join([c async for c in self.artifact(model, version, n)]) for n in names}
 

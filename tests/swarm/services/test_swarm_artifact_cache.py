@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import multiprocessing
 import os
+import random
 import stat
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -17,6 +19,7 @@ from hypothesis import strategies as st
 
 from swarm.errors import Unavailable
 from swarm.services.artifact_cache import ArtifactCache, WrongBytes, default_folder
+from swarm.services.recipes import Piece, Recipe, pieces_of
 
 DATA = bytes(range(256)) * 1000
 DIGEST = hashlib.sha256(DATA).hexdigest()
@@ -82,6 +85,117 @@ async def test_a_transfer_that_breaks_off_leaves_nothing(cache: ArtifactCache) -
     with pytest.raises(Unavailable):
         await cache.artifact(DIGEST, broken)
     assert files_of(cache, "artifacts") == files_of(cache, "parts") == []
+
+
+def recipe_of(data: bytes, length: int = 10_000) -> Recipe:
+    cut = [data[start : start + length] for start in range(0, len(data), length)]
+    pairs = ((hashlib.sha256(piece).hexdigest(), len(piece)) for piece in cut)
+    return Recipe("n", length, ((1, len(cut)),), tuple(pieces_of(pairs)))
+
+
+class Parts:
+    """Gives parts of an artifact, breaks off after `limit` bytes, and counts what it gave."""
+
+    def __init__(self, data: bytes, limit: int = 1 << 30) -> None:
+        self.data, self.left, self.given = data, limit, 0
+
+    async def __call__(self, begin: int, end: int) -> AsyncIterator[bytes]:
+        for start in range(begin, end, 5000):
+            chunk = self.data[start : min(end, start + 5000)]
+            if self.left < len(chunk):
+                raise Unavailable("the connection was lost")
+            self.left -= len(chunk)
+            self.given += len(chunk)
+            await asyncio.sleep(0)
+            yield chunk
+
+
+RANDOM = random.Random(7).randbytes(200_000)
+
+
+def digest_of(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+async def test_pieces_that_lie_here_are_not_fetched_again(cache: ArtifactCache) -> None:
+    parts = Parts(RANDOM)
+    first = await cache.assembled(digest_of(RANDOM), recipe_of(RANDOM), parts)
+    assert (first.made, first.fetched, first.path.read_bytes()) == (True, 200_000, RANDOM)
+    moved = b"n" * 10_000 + RANDOM[100_000:] + RANDOM[:50_000]
+    second = await cache.assembled(digest_of(moved), recipe_of(moved), Parts(moved))
+    assert (second.fetched, second.path.read_bytes()) == (10_000, moved)
+    again = await cache.assembled(digest_of(moved), recipe_of(moved), Parts(moved, limit=0))
+    assert (again.made, again.fetched) == (False, 0)
+
+
+async def test_a_transfer_that_broke_off_goes_on_where_it_was(cache: ArtifactCache) -> None:
+    digest, recipe = digest_of(RANDOM), recipe_of(RANDOM)
+    with pytest.raises(Unavailable):
+        await cache.assembled(digest, recipe, Parts(RANDOM, limit=155_000))
+    assert files_of(cache, "artifacts") == [], "half an artifact is none"
+    rest = Parts(RANDOM)
+    assert (await cache.assembled(digest, recipe, rest)).path.read_bytes() == RANDOM
+    assert rest.given <= 200_000 - 150_000
+    assert files_of(cache, "parts") == files_of(cache, "locks") == []
+
+
+async def test_a_recipe_of_another_file_is_refused_and_leaves_nothing(cache: ArtifactCache) -> None:
+    with pytest.raises(WrongBytes):
+        await cache.assembled(DIGEST, recipe_of(RANDOM), Parts(RANDOM))
+    with pytest.raises(WrongBytes):
+        await cache.assembled(digest_of(RANDOM), recipe_of(RANDOM), Parts(RANDOM[:150_000]))
+    assert files_of(cache, "artifacts") == files_of(cache, "parts") == []
+
+
+async def test_a_disk_without_the_room_is_an_error_before_anything_is_fetched(
+    cache: ArtifactCache,
+) -> None:
+    parts = Parts(RANDOM)
+    huge = Recipe("n", 1 << 40, ((1, 1 << 20),), (Piece(DIGEST, 0, 1 << 60),))
+    with pytest.raises(OSError, match="make room"):
+        await cache.assembled(DIGEST, huge, parts)
+    assert parts.given == 0
+    assert files_of(cache, "parts") == []
+
+
+async def test_a_damaged_piece_of_an_older_artifact_is_fetched(cache: ArtifactCache) -> None:
+    first = await cache.assembled(digest_of(RANDOM), recipe_of(RANDOM), Parts(RANDOM))
+    first.path.write_bytes(b"?" + RANDOM[1:])
+    moved = RANDOM[:50_000]
+    second = await cache.assembled(digest_of(moved), recipe_of(moved), Parts(moved))
+    assert (second.fetched, second.path.read_bytes()) == (10_000, moved)
+
+
+async def test_two_nodes_of_a_host_put_an_artifact_together_once(tmp_path: Path) -> None:
+    caches = [ArtifactCache(tmp_path / "cache") for _ in range(4)]
+    for cache in caches:
+        cache.open()
+    parts, recipe = Parts(RANDOM), recipe_of(RANDOM)
+    found = await asyncio.gather(
+        *(cache.assembled(digest_of(RANDOM), recipe, parts) for cache in caches)
+    )
+    assert [each.path.read_bytes() for each in found] == [RANDOM] * 4
+    assert sum(each.made for each in found) == 1
+    assert parts.given == len(RANDOM)
+
+
+async def test_an_artifact_is_not_kept_waiting_by_another_one(cache: ArtifactCache) -> None:
+    """Nor where their hashes begin alike."""
+    candidates = sorted((bytes([n]) * 10 for n in range(200)), key=digest_of)
+    alike = itertools.pairwise(candidates)
+    many = next([a, b] for a, b in alike if digest_of(a)[:2] == digest_of(b)[:2])
+    gate = asyncio.Event()
+
+    async def slow() -> AsyncIterator[bytes]:
+        await gate.wait()
+        yield many[0]
+
+    first = asyncio.create_task(cache.artifact(digest_of(many[0]), slow))
+    async with asyncio.timeout(5):
+        for data in many[1:]:
+            await cache.artifact(digest_of(data), Store(data).chunks)
+    gate.set()
+    assert (await first).read_bytes() == many[0]
 
 
 def test_the_folder_and_its_files_are_for_one_user_alone(cache: ArtifactCache) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from base64 import urlsafe_b64encode
 from pathlib import Path
 
 import nats
@@ -13,7 +14,7 @@ from real_server import Links
 
 from swarm.errors import NotFound, Unavailable
 from swarm.link import Link, LinkMessage, jetstream
-from swarm.services.artifacts import BATCH, CHUNK, ObjectStore
+from swarm.services.artifacts import BATCH, CHUNK, EVEN, ObjectStore
 from swarm.services.embedded import EmbeddedServer
 from swarm.subjects import api
 
@@ -72,7 +73,7 @@ async def test_an_object_that_is_put_again_leaves_no_chunks_of_its_predecessor(
     await store.put("m/1/", {"a": b"short"})
     assert await read(store, "m/1/a") == b"short"
     state = (await jetstream.call(link, api("STREAM.INFO", f"OBJ_{store.bucket}")))["state"]
-    assert state["messages"] == 2  # one chunk, and the message about it
+    assert state["messages"] == 4  # a chunk and the message about it, of it and of its recipe
 
 
 async def test_an_object_with_a_chunk_missing_is_unavailable(
@@ -119,3 +120,49 @@ async def test_a_server_that_knows_no_batches_is_asked_for_one_message_at_a_time
 
     link.subscribe(f"$JS.API.DIRECT.GET.OBJ_{store.bucket}", answer)
     assert await read(store, "any") == b"first, second"
+
+
+async def test_a_part_of_an_object_is_read_bit_for_bit_by_its_recipe(
+    store: ObjectStore, link: Link
+) -> None:
+    await asyncio.gather(store.put("m/1/", {"a": LARGE}), store.put("m/2/", {"b": LARGE[::-1]}))
+    recipe = await store.recipe("m/1/", "a")
+    assert recipe is not None
+    assert recipe.size == len(LARGE)
+    for begin, end in ((0, EVEN), (EVEN, len(LARGE)), (0, len(LARGE))):
+        part = b"".join([chunk async for chunk in store.read_part(recipe, begin, end)])
+        assert part == LARGE[begin:end]
+
+
+async def test_what_another_client_put_in_its_place_has_no_recipe(
+    store: ObjectStore, server: EmbeddedServer
+) -> None:
+    await store.put("m/1/", {"a": LARGE})
+    client = await nats.connect(server.url)
+    try:
+        theirs = await client.jetstream().object_store(store.bucket)
+        await theirs.put("m/1/a", LARGE[::-1])
+        await theirs.put("m/1/b", LARGE)
+        await store.put("m/1/", {"c": LARGE})
+        await theirs.put("m/1/recipe/c", b"no recipe")
+    finally:
+        await client.close()
+    for name in ("a", "b", "c"):
+        assert await store.recipe("m/1/", name) is None
+    assert await store.recipe("m/1/", "nothing") is None
+
+
+@pytest.mark.parametrize(
+    "document", [b"", b"[]", b"{}", b'{"nuid":1,"size":"x"}', b'{"nuid":"n","size":-1}', b"\xff"]
+)
+async def test_a_malformed_document_about_an_object_is_a_typed_error_and_is_replaced(
+    store: ObjectStore, link: Link, document: bytes
+) -> None:
+    await store.put("m/1/", {"a": b"first"})
+    about = f"$O.{store.bucket}.M.{urlsafe_b64encode(b'm/1/a').decode()}"
+    await link.request(about, document, 2.0)
+    with pytest.raises(Unavailable, match="push it again"):
+        await read(store, "m/1/a")
+    assert await store.lacking("m/1/", ["a"]) == ["a"]
+    await store.put("m/1/", {"a": b"second"})
+    assert await read(store, "m/1/a") == b"second"

@@ -1,0 +1,78 @@
+"""`swarm model gc`: remove the versions that nobody needs from the server."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import swarm
+from nodes.cli.acts import on_record
+from nodes.cli.signing import operator
+from nodes.console import err, out, print_json, with_mesh
+from swarm.errors import InvalidArgument
+from swarm.services.artifacts import CHUNK
+from swarm.services.fleet import FleetWatch
+from swarm.services.garbage import Collector, Garbage
+
+
+def run_gc(keep: int, dry_run: bool, sign_with: str, nats: str, mesh: str, as_json: bool) -> int:
+    """`swarm model gc`; returns its exit code."""
+
+    async def work(client: swarm.Mesh) -> int:
+        if keep < 1:
+            raise InvalidArgument(f"--keep {keep}: at least the last version of a model stays")
+        collector = Collector(client.link, client.subjects, client.registry)
+        garbage = await collector.look(await _in_use(client), keep)
+        if not dry_run:
+            garbage = await collector.sweep(garbage)
+            for (model, version), size in garbage.versions.items():
+                await on_record(client, "gc", model, version, bytes=size)
+        _show(garbage, dry_run, as_json)
+        return 0
+
+    return with_mesh(nats, mesh, as_json, work, partial(operator, sign_with))
+
+
+async def _in_use(client: swarm.Mesh) -> set[tuple[str, str]]:
+    """The models and versions that living nodes serve, or wait for."""
+    found: set[tuple[str, str]] = set()
+    async with FleetWatch(client.link, client.subjects, events=0) as watch:
+        await watch.hear_all()
+        for node in watch.picture.nodes.values():
+            status = node.status
+            model = str(status.get("model", ""))
+            found.add((model, str(status.get("version", ""))))
+            for stage in node.stages:
+                found.add((str(stage.get("model", model)), str(stage.get("version", ""))))
+    return found
+
+
+def _show(garbage: Garbage, dry_run: bool, as_json: bool) -> None:
+    total = sum(garbage.versions.values()) + sum(garbage.left.values())
+    doc: dict[str, Any] = {
+        "dry_run": dry_run,
+        "versions": [
+            {"model": model, "version": version, "bytes": size}
+            for (model, version), size in garbage.versions.items()
+        ],
+        "left": garbage.left,
+        "lost_chunks": garbage.lost,
+        "bytes": total,
+        "kept": garbage.kept,
+    }
+    if as_json:
+        print_json(doc)
+        return
+    for model, why in garbage.kept.items():
+        err.print(f"all of {model} is kept: {why}", markup=False, soft_wrap=True)
+    word = "would be removed" if dry_run else "removed"
+    for (model, version), size in garbage.versions.items():
+        out.print(f"{word}: {model}@{version}, {size / 1e6:.2f} MB", markup=False)
+    for name, size in garbage.left.items():
+        out.print(f"{word}: {name} of no version, {size / 1e6:.2f} MB", markup=False)
+    if garbage.lost:
+        most = sum(garbage.lost.values()) * CHUNK / 1e6
+        text = f"{word}: chunks of {len(garbage.lost)} pushes that broke off, {most:.2f} MB at most"
+        out.print(text, markup=False)
+    if not (garbage.versions or garbage.left or garbage.lost):
+        out.print("nothing to remove")

@@ -1,0 +1,80 @@
+"""What the terminal's page says of a rollout."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from types import SimpleNamespace
+from typing import Any
+
+from nodes.top.rollouts import RolloutWatch
+from swarm.link import LinkMessage
+from swarm.rollout import Statement, Verdict, plan_of
+from swarm.routing import parse_desired
+from swarm.services.registry import InForce
+from swarm.subjects import Subjects
+
+PLAN = plan_of("01J", "2", "10%", "10%/1m")
+SUBJECTS = Subjects("default")
+
+
+class Mesh:
+    """What a registry says of one model; the page's watch over it."""
+
+    def __init__(self) -> None:
+        self.aborted, self.plan, self.reads = "", True, 0
+        self.callbacks: dict[str, Any] = {}
+        link: Any = SimpleNamespace(
+            connected=True,
+            grants=SimpleNamespace(may_subscribe=lambda subject: True),
+            subscribe=self.subscribe,
+            unsubscribe=lambda subject: self.callbacks.pop(subject),
+        )
+        registry: Any = SimpleNamespace(in_force=self.in_force)
+        self.watch = RolloutWatch(link, SUBJECTS, registry, lambda: ["digits"])
+        self.read_again = asyncio.Event()
+
+    def subscribe(self, subject: str, callback: Any) -> str:
+        self.callbacks[subject] = callback
+        return subject
+
+    async def in_force(self, model: str) -> InForce:
+        document: dict[str, Any] = {"model": model, "serve": [{"version": "1", "share": 100}]}
+        if self.plan:
+            document["rollout"] = PLAN.document()
+        self.read_again.set()
+        return InForce(document, parse_desired(document), 70.0, self.aborted)
+
+    async def line(self) -> str:
+        """The line after one reading."""
+        reading = asyncio.create_task(self.watch.run())
+        await asyncio.wait_for(self.read_again.wait(), 5)
+        await asyncio.sleep(0)
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        self.read_again.clear()
+        return self.watch.lines(time.monotonic()).get("digits", "")
+
+
+async def test_a_rollout_is_followed_from_its_judges_words_to_its_end() -> None:
+    mesh = Mesh()
+    assert "as soon as judges" in await mesh.line()
+    statement = Statement(
+        judge="j",
+        plan="01J",
+        ready=True,
+        held=70.0,
+        verdict=Verdict.GOOD,
+        verdicts=(),
+        total=(),
+        recent=(),
+    )
+    guards = mesh.callbacks[SUBJECTS.guards("digits")]
+    guards(LinkMessage("", "", None, b"no statement"))
+    guards(LinkMessage("", "", None, statement.encode()))
+    assert await mesh.line() == "2 rolls out: 20 %, step 2 of 10"
+    mesh.aborted = "p99<20ms broke"
+    assert await mesh.line() == "2 was rolled back: p99<20ms broke"
+    mesh.plan = False
+    assert await mesh.line() == ""
+    assert mesh.callbacks == {}
