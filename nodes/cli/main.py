@@ -177,6 +177,9 @@ def up(
     fallback: Annotated[
         bool, typer.Option(help="Start a fallback node, which takes over any shard that dies.")
     ] = True,
+    standby_nodes: Annotated[
+        int, typer.Option(min=0, max=16, help="Nodes that take the stage that lacks nodes most.")
+    ] = 0,
     edge_layers: EdgeLayers = 0,
     name: ModelName = "",
     version: ModelVersion = "1",
@@ -220,6 +223,7 @@ def up(
         cuts=[c for c in cuts.split(",") if c],
         replicas=replicas,
         fallback=fallback,
+        standby_nodes=standby_nodes,
         edge_layers=edge_layers,
         name=name,
         version=version,

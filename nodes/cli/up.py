@@ -36,6 +36,7 @@ class UpOptions:
     cuts: list[str] = field(default_factory=list)
     replicas: int = 1
     fallback: bool = True
+    standby_nodes: int = 0
     edge_layers: int = 0
     name: str = ""
     version: str = "1"
@@ -96,6 +97,8 @@ async def _serve(
                 local.start(f"shard-{stage}", name, *more)
         if options.fallback:
             local.start("fallback", name, *more)
+        for _ in range(options.standby_nodes):
+            local.start("standby", name, *more)
         if not await _unless(stop, local.ready()):
             return 130
         _announce(local, manifest, as_json)
