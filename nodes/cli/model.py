@@ -275,6 +275,23 @@ def run_rollback(model: str, sign_with: str, nats: str, mesh: str, as_json: bool
     return with_mesh(nats, mesh, as_json, work, partial(operator, sign_with))
 
 
+def run_samples(
+    model: str, allowed: str, sign_with: str, nats: str, mesh: str, as_json: bool
+) -> int:
+    """`swarm model samples`; returns its exit code."""
+
+    async def work(client: swarm.Mesh) -> int:
+        if allowed not in ("on", "off"):
+            raise InvalidArgument(f"{allowed!r}: it is on or off")
+        await client.registry.allow_samples(model, allowed == "on")
+        await on_record(client, "samples", model, allowed=allowed)
+        doc = {"model": model, "samples": allowed == "on"}
+        print_json(doc) if as_json else out.print(f"samples of {model}'s traffic: {allowed}")
+        return 0
+
+    return with_mesh(nats, mesh, as_json, work, partial(operator, sign_with))
+
+
 def run_serve(model: str, state: str, sign_with: str, nats: str, mesh: str, as_json: bool) -> int:
     """`swarm model serve`; returns its exit code."""
 

@@ -70,9 +70,16 @@ def model_quantize(
         str,
         typer.Option(
             help="An .npz file with an array for each input of the model, axis 0 the samples: they "
-            "give the ranges of INT8."
+            "give the ranges of INT8. mesh:NAME takes inputs of NAME's traffic as they pass, "
+            "with consent: `swarm model samples NAME on`."
         ),
     ] = "",
+    samples: Annotated[
+        int, typer.Option(help="So many inputs are taken with --calibrate mesh:NAME.")
+    ] = 200,
+    wait: Annotated[str, typer.Option(help="How long they may take to pass: 30s, 5m.")] = "1m",
+    nats: Nats = URL,
+    mesh: MeshName = "default",
     int8: Annotated[
         bool, typer.Option("--int8", help="Weights and features in 8 bits; the default.")
     ] = False,
@@ -129,6 +136,10 @@ def model_quantize(
         bits=bits,
         max_drop=max_drop,
         force=force,
+        samples=samples,
+        wait=wait,
+        nats=nats,
+        mesh=mesh,
     )
     raise typer.Exit(run_quantize(request, json_))
 
@@ -361,6 +372,21 @@ def model_slo(
     from nodes.cli.objective import run_slo
 
     raise typer.Exit(run_slo(model, p99, errors, none, sign_with, nats, mesh, json_))
+
+
+@app.command("samples")
+def model_samples(
+    model: Annotated[str, typer.Argument(help="NAME.")],
+    allowed: Annotated[str, typer.Argument(help="on or off.")],
+    sign_with: SignWith = "",
+    nats: Nats = URL,
+    mesh: MeshName = "default",
+    json_: Json = False,
+) -> None:
+    """Allow, or forbid, to take inputs from a model's traffic to calibrate with; off at first."""
+    from nodes.cli.model import run_samples
+
+    raise typer.Exit(run_samples(model, allowed, sign_with, nats, mesh, json_))
 
 
 @app.command("rollback")

@@ -6,11 +6,14 @@ import os
 import signal
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import numpy as np
 from rich.table import Table
 
+from nodes.cli.live_samples import PREFIX, live_samples
 from nodes.cli.model import read_model
-from nodes.console import err, guarded, out, print_json
+from nodes.console import connect, duration, err, guarded, out, print_json
 from nodes.life.process import end_with_supervisor
 from nodes.progress import phases
 from shards.quantize.quantize import MODES, QuantizeOptions, Report, quantize
@@ -32,6 +35,10 @@ class QuantizeRequest:
     bits: int = 8
     max_drop: float = 0.01
     force: bool = False
+    samples: int = 200
+    wait: str = "1m"
+    nats: str = ""
+    mesh: str = "default"
 
 
 def run_quantize(request: QuantizeRequest, as_json: bool) -> int:
@@ -39,6 +46,10 @@ def run_quantize(request: QuantizeRequest, as_json: bool) -> int:
 
     async def main() -> int:
         end_with_supervisor()
+        with TemporaryDirectory(prefix="swarm-samples-") as folder:
+            return work(await _calibration(request, folder))
+
+    def work(calibrate: str) -> int:
         # The work blocks the event loop, whose own answer to Ctrl-C is to cancel at the next wait.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         options = _options(request)
@@ -46,7 +57,7 @@ def run_quantize(request: QuantizeRequest, as_json: bool) -> int:
         with phases(silent=as_json) as tell:
             result = quantize(
                 read_model(request.file),
-                calibrate=request.calibrate or None,
+                calibrate=calibrate or None,
                 keep_accuracy=request.keep_accuracy or None,
                 options=options,
                 tell=tell,
@@ -65,6 +76,22 @@ def run_quantize(request: QuantizeRequest, as_json: bool) -> int:
         return 0 if written else 1
 
     return guarded(main, as_json)
+
+
+async def _calibration(request: QuantizeRequest, folder: str) -> str:
+    """The .npz file to calibrate with: the one that was named, or one of samples that pass now."""
+    if not request.calibrate.startswith(PREFIX):
+        return request.calibrate
+    if request.samples < 1:
+        raise InvalidArgument(f"--samples {request.samples}: at least one")
+    _options(request)
+    _output(request.output)
+    model = request.calibrate.removeprefix(PREFIX)
+    async with connect(request.nats, request.mesh) as client:
+        arrays = await live_samples(client, model, request.samples, duration(request.wait))
+    file = Path(folder) / "samples.npz"
+    np.savez(file, **arrays)  # type: ignore[arg-type]
+    return str(file)
 
 
 def _options(request: QuantizeRequest) -> QuantizeOptions:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -34,6 +35,9 @@ class RecordLimits:
 
     max_age: float = 86400.0
     max_bytes: int = 256 << 20
+
+
+_LIMITS = RecordLimits()
 
 
 def is_drawn(request: str, share: float) -> bool:
@@ -71,15 +75,22 @@ class Recording:
 
     share: of the requests, 0..1. kept: messages that are stored; requests: how many these are of.
     missed: messages that could not be stored; foreign: messages whose id cannot be part of a
-    subject.
+    subject. instead(stage, message): takes each message, and then nothing is stored.
     """
 
     def __init__(
-        self, link: Link, subjects: Subjects, model: str, version: str, share: float
+        self,
+        link: Link,
+        subjects: Subjects,
+        model: str,
+        version: str,
+        share: float,
+        instead: Callable[[int, bytes], None] | None = None,
     ) -> None:
         if not 0 < share <= 1:
             raise InvalidArgument(f"--share {share}: it is above 0, and 1 for all requests")
         self.kept = self.missed = self.foreign = self.requests = 0
+        self._instead = instead
         self._remembered: dict[str, None] = {}  # requests, in the order of their first message
         self._link = link
         self._subjects = subjects
@@ -88,7 +99,7 @@ class Recording:
         self._copying: asyncio.Task[None] | None = None
         self._sid = 0
 
-    async def start(self, limits: RecordLimits, *, again: bool = False) -> None:
+    async def start(self, limits: RecordLimits = _LIMITS, *, again: bool = False) -> None:
         """Listen, and let the server copy. again: take over from a recording that was killed.
 
         Raises `NotFound` (the version has no lanes), `InvalidArgument` (a recording is under way),
@@ -100,9 +111,10 @@ class Recording:
                 f"{self._model}@{self._version} is being recorded already; if that recording was "
                 "killed: --again"
             )
-        wanted = record_config(self._subjects, self._model, limits)
-        await jetstream.ensure_stream(self._link, wanted)
-        await jetstream.update_stream(self._link, wanted)
+        if self._instead is None:
+            wanted = record_config(self._subjects, self._model, limits)
+            await jetstream.ensure_stream(self._link, wanted)
+            await jetstream.update_stream(self._link, wanted)
         taps = self._subjects.tap(self._model, self._version, 1).rsplit(".", 2)[0] + ".*.*"
         self._sid = self._link.subscribe(taps, self._take)
         await self._copy()
@@ -165,7 +177,9 @@ class Recording:
         request, stage = found[1].decode(), int(found[2])
         if not is_drawn(request, self._share):
             return
-        if TOKEN.fullmatch(request) is None:
+        if self._instead is not None:
+            self._instead(stage, bytes(message.data))
+        elif TOKEN.fullmatch(request) is None:
             self.foreign += 1
         elif len(self._tasks) >= MOST_UNDER_WAY:
             self.missed += 1

@@ -3,7 +3,7 @@
     {"model": "digits", "serve": [{"version": "1", "share": 90}, {"version": "2", "share": 10}],
      "sticky": "agent", "policy": "pull", "policy_options": {}, "memory_bytes": 0, "device": "cpu",
      "pins": {"camera-7": "1"}, "rollout": {…},
-     "slo": {"p99_ms": 20, "errors": 0.001}}
+     "slo": {"p99_ms": 20, "errors": 0.001}, "samples": false}
 
 Only `model` and `serve` are required; unknown fields are ignored. A document with any problem is
 refused as a whole, with all its problems named. `rollout`: see `swarm.rollout.plan`. `slo`: see
@@ -55,7 +55,8 @@ class DesiredState:
     by itself). memory_bytes: free memory that a request needs on a node. device: preferred; others
     serve where none has it; "" for no preference. pins: the version of each agent that keeps to
     one. rollout: a version that gets a share of the traffic by a plan of its own, or None. slo: the
-    objective that who answers requests measures, or None.
+    objective that who answers requests measures, or None. samples: whether an operator may take
+    inputs from the traffic, to calibrate with.
     """
 
     model: str
@@ -68,6 +69,7 @@ class DesiredState:
     pins: Mapping[str, str] = field(default_factory=dict)
     rollout: Plan | None = None
     slo: Objective | None = None
+    samples: bool = False
 
     @property
     def versions(self) -> tuple[str, ...]:
@@ -175,6 +177,8 @@ def parse_desired(document: Any) -> DesiredState:
     check("pins", fine, f"must name a version for each agent, {MAX_PINS} at most")
     rollout = _rollout(document, serve, problems)
     slo = _objective(document, problems)
+    samples = document.get("samples", False)
+    check("samples", isinstance(samples, bool), "must be true or false")
     if problems:
         raise BadDesiredState(problems)
     return DesiredState(
@@ -188,6 +192,7 @@ def parse_desired(document: Any) -> DesiredState:
         pins=dict(pins),
         rollout=rollout,
         slo=slo,
+        samples=samples,
     )
 
 

@@ -338,15 +338,24 @@ class Registry:
         Raises `NotFound` where nothing serves the model, and what made the present desired state be
         refused.
         """
+        await self._set(model, "slo", None if objective is None else objective.as_doc())
+
+    async def allow_samples(self, model: str, allowed: bool) -> None:
+        """Whether an operator may take inputs from the model's traffic. Raises as
+        `set_objective`."""
+        await self._set(model, "samples", allowed)
+
+    async def _set(self, model: str, name: str, value: Any) -> None:
+        """Give one field of a model's desired state a value, None for no such field."""
         for _ in range(PROMOTIONS):
             present = await self._present(model)
             if present.refused is not None:
                 raise present.refused
             if present.document is None:
                 raise unknown_model(model)
-            doc = {name: value for name, value in present.document.items() if name != "slo"}
-            if objective is not None:
-                doc["slo"] = objective.as_doc()
+            doc = {field: kept for field, kept in present.document.items() if field != name}
+            if value is not None:
+                doc[name] = value
             if await self._replace(model, doc, present):
                 return
         raise _busy(model)
