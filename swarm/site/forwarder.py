@@ -109,6 +109,9 @@ class Forwarder:
                     pause = TIDY_EVERY
                 except SwarmError as error:
                     self._say(str(error))
+                except (KeyError, TypeError, ValueError) as error:
+                    # Whoever is in the site's domain can answer in its server's place.
+                    self._say(f"site {self.site!r} answers as no server does: {error!r}")
                 await asyncio.sleep(pause)
         finally:
             self._link.unsubscribe(sid)

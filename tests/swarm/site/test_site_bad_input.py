@@ -17,6 +17,7 @@ from site_tools import forwarding, numbered, read
 import swarm
 from nodes.bench.site.linked_servers import SITE, LinkedServers
 from swarm.errors import InvalidArgument, NoResponders, ResourceExhausted, Status
+from swarm.link import LinkMessage
 from swarm.services.embedded import EmbeddedServer
 from swarm.site.store import Limits, SiteStore
 from swarm.wire.messages import Request, Result
@@ -177,3 +178,19 @@ async def test_a_site_whose_disk_is_full_refuses_in_one_line_and_loses_nothing(
         async with forwarding(site):
             answers = await read(site, "a", 2)
         assert [int(each.result.outputs["y"][0]) for each in answers] == [0, 4]
+
+
+async def test_a_site_that_answers_as_no_server_does_ends_no_forwarder(
+    server: EmbeddedServer,
+) -> None:
+    async with swarm.connect(server.url) as hub, swarm.connect(server.url) as hostile:
+
+        def nonsense(message: LinkMessage) -> None:
+            hostile.link.publish(message.reply, b'{"state": {}}')
+
+        hostile.link.subscribe(f"$JS.{SITE}.API.>", nonsense)
+        await hostile.link.flush()
+        async with forwarding(hub) as forwarder:
+            async with asyncio.timeout(10):
+                while "as no server does" not in str(forwarder.status()["state"]):  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
