@@ -171,6 +171,7 @@ class TensorRtRuntime:
         self._is_closed = False
         self._graphs: dict[tuple[tuple[int, ...], ...], Any] = {}
         self._seen: set[tuple[tuple[int, ...], ...]] = set()
+        self._can_capture = True  # as long as no capture has failed
         # Engine and context hold the runtime's memory, so the runtime lives as long as they do.
         self._runtime = trt.Runtime(trt.Logger(trt.Logger.WARNING))
         self._engine = self._runtime.deserialize_cuda_engine(plan)
@@ -256,7 +257,8 @@ class TensorRtRuntime:
         self, shapes: tuple[tuple[int, ...], ...], sizes: Mapping[str, tuple[int, ...]]
     ) -> None:
         graph = self._graphs.get(shapes)
-        if graph is None and shapes in self._seen and len(self._graphs) < MOST_GRAPHS:
+        is_due = self._can_capture and shapes in self._seen and len(self._graphs) < MOST_GRAPHS
+        if graph is None and is_due:
             graph = self._captured(shapes, sizes)
         if graph is not None:
             self._cuda.launch(graph, self._stream)
@@ -276,11 +278,13 @@ class TensorRtRuntime:
         except RunError as error:
             self._cuda.give_up_capture(self._stream)
             log.warning("no CUDA graph for this model: %s", error)
+            self._can_capture = False
             return None
         try:
             self._graphs[shapes] = self._cuda.end_capture(self._stream)
         except RunError as error:
             log.warning("no CUDA graph for this model: %s", error)
+            self._can_capture = False
             return None
         return self._graphs[shapes]
 

@@ -110,7 +110,7 @@ def test_results_stay_as_they_were_when_the_next_run_uses_the_buffers(machine: M
 
 
 def test_a_driver_that_captures_nothing_computes_all_the_same(
-    use: Callable[[Machine], Machine],
+    use: Callable[[Machine], Machine], caplog: pytest.LogCaptureFixture
 ) -> None:
     machine = use(Machine(can_capture=False))
     runtime = machine.load()
@@ -118,6 +118,7 @@ def test_a_driver_that_captures_nothing_computes_all_the_same(
         feeds = {"x": floats(2, 16)}
         assert deviation(whole(MLP, feeds)["y"], runtime.run(feeds)["y"]) <= TOLERANCE
     assert machine.cuda.launches == 0
+    assert caplog.text.count("no CUDA graph") == 1, "it is not tried with each run"
 
 
 def test_more_rows_than_the_profile_are_not_for_this_device(machine: Machine) -> None:
