@@ -412,6 +412,16 @@ class Mesh:
         except SwarmError:
             return result
         self.catalog.left(model, ask.agent, ask.session, base)
+        if info.edge is not None:  # this version's first layers are an edge's
+            left = ask.deadline - asyncio.get_running_loop().time()
+            return await self.ask_service(
+                f"{model}@{base}",
+                ask.tensors,
+                left,
+                ask.session,
+                weights=ask.weights,
+                traceparent=ask.traceparent,
+            )
         return await self.requester.infer(replace(ask, info=info, id=ulid()))
 
     async def _ask_copy(self, model: str, inputs: dict[str, np.ndarray]) -> Result:
@@ -423,6 +433,8 @@ class Mesh:
                 raise Unavailable("the rollout has ended")
             info = await self.catalog.info(model, followed.plan.version)
             info.check(inputs)
+            if info.edge is not None:
+                raise Unavailable("its first layers are an edge's, which copies its own requests")
         except SwarmError as error:
             return refused("", model, error)
         delivery = DURABLE if self._stored else FAST

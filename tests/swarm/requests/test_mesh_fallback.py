@@ -1,0 +1,54 @@
+"""What a version under rollout fails goes to the version before, however that one was cut."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from swarm.errors import Status
+from swarm.link import LinkOptions
+from swarm.mesh import Mesh
+from swarm.model import ModelInfo, Spec, Stage
+from swarm.requests.request import Ask
+from swarm.wire.messages import Result
+
+SPEC = (Spec("x", "FP32", (1,)),)
+STAGE = Stage(1, SPEC, SPEC, 1.0)
+BEFORE = ModelInfo("m", "1", SPEC, SPEC, (STAGE,), edge=Stage(0, SPEC, SPEC, 0.1))
+NEW = ModelInfo("m", "2", SPEC, SPEC, (STAGE,))
+
+
+class Falling(Mesh):
+    """A mesh whose version 2 always fails; it notes what goes to lanes, and to `infer.<model>`."""
+
+    def __init__(self) -> None:
+        super().__init__(LinkOptions())
+        self.catalog.fixed["m"] = NEW
+        self.by_lanes: list[str] = []
+        self.by_service: list[str] = []
+        self.rollouts = self.shadows = self.requester = self  # type: ignore[assignment]
+        self.catalog.info = self.version  # type: ignore[method-assign]
+
+    async def version(self, model: str, version: str) -> ModelInfo:
+        return BEFORE
+
+    def begin(self, *_: object) -> None:
+        return None  # no request is copied
+
+    def answered(self, model: str, version: str, seconds: float, status: Status) -> str:
+        return "1"
+
+    async def infer(self, ask: Ask) -> Result:  # type: ignore[override]
+        self.by_lanes.append(ask.info.version)
+        return Result(ask.id, "m", "2", status=Status.INTERNAL)
+
+    async def ask_service(self, model: str, *_: Any, **__: Any) -> Result:
+        self.by_service.append(model)
+        return Result("r", "m", "1")
+
+
+async def test_a_version_whose_first_layers_are_an_edges_is_not_asked_by_its_lanes() -> None:
+    mesh = Falling()
+    result = await mesh.ask("m", {"x": np.zeros(1, np.float32)})
+    assert (result.status, mesh.by_lanes, mesh.by_service) == (Status.OK, ["2"], ["m@1"])
