@@ -175,7 +175,11 @@ class FleetWatch:
         if link.grants.may_subscribe(subjects.events_all):
             self._sids.append(link.subscribe(subjects.events_all, self._event))
         link.on_up.append(self._ask.set)
-        await self._look()
+        try:
+            await self._look()
+        except BaseException:
+            await self.__aexit__(None, None, None)
+            raise
         self._task = asyncio.create_task(self._tend(), name="fleet watch")
         return self
 

@@ -14,7 +14,7 @@ import pytest
 from real_server import Links, cut
 
 from swarm.gossip import PeerView
-from swarm.link import Link, jetstream
+from swarm.link import Link, LinkMessage, LinkOptions, jetstream
 from swarm.services.embedded import EmbeddedServer
 from swarm.services.events import ensure_events, keep_events, last_events
 from swarm.services.fleet import MOST_SERVERS, FleetAnswers, FleetWatch, ask_fleet
@@ -213,3 +213,32 @@ async def test_a_stream_that_the_server_lost_is_made_again_at_the_next_connectio
         await it_holds(is_there)
     finally:
         keeping.cancel()
+
+
+class Deaf(Link):
+    """A link whose requests nobody answers."""
+
+    def __init__(self) -> None:
+        super().__init__(LinkOptions())
+        self.asked = asyncio.Event()
+
+    async def request(self, *_: Any, **__: Any) -> LinkMessage:
+        self.asked.set()
+        await asyncio.Event().wait()
+        raise AssertionError("nobody answers")
+
+
+async def test_a_reader_that_gives_up_while_it_begins_leaves_nothing_behind() -> None:
+    link = Deaf()
+    before = list(link.on_up)
+
+    async def read() -> None:
+        async with FleetWatch(link, SUBJECTS):
+            pass
+
+    reading = asyncio.create_task(read())
+    await asyncio.wait_for(link.asked.wait(), 5.0)
+    assert link.on_up != before
+    reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
+    assert link.on_up == before
