@@ -23,6 +23,7 @@ from swarm.wire.hops import Hop
 
 AT, LANE, BATCH_WAIT = "at_us", "lane_us", "batch_wait_us"
 Kind = Literal["outside", "onward", "lane", "queue", "batch wait", "compute"]
+LATEST, LONGEST = 1 << 53, 1 << 40  # µs: other nodes say these numbers, and may say any
 KINDS: tuple[Kind, ...] = ("outside", "onward", "lane", "queue", "batch wait", "compute")
 
 
@@ -46,7 +47,7 @@ def moments(at_us: int, lane_us: int, batch_wait_us: int) -> dict[str, int]:
 def began_us(hop: Hop) -> int | None:
     """When a stage's queue began, µs since 1970; None for a hop without moments."""
     at = _number(hop, AT)
-    return None if at is None else at - hop.queue_us
+    return None if at is None else at - _length(hop.queue_us)
 
 
 def parts_of(latency: float, hops: Sequence[Hop]) -> list[Part]:
@@ -78,16 +79,21 @@ def parts_of(latency: float, hops: Sequence[Hop]) -> list[Part]:
 
 
 def _of_hop(hop: Hop) -> list[tuple[Kind, int]]:
-    lane = min(_number(hop, LANE) or 0, hop.queue_us)
-    batch = min(_number(hop, BATCH_WAIT) or 0, hop.queue_us - lane)
+    queue = _length(hop.queue_us)
+    lane = min(_number(hop, LANE) or 0, queue)
+    batch = min(_number(hop, BATCH_WAIT) or 0, queue - lane)
     return [
         ("lane", lane),
-        ("queue", hop.queue_us - lane - batch),
+        ("queue", queue - lane - batch),
         ("batch wait", batch),
-        ("compute", hop.compute_us),
+        ("compute", _length(hop.compute_us)),
     ]
+
+
+def _length(told: int) -> int:
+    return max(0, min(told, LONGEST))
 
 
 def _number(hop: Hop, name: str) -> int | None:
     value: Any = hop.extra.get(name)
-    return value if type(value) is int and 0 <= value < 1 << 62 else None
+    return value if type(value) is int and 0 <= value < LATEST else None

@@ -101,7 +101,7 @@ class OtlpTrace:
                 "swarm.model": result.model,
                 "swarm.version": result.version,
                 "swarm.status": str(result.status),
-                "swarm.attempt": result.attempt,
+                "swarm.attempt": _fitting(result.attempt),
                 "swarm.degraded": result.degraded,
             }
         )
@@ -125,12 +125,12 @@ class OtlpTrace:
             kind=self._api.SpanKind.CONSUMER,
             start_time=first + parts[0].start * 1000,
             attributes={
-                "swarm.stage": hop.stage,
+                "swarm.stage": _fitting(hop.stage),
                 "swarm.node": hop.node,
-                "swarm.batch": hop.batch,
-                "swarm.weights": hop.weights,
-                "swarm.queue_us": hop.queue_us,
-                "swarm.compute_us": hop.compute_us,
+                "swarm.batch": _fitting(hop.batch),
+                "swarm.weights": _fitting(hop.weights),
+                "swarm.queue_us": _fitting(hop.queue_us),
+                "swarm.compute_us": _fitting(hop.compute_us),
             },
         )
         below = self._api.set_span_in_context(span)
@@ -140,3 +140,8 @@ class OtlpTrace:
             child.end(start + part.length * 1000)
         last = parts[-1]
         span.end(first + (last.start + last.length) * 1000)
+
+
+def _fitting(told: int) -> int:
+    """A number of another node, in 64 bits: another one would lose all spans beside it."""
+    return max(-(1 << 63), min(told, (1 << 63) - 1))
