@@ -79,7 +79,7 @@ class InferAnswerer:
         self._pinned = pinned
         self._on_answered = on_answered
         self._served = served
-        self.by_status: dict[str, int] = {}  # answers since the start
+        self.by_status: dict[str, int] = {}  # answers since the start, without copies
         self.latency = LatencyWindow()
         self._worker: Worker | None = None
         self._given_up = 0  # threads
@@ -113,8 +113,9 @@ class InferAnswerer:
         except ShardsError as error:
             result = self._failed(request, model, Internal(f"stage 0: {error}"))
         result.latency = time.perf_counter() - began
-        self.by_status[result.status] = self.by_status.get(result.status, 0) + 1
-        self.latency.add(result.latency, time.monotonic())
+        if not request.shadow:
+            self.by_status[result.status] = self.by_status.get(result.status, 0) + 1
+            self.latency.add(result.latency, time.monotonic())
         if trace is not None:
             trace.end(result)
         if self._on_answered is not None and not request.shadow:

@@ -327,3 +327,11 @@ async def test_a_version_under_rollout_whose_first_layers_fail_is_judged_by_it_a
     assert left.watched.seen == [("1", Status.INTERNAL)]
     assert result.status is Status.OK, "the version that serves has answered"
     assert result.outputs["x"][0, 0] == 6
+
+
+async def test_copies_of_requests_are_no_requests_in_the_figures() -> None:
+    scene = Scene(loaded())
+    assert (await scene.answer(shadow=True)).status is Status.OK
+    assert scene.answerer.by_status == {}
+    await scene.answer()
+    assert scene.answerer.by_status == {Status.OK: 1}
