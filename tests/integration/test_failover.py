@@ -20,7 +20,7 @@ from nodes.local.mesh import LocalMesh, local_mesh
 from nodes.local.supervisor import NodeProcess
 from swarm.link import LinkMessage
 from swarm.local.compact import decode_result
-from swarm.wire.messages import Result
+from swarm.wire.messages import Request, Result
 
 pytestmark = [
     pytest.mark.integration,
@@ -220,7 +220,7 @@ async def test_a_server_that_is_killed_and_comes_back_costs_no_request(
     images, _ = digits()
     client = await nats.connect(mortal_mesh.url)
     try:
-        request = swarm.mesh.Request({"image": images[:1]}).parts()
+        request = Request({"image": images[:1]}).parts()
         body = b"".join(bytes(part) for part in request)
         reply = None
         for _ in range(50):

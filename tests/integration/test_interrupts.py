@@ -88,7 +88,7 @@ def two_at_once(
 
 def test_the_ready_line_says_where_and_what_runs(two_at_once: tuple[Command, Command]) -> None:
     ready = two_at_once[0].ready_line()
-    fields = {"event", "nats", "mesh", "model", "version", "stages", "nodes", "secure"}
+    fields = {"event", "nats", "mesh", "model", "version", "stages", "nodes", "servers", "secure"}
     assert ready.keys() == fields
     assert ready["event"] == "ready"
     assert ready["secure"] is False, "without --secure"

@@ -33,7 +33,7 @@ async def test_over_a_link_that_drops_again_and_again_each_answer_comes_once(
         swarm.connect(servers.hub.url) as hub,
         forwarding(hub),
     ):
-        await SiteStore(hub.link, hub.subjects, SITE).prepare(Limits())
+        await SiteStore(site.link, site.subjects, SITE).prepare(Limits())
         reading = asyncio.create_task(read(site, "a", 100))
         for number in range(100):
             if number % 20 == 5:
