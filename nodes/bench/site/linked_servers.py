@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+import swarm
 from nodes.bench.site.link_proxy import LinkProxy
+from swarm.errors import NoResponders
 from swarm.services.embedded import EmbeddedServer
 
 HUB, SITE = "hub", "edge1"  # the domains
+LINKED_WITHIN = 15.0  # seconds that the leaf may take to connect
+LINKED_PAUSE = 0.05  # seconds between looks
 
 
 @dataclass(frozen=True)
@@ -41,7 +47,20 @@ async def linked_servers(
             f'{{ url: "nats-leaf://127.0.0.1:{link.port}" }}] }}\n',
         ) as site,
     ):
+        if site_domain is not None:
+            async with asyncio.timeout(LINKED_WITHIN):
+                await _until_linked(hub.url, site_domain)
         yield LinkedServers(hub, site, link)
+
+
+async def _until_linked(hub: str, domain: str) -> None:
+    """Until the hub's clients reach the site's JetStream: the leaf connects by itself."""
+    async with swarm.connect(hub) as client:
+        while True:
+            with contextlib.suppress(NoResponders):
+                await client.link.request(f"$JS.{domain}.API.INFO", b"", 2.0)
+                return
+            await asyncio.sleep(LINKED_PAUSE)
 
 
 def _free_port() -> int:
