@@ -150,7 +150,11 @@ class NodeArtifacts:
 
         def fetch(name: str) -> bytes | Path:
             getting = asyncio.run_coroutine_threadsafe(self.get(manifest, name), loop)
-            return getting.result(FETCH_TIMEOUT)
+            try:
+                return getting.result(FETCH_TIMEOUT)
+            except TimeoutError:
+                getting.cancel()
+                raise
 
         return fetch
 

@@ -74,6 +74,7 @@ class Versions:
         self._clock = ServerClock()
         self._runs: dict[str, asyncio.Task[None]] = {}
         self._gateway: dict[tuple[str, str], Loaded] = {}
+        self._gateway_locks: dict[tuple[str, str], asyncio.Lock] = {}
         self._state: DesiredState | None = None  # as read last
         self._unwanted: dict[str, float] = {}  # since when, `time.monotonic()`
         self._all_served_at = 0.0  # when a wanted version lacked a node last
@@ -292,21 +293,31 @@ class Versions:
 
     async def _lookup_gateway(self, model: str, version: str) -> Loaded:
         key = (model, version)
-        if key not in self._gateway:
-            info = await self._mesh.model(f"{model}@{version}")
-            loaded = await load(
-                self._mesh,
-                self._artifacts,
-                self._config,
-                info,
-                edge=True,
-                lighter=False,
-                tell=self._tell,
-            )
-            self.weights.add(loaded)
-            await self.follower.follow(model, version)
-            self._gateway[key] = loaded
+        # The first requests of a version come together, and one of them loads it.
+        lock = self._gateway_locks.setdefault(key, asyncio.Lock())
+        try:
+            async with lock:
+                if key not in self._gateway:
+                    self._gateway[key] = await self._load_for_gateway(model, version)
+        finally:
+            if not lock.locked():
+                self._gateway_locks.pop(key, None)
         return self._gateway[key]
+
+    async def _load_for_gateway(self, model: str, version: str) -> Loaded:
+        info = await self._mesh.model(f"{model}@{version}")
+        loaded = await load(
+            self._mesh,
+            self._artifacts,
+            self._config,
+            info,
+            edge=True,
+            lighter=False,
+            tell=self._tell,
+        )
+        self.weights.add(loaded)
+        await self.follower.follow(model, version)
+        return loaded
 
     async def drain(self) -> None:
         """Give back what has not begun, finish what runs, and free all runtimes."""

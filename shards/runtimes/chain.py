@@ -68,6 +68,7 @@ class DeviceChain:
         self._maker = maker
         self._lock = threading.Lock()
         self._stop = threading.Event()
+        self._has_no_spare = False  # the next device was tried, and does not do
         self._spare: Runtime | None = None  # loaded once, for a run that fails on the device
         slow = [way for way in ways if way.is_slow]
         self._ways = [way for way in ways if not way.is_slow]
@@ -116,7 +117,7 @@ class DeviceChain:
         with self._lock:
             if self._runtime is not failed:
                 return self._runtime  # another run has seen the failure before
-            if self._spare is not None:
+            if self._spare is not None or self._has_no_spare:
                 return self._spare
             behind = self._at + 1 if self._is_on_a_way() else self._at
             if behind >= len(self._ways):
@@ -130,6 +131,7 @@ class DeviceChain:
                 log.warning("no other device: %s", none)
                 if spare is not None:
                     spare.close()
+                self._has_no_spare = True
                 return None
             self._spare, self._spare_at = spare, at
             return spare
@@ -144,6 +146,7 @@ class DeviceChain:
                 return
             left = self.device
             self._runtime, self._at, self._spare = spare, self._spare_at, None
+            self._has_no_spare = False
             self.device = self._ways[self._at].device
         failed.close()
         self._tell(DeviceChange(self.device, f"{left} failed: {error}"))

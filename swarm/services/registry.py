@@ -27,6 +27,7 @@ from swarm.errors import (
     ApiError,
     InvalidArgument,
     NotFound,
+    PermissionDenied,
     SwarmError,
     Unavailable,
     Untrusted,
@@ -163,8 +164,12 @@ class Registry:
         state = parse_desired(document | {"model": model})
         if state.rollout is None or not headers:  # from disk: nobody can say how far it has come
             return InForce(document, state)
-        aborted = await self.aborted(model, state.rollout.id)
-        age = await jetstream.age_of(self._link, self._bucket, headers)
+        try:
+            aborted = await self.aborted(model, state.rollout.id)
+            age = await jetstream.age_of(self._link, self._bucket, headers)
+        except PermissionDenied as error:
+            # Who cannot see that a rollout was ended keeps to the version before.
+            return InForce(document, state, aborted=f"this user cannot follow rollouts: {error}")
         return InForce(document, state, age, aborted)
 
     async def aborted(self, model: str, plan: str) -> str:

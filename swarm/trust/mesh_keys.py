@@ -80,10 +80,11 @@ def read_mesh_keys(path: str | Path) -> MeshKeys:
     that holds no key."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        mode = os.fstat(descriptor).st_mode
+        if not stat.S_ISREG(mode):
+            os.close(descriptor)
+            raise BadKey(f"--mesh-key {path} is no file: `swarm keys new --mesh-key {path}`")
         with os.fdopen(descriptor, "rb") as file:
-            mode = os.fstat(descriptor).st_mode
-            if not stat.S_ISREG(mode):
-                raise BadKey(f"--mesh-key {path} is no file: `swarm keys new --mesh-key {path}`")
             if mode & 0o077:
                 raise BadKey(f"--mesh-key {path}: others may read it: `chmod 600 {path}`")
             data = file.read(_LARGEST_FILE)

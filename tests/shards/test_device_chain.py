@@ -219,3 +219,19 @@ def test_a_next_device_that_does_not_run_is_freed_and_the_run_fails_as_on_the_fi
         chain.run(FEEDS)
     assert (chain.device, told, unfit.closed) == ("gpu", [], True)
     chain.close()
+
+
+def test_a_next_device_that_does_not_do_is_tried_once() -> None:
+    accelerator = Accelerator()
+    tried: list[str] = []
+
+    def refuse(stop: threading.Event) -> Runtime:
+        tried.append("cpu")
+        raise ModelError("not here either")
+
+    chain = DeviceChain([Way("gpu", lambda stop: accelerator), Way("cpu", refuse)], lambda _: None)
+    accelerator.fails_with = RunError("broken")
+    for _ in range(3):
+        with pytest.raises(RunError, match="broken"):
+            chain.run(FEEDS)
+    assert tried == ["cpu"]
