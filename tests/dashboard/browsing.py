@@ -11,7 +11,12 @@ from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page
 
 DESKTOP = {"width": 1280, "height": 900}
 # What a page's console says when the process of its page has ended.
-DASHBOARD_ENDS = ("ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED_ENCODING")
+DASHBOARD_ENDS = (
+    "ERR_CONNECTION_REFUSED",
+    "ERR_CONNECTION_RESET",
+    "ERR_EMPTY_RESPONSE",
+    "ERR_INCOMPLETE_CHUNKED_ENCODING",
+)
 PHONE = {"width": 390, "height": 844}
 
 
