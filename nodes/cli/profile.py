@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
+from rich.box import SIMPLE
 from rich.table import Table
 
 import swarm
@@ -92,21 +93,28 @@ async def _probe(
 
 def show(profile: Profile) -> None:
     """Print the stages, the slowest one, and what to do."""
-    kinds = [kind for kind in KINDS if any(kind in stage.parts for stage in profile.stages)]
-    table = Table("stage", "nodes", "req/s", "busy", "batch", "live queue", "live compute", *kinds)
+    live = Table("stage", "nodes", "req/s", "busy", "batch", "queue ms", "compute ms", box=SIMPLE)
     for stage in profile.stages:
-        outside = stage.stage == OUTSIDE and not stage.nodes
-        table.add_row(
-            "outside" if outside else str(stage.stage),
-            "" if outside else str(stage.nodes),
-            "" if outside else f"{stage.rate:.1f}",
-            "" if outside else f"{stage.busy:.0%}",
-            "" if outside else f"{stage.batch:.1f}",
-            _cell(stage.live_queue),
-            _cell(stage.live_compute),
-            *(_median(stage.parts.get(kind)) for kind in kinds),
-        )
-    out.print(table)
+        if stage.nodes:
+            live.add_row(
+                str(stage.stage),
+                str(stage.nodes),
+                f"{stage.rate:.1f}",
+                f"{stage.busy:.0%}",
+                f"{stage.batch:.1f}",
+                _cell(stage.live_queue),
+                _cell(stage.live_compute),
+            )
+    out.print(live)
+    kinds = [kind for kind in KINDS if any(kind in stage.parts for stage in profile.stages)]
+    if kinds:
+        probes = Table("probes, ms", *kinds, box=SIMPLE)
+        for stage in profile.stages:
+            probes.add_row(
+                "outside" if stage.stage == OUTSIDE and not stage.nodes else str(stage.stage),
+                *(_median(stage.parts.get(kind)) for kind in kinds),
+            )
+        out.print(probes)
     out.print(
         f"{profile.model}, {profile.seconds:.0f} s, {profile.probes} probes"
         + (f", latency {_cell(profile.latency)} ms" if profile.latency else "")
