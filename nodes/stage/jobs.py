@@ -15,8 +15,8 @@ class Job:
 
     expires, arrived: `time.monotonic()`. age: seconds in the lane before it arrived. queue_us:
     microseconds from the lane to the run. shape: shapes of its tensors but for axis 0; requests of
-    equal shape run together. started: `time.monotonic()`, when its run began. batch_wait_us: of
-    queue_us, the stage was idle, and waited for company. sending: its result under way to the next
+    equal shape run together. started: `time.monotonic()`, when its run began. idle_since: when
+    the run before that ended. sending: its result under way to the next
     stage. ended: its work here is over.
     """
 
@@ -27,16 +27,21 @@ class Job:
     age: float
     queue_us: int = 0
     started: float = 0.0
-    batch_wait_us: int = 0
+    idle_since: float = 0.0
     shape: tuple[Any, ...] = field(default=())
     sending: Sending | None = None
     ended: bool = False
 
     def begins(self, now: float, idle_since: float) -> None:
         """Its run begins. idle_since: when the run before ended."""
-        self.started = now
+        self.started, self.idle_since = now, idle_since
         self.queue_us = int((now - self.arrived + self.age) * 1e6)
-        self.batch_wait_us = int((now - max(self.arrived, idle_since)) * 1e6)
+
+    @property
+    def batch_wait_us(self) -> int:
+        """Of `queue_us`: no run was under way, and the request waited for company, or for a
+        processor."""
+        return int((self.started - max(self.arrived, self.idle_since)) * 1e6)
 
     def most_spent(self, stage: int) -> str:
         """Where most of its time went, as text, when it is about to begin `stage`."""

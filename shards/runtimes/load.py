@@ -20,7 +20,7 @@ from shards.runtimes.device import AUTO, CPU, PROVIDERS, TENSORRT, Placement, or
 from shards.runtimes.memory import check_fits, free_bytes
 from shards.runtimes.offers import offered_devices
 from shards.runtimes.ort import Level, OrtRuntime, trim_memory
-from shards.runtimes.prepared import Folders, Settings, load_prepared
+from shards.runtimes.prepared import Folders, Settings, load_prepared, runtime_of
 from shards.runtimes.runtime import Runtime
 from shards.runtimes.stage import StageRuntime
 from shards.runtimes.synthetic import TOLERANCE, TOLERANCE_QUANTIZED
@@ -123,20 +123,9 @@ def _on_device(
 
     def make(device: str, options: dict[str, str]) -> Callable[..., OrtRuntime]:
         provider = PROVIDERS[device]
-        return partial(
-            OrtRuntime,
-            inputs=settings.inputs,
-            outputs=settings.outputs,
-            threads=settings.threads,
-            providers=(
-                [(provider, options)]
-                if device == CPU
-                # What the device does not compute, the CPU does.
-                else [(provider, options), PROVIDERS[CPU]]
-            ),
-            level=settings.level,
-            examples=settings.examples,
-        )
+        # What the device does not compute, the CPU does.
+        rest = () if device == CPU else (PROVIDERS[CPU],)
+        return partial(runtime_of, settings=settings, providers=[(provider, options), *rest])
 
     by_onnxruntime = next(device for device in devices if device != TENSORRT)
     return DeviceChain(
@@ -195,14 +184,7 @@ def _load(
             return load_prepared(folders, model, settings)
         except (OSError, ModelError) as error:
             log.warning("loading the weights into memory: they cannot be mapped (%s)", error)
-    runtime = OrtRuntime(
-        model(),
-        inputs=settings.inputs,
-        outputs=settings.outputs,
-        threads=settings.threads,
-        level=settings.level,
-        examples=settings.examples,
-    )
+    runtime = runtime_of(model(), settings)
     if self_test:
         runtime.self_test(tolerance=settings.tolerance)
     return runtime

@@ -7,7 +7,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from shards.errors import DeviceError, ModelError
+from shards.errors import DeviceError
 from shards.runtimes.device import CPU, INSTALL, PROVIDERS, TENSORRT
 from shards.runtimes.memory import free_bytes
 
@@ -92,7 +92,7 @@ def _tensorrt() -> Offer:
     try:
         trt, cuda = load_tensorrt()
         memory, gpu = Cuda(cuda).free_bytes(), Cuda(cuda).gpu()
-    except (ModelError, Exception) as error:  # a driver that is missing raises what it likes
+    except Exception as error:  # a driver that is missing raises what it likes
         return Offer(TENSORRT, "tensorrt", f"it does not start: {error}", INSTALL[TENSORRT])
     by = f"tensorrt {trt.__version__} on {gpu.name}"
     return Offer(TENSORRT, by, memory=memory)

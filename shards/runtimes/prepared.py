@@ -19,7 +19,7 @@ import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -59,6 +59,19 @@ class Settings:
     inputs: Sequence[TensorSpec] | None = None
     outputs: Sequence[TensorSpec] | None = None
     examples: Mapping[str, Sequence[int]] | None = None
+
+
+def runtime_of(model: bytes | Path, settings: Settings, **more: Any) -> OrtRuntime:
+    """A runtime of the model with these settings. more: arguments of `OrtRuntime`, beside and in
+    place of them. Raises as `OrtRuntime`."""
+    given = {
+        "inputs": settings.inputs,
+        "outputs": settings.outputs,
+        "threads": settings.threads,
+        "level": settings.level,
+        "examples": settings.examples,
+    }
+    return OrtRuntime(model, **(given | more))
 
 
 def load_prepared(
@@ -139,15 +152,7 @@ def _prepare(folder: Path, model: bytes | Path, settings: Settings) -> None:
 
 
 def _runtime(folder: Path, settings: Settings, level: Level) -> OrtRuntime:
-    return OrtRuntime(
-        folder / MODEL,
-        inputs=settings.inputs,
-        outputs=settings.outputs,
-        threads=settings.threads,
-        level=level,
-        prepared=True,
-        examples=settings.examples,
-    )
+    return runtime_of(folder / MODEL, settings, level=level, prepared=True)
 
 
 def _read(file: Path) -> dict[str, np.ndarray]:

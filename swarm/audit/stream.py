@@ -52,14 +52,7 @@ async def ensure_audit(link: Link, subjects: Subjects) -> None:
     `ApiError`, `Unavailable`, `NotConnected`."""
     if not link.may_call(api("STREAM.CREATE", subjects.audit_stream)):
         return
-    config = stream_config(subjects, AuditLimits())
-    try:
-        await jetstream.ensure_stream(link, config)
-    except ApiError as error:
-        if error.err_code not in jetstream.NO_ROOM:
-            raise
-        # The server sets a stream's most bytes aside, and has not as many: the age bounds it.
-        await jetstream.ensure_stream(link, config | {"max_bytes": -1})
+    await jetstream.ensure_bounded_stream(link, stream_config(subjects, AuditLimits()))
 
 
 async def limit_audit(link: Link, subjects: Subjects, limits: AuditLimits) -> None:

@@ -89,14 +89,8 @@ async def ensure_lanes(
     Raises `ApiError`, `Unavailable`, `NotConnected`.
     """
     config = stream_config(subjects, model, version, options, link.domain)
-    try:
-        await jetstream.ensure_stream(link, config)
-    except ApiError as error:
-        if error.err_code not in jetstream.NO_ROOM:
-            raise
-        # The server sets a stream's most bytes aside, and other streams have them: the depth and
-        # the server's own limit bound this one.
-        await jetstream.ensure_stream(link, config | UNBOUNDED)
+    # The depth and the server's own limit bound it too.
+    await jetstream.ensure_bounded_stream(link, config)
     await jetstream.ensure_stream(
         link,
         {

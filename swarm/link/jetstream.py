@@ -139,6 +139,17 @@ async def ensure_stream(link: Link, config: dict[str, Any]) -> dict[str, Any]:
     return await _take_or_create(link, config | {"num_replicas": 1})
 
 
+async def ensure_bounded_stream(link: Link, config: dict[str, Any]) -> dict[str, Any]:
+    """As `ensure_stream`, for a stream that something else bounds too, such as its age: where the
+    server has not as many bytes to set aside as `max_bytes`, that alone does."""
+    try:
+        return await ensure_stream(link, config)
+    except ApiError as error:
+        if error.err_code not in NO_ROOM:
+            raise
+    return await ensure_stream(link, config | {"max_bytes": -1})
+
+
 async def _take_or_create(link: Link, config: dict[str, Any]) -> dict[str, Any]:
     try:
         return await call(link, api("STREAM.CREATE", config["name"]), config)

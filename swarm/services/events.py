@@ -11,7 +11,7 @@ import logging
 import re
 from typing import Any
 
-from swarm.errors import ApiError, SwarmError
+from swarm.errors import SwarmError
 from swarm.fleet.documents import LARGEST_EVENT
 from swarm.link import Link, jetstream
 from swarm.subjects import Subjects, api
@@ -52,14 +52,7 @@ async def ensure_events(link: Link, subjects: Subjects) -> bool:
     with `swarm model push`. Raises `ApiError`, `Unavailable`, `NotConnected`."""
     if not link.may_call(api("STREAM.CREATE", subjects.events_stream)):
         return False
-    config = stream_config(subjects)
-    try:
-        await jetstream.ensure_stream(link, config)
-    except ApiError as error:
-        if error.err_code not in jetstream.NO_ROOM:
-            raise
-        # The server sets a stream's most bytes aside, and has not as many: the age bounds it.
-        await jetstream.ensure_stream(link, config | {"max_bytes": -1})
+    await jetstream.ensure_bounded_stream(link, stream_config(subjects))
     return True
 
 

@@ -323,19 +323,13 @@ class Registry:
         """Let an agent keep to a version; "" ends that. Raises `NotFound`, `InvalidArgument`."""
         if version:
             await self.manifest(model, version)
-        for _ in range(PROMOTIONS):
-            present = await self._present(model)
-            if present.refused is not None:
-                raise present.refused
-            if present.document is None:
-                raise unknown_model(model)
-            pins = dict(present.document.get("pins", {}))
+
+        def pinned(document: Document) -> Document:
+            pins = dict(document.get("pins", {}))
             pins.pop(agent, None)
-            if version:
-                pins[agent] = version
-            if await self._replace(model, present.document | {"pins": pins}, present):
-                return
-        raise _busy(model)
+            return document | {"pins": pins | ({agent: version} if version else {})}
+
+        await self._change(model, pinned)
 
     async def set_objective(self, model: str, objective: Objective | None) -> None:
         """Give a model's desired state another objective, or none; all else of it stays.
@@ -352,16 +346,23 @@ class Registry:
 
     async def _set(self, model: str, name: str, value: Any) -> None:
         """Give one field of a model's desired state a value, None for no such field."""
+
+        def with_value(document: Document) -> Document:
+            kept = {field: value for field, value in document.items() if field != name}
+            return kept if value is None else kept | {name: value}
+
+        await self._change(model, with_value)
+
+    async def _change(self, model: str, changed: Callable[[Document], Document]) -> None:
+        """Put `changed(document)` in the place of the desired state, whatever others change at the
+        same time. Raises `NotFound`, and what made the present desired state be refused."""
         for _ in range(PROMOTIONS):
             present = await self._present(model)
             if present.refused is not None:
                 raise present.refused
             if present.document is None:
                 raise unknown_model(model)
-            doc = {field: kept for field, kept in present.document.items() if field != name}
-            if value is not None:
-                doc[name] = value
-            if await self._replace(model, doc, present):
+            if await self._replace(model, changed(present.document), present):
                 return
         raise _busy(model)
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from meshes import READY, Load, emptied, split_digits, until
+from meshes import Load, add_model, emptied, split_digits, until
 
 import swarm
-from nodes.local.mesh import LocalMesh, local_mesh, push
+from nodes.local.mesh import LocalMesh, local_mesh
 from swarm.authority.announce import announce
 from swarm.errors import SwarmError
 from swarm.fleet.advertised import LOAD_FIELDS, load_entries, serves_entries
@@ -142,11 +142,7 @@ async def answered(mesh: swarm.Mesh) -> Load:
 @pytest.fixture
 async def secured() -> AsyncIterator[LocalMesh]:
     async with local_mesh(secure=True) as local:
-        first = split_digits("1")
-        await push(local, first.manifest.to_json(), first.files)
-        for role in ROLES:
-            local.start(role, "digits")
-        await local.ready(READY)
+        await add_model(local, split_digits("1"), *ROLES)
         yield local
 
 

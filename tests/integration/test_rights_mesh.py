@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from meshes import READY, Load, close, commands, digits, split_digits, until
+from meshes import READY, Load, add_model, close, commands, digits, split_digits, until
 
 import swarm
 from nodes.local.mesh import LocalMesh, local_mesh, push
@@ -24,11 +24,7 @@ ROLES = ("shard-1", "shard-2", "shard-3", "fallback")
 @pytest.fixture
 async def secured() -> AsyncIterator[LocalMesh]:
     async with local_mesh(secure=True) as local:
-        first = split_digits("1")
-        await push(local, first.manifest.to_json(), first.files)
-        for role in ROLES:
-            local.start(role, "digits")
-        await local.ready(READY)
+        await add_model(local, split_digits("1"), *ROLES)
         yield local
 
 

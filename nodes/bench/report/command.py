@@ -74,6 +74,28 @@ def run_benchmark(
     return 0
 
 
+def run_judged_benchmark(
+    measure: Measure,
+    misses: Callable[[Document], list[str]],
+    show: Show,
+    as_json: bool = False,
+    output: str = "",
+) -> int:
+    """As `run_benchmark`; the targets that the document misses are in it as `missed`, and are told
+    on standard error. Exit code 1 where there are some."""
+    missed: list[str] = []
+
+    def judged(progress: Progress) -> Document:
+        document = measure(progress)
+        missed.extend(misses(document))
+        return {**document, "missed": missed}
+
+    code = run_benchmark(judged, show, as_json=as_json, output=output)
+    for line in missed:
+        err.print(f"missed: {line}", markup=False)
+    return code or (1 if missed else 0)
+
+
 class ChartsMissing(ImportError):
     """matplotlib is not installed."""
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from rich.table import Table
 
-from nodes.bench.report.command import run_benchmark
+from nodes.bench.report.command import run_judged_benchmark
 from nodes.bench.rollout.play import RolloutPlan, play
-from nodes.console import err, out
+from nodes.console import out
 from nodes.life.logs import LogForm, set_up_logging
 
 MOST_RATIO = 2.0  # p99 of a phase, in the quiet p99
@@ -22,17 +22,9 @@ def run_rollout(plan: RolloutPlan, as_json: bool, output: str) -> int:
     """The command; exit code 1 when a target is missed."""
     set_up_logging(LogForm())
     logging.getLogger("swarm").setLevel(logging.ERROR)
-    missed: list[str] = []
-
-    def measure(progress: Any) -> dict[str, Any]:
-        document = asyncio.run(play(plan, progress))
-        missed.extend(misses(document))
-        return {**document, "missed": missed}
-
-    code = run_benchmark(measure, show, None, as_json, "", output)
-    for line in missed:
-        err.print(f"missed: {line}", markup=False)
-    return code or (1 if missed else 0)
+    return run_judged_benchmark(
+        lambda progress: asyncio.run(play(plan, progress)), misses, show, as_json, output
+    )
 
 
 def misses(document: dict[str, Any]) -> list[str]:

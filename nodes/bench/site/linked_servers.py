@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import swarm
 from nodes.bench.site.link_proxy import LinkProxy
 from swarm.errors import NoResponders
 from swarm.services.embedded import EmbeddedServer
+from swarm.services.embedded_cluster import free_ports
 
 HUB, SITE = "hub", "edge1"  # the domains
 LINKED_WITHIN = 15.0  # seconds that the leaf may take to connect
@@ -36,7 +36,7 @@ async def linked_servers(
 
     The settings of the link are those of `deploy/sites/`.
     """
-    port = _free_port()
+    (port,) = free_ports(1)
     leaves = f"leafnodes {{ host: 127.0.0.1, port: {port}, no_advertise: true }}\n"
     async with (
         EmbeddedServer(domain=hub_domain, more=leaves) as hub,
@@ -61,9 +61,3 @@ async def _until_linked(hub: str, domain: str) -> None:
                 await client.link.request(f"$JS.{domain}.API.INFO", b"", 2.0)
                 return
             await asyncio.sleep(LINKED_PAUSE)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

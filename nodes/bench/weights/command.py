@@ -7,9 +7,9 @@ from typing import Any
 
 from rich.table import Table
 
-from nodes.bench.report.command import run_benchmark
+from nodes.bench.report.command import run_judged_benchmark
 from nodes.bench.weights.measure import WeightsPlan, measure_weights
-from nodes.console import err, out
+from nodes.console import out
 
 MOST_RATIO = 1.3  # p99 with updates, in p99 without
 MOST_HEAD_TAKE_MS = 2.0  # median
@@ -18,17 +18,13 @@ MOST_GROWTH = 1.05  # memory after all updates, in that after the first
 
 def run_weights(plan: WeightsPlan, as_json: bool, output: str) -> int:
     """The command; exit code 1 when a target is missed."""
-    missed: list[str] = []
-
-    def measure(progress: Any) -> dict[str, Any]:
-        document = asyncio.run(measure_weights(plan, progress))
-        missed.extend(misses(document))
-        return {**document, "missed": missed}
-
-    code = run_benchmark(measure, show, None, as_json, "", output)
-    for line in missed:
-        err.print(f"missed: {line}", markup=False)
-    return code or (1 if missed else 0)
+    return run_judged_benchmark(
+        lambda progress: asyncio.run(measure_weights(plan, progress)),
+        misses,
+        show,
+        as_json,
+        output,
+    )
 
 
 def misses(document: dict[str, Any]) -> list[str]:
