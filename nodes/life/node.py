@@ -220,7 +220,7 @@ class Node:
             self._versions.served,
         )
         self._own_objective: tuple[str, Objective | None] = ("", None)  # model, objective
-        self._objectives = Objectives(self._objective_of, self._tell)
+        self._objectives = Objectives(self._objective_of, self._tell, self._knows_desired_state_of)
         self._forwarders = [
             Forwarder(self.mesh.link, self.mesh.subjects, site, self.answerer.answer)
             for site in config.sites
@@ -449,6 +449,9 @@ class Node:
     def _objective_of(self, model: str) -> Objective | None:
         known, objective = self._own_objective
         return objective if known == model else self.mesh.catalog.objective(model)
+
+    def _knows_desired_state_of(self, model: str) -> bool:
+        return self._own_objective[0] == model or self.mesh.catalog.knows(model)
 
     def _answered(self, model: str, request: Request, result: Result) -> None:
         self._objectives.answered(model, request, result)
