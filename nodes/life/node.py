@@ -387,7 +387,23 @@ class Node:
                 waiter.cancel()
 
     async def _leave(self) -> None:
-        """Drain and say goodbye, within `DRAIN_TIMEOUT`."""
+        """Drain, say goodbye, and free all that the node holds, whatever fails on the way."""
+        try:
+            await self._say_goodbye()
+        finally:
+            await self._close()
+
+    async def _close(self) -> None:
+        try:
+            await self.mesh.close()
+        except SwarmError as error:
+            log.warning("the mesh was not closed: %s", error)
+        finally:
+            if self.mesh.tracer is not None:
+                await asyncio.to_thread(self.mesh.tracer.close)
+
+    async def _say_goodbye(self) -> None:
+        """Finish what runs, within `DRAIN_TIMEOUT`, and tell that this node leaves."""
         was_ready = self.became_ready.is_set()
         if was_ready:
             self._become("draining", "finishing what runs")
@@ -408,10 +424,6 @@ class Node:
         self._become("left", "stopped")
         if was_ready:
             self._tell("left", {})
-        with contextlib.suppress(SwarmError):
-            await self.mesh.close()
-            if self.mesh.tracer is not None:
-                await asyncio.to_thread(self.mesh.tracer.close)
 
     def _become(self, state: str, detail: str) -> None:
         if self._status.become(state, detail):

@@ -184,3 +184,33 @@ async def test_a_node_that_finds_no_server_ends_when_it_is_told_to(role: str) ->
     await asyncio.wait_for(life, 20.0)
     assert changes == ["left"]
     assert not node.became_ready.is_set()
+
+
+class ClosedTracer:
+    """Knows whether it was closed: its last spans are sent then."""
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.mark.parametrize("error", [NotConnected("cut"), OSError("no space left")])
+async def test_a_node_whose_mesh_fails_to_close_still_sends_its_last_spans(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = Node(NodeConfig("gateway", link=LinkOptions(servers=("nats://127.0.0.1:1",))))
+    tracer = ClosedTracer()
+    node.mesh.tracer = tracer  # type: ignore[assignment]
+    free = node.mesh.close
+
+    async def fail() -> None:
+        await free()
+        raise error
+
+    monkeypatch.setattr(node.mesh, "close", fail)
+    stop = asyncio.Event()
+    stop.set()
+    await asyncio.wait_for(asyncio.gather(node.run(stop), return_exceptions=True), 20.0)
+    assert tracer.closed
