@@ -74,8 +74,8 @@ class Objectives:
                 del self._burns[model]
                 self._told.pop(model, None)
                 if before:
-                    detail = {"model": model, "burning": "", "detail": f"{before}: no objective"}
-                    self._tell("slo", detail)
+                    ends = {"model": model, "burning": "", "detail": f"{before}: no objective"}
+                    self._tell("slo", ends)
                 continue
             told = self._told[model] = {"model": model} | burn.judge(now)
             burning = told["burning"]
