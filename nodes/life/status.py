@@ -144,7 +144,8 @@ class StatusPublisher:
 
     def document(self) -> dict[str, Any]:
         """All times in milliseconds, memory in bytes; counters count since the node's start."""
-        servings, servers = self._versions.all(), self._versions.servers()
+        servings = self._versions.pulling()  # whoever reads of a stage here sends it requests
+        servers = [server for serving in servings for server in serving.servers]
         now = time.monotonic()
         doc: dict[str, Any] = {
             "v": 1,

@@ -182,6 +182,7 @@ ROLLOUT = form(
         "share": number(0, 100),
         "state": text,
         "reason": text,
+        "reports_refused": COUNT,
     },
     ("model", "version", "share"),
 )

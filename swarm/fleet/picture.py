@@ -7,6 +7,7 @@ It is bounded in nodes and in bytes, whatever comes; a node whose messages canno
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -61,7 +62,8 @@ class FleetNode:
     known: float = 0.0
     rate: float | None = None
     offences: dict[str, Offence] = field(default_factory=dict)
-    weight: int = 0  # bytes of the documents
+    weight: int = 0  # bytes of the status
+    told_weight: int = 0  # bytes of the entry
     gone: str = ""  # dead or left, where an event or a page said so
     gone_at: float = 0.0
     bucket: TokenBucket = field(
@@ -148,8 +150,9 @@ class FleetPicture:
         except DecodeError as error:
             self._offence(node, "malformed", str(error), now)
             return None
-        if not self._room(node, len(data)):
+        if not self._room(len(data) - node.weight):
             return None
+        node.weight = len(data)
         if faults.count:
             self._offence(node, "absurd", _words(faults), now)
         node.status, node.heard, node.known = doc, now, now
@@ -171,7 +174,7 @@ class FleetPicture:
         node = self._node(about, now) if tells_of_life and isinstance(about, str) else None
         if node is not None:
             if about == event["node"] and not node.told:
-                node.told = {"role": event.get("role", "")}
+                self._tell_of(node, {"role": event.get("role", "")})
             if kind in _LIFE:
                 node.gone, node.gone_at = _LIFE[kind], now
             elif kind in _BACK:
@@ -192,9 +195,9 @@ class FleetPicture:
         """A page that `read_page` has read."""
         for entry in page["nodes"]:
             node = self._node(entry["node"], now)
-            if node is None:
+            if node is None or not self._tell_of(node, entry):
                 continue
-            node.told, node.known = entry, now
+            node.known = now
             if entry["state"] in ("dead", "left"):
                 if not node.gone:
                     # A node that speaks lives, whatever another one believes.
@@ -243,16 +246,25 @@ class FleetPicture:
         self._forget(min(gone, key=lambda n: n.heard or n.known).node)
         return True
 
-    def _room(self, node: FleetNode, size: int) -> bool:
-        if self.nbytes - node.weight + size > self._most_bytes:
+    def _room(self, more: int) -> bool:
+        """Count so many bytes more, which may be less; whether there is room for them."""
+        if self.nbytes + more > self._most_bytes:
             self._refuse("too_many_bytes")
             return False
-        self.nbytes += size - node.weight
-        node.weight = size
+        self.nbytes += more
+        return True
+
+    def _tell_of(self, node: FleetNode, entry: Mapping[str, Any]) -> bool:
+        """Keep what others say of a node; whether there was room for it."""
+        size = len(json.dumps(entry))
+        if not self._room(size - node.told_weight):
+            return False
+        node.told, node.told_weight = entry, size
         return True
 
     def _forget(self, id_: str) -> None:
-        self.nbytes -= self.nodes.pop(id_).weight
+        node = self.nodes.pop(id_)
+        self.nbytes -= node.weight + node.told_weight
         self.changed.add(id_)
 
     def _refuse(self, reason: str) -> None:

@@ -67,7 +67,7 @@ class Scene:
             ),
             NodeConfig("shard-1", "digits@7"),
             "n0",
-            SimpleNamespace(all=list, servers=list),  # type: ignore[arg-type]
+            SimpleNamespace(pulling=list),  # type: ignore[arg-type]
             SimpleNamespace(  # type: ignore[arg-type]
                 view=lambda: view,
                 gossip=self.gossip,

@@ -173,6 +173,21 @@ def test_the_picture_is_bounded_in_nodes_and_in_bytes() -> None:
     assert "late" in picture.nodes, "a silent node makes room"
 
 
+def test_what_others_say_of_nodes_counts_as_bytes_too_and_is_given_back_with_the_node() -> None:
+    picture = FleetPicture(most_bytes=3000)
+    page = told(*((f"n{number}", "dead") for number in range(50)))
+    for _ in range(3):
+        picture.take_page(page, 0.0)
+    known = [node for node in picture.nodes.values() if node.told]
+    assert 10 < len(known) < 50
+    assert len(json.dumps([node.told for node in known])) * 0.9 < picture.nbytes <= 3000
+    assert picture.refused["too_many_bytes"] == 3 * (50 - len(known))
+    assert picture.take_status(*message("n0"), 0.1) is None, "its bytes are taken already"
+    picture.tend(FORGET_GONE + 1.0)
+    assert picture.nbytes == 0
+    assert picture.take_status(*message("n0"), FORGET_GONE + 1.0) is not None
+
+
 def test_a_flood_of_events_is_cut_and_the_last_ones_are_kept() -> None:
     picture = FleetPicture(most_events=20)
     taken = sum(
