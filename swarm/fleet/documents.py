@@ -239,6 +239,7 @@ STATUS_FIELDS: dict[str, Reader] = {
     "edge": table(COUNT),
     "learning": anything,
     "audit": anything,
+    "every_s": COUNT,
     "codecs": rows(text),
     "link_rate": COUNT,
     "sites": anything,

@@ -88,6 +88,21 @@ def test_a_node_that_speaks_after_it_was_called_dead_is_alive(fleet: Simulation)
     assert fleet.whole()["nodes"]["s2"]["health"] == "well"
 
 
+def test_a_node_that_speaks_seldom_is_well_in_between_and_gone_after_three_missed_statuses() -> (
+    None
+):
+    fleet = Simulation()
+    fleet.speak(a_status("seldom", every_s=10.0))
+    for _ in range(29):
+        fleet.second()
+    assert fleet.whole()["nodes"]["seldom"]["health"] == "well"
+    for _ in range(2):
+        fleet.second()
+    assert fleet.whole()["nodes"]["seldom"]["health"] == "dead"
+    fleet.speak(a_status("seldom", every_s=10.0))
+    assert fleet.whole()["nodes"]["seldom"]["health"] == "well"
+
+
 def test_a_node_that_falls_silent_is_gone_without_any_event(fleet: Simulation) -> None:
     for _ in range(7):
         fleet.second()

@@ -14,11 +14,12 @@ import pytest
 from real_server import Links, cut
 from statuses import message
 
+from swarm.fleet.status_pace import SMALL_FLEET, asked_within, status_every
 from swarm.gossip import PeerView
 from swarm.link import Link, LinkMessage, LinkOptions, jetstream
 from swarm.services.embedded import EmbeddedServer
 from swarm.services.events import ensure_events, keep_events, last_events
-from swarm.services.fleet import MOST_SERVERS, FleetAnswers, FleetWatch, ask_fleet
+from swarm.services.fleet import ASK_WITHIN, MOST_SERVERS, FleetAnswers, FleetWatch, ask_fleet
 from swarm.subjects import Subjects, api
 
 pytestmark = pytest.mark.integration
@@ -143,6 +144,29 @@ async def test_a_small_fleet_is_asked_to_speak_and_heard_without_waiting_for_the
     async with FleetWatch(reader, SUBJECTS, events=0) as watch:
         await watch.hear_all()
         assert watch.picture.nodes["n000"].heard is not None
+
+
+@pytest.mark.parametrize("count", [SMALL_FLEET + 1, 250])
+async def test_a_newcomer_has_all_nodes_of_a_large_fleet_speak_once_and_one_after_the_other(
+    server: EmbeddedServer, links: Links, count: int
+) -> None:
+    node, _ = await answering(links, server.url, "n000", count)
+    asked: list[float] = []
+
+    def speak(request: LinkMessage) -> None:
+        asked.append(asked_within(request.data))
+        for id_ in view_of(count):
+            node.publish(SUBJECTS.status(id_), a_status(id_, every_s=status_every(count)))
+
+    node.subscribe(SUBJECTS.status_request, speak)
+    await node.flush()
+    reader = await links.connect(server.url)
+    async with FleetWatch(reader, SUBJECTS, events=0) as watch:
+        await watch.hear_all()
+        heard = [known for known in watch.picture.nodes.values() if known.heard is not None]
+        assert len(heard) == count
+    await node.flush()
+    assert asked == [ASK_WITHIN]
 
 
 async def test_made_up_servers_take_bounded_memory(server: EmbeddedServer, links: Links) -> None:
