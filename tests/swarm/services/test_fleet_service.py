@@ -156,7 +156,7 @@ async def test_a_newcomer_has_all_nodes_of_a_large_fleet_speak_once_and_one_afte
     def speak(request: LinkMessage) -> None:
         asked.append(asked_within(request.data))
         for id_ in view_of(count):
-            node.publish(SUBJECTS.status(id_), a_status(id_, every_s=status_every(count)))
+            node.publish(*message(id_, every_s=status_every(count)))
 
     node.subscribe(SUBJECTS.status_request, speak)
     await node.flush()
