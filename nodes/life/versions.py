@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from nodes.life.artifacts import NodeArtifacts
+from nodes.life.asked_models import AskedModels
 from nodes.life.config import NodeConfig
 from nodes.life.following import WeightFollower
 from nodes.life.live_weights import NodeWeights
@@ -80,8 +81,7 @@ class Versions:
         self._clock = ServerClock()
         self._runs: dict[str, asyncio.Task[None]] = {}
         self._waiting: set[str] = set()  # versions of which some lane has not pulled yet
-        self._gateway: dict[tuple[str, str], Loaded] = {}
-        self._gateway_locks: dict[tuple[str, str], asyncio.Lock] = {}
+        self._asked = AskedModels(self._load_for_gateway, self._free, time.monotonic)
         self._state: DesiredState | None = None  # as read last
         self._unwanted: dict[str, float] = {}  # since when, `time.monotonic()`
         self._all_served_at = 0.0  # when a wanted version lacked a node last
@@ -131,6 +131,7 @@ class Versions:
                 # What it has left open ends first: it is loaded anew.
                 await self._retire(version)
         if self._config.role == "gateway":
+            self._asked.tend()
             return
         if look or self._state is None:
             await self._look()
@@ -211,8 +212,7 @@ class Versions:
                 await self.follower.follow(info.model, version)
                 serving = self._new_serving(loaded)
             except BaseException:  # nobody else closes what has just been loaded
-                self._forget(loaded)
-                loaded.close()
+                self._free(loaded)
                 raise
         finally:
             others.cancel()
@@ -261,6 +261,11 @@ class Versions:
         """The weights of a version are followed no more."""
         self.follower.unfollow(loaded.info.model, loaded.info.version)
         self.weights.forget(loaded)
+
+    def _free(self, loaded: Loaded) -> None:
+        """A version that is loaded is needed no more."""
+        self._forget(loaded)
+        loaded.close()
 
     def _prime(self, serving: Serving) -> None:
         """Start from the times that the stages took before this node's restart."""
@@ -314,26 +319,13 @@ class Versions:
     async def lookup(self, model: str, version: str) -> Loaded:
         """The runtimes of a model version on this node. Raises `NotFound`."""
         if self._config.role == "gateway":
-            return await self._lookup_gateway(model, version)
+            return await self._asked.lookup(model, version)
         if model != self._config.model_name:
             raise NotFound(f"this node serves {self._config.model_name!r} only, not {model!r}")
         serving = self.serving.get(version)
         if serving is None:
             raise NotFound(f"{model}@{version} is not served here")
         return serving.loaded
-
-    async def _lookup_gateway(self, model: str, version: str) -> Loaded:
-        key = (model, version)
-        # The first requests of a version come together, and one of them loads it.
-        lock = self._gateway_locks.setdefault(key, asyncio.Lock())
-        try:
-            async with lock:
-                if key not in self._gateway:
-                    self._gateway[key] = await self._load_for_gateway(model, version)
-        finally:
-            if not lock.locked():
-                self._gateway_locks.pop(key, None)
-        return self._gateway[key]
 
     async def _load_for_gateway(self, model: str, version: str) -> Loaded:
         info = await self._mesh.model(f"{model}@{version}")
@@ -346,8 +338,12 @@ class Versions:
             lighter=False,
             tell=self._tell,
         )
-        self.weights.add(loaded)
-        await self.follower.follow(model, version)
+        try:
+            self.weights.add(loaded)
+            await self.follower.follow(model, version)
+        except BaseException:  # nobody else closes what has just been loaded
+            self._free(loaded)
+            raise
         return loaded
 
     async def drain(self) -> None:
@@ -359,8 +355,7 @@ class Versions:
                 log.warning("version %s left without draining: %s", version, error)
         for task in self._runs.values():
             task.cancel()
-        for loaded in self._gateway.values():
-            loaded.close()
+        self._asked.close()
 
 
 def wanted_of(state: DesiredState, followed: Followed | None) -> list[str]:

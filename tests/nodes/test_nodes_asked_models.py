@@ -1,0 +1,144 @@
+"""A gateway loads the versions that it is asked for, once, and lets go what nobody asks for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+import nodes.life.asked_models
+import nodes.life.node
+import swarm
+from nodes.life.asked_models import UNASKED_FOR, AskedModels
+from nodes.life.config import NodeConfig
+from nodes.life.node import Node
+from nodes.life.serving import Loaded
+from shards.split.split import split
+from shards.zoo import digits_model
+from swarm.errors import NotFound, Status
+from swarm.link import LinkOptions
+from swarm.mesh import MAX_BUDGET
+from swarm.model import ModelInfo, Spec, Stage
+from swarm.services.embedded import EmbeddedServer
+from swarm.wire.messages import Request
+
+SPEC = (Spec("x", "FP32", (1,)),)
+
+
+class Scene:
+    """Models in simulated time. `go_on` lets loads end."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.loaded: list[str] = []
+        self.freed: list[str] = []
+        self.missing: set[str] = set()
+        self.go_on = asyncio.Event()
+        self.go_on.set()
+        self.models = AskedModels(
+            self._load, lambda loaded: self.freed.append(loaded.info.version), lambda: self.now
+        )
+
+    async def _load(self, model: str, version: str) -> Loaded:
+        await self.go_on.wait()
+        if version in self.missing:
+            raise NotFound("no such version")
+        self.loaded.append(version)
+        info = ModelInfo(model, version, SPEC, SPEC, (Stage(1, SPEC, SPEC, 1.0),))
+        return Loaded(info, {}, None, None, 0.0)
+
+    async def ask(self, version: str) -> str:
+        return (await self.models.lookup("m", version)).info.version
+
+    def later(self, seconds: float) -> None:
+        self.now += seconds
+        self.models.tend()
+
+
+async def test_a_version_that_nobody_asks_for_any_more_is_unloaded_and_the_others_stay() -> None:
+    scene = Scene()
+    for version in ("1", "2"):
+        await scene.ask(version)
+    scene.later(UNASKED_FOR)
+    assert scene.freed == [], "a request may still be under way"
+    await scene.ask("2")
+    scene.later(1.0)
+    assert scene.freed == ["1"]
+    scene.later(UNASKED_FOR)
+    assert scene.freed == ["1", "2"]
+    assert await scene.ask("1") == "1"
+    assert scene.loaded == ["1", "2", "1"], "it is loaded again once somebody asks"
+
+
+def test_no_request_lives_as_long_as_what_it_was_given() -> None:
+    assert UNASKED_FOR > MAX_BUDGET
+
+
+async def test_requests_that_come_together_load_a_version_once() -> None:
+    scene = Scene()
+    scene.go_on.clear()
+    asking = [asyncio.create_task(scene.ask("1")) for _ in range(5)]
+    await asyncio.sleep(0)
+    scene.later(10 * UNASKED_FOR)
+    scene.go_on.set()
+    assert await asyncio.gather(*asking) == ["1"] * 5
+    assert (scene.loaded, scene.freed) == (["1"], [])
+
+
+async def test_a_version_that_cannot_be_loaded_is_tried_again_by_the_next_request() -> None:
+    scene = Scene()
+    scene.missing.add("1")
+    with pytest.raises(NotFound):
+        await scene.ask("1")
+    scene.missing.clear()
+    assert await scene.ask("1") == "1"
+    scene.models.close()
+    assert scene.freed == ["1"]
+
+
+class Unloaded(logging.Handler):
+    """Hears of versions that are unloaded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told = asyncio.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.getMessage().startswith("digits@1 is unloaded"):
+            self.told.set()
+
+
+@pytest.fixture
+def unloaded(caplog: pytest.LogCaptureFixture) -> Iterator[Unloaded]:
+    caplog.set_level(logging.INFO, logger="swarm.node")
+    log, handler = logging.getLogger("swarm.node"), Unloaded()
+    log.addHandler(handler)
+    yield handler
+    log.removeHandler(handler)
+
+
+@pytest.mark.integration
+async def test_a_gateway_lets_go_by_itself_what_it_was_asked_for_once(
+    unloaded: Unloaded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nodes.life.asked_models, "UNASKED_FOR", 0.05)
+    monkeypatch.setattr(nodes.life.node, "CHECK_WHILE_SERVING", 0.1)
+    model = split(
+        digits_model(), name="digits", version="1", stages=1, edge_layers=2, profile=False
+    )
+    async with EmbeddedServer() as server, swarm.connect(server.url, shm=False) as mesh:
+        await mesh.registry.push(model.manifest.to_json(), model.files)
+        await mesh.registry.promote("digits", "1")
+        node = Node(NodeConfig("gateway", link=LinkOptions(servers=(server.url,)), shm=False))
+        stop = asyncio.Event()
+        life = asyncio.create_task(node.run(stop))
+        await asyncio.wait_for(node.became_ready.wait(), 10.0)
+        for _ in range(2):
+            unloaded.told.clear()
+            wrong = await node.answerer.answer("digits", Request({}))
+            assert wrong.status is Status.INVALID_ARGUMENT, "its inputs are known: it was loaded"
+            await asyncio.wait_for(unloaded.told.wait(), 10.0)
+        stop.set()
+        await asyncio.wait_for(life, 20.0)
