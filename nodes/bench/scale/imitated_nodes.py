@@ -176,7 +176,6 @@ async def _report(told: Counter[str]) -> None:
     while True:
         spent = psutil.Process().cpu_times().user
         print(json.dumps({"events": told, "cpu": spent, "at": time.monotonic()}), flush=True)
-        print(dict(told), spent, file=sys.stderr)
         await asyncio.sleep(1.0)
 
 

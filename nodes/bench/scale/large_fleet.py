@@ -42,10 +42,7 @@ FIVE, FLEET = 0, 1  # the meshes' numbers
 NAMES = ("five", "fleet")
 PIPELINE = ("shard-1", "shard-2", "shard-3", "fallback", "gateway")
 VICTIM = "shard-2"
-OTHERS = 15  # real nodes of the other model
-REAL = len(PIPELINE) + OTHERS
 CALM_WITHIN = 240.0  # seconds until each real node knows all others
-SETTLE = 20.0  # seconds in which a fleet that knows itself becomes quiet
 READY_TIMEOUT = 120.0  # seconds
 REPLY_TIMEOUT = 60.0  # seconds
 RATE = 50.0  # requests a second while a node is killed
@@ -55,14 +52,23 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class LargeFleetPlan:
-    """nodes: of the fleet, more than `REAL`. rounds: slices of `requests` requests to each mesh, by
-    turns. trials: kills in each mesh, by turns. idle: seconds in which nothing is asked."""
+    """nodes: of the fleet, more than `real` of them. others: real nodes of the other model. rounds:
+    slices of `requests` requests to each mesh, by turns. trials: kills in each mesh, by turns.
+    settle: seconds in which a fleet that knows itself becomes quiet. idle: seconds that are
+    measured then, in which nothing is asked."""
 
     nodes: int = 1000
+    others: int = 15
     rounds: int = 10
     requests: int = 200
     trials: int = 5
+    settle: float = 20.0
     idle: float = 20.0
+
+    @property
+    def real(self) -> int:
+        """Nodes of the fleet that are processes of their own."""
+        return len(PIPELINE) + self.others
 
 
 def measure_large_fleet(plan: LargeFleetPlan, progress: Progress) -> dict[str, Any]:
@@ -109,14 +115,14 @@ async def _measure(plan: LargeFleetPlan, progress: Progress) -> dict[str, Any]:
         five, fleet = [await stack.enter_async_context(_mesh(name)) for name in NAMES]
         progress("five nodes start …")
         await five.start(model)
-        progress(f"{plan.nodes - REAL} imitated nodes start …")
+        progress(f"{plan.nodes - plan.real} imitated nodes start …")
         status = five.local.status_of(five.pipeline[0])
         assert status is not None
-        imitated = await stack.enter_async_context(_imitated(fleet, plan.nodes - REAL, status))
-        progress(f"{REAL} real nodes join …")
+        imitated = await stack.enter_async_context(_imitated(fleet, plan.nodes - plan.real, status))
+        progress(f"{plan.real} real nodes join …")
         began = time.monotonic()
         await push(fleet.local, manifest("other"), {})
-        for number in range(OTHERS):
+        for number in range(plan.others):
             fleet.local.start(f"shard-{number % STAGES + 1}", "other")
         await fleet.start(model)
         ready = time.monotonic() - began
@@ -126,7 +132,7 @@ async def _measure(plan: LargeFleetPlan, progress: Progress) -> dict[str, Any]:
             raise Unavailable(f"after {CALM_WITHIN:.0f} s nodes know {fleet.known()} nodes")
         knows = time.monotonic() - began
         asker = await stack.enter_async_context(_asker(five, fleet))
-        await asyncio.sleep(SETTLE)
+        await asyncio.sleep(plan.settle)
         progress("nothing is asked …")
         idle = await _idle(plan, five, fleet, imitated)
         latencies = await _latencies(plan, asker, progress)
@@ -137,7 +143,7 @@ async def _measure(plan: LargeFleetPlan, progress: Progress) -> dict[str, Any]:
         "bench": "large-fleet",
         "machine": machine(),
         "nodes": plan.nodes,
-        "real": REAL,
+        "real": plan.real,
         "ready_s": significant(ready),
         "knows_all_s": significant(knows),
         "idle": idle,
