@@ -312,9 +312,14 @@ class Mesh:
                 model, inputs, budget, session, request_id, delivery, hedge, weights, header
             )
         trace = self.tracer.begin(model, header)
-        result = await self._ask(
-            model, inputs, budget, session, request_id, delivery, hedge, weights, trace.traceparent
-        )
+        header = trace.traceparent
+        try:
+            result = await self._ask(
+                model, inputs, budget, session, request_id, delivery, hedge, weights, header
+            )
+        except BaseException as error:
+            trace.give_up(error)
+            raise
         trace.end(result)
         return result
 

@@ -7,6 +7,7 @@ ask. It is stored nowhere and asked once. Its answer is compared with the first 
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping
 
@@ -17,6 +18,8 @@ from swarm.rollout import Plan
 from swarm.rollout.agreement import agree
 from swarm.services.rollouts import Rollouts
 from swarm.wire.messages import Result
+
+log = logging.getLogger("swarm.shadows")
 
 Inputs = dict[str, np.ndarray]
 Run = Callable[[Inputs], Awaitable[Result]]  # asks the new version
@@ -42,7 +45,8 @@ async def answered(request: Awaitable[Result], compare: asyncio.Future[Result] |
 
 
 class Shadows:
-    """The copies of one process. dropped, compared: counts since the start.
+    """The copies of one process. dropped, compared, failed: counts since the start; failed: copies
+    that a fault of this process ended, before they were compared.
 
     under_way(): requests of this process that wait for their answers, copies among them.
     """
@@ -54,6 +58,7 @@ class Shadows:
         self._rng = random.Random()
         self.dropped = 0
         self.compared = 0
+        self.failed = 0
 
     def begin(
         self, model: str, version: str, inputs: Mapping[str, np.ndarray], run: Run
@@ -73,10 +78,26 @@ class Shadows:
             return None
         loop = asyncio.get_running_loop()
         answered: asyncio.Future[Result] = loop.create_future()
-        task = loop.create_task(self._follow(model, followed.plan, inputs, run, answered))
+        task = loop.create_task(self._copy(model, followed.plan, inputs, run, answered))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return answered
+
+    async def _copy(
+        self,
+        model: str,
+        plan: Plan,
+        inputs: Mapping[str, np.ndarray],
+        run: Run,
+        answered: asyncio.Future[Result],
+    ) -> None:
+        try:
+            await self._follow(model, plan, inputs, run, answered)
+        except Exception as error:
+            # The request has its answer, and nobody waits for its copy.
+            self.failed += 1
+            level = logging.WARNING if self.failed == 1 else logging.DEBUG
+            log.log(level, "a copy of a request for %s was not compared: %r", model, error)
 
     async def _follow(
         self,
@@ -99,9 +120,9 @@ class Shadows:
         if result.status not in _COMPARED:
             self.dropped += 1
             return
-        self.compared += 1
         alike = result.status is Status.OK and agree(plan.agreement, outputs, result.outputs)
         self._rollouts.compared(model, plan.id, alike)
+        self.compared += 1
 
     def close(self) -> None:
         """Ask nothing more."""

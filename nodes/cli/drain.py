@@ -9,8 +9,9 @@ from nodes.cli.acts import on_record
 from nodes.console import err, out, print_json, with_mesh
 from swarm.errors import InvalidArgument, NotFound
 from swarm.fleet.picture import FleetPicture
+from swarm.fleet.status_pace import SMALL_FLEET
 from swarm.services.drain import drain
-from swarm.services.fleet import SMALL_FLEET, FleetWatch
+from swarm.services.fleet import FleetWatch
 from swarm.subjects import token
 
 GONE_WITHIN = 13.0  # seconds; a node ends twelve seconds after it was told to, in any case
@@ -38,7 +39,7 @@ def run_drain(named: str, wait: bool, nats: str, mesh: str, as_json: bool) -> in
     async def work(client: swarm.Mesh) -> int:
         async with FleetWatch(client.link, client.subjects, events=0) as watch:
             if not watch.answered or len(watch.picture.nodes) <= SMALL_FLEET:
-                watch.request_statuses()
+                watch.request_statuses(within=0.0)
                 await watch.until(lambda p, now: named in p.nodes, 0.5)
             node = the_node(watch.picture, named, time.monotonic())
             await drain(client.link, client.subjects, token(node, "node id"))

@@ -23,7 +23,7 @@ from swarm.services.fleet import FleetWatch
 from swarm.tracing.anatomy import KINDS, Part, parts_of
 from swarm.tracing.traceparent import make
 
-SETTLE = 1.3  # seconds in which every node says its status by itself
+SETTLE = 1.3  # seconds in which every node that is asked for its status has said it
 BUDGET = 5.0  # seconds for a probe
 
 

@@ -13,11 +13,12 @@ from nodes.cli.infer import read_inputs
 from nodes.console import err, out, print_json, with_mesh
 from swarm.errors import InvalidArgument, Status
 from swarm.link import LinkMessage
+from swarm.services.fleet import request_statuses
 from swarm.site.store import Limits, SiteStore
 from swarm.wire import oip
 
 MB = 1_000_000
-LISTEN = 1.3  # seconds: a gateway says its status each second
+LISTEN = 1.3  # seconds: a gateway that is asked for its status has said it by then
 
 
 def run_add(
@@ -96,6 +97,7 @@ async def _forwarders(client: swarm.Mesh, site: str) -> dict[str, str]:
 
     if client.link.grants.may_subscribe(client.subjects.status_all):
         sid = client.link.subscribe(client.subjects.status_all, on_status)
+        request_statuses(client.link, client.subjects)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LISTEN):
                 await works.wait()

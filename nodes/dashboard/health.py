@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from swarm.fleet.picture import SILENT_AFTER, FleetNode
+from swarm.fleet.picture import FleetNode
 
 
 class Health(StrEnum):
@@ -33,7 +33,7 @@ def health_of(node: FleetNode, suspected: float | None, since: float, now: float
         if node.told.get("state") == "suspect":
             return Health.SUSPECT
         return Health.BUSY if node.told.get("draining") else Health.WELL
-    if now - max(node.heard, since) > SILENT_AFTER:
+    if now - max(node.heard, since) > node.silent_after:
         return Health.DEAD
     if node.status.get("state") == "ready" and suspected is not None and suspected > node.heard:
         return Health.SUSPECT

@@ -46,11 +46,12 @@ def rounded(figure: float | None) -> float | None:
 
 
 class Rate:
-    """Requests a second, from a counter that is read about each second."""
+    """Requests a second, from a counter that is read each second, or less often."""
 
     __slots__ = ("_counts", "_most")
 
     LEAST = 0.4  # seconds between two readings that tell a rate
+    WITHIN = 3.0  # seconds before which no reading is needed, where later ones tell a rate
 
     def __init__(self, most: int = 4) -> None:
         self._counts: list[tuple[float, float]] = []
@@ -65,6 +66,8 @@ class Rate:
             return
         counts.append((now, count))
         del counts[: -self._most]
+        while len(counts) > 2 and now - counts[1][0] >= self.WITHIN:
+            del counts[0]
 
     @property
     def value(self) -> float | None:

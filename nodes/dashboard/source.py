@@ -14,7 +14,7 @@ from swarm.errors import SwarmError
 from swarm.link import Link, LinkMessage, LinkOptions
 from swarm.routing import BadDesiredState
 from swarm.services.events import last_events
-from swarm.services.fleet import ask_fleet
+from swarm.services.fleet import ask_fleet, request_statuses, speaks_seldom
 from swarm.services.registry import Registry
 from swarm.subjects import Subjects
 
@@ -127,11 +127,14 @@ class MeshSource:
         while True:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._ask.wait(), ASK_EVERY)
+            came_up = self._ask.is_set()
             self._ask.clear()
             if self.link.connected:
                 try:
                     if self.link.grants.may_publish(self.subjects.fleet):
                         await ask_fleet(self.link, self.subjects, self._page)
+                    if came_up and speaks_seldom(self.picture.fleet, time.monotonic()):
+                        request_statuses(self.link, self.subjects)
                     self.picture.take_past(await last_events(self.link, self.subjects) or ())
                 except SwarmError as error:  # statuses and events come all the same
                     log.debug("no picture of the fleet: %s", error)

@@ -92,7 +92,7 @@ class InferAnswerer:
         # ids, and the lanes would drop the second request as a duplicate.
         request.id = request.id or ulid()
         header = checked(request.traceparent) if request.traceparent else ""
-        tracer = self._mesh.tracer
+        tracer = None if request.shadow else self._mesh.tracer  # nobody asks for a copy's trace
         trace = tracer.begin(model, header) if tracer is not None else None
         request.traceparent = trace.traceparent if trace is not None else header
         try:
@@ -112,6 +112,10 @@ class InferAnswerer:
             result = self._failed(request, model, error)
         except ShardsError as error:
             result = self._failed(request, model, Internal(f"stage 0: {error}"))
+        except BaseException as error:
+            if trace is not None:
+                trace.give_up(error)
+            raise
         result.latency = time.perf_counter() - began
         if not request.shadow:
             self.by_status[result.status] = self.by_status.get(result.status, 0) + 1

@@ -50,6 +50,7 @@ class Judging:
         self._tell = tell
         self._wake = asyncio.Event()
         self._told = ""  # the last state of the rollout that was told
+        self._judge_of: tuple[str, Judge] | None = None  # a plan's id, and its last judge here
 
     def look(self) -> None:
         """Desired state was read: a rollout may have begun."""
@@ -88,6 +89,7 @@ class Judging:
     async def _judge(self, followed: Followed) -> None:
         """Judge until this node is a judge no more."""
         judge = Judge(followed.plan, self._node)
+        self._judge_of = followed.plan.id, judge
         newcomers = False
 
         def report(message: LinkMessage) -> None:
@@ -176,4 +178,6 @@ class Judging:
         }
         if followed.reason:
             document["reason"] = followed.reason
+        if self._judge_of is not None and self._judge_of[0] == followed.plan.id:
+            document["reports_refused"] = self._judge_of[1].refused
         return {"rollout": document}

@@ -26,11 +26,12 @@ from nodes.life.mesh_key import MeshKeyFile
 from nodes.life.objectives import Objectives
 from nodes.life.own_entry import OwnEntry
 from nodes.life.router import Router
+from nodes.life.serving import Serving
 from nodes.life.standby import Standby
 from nodes.life.status import StatusPublisher
 from nodes.life.takeover import Takeover
 from nodes.life.tracing import tracer_of
-from nodes.life.versions import Versions
+from nodes.life.versions import LanesWait, Versions
 from nodes.life.watchdog import NodeWatchdog
 from swarm.errors import (
     ApiError,
@@ -78,6 +79,7 @@ SAVE_EVERY = 10.0  # seconds between checkpoints
 # Seconds between looks at the desired state. Each change is announced too: a node that serves
 # looks only for an announcement that was lost.
 CHECK_WHILE_WAITING, CHECK_WHILE_SERVING = 1.0, 10.0
+SERVING = "serving"  # the detail of a node that serves all that it is told to
 REASON_LIMIT = 500  # characters of an event's reason
 USUAL_TIMES = "compute_p99_us"  # the checkpoint's key
 
@@ -179,7 +181,7 @@ class Node:
             self.mesh,
             config,
             self._membership,
-            self._versions.all,
+            self._versions.pulling,
             self.identity,
             "" if self._audit is None else self._audit.gossip,
             lambda: None if self._standby is None else self._standby.takes,
@@ -220,7 +222,7 @@ class Node:
             self._versions.served,
         )
         self._own_objective: tuple[str, Objective | None] = ("", None)  # model, objective
-        self._objectives = Objectives(self._objective_of, self._tell)
+        self._objectives = Objectives(self._objective_of, self._tell, self._knows_desired_state_of)
         self._forwarders = [
             Forwarder(self.mesh.link, self.mesh.subjects, site, self.answerer.answer)
             for site in config.sites
@@ -294,7 +296,7 @@ class Node:
 
     async def _follow_desired_state(self, stop: asyncio.Event, own: Own) -> None:
         """Load and serve the versions that the mesh desires, until `stop`."""
-        announced: set[str] = set()
+        announced: list[Serving] = []
         looked = -inf  # when desired state was read
         while not stop.is_set():
             now = time.monotonic()
@@ -308,6 +310,7 @@ class Node:
                 looked = now if look else looked
                 pause, self._rejected = self._versions.look_again or CHECK_WHILE_SERVING, ""
                 self._judging.look()
+                self._lacks("")
             except (BadDesiredState, Untrusted, BadKey, BadSeal) as error:
                 # Refused as a whole: the node serves the versions that it served before.
                 self._reject(str(error))
@@ -317,15 +320,26 @@ class Node:
                 if not self.became_ready.is_set():
                     raise
                 self._reject(str(error))
+            except LanesWait as error:
+                if self._versions.pulling() and not self.became_ready.is_set():
+                    self._become_ready(own)
+                self._lacks(str(error))
             except (NotFound, Unavailable, ApiError) as error:
                 # ApiError: a server whose store is gone or full refuses what it cannot read.
                 if not self.became_ready.is_set():
                     self._become("waiting", str(error))
             # A reconciliation that failed half-way may have changed the served versions too.
-            if self.became_ready.is_set() and announced != set(self._versions.serving):
-                announced = set(self._versions.serving)
+            if self.became_ready.is_set() and announced != self._versions.pulling():
+                announced = self._versions.pulling()
                 self._entry.announce()
             await self._until_desired_state_changes(stop, pause)
+
+    def _lacks(self, why: str) -> None:
+        """Say why not all is served that the mesh desires, "" where all is."""
+        if not self.became_ready.is_set():
+            self._become("waiting", why)
+        elif self._status.state == "ready":
+            self._status.become("ready", f"{SERVING}; {why}" if why else SERVING)
 
     def _reject(self, reason: str) -> None:
         """Say why the desired state is refused; once, while the reason stays."""
@@ -366,7 +380,7 @@ class Node:
             own(self._objectives.run(), "objectives")
         for forwarder in self._forwarders:
             own(forwarder.run(), f"site {forwarder.site}")
-        self._become("ready", "serving")
+        self._become("ready", SERVING)
         self._tell("joined", {})
         self.became_ready.set()
 
@@ -387,7 +401,23 @@ class Node:
                 waiter.cancel()
 
     async def _leave(self) -> None:
-        """Drain and say goodbye, within `DRAIN_TIMEOUT`."""
+        """Drain, say goodbye, and free all that the node holds, whatever fails on the way."""
+        try:
+            await self._say_goodbye()
+        finally:
+            await self._close()
+
+    async def _close(self) -> None:
+        try:
+            await self.mesh.close()
+        except SwarmError as error:
+            log.warning("the mesh was not closed: %s", error)
+        finally:
+            if self.mesh.tracer is not None:
+                await asyncio.to_thread(self.mesh.tracer.close)
+
+    async def _say_goodbye(self) -> None:
+        """Finish what runs, within `DRAIN_TIMEOUT`, and tell that this node leaves."""
         was_ready = self.became_ready.is_set()
         if was_ready:
             self._become("draining", "finishing what runs")
@@ -408,10 +438,6 @@ class Node:
         self._become("left", "stopped")
         if was_ready:
             self._tell("left", {})
-        with contextlib.suppress(SwarmError):
-            await self.mesh.close()
-            if self.mesh.tracer is not None:
-                await asyncio.to_thread(self.mesh.tracer.close)
 
     def _become(self, state: str, detail: str) -> None:
         if self._status.become(state, detail):
@@ -449,6 +475,9 @@ class Node:
     def _objective_of(self, model: str) -> Objective | None:
         known, objective = self._own_objective
         return objective if known == model else self.mesh.catalog.objective(model)
+
+    def _knows_desired_state_of(self, model: str) -> bool:
+        return self._own_objective[0] == model or self.mesh.catalog.knows(model)
 
     def _answered(self, model: str, request: Request, result: Result) -> None:
         self._objectives.answered(model, request, result)

@@ -31,15 +31,18 @@ class Objectives:
     """`answered` counts, `run()` judges until cancelled, `status()` tells.
 
     objective_of(model): of the desired state, as this process knows it; None where there is none.
-    tell(kind, detail): publishes an event: `slo`, when a model's objective begins to burn, or ends.
+    is_known(model): whether this process knows the desired state at present. tell(kind, detail):
+    publishes an event: `slo`, when a model's objective begins to burn, or ends.
     """
 
     def __init__(
         self,
         objective_of: Callable[[str], Objective | None],
         tell: Callable[[str, dict[str, Any]], None],
+        is_known: Callable[[str], bool] = lambda model: True,
     ) -> None:
         self._objective_of = objective_of
+        self._is_known = is_known
         self._tell = tell
         self._burns: dict[str, Burn] = {}
         self._told: dict[str, dict[str, Any]] = {}
@@ -67,6 +70,13 @@ class Objectives:
         for model, burn in list(self._burns.items()):
             burn.keep(now)
             before = self._told.get(model, {}).get("burning", "")
+            if self._is_over(model, burn, now):
+                del self._burns[model]
+                self._told.pop(model, None)
+                if before:
+                    ends = {"model": model, "burning": "", "detail": f"{before}: no objective"}
+                    self._tell("slo", ends)
+                continue
             told = self._told[model] = {"model": model} | burn.judge(now)
             burning = told["burning"]
             if burning == before:
@@ -79,6 +89,13 @@ class Objectives:
                 else f"{before}: as allowed again"
             )
             self._tell("slo", {"model": model, "burning": burning, "detail": detail})
+
+    def _is_over(self, model: str, burn: Burn, now: float) -> bool:
+        """Whether nobody wants this model measured any more. A gateway reads a model's desired
+        state when somebody asks for the model: where nobody does, it hears of no removal."""
+        if self._is_known(model):
+            return self._objective_of(model) is None
+        return burn.is_idle(now)
 
     def status(self) -> dict[str, Any]:
         """The field that a node's status documents have where a model has an objective."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping, Set
 
 from nodes.life.config import NodeConfig
 from nodes.life.serving import Serving, link_rate
 from nodes.stage.server import StageServer
+from shards.runtimes.memory import free_bytes
 from swarm.fleet.advertised import (
     AUDITS,
     MAX_LINK_WAIT_MS,
@@ -98,7 +98,8 @@ class OwnEntry:
         self._write_link_rate()
         if loads != self._told_load:
             self._told_load = loads
-            self._members.set("memory", memory_free())
+            if (free := free_bytes()) is not None:
+                self._members.set("memory", free)
         elif self._load_fits:
             return
         self._write()
@@ -178,11 +179,3 @@ def moved(told: list[int], now: list[int]) -> bool:
         abs(after - before) > max(NOISE_REQUESTS if at < REQUEST_COUNTS else NOISE_US, before // 4)
         for at, (before, after) in enumerate(zip(told, now, strict=True))
     )
-
-
-def memory_free() -> int:
-    """Bytes of memory that are free on this host; 0 where the system does not say."""
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError):
-        return 0

@@ -261,9 +261,19 @@ class Serving:
             for server in self.servers:
                 group.create_task(server.source.run(), name=f"stage {server.stage}")
 
-    async def ready(self, timeout: float = 30.0) -> None:
+    async def ready(self, timeout: float) -> None:
         """Wait until every lane pulls. Raises `TimeoutError`."""
         await asyncio.gather(*(server.source.ready(timeout) for server in self.servers))
+
+    @property
+    def waits_for(self) -> str:
+        """The stages whose lanes do not pull at present, and why; "" while all pull."""
+        waits = [
+            f"stage {server.stage}: {server.source.waits_for}"
+            for server in self.servers
+            if server.source.waits_for
+        ]
+        return "; ".join(waits)
 
     async def drain(self) -> None:
         """Give back what is queued, finish what runs, and free the runtimes."""

@@ -1,6 +1,7 @@
 """Status documents and events of a node, as JSON, for dashboards.
 
-A status document goes out each second, at each change of state, and at once on request.
+A status document goes out each second, at each change of state, and on request. In a large fleet
+it goes out less often: `swarm.fleet.status_pace`.
 `swarm/schemas/status.schema.json` is its contract.
 """
 
@@ -11,6 +12,7 @@ import contextlib
 import json
 import logging
 import os
+import random
 import socket
 import time
 from collections import Counter, deque
@@ -25,14 +27,21 @@ from nodes.life.versions import Versions
 from nodes.stage.server import StageServer
 from swarm.errors import SwarmError
 from swarm.fleet.membership import Membership
-from swarm.fleet.picture import RATE_COUNTS, RATE_LEAST, rate_of, served
+from swarm.fleet.picture import RATE_COUNTS, note_count, rate_of, served
+from swarm.fleet.status_pace import (
+    MOST_EVERY,
+    STATUS_EVERY,
+    answer_after,
+    asked_within,
+    status_every,
+)
+from swarm.link import LinkMessage
 from swarm.mesh import Mesh
 from swarm.periodic import BEAT, next_beat
 from swarm.wire.tensors import known_codecs
 
 log = logging.getLogger("swarm.node")
 
-STATUS_EVERY = 5 * BEAT  # seconds
 STATUS_PAUSE = 0.02  # seconds between two documents, however often one is requested
 
 
@@ -66,20 +75,37 @@ class StatusPublisher:
         self._more = more
         self._told: Counter[str] = Counter()  # events, by kind
         self._served: deque[tuple[float, float]] = deque(maxlen=RATE_COUNTS)
-        self._requested = asyncio.Event()
+        self._every = STATUS_EVERY  # seconds in which the next document comes, as the last one says
+        # Milliseconds: in a large fleet each node has its own beat.
+        self._apart = round(BEAT * 1000) * random.randrange(round(MOST_EVERY / BEAT))
+        self._due = 0.0  # when the next document is, in the loop's time
+        self._sooner = asyncio.Event()
 
     async def run(self) -> None:
         """Publish documents until cancelled."""
-        self._mesh.link.subscribe(
-            self._mesh.subjects.status_request, lambda _: self._requested.set()
-        )
+        self._mesh.link.subscribe(self._mesh.subjects.status_request, self._asked)
         while True:
-            self._requested.clear()
+            self._every = status_every(self._membership.gossip.alive)
+            apart = self._apart if self._every > STATUS_EVERY else 0  # else with a second's work
+            self._due = next_beat(self._every, apart)
             self.publish()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(next_beat(STATUS_EVERY)):
-                    await self._requested.wait()
-                    await asyncio.sleep(STATUS_PAUSE)
+                await self._until_due()
+
+    async def _until_due(self) -> None:
+        """Raises `TimeoutError` when the next document is due, which requests bring forward."""
+        while True:
+            async with asyncio.timeout_at(self._due):
+                await self._sooner.wait()
+            self._sooner.clear()
+
+    def _asked(self, request: LinkMessage) -> None:
+        alive = self._membership.gossip.alive
+        after = answer_after(asked_within(request.data), alive, random.random())
+        due = asyncio.get_running_loop().time() + max(STATUS_PAUSE, after)
+        if due < self._due:
+            self._due = due
+            self._sooner.set()
 
     def become(self, state: str, detail: str) -> bool:
         """Change state or detail, and publish the change; returns False where nothing changed."""
@@ -118,7 +144,8 @@ class StatusPublisher:
 
     def document(self) -> dict[str, Any]:
         """All times in milliseconds, memory in bytes; counters count since the node's start."""
-        servings, servers = self._versions.all(), self._versions.servers()
+        servings = self._versions.pulling()  # whoever reads of a stage here sends it requests
+        servers = [server for serving in servings for server in serving.servers]
         now = time.monotonic()
         doc: dict[str, Any] = {
             "v": 1,
@@ -131,6 +158,7 @@ class StatusPublisher:
             "detail": self.detail,
             "since": self._since,
             "at": timestamp(),
+            "every_s": self._every,
             "software": swarm.__version__,
             "model": servings[-1].info.model if servings else self._config.model_name,
             "version": servings[-1].info.version if servings else self._config.version,
@@ -159,8 +187,7 @@ class StatusPublisher:
         count = served(doc)
         if count is None:
             return None
-        if not self._served or now - self._served[-1][0] >= RATE_LEAST:
-            self._served.append((now, count))
+        note_count(self._served, now, count)
         rate = rate_of(self._served)
         return None if rate is None else round(rate, 2)
 

@@ -15,7 +15,7 @@ from nodes.life.live_weights import NodeWeights
 from nodes.life.serving import Loaded, Serving, load
 from nodes.stage.server import LanePicker, StageAudit, StageServer
 from swarm.clock import ServerClock
-from swarm.errors import NotFound, SwarmError
+from swarm.errors import NotFound, SwarmError, Unavailable
 from swarm.fleet.warm_pool import ROLE as WARM
 from swarm.lanes import check_one_domain, streams_of
 from swarm.mesh import Mesh
@@ -33,7 +33,13 @@ LONGEST_RUN_US = 60_000_000  # a longer time in a checkpoint is not believed
 # are under way, and requesters hear late. Where some stage gets no node for the new one, it ends
 # all the same.
 LINGERS, LINGERS_AT_MOST = 5.0, 120.0
+# Seconds in which the lanes of a version have to pull: when it is loaded; at each look after it.
+PULLS_WITHIN, PULLS_AGAIN_WITHIN = 5.0, 1.0
 LOOK_AGAIN = 0.5  # seconds, while a version waits for its end
+
+
+class LanesWait(Unavailable):
+    """A version is loaded, and its lanes do not pull yet."""
 
 
 class Versions:
@@ -73,6 +79,7 @@ class Versions:
         self.follower = WeightFollower(ledgers, self.weights.take, tell)
         self._clock = ServerClock()
         self._runs: dict[str, asyncio.Task[None]] = {}
+        self._waiting: set[str] = set()  # versions of which some lane has not pulled yet
         self._gateway: dict[tuple[str, str], Loaded] = {}
         self._gateway_locks: dict[tuple[str, str], asyncio.Lock] = {}
         self._state: DesiredState | None = None  # as read last
@@ -85,6 +92,10 @@ class Versions:
     def all(self) -> list[Serving]:
         """The versions being served, in the order of their loading."""
         return list(self.serving.values())
+
+    def pulling(self) -> list[Serving]:
+        """Those of `all()` whose lanes have begun to pull, which others may ask."""
+        return [serving for v, serving in self.serving.items() if v not in self._waiting]
 
     def servers(self) -> list[StageServer]:
         """The stages of all versions."""
@@ -112,7 +123,8 @@ class Versions:
 
         on_loading(version) is called before each loading. look: whether to read the desired state,
         instead of going by the one that was read last. Raises `NotFound` when the model is not in
-        the mesh yet, `Unavailable`, and the error that ended a version's task.
+        the mesh yet, `Unavailable` (`LanesWait` where all is done but that some lane pulls), and
+        the error that ended a version's task.
         """
         for version, task in list(self._runs.items()):
             if task.done():
@@ -127,6 +139,8 @@ class Versions:
             if version not in self.serving:
                 on_loading(version)
                 await self._serve(version)
+            elif version in self._waiting:
+                await self._until_lanes_pull(version, PULLS_AGAIN_WITHIN)
         now = time.monotonic()
         self._unwanted = {v: self._unwanted.get(v, now) for v in self.serving if v not in wanted}
         if not all(map(self._is_served, wanted)):
@@ -136,6 +150,8 @@ class Versions:
             if lingered >= LINGERS or now - since >= LINGERS_AT_MOST:
                 log.info("version %s serves no more", version)
                 await self._retire(version)
+        if waits := [v for v in wanted if v in self._waiting]:
+            raise LanesWait("; ".join(map(self._why_it_waits, waits)))
 
     def _is_served(self, version: str) -> bool:
         """Whether every stage of a version has a node, this one among them."""
@@ -203,8 +219,22 @@ class Versions:
         self._prime(serving)
         self._runs[version] = asyncio.create_task(serving.run(), name=f"serve {version}")
         self.serving[version] = serving
-        await serving.ready()
+        self._waiting.add(version)
         log.info("%s@%s loaded in %.2f s", info.model, version, loaded.seconds)
+        await self._until_lanes_pull(version, PULLS_WITHIN)
+
+    async def _until_lanes_pull(self, version: str, within: float) -> None:
+        """Or until `within` seconds have passed: then the next look waits again."""
+        try:
+            await self.serving[version].ready(within)
+        except TimeoutError:
+            return
+        self._waiting.discard(version)
+
+    def _why_it_waits(self, version: str) -> str:
+        serving = self.serving[version]
+        why = serving.waits_for or "the server has not answered yet"
+        return f"the lanes of {serving.info.model}@{version} are waited for: {why}"
 
     def _held(self, info: ModelInfo) -> list[int] | None:
         """The stages that a standby holds, as far as they fit into its memory: where that is short,
@@ -266,6 +296,7 @@ class Versions:
         """Drain a version, and free all that it holds. Raises the error that ended its task."""
         serving = self.serving.pop(version)
         self._unwanted.pop(version, None)
+        self._waiting.discard(version)
         task = self._runs.pop(version, None)
         try:
             await serving.drain()

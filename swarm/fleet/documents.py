@@ -182,6 +182,7 @@ ROLLOUT = form(
         "share": number(0, 100),
         "state": text,
         "reason": text,
+        "reports_refused": COUNT,
     },
     ("model", "version", "share"),
 )
@@ -238,6 +239,7 @@ STATUS_FIELDS: dict[str, Reader] = {
     "edge": table(COUNT),
     "learning": anything,
     "audit": anything,
+    "every_s": COUNT,
     "codecs": rows(text),
     "link_rate": COUNT,
     "sites": anything,

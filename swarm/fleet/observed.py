@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 
 from swarm.errors import NotConnected
 from swarm.fleet.advertised import MAX_CODECS, StagePeer
+from swarm.fleet.status_pace import request_body, silent_after
 from swarm.link import Link, LinkMessage
 from swarm.subjects import Subjects
 
-FORGET_AFTER = 3.0  # seconds without a status of a node, which publishes one a second
-# A listener parses the status of each node each second: a thousand clients that listen to a hundred
-# nodes get more statuses than the mesh carries otherwise. Large messages are always worth that;
+# A listener parses a hundred statuses a second of a large fleet: a thousand clients that listen get
+# more statuses than the mesh carries otherwise. Large messages are always worth that;
 # small ones are from so many a second on.
 MESSAGES_PER_SECOND = 8.0
 IDLE_AFTER = 5.0  # seconds without a reason to listen, after which listening ends
@@ -29,15 +29,18 @@ IDLE_AFTER = 5.0  # seconds without a reason to listen, after which listening en
 # cannot read shared memory says so. (Measured: a lone message of 4 MiB every 8 s takes 8 ms with
 # this memory and 14 ms without.)
 REMEMBER_FOR = 60.0
+ASK_WITHIN = 0.5  # seconds in which the nodes of a large fleet answer, one after the other
 MOST_NODES = 4096  # that are known at a time; a member may say any number of names
 
 
 class _Heard(NamedTuple):
-    """The last status of one node: the node, its stages (model, version, stage), when it came."""
+    """The last status of one node: the node, its stages (model, version, stage), when it came, and
+    for how many seconds it holds while no other comes."""
 
     peer: StagePeer
     serves: frozenset[tuple[str, str, int]]
     at: float
+    holds: float
 
 
 class StatusListener:
@@ -77,13 +80,13 @@ class StatusListener:
         return [
             heard.peer
             for heard in self._nodes.values()
-            if key in heard.serves and self._is_known(heard.at, now)
+            if key in heard.serves and self._is_known(heard, now)
         ]
 
-    def _is_known(self, at: float, now: float) -> bool:
-        """Whether a node whose last status came `at` is still believed to be there."""
-        silent = now - max(at, self._since) >= FORGET_AFTER
-        return now - at < REMEMBER_FOR and not (self._sid and silent)
+    def _is_known(self, heard: _Heard, now: float) -> bool:
+        """Whether the node of this last status is still believed to be there."""
+        silent = now - max(heard.at, self._since) >= heard.holds
+        return now - heard.at < REMEMBER_FOR and not (self._sid and silent)
 
     # --- acts -----------------------------------------------------------------------------
 
@@ -103,9 +106,7 @@ class StatusListener:
             self._listen()
         self._sent, self._tended = sent, now
         # A node's id is new with each start: without this the dead would be kept for ever.
-        self._nodes = {
-            n: heard for n, heard in self._nodes.items() if self._is_known(heard.at, now)
-        }
+        self._nodes = {n: heard for n, heard in self._nodes.items() if self._is_known(heard, now)}
         if now > self._until:
             self.rest()
 
@@ -130,8 +131,8 @@ class StatusListener:
         self._since = self._clock()
         if not self._link.grants.may_publish(self._subjects.status_request):
             return
-        with contextlib.suppress(NotConnected):  # a status comes every second anyway
-            self._link.publish(self._subjects.status_request)
+        with contextlib.suppress(NotConnected):  # a node speaks by itself in a while
+            self._link.publish(self._subjects.status_request, request_body(ASK_WITHIN))
 
     def _heard(self, message: LinkMessage) -> None:
         try:
@@ -148,12 +149,13 @@ class StatusListener:
                 codecs=frozenset(map(str, doc.get("codecs", [])[:MAX_CODECS])),
             )
             left = doc["state"] == "left"
+            holds = silent_after(doc)
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return  # no status: it says nothing about a node
         before = self._nodes.pop(peer.node, None)
         if before is None and len(self._nodes) >= MOST_NODES:
             return  # `tend` forgets those that are silent
         if not left:
-            self._nodes[peer.node] = _Heard(peer, serves, self._clock())
+            self._nodes[peer.node] = _Heard(peer, serves, self._clock(), holds)
         if before is None or left or before[:2] != (peer, serves):
             self._on_news()

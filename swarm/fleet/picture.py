@@ -7,6 +7,7 @@ It is bounded in nodes and in bytes, whatever comes; a node whose messages canno
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,17 +15,21 @@ from typing import Any
 
 from swarm.errors import DecodeError
 from swarm.fleet.documents import Faults, read_event, read_status
+from swarm.fleet.status_pace import every_of, silent_after
 from swarm.flow.bucket import TokenBucket
 from swarm.subjects import TOKEN
 
-SILENT_AFTER = 5.0  # seconds without a status after which a node is shown as silent
+# Seconds without a status after which a node is shown as silent, where three of its statuses would
+# have come by then.
+SILENT_AFTER = 5.0
 FORGET_GONE, FORGET_SILENT = 60.0, 600.0  # seconds until a node that left, or is silent, goes
 MARK_FOR = 60.0  # seconds that a node stays marked after its last offence
 MOST_NODES, MOST_BYTES, MOST_EVENTS = 4096, 16 << 20, 1000
-# Of one node, which says its status each second, at each change, and at each request.
+# Of one node, which says its status each second or less, at each change, and at each request.
 STATUSES_PER_SECOND, STATUSES_AT_ONCE = 20.0, 60.0
 EVENTS_PER_SECOND, EVENTS_AT_ONCE = 200.0, 1000.0  # of all nodes
 RATE_LEAST, RATE_COUNTS = 0.4, 6  # seconds between two counts that give a rate; counts kept
+RATE_WITHIN = 5.0  # seconds before which no count is needed, where later ones give a rate
 LONGEST_MARK = 200  # characters
 
 # What an event says of the node that it is about.
@@ -57,7 +62,8 @@ class FleetNode:
     known: float = 0.0
     rate: float | None = None
     offences: dict[str, Offence] = field(default_factory=dict)
-    weight: int = 0  # bytes of the documents
+    weight: int = 0  # bytes of the status
+    told_weight: int = 0  # bytes of the entry
     gone: str = ""  # dead or left, where an event or a page said so
     gone_at: float = 0.0
     bucket: TokenBucket = field(
@@ -75,6 +81,11 @@ class FleetNode:
         """The stages that it serves, with their loads: of its status, else as others know them."""
         return list(self.status.get("stages") or self.told.get("stages") or ())
 
+    @property
+    def silent_after(self) -> float:
+        """Seconds behind its last status after which it counts as silent."""
+        return max(SILENT_AFTER, silent_after(self.status))
+
     def state(self, now: float) -> str:
         """waiting, loading, ready, draining, left, failed, as the node says; `dead` where the mesh
         says so, `silent` where nothing is heard, `suspect` where only the mesh speaks of it, and
@@ -87,7 +98,7 @@ class FleetNode:
             if self.told.get("state") == "suspect":
                 return "suspect"
             return "draining" if self.told.get("draining") else "ready"
-        return "silent" if now - self.heard > SILENT_AFTER else str(self.status["state"])
+        return "silent" if now - self.heard > self.silent_after else str(self.status["state"])
 
     def marks(self, now: float) -> dict[str, str]:
         """Why this node is marked at present, by the kind of offence."""
@@ -139,8 +150,9 @@ class FleetPicture:
         except DecodeError as error:
             self._offence(node, "malformed", str(error), now)
             return None
-        if not self._room(node, len(data)):
+        if not self._room(len(data) - node.weight):
             return None
+        node.weight = len(data)
         if faults.count:
             self._offence(node, "absurd", _words(faults), now)
         node.status, node.heard, node.known = doc, now, now
@@ -162,7 +174,7 @@ class FleetPicture:
         node = self._node(about, now) if tells_of_life and isinstance(about, str) else None
         if node is not None:
             if about == event["node"] and not node.told:
-                node.told = {"role": event.get("role", "")}
+                self._tell_of(node, {"role": event.get("role", "")})
             if kind in _LIFE:
                 node.gone, node.gone_at = _LIFE[kind], now
             elif kind in _BACK:
@@ -183,14 +195,15 @@ class FleetPicture:
         """A page that `read_page` has read."""
         for entry in page["nodes"]:
             node = self._node(entry["node"], now)
-            if node is None:
+            if node is None or not self._tell_of(node, entry):
                 continue
-            node.told, node.known = entry, now
+            node.known = now
             if entry["state"] in ("dead", "left"):
                 if not node.gone:
                     # A node that speaks lives, whatever another one believes.
                     node.gone, node.gone_at = entry["state"], now
-                    if node.heard is not None and now - node.heard < SILENT_AFTER:
+                    its_turn = max(SILENT_AFTER, every_of(node.status))
+                    if node.heard is not None and now - node.heard < its_turn:
                         node.gone = ""
             else:
                 node.gone = ""
@@ -233,16 +246,25 @@ class FleetPicture:
         self._forget(min(gone, key=lambda n: n.heard or n.known).node)
         return True
 
-    def _room(self, node: FleetNode, size: int) -> bool:
-        if self.nbytes - node.weight + size > self._most_bytes:
+    def _room(self, more: int) -> bool:
+        """Count so many bytes more, which may be less; whether there is room for them."""
+        if self.nbytes + more > self._most_bytes:
             self._refuse("too_many_bytes")
             return False
-        self.nbytes += size - node.weight
-        node.weight = size
+        self.nbytes += more
+        return True
+
+    def _tell_of(self, node: FleetNode, entry: Mapping[str, Any]) -> bool:
+        """Keep what others say of a node; whether there was room for it."""
+        size = len(json.dumps(entry))
+        if not self._room(size - node.told_weight):
+            return False
+        node.told, node.told_weight = entry, size
         return True
 
     def _forget(self, id_: str) -> None:
-        self.nbytes -= self.nodes.pop(id_).weight
+        node = self.nodes.pop(id_)
+        self.nbytes -= node.weight + node.told_weight
         self.changed.add(id_)
 
     def _refuse(self, reason: str) -> None:
@@ -273,10 +295,9 @@ class FleetPicture:
         """The rate that the node tells; of an older node's, of its counts."""
         told = node.status.get("rate")
         count = served(node.status)
-        counts = node.counts
-        if count is not None and (not counts or now - counts[-1][0] >= RATE_LEAST):
-            counts.append((now, count))
-        node.rate = rate_of(counts) if told is None else float(told)
+        if count is not None:
+            note_count(node.counts, now, count)
+        node.rate = rate_of(node.counts) if told is None else float(told)
 
 
 def served(status: Mapping[str, Any]) -> float | None:
@@ -290,6 +311,16 @@ def served(status: Mapping[str, Any]) -> float | None:
         if "served" in stage.get("counters", {})
     ]
     return float(sum(counts)) if counts else None
+
+
+def note_count(counts: deque[tuple[float, float]], now: float, count: float) -> None:
+    """Keep the requests since the start, where that gives a rate: of the last seconds, or since the
+    count before where that one is older."""
+    if counts and now - counts[-1][0] < RATE_LEAST:
+        return
+    counts.append((now, count))
+    while len(counts) > 2 and now - counts[1][0] >= RATE_WITHIN:
+        counts.popleft()
 
 
 def rate_of(counts: Sequence[tuple[float, float]]) -> float | None:

@@ -96,6 +96,13 @@ class Burn:
         if not self._kept or now - self._kept[-1][0] >= STEP_S:
             self._kept.append((now, self.requests, self.slow, self.failed))
 
+    def is_idle(self, now: float) -> bool:
+        """Whether the longest window is known, and has no request."""
+        longest = max(WINDOWS.values())
+        times = [kept[0] for kept in self._kept]
+        at = bisect_right(times, now - longest) - 1
+        return at >= 0 and self._kept[at][1] == self.requests
+
     def rates(self, now: float) -> dict[str, dict[str, tuple[float, int]]]:
         """(burn rate, bad requests) of each window, by objective: `latency`, `errors`."""
         found: dict[str, dict[str, tuple[float, int]]] = {}

@@ -56,10 +56,11 @@ class Lane:
     follows the rate of messages up to max_credit, and is less behind a slow link. clock: the
     server's, if it is shared. message_bytes: of a message, as far as it is known before the first.
     is_kept(): whether any server of a cluster has the lane. lost_at: since when none has it,
-    `time.monotonic()`; 0.0 while one has.
+    `time.monotonic()`; 0.0 while one has. waits_for: why it does not pull at present, "" while it
+    does.
 
     Its arguments are many because four of them describe the consumer at the server, which all nodes
-    of the lane share, and four this node's part in it. Its attributes are seventeen: five that
+    of the lane share, and four this node's part in it. Its attributes are eighteen: six that
     other rooms read, six parts with one idea each, and the signals from the callbacks to `run`.
     """
 
@@ -83,6 +84,7 @@ class Lane:
         self.paused = False
         self.redelivered = 0
         self.lost_at = 0.0
+        self.waits_for = ""
         self.overdue = 0  # messages that came again while in hand: ack_wait is too short
         self.holding = LatencyWindow()  # seconds from arrival to the end of the work
         self._consumer = ServerConsumer(link, stream, config, provision, clock or ServerClock())
@@ -149,7 +151,7 @@ class Lane:
         self.link.on_down.append(self._down)
         self.link.on_up.append(self._renew.set)
         self.link.on_fewer.append(self._ask_anew)
-        overdue, waits_for = 0, ""
+        overdue = 0
         try:
             while not self._stopping:
                 self._renew.clear()
@@ -165,16 +167,16 @@ class Lane:
                     self._replenish()
                 except SwarmError as error:
                     denied = isinstance(error, PermissionDenied)
-                    if str(error) != waits_for:
+                    if str(error) != self.waits_for:
                         level = logging.WARNING if denied else logging.INFO
                         log.log(level, "%s: waiting: %s", self._consumer.name, error)
-                    waits_for = str(error)
+                    self.waits_for = str(error)
                     pause = RETRY_DENIED if denied else RETRY_PROVISIONING
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(self._renew.wait(), pause)
                     continue
                 self._ready.set()
-                waits_for = ""
+                self.waits_for = ""
                 try:
                     self._tend()
                     await self._renew.wait()

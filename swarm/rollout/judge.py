@@ -14,7 +14,7 @@ from swarm.rollout.plan import Plan
 from swarm.rollout.statement import Report, Statement
 from swarm.rollout.verdict import Seen, Verdict, verdict, worst
 
-MOST_REPORTERS = 4096  # those heard last are counted
+MOST_REPORTERS = 4096  # whose evidence is kept
 SILENT_AFTER = 3.0  # seconds after which what a reporter has seen of late is not of late any more
 
 
@@ -29,28 +29,47 @@ class Judge:
 
     A judge that begins late goes on from where requesters and other judges say that the rollout
     stands: see `resume`.
+
+    Evidence that was counted stays: it could else be flooded away. With `most_reporters` of them, a
+    new one takes the place of a silent one that has observed nothing. Where there is none, its
+    reports are refused, and counted as such (refused).
     """
 
-    def __init__(self, plan: Plan, name: str) -> None:
+    def __init__(self, plan: Plan, name: str, most_reporters: int = MOST_REPORTERS) -> None:
         self.plan = plan
+        self.refused = 0
         self._name = name
-        self._reports: OrderedDict[str, _Heard] = OrderedDict()
+        self._most_reporters = most_reporters
+        self._reports: dict[str, _Heard] = {}
+        # Those that have observed nothing yet, the longest silent first.
+        self._without_evidence: OrderedDict[str, None] = OrderedDict()
         self._held = 0.0
         self._at: float | None = None  # when the clock was last looked at
 
     def heard(self, report: Report, now: float) -> bool:
-        """A requester reports; returns whether it is a new one. Reports of other plans, or with
-        other guards, say nothing here."""
+        """A requester reports; returns whether it is a new one that is counted from now on. Reports
+        of other plans, or with other guards, say nothing here."""
         guards = len(self.plan.guards)
         fits = len(report.total) == len(report.recent) == guards
         if report.plan != self.plan.id or not fits:
             return False
         is_new = report.reporter not in self._reports
+        if is_new and len(self._reports) >= self._most_reporters and not self._make_place(now):
+            self.refused += 1
+            return False
         self._reports[report.reporter] = _Heard(report, now)
-        self._reports.move_to_end(report.reporter)
-        if len(self._reports) > MOST_REPORTERS:
-            self._reports.popitem(last=False)
+        self._without_evidence.pop(report.reporter, None)
+        if not any(seen.n for seen in report.total):
+            self._without_evidence[report.reporter] = None
         return is_new
+
+    def _make_place(self, now: float) -> bool:
+        """Forget a silent reporter without evidence; whether there was one."""
+        longest_silent = next(iter(self._without_evidence), None)
+        if longest_silent is None or now - self._reports[longest_silent].at < SILENT_AFTER:
+            return False
+        del self._without_evidence[longest_silent], self._reports[longest_silent]
+        return True
 
     def resume(self, statements: Iterable[Statement]) -> None:
         """Begin where the rollout stands: by other judges' statements, and by the steps at which

@@ -179,6 +179,10 @@ class Catalog:
 
     # --- changes --------------------------------------------------------------------------
 
+    def knows(self, model: str) -> bool:
+        """Whether the desired state of a model is known at present."""
+        return model in self._desired
+
     def objective(self, model: str) -> Objective | None:
         """Of the desired state, where that is known; None where it has none."""
         state = self._desired.get(model)

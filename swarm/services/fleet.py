@@ -27,6 +27,7 @@ from swarm.errors import (
 )
 from swarm.fleet.pages import PAGE_BYTES, Question, page, read_page, read_question
 from swarm.fleet.picture import FleetPicture
+from swarm.fleet.status_pace import SMALL_FLEET, STATUS_EVERY, request_body, status_every
 from swarm.flow.bucket import TokenBucket
 from swarm.gossip import PeerView
 from swarm.link import Link, LinkMessage
@@ -46,9 +47,9 @@ PAGE_TIMEOUT, PAGE_ATTEMPTS = 1.0, 3  # seconds
 MOST_PAGES = 100
 ASK_EVERY = 30.0  # seconds; events that were lost are made good by it
 TEND_EVERY = 5 * BEAT  # seconds
-LISTEN = 0.5  # seconds; every node answers a status request at once
-SPOKEN_WITHIN = 1.3  # seconds; by then every node has said its status by itself
-SMALL_FLEET = 32  # nodes that are asked to speak at once; more of them would be a storm
+LISTEN = 0.5  # seconds, where it is not known how many nodes there are
+ASK_WITHIN = 1.0  # seconds in which the nodes of a large fleet answer, one after the other
+SPOKEN_WITHIN = 1.3  # seconds; by then every node has said its status
 LARGEST_SERVER_WORD, MOST_SERVERS = 64 << 10, 16  # bytes, servers
 
 
@@ -140,6 +141,20 @@ async def _ask_page(link: Link, subjects: Subjects, question: Question) -> dict[
     return None
 
 
+def request_statuses(link: Link, subjects: Subjects, within: float = ASK_WITHIN) -> None:
+    """Have every node say its status: at once in a small fleet, within so many seconds in a large
+    one. Nothing happens where this user may not ask, or is not connected."""
+    if link.grants.may_publish(subjects.status_request):
+        with contextlib.suppress(NotConnected):
+            link.publish(subjects.status_request, request_body(within))
+
+
+def speaks_seldom(picture: FleetPicture, now: float) -> bool:
+    """Whether the nodes of this fleet are so many that they say their statuses less often than each
+    second: a reader that comes asks for them."""
+    return status_every(len(picture.living(now))) > STATUS_EVERY
+
+
 class FleetWatch:
     """Keeps a `FleetPicture` current: `async with FleetWatch(mesh.link, mesh.subjects) as watch:`.
 
@@ -177,6 +192,7 @@ class FleetWatch:
         link.on_up.append(self._ask.set)
         try:
             await self._look()
+            self._ask_a_large_fleet()
         except BaseException:
             await self.__aexit__(None, None, None)
             raise
@@ -207,21 +223,24 @@ class FleetWatch:
                 return True
         return False
 
-    def request_statuses(self) -> None:
-        """Have every node say its status now: for small fleets only."""
-        if self._link.grants.may_publish(self._subjects.status_request):
-            with contextlib.suppress(NotConnected):
-                self._link.publish(self._subjects.status_request)
+    def request_statuses(self, within: float = ASK_WITHIN) -> None:
+        """Have every node say its status: see `request_statuses` of this module."""
+        request_statuses(self._link, self._subjects, within)
 
     async def hear_all(self) -> None:
         """Wait until each living node has said its status, as far as that is known; about a second
         at most. A small fleet is asked to speak at once."""
-        if not self.answered or len(self.picture.nodes) <= SMALL_FLEET:
-            self.request_statuses()
-        if self.answered:
-            await self.until(_all_spoke, SPOKEN_WITHIN)
-        else:
+        if not self.answered:
+            self.request_statuses(LISTEN / 2)
             await asyncio.sleep(LISTEN)
+            return
+        if not speaks_seldom(self.picture, time.monotonic()):  # else it was asked at the beginning
+            self.request_statuses(0.0 if len(self.picture.nodes) <= SMALL_FLEET else ASK_WITHIN)
+        await self.until(_all_spoke, SPOKEN_WITHIN)
+
+    def _ask_a_large_fleet(self) -> None:
+        if speaks_seldom(self.picture, time.monotonic()):
+            self.request_statuses()
 
     async def _look(self) -> None:
         """Ask for the picture and the past events; where nobody answers, statuses alone tell."""
@@ -246,11 +265,14 @@ class FleetWatch:
             await beat(TEND_EVERY)
             now = time.monotonic()
             self.picture.tend(now)
-            if self._ask.is_set() or now - asked > ASK_EVERY:
+            connected = self._ask.is_set()  # since the last look
+            if connected or now - asked > ASK_EVERY:
                 self._ask.clear()
                 asked = now
                 with contextlib.suppress(SwarmError):  # it is tried again in a while
                     await self._look()
+                if connected:
+                    self._ask_a_large_fleet()
 
     def _status(self, message: LinkMessage) -> None:
         self.picture.take_status(message.subject, message.data, time.monotonic())

@@ -7,6 +7,7 @@ are placed in the requester's time, in the middle of what nobody knows the divis
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -19,6 +20,9 @@ from swarm.wire.messages import Result
 
 INSTALL = "pip install 'swarm-mesh[otel]'"
 EXPORT_TIMEOUT = 5.0  # seconds for one attempt to reach the collector
+LONGEST_TEXT = 500  # characters of a span's status
+# gRPC's name for how such a request ends. No result has it: nobody is there to get one.
+CANCELLED = "CANCELLED"
 MOST_WAITING = 2048  # spans that wait to be sent; more are dropped, and counted by the SDK's log
 
 
@@ -106,7 +110,7 @@ class OtlpTrace:
             }
         )
         if result.status is not Status.OK:
-            span.set_status(self._api.StatusCode.ERROR, result.message[:500])
+            span.set_status(self._api.StatusCode.ERROR, result.message[:LONGEST_TEXT])
         ended = time.time_ns()
         parts = parts_of((ended - self._began) / 1e9, result.hops)
         outside = sum(part.length for part in parts if part.kind == "outside")
@@ -114,6 +118,15 @@ class OtlpTrace:
         for hop in result.hops:
             self._hop(hop, [p for p in parts if p.stage == hop.stage and p.node == hop.node], first)
         span.end(ended)
+
+    def give_up(self, error: BaseException) -> None:
+        """See `Trace`."""
+        is_cancelled = isinstance(error, asyncio.CancelledError)
+        status = CANCELLED if is_cancelled else str(Status.INTERNAL)
+        text = "cancelled by its caller" if is_cancelled else repr(error)
+        self._span.set_attribute("swarm.status", status)
+        self._span.set_status(self._api.StatusCode.ERROR, text[:LONGEST_TEXT])
+        self._span.end()
 
     def _hop(self, hop: Hop, parts: Sequence[Part], first: int) -> None:
         if not parts:

@@ -16,6 +16,11 @@ class Trace(Protocol):
         """The request has its result. Never raises, never waits."""
         ...
 
+    def give_up(self, error: BaseException) -> None:
+        """The request gets no result: its caller has cancelled it (`asyncio.CancelledError`), or
+        `error` is a fault on the way. Called instead of `end`. Never raises, never waits."""
+        ...
+
 
 class Tracer(Protocol):
     """Makes a `Trace` of each request."""

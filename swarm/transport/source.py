@@ -294,6 +294,11 @@ class StageSource:
         """Wait until every lane pulls. Raises `TimeoutError`."""
         await asyncio.gather(*(lane.ready(timeout) for lane in self.lanes.values()))
 
+    @property
+    def waits_for(self) -> str:
+        """Why a lane does not pull at present, "" while all do."""
+        return next((lane.waits_for for lane in self.lanes.values() if lane.waits_for), "")
+
     def set_priority(self, priority: int) -> None:
         """Take this place among the nodes of the stage. In fast mode the node stays in the queue
         group that it began in."""

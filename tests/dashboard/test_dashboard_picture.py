@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 import pytest
-from fleets import a_stage, a_status
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from statuses import a_stage, a_status
 
 from nodes.dashboard.history import History, Rate
 from nodes.dashboard.picture import MOST_NAMELESS, MOST_NODES, Picture
@@ -86,6 +86,21 @@ def test_a_node_that_speaks_after_it_was_called_dead_is_alive(fleet: Simulation)
     fleet.now += 1.0
     fleet.speak(a_status("s2", (2,)))
     assert fleet.whole()["nodes"]["s2"]["health"] == "well"
+
+
+def test_a_node_that_speaks_seldom_is_well_in_between_and_gone_after_three_missed_statuses() -> (
+    None
+):
+    fleet = Simulation()
+    fleet.speak(a_status("seldom", every_s=10.0))
+    for _ in range(29):
+        fleet.second()
+    assert fleet.whole()["nodes"]["seldom"]["health"] == "well"
+    for _ in range(2):
+        fleet.second()
+    assert fleet.whole()["nodes"]["seldom"]["health"] == "dead"
+    fleet.speak(a_status("seldom", every_s=10.0))
+    assert fleet.whole()["nodes"]["seldom"]["health"] == "well"
 
 
 def test_a_node_that_falls_silent_is_gone_without_any_event(fleet: Simulation) -> None:
@@ -186,7 +201,7 @@ def test_the_network_is_estimated_from_those_who_answer_where_no_edge_tells(
     latency = {"p50": 11.0, "p99": 40.0, "ewma": 12.0}
     fleet.speak(a_status("s1") | {"requests": {"by_status": {"OK": 5}, "latency_ms": latency}})
     answers = fleet.whole()["pipelines"][0]["answers"]
-    assert answers == {"p50": 11.0, "p99": 40.0, "network": 2.0, "about": True}
+    assert answers == {"p50": 11.0, "p99": 40.0, "network": 5.0, "about": True}
 
 
 def test_an_objective_that_burns_is_the_first_trouble(fleet: Simulation) -> None:

@@ -100,6 +100,7 @@ async def test_status_documents_of_every_role_keep_their_contract(
     shard = next(d for d in reversed(docs) if d["role"] == "shard-1")
     assert shard["stages"][0]["counters"]["served"] > 0
     assert shard["ready_ms"] > 0
+    assert {doc["every_s"] for doc in docs} == {1.0}, "a small fleet"
     fallback = next(d for d in docs if d["role"] == "fallback")
     assert [stage["stage"] for stage in fallback["stages"]] == [1, 2, 3]
     edge = [d for d in docs if d["role"] == "edge"]

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from noted_tracer import NotedTracer
 
 from nodes.life.answering import LIGHTER_ANSWERS, LIGHTER_ROOM, InferAnswerer
 from nodes.life.serving import Loaded
@@ -335,3 +336,28 @@ async def test_copies_of_requests_are_no_requests_in_the_figures() -> None:
     assert scene.answerer.by_status == {}
     await scene.answer()
     assert scene.answerer.by_status == {Status.OK: 1}
+
+
+# --- traces ---------------------------------------------------------------------------------
+
+
+async def test_the_trace_of_a_request_that_is_cancelled_says_so() -> None:
+    scene = Scene(loaded())
+    scene.tracer = tracer = NotedTracer()  # type: ignore[assignment]
+    asking = asyncio.create_task(scene.answer(version="slow"))
+    async with asyncio.timeout(5.0):
+        while not scene.lookups:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    [trace] = tracer.begun
+    assert isinstance(trace.ended, asyncio.CancelledError)
+
+
+async def test_a_copy_of_a_request_begins_no_trace() -> None:
+    scene = Scene(loaded())
+    scene.tracer = tracer = NotedTracer()  # type: ignore[assignment]
+    assert (await scene.answer(shadow=True)).status is Status.OK
+    assert tracer.begun == []
+    result = await scene.answer()
+    assert [trace.ended for trace in tracer.begun] == [result]

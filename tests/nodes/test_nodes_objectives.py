@@ -12,7 +12,7 @@ from nodes.cli.status import objective_lines
 from nodes.life.objectives import MOST_MODELS, Objectives
 from swarm.errors import InvalidArgument, Status
 from swarm.fleet.documents import Faults, read_status
-from swarm.flow.objective import Objective
+from swarm.flow.objective import WINDOWS, Objective
 from swarm.wire.messages import Request, Result
 
 
@@ -20,8 +20,11 @@ class Scene:
     def __init__(self, **objectives: Objective) -> None:
         self.objectives = objectives
         self.told: list[tuple[str, dict[str, Any]]] = []
+        self.forgotten: set[str] = set()  # models whose desired state has to be read again
         self.measured = Objectives(
-            self.objectives.get, lambda kind, detail: self.told.append((kind, detail))
+            lambda model: None if model in self.forgotten else self.objectives.get(model),
+            lambda kind, detail: self.told.append((kind, detail)),
+            lambda model: model not in self.forgotten,
         )
 
     def answer(self, model: str, status: Status = Status.OK, times: int = 1) -> None:
@@ -74,6 +77,34 @@ def test_a_new_objective_begins_anew() -> None:
     scene.measured.judge(1.0)
     [slo] = scene.measured.status()["slo"]
     assert (slo["errors"], slo["requests"], slo["failed"]) == (0.5, 1, 0)
+
+
+def test_an_objective_that_its_owner_removed_is_gone_from_the_status_and_burns_no_more() -> None:
+    scene = Scene(m=Objective(errors=0.01), other=Objective(errors=0.01))
+    scene.answer("m", Status.INTERNAL, times=50)
+    scene.answer("other")
+    scene.measured.judge(1.0)
+    assert [detail["burning"] for _, detail in scene.told] == ["errors"]
+    del scene.objectives["m"]
+    scene.measured.judge(3.0)
+    assert [slo["model"] for slo in scene.measured.status()["slo"]] == ["other"]
+    assert [detail["burning"] for _, detail in scene.told] == ["errors", ""]
+    del scene.objectives["other"]
+    scene.measured.judge(5.0)
+    assert scene.measured.status() == {}
+    assert len(scene.told) == 2, "an objective that did not burn ends without an event"
+
+
+def test_an_objective_stays_while_its_desired_state_has_to_be_read_again() -> None:
+    scene = Scene(m=Objective(errors=0.01))
+    scene.answer("m", Status.INTERNAL, times=50)
+    scene.measured.judge(1.0)
+    scene.forgotten.add("m")
+    scene.measured.judge(3.0)
+    [slo] = scene.measured.status()["slo"]
+    assert slo["failed"] == 50, "what was counted is not lost by a change of any model"
+    scene.measured.judge(3.0 + WINDOWS["6h"])
+    assert scene.measured.status() == {}, "nobody has asked for the model in six hours"
 
 
 def test_what_a_status_tells_is_read_and_shown() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ from nodes.life.config import NodeConfig
 from nodes.life.own_entry import OwnEntry
 from nodes.life.router import Router
 from nodes.stage.counters import StageStats
+from shards.runtimes import memory
 from swarm.fleet.advertised import candidates, identity_of, serving
 from swarm.fleet.membership import Membership
 from swarm.gossip import LAN, Gossip, PeerView, Request, Send
@@ -270,3 +272,27 @@ def test_a_node_without_an_identity_gossips_none() -> None:
     node = Node(role="fallback")
     node.tell()
     assert "identity" not in node.heard()["node"].values
+
+
+def test_the_free_memory_that_a_node_tells_is_what_its_control_group_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit, use = tmp_path / "memory.max", tmp_path / "memory.current"
+    limit.write_text("5000\n")
+    use.write_text("1000\n")
+    monkeypatch.setattr(memory, "CGROUPS", ((limit, use),))
+    node = Node(serve(info("m", "1", 1)))
+    node.tell()
+    [candidate] = candidates(node.heard())
+    assert candidate.memory_free_bytes == 4000
+
+
+def test_a_node_whose_system_does_not_tell_its_free_memory_tells_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "CGROUPS", ())
+    monkeypatch.setattr(memory, "MEMINFO", tmp_path / "absent")
+    node = Node(serve(info("m", "1", 1)))
+    node.tell()
+    [candidate] = candidates(node.heard())
+    assert candidate.memory_free_bytes is None

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,11 +17,12 @@ import pytest
 import swarm
 from nodes.life.config import NodeConfig
 from nodes.life.node import Node
-from nodes.life.status import STATUS_EVERY, StatusPublisher
+from nodes.life.status import STATUS_PAUSE, StatusPublisher
 from swarm.errors import NotConnected
 from swarm.fleet.picture import RATE_LEAST
+from swarm.fleet.status_pace import SMALL_FLEET, STATUS_EVERY, request_body, status_every
 from swarm.gossip import PeerView
-from swarm.link import LinkOptions
+from swarm.link import LinkMessage, LinkOptions
 from swarm.subjects import Subjects
 
 SCHEMA = json.loads((Path(swarm.__file__).parent / "schemas/status.schema.json").read_text())
@@ -33,7 +35,7 @@ class FakeLink:
         self.published: list[tuple[str, dict[str, Any]]] = []
         self.cut = False
         self.came = asyncio.Event()
-        self._callbacks: dict[str, Callable[[object], None]] = {}
+        self._callbacks: dict[str, Callable[[LinkMessage], None]] = {}
 
     def publish(self, subject: str, data: bytes) -> None:
         if self.cut:
@@ -41,19 +43,21 @@ class FakeLink:
         self.published.append((subject, json.loads(data)))
         self.came.set()
 
-    def subscribe(self, subject: str, callback: Callable[[object], None]) -> int:
+    def subscribe(self, subject: str, callback: Callable[[LinkMessage], None]) -> int:
         self._callbacks[subject] = callback
         return 1
 
-    def hear(self, subject: str) -> None:
-        self._callbacks[subject](object())
+    def hear(self, subject: str, data: bytes = b"") -> None:
+        self._callbacks[subject](LinkMessage(subject, "", None, data))
 
 
 class Scene:
-    """A publisher beside a node without stages, in a mesh of three."""
+    """A publisher beside a node without stages, in a mesh of three; alive: nodes that live, as
+    gossip knows."""
 
-    def __init__(self, more: Callable[[], dict[str, Any]] = dict) -> None:
+    def __init__(self, more: Callable[[], dict[str, Any]] = dict, alive: int = 3) -> None:
         self.link = FakeLink()
+        self.gossip = SimpleNamespace(counters={}, alive=alive)
         states: list[Any] = ["alive", "alive", "dead"]
         view = {f"n{n}": PeerView(f"n{n}", state, 1, 1, {}) for n, state in enumerate(states)}
         self.started = time.monotonic()
@@ -63,10 +67,10 @@ class Scene:
             ),
             NodeConfig("shard-1", "digits@7"),
             "n0",
-            SimpleNamespace(all=list, servers=list),  # type: ignore[arg-type]
+            SimpleNamespace(pulling=list),  # type: ignore[arg-type]
             SimpleNamespace(  # type: ignore[arg-type]
                 view=lambda: view,
-                gossip=SimpleNamespace(counters={}),
+                gossip=self.gossip,
                 events={"died": 1},
                 sent_bytes=10,
                 received_bytes=20,
@@ -78,6 +82,14 @@ class Scene:
     @property
     def documents(self) -> list[dict[str, Any]]:
         return [doc for subject, doc in self.link.published if subject == "swarm.default.status.n0"]
+
+    async def documents_until(self, count: int) -> list[dict[str, Any]]:
+        """Wait for so many documents; returns all."""
+        async with asyncio.timeout(10):
+            while len(self.documents) < count:
+                self.link.came.clear()
+                await self.link.came.wait()
+        return self.documents
 
 
 async def test_a_change_is_published_at_once_and_what_is_not_changed_is_not() -> None:
@@ -123,13 +135,104 @@ async def test_a_request_for_status_is_answered_long_before_the_next_is_due() ->
     publishing = asyncio.create_task(scene.status.run())
     began = time.monotonic()
     try:
-        async with asyncio.timeout(10):
-            for count in range(1, 6):
-                while len(scene.documents) < count:
-                    scene.link.came.clear()
-                    await scene.link.came.wait()
-                scene.link.hear(Subjects().status_request)
+        for count in range(1, 6):
+            await scene.documents_until(count)
+            scene.link.hear(Subjects().status_request)
         assert time.monotonic() - began < STATUS_EVERY, "five documents"
+    finally:
+        publishing.cancel()
+
+
+async def test_a_node_of_a_large_fleet_says_how_seldom_it_speaks_and_hurries_in_a_small_one() -> (
+    None
+):
+    scene = Scene(alive=1000)
+    scene.status.become("loading", "before gossip")
+    publishing = asyncio.create_task(scene.status.run())
+    try:
+        assert [doc["every_s"] for doc in await scene.documents_until(2)] == [1.0, 10.0]
+        scene.gossip.alive = 20
+        scene.status.become("ready", "serving")
+        assert scene.documents[-1]["every_s"] == 10.0, "the next document may still be as far away"
+        scene.link.hear(Subjects().status_request)
+        assert (await scene.documents_until(4))[-1]["every_s"] == 1.0
+        await scene.documents_until(5)
+    finally:
+        publishing.cancel()
+
+
+def spread(documents: Iterable[dict[str, Any]]) -> float:
+    """Seconds between the first and the last of these documents."""
+    moments = [datetime.fromisoformat(doc["at"]) for doc in documents]
+    return (max(moments) - min(moments)).total_seconds()
+
+
+async def test_the_nodes_of_a_large_fleet_speak_by_themselves_at_moments_of_their_own() -> None:
+    scenes = [Scene(alive=120) for _ in range(50)]
+    publishing = [asyncio.create_task(scene.status.run()) for scene in scenes]
+    try:
+        for scene in scenes:
+            await scene.documents_until(2)
+        assert spread(scene.documents[0] for scene in scenes) < 0.5, "they began together"
+        assert spread(scene.documents[1] for scene in scenes) > status_every(120) / 2
+    finally:
+        for task in publishing:
+            task.cancel()
+
+
+async def test_the_nodes_of_a_large_fleet_answer_in_the_time_asked_for_and_not_at_one_instant() -> (
+    None
+):
+    scenes = [Scene(alive=1000) for _ in range(200)]
+    publishing = [asyncio.create_task(scene.status.run()) for scene in scenes]
+    try:
+        for scene in scenes:
+            await scene.documents_until(1)
+        asked, within = time.monotonic(), 0.5
+        for scene in scenes:
+            scene.link.hear(Subjects().status_request, request_body(within))
+        for scene in scenes:
+            await scene.documents_until(2)
+        assert time.monotonic() - asked < within + 2.0
+        assert spread(scene.documents[1] for scene in scenes) > within / 2
+    finally:
+        for task in publishing:
+            task.cancel()
+
+
+@pytest.mark.parametrize(
+    ("alive", "body"),
+    [(3, request_body(5.0)), (SMALL_FLEET, request_body(5.0)), (1000, b""), (1000, b"{")],
+)
+async def test_a_node_of_a_small_fleet_or_one_that_is_asked_for_no_time_answers_at_once(
+    alive: int, body: bytes
+) -> None:
+    scene = Scene(alive=alive)
+    publishing = asyncio.create_task(scene.status.run())
+    try:
+        for count in range(1, 6):
+            await scene.documents_until(count)
+            began = time.monotonic()
+            scene.link.hear(Subjects().status_request, body)
+            await scene.documents_until(count + 1)
+            assert time.monotonic() - began < STATUS_EVERY / 2
+    finally:
+        publishing.cancel()
+
+
+async def test_however_many_ask_a_node_publishes_no_more_often_than_its_pause_allows() -> None:
+    scene = Scene(alive=1000)
+    publishing = asyncio.create_task(scene.status.run())
+    try:
+        await scene.documents_until(1)
+        began = time.monotonic()
+        while time.monotonic() - began < 10 * STATUS_PAUSE:
+            for body in (b"", request_body(0.001), request_body(1.0)):
+                scene.link.hear(Subjects().status_request, body)
+            await asyncio.sleep(0.001)
+        spent = time.monotonic() - began
+        # The first one; one that falls due by itself.
+        assert 2 <= len(scene.documents) <= 2 + spent / STATUS_PAUSE
     finally:
         publishing.cancel()
 
@@ -184,3 +287,33 @@ async def test_a_node_that_finds_no_server_ends_when_it_is_told_to(role: str) ->
     await asyncio.wait_for(life, 20.0)
     assert changes == ["left"]
     assert not node.became_ready.is_set()
+
+
+class ClosedTracer:
+    """Knows whether it was closed: its last spans are sent then."""
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.mark.parametrize("error", [NotConnected("cut"), OSError("no space left")])
+async def test_a_node_whose_mesh_fails_to_close_still_sends_its_last_spans(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = Node(NodeConfig("gateway", link=LinkOptions(servers=("nats://127.0.0.1:1",))))
+    tracer = ClosedTracer()
+    node.mesh.tracer = tracer  # type: ignore[assignment]
+    free = node.mesh.close
+
+    async def fail() -> None:
+        await free()
+        raise error
+
+    monkeypatch.setattr(node.mesh, "close", fail)
+    stop = asyncio.Event()
+    stop.set()
+    await asyncio.wait_for(asyncio.gather(node.run(stop), return_exceptions=True), 20.0)
+    assert tracer.closed

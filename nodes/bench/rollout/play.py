@@ -125,6 +125,7 @@ class Stage:
         await self._broken(followed, figures, "shard-2")
         figures["compared"] = self._local.mesh.shadows.compared
         figures["dropped"] = self._local.mesh.shadows.dropped
+        figures["not_compared"] = self._local.mesh.shadows.failed
 
     async def _broken(self, followed: Followed, figures: dict[str, Any], role: str) -> None:
         enough = time.monotonic()

@@ -13,6 +13,7 @@ from swarm.errors import InvalidArgument
 from swarm.fleet.documents import LARGEST_STATUS
 from swarm.fleet.pages import MOST_NODES, Question, page, read_page, read_question
 from swarm.fleet.picture import FORGET_GONE, FORGET_SILENT, MARK_FOR, SILENT_AFTER, FleetPicture
+from swarm.fleet.status_pace import LONGEST_BELIEVED
 from swarm.gossip import PeerView
 
 ENTRY = {"draining": False, "priority": 0, "host_id": "", "stages": [], "role": "shard-1"}
@@ -75,6 +76,46 @@ def test_silence_is_a_state_and_what_is_long_gone_is_forgotten() -> None:
     assert (dict(picture.nodes), picture.nbytes) == ({}, 0)
 
 
+def test_a_node_that_speaks_each_ten_seconds_is_silent_once_it_has_missed_three_statuses() -> None:
+    picture = FleetPicture()
+    for spoke in (0.0, 10.0, 20.0):
+        picture.take_status(*message("seldom", every_s=10.0), spoke)
+        assert picture.nodes["seldom"].state(spoke + 9.9) == "ready"
+        picture.take_page(told(("seldom", "dead")), spoke + 9.9)
+        assert picture.nodes["seldom"].state(spoke + 9.9) == "ready", "its turn has not come"
+    assert picture.by_state(49.9) == {"ready": 1}
+    assert picture.by_state(50.1) == {"silent": 1}
+
+
+@pytest.mark.parametrize(
+    ("every", "after", "marked"),
+    [
+        ("soon", SILENT_AFTER, True),
+        (-1, SILENT_AFTER, True),
+        (0.01, SILENT_AFTER, False),
+        (1e9, 3 * LONGEST_BELIEVED, False),
+        (1e99, SILENT_AFTER, True),
+    ],
+)
+def test_a_pace_that_cannot_be_hides_no_silent_node(
+    every: object, after: float, marked: bool
+) -> None:
+    picture = FleetPicture()
+    picture.take_status(*message("a", every_s=every), 0.0)
+    node = picture.nodes["a"]
+    assert (node.state(after - 0.1), node.state(after + 0.1)) == ("ready", "silent")
+    assert ("absurd" in node.marks(0.1)) == marked
+
+
+def test_a_rate_is_of_the_last_seconds_however_seldom_a_node_speaks() -> None:
+    picture = FleetPicture()
+    for moment, count in ((0.0, 0), (10.0, 1000), (20.0, 1010)):
+        subject, data = message("a", stages=[a_stage(counters={"served": count})], every_s=10.0)
+        silent = {k: v for k, v in json.loads(data).items() if k != "rate"}
+        picture.take_status(subject, json.dumps(silent).encode(), moment)
+    assert picture.nodes["a"].rate == 1.0
+
+
 def test_the_rate_is_the_nodes_own_or_comes_of_its_counts() -> None:
     picture = FleetPicture()
     picture.take_status(*message("a", rate=12.5), 0.0)
@@ -130,6 +171,21 @@ def test_the_picture_is_bounded_in_nodes_and_in_bytes() -> None:
     silent = SILENT_AFTER + 1.0
     picture.take_status(*message("late", stages=[]), silent)
     assert "late" in picture.nodes, "a silent node makes room"
+
+
+def test_what_others_say_of_nodes_counts_as_bytes_too_and_is_given_back_with_the_node() -> None:
+    picture = FleetPicture(most_bytes=3000)
+    page = told(*((f"n{number}", "dead") for number in range(50)))
+    for _ in range(3):
+        picture.take_page(page, 0.0)
+    known = [node for node in picture.nodes.values() if node.told]
+    assert 10 < len(known) < 50
+    assert len(json.dumps([node.told for node in known])) * 0.9 < picture.nbytes <= 3000
+    assert picture.refused["too_many_bytes"] == 3 * (50 - len(known))
+    assert picture.take_status(*message("n0"), 0.1) is None, "its bytes are taken already"
+    picture.tend(FORGET_GONE + 1.0)
+    assert picture.nbytes == 0
+    assert picture.take_status(*message("n0"), FORGET_GONE + 1.0) is not None
 
 
 def test_a_flood_of_events_is_cut_and_the_last_ones_are_kept() -> None:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from swarm.fleet.observed import FORGET_AFTER, IDLE_AFTER, MOST_NODES, REMEMBER_FOR, StatusListener
+from swarm.fleet.observed import ASK_WITHIN, IDLE_AFTER, MOST_NODES, REMEMBER_FOR, StatusListener
+from swarm.fleet.status_pace import asked_within, silent_after
 from swarm.link import Link, LinkMessage, LinkOptions
 from swarm.subjects import Subjects
 from swarm.wire.tensors import Part
@@ -25,7 +26,7 @@ class Statuses(Link):
     def __init__(self) -> None:
         self.callbacks: dict[int, Callback] = {}
         super().__init__(LinkOptions())
-        self.published: list[str] = []
+        self.published: list[tuple[str, bytes]] = []
 
     def subscribe(self, subject: str, callback: Callback, queue: str = "") -> int:
         sid = super().subscribe(subject, callback, queue)
@@ -44,7 +45,7 @@ class Statuses(Link):
         reply: str = "",
         headers: bytes = b"",
     ) -> None:
-        self.published.append(subject)
+        self.published.append((subject, data if isinstance(data, bytes) else b"".join(data)))
 
     def hears(self, document: bytes) -> None:
         for callback in list(self.callbacks.values()):
@@ -115,7 +116,9 @@ def test_a_large_message_is_worth_listening_at_once_and_for_a_while() -> None:
     client = Client()
     client.sends(large=True)
     assert client.listens
-    assert client.link.published == [SUBJECTS.status_request], "the nodes tell at once"
+    [(subject, body)] = client.link.published
+    assert subject == SUBJECTS.status_request
+    assert asked_within(body) == ASK_WITHIN, "the nodes of a large fleet do not all tell at once"
     client.tend()
     assert client.listens
     client.now += IDLE_AFTER + 1
@@ -182,11 +185,39 @@ def test_a_node_remembered_that_stays_silent_is_forgotten_as_soon_as_any_other()
     client.sends(large=True)
     assert client.known == {"a"}
     client.status("b")
-    client.now += FORGET_AFTER - 0.5
+    client.now += silent_after({}) - 0.5
     assert client.known == {"a", "b"}
     client.status("b")
     client.now += 0.6
     assert client.known == {"b"}
+
+
+def test_a_node_that_speaks_each_ten_seconds_is_known_until_it_has_missed_three_statuses() -> None:
+    client = Client()
+    for _ in range(3):
+        client.sends(large=True)
+        client.status("seldom", every_s=10.0)
+        client.now += 9.9
+        assert client.known == {"seldom"}
+    client.now += 2 * 10.0
+    assert client.known == {"seldom"}
+    client.now += 0.2
+    assert client.known == set()
+
+
+@pytest.mark.parametrize(
+    ("told", "after"), [("soon", 3.0), (None, 3.0), (0.001, 3.0), (-1e9, 3.0), (1e9, REMEMBER_FOR)]
+)
+def test_a_pace_that_cannot_be_keeps_a_silent_node_no_longer_than_any_may_be(
+    told: object, after: float
+) -> None:
+    client = Client()
+    client.sends(large=True)
+    client.status("a", every_s=told)
+    client.now += after - 0.1
+    assert client.known == {"a"}
+    client.now += 0.2
+    assert client.known == set()
 
 
 def test_a_process_that_has_ended_is_forgotten_at_once() -> None:

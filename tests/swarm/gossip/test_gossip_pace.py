@@ -94,3 +94,13 @@ def test_a_thousand_quiet_nodes_know_of_a_crash_and_of_a_change_in_eight_seconds
 def test_a_quiet_thousand_sends_a_tenth_of_the_messages_of_full_pace() -> None:
     row = traffic(1000, rounds=10)
     assert row["messages_per_node_per_round"] <= 0.6
+
+
+def test_each_node_knows_how_many_live_before_it_knows_others_too() -> None:
+    world = World(12, seed=3)
+    gone, newcomer = list(world.nodes)[4], world.join(None)
+    assert world.nodes[newcomer].gossip.alive == 1, "itself"
+    world.crash(gone)
+    world.run(30)
+    counts = {n.gossip.alive for n in world.nodes.values() if n.up and n.name != newcomer}
+    assert counts == {11}

@@ -24,7 +24,7 @@ from swarm.rollout import (
     progressed,
     share_of,
 )
-from swarm.rollout.judge import Judge, reason
+from swarm.rollout.judge import MOST_REPORTERS, SILENT_AFTER, Judge, reason
 from swarm.rollout.progress import DEAF_AFTER
 from swarm.rollout.tally import RECENT, Tally
 from swarm.rollout.verdict import tail, verdict
@@ -209,6 +209,50 @@ def test_a_judge_knows_new_requesters_from_those_that_it_has_heard() -> None:
     assert not judge.heard(Report("a", "p1", 1, nothing, nothing), 1.0)
     assert not judge.heard(Report("b", "p2", 0, nothing, nothing), 1.0), "it follows another plan"
     assert judge.heard(Report("b", "p1", 0, nothing, nothing), 1.0)
+
+
+def told(reporter: str, n: int, bad: int = 0) -> Report:
+    """A requester's report of n requests, all of late."""
+    return Report(reporter, "p1", 0, (Seen(n, bad),) * 2, (Seen(n, bad),) * 2)
+
+
+def test_a_flood_of_new_reporters_drives_no_evidence_out_of_a_judge_and_is_counted() -> None:
+    judge = Judge(PLAN, "judge")
+    judge.heard(told("honest", 50, 50), 0.0)
+    for number in range(MOST_REPORTERS + 10):
+        judge.heard(told(f"flood-{number}", 1), 10.0)
+    assert judge.refused == 11
+    assert judge.state(10.0, 10.0, True).total[0] == Seen(50 + MOST_REPORTERS - 1, 50)
+    judge.heard(told("honest", 60, 60), 11.0)
+    assert judge.state(11.0, 11.0, True).total[0].bad == 60, "who is known is heard on"
+    assert judge.refused == 11
+
+
+def test_a_new_reporter_takes_the_place_of_a_silent_one_that_has_observed_nothing() -> None:
+    judge = Judge(PLAN, "judge", most_reporters=2)
+    judge.heard(told("seen", 5), 0.0)
+    judge.heard(told("idle", 0), 0.0)
+    assert not judge.heard(told("late", 7), SILENT_AFTER / 2), "the idle one may still report"
+    assert judge.heard(told("late", 7), SILENT_AFTER)
+    assert judge.state(SILENT_AFTER, 10.0, True).total[0].n == 5 + 7
+    assert not judge.heard(told("idle", 1), SILENT_AFTER)
+    assert judge.refused == 2
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 3), st.floats(0, 5))))
+def test_whatever_is_reported_no_evidence_is_lost_and_the_bound_holds(
+    story: list[tuple[str, int, float]],
+) -> None:
+    judge, now, last = Judge(PLAN, "judge", most_reporters=3), 0.0, {}
+    for reporter, more, passed in story:
+        now += passed
+        seen = last.get(reporter, 0) + more
+        refused = judge.refused
+        judge.heard(told(reporter, seen), now)
+        if judge.refused == refused:
+            last[reporter] = seen
+        assert judge.state(now, now, True).total[0].n == sum(last.values())
+        assert sum(1 for n in last.values() if n) <= 3
 
 
 def test_a_tally_forgets_what_is_no_longer_of_late() -> None:

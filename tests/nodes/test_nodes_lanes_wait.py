@@ -1,0 +1,134 @@
+"""A version whose lanes cannot be had yet is waited for; the node says why, and serves the rest."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import cache
+from typing import Any
+
+import pytest
+
+import nodes.life.node
+import nodes.life.versions
+import swarm
+from nodes.life.config import NodeConfig
+from nodes.life.node import Node
+from shards.split.split import SplitResult, split
+from shards.zoo import digits_model
+from swarm.lanes import LaneOptions, stream_config
+from swarm.link import LinkMessage, LinkOptions, jetstream
+from swarm.services.embedded import EmbeddedServer
+
+pytestmark = pytest.mark.integration
+LIMIT = 20.0  # seconds
+
+
+@cache
+def digits(version: str) -> SplitResult:
+    return split(digits_model(), name="digits", version=version, stages=1, profile=False)
+
+
+class Scene:
+    """A node of this process, and what it says of itself."""
+
+    def __init__(self, server: EmbeddedServer, mesh: swarm.Mesh) -> None:
+        self.mesh = mesh
+        link = LinkOptions(servers=(server.url,))
+        self.node = Node(NodeConfig("shard-1", "digits", link=link, shm=False))
+        self._said: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        mesh.link.subscribe(mesh.subjects.status(self.node.id), self._hear)
+
+    def _hear(self, message: LinkMessage) -> None:
+        self._said.put_nowait(json.loads(bytes(message.data)))
+
+    async def says(self, promise: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """Wait until the node says so."""
+        said: dict[str, Any] = {}
+        try:
+            async with asyncio.timeout(LIMIT):
+                while not promise(said):
+                    said = await self._said.get()
+        except TimeoutError:
+            pytest.fail(f"it says {said}")
+        return said
+
+    async def push(self, version: str) -> None:
+        result = digits(version)
+        await self.mesh.registry.push(result.manifest.to_json(), result.files)
+        await self.mesh.registry.promote("digits", version)
+
+    async def let_no_lane_be_made(self, version: str) -> None:
+        """Somebody has taken the only consumer that the lanes' stream may have."""
+        link, subjects = self.mesh.link, self.mesh.subjects
+        config = stream_config(subjects, "digits", version, LaneOptions())
+        await jetstream.ensure_stream(link, config | {"max_consumers": 1})
+        consumer = {"durable_name": "other", "filter_subject": "nothing", "ack_policy": "explicit"}
+        await jetstream.ensure_consumer(link, config["name"], consumer)
+
+    async def let_a_lane_be_made(self, version: str) -> None:
+        stream = self.mesh.subjects.stream("digits", version)
+        await jetstream.delete_consumer(self.mesh.link, stream, "other")
+
+    @asynccontextmanager
+    async def lives(self) -> AsyncIterator[None]:
+        stop = asyncio.Event()
+        life = asyncio.create_task(self.node.run(stop))
+        try:
+            yield
+        finally:
+            stop.set()
+            await asyncio.wait_for(life, LIMIT)
+
+
+@pytest.fixture
+async def scene(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
+    monkeypatch.setattr(nodes.life.versions, "PULLS_WITHIN", 0.2)
+    monkeypatch.setattr(nodes.life.versions, "PULLS_AGAIN_WITHIN", 0.2)
+    monkeypatch.setattr(nodes.life.node, "CHECK_WHILE_WAITING", 0.1)
+    async with EmbeddedServer() as server, swarm.connect(server.url, shm=False) as mesh:
+        yield Scene(server, mesh)
+
+
+async def test_a_node_whose_lanes_do_not_pull_waits_says_why_and_serves_once_they_do(
+    scene: Scene,
+) -> None:
+    await scene.push("1")
+    await scene.let_no_lane_be_made("1")
+    async with scene.lives():
+        said = await scene.says(lambda said: "are waited for" in said.get("detail", ""))
+        assert said["state"] == "waiting"
+        assert said["detail"].startswith("the lanes of digits@1 are waited for: stage 1: ")
+        assert said["stages"] == [], "nobody is to send requests there"
+        await scene.let_a_lane_be_made("1")
+        said = await scene.says(lambda said: said.get("state") == "ready")
+        assert said["detail"] == "serving"
+        assert [stage["version"] for stage in said["stages"]] == ["1"]
+
+
+async def test_a_node_serves_its_other_versions_while_the_lanes_of_one_do_not_pull(
+    scene: Scene,
+) -> None:
+    await scene.push("1")
+    async with scene.lives():
+        await scene.says(lambda said: said.get("state") == "ready")
+        await scene.let_no_lane_be_made("2")
+        await scene.push("2")
+        said = await scene.says(lambda said: "are waited for" in said.get("detail", ""))
+        assert said["state"] == "ready"
+        assert said["detail"].startswith("serving; the lanes of digits@2 are waited for: ")
+        assert [stage["version"] for stage in said["stages"]] == ["1"]
+        await scene.let_a_lane_be_made("2")
+        said = await scene.says(lambda said: said.get("version") == "2")
+        assert said["state"] == "ready"
+        await scene.says(lambda said: said.get("detail") == "serving")
+
+
+async def test_a_node_that_waits_for_its_lanes_leaves_when_it_is_told_to(scene: Scene) -> None:
+    await scene.push("1")
+    await scene.let_no_lane_be_made("1")
+    async with scene.lives():
+        await scene.says(lambda said: "are waited for" in said.get("detail", ""))
+    await scene.says(lambda said: said.get("state") == "left")
