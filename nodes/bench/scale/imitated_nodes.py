@@ -26,14 +26,14 @@ import psutil
 import swarm
 from nodes.bench.scale.point import STAGES
 from nodes.life.process import run_event_loop
-from nodes.life.status import STATUS_EVERY
 from nodes.life.takeover import ADAPT_EVERY
 from swarm.errors import SwarmError
 from swarm.fleet.advertised import serves_entries
 from swarm.fleet.membership import Membership
+from swarm.fleet.status_pace import answer_after, asked_within, status_every
 from swarm.gossip import Event
 from swarm.lanes import Lane, LaneOptions, consumer_config, ensure_lanes
-from swarm.link import Link, LinkOptions
+from swarm.link import Link, LinkMessage, LinkOptions
 from swarm.services.embedded import die_with_parent
 from swarm.services.fleet import FleetAnswers
 from swarm.services.infer import InferService
@@ -112,26 +112,32 @@ class ImitatedNode:
         await self.lane.ready(READY_TIMEOUT)
         self._service.start()
         self._fleet.start()
-        self.link.subscribe(self._subjects.status_request, lambda _: self.publish())
+        self.link.subscribe(self._subjects.status_request, self._asked)
         self.link.subscribe(self._subjects.config_all, lambda _: None)
 
     async def tell(self) -> None:
-        """A status each `STATUS_EVERY` seconds, each node at its own moment."""
-        await asyncio.sleep(random.uniform(0, STATUS_EVERY))
+        """A status as often as a node of such a fleet tells it, each node at its own moment."""
+        await asyncio.sleep(random.uniform(0, status_every(self.members.gossip.alive)))
         while True:
             self.publish()
-            await asyncio.sleep(STATUS_EVERY)
+            await asyncio.sleep(status_every(self.members.gossip.alive))
+
+    def _asked(self, request: LinkMessage) -> None:
+        alive = self.members.gossip.alive
+        after = answer_after(asked_within(request.data), alive, random.random())
+        asyncio.get_running_loop().call_later(after, self.publish)
 
     def publish(self) -> None:
         """Publish the status as of now."""
-        document = self._status | {"uptime_s": round(time.monotonic(), 1)}
+        every = status_every(self.members.gossip.alive)
+        document = self._status | {"uptime_s": round(time.monotonic(), 1), "every_s": every}
         self.link.publish(self._subjects.status(self.id), json.dumps(document).encode())
 
     async def tend(self) -> None:
         """Look at the lane as often as a node does."""
         await asyncio.sleep(random.uniform(0, ADAPT_EVERY))
         while True:
-            self.lane.suit(len(self.members.gossip.states()))
+            self.lane.suit(self.members.gossip.alive)
             try:
                 await self.lane.refresh()
             except SwarmError as error:
