@@ -25,44 +25,6 @@ from swarm.services.embedded import die_with_parent
 START = 15.0  # seconds that a dashboard may take to start on a busy machine
 
 
-def a_stage(stage: int = 1, **fields: Any) -> dict[str, Any]:
-    latency = {"p50": 1.5, "p99": 4.0, "ewma": 1.6}
-    return {
-        "stage": stage,
-        "version": "1",
-        "weights": 0,
-        "in_hand": 0,
-        "waiting": 0,
-        "counters": {"served": 100, "failed": 0, "refused": 0},
-        "queue_ms": latency,
-        "compute_ms": latency,
-    } | fields
-
-
-def a_status(node: str, stages: tuple[int, ...] = (1,), **fields: Any) -> dict[str, Any]:
-    """A document as a healthy node publishes it."""
-    return {
-        "v": 1,
-        "node": node,
-        "role": f"shard-{stages[0]}" if len(stages) == 1 else "fallback",
-        "mesh": "default",
-        "host": "pi-1",
-        "pid": 4711,
-        "state": "ready",
-        "detail": "serving",
-        "since": "2026-01-01T00:00:00.000Z",
-        "at": "2026-01-01T00:00:01.000Z",
-        "software": "0.1.0",
-        "model": "digits",
-        "version": "1",
-        "stages": [a_stage(stage) for stage in stages],
-        "queue_depth": 0,
-        "rss_bytes": 87_000_000,
-        "priority": 0 if len(stages) == 1 else 2,
-        "gossip": {"peers": {"alive": 3, "suspect": 0, "dead": 0, "left": 0}, "refused": {}},
-    } | fields
-
-
 @dataclass
 class DashboardProcess:
     """`swarm dashboard` as a process of its own. url: with the token, where it may act."""

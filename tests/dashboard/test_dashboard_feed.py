@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from fleets import a_status
+from statuses import a_status
 
 from nodes.dashboard.feed import FRAMES_KEPT, MOST_BROWSERS, Feed
 from nodes.dashboard.picture import Picture

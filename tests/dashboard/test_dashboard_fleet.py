@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from browsing import DASHBOARD_ENDS, Look, main_thread_tasks
-from fleets import SimulatedFleet, a_stage, a_status, dashboard, publish_event, publish_status
+from fleets import SimulatedFleet, dashboard, publish_event, publish_status
 from playwright.async_api import Browser, expect
+from statuses import a_stage, a_status
 
 from swarm.link import Link, LinkOptions
 from swarm.services.embedded import EmbeddedServer
@@ -62,7 +63,9 @@ def fleet_of(count: int) -> Any:
             p50 = 1.0 + dice.random()
             latency = {"p50": p50, "p99": 3 * p50, "ewma": p50}
             served = {"served": second * 30 + number, "failed": 0, "refused": 0}
-            work = a_stage(stage, counters=served, queue_ms=latency, compute_ms=latency)
+            work = a_stage(
+                stage, model=f"model-{model}", counters=served, queue_ms=latency, compute_ms=latency
+            )
             status = a_status(f"shard-{stage}-host-{number:04d}", (stage,), model=f"model-{model}")
             found.append(status | {"stages": [work], "rss_bytes": 80_000_000 + 1000 * second})
         return found

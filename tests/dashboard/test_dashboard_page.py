@@ -12,8 +12,9 @@ import pytest
 import pytest_asyncio
 from axe_playwright_python.async_playwright import Axe
 from browsing import DASHBOARD_ENDS, PHONE, Look, text_of
-from fleets import DashboardProcess, a_status, dashboard, fetch, publish_event, publish_status
+from fleets import DashboardProcess, dashboard, fetch, publish_event, publish_status
 from playwright.async_api import Page, expect
+from statuses import a_status
 
 from nodes.local.mesh import LocalMesh, local_mesh, push
 from shards.split.split import split

@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 import pytest
-from fleets import a_stage, a_status
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from statuses import a_stage, a_status
 
 from nodes.dashboard.history import History, Rate
 from nodes.dashboard.picture import MOST_NAMELESS, MOST_NODES, Picture
@@ -201,7 +201,7 @@ def test_the_network_is_estimated_from_those_who_answer_where_no_edge_tells(
     latency = {"p50": 11.0, "p99": 40.0, "ewma": 12.0}
     fleet.speak(a_status("s1") | {"requests": {"by_status": {"OK": 5}, "latency_ms": latency}})
     answers = fleet.whole()["pipelines"][0]["answers"]
-    assert answers == {"p50": 11.0, "p99": 40.0, "network": 2.0, "about": True}
+    assert answers == {"p50": 11.0, "p99": 40.0, "network": 5.0, "about": True}
 
 
 def test_an_objective_that_burns_is_the_first_trouble(fleet: Simulation) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from fleets import DashboardProcess, a_status, dashboard, fetch, publish_status
+from fleets import DashboardProcess, dashboard, fetch, publish_status
+from statuses import a_status
 
 from nodes.dashboard.serve import Place
 from nodes.local.mesh import LocalMesh, local_mesh, push

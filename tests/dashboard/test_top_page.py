@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 import pytest
-from fleets import a_stage, a_status
+from statuses import a_stage, a_status
 from textual.widgets import DataTable, Static
 
 from nodes.dashboard.picture import Picture
@@ -102,7 +102,7 @@ async def test_80_columns_show_state_role_rate_latency_and_queue_of_each_node(
         for column in ("node", "model", "req/s", "compute ms", "waiting"):
             assert column in heading
         row = next(line for line in lines if "…n003" in line)
-        assert all(word in row for word in ("✓ ready", "shard-4", "digits@1", "3.00", "1.50/4.00"))
+        assert all(word in row for word in ("✓ ready", "shard-4", "digits@1", "3.00", "1.00/2.50"))
         assert max(map(len, lines)) <= 80
         assert "All well: 8 nodes, 4 stages" in simulation.panel("verdict")
         assert "digits@1" in simulation.panel("pipelines")

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 
 import pytest
 import pytest_asyncio
-from fleets import a_status, publish_event, publish_status
+from fleets import publish_event, publish_status
+from statuses import a_status
 
 from swarm.link import Link, LinkOptions
 from swarm.services.embedded import EmbeddedServer

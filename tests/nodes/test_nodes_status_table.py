@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
+from statuses import a_stage, a_status
 
 from nodes.short_ids import CUT, short_ids
 from nodes.status_table import columns_that_fit, node_view, served, status_table
@@ -22,7 +23,6 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner),
     max_leaves=8,
 )
-LATENCY = {"p50": 1.25, "p99": 12.5, "ewma": 1.5}
 IDLE = {"p50": 0.0, "p99": 0.0, "ewma": 0.0}
 HOSTILE = [
     None,
@@ -42,27 +42,6 @@ HOSTILE = [
     "漢" * 300,
     "x" * 100_000,
 ]
-
-
-def a_status(node: str = "shard-1-raspberrypi-0a1b2c", **fields: Any) -> dict[str, Any]:
-    return {
-        "node": node,
-        "role": "shard-1",
-        "state": "ready",
-        "detail": "serves",
-        "model": "digits",
-        "version": "1",
-        "host": "raspberrypi",
-        "stages": [a_stage()],
-        "queue_depth": 3,
-        "rss_bytes": 123_000_000,
-    } | fields
-
-
-def a_stage(**fields: Any) -> dict[str, Any]:
-    counters = {"served": 4321, "failed": 2}
-    latencies = {"compute_ms": LATENCY, "queue_ms": LATENCY}
-    return {"stage": 0, "weights": 0, "counters": counters} | latencies | fields
 
 
 def drawn(
@@ -122,16 +101,16 @@ def test_optional_columns_never_pass_the_edge_of_the_screen(
 
 
 def test_eighty_columns_show_the_needed_figures_of_a_node_on_one_line() -> None:
-    lines = drawn([a_status()], 80, rate=12.5)
+    lines = drawn([a_status("shard-1-pi-1-0a1b2c")], 80, rate=12.5)
     assert len(lines) == 4
     assert lines[3].split() == [
-        *("shard-1", "…1b2c", "ready", "12.5", "1.25/12.5", "3", "2", "digits@1")
+        *("shard-1", "…1b2c", "ready", "12.5", "1.00/2.50", "2", "1", "digits@1")
     ]
 
 
 def test_a_wider_screen_shows_more_columns() -> None:
     narrow, wide = drawn([a_status()], 80), drawn([a_status()], 140)
-    for figure in ("4321", "123", "raspberrypi"):
+    for figure in ("7", "123", "pi-1"):
         assert figure not in narrow[3].split()
         assert figure in wide[3].split()
 

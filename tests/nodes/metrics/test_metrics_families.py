@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
+from statuses import a_stage, a_status
 
 from nodes.metrics.endpoint import Where
 from nodes.metrics.families import MOST_STAGES, Families, Told
@@ -22,62 +23,45 @@ LATENCY = {"p50": 1.0, "p99": 2.5, "ewma": 1.2}
 HISTOGRAM = {"counts": [3, 2] + [0] * 13 + [1], "sum": 12.5}
 
 
-def a_stage(stage: int = 1, **fields: Any) -> dict[str, Any]:
-    return {
-        "stage": stage,
-        "model": "digits",
-        "version": "1",
-        "weights": 4,
-        "in_hand": 1,
-        "waiting": 2,
-        "counters": {"served": 7, "failed": 1, "blocked": 3},
-        "queue_ms": LATENCY,
-        "compute_ms": LATENCY,
-        "queue_s": HISTOGRAM,
-        "compute_s": HISTOGRAM,
-        "batch_sizes": [5, 1, 0, 0, 0, 0, 0, 0],
-        **fields,
-    }
+# What a gateway's status has beside that of a healthy node, and what nobody is to invent.
+MORE = {
+    "rate": 3.5,
+    "gossip": {
+        "peers": {"alive": 3},
+        "events": {"suspected": 2, "died": 1},
+        "sent_bytes": 10,
+        "received_bytes": 20,
+    },
+    "events": {"took-over": 2, "invented": 9},
+    "requests": {
+        "by_status": {"OK": 9, "UNAVAILABLE": 1, "INVENTED": 5},
+        "latency_ms": LATENCY,
+        "latency_s": HISTOGRAM,
+        "under_way": 1,
+        "attempts": 12,
+        "retries": 2,
+        "hedges": 1,
+        "breakers": {"digits@1/2": "open"},
+    },
+    "slo": [{"model": "digits", "p99_ms": 20.0, "errors": 0.001, "burn": {"1h": 15.0, "9d": 1.0}}],
+    "edge": {"captured": 5},
+}
 
 
-def a_status(node: str = "n1", **fields: Any) -> dict[str, Any]:
-    return {
-        "v": 1,
-        "node": node,
-        "role": "shard-1",
-        "state": "ready",
-        "host": "h",
-        "software": "0.1.0",
-        "model": "digits",
-        "version": "1",
-        "stages": [a_stage()],
-        "rss_bytes": 1 << 20,
-        "cpu_seconds": 1.5,
-        "uptime_s": 60.0,
-        "rate": 3.5,
-        "gossip": {
-            "peers": {"alive": 3},
-            "events": {"suspected": 2, "died": 1},
-            "sent_bytes": 10,
-            "received_bytes": 20,
-        },
-        "events": {"took-over": 2, "invented": 9},
-        "requests": {
-            "by_status": {"OK": 9, "UNAVAILABLE": 1, "INVENTED": 5},
-            "latency_ms": LATENCY,
-            "latency_s": HISTOGRAM,
-            "under_way": 1,
-            "attempts": 12,
-            "retries": 2,
-            "hedges": 1,
-            "breakers": {"digits@1/2": "open"},
-        },
-        "slo": [
-            {"model": "digits", "p99_ms": 20.0, "errors": 0.001, "burn": {"1h": 15.0, "9d": 1.0}}
-        ],
-        "edge": {"captured": 5},
-        **fields,
-    }
+def measured(stage: int = 1) -> dict[str, Any]:
+    """A stage whose counts the tests add up."""
+    return a_stage(
+        stage,
+        counters={"served": 7, "failed": 1, "blocked": 3},
+        queue_s=HISTOGRAM,
+        compute_s=HISTOGRAM,
+        batch_sizes=[5, 1, 0, 0, 0, 0, 0, 0],
+    )
+
+
+def all_told(stages: int = 1) -> dict[str, Any]:
+    """A status with all that becomes a metric."""
+    return a_status("n1", stages=[measured(stage) for stage in range(1, stages + 1)], **MORE)
 
 
 class _Fixed(Collector):
@@ -107,7 +91,7 @@ def of(*told: Told) -> dict[str, list[tuple[dict[str, str], float]]]:
 
 
 def test_a_status_becomes_metrics_in_base_units() -> None:
-    found = of(Told("n1", a_status(), "ready"))
+    found = of(Told("n1", all_told(), "ready"))
     node = {"node": "n1", "role": "shard-1"}
     assert found["swarm_node_up"] == [(node, 1.0)]
     assert found["swarm_requests_total"] == [
@@ -126,7 +110,7 @@ def test_a_status_becomes_metrics_in_base_units() -> None:
 
 
 def test_histograms_are_cumulative_and_begin_at_a_quarter_of_a_millisecond() -> None:
-    found = of(Told("n1", a_status(), "ready"))
+    found = of(Told("n1", all_told(), "ready"))
     for name in ("swarm_hop_queue_seconds", "swarm_hop_compute_seconds"):
         ends = [(labels["le"], value) for labels, value in found[f"{name}_bucket"]]
         assert ends[0] == ("0.00025", 3.0)
@@ -140,8 +124,7 @@ def test_histograms_are_cumulative_and_begin_at_a_quarter_of_a_millisecond() -> 
 
 
 def test_labels_are_bounded_whatever_a_node_says() -> None:
-    stages = [a_stage(number) for number in range(200)]
-    found = of(Told("n1", a_status(stages=stages), "<script>"))
+    found = of(Told("n1", all_told(stages=200), "<script>"))
     assert len(found["swarm_lane_depth"]) == MOST_STAGES
     assert [labels["kind"] for labels, _ in found["swarm_events_total"]] == ["took-over"]
     assert found["swarm_node_state"][0][0]["state"] == "other"

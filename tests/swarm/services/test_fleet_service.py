@@ -12,6 +12,7 @@ from typing import Any
 import jsonschema
 import pytest
 from real_server import Links, cut
+from statuses import message
 
 from swarm.fleet.status_pace import SMALL_FLEET, asked_within, status_every
 from swarm.gossip import PeerView
@@ -51,11 +52,6 @@ async def it_holds(promise: Callable[[], Awaitable[bool]]) -> None:
     async with asyncio.timeout(10):
         while not await promise():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-
-
-def a_status(node: str, **fields: Any) -> bytes:
-    doc = {"v": 1, "node": node, "role": "shard-1", "state": "ready"}
-    return json.dumps(doc | fields).encode()
 
 
 async def test_a_large_fleet_comes_in_pages_from_any_node_and_keeps_its_schema(
@@ -127,7 +123,7 @@ async def test_a_watch_knows_the_fleet_at_once_and_then_each_change(
     async with FleetWatch(reader, SUBJECTS) as watch:
         assert watch.answered
         assert sorted(watch.picture.nodes) == ["n000", "n001", "n002"]
-        node.publish(SUBJECTS.status("n001"), a_status("n001", rate=5.0))
+        node.publish(*message("n001", rate=5.0))
         assert await watch.until(lambda p, now: p.nodes["n001"].rate == 5.0, 5.0)
         died = {"v": 1, "kind": "died", "node": "n000", "role": "shard-1", "subject": "n002"}
         node.publish(SUBJECTS.event("died"), json.dumps(died).encode())
@@ -141,7 +137,7 @@ async def test_a_small_fleet_is_asked_to_speak_and_heard_without_waiting_for_the
     node, _ = await answering(links, server.url, "n000", 1)
     node.subscribe(
         SUBJECTS.status_request,
-        lambda _: node.publish(SUBJECTS.status("n000"), a_status("n000")),
+        lambda _: node.publish(*message("n000")),
     )
     await node.flush()
     reader = await links.connect(server.url)
@@ -160,7 +156,7 @@ async def test_a_newcomer_has_all_nodes_of_a_large_fleet_speak_once_and_one_afte
     def speak(request: LinkMessage) -> None:
         asked.append(asked_within(request.data))
         for id_ in view_of(count):
-            node.publish(SUBJECTS.status(id_), a_status(id_, every_s=status_every(count)))
+            node.publish(*message(id_, every_s=status_every(count)))
 
     node.subscribe(SUBJECTS.status_request, speak)
     await node.flush()
@@ -178,7 +174,7 @@ async def test_made_up_servers_take_bounded_memory(server: EmbeddedServer, links
     async with FleetWatch(reader, SUBJECTS, events=0) as watch:
         for number in range(2 * MOST_SERVERS):
             liar.publish(SUBJECTS.server, json.dumps({"url": f"nats://{number}"}).encode())
-        liar.publish(SUBJECTS.status("last"), a_status("last"))
+        liar.publish(*message("last"))
         assert await watch.until(lambda picture, _: "last" in picture.nodes, 5)
         assert len(watch.servers) == MOST_SERVERS
 

@@ -1,4 +1,4 @@
-"""Status documents for tests: as a node says them."""
+"""Status documents and events for tests: as nodes say them."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import json
 from typing import Any
 
 
-def a_stage(**fields: Any) -> dict[str, Any]:
+def a_stage(stage: int = 1, **fields: Any) -> dict[str, Any]:
     latency = {"p50": 1.0, "p99": 2.5, "ewma": 1.2}
     return {
-        "stage": 1,
+        "stage": stage,
         "model": "digits",
         "version": "1",
         "weights": 0,
         "in_hand": 1,
         "waiting": 2,
-        "counters": {"served": 7, "failed": 1},
+        "counters": {"served": 7, "failed": 1, "refused": 0},
         "queue_ms": latency,
         "compute_ms": latency,
         "queue_s": {"counts": [0] * 15 + [1], "sum": 12.0},
@@ -25,14 +25,18 @@ def a_stage(**fields: Any) -> dict[str, Any]:
     }
 
 
-def a_status(node: str = "shard-1-a", **fields: Any) -> dict[str, Any]:
+def a_status(
+    node: str = "shard-1-a", serves: tuple[int, ...] = (1,), **fields: Any
+) -> dict[str, Any]:
+    """Of a healthy node that serves these stages."""
+    is_shard = len(serves) == 1
     return {
         "v": 1,
         "node": node,
-        "role": "shard-1",
-        "mesh": "m",
-        "host": "h",
-        "pid": 12,
+        "role": f"shard-{serves[0]}" if is_shard else "fallback",
+        "mesh": "default",
+        "host": "pi-1",
+        "pid": 4711,
         "state": "ready",
         "detail": "serving",
         "since": "2026-01-01T00:00:00.000Z",
@@ -40,13 +44,13 @@ def a_status(node: str = "shard-1-a", **fields: Any) -> dict[str, Any]:
         "software": "0.1.0",
         "model": "digits",
         "version": "1",
-        "stages": [a_stage()],
+        "stages": [a_stage(stage) for stage in serves],
         "queue_depth": 2,
-        "rate": 3.5,
-        "rss_bytes": 1 << 27,
+        "rss_bytes": 123_000_000,
         "cpu_seconds": 1.5,
         "uptime_s": 60.0,
-        "priority": 0,
+        "priority": 0 if is_shard else 2,
+        "gossip": {"peers": {"alive": 3, "suspect": 0, "dead": 0, "left": 0}, "refused": {}},
         **fields,
     }
 
@@ -57,5 +61,6 @@ def message(node: str = "shard-1-a", **fields: Any) -> tuple[str, bytes]:
 
 
 def event(kind: str, node: str = "shard-1-a", **fields: Any) -> tuple[str, bytes]:
+    """An event as it comes: its subject, its bytes."""
     doc = {"v": 1, "kind": kind, "node": node, "role": "shard-1", "at": "2026-01-01T00:00:02.000Z"}
     return f"swarm.m.events.{kind}", json.dumps(doc | fields).encode()
