@@ -20,6 +20,7 @@ HOP_SIZES = "1KiB,4KiB,16KiB,64KiB,256KiB,1MiB,2MiB,4MiB,8MB"
 TRUST_SIZES = "4KiB,1MiB"
 # The largest is decimal: with its header the message must fit into the 8 MiB above which
 # nats-server warns.
+MOST_REAL_NODES = 200  # of `scale`; of more all but twenty are imitated
 
 
 def hop(
@@ -83,23 +84,38 @@ def throughput(
 
 
 def scale(
-    nodes: Annotated[str, typer.Option(help="Nodes; empty: no such sweep.")] = "3,12,25,50,100",
+    nodes: Annotated[
+        str,
+        typer.Option(
+            help="Nodes; empty: no such sweep. A number over 200 alone: twenty real nodes among "
+            "imitated ones, beside a mesh of five."
+        ),
+    ] = "3,12,25,50,100",
     models: Annotated[str, typer.Option(help="Models, three nodes each.")] = "1,5,10,25,50",
     agents: Annotated[str, typer.Option(help="Clients asking at once.")] = "1,10,100,300,1000",
     requests: Annotated[int, typer.Option(min=1, help="At each point.")] = 2000,
     hosts: Annotated[int, typer.Option(min=1, help="Processes the nodes are spread over.")] = 2,
     rounds: Rounds = 1,
+    trials: Annotated[int, typer.Option(min=1, help="Kills in a large fleet, and in five.")] = 5,
     json_: Json = False,
     chart: Chart = "",
     output: Output = "",
 ) -> None:
     """What grows with nodes, models and agents; the laws in words."""
+    counts = _numbers(nodes, "--nodes") if nodes else []
+    if max(counts, default=0) > MOST_REAL_NODES:
+        if len(counts) > 1:
+            raise typer.BadParameter(f"--nodes: more than {MOST_REAL_NODES} nodes stand alone")
+        from nodes.bench.scale.command import run_large_fleet
+        from nodes.bench.scale.large_fleet import LargeFleetPlan
+
+        raise typer.Exit(run_large_fleet(LargeFleetPlan(counts[0], trials=trials), json_, output))
     from nodes.bench.scale.command import run_scale
     from nodes.bench.scale.point import Point
     from nodes.bench.scale.sweeps import ScalePlan
 
     plan = ScalePlan(
-        _numbers(nodes, "--nodes") if nodes else [],
+        counts,
         _numbers(models, "--models") if models else [],
         _numbers(agents, "--agents") if agents else [],
         rounds,

@@ -20,11 +20,13 @@ ROUND_TRIPS, REMEMBERED = 16, 16  # of the latest; keep-alives go once a second
 class Pace:
     """One connection's. Times in seconds of any monotonic clock."""
 
-    __slots__ = ("_came", "_sizes", "_slowness", "_trips", "_under_way", "round_trip")
+    __slots__ = ("_came", "_sizes", "_slowness", "_trips", "_under_way", "round_trip", "sent")
 
     def __init__(self) -> None:
         self.round_trip = 0.0
         """Seconds of the shortest of the latest round trips; 0.0 before the first."""
+        self.sent = 0
+        """Large messages that were sent and measured."""
         self._trips: deque[float] = deque(maxlen=ROUND_TRIPS)
         self._slowness: deque[float] = deque(maxlen=REMEMBERED)  # seconds a byte
         self._sizes: deque[int] = deque(maxlen=REMEMBERED)
@@ -64,6 +66,10 @@ class Pace:
         slowness = self._usual_slowness if self._slowness else 1 / CAUTIOUS_RATE
         return LINK_MARGIN * slowness * sum([size for size, _ in self._under_way])
 
+    def has_carried(self, sent: int) -> bool:
+        """Whether the server has all messages that were sent when `self.sent` was `sent`."""
+        return self.sent - len(self._under_way) >= sent
+
     def tripped(self, seconds: float) -> None:
         """A PING and its PONG, without a message, took so long."""
         self._trips.append(seconds)
@@ -74,6 +80,7 @@ class Pace:
         if not self.is_far or len(self._under_way) >= MOST_UNDER_WAY:
             return False
         self._under_way.append((size, now))
+        self.sent += 1
         return True
 
     def answered(self, now: float) -> None:

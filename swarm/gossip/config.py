@@ -62,7 +62,8 @@ class GossipConfig:
     (memberlist's RetransmitMult); a node is missed with probability about exp(-that)."""
 
     window_min: int = 8
-    """Nodes listed in one round's repair window while peers agree."""
+    """Nodes listed in one round's repair window while peers agree; a calm fleet's has more (see
+    `swarm.gossip.pace`)."""
 
     window_max: int = 64
     """Nodes listed in a repair window while they do not: the window doubles after an exchange that

@@ -24,6 +24,7 @@ import msgpack
 
 from swarm.gossip.config import GossipConfig
 from swarm.gossip.effects import Event
+from swarm.gossip.pace import least_window
 from swarm.gossip.rumours import Rumours
 from swarm.gossip.state import (
     ALIVE,
@@ -113,7 +114,8 @@ class Exchange:
         return frame.encode()
 
     def _add_window(self, frame: Frame) -> None:
-        chosen, high = self._table.window(self._window_after, self._window_size)
+        size = max(self._window_size, least_window(self._config, self._table.alive))
+        chosen, high = self._table.window(self._window_after, size)
         room = frame.left // 2
         entries: list[bytes] = []
         for node in chosen:

@@ -39,12 +39,25 @@ class Pace:
             return config.fanout
         if alive <= config.calm_above or repairing:
             return config.fanout
-        self._credit += max(
-            config.fanout * config.calm_above / alive, LEAST_PER_SECOND * config.interval
-        )
+        self._credit += calm_contacts(config, alive)
         whole = int(self._credit)
         self._credit -= whole
         return min(config.fanout, whole)
+
+
+def calm_contacts(config: GossipConfig, alive: int) -> float:
+    """How many peers a quiet round contacts, on average. alive: nodes that live."""
+    if alive <= config.calm_above:
+        return config.fanout
+    least = LEAST_PER_SECOND * config.interval
+    return min(config.fanout, max(config.fanout * config.calm_above / alive, least))
+
+
+def least_window(config: GossipConfig, alive: int) -> int:
+    """Nodes that a repair window lists at least: as many more as contacts are fewer, so that what
+    rumours missed is repaired no later in a calm fleet."""
+    rounds = ceil(1 / min(1.0, calm_contacts(config, alive)))
+    return min(config.window_max, config.window_min * rounds)
 
 
 class Watch:

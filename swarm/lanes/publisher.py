@@ -24,21 +24,23 @@ log = logging.getLogger("swarm.lanes")
 
 OnStored = Callable[["SwarmError | None", int], None]  # (error or None, stream sequence)
 ACK_TIMEOUT = 2.0  # seconds, beside the time that large messages take on a slow link
+LOOK_AGAIN = 0.25  # seconds between looks at a message that is late and has not left yet
 
 
 class Publisher:
     """`publish` writes at once and calls back when the server has stored the message.
 
     The callback always comes, exactly once: with the server's answer (its PubAck), or with an error
-    on its refusal, on the loss of the connection, after `ACK_TIMEOUT`, or on `close()`. No task is
-    made for a message.
+    on its refusal, on the loss of the connection, after `ACK_TIMEOUT`, or on `close()`. A message
+    that waits for its turn on a slow link is not late: a second one would wait behind it. No task
+    is made for a message.
     """
 
     def __init__(self, link: Link) -> None:
         self._link = link
         self._waiting: dict[str, tuple[OnStored, str]] = {}  # by reply subject; with the lane's
         # When each runs out, in order of time: none waits less long than those before it.
-        self._expiry: deque[tuple[float, str]] = deque()
+        self._expiry: deque[tuple[float, str, int]] = deque()  # with its place on the link
         self._sweep: asyncio.TimerHandle | None = None
         link.on_down.append(self._down)
         link.on_denied.append(self._denied)
@@ -60,13 +62,18 @@ class Publisher:
             link.forget(reply)
             raise
         self._waiting[reply] = (on_stored, subject)
-        due = time.monotonic() + ACK_TIMEOUT + link.pace.backlog
+        now = time.monotonic()
+        due = self._expires(reply, link.pace.sent, now + ACK_TIMEOUT + link.pace.backlog)
+        if self._sweep is None:
+            self._sweep = asyncio.get_running_loop().call_later(due - now, self._expire)
+
+    def _expires(self, reply: str, sent: int, due: float) -> float:
+        """Look at the message at `due`, or with the one before it; returns when. sent: large
+        messages that the connection had taken with it."""
         if self._expiry:
             due = max(due, self._expiry[-1][0])
-        self._expiry.append((due, reply))
-        if self._sweep is None:
-            pause = due - time.monotonic()
-            self._sweep = asyncio.get_running_loop().call_later(pause, self._expire)
+        self._expiry.append((due, reply, sent))
+        return due
 
     def _stored(self, message: LinkMessage) -> None:
         self._link.forget(message.subject)
@@ -105,7 +112,10 @@ class Publisher:
         while self._expiry and (
             self._expiry[0][0] <= now or self._expiry[0][1] not in self._waiting
         ):
-            _, reply = self._expiry.popleft()
+            _, reply, sent = self._expiry.popleft()
+            if reply in self._waiting and not self._link.pace.has_carried(sent):
+                self._expires(reply, sent, now + LOOK_AGAIN)
+                continue
             self._fail(
                 reply, Unavailable(f"no PubAck within {ACK_TIMEOUT} s and its time on the link")
             )

@@ -50,7 +50,9 @@ class Tried:
     wants_fast: the caller asked for fast mode. begun, at: when the first and the last attempt was
     made, `time.monotonic()`. fast: the last attempt went in fast mode. laneless: in fast mode no
     lane took the last attempt, so the next one goes without a lane. stored: a lane, or a node, has
-    the last attempt. silences: attempts in a row without an answer in good time.
+    the last attempt. sent: large messages that the connection had taken when it was sent. leaving:
+    the connection has not carried all of them to the server yet. silences: attempts in a row
+    without an answer in good time.
     """
 
     wants_fast: bool
@@ -60,6 +62,8 @@ class Tried:
     fast: bool = False
     laneless: bool = False
     stored: bool = False
+    sent: int = 0
+    leaving: bool = False
     silences: int = 0
 
     @property
@@ -101,6 +105,9 @@ def next_step(
     if _ends(outcome):
         return Step(Do.END)
     silent = outcome is None
+    if silent and tried.leaving:
+        # A copy would wait behind it, and the requests of others behind the copy.
+        return Step(Do.WAIT, max(ASK_KEPT_LATER, MISSING_AFTER_SHARE * left))
     if silent and tried.unkept:
         if silences.swallowed(tried.at):
             return Step(Do.REPEAT) if silences.may_repeat() else Step(Do.WAIT, ASK_LATER)

@@ -237,6 +237,8 @@ class Requester:
                 if request.unheard and in_vain:
                     return failed
             now = time.monotonic()
+            carried = request.version.routes.link.pace.has_carried(request.tried.sent)
+            request.tried.leaving = not (request.tried.stored or carried)
             step = next_step(
                 outcome,
                 request.tried,
@@ -362,6 +364,7 @@ class Requester:
         sending = request.version.sender.send(parcel, on)
         if not spare:
             request.sending = sending
+            tried.sent = request.version.routes.link.pace.sent
 
     def _event(self, request: UnderWay, parcel: Parcel, spare: bool, event: Event) -> None:
         """What became of an attempt on its way to stage 1."""

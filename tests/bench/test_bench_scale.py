@@ -7,6 +7,8 @@ import json
 import psutil
 import pytest
 
+from nodes.bench.scale.large_fleet import LargeFleetPlan, longest_gap, measure_large_fleet
+from nodes.bench.scale.large_tables import misses
 from nodes.bench.scale.point import Point, manifest
 from nodes.bench.scale.sweeps import (
     GROWING_FIGURES,
@@ -86,3 +88,46 @@ def test_nodes_models_and_agents_are_swept_on_a_real_server() -> None:
         for sweep, value in (("nodes", 3), ("models", 2), ("agents", 4))
         for key in GROWING_FIGURES
     }
+
+
+def test_the_longest_gap_begins_with_the_last_answer_before_the_kill() -> None:
+    rows = [
+        (0.0, 0.1, True),
+        (0.2, 0.3, True),
+        (0.4, 0.9, False),
+        (0.5, 1.0, True),
+        (1.0, 1.1, True),
+    ]
+    assert longest_gap(rows, 0.35) == pytest.approx(0.7)
+    assert longest_gap(rows, 1.05) == pytest.approx(0.1)
+    assert longest_gap([], 1.0) == 0.0
+
+
+@pytest.mark.processes
+@pytest.mark.integration
+def test_a_fleet_of_real_and_imitated_nodes_is_measured_beside_five() -> None:
+    before = set(psutil.Process().children(recursive=True))
+    plan = LargeFleetPlan(30, others=1, rounds=1, requests=10, trials=1, settle=1.0, idle=1.0)
+    document = json.loads(json.dumps(measure_large_fleet(plan, lambda _: None)))
+    assert not set(psutil.Process().children(recursive=True)) - before
+    idle = document["idle"]
+    # Each imitated node has a connection; the two that measure have one each in both meshes.
+    assert idle["fleet"]["connections"] - idle["five"]["connections"] == 25
+    assert idle["fleet"]["messages_per_s"] > idle["five"]["messages_per_s"]
+    assert document["requests"]["fleet"]["p50_ms"] > 0
+    assert document["takeovers"]["five"]["lost"] == document["takeovers"]["fleet"]["lost"] == 0
+    assert document["knows_all_s"] >= document["ready_s"]
+    assert not [line for line in misses(document) if "lost" in line]
+
+
+def test_each_target_of_a_large_fleet_that_is_missed_is_named() -> None:
+    document = {
+        "idle": {"fleet": {"server_cpu_percent": 30.0}},
+        "requests": {"ratio": 1.3},
+        "takeovers": {"five": {"p50_ms": 40, "lost": 0}, "fleet": {"p50_ms": 400, "lost": 2}},
+        "memory_mb": {"more": 20.0},
+    }
+    found = misses(document)
+    assert len(found) == 5
+    assert "30 %" in found[0]
+    assert "1.3 times" in found[1]

@@ -111,6 +111,64 @@ async def test_behind_a_slow_link_the_codec_is_used_that_the_owner_allowed(tmp_p
             await server.stop()
 
 
+ASKER = """
+import asyncio, json, sys
+import numpy as np
+import swarm
+
+async def main(url, mesh, size, count, budget):
+    feed = {"features": np.ones((1, int(size) // 4), "f4")}
+    async with swarm.connect(url, mesh, shm=False, codec="none") as client:
+        for _ in range(2):
+            await client.infer("chain", feed, 30.0)
+        print("known", flush=True)
+        sys.stdin.readline()
+        asked = [client.infer("chain", feed, float(budget)) for _ in range(int(count))]
+        print(json.dumps([answer.attempt for answer in await asyncio.gather(*asked)]), flush=True)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+async def test_what_waits_for_its_turn_on_a_slow_link_is_not_sent_again(tmp_path: Path) -> None:
+    """Twelve requests at once take the link 6 s: more than the share of their budgets after which
+    an answer is missing, and more than a PubAck may take."""
+    count, size, budget = 12, 2 * FEATURES, 12.0
+    result = split(chain(1, size), name="chain", cuts=chain_cuts(1), bandwidth=1e6, profile=False)
+    with slow_link(5, round_trip=0.010) as link:
+        server = EmbeddedServer(host=link.address)
+        await server.start()
+        try:
+            async with local_mesh(url=server.url, shm=False) as local:
+                await push(local, result.manifest.to_json(), result.files)
+                local.start("shard-1", "chain")
+                await local.ready(READY)
+                words = [sys.executable, "-c", ASKER, server.url, local.name]
+                asker = await asyncio.create_subprocess_exec(
+                    *link.inside,
+                    *words,
+                    *map(str, (size, count, budget)),
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    cwd=ROOT,
+                    env=environment(),
+                )
+                try:
+                    async with asyncio.timeout(READY):
+                        assert await asker.stdout.readline() == b"known\n"
+                        before = link.bytes_up()
+                        asker.stdin.write(b"\n")
+                        attempts = json.loads(await asker.stdout.readline())
+                finally:
+                    if asker.returncode is None:
+                        asker.kill()
+                    await asker.wait()
+                assert attempts == [1] * count
+                assert link.bytes_up() - before <= 1.15 * count * size
+        finally:
+            await server.stop()
+
+
 async def test_a_live_edge_drops_the_oldest_behind_a_slow_link_and_its_answers_stay_fresh(
     tmp_path: Path,
 ) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from nodes.bench.report.command import run_benchmark
+from nodes.bench.report.command import run_benchmark, run_judged_benchmark
+from nodes.bench.scale import large_tables
+from nodes.bench.scale.large_fleet import LargeFleetPlan, measure_large_fleet
 from nodes.bench.scale.sweeps import ScalePlan, measure_scale
 from nodes.bench.scale.tables import draw, show
 
@@ -11,4 +13,15 @@ def run_scale(plan: ScalePlan, as_json: bool = False, chart: str = "", output: s
     """The command; returns the exit code. chart, output: files, not written when empty."""
     return run_benchmark(
         lambda progress: measure_scale(plan, progress), show, draw, as_json, chart, output
+    )
+
+
+def run_large_fleet(plan: LargeFleetPlan, as_json: bool = False, output: str = "") -> int:
+    """The command with a fleet that is mostly imitated; returns the exit code."""
+    return run_judged_benchmark(
+        lambda progress: measure_large_fleet(plan, progress),
+        large_tables.misses,
+        large_tables.show,
+        as_json,
+        output,
     )

@@ -82,3 +82,18 @@ def test_what_is_under_way_may_take_its_time_on_the_link() -> None:
     pace.sends(500_000, 1.0)
     pace.sends(500_000, 1.0)
     assert pace.backlog == pytest.approx(1.5 * 0.4)
+
+
+def test_a_message_was_carried_when_the_pong_behind_it_has_come() -> None:
+    pace = far()
+    assert pace.has_carried(pace.sent)
+    pace.sends(500_000, 0.0)
+    first = pace.sent
+    pace.sends(500_000, 0.1)
+    second = pace.sent
+    assert not pace.has_carried(first)
+    pace.answered(1.0)
+    assert pace.has_carried(first)
+    assert not pace.has_carried(second)
+    pace.lost()
+    assert pace.has_carried(second)

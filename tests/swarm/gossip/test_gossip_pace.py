@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 from nodes.bench.sim.gossip_report import crash, spread, traffic
 from nodes.bench.sim.gossip_world import World
 from swarm.gossip import LAN
-from swarm.gossip.pace import LEAST_PER_SECOND, MOST_WATCHED, WATCH_ROUNDS, Pace, Watch
+from swarm.gossip.pace import (
+    LEAST_PER_SECOND,
+    MOST_WATCHED,
+    WATCH_ROUNDS,
+    Pace,
+    Watch,
+    calm_contacts,
+    least_window,
+)
 
 
 @given(st.integers(2, LAN.calm_above), st.floats(0, 1))
@@ -36,6 +44,14 @@ def test_news_brings_the_full_pace_back_for_some_rounds(alive: int) -> None:
     full = next(index for index, count in enumerate(made) if count < LAN.fanout)
     assert 3 <= full <= 10
     assert pace.contacts(alive, repairing=True) == LAN.fanout
+
+
+@given(st.integers(2, 4000))
+def test_a_calm_fleet_compares_as_many_nodes_a_round_as_one_at_full_pace(alive: int) -> None:
+    window, contacts = least_window(LAN, alive), min(1.0, calm_contacts(LAN, alive))
+    assert window == LAN.window_max or window * contacts >= LAN.window_min
+    assert window < LAN.window_min / contacts + LAN.window_min
+    assert alive > LAN.calm_above or window == LAN.window_min
 
 
 def test_watched_nodes_are_checked_every_other_round_and_each_has_its_turn() -> None:

@@ -112,6 +112,7 @@ all_tried = st.builds(
     fast=booleans,
     laneless=booleans,
     stored=booleans,
+    leaving=booleans,
     silences=st.integers(0, 20),
 )
 
@@ -191,6 +192,16 @@ def test_to_ask_again_for_a_stored_request_costs_a_retry_and_without_one_it_is_a
     assert step(None, tried, has_retry=False) == Step(Do.WAIT, ASK_KEPT_LATER)
     assert step(result(Status.UNAVAILABLE), tried) == Step(Do.AGAIN, 0.01, paid=True)
     assert step(result(Status.UNAVAILABLE), tried, has_retry=False) == Step(Do.LAST_CHANCE)
+
+
+@given(booleans, st.floats(0.1, 60), booleans)
+def test_a_request_that_its_slow_link_has_not_carried_yet_is_never_sent_again(
+    fast: bool, left: float, has_retry: bool
+) -> None:
+    tried = Tried(fast, begun=0.0, at=1.0, attempt=1, leaving=True)
+    decided = step(None, tried, left=left, has_retry=has_retry)
+    assert decided.do is Do.WAIT
+    assert decided.seconds >= ASK_KEPT_LATER
 
 
 def test_without_a_retry_a_request_that_nobody_keeps_waits_until_one_is_granted() -> None:

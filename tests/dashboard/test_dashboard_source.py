@@ -1,0 +1,55 @@
+"""Where the dashboard's picture comes from: a real server, and a node that answers for a fleet."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import pytest
+
+from nodes.dashboard.picture import Picture
+from nodes.dashboard.source import MeshSource
+from swarm.fleet.status_pace import SMALL_FLEET, asked_within
+from swarm.gossip import PeerView
+from swarm.link import Link, LinkOptions
+from swarm.services.embedded import EmbeddedServer
+from swarm.services.fleet import ASK_WITHIN, FleetAnswers
+from swarm.subjects import Subjects
+
+pytestmark = pytest.mark.integration
+SUBJECTS = Subjects("default")
+VALUES = {"role": "shard-1", "priority": 0, "host": "h", "draining": False}
+
+
+async def requests_heard(url: str, count: int) -> list[float]:
+    """The times of the status requests of a dashboard that comes to a fleet of so many nodes."""
+    view = {f"n{n:03d}": PeerView(f"n{n:03d}", "alive", 1, 1, VALUES) for n in range(count)}
+    options = LinkOptions(servers=(url,))
+    node = Link(options)
+    asked: list[float] = []
+    knows, picture = asyncio.Event(), Picture("default")
+    source = MeshSource(options, picture, knows, asyncio.Event())
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(source.link.close)
+        stack.push_async_callback(node.close)
+        running = asyncio.create_task(node.run())
+        stack.callback(running.cancel)
+        await node.ready(5.0)
+        node.subscribe(SUBJECTS.status_request, lambda m: asked.append(asked_within(m.data)))
+        FleetAnswers(node, SUBJECTS, "n000", lambda: view).start()
+        await node.flush()
+        reading = asyncio.create_task(source.run())
+        stack.callback(reading.cancel)
+        async with asyncio.timeout(10):
+            while len(picture.fleet.nodes) < count:
+                knows.clear()
+                await knows.wait()
+        await source.link.flush()  # behind the last page follows the request, if any
+        await node.flush()
+    return asked
+
+
+async def test_a_dashboard_asks_a_large_fleet_for_all_statuses_and_a_small_one_for_none() -> None:
+    async with EmbeddedServer() as server:
+        assert await requests_heard(server.url, SMALL_FLEET) == []
+        assert await requests_heard(server.url, 250) == [ASK_WITHIN]
