@@ -152,6 +152,8 @@ class StatusListener:
             holds = silent_after(doc)
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return  # no status: it says nothing about a node
+        if message.subject.rpartition(".")[2] != peer.node:
+            return  # a member speaks for another
         before = self._nodes.pop(peer.node, None)
         if before is None and len(self._nodes) >= MOST_NODES:
             return  # `tend` forgets those that are silent

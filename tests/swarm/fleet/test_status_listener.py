@@ -47,9 +47,9 @@ class Statuses(Link):
     ) -> None:
         self.published.append((subject, data if isinstance(data, bytes) else b"".join(data)))
 
-    def hears(self, document: bytes) -> None:
+    def hears(self, document: bytes, speaker: str = "x") -> None:
         for callback in list(self.callbacks.values()):
-            callback(LinkMessage("swarm.t.status.x", "", None, document))
+            callback(LinkMessage(SUBJECTS.status(speaker), "", None, document))
 
 
 class Client:
@@ -85,7 +85,7 @@ class Client:
     def status(self, node: str, **more: object) -> None:
         doc = {"node": node, "state": "ready", "model": "m", "host_id": "here"}
         doc |= {"stages": [{"stage": 1, "version": "1"}], "inbox": f"_INBOX.{node}"} | more
-        self.link.hears(json.dumps(doc).encode())
+        self.link.hears(json.dumps(doc).encode(), node)
 
     def seconds(self, count: int, *, small: int = 0, heard: str = "") -> None:
         """So many seconds, in each of which it sends so many small messages and hears a node."""
@@ -246,6 +246,7 @@ def test_only_a_change_of_a_node_is_news() -> None:
         b"[]",
         b"{}",
         b'{"node": 1}',
+        b'{"node":"a.b","state":"ready","model":"m","stages":[]}',
         b'{"node":"x","state":"ready","model":"m","stages":[1]}',
         b'{"node":"x","state":"ready","model":"m","stages":[],"priority":"high"}',
     ],
@@ -255,6 +256,15 @@ def test_a_message_that_is_no_status_says_nothing(document: bytes) -> None:
     client.sends(large=True)
     client.link.hears(document)
     assert (client.known, client.news) == (set(), 0)
+
+
+def test_a_member_speaks_for_no_node_but_itself() -> None:
+    client = Client()
+    client.sends(large=True)
+    client.status("victim")
+    doc = {"node": "victim", "state": "left", "model": "m", "stages": []}
+    client.link.hears(json.dumps(doc).encode(), speaker="liar")
+    assert (client.known, client.news) == ({"victim"}, 1)
 
 
 def test_a_member_that_says_many_names_takes_bounded_memory_and_hides_nobody() -> None:
