@@ -52,11 +52,14 @@ class AskedModels:
             async with asked.lock:  # the first requests come together, and one of them loads it
                 if asked.loaded is None:
                     asked.loaded = await self._load(model, version)
+                    if self._asked.get(key) is not asked:  # closed while it was loaded
+                        self._free(asked.loaded)
             return asked.loaded
         finally:
             asked.waiting -= 1
             asked.at = self._clock()
-            if asked.loaded is None and not asked.waiting:
+            unused = asked.loaded is None and not asked.waiting
+            if unused and self._asked.get(key) is asked:
                 del self._asked[key]
 
     def tend(self) -> None:

@@ -20,7 +20,7 @@ port: 4222
 # Room for the largest cut plus its header. Nodes check it at start and name the value needed.
 max_payload: 16MB
 max_pending: 128MB
-# A link that was cut without a word is noticed within four seconds instead of four minutes.
+# A link that was cut without a word is noticed within six seconds instead of four minutes.
 ping_interval: "2s"
 ping_max: 2
 write_deadline: "10s"

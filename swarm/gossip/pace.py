@@ -54,8 +54,8 @@ def calm_contacts(config: GossipConfig, alive: int) -> float:
 
 
 def least_window(config: GossipConfig, alive: int) -> int:
-    """Nodes that a repair window lists at least: as many more as contacts are fewer, so that what
-    rumours missed is repaired no later in a calm fleet."""
+    """Nodes that a repair window lists at least: more, where a round contacts less than one peer,
+    so that a calm fleet compares `window_min` nodes a round all the same, up to `window_max`."""
     rounds = ceil(1 / min(1.0, calm_contacts(config, alive)))
     return min(config.window_max, config.window_min * rounds)
 

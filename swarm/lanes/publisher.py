@@ -7,6 +7,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from swarm.errors import (
     ApiError,
@@ -27,20 +28,30 @@ ACK_TIMEOUT = 2.0  # seconds, beside the time that large messages take on a slow
 LOOK_AGAIN = 0.25  # seconds between looks at a message that is late and has not left yet
 
 
+class _Look(NamedTuple):
+    """When to look at a message whose PubAck has not come. sent: large messages that the connection
+    had taken with it. was_leaving: at the look before, the connection had not carried them all."""
+
+    due: float
+    reply: str
+    sent: int
+    was_leaving: bool
+
+
 class Publisher:
     """`publish` writes at once and calls back when the server has stored the message.
 
     The callback always comes, exactly once: with the server's answer (its PubAck), or with an error
     on its refusal, on the loss of the connection, after `ACK_TIMEOUT`, or on `close()`. A message
-    that waits for its turn on a slow link is not late: a second one would wait behind it. No task
-    is made for a message.
+    that waits for its turn on a slow link is not late: a second one would wait behind it. Its time
+    begins when the server has read it. No task is made for a message.
     """
 
     def __init__(self, link: Link) -> None:
         self._link = link
         self._waiting: dict[str, tuple[OnStored, str]] = {}  # by reply subject; with the lane's
         # When each runs out, in order of time: none waits less long than those before it.
-        self._expiry: deque[tuple[float, str, int]] = deque()  # with its place on the link
+        self._expiry: deque[_Look] = deque()
         self._sweep: asyncio.TimerHandle | None = None
         link.on_down.append(self._down)
         link.on_denied.append(self._denied)
@@ -63,16 +74,15 @@ class Publisher:
             raise
         self._waiting[reply] = (on_stored, subject)
         now = time.monotonic()
-        due = self._expires(reply, link.pace.sent, now + ACK_TIMEOUT + link.pace.backlog)
+        due = self._look_at(reply, link.pace.sent, now + ACK_TIMEOUT + link.pace.backlog)
         if self._sweep is None:
             self._sweep = asyncio.get_running_loop().call_later(due - now, self._expire)
 
-    def _expires(self, reply: str, sent: int, due: float) -> float:
-        """Look at the message at `due`, or with the one before it; returns when. sent: large
-        messages that the connection had taken with it."""
+    def _look_at(self, reply: str, sent: int, due: float, was_leaving: bool = False) -> float:
+        """Look at the message at `due`, or with the one before it; returns when."""
         if self._expiry:
-            due = max(due, self._expiry[-1][0])
-        self._expiry.append((due, reply, sent))
+            due = max(due, self._expiry[-1].due)
+        self._expiry.append(_Look(due, reply, sent, was_leaving))
         return due
 
     def _stored(self, message: LinkMessage) -> None:
@@ -110,18 +120,22 @@ class Publisher:
     def _expire(self) -> None:
         now = time.monotonic()
         while self._expiry and (
-            self._expiry[0][0] <= now or self._expiry[0][1] not in self._waiting
+            self._expiry[0].due <= now or self._expiry[0].reply not in self._waiting
         ):
-            _, reply, sent = self._expiry.popleft()
-            if reply in self._waiting and not self._link.pace.has_carried(sent):
-                self._expires(reply, sent, now + LOOK_AGAIN)
-                continue
+            _, reply, sent, was_leaving = self._expiry.popleft()
+            if reply in self._waiting:
+                if not self._link.pace.has_carried(sent):
+                    self._look_at(reply, sent, now + LOOK_AGAIN, was_leaving=True)
+                    continue
+                if was_leaving:  # the server has it for a moment only, and stores it behind that
+                    self._look_at(reply, sent, now + ACK_TIMEOUT)
+                    continue
             self._fail(
                 reply, Unavailable(f"no PubAck within {ACK_TIMEOUT} s and its time on the link")
             )
         self._sweep = None
         if self._expiry:
-            delay = max(0.05, self._expiry[0][0] - now)
+            delay = max(0.05, self._expiry[0].due - now)
             self._sweep = asyncio.get_running_loop().call_later(delay, self._expire)
 
     def _denied(self, subject: str, error: PermissionDenied) -> None:

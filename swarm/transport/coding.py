@@ -32,7 +32,7 @@ class Coder:
         self._info = info
         self._what = what
         self._choice = Choice()
-        self._told = ""
+        self._told: set[str] = set()
 
     @property
     def is_on(self) -> bool:
@@ -54,21 +54,29 @@ class Coder:
             return None, PLAIN
         rate = path_rate((own, rate))
         known = readers.intersection(known_codecs())
-        self._tell(obstacle(self._codec, self._info.codecs, known))
+        if why_not := obstacle(self._codec, self._info.codecs, known):
+            self._tell(self._codec, why_not)
         among = candidates(self._codec, self._info.codecs, known)
         size = sum([array.nbytes for array in tensors.values()])
         coding = self._choice.best(self._codec, size, rate, among)
         if coding is PLAIN:
             return None, PLAIN
-        parts = encode_coded(tensors, coding)
+        exact: list[str] = []
+        parts = encode_coded(tensors, coding, exact)
+        if exact:
+            values = f"values of {exact[0]!r} that it cannot say, such as NaN or infinity"
+            self._tell(coding.lossy, f"there are {values}")
         self._choice.did(coding, size, sum(map(len, parts)))
         return parts, coding
 
-    def _tell(self, why_not: str) -> None:
-        if why_not and why_not != self._told:
-            name = f"{self._info.model}@{self._info.version}"
-            log.warning("%s of %s go plain, not as %s: %s", self._what, name, self._codec, why_not)
-        self._told = why_not or self._told
+    def _tell(self, codec: str, why_not: str) -> None:
+        """Once, for each codec and reason."""
+        line = f"not as {codec}: {why_not}"
+        if line not in self._told:
+            self._told.add(line)
+            log.warning(
+                "%s of %s@%s go plain, %s", self._what, self._info.model, self._info.version, line
+            )
 
 
 class StageCoder:

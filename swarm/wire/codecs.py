@@ -30,12 +30,14 @@ _FP32 = np.dtype("<f4")
 _U32 = 4  # bytes
 _SMALL, _LARGE = 1e-30, 1e30
 """Steps above, and spans below, have reciprocals and differences that FP32 holds."""
+_MOST_SPAN = float(np.finfo(np.float32).max) / 2
 
 
 def encode(array: np.ndarray, codec: str) -> bytes | None:
     """The array's bytes in a codec of `CODECS`; None where it travels plain.
 
-    Plain are other dtypes than FP32, empty arrays, NaN and infinity, and what no half can hold.
+    Plain are other dtypes than FP32, empty arrays, NaN and infinity, what no half can hold, and
+    values so far apart that FP32 may not hold their difference: they would come back as infinity.
     Raises `KeyError` for an unknown codec.
     """
     if array.dtype != _FP32 or not array.size or not np.isfinite(array).all():
@@ -50,6 +52,8 @@ def encode(array: np.ndarray, codec: str) -> bytes | None:
     values = array.reshape(_by_channel(array.shape, channels))
     least = values.min(axis=(0, 2))
     span = values.max(axis=(0, 2)).astype(np.float64) - least
+    if span.max() > _MOST_SPAN:
+        return None
     step = (span / top).astype(_FP32)
     if step.min() > _SMALL and span.max() < _LARGE:
         # In FP32: half of the time.

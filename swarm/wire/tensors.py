@@ -141,19 +141,28 @@ def encode_tensors(tensors: Mapping[str, np.ndarray]) -> list[Part]:
     return parts
 
 
-def encode_coded(tensors: Mapping[str, np.ndarray], coding: Coding) -> list[Part]:
+def encode_coded(
+    tensors: Mapping[str, np.ndarray], coding: Coding, exact: list[str] | None = None
+) -> list[Part]:
     """As `encode_tensors`, in a codec; a tensor that this one cannot say, or does not make smaller,
-    travels plain (`swarm.wire.codecs.encode`)."""
+    travels plain (`swarm.wire.codecs.encode`). exact: gets the names of large FP32 tensors whose
+    values the lossy codec cannot say."""
     parts: list[Part] = [b"\xde" + len(tensors).to_bytes(2, "big")]
     for name, array in tensors.items():
         shape, array = array.shape, plain(array)
         codec, data = _coded(array, coding)
+        if exact is not None and coding.lossy and codec in (RAW, ZSTD) and _may_be_lossy(array):
+            exact.append(name)
         if codec == RAW:
             parts += (_prefix(name, array.dtype, shape), data)
         else:
             head = _head(name, array.dtype, shape, codec)
             parts += (head + b"\xc6" + len(data).to_bytes(4, "big"), data)
     return parts
+
+
+def _may_be_lossy(array: np.ndarray) -> bool:
+    return array.dtype == np.float32 and array.nbytes >= CODED_FROM
 
 
 def _coded(array: np.ndarray, coding: Coding) -> tuple[str, Part]:
@@ -172,13 +181,16 @@ def _coded(array: np.ndarray, coding: Coding) -> tuple[str, Part]:
 
 def codec_of(doc: Any) -> str:
     """The codec in which tensors of a message came, before `decode_tensors`; "" where all of them
-    came as bytes, or in shared memory."""
+    came as bytes, or in shared memory. Where they came in several, one that loses something."""
+    found = ""
     if type(doc) is dict:
         for value in doc.values():
             codec = value.get("codec", RAW) if type(value) is dict else RAW
             if codec != RAW and codec != SHM and type(codec) is str:
-                return codec[:LONGEST_CODEC]
-    return ""
+                found = codec[:LONGEST_CODEC]
+                if codec != ZSTD:
+                    break
+    return found
 
 
 def memory_of(array: np.ndarray) -> Part:

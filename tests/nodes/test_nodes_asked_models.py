@@ -98,6 +98,21 @@ async def test_a_version_that_cannot_be_loaded_is_tried_again_by_the_next_reques
     assert scene.freed == ["1"]
 
 
+@pytest.mark.parametrize("is_there", [True, False])
+async def test_a_version_that_is_loaded_while_all_is_closed_is_freed_too(is_there: bool) -> None:
+    scene = Scene()
+    scene.go_on.clear()
+    if not is_there:
+        scene.missing.add("1")
+    asking = asyncio.create_task(scene.ask("1"))
+    await asyncio.sleep(0)
+    scene.models.close()
+    scene.go_on.set()
+    (outcome,) = await asyncio.gather(asking, return_exceptions=True)
+    assert isinstance(outcome, NotFound) is not is_there, outcome
+    assert scene.freed == ["1"] * is_there
+
+
 class Unloaded(logging.Handler):
     """Hears of versions that are unloaded."""
 

@@ -19,6 +19,7 @@ from swarm.errors import (
     SwarmError,
     Unavailable,
 )
+from swarm.flow.pace import Pace
 from swarm.lanes import Publisher, publisher
 from swarm.lanes.publisher import lane_error
 from swarm.link import jetstream
@@ -138,6 +139,40 @@ async def test_a_missing_ack_is_reported_after_the_timeout_and_a_late_one_is_ign
     sender.send("c")  # and the next one is none the worse
     await eventually(lambda: sender.outcomes["c"] == [(None, 3)])
     assert sender.link.open_replies == 0
+
+
+async def test_a_message_that_left_late_has_its_time_from_the_moment_of_its_arrival(
+    server: EmbeddedServer, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    has_left, looks = False, []
+
+    def has_carried(pace: Pace, sent: int) -> bool:
+        looks.append(has_left)
+        return has_left
+
+    monkeypatch.setattr(publisher, "ACK_TIMEOUT", 0.5)
+    monkeypatch.setattr(publisher, "LOOK_AGAIN", 0.05)
+    monkeypatch.setattr(Pace, "has_carried", has_carried)
+    await bench.lane()
+    sender = await bench.sender()
+    await hang(server)
+    try:
+        sender.send("kept")
+        await eventually(lambda: len(looks) >= 3)
+        has_left = True
+        await eventually(lambda: looks[-1])
+    finally:
+        resume(server)
+    await eventually(lambda: sender.settled(1))
+    assert sender.outcomes["kept"] == [(None, 1)]
+    await hang(server)
+    try:
+        sender.send("lost")
+        await eventually(lambda: sender.settled(2))
+    finally:
+        resume(server)
+    ((error, _),) = sender.outcomes["lost"]
+    assert isinstance(error, Unavailable)
 
 
 async def test_a_callback_that_raises_does_not_cost_another_its_outcome(

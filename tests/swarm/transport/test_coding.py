@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from types import SimpleNamespace
 
+import msgpack
 import numpy as np
 import pytest
 
@@ -14,7 +15,7 @@ from swarm.flow.pace import Pace
 from swarm.model import ModelInfo, Spec, Stage
 from swarm.transport.coding import AnswerCoder, Coder, accepts
 from swarm.wire.messages import Features
-from swarm.wire.tensors import PLAIN, known_codecs
+from swarm.wire.tensors import PLAIN, decode_tensors, known_codecs
 
 SPEC = Spec("x", "FP32", (1, 8, 64, 64))
 KNOWN = frozenset(known_codecs())
@@ -76,6 +77,24 @@ def test_a_codec_that_the_owner_does_not_allow_is_told_once_and_nothing_is_lost(
             assert sender.code(TENSORS, KNOWN, SLOW) == (None, PLAIN)
     (record,) = caplog.records
     assert "--allow-codec i4" in record.getMessage()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_values_that_the_codec_cannot_say_go_plain_and_are_told_of_once(
+    value: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    sender = coder("i8", "i8", rate=SLOW)
+    broken = TENSORS["x"].copy()
+    broken[0, 0, 0, 0] = value
+    with caplog.at_level(logging.WARNING, "swarm.codecs"):
+        for _ in range(5):
+            parts, _ = sender.code({"x": broken}, KNOWN, SLOW)
+            assert parts is not None
+            back = decode_tensors(msgpack.unpackb(b"".join(parts)))["x"]
+            assert np.array_equal(back, broken, equal_nan=True)
+            sender.code({"x": np.zeros((0, 3), np.float32)}, KNOWN, SLOW)
+    (record,) = caplog.records
+    assert "go plain, not as i8: there are values of 'x'" in record.getMessage()
 
 
 def test_all_nodes_that_may_get_a_message_have_to_read_its_codec() -> None:

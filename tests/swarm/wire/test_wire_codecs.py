@@ -79,6 +79,34 @@ def test_a_value_that_no_half_holds_travels_plain() -> None:
     assert encode(np.array([1e5], np.float32), "f16") is None
 
 
+everything_finite = st.floats(allow_nan=False, allow_infinity=False, width=32)
+
+
+@given(
+    arrays.arrays(np.float32, st.integers(1, 30), elements=everything_finite),
+    st.sampled_from(sorted(BITS)),
+)
+def test_no_finite_value_comes_back_as_infinity(array: np.ndarray, codec: str) -> None:
+    data = encode(array, codec)
+    assert data is None or np.isfinite(decode(data, codec, array.shape)).all()
+
+
+@pytest.mark.parametrize("codec", sorted(BITS))
+def test_values_farther_apart_than_their_difference_can_be_travel_plain(codec: str) -> None:
+    assert encode(np.array([-3.3e38, 3.3e38], np.float32), codec) is None
+
+
+def test_where_one_tensor_lost_nothing_the_codec_of_the_other_one_is_told() -> None:
+    broken = np.full(2048, np.nan, np.float32)
+    good = np.random.default_rng(2).random(2048, np.float32)
+    exact: list[str] = []
+    message = encode_coded({"a": broken, "b": good}, Coding("i8", True), exact)
+    doc = msgpack.unpackb(b"".join(message))
+    assert [doc[name]["codec"] for name in "ab"] == ["zstd", "i8"]
+    assert codec_of(doc) == "i8"
+    assert exact == ["a"]
+
+
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_node_reads_coded_tensors_and_names_the_tensor_that_is_wrong(codec: str) -> None:
     array = np.linspace(-1, 1, 60, dtype=np.float32).reshape(1, 3, 20)
