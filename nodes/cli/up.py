@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from nodes.access import present
@@ -19,6 +18,7 @@ from nodes.local.mesh import LocalMesh, check_embedded, local_mesh
 from nodes.local.splitting import split_into
 from nodes.progress import progress
 from shards.manifest import Manifest, read_dir
+from swarm.scratch import Scratch
 from swarm.services.embedded import MAX_PAYLOAD
 
 OPEN = (
@@ -56,8 +56,8 @@ def run_up(options: UpOptions, as_json: bool) -> int:
     async def main() -> int:
         check_embedded(options.nats, options.secure, options.servers)
         stop = stop_on_signals()
-        with TemporaryDirectory(prefix="swarm-up-") as directory:
-            folder = Path(directory) / "model"
+        with Scratch("up") as directory:
+            folder = directory / "model"
             with progress(f"splitting {options.file}", silent=as_json):
                 if not await _unless(stop, _split(options, folder)):
                     return 130

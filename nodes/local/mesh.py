@@ -7,8 +7,6 @@ import contextlib
 import json
 import logging
 import secrets
-import shutil
-import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
@@ -27,6 +25,7 @@ from nodes.local.supervisor import NodeProcess, Supervisor
 from shards.weights.chunks import piece_lengths
 from swarm.errors import InvalidArgument, Unavailable
 from swarm.link import LinkMessage, LinkOptions
+from swarm.scratch import Scratch
 from swarm.services.artifacts import Source
 from swarm.services.embedded import EmbeddedServer
 from swarm.services.embedded_cluster import EmbeddedCluster, elected
@@ -208,7 +207,8 @@ async def local_mesh(
     """
     check_embedded(url, secure, servers)
     embedded: list[EmbeddedServer] = []
-    logs = Path(tempfile.mkdtemp(prefix="swarm-logs-"))
+    scratch = Scratch("logs")
+    logs = scratch.path
     supervisor = Supervisor()
     try:
         rights = LocalRights(logs / "rights", name, tls) if secure else None
@@ -258,7 +258,7 @@ async def local_mesh(
     finally:
         await supervisor.stop(0.5)
         await asyncio.gather(*(server.stop() for server in embedded))
-        shutil.rmtree(logs, ignore_errors=True)
+        scratch.remove()
 
 
 def _log_failure(task: asyncio.Task[None]) -> None:

@@ -9,11 +9,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 from swarm.errors import BadKey, Unavailable
+from swarm.scratch import Scratch
 
 # The server warns above 8 MB; 16 MiB lets an 8 MB cut pass with room for its header.
 MAX_PAYLOAD = 16 << 20
@@ -61,6 +61,7 @@ class EmbeddedServer:
         self._more = more
         self._domain = domain
         self._store_key = store_key
+        self._scratch: Scratch | None = None
         self._directory: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -116,7 +117,8 @@ class EmbeddedServer:
         binary = find_binary()
         starts_first = self._directory is None
         if self._directory is None:
-            self._directory = Path(tempfile.mkdtemp(prefix="swarm-nats-"))
+            self._scratch = Scratch("nats")
+            self._directory = self._scratch.path
         directory = self._directory
         directory.mkdir(parents=True, exist_ok=True)  # somebody may have deleted it
         for stale in directory.glob("*.ports"):
@@ -242,9 +244,9 @@ class EmbeddedServer:
     async def stop(self, sig: int = signal.SIGTERM, timeout: float = 5.0) -> None:
         """End the server; the temporary store goes too."""
         await self.kill(sig, timeout)
-        if self._directory is not None:
-            shutil.rmtree(self._directory, ignore_errors=True)
-            self._directory = None
+        if self._scratch is not None:
+            self._scratch.remove()
+            self._scratch = self._directory = None
 
     async def kill(self, sig: int = signal.SIGKILL, timeout: float = 5.0) -> None:
         """End the process only: `start()` brings the server back on the same port and store."""

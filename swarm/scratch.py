@@ -1,0 +1,89 @@
+"""Folders for the time of a process: removed at its end, or by the next process if it was killed.
+
+A folder is its owner's as long as the owner holds the lock on the file `lock` in it. The kernel
+drops the lock with the process, whatever ends it; so a folder whose lock can be taken has no owner.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from types import TracebackType
+
+try:
+    import fcntl
+except ImportError:  # no such locks here: what a killed process leaves stays
+    fcntl = None  # type: ignore[assignment]
+
+log = logging.getLogger("swarm")
+
+PREFIX = "swarm-"
+LOCK = "lock"
+
+
+class Scratch:
+    """`with Scratch("logs") as folder:`, or `remove()` when it is over; `path` is the folder.
+
+    The first one of a process also removes the folders of this user's processes that were killed.
+    Raises `OSError` where no folder can be made.
+    """
+
+    _swept = False
+
+    def __init__(self, name: str) -> None:
+        if not Scratch._swept:
+            Scratch._swept = True
+            sweep()
+        self.path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{name}-"))
+        # Under its name the file is locked from the first moment on.
+        made = self.path / f".{LOCK}"
+        self._lock: int | None = os.open(made, os.O_CREAT | os.O_RDWR, 0o600)
+        if fcntl is not None:
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            made.rename(self.path / LOCK)
+
+    def remove(self) -> None:
+        """Remove the folder; once more does nothing."""
+        if self._lock is not None:
+            shutil.rmtree(self.path, ignore_errors=True)
+            os.close(self._lock)
+            self._lock = None
+
+    def __enter__(self) -> Path:
+        return self.path
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.remove()
+
+
+def sweep() -> list[Path]:
+    """Remove this user's folders that have no owner any more; returns them."""
+    if fcntl is None:
+        return []
+    found = []
+    for lock in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{LOCK}"):
+        try:
+            file = os.open(lock, os.O_RDWR | os.O_NOFOLLOW)
+        except OSError:
+            continue  # another user's, or gone by now
+        try:
+            if os.fstat(file).st_uid != os.geteuid() or lock.parent.is_symlink():
+                continue
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            continue  # its owner lives
+        else:
+            shutil.rmtree(lock.parent, ignore_errors=True)
+            log.info("%s was left by a process that was killed: removed", lock.parent)
+            found.append(lock.parent)
+        finally:
+            os.close(file)
+    return found
