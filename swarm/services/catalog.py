@@ -191,13 +191,23 @@ class Catalog:
     def forget(self) -> None:
         """Models or desired state may have changed: look all up again."""
         for model, state in self._desired.items():
-            info = self._infos.get((model, state.serve[0].version))
-            if state.is_the_same_for_all and info is not None and model not in self._before:
+            info = self._infos.get((model, self._only_version(state)))
+            if info is not None and model not in self._before:
                 self._before[model] = info, self._clock() + KEPT_FOR
         self._changes += 1
         self.fixed.clear()
         self._infos.clear()
         self._desired.clear()
+
+    def _only_version(self, state: DesiredState) -> str:
+        """The version that serves whoever asks; "" where there are several. Behind the end of a
+        rollout it is the new one: nodes let the others go."""
+        if state.is_the_same_for_all:
+            return state.serve[0].version
+        followed = self._rollouts.of(state.model)
+        if followed is None or state.rollout is None or state.pins:
+            return ""
+        return state.rollout.version if followed.progress.done else ""
 
     async def _keep_before(self, model: str, state: DesiredState) -> None:
         """Know the version that serves now, so that it can be seen whether nodes serve it."""

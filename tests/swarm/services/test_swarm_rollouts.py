@@ -178,6 +178,31 @@ async def test_a_rollout_that_cannot_be_changes_nothing(scene: Scene) -> None:
     assert await scene.registry.desired("m") == before
 
 
+async def test_behind_a_rollout_that_is_taken_back_requests_keep_to_it_until_nodes_serve_the_other(
+    scene: Scene,
+) -> None:
+    await scene.begin(plan())
+    scene.state(0.0)
+    scene.state(40.0)
+    assert await scene.versions() == {"2": 200}, "the rollout is done"
+    scene.served = {"2"}
+    await scene.registry.rollback("m")
+    scene.catalog.forget()
+    assert await scene.versions() == {"2": 200}, "no node has loaded version 1 again"
+    scene.served = {"1", "2"}
+    assert await scene.versions() == {"1": 200}
+
+
+async def test_a_rollout_under_way_that_is_taken_back_keeps_nobody(scene: Scene) -> None:
+    await scene.begin(plan())
+    scene.state(0.0)
+    scene.state(10.0)
+    scene.served = {"2"}
+    await scene.registry.rollback("m")
+    scene.catalog.forget()
+    assert await scene.versions() == {"1": 200}
+
+
 async def test_requests_keep_to_the_version_before_until_nodes_serve_the_next(
     scene: Scene,
 ) -> None:
