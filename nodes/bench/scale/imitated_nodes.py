@@ -17,11 +17,8 @@ import os
 import random
 import sys
 import time
-from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
-
-import psutil
 
 import swarm
 from nodes.bench.scale.point import STAGES
@@ -31,7 +28,6 @@ from swarm.errors import SwarmError
 from swarm.fleet.advertised import serves_entries
 from swarm.fleet.membership import Membership
 from swarm.fleet.status_pace import answer_after, asked_within, status_every
-from swarm.gossip import Event
 from swarm.lanes import Lane, LaneOptions, consumer_config, ensure_lanes
 from swarm.link import Link, LinkMessage, LinkOptions
 from swarm.services.embedded import die_with_parent
@@ -67,14 +63,12 @@ def model_of(number: int) -> tuple[str, int]:
 class ImitatedNode:
     """`connect`, then `run` until cancelled."""
 
-    def __init__(self, plan: Imitation, number: int, told: Counter[str]) -> None:
-        """told: counts the events of gossip, by kind."""
+    def __init__(self, plan: Imitation, number: int) -> None:
         self.id = f"imitated-{number:04d}"
         self.link = Link(LinkOptions(servers=(plan.url,), name=self.id))
         subjects = self._subjects = Subjects(plan.mesh)
         self._status = plan.status | {"node": self.id, "inbox": self.link.options.inbox}
-        self.members = Membership(self.link, subjects, self.id, self._on_event)
-        self._told = told
+        self.members = Membership(self.link, subjects, self.id, lambda event: None)
         model, stage = model_of(number)
         options = LaneOptions()
         self.lane = Lane(
@@ -100,9 +94,6 @@ class ImitatedNode:
         }
         for key, value in (own | serves_entries([(model, "1", stage)])).items():
             self.members.set(key, value)
-
-    def _on_event(self, event: Event) -> None:
-        self._told[event.kind] += 1
 
     async def connect(self, group: asyncio.TaskGroup) -> None:
         """Connect, and pull. Raises `TimeoutError`."""
@@ -154,8 +145,7 @@ async def imitate(plan: Imitation) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_reader(sys.stdin.fileno(), lambda: stop.set() if not sys.stdin.read() else None)
-    told: Counter[str] = Counter()
-    nodes = [ImitatedNode(plan, number, told) for number in range(plan.count)]
+    nodes = [ImitatedNode(plan, number) for number in range(plan.count)]
     states = [node.members.gossip.states()[0] for node in nodes]
     for node in nodes:
         node.members.gossip.preload(states)
@@ -172,17 +162,9 @@ async def imitate(plan: Imitation) -> None:
         for node in nodes:
             group.create_task(node.tell())
             group.create_task(node.tend())
-        group.create_task(_report(told))
+        print(json.dumps("ready"), flush=True)
         await stop.wait()
         os._exit(0)  # a thousand drains would take longer than the benchmark
-
-
-async def _report(told: Counter[str]) -> None:
-    """Each second a line: what the nodes have seen of each other, and the process's CPU time."""
-    while True:
-        spent = psutil.Process().cpu_times().user
-        print(json.dumps({"events": told, "cpu": spent, "at": time.monotonic()}), flush=True)
-        await asyncio.sleep(1.0)
 
 
 def main(arguments: list[str]) -> int:
