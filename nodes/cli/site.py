@@ -14,6 +14,7 @@ from nodes.console import err, out, print_json, with_mesh
 from swarm.errors import InvalidArgument, Status
 from swarm.link import LinkMessage
 from swarm.services.fleet import request_statuses
+from swarm.site.forwarding import dropped_so_far
 from swarm.site.store import Limits, SiteStore
 from swarm.wire import oip
 
@@ -47,12 +48,13 @@ def run_status(site: str, nats: str, mesh: str, as_json: bool) -> int:
         forwarders = await _forwarders(client, store.site)
         state, progress = await store.state(), await store.progress()
         waiting = max(0, state.last - max(state.first - 1, progress.answered))
+        dropped = dropped_so_far(progress, state.first)
         doc = {
             "site": store.site,
             **asdict(state),
             "waiting": waiting,
             "answered": progress.answered,
-            "dropped": progress.dropped,
+            "dropped": dropped,
             "forwarders": forwarders,
         }
         if as_json:
@@ -65,7 +67,7 @@ def run_status(site: str, nats: str, mesh: str, as_json: bool) -> int:
             soft_wrap=True,
         )
         out.print(
-            f"answered up to number {progress.answered}, {progress.dropped} dropped before; "
+            f"answered up to number {progress.answered}, {dropped} dropped so far; "
             f"{state.answers} answers are stored ({state.answers_bytes / MB:.2f} MB)",
             soft_wrap=True,
         )

@@ -122,6 +122,12 @@ class Forwarding:
         self.progress = Progress(number, sequence, dropped)
 
 
+def dropped_so_far(progress: Progress, first: int) -> int:
+    """Requests that the site has dropped, those among them that no answer tells of yet. first: as
+    of `beginning`: what is neither answered nor there any more was dropped."""
+    return progress.dropped + max(0, first - 1 - progress.answered)
+
+
 def beginning(first: int, last_answer: Progress | None, tail: int) -> Progress:
     """Where a forwarder begins.
 

@@ -11,6 +11,7 @@ from site_tools import doubled, forwarding, numbered, read
 import swarm
 from nodes.bench.site.linked_servers import SITE, LinkedServers
 from swarm.errors import InvalidArgument, NotFound, ResourceExhausted, Status, Unavailable
+from swarm.site.forwarding import dropped_so_far
 from swarm.site.store import DROP_OLDEST, Limits, SiteStore
 from swarm.wire.messages import Request, Result
 
@@ -110,13 +111,18 @@ async def test_a_store_that_drops_the_oldest_says_how_many_it_dropped(
         await store.prepare(Limits(max_bytes=100_000, when_full=DROP_OLDEST))
         for number in range(10):
             await site.submit("m", {"x": large + number})
-        kept = (await store.state()).waiting
+        state = await store.state()
+        kept = state.waiting
+        assert 0 < kept < 10
+        assert dropped_so_far(await store.progress(), state.first) == 10 - kept, "at the site too"
         async with swarm.connect(servers.hub.url) as hub, forwarding(hub) as forwarder:
             answers = await read(site, "a", kept)
             assert forwarder.figures.dropped == 10 - kept
         assert [each.number for each in answers] == list(range(11 - kept, 11))
         assert {each.dropped for each in answers} == {10 - kept}
         assert answers[-1].result.outputs["y"][0] == 18
+        after = await store.state()
+        assert dropped_so_far(await store.progress(), after.first) == 10 - kept
 
 
 async def test_answers_that_nobody_reads_hold_up_the_work_and_lose_nothing(
