@@ -1,8 +1,8 @@
 """How often nodes say their status, and how long a silence lasts that means something. Pure.
 
-Each status costs the server and every reader one document, whoever says it. A fleet carries about
-a hundred documents a second, however large it is: above a hundred nodes each one speaks more
-seldom, and says how often. Whoever needs all documents soon asks for them, within a time in which
+Each status costs the server and every reader one document, whoever says it. A fleet of up to a
+thousand nodes carries a hundred documents a second: above a hundred nodes each one speaks more
+seldom, and says how often. In a larger fleet each one still speaks every ten seconds. Whoever needs all documents soon asks for them, within a time in which
 the nodes answer one after the other.
 """
 
