@@ -2,8 +2,8 @@
 
 Each status costs the server and every reader one document, whoever says it. A fleet of up to a
 thousand nodes carries a hundred documents a second: above a hundred nodes each one speaks more
-seldom, and says how often. In a larger fleet each one still speaks every ten seconds. Whoever needs all documents soon asks for them, within a time in which
-the nodes answer one after the other.
+seldom, and says how often. In a larger fleet each one still speaks every ten seconds. Whoever needs
+all documents soon asks for them, within a time in which the nodes answer one after the other.
 """
 
 from __future__ import annotations
