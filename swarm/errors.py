@@ -17,6 +17,7 @@
     ├── Unavailable                 nobody can answer at present
     │   ├── NotConnected            no connection to a NATS server
     │   │   └── NotAdmitted         (Unauthenticated too) one side does not trust the other
+    │   │       └── SeveralClusters the servers of one list are of more than one
     │   ├── NoResponders            nobody listens on that subject
     │   └── NoLeader                the server that keeps it is away, or a cluster elects
     ├── Internal                    a fault on the mesh's side
@@ -124,6 +125,12 @@ class NotConnected(Unavailable):
 class NotAdmitted(Unauthenticated, NotConnected):
     """The server refuses who connects, or the client refuses the server: credentials, key,
     certificate, TLS. To try again does not help; the message names the file and the remedy."""
+
+
+class SeveralClusters(NotAdmitted):
+    """The servers of one list belong to more than one cluster."""
+
+    status = Status.INVALID_ARGUMENT
 
 
 class NoResponders(Unavailable):

@@ -50,9 +50,10 @@ class Tried:
     wants_fast: the caller asked for fast mode. begun, at: when the first and the last attempt was
     made, `time.monotonic()`. fast: the last attempt went in fast mode. laneless: in fast mode no
     lane took the last attempt, so the next one goes without a lane. stored: a lane, or a node, has
-    the last attempt. sent: large messages that the connection had taken when it was sent. leaving:
-    the connection has not carried all of them to the server yet. silences: attempts in a row
-    without an answer in good time.
+    the last attempt. sent: large messages that the connection had taken when it was sent. carried:
+    whether the server had all of them at the last look. leaving: it had not at this look or the one
+    before, so nobody had time to say more. silences: attempts in a row without an answer in good
+    time.
     """
 
     wants_fast: bool
@@ -63,6 +64,7 @@ class Tried:
     laneless: bool = False
     stored: bool = False
     sent: int = 0
+    carried: bool = True
     leaving: bool = False
     silences: int = 0
 
@@ -70,6 +72,11 @@ class Tried:
     def unkept(self) -> bool:
         """Whether only the requester has the last attempt: no lane will bring an answer."""
         return self.wants_fast and (self.fast or not self.stored)
+
+    def looked(self, carried: bool) -> None:
+        """Whether the server has the messages of `sent` now."""
+        self.leaving = not self.stored and not (carried and self.carried)
+        self.carried = carried
 
 
 class Do(Enum):

@@ -237,8 +237,7 @@ class Requester:
                 if request.unheard and in_vain:
                     return failed
             now = time.monotonic()
-            carried = request.version.routes.link.pace.has_carried(request.tried.sent)
-            request.tried.leaving = not (request.tried.stored or carried)
+            request.tried.looked(request.version.routes.link.pace.has_carried(request.tried.sent))
             step = next_step(
                 outcome,
                 request.tried,

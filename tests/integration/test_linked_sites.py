@@ -43,7 +43,8 @@ pytestmark = [
 ]
 
 COUNT = 80  # requests in a cut and behind it
-CUT = 3.0  # seconds: longer than a pull stands, and than a requester asks again for nothing
+CUT = 10.0  # seconds
+SILENCE = 3.0  # seconds: longer than a pull stands, and than a requester asks again for nothing
 BACK_WITHIN = 4.0  # seconds from the link's return to an answer, on a busy machine
 
 
@@ -150,12 +151,12 @@ async def test_a_link_that_falls_silent_holds_back_requests_no_longer_than_it_is
         await good_request(mesh)
         sites.servers.link.silence()
         patient = asyncio.create_task(mesh.ask("digits", {"image": images[:1]}, 15.0))
-        await asyncio.sleep(CUT)
+        await asyncio.sleep(SILENCE)
         await sites.servers.link.heal()
         result = await patient
         assert result.status is swarm.Status.OK, result.message
         assert close(result.outputs["logits"], logits[:1])
-        assert result.latency < CUT + BACK_WITHIN
+        assert result.latency < SILENCE + BACK_WITHIN
 
 
 async def test_work_that_waits_is_submitted_while_the_link_is_cut_and_answered_behind_it(

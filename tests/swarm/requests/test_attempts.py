@@ -204,6 +204,22 @@ def test_a_request_that_its_slow_link_has_not_carried_yet_is_never_sent_again(
     assert decided.seconds >= ASK_KEPT_LATER
 
 
+def test_a_request_that_has_just_left_has_one_more_wait_to_be_answered() -> None:
+    tried = Tried(False, begun=0.0, at=1.0, attempt=1)
+    tried.looked(carried=True)
+    assert not tried.leaving, "it left long ago"
+    tried.looked(carried=False)
+    assert tried.leaving
+    tried.looked(carried=True)
+    assert tried.leaving
+    tried.looked(carried=True)
+    assert not tried.leaving
+    tried.looked(carried=False)
+    tried.stored = True
+    tried.looked(carried=True)
+    assert not tried.leaving
+
+
 def test_without_a_retry_a_request_that_nobody_keeps_waits_until_one_is_granted() -> None:
     """Its last chance would never come: no lane has it."""
     tried = Tried(True, 0.0, attempt=1, fast=True, stored=True)

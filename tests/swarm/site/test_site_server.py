@@ -16,6 +16,7 @@ from swarm.site.store import DROP_OLDEST, Limits, SiteStore
 from swarm.wire.messages import Request, Result
 
 COUNT = 120
+MINUTE = 60  # seconds of a cut, and requests in it
 
 
 async def test_each_request_of_a_site_that_is_cut_off_is_answered_once_and_in_order(
@@ -51,6 +52,25 @@ async def test_each_request_of_a_site_that_is_cut_off_is_answered_once_and_in_or
             assert numbers == sorted(set(numbers))
             assert {answer.dropped for answer in answers} == {0}
         assert forwarder.figures.answered == 2 * COUNT + 1
+
+
+async def test_a_site_that_is_cut_off_for_a_minute_loses_and_doubles_nothing(
+    servers: LinkedServers,
+) -> None:
+    async with (
+        swarm.connect(servers.site.url) as site,
+        swarm.connect(servers.hub.url) as hub,
+        forwarding(hub),
+    ):
+        await SiteStore(hub.link, hub.subjects, SITE).prepare(Limits())
+        await servers.link.cut()
+        for number in range(1, MINUTE + 1):
+            await site.submit("m", numbered(number), agent="a")
+            await asyncio.sleep(1.0)
+        await servers.link.heal()
+        answers = await read(site, "a", MINUTE)
+        values = [int(answer.result.outputs["y"][0]) for answer in answers]
+        assert values == [2 * number for number in range(1, MINUTE + 1)]
 
 
 async def test_two_forwarders_and_a_restart_answer_nothing_twice(servers: LinkedServers) -> None:
