@@ -66,8 +66,8 @@ class Mesh:
     agent: who asks, for quotas and audit; a token of `[A-Za-z0-9_-]+` or empty. shm: whether
     messages may take the short cuts of one host, shared memory and sockets, or always go by the
     server. stored: every request goes through JetStream as bytes; no short cuts, no fast mode.
-    known_peers(info, stage): the nodes that serve a stage, as a node knows them from gossip; without
-    it, this client listens to statuses. picker: the routing policy for stage 1. signer, verifier:
+    known_peers(info, stage): the nodes that serve a stage, as a node knows them from gossip;
+    without it, this client listens to statuses. picker: the routing policy for stage 1. signer, verifier:
     of the registry; without a verifier all that it holds is taken. kept: where what was read of it
     is kept, for a start while it is away. tracer: sees each request, None for nobody.
     codec: how tensors go by the server: `auto`, `none`, `f16`, `i8`, `i6` or `i4`
