@@ -67,9 +67,9 @@ class Mesh:
     messages may take the short cuts of one host, shared memory and sockets, or always go by the
     server. stored: every request goes through JetStream as bytes; no short cuts, no fast mode.
     known_peers(info, stage): the nodes that serve a stage, as a node knows them from gossip;
-    without it, this client listens to statuses. picker: the routing policy for stage 1. signer, verifier:
-    of the registry; without a verifier all that it holds is taken. kept: where what was read of it
-    is kept, for a start while it is away. tracer: sees each request, None for nobody.
+    without it, this client listens to statuses. picker: the routing policy for stage 1. signer,
+    verifier: of the registry; without a verifier all that it holds is taken. kept: where what was
+    read of it is kept, for a start while it is away. tracer: sees each request, None for nobody.
     codec: how tensors go by the server: `auto`, `none`, `f16`, `i8`, `i6` or `i4`
     (swarm/README.md#codecs). two_connections: models with large messages have a connection of their
     own, so that small messages do not wait behind them on a slow link.
@@ -113,16 +113,8 @@ class Mesh:
         look_out = self.statuses.wanted if known_peers is None else None
 
         def routes(link: Link, publisher: Publisher) -> Routes:
-            return Routes(
-                link,
-                self.subjects,
-                publisher,
-                self.lender,
-                self.socket,
-                self.placement,
-                look_out,
-                mode_of(codec),
-            )
+            here = self.lender, self.socket, self.placement
+            return Routes(link, self.subjects, publisher, *here, look_out, mode_of(codec))
 
         self.routes = self._bulk_routes = routes(self.link, self.publisher)
         if two_connections:
