@@ -134,6 +134,8 @@ class TopApp(App[None]):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._urgent.wait(), EVERY)
             self._urgent.clear()
+            if not self.is_running:
+                return  # the page has ended, and its panels are gone
             self.show()
             await asyncio.sleep(AT_MOST_EVERY)
 

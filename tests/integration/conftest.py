@@ -8,14 +8,14 @@ from pathlib import Path
 import nats
 import pytest
 import pytest_asyncio
-from meshes import Commands, add_model, commands, split_digits
+from meshes import Commands, add_model, awake, commands, split_digits
 from nats.aio.client import Client
 
 from nodes.local.mesh import LocalMesh, local_mesh
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def digits_mesh() -> AsyncIterator[LocalMesh]:
+async def shared_mesh() -> AsyncIterator[LocalMesh]:
     """digits@1 in three shards, a fallback node, and a gateway."""
     async with local_mesh() as local:
         local.start("gateway", "")
@@ -23,7 +23,14 @@ async def digits_mesh() -> AsyncIterator[LocalMesh]:
         yield local
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(loop_scope="session")
+async def digits_mesh(shared_mesh: LocalMesh) -> LocalMesh:
+    """The shared mesh, connected."""
+    await awake(shared_mesh)
+    return shared_mesh
+
+
+@pytest_asyncio.fixture(loop_scope="session")
 async def nats_client(digits_mesh: LocalMesh) -> AsyncIterator[Client]:
     """Any NATS client, of no kinship with ours."""
     client = await nats.connect(digits_mesh.url)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -26,6 +27,7 @@ from nodes.local.supervisor import NodeProcess
 from shards.runtimes.ort import OrtRuntime
 from shards.split.split import SplitResult, split
 from shards.zoo import digits_heldout, digits_model
+from swarm.errors import NotConnected
 from swarm.link import jetstream
 from swarm.subjects import api
 
@@ -74,6 +76,18 @@ def close(actual: np.ndarray, expected: np.ndarray) -> bool:
         return False
     scale = float(np.abs(expected).max()) or 1.0
     return float(np.abs(actual - expected).max()) <= TOLERANCE * scale
+
+
+async def awake(local: LocalMesh) -> None:
+    """Wait until a mesh of the session is connected: while tests run that have an event loop of
+    their own, nobody answers the server's pings, and it ends the connection."""
+    link = local.mesh.link
+    async with asyncio.timeout(READY):
+        while True:
+            with contextlib.suppress(NotConnected):
+                await link.flush()
+                return
+            await link.ready()
 
 
 async def add_model(local: LocalMesh, result: SplitResult, *roles: str) -> list[NodeProcess]:

@@ -13,7 +13,7 @@ import jsonschema
 import numpy as np
 import pytest
 import pytest_asyncio
-from meshes import READY, ROOT, Commands, digits, dismiss, good_request, until
+from meshes import READY, ROOT, Commands, awake, digits, dismiss, good_request, until
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
@@ -34,12 +34,13 @@ ROLES = {"shard-1", "shard-2", "shard-3", "fallback", "gateway", "edge"}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def with_edge(digits_mesh: LocalMesh) -> AsyncIterator[LocalMesh]:
+async def with_edge(shared_mesh: LocalMesh) -> AsyncIterator[LocalMesh]:
     """An edge beside the others that publishes its results as `test`."""
-    edge = digits_mesh.start("edge", "digits", "--rate", "40", "--sink", "test")
-    await digits_mesh.ready(READY)
-    yield digits_mesh
-    await dismiss(digits_mesh, [edge])
+    await awake(shared_mesh)
+    edge = shared_mesh.start("edge", "digits", "--rate", "40", "--sink", "test")
+    await shared_mesh.ready(READY)
+    yield shared_mesh
+    await dismiss(shared_mesh, [edge])
 
 
 Docs = list[dict[str, Any]]
