@@ -60,9 +60,14 @@ async def next_server(command: Command, old: psutil.Process) -> psutil.Process:
     return found
 
 
+def all_of(run: Commands, url: str) -> dict[str, Any]:
+    """`swarm status --json`."""
+    return dict(json.loads(run.swarm("status", "--nats", url, "--json").stdout))
+
+
 def status_of(run: Commands, url: str) -> dict[str, Any]:
-    """The server's part of `swarm status --json`."""
-    return dict(json.loads(run.swarm("status", "--nats", url, "--json").stdout)["server"])
+    """The server's part of it."""
+    return dict(all_of(run, url)["server"])
 
 
 async def test_ten_kills_of_the_server_in_a_row_lose_no_request_and_no_key(
@@ -118,7 +123,9 @@ async def noted(run: Commands, url: str, kind: str) -> dict[str, Any]:
     """The first event of a kind that `swarm status` tells of."""
     deadline = time.monotonic() + BACK
     while True:
-        notes = (await asyncio.to_thread(status_of, run, url))["notes"]
+        # The supervisor's word may come behind those of the nodes, which end the look.
+        told = await asyncio.to_thread(all_of, run, url)
+        notes = told.get("server", {}).get("notes", [])
         found = [note for note in notes if note["kind"] == kind]
         if found:
             return dict(found[0])
