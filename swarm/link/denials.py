@@ -11,7 +11,10 @@ from swarm.rights.who_may import who_may
 
 log = logging.getLogger("swarm.link")
 
-_VIOLATION = re.compile(r'permissions violation for (publish|subscription) to "([^"]*)"', re.I)
+# A subject is part of a control line, of which servers take 4096 bytes unless they are told other.
+_VIOLATION = re.compile(
+    r'permissions violation for (publish|subscription) to "([^"]{0,65536})"', re.I
+)
 MOST_LOGGED = 256  # subjects; each later one is told to whoever waits, and not logged
 
 
