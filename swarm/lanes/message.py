@@ -109,4 +109,4 @@ def parse_ack_subject(reply: str) -> tuple[int, int, int, int]:
             raise ValueError
         return int(tokens[at]), int(tokens[at + 1]), int(tokens[at + 3]), int(tokens[at + 4])
     except (ValueError, IndexError):
-        raise DecodeError(f"{reply!r} is no JetStream ack subject") from None
+        raise DecodeError(f"{reply[:80]!r} is no JetStream ack subject") from None

@@ -185,9 +185,12 @@ async def test_work_that_waits_is_submitted_while_the_link_is_cut_and_answered_b
         (output,) = answer["result"]["outputs"]
         assert close(np.array([output["data"]], np.float32), logits[:1])
         assert answer["result"]["id"] == ticket["id"]
-    said = sites.mesh.status_of(gateway)
-    assert said is not None
-    assert said["sites"][SITE]["state"] == "forwarding"
+
+    def forwarding() -> bool:
+        said = sites.mesh.status_of(gateway)
+        return said is not None and said["sites"][SITE]["state"] == "forwarding"
+
+    await until(forwarding, BACK_WITHIN, "the gateway says that it forwards")
     (status,) = await command("site", "status")
     assert (status["waiting"], status["answered"], status["dropped"]) == (0, 20, 0)
     assert list(status["forwarders"].values()) == ["forwarding"]
