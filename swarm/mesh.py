@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,14 +20,11 @@ from swarm.errors import (
 )
 from swarm.fleet.advertised import StagePeer
 from swarm.fleet.observed import StatusListener
-from swarm.fleet.placement import Placement
 from swarm.flow.codec_choice import AUTO, mode_of
 from swarm.ids import ulid
-from swarm.lanes import Publisher
 from swarm.link import Link, LinkMessage, LinkOptions, jetstream
 from swarm.link.grants import EVERYTHING
-from swarm.local.host_socket import HostSocket
-from swarm.local.lending import Lender
+from swarm.links import Links, Own
 from swarm.local.teaching import Taught, teach
 from swarm.model import ModelInfo
 from swarm.periodic import BEAT, beat
@@ -45,8 +41,6 @@ from swarm.site.client import Results, Ticket, submit
 from swarm.subjects import TOKEN, Subjects, kv_get_subject
 from swarm.tracing.traceparent import checked
 from swarm.tracing.tracer import Tracer
-from swarm.transport.handover.words import REFUSED
-from swarm.transport.routes import Routes
 from swarm.trust.entries import Verifier
 from swarm.trust.identity import Identity
 from swarm.wire.messages import Result
@@ -71,8 +65,9 @@ class Mesh:
     verifier: of the registry; without a verifier all that it holds is taken. kept: where what was
     read of it is kept, for a start while it is away. tracer: sees each request, None for nobody.
     codec: how tensors go by the server: `auto`, `none`, `f16`, `i8`, `i6` or `i4`
-    (swarm/README.md#codecs). two_connections: models with large messages have a connection of their
-    own, so that small messages do not wait behind them on a slow link.
+    (swarm/README.md#codecs). two_connections: whether models with large messages have a connection
+    of their own, so that small messages do not wait behind them on a slow link: `auto` (where the
+    server is far), `on` or True, `off` or False.
     """
 
     def __init__(
@@ -89,37 +84,32 @@ class Mesh:
         verifier: Verifier | None = None,
         codec: str = AUTO,
         tracer: Tracer | None = None,
-        two_connections: bool = False,
+        two_connections: str | bool = "auto",
         kept: KeptEntries | None = None,
     ) -> None:
         self.tracer = tracer
         self.subjects = Subjects(mesh)
         self.agent = agent
-        self.link = Link(options)
-        self.bulk = self.link
-        if two_connections:
-            self.bulk = Link(replace(options, inbox="", name=f"{options.name}-bulk"))
-        self.publisher = Publisher(self.link)
+        self._known_peers = known_peers
+        short_cuts = shm and not stored
+        self._links = Links(
+            options, self.subjects, self._serving, short_cuts, mode_of(codec), two_connections
+        )
+        self.link = self._links.link
+        self.lender = self._links.lender
+        self.socket = self._links.socket
+        self.placement = self._links.placement
+        self.routes = self._links.routes
+        self.routes_for = self._links.routes_for
         self.registry = Registry(self.link, self.subjects, signer, verifier, kept)
         self.rollouts = Rollouts(self.link, self.subjects)
         self.catalog = Catalog(self.registry, self.rollouts, self._is_served)
         self._stored = stored
-        self.lender = Lender(self.link, mesh, shm and not stored)
-        self.socket = HostSocket(self.link, on_unheard=self._unheard)
-        self._known_peers = known_peers
-        self.placement = Placement(self.lender.host, self._serving)
         self.statuses = StatusListener(self.link, self.subjects, self.placement.forget)
         self.socket.on_gone.append(self.statuses.gone)
-        look_out = self.statuses.wanted if known_peers is None else None
-
-        def routes(link: Link, publisher: Publisher) -> Routes:
-            here = self.lender, self.socket, self.placement
-            return Routes(link, self.subjects, publisher, *here, look_out, mode_of(codec))
-
-        self.routes = self._bulk_routes = routes(self.link, self.publisher)
-        if two_connections:
-            self._bulk_routes = routes(self.bulk, Publisher(self.bulk))
-        self.requester = Requester(self.routes, picker, self._bulk_routes)
+        if known_peers is None:
+            self.routes.look_out = self.statuses.wanted
+        self.requester = Requester(self.routes, picker)
         self.shadows = Shadows(self.rollouts, lambda: self.requester.under_way)
         self._by_service = ServiceRequester(
             self.link, self.subjects, self.requester.seen, self.agent
@@ -129,16 +119,17 @@ class Mesh:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Mesh:
-        for link in self.links:
-            self._tasks.append(asyncio.create_task(link.run(), name="swarm link"))
+        def own(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+            self._tasks.append(asyncio.create_task(work, name=f"swarm {name}"))
+            return self._tasks[-1]
+
+        own(self.link.run(), "link")
         try:
-            for link in self.links:
-                await link.ready(CONNECT_TIMEOUT)
+            await self.connected(CONNECT_TIMEOUT, own)
         except BaseException:
             await self.__aexit__()
             raise
-        self.open_socket()
-        self._tasks.append(asyncio.create_task(self.tend(), name="swarm tend"))
+        own(self.tend(), "tend")
         self.follow_config()
         return self
 
@@ -151,12 +142,18 @@ class Mesh:
     @property
     def links(self) -> tuple[Link, ...]:
         """Its connections: one, or two."""
-        return (self.link,) if self.bulk is self.link else (self.link, self.bulk)
+        return self._links.all
 
-    def routes_for(self, info: ModelInfo) -> Routes:
-        """The ways of all messages of a model version. They share a connection, which keeps their
-        order: an answer is with the server before its acknowledgement."""
-        return self._bulk_routes if info.is_large else self.routes
+    @property
+    def bulk(self) -> Link:
+        """The connection of models with large messages."""
+        return self._links.bulk.link
+
+    async def connected(self, timeout: float, own: Own) -> None:
+        """Be connected, once or twice, and reachable for the processes of this host
+        (`Links.connected`)."""
+        if await self._links.connected(timeout, own):
+            self.requester.use_second(self._links.bulk)
 
     def _serving(self, info: ModelInfo, stage: int) -> Iterable[StagePeer]:
         """The nodes known of that serve a stage."""
@@ -170,23 +167,8 @@ class Mesh:
 
     @property
     def inbox(self) -> str:
-        """Where processes of this host reach this one without the server, as a rule; "" where they
-        share no memory."""
-        return self.link.options.inbox if self.lender.host else ""
-
-    def open_socket(self) -> None:
-        """Be reachable for the processes of this host, unless the short cuts are switched off."""
-        if self.inbox:
-            self.socket.open()
-
-    def _unheard(self, subject: str, data: bytes, reply: str) -> None:
-        """A message came for a stage that is not served here any more. A lane keeps it once its
-        sender hears so; fast mode has no lane: the message goes to the nodes that serve it now."""
-        if reply:
-            self.socket.answer(reply, [REFUSED], lambda sent: None)
-        elif subject.startswith(f"{self.subjects.root}.fresh."):
-            with contextlib.suppress(SwarmError):  # the requester asks again
-                self.link.publish(subject, data)
+        """`Links.inbox`."""
+        return self._links.inbox
 
     async def tend(self) -> None:
         """Once a second: give back shared memory that nobody needs, look anew where nodes are.
@@ -194,8 +176,7 @@ class Mesh:
         while True:
             await beat(TEND_EVERY)
             self.requester.tend()
-            self.lender.tend()
-            self.socket.tend()
+            self._links.tend()
             if self._known_peers is None:
                 # Without the short cuts of one host, messages are no reason to listen.
                 self.statuses.tend(self.requester.sent if self.lender.host else 0)
@@ -207,12 +188,7 @@ class Mesh:
         self.shadows.close()
         self.rollouts.close()
         self.requester.close()
-        self.publisher.close()
-        self._bulk_routes.publisher.close()
-        self.socket.close()
-        await self.lender.close()
-        for link in self.links:
-            await link.close()
+        await self._links.close()
 
     async def model(self, model: str) -> ModelInfo:
         """The model version that serves this client: `NAME`, or `NAME@VERSION`. Raises `NotFound`,
@@ -568,7 +544,7 @@ def connect(
     verifier: Verifier | None = None,
     codec: str = AUTO,
     tracer: Tracer | None = None,
-    two_connections: bool = False,
+    two_connections: str | bool = "auto",
     **options: Any,
 ) -> Mesh:
     """A client of `mesh`, to be entered with `async with`.

@@ -20,6 +20,7 @@ INBOX = re.compile(r"_INBOX(?:\.[A-Za-z0-9_-]{1,128}){1,8}")
 # Processes answer each other on `<inbox>.<number>`, and only the server answers below an inbox that
 # ends so: a right to answer processes is none to forge what the server says.
 FROM_SERVER = "server"
+_OF_SECOND = "b"  # ends the inbox of a process's second connection
 ANY = "any"  # the lane that all replicas of a stage share
 
 
@@ -30,6 +31,11 @@ def token(value: str, what: str = "token") -> str:
             f"{what} {value!r} may hold only letters, digits, '_' and '-', 1 to 128 of them"
         )
     return value
+
+
+def second_inbox(inbox: str) -> str:
+    """The inbox of a process's second connection: who knows the first one knows this too."""
+    return f"{inbox}{_OF_SECOND}"
 
 
 def covers(pattern: str, subject: str) -> bool:

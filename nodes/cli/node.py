@@ -183,9 +183,10 @@ FLAGS = (
     ),
     Flag(
         "two_connections",
-        False,
-        "Models with messages of 16 KB or more have a connection of their own, so that gossip and "
-        "small requests do not wait behind them. For a slow link; nodes of one host are slower.",
+        "auto",
+        "Whether models with messages of 16 KB or more have a connection of their own, so that "
+        "gossip and small requests do not wait behind them on a slow link. on, off, or auto: where "
+        "the server is further than 2 ms away when the node starts.",
     ),
     Flag(
         "congestion",

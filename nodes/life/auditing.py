@@ -32,7 +32,7 @@ from swarm.errors import DecodeError, Status
 from swarm.fleet.advertised import AUDITS
 from swarm.gossip import PeerView
 from swarm.mesh import Mesh
-from swarm.subjects import TOKEN
+from swarm.subjects import TOKEN, second_inbox
 from swarm.wire.hops import Hop
 from swarm.wire.messages import Features, Request, Result
 
@@ -138,7 +138,8 @@ class NodeAudit:
                 if peer.state not in ("dead", "left")
                 and type(inbox := peer.values.get(AUDITS)) is str
             }
-            self._askers = frozenset(inboxes | {self._inbox}) - {""}
+            inboxes = (inboxes | {self._inbox}) - {""}
+            self._askers = frozenset(inboxes | set(map(second_inbox, inboxes)))
         return reply.rpartition(".")[0] in self._askers
 
     # --- an answerer ------------------------------------------------------------------------

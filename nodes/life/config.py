@@ -11,6 +11,7 @@ from swarm.errors import InvalidArgument, ResourceExhausted
 from swarm.fleet.warm_pool import ROLE as WARM
 from swarm.flow.ack_wait import ack_wait_for
 from swarm.flow.codec_choice import AUTO, mode_of
+from swarm.flow.second_connection import setting_of
 from swarm.gossip import LAN, LOCAL, WAN, GossipConfig
 from swarm.lanes import LaneOptions, depth_for
 from swarm.link import Link, LinkOptions
@@ -95,7 +96,7 @@ class NodeConfig:
     learn: LearnConfig | None = None
     level: Literal["all", "basic"] = "all"
     codec: str = AUTO
-    two_connections: bool = False
+    two_connections: str | bool = "auto"
     placement: Placement = field(default_factory=Placement)
     otlp: str = ""
     trace_share: float = 0.01
@@ -120,6 +121,7 @@ class NodeConfig:
         if self.role == LEARNER and self.learn is None:
             object.__setattr__(self, "learn", LearnConfig())
         mode_of(self.codec)
+        setting_of(self.two_connections)
         if self.storage not in ("memory", "file"):
             raise InvalidArgument(f"--storage {self.storage!r}: it is memory or file")
         if self.lanes not in (MOVED, REPLICATED):

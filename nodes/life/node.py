@@ -51,6 +51,7 @@ from swarm.gossip import Event, PeerView
 from swarm.ids import node_id
 from swarm.lanes import TwoDomains
 from swarm.link import LinkMessage
+from swarm.links import Own
 from swarm.mesh import Mesh
 from swarm.model import ModelInfo
 from swarm.periodic import BEAT, beat
@@ -82,8 +83,6 @@ CHECK_WHILE_WAITING, CHECK_WHILE_SERVING = 1.0, 10.0
 SERVING = "serving"  # the detail of a node that serves all that it is told to
 REASON_LIMIT = 500  # characters of an event's reason
 USUAL_TIMES = "compute_p99_us"  # the checkpoint's key
-
-Own = Callable[[Coroutine[Any, Any, None], str], None]  # starts a task that ends with the node
 
 
 class Node:
@@ -248,13 +247,15 @@ class Node:
     async def run(self, stop: asyncio.Event) -> None:
         """Raises `SwarmError` or `ShardsError` when the node can never serve as configured."""
         async with asyncio.TaskGroup() as group:
-            background = [group.create_task(link.run(), name="link") for link in self.mesh.links]
+            background: list[asyncio.Task[None]] = []
 
-            def own(work: Coroutine[Any, Any, None], name: str) -> None:
+            def own(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
                 background.append(group.create_task(work, name=name))
+                return background[-1]
 
+            own(self.mesh.link.run(), "link")
             try:
-                if await self._connect(stop):
+                if await self._connect(stop, own):
                     self.mesh.follow_config(self._desired_changed.set)
                     own(self._status.run(), "status")
                     own(self.mesh.tend(), "tend")
@@ -269,13 +270,11 @@ class Node:
                 await self._leave()
                 await _end(background)
 
-    async def _connect(self, stop: asyncio.Event) -> bool:
+    async def _connect(self, stop: asyncio.Event, own: Own) -> bool:
         """Wait for a server; returns False when `stop` came first."""
         while not stop.is_set():
             try:
-                for link in self.mesh.links:
-                    await link.ready(CONNECT_TIMEOUT)
-                self.mesh.open_socket()
+                await self.mesh.connected(CONNECT_TIMEOUT, own)
                 return True
             except NotAdmitted:
                 raise  # to wait would not help

@@ -46,6 +46,7 @@ from swarm.link.servers import Greeting, ServerList, split_url
 from swarm.link.session import (
     connect_command,
     endpoint,
+    no_answer,
     open_session,
     parse_info,
     without_credentials,
@@ -99,6 +100,7 @@ class Link(asyncio.BufferedProtocol):
         self.server_domain = ""
         self.grants: Grants = EVERYTHING
         self.refusal: NotAdmitted | None = None
+        self._vain = 0  # rounds over all servers since the last connection
         self.on_denied: list[Callable[[str, PermissionDenied], None]] = []
         self.on_up: list[Callable[[], None]] = []
         self.on_down: list[Callable[[], None]] = []
@@ -176,12 +178,12 @@ class Link(asyncio.BufferedProtocol):
                     self.last_error = f"{where}: {error or type(error).__name__}"
                     self._abort()
                     self.refusal = error if isinstance(error, NotAdmitted) else None
-                    if self.refusal is not None and attempt >= len(servers):
-                        self._settled.set()
                     if attempt % len(servers) == 0:
+                        self._vain += 1
+                        self._settled.set()
                         await asyncio.sleep(backoff.next())
                     continue
-                attempt = 0
+                attempt = self._vain = 0
                 self.refusal = None
                 self._next = ""
                 backoff.reset()
@@ -190,25 +192,21 @@ class Link(asyncio.BufferedProtocol):
             self._abort()
             self._went_down()
 
-    async def ready(self, timeout: float | None = None) -> None:
+    async def ready(self, timeout: float | None = None, rounds: float = inf) -> None:
         """Wait for a connection.
 
-        Raises `NotConnected` when `timeout` seconds pass, and `NotAdmitted` at once where the
-        servers refuse who connects.
+        Raises `NotConnected` when `timeout` seconds pass, or when all servers were tried in vain
+        `rounds` times, and `NotAdmitted` at once where the servers refuse who connects.
         """
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                while not self._up.is_set():
+                while not self._up.is_set() and self._vain < rounds:
                     await self._settled.wait()
                     if self.refusal is not None:
                         raise self.refusal
                     self._settled.clear()
-        except TimeoutError:
-            servers = ", ".join(map(without_credentials, self.options.servers))
-            raise NotConnected(
-                f"no NATS server answers at {servers} ({self.last_error or 'no reply'}); "
-                "start one (`nats-server -js`) or pass --nats URL"
-            ) from None
+        if not self._up.is_set():
+            raise no_answer(self.options.servers, self.last_error)
 
     async def close(self) -> None:
         """Send the buffered bytes, then end."""

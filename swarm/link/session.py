@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, unquote
 
-from swarm.errors import NotAdmitted
+from swarm.errors import NotAdmitted, NotConnected
 from swarm.link.access import ended_in_tls, own_context, signer_of, tls_context, tls_refusal
 from swarm.link.parser import ProtocolError
 from swarm.link.servers import split_url
@@ -34,6 +34,14 @@ def without_credentials(server: str) -> str:
     """A server's URL, as people and logs may read it."""
     scheme, slashes, rest = server.rpartition("//")
     return scheme + slashes + rest.rpartition("@")[2]
+
+
+def no_answer(servers: Iterable[str], why: str) -> NotConnected:
+    """None of the servers could be connected to; why: what the last attempt said."""
+    return NotConnected(
+        f"no NATS server answers at {', '.join(map(without_credentials, servers))} "
+        f"({why or 'no reply'}); start one (`nats-server -js`) or pass --nats URL"
+    )
 
 
 async def open_session(
@@ -147,10 +155,12 @@ def control_congestion(sock: socket.socket, name: str) -> bool:
 
 
 async def _read_info(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> dict[str, Any]:
-    """The document of the INFO line, with which every server greets. Raises `ProtocolError`."""
+    """The document of the INFO line, with which every server greets. Raises `ProtocolError`, and
+    `NotConnected` where the server has no room."""
     line = bytearray()
     while not line.endswith(b"\r\n"):
-        # The server sends nothing after INFO until it gets CONNECT, so a read is safe.
+        # Until it gets CONNECT, the server sends INFO alone, or a refusal behind it as its last
+        # word: a read is safe.
         piece = await loop.sock_recv(sock, 4096)
         if not piece:
             raise ProtocolError("the server closed the connection before its greeting")
@@ -159,7 +169,11 @@ async def _read_info(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> di
             raise ProtocolError("the greeting is longer than 1 MB; is this a NATS server?")
     if not line.startswith(b"INFO "):
         raise ProtocolError(f"not a NATS server: it greets with {bytes(line[:40])!r}")
-    return parse_info(bytes(line[5:]))
+    greeting, _, word = bytes(line[5:]).partition(b"\r\n")
+    if word.startswith(b"-ERR "):
+        said = word[5:].decode(errors="replace").strip("'\r\n ")
+        raise NotConnected(f"the server refused: {said}")
+    return parse_info(greeting)
 
 
 def parse_info(argument: bytes) -> dict[str, Any]:

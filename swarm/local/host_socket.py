@@ -6,8 +6,9 @@ message that must not be lost is stored beside, or kept by its sender until the 
 that the work is done (`swarm.transport`). A message that a full or missing socket refuses goes
 through the server.
 
-Each process has one socket, named by its inbox (`SocketDirectory`). It sends over a connection to
-each process (`Connections`); several messages of one burst for the same process lie in one datagram
+Each process has one socket, named by its inbox (`SocketDirectory`); where it has a second
+connection, that one's inbox is another name of the same socket. It sends over a connection to each
+process (`Connections`); several messages of one burst for the same process lie in one datagram
 (`datagrams`).
 """
 
@@ -69,6 +70,9 @@ class HostSocket:
         self.foreign = 0
         self._link = link
         self._inbox = link.options.inbox
+        self._second: Link | None = None
+        self._second_inbox = ""
+        self._links: tuple[Link, ...] = (link,)
         self._on_unheard = on_unheard
         self._listeners: dict[str, OnMessage] = {}
         self._directory = SocketDirectory(directory)
@@ -103,12 +107,16 @@ class HostSocket:
         """Send a message with the rest of a burst (`Link.bursting`), or at once. The parts are
         copied. then(sent) is told, at once or at the end of the burst, what `send` returns; it
         should not raise."""
-        bundles = self._bundles if self._link.bursting else None
+        link = self._link
+        bursting = link.bursting
+        if not bursting and self._second is not None:
+            link, bursting = self._second, self._second.bursting
+        bundles = self._bundles if bursting else None
         if bundles is None or (size := sum(map(len, parts))) > LARGEST_MESSAGE:
             then(self.send(inbox, subject, parts, reply))
             return
         bundles.add(inbox, frame_head(size, subject, reply), parts, partial(self._tell, then))
-        self._link.gather.gathered()
+        link.gather.gathered()
 
     def answer(self, reply: str, parts: Sequence[Part], then: OnSent) -> None:
         """`post` to a reply subject that a process of this host is waiting on."""
@@ -159,10 +167,12 @@ class HostSocket:
         if len(messages) == 1:
             self._received(*messages[0])
             return
-        self._link.gather.begin(len(messages))
+        for link in self._links:
+            link.gather.begin(len(messages))
         for message in messages:
             self._received(*message)
-        self._link.gather.end()
+        for link in self._links:
+            link.gather.end()
 
     def _foreign(self, user: int) -> None:
         """Drop a datagram of another user: counted, and told once."""
@@ -194,10 +204,18 @@ class HostSocket:
             if reply and not self.send(reply.rpartition(".")[0], reply, []):
                 with contextlib.suppress(SwarmError):
                     self._link.publish(reply, b"")
+        elif self._second is not None and subject.rpartition(".")[0] == self._second_inbox:
+            self._second.deliver(LinkMessage(subject, "", None, data))
         else:
             self._on_unheard(subject, data, reply)
 
     # --- life -------------------------------------------------------------------------
+
+    def answer_for(self, second: Link) -> None:
+        """Take the messages to the inbox of a second connection of this process too. Call before
+        `open`."""
+        self._second, self._second_inbox = second, second.options.inbox
+        self._links = (self._link, second)
 
     def open(self) -> str:
         """Be reachable for the processes of this host. Returns the inbox that names the socket; ""
@@ -221,10 +239,13 @@ class HostSocket:
             undo.enter_context(mine)
             ask_for_senders(mine)
             self._identity = self._directory.bind(mine, self._inbox)
-            undo.callback(self._directory.leave, self._inbox)
+            undo.callback(self._leave)
+            if self._second_inbox:
+                self._directory.name_also(self._inbox, self._second_inbox)
             asyncio.get_running_loop().add_reader(mine, self._readable, mine, buffer)
             undo.pop_all()
-        self._link.gather.before.append(bundles.flush)
+        for link in self._links:
+            link.gather.before.append(bundles.flush)
         self._socket, self._bundles = mine, bundles
 
     def tend(self) -> None:
@@ -232,7 +253,7 @@ class HostSocket:
         removes the sockets of dead processes. Never raises."""
         if not self._wanted:
             return
-        if self._socket is None or not self._directory.leads_to(self._inbox, self._identity):
+        if self._socket is None or not self._is_named():
             self.close()
             self.open()
         if self._socket is not None and time.monotonic() - self._swept > SWEEP_EVERY:
@@ -245,13 +266,24 @@ class HostSocket:
         self._wanted = False
         if self._bundles is not None:
             self._bundles.flush()
-            self._link.gather.before.remove(self._bundles.flush)
+            for link in self._links:
+                link.gather.before.remove(self._bundles.flush)
         self._connections.close()
         mine, self._socket, self._bundles = self._socket, None, None
         if mine is not None:
             asyncio.get_running_loop().remove_reader(mine)
-            self._directory.leave(self._inbox)
+            self._leave()
             mine.close()
+
+    def _is_named(self) -> bool:
+        """Whether its names still lead to the socket."""
+        return all(
+            self._directory.leads_to(link.options.inbox, self._identity) for link in self._links
+        )
+
+    def _leave(self) -> None:
+        for link in self._links:
+            self._directory.leave(link.options.inbox)
 
 
 def _is_reply_subject(reply: str) -> bool:

@@ -29,7 +29,7 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from swarm.errors import DecodeError, SwarmError
+from swarm.errors import DecodeError, NotConnected, SwarmError
 from swarm.link import Link
 from swarm.shm import (
     MIN_BYTES,
@@ -147,6 +147,7 @@ class Lender:
         self.host = _host() if enabled else ""
         self.lent = 0
         self._link = link
+        self._second: Link | None = None
         self._mesh = mesh
         self._ring = Ring(mesh)
         self._reader = Reader(mesh)
@@ -156,6 +157,12 @@ class Lender:
         self._confirming: asyncio.TimerHandle | None = None
         self._swept = 0.0  # time.monotonic()
         link.on_down.append(self._forget_finished)
+
+    def follow(self, second: Link) -> None:
+        """Messages go over a second connection too: the server has read everything when it has
+        read both."""
+        self._second = second
+        second.on_down.append(self._forget_finished)
 
     @property
     def stats(self) -> RingStats:
@@ -273,15 +280,23 @@ class Lender:
     def _confirm(self) -> None:
         finished = self._take_finished()
         try:
-            read = self._link.sync()
+            read = self._sync()
         except SwarmError:
             return  # freed by age
 
-        def confirmed(read: asyncio.Future[None]) -> None:
+        def confirmed(read: asyncio.Future[Any]) -> None:
             if not read.cancelled() and read.exception() is None:
                 self._tell_owners(finished)
 
         read.add_done_callback(confirmed)
+
+    def _sync(self) -> asyncio.Future[Any]:
+        """Completes when the server has read everything sent so far. Raises `NotConnected`."""
+        if self._second is None:
+            return self._link.sync()
+        if not (self._link.connected and self._second.connected):
+            raise NotConnected("one of the two connections is lost")
+        return asyncio.gather(self._link.sync(), self._second.sync())
 
     def _take_finished(self) -> Opened:
         if self._confirming is not None:
@@ -313,7 +328,7 @@ class Lender:
         """Give receivers up to `linger` seconds, then free everything."""
         if finished := self._take_finished():
             with contextlib.suppress(SwarmError, TimeoutError):
-                await self._link.flush(1.0)
+                await asyncio.wait_for(self._sync(), 1.0)
                 self._tell_owners(finished)
         emptied = await self._ring.drain(linger)
         self._ring.close(abandon=not emptied)

@@ -74,6 +74,10 @@ class SocketDirectory:
             raise
         return found.st_dev, found.st_ino
 
+    def name_also(self, inbox: str, other: str) -> None:
+        """Give the socket of that inbox another name, beside its own. Raises `OSError`."""
+        os.link(self.path(inbox), self.path(other))
+
     def leads_to(self, inbox: str, identity: tuple[int, int]) -> bool:
         """Whether the name of that socket still has that device and inode, in a directory that is
         this user's alone. (A cleaner may have taken away either.)"""

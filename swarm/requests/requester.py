@@ -10,6 +10,7 @@ import contextlib
 import random
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from functools import partial
 
 from swarm.errors import (
@@ -71,13 +72,8 @@ class Requester:
     picker: the routing policy for stage 1; without one, the shared lane.
     """
 
-    def __init__(
-        self, routes: Routes, picker: Picker | None = None, bulk: Routes | None = None
-    ) -> None:
-        """bulk: the ways of models with large messages, where these have a connection of their
-        own."""
-        self._routes = routes
-        self._bulk = bulk or routes
+    def __init__(self, routes: Routes, picker: Picker | None = None) -> None:
+        self._routes = self._bulk = routes
         self._link = routes.link
         self._lender = routes.lender
         self._picker = picker
@@ -91,14 +87,19 @@ class Requester:
         self.sent = 0  # attempts
         self.retries = 0
         self.hedges = 0
-        self._on_up = {link: partial(self._reconnected, link) for link in self._links}
-        for link, reconnected in self._on_up.items():
-            link.on_up.append(reconnected)
-            link.on_denied.append(self._denied)
+        self._on_up: dict[Link, Callable[[], None]] = {}
+        self._follow(routes.link)
 
-    @property
-    def _links(self) -> list[Link]:
-        return list(dict.fromkeys((self._routes.link, self._bulk.link)))
+    def use_second(self, bulk: Routes) -> None:
+        """Models with large messages have a connection of their own. Call before the first
+        request."""
+        self._bulk = bulk
+        self._follow(bulk.link)
+
+    def _follow(self, link: Link) -> None:
+        self._on_up[link] = partial(self._reconnected, link)
+        link.on_up.append(self._on_up[link])
+        link.on_denied.append(self._denied)
 
     @property
     def under_way(self) -> int:

@@ -50,3 +50,16 @@ class Routes:
         self.placement = placement
         self.look_out = look_out
         self.codec = codec
+
+    def over(self, link: Link, publisher: Publisher) -> Routes:
+        """The same, over another connection of this process."""
+        return Routes(
+            link,
+            self.subjects,
+            publisher,
+            self.lender,
+            self.socket,
+            self.placement,
+            self.look_out,
+            self.codec,
+        )

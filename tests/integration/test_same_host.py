@@ -13,11 +13,12 @@ import pytest
 from meshes import LOOPBACK, add_model, close, digits, emptied, split_digits, until
 
 import swarm
-from nodes.local.mesh import LocalMesh, local_mesh
+from nodes.local.mesh import LocalMesh, local_mesh, push
 from shards.split.split import split
 from shards.zoo.chain import chain, chain_cuts, chain_expected
 from swarm.link import jetstream
 from swarm.local.socket_directory import VERSION
+from swarm.model import ModelInfo
 from swarm.shm import unavailable
 from swarm.subjects import api
 
@@ -110,6 +111,53 @@ async def test_messages_that_are_handed_over_are_not_stored(together: int) -> No
         await emptied(local)  # what was stored was acked
         assert await counters(local, "redelivered") == dict.fromkeys(ROLES, 0)
         assert local.mesh.link.callback_errors == 0
+
+
+async def test_over_second_connections_of_one_host_requests_are_answered_without_the_server() -> (
+    None
+):
+    """Neither a lane nor the inbox of the second connection brings what the socket can."""
+    model = split(chain(3, 64_000), name="chain", cuts=chain_cuts(3), bandwidth=LOOPBACK)
+    assert ModelInfo.from_manifest(model.manifest.to_json()).is_large
+    features = np.ones((1, 16_000), np.float32)
+    expected = chain_expected(features, 3)
+    async with local_mesh() as local:
+        await push(local, model.manifest.to_json(), model.files)
+        for role in ROLES:
+            local.start(role, "chain", "--two-connections", "on")
+        await local.ready(40.0)
+        async with swarm.connect(local.url, local.name, two_connections="on") as client:
+            inbox = client.bulk.options.inbox
+            assert inbox in sockets()
+            by_server: list[str] = []
+            local.mesh.link.subscribe(f"{inbox}.*", lambda m: by_server.append(m.subject))
+            await local.mesh.link.flush()
+
+            async def ask_once() -> None:
+                result = await client.infer("chain", {"features": features}, 10.0)
+                assert np.array_equal(result.outputs["result"], expected)
+
+            async with asyncio.timeout(20):
+                while not (await counters(local, "handed_over"))["shard-2"]:
+                    await ask_once()
+            for _ in range(5):  # a machine that stands still for a moment makes them store
+                by_server.clear()
+                before, direct = await stored(local, "chain"), client.socket.received
+                for _ in range(60):
+                    await ask_once()
+                in_lanes = await stored(local, "chain") - before
+                received = client.socket.received - direct
+                if in_lanes < 30 and len(by_server) < 10 and received >= 50:
+                    break
+                await asyncio.sleep(1.0)
+            else:
+                pytest.fail(
+                    f"of 60 requests {in_lanes} messages were stored, {len(by_server)} answers "
+                    f"came by the server and {received} by the socket"
+                )
+            assert client.requester.retries == 0
+        assert inbox not in sockets()
+        await emptied(local, "chain")
 
 
 async def test_messages_in_the_lanes_do_not_keep_the_later_ones_there() -> None:

@@ -35,8 +35,8 @@ async def test_a_lost_connection_of_large_messages_loses_no_request_and_stops_no
         for model in (large, small):
             await push(local, model.manifest.to_json(), model.files)
         for role in ("shard-1", "shard-2"):
-            local.start(role, "chain", "--two-connections")
-        local.start("shard-1", "digits", "--two-connections")
+            local.start(role, "chain", "--two-connections", "on")
+        local.start("shard-1", "digits", "--two-connections", "on")
         await local.ready(READY)
         async with swarm.connect(local.url, shm=False, two_connections=True) as mesh:
             assert len(mesh.links) == 2

@@ -183,10 +183,11 @@ async def _mesh(
     files = {name: (model.folder / way / name).read_bytes() for name in manifest.files()}
     async with local_mesh(url=url, name=name, shm=False) as local:
         await push(local, manifest.to_json(), files)
-        local.start("shard-1", manifest.model, "--codec", codec)
+        words = ["--codec", codec, "--two-connections", "off"]
+        local.start("shard-1", manifest.model, *words)
         with contextlib.ExitStack() as stack:
             if way == STAGES:
-                words = ["--codec", codec, "--congestion", plan.congestion]
+                words += ["--congestion", plan.congestion]
                 stack.enter_context(_far_node(local, manifest.model, words, link))
             await local.ready(READY)
             ready = await local.until(

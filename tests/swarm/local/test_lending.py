@@ -196,6 +196,19 @@ async def test_memory_is_kept_when_the_connection_is_lost_before(pair: Pair, lin
     assert pair.outstanding == 2
 
 
+async def test_memory_is_kept_until_the_server_has_read_both_connections(
+    pair: Pair, links: Links, server: EmbeddedServer
+) -> None:
+    second = await links.connect(server.url, ping_interval=60.0)
+    pair.borrower.follow(second)
+    pair.borrower.done(pair.borrower.open(pair.lend(**arrays())))
+    await eventually(lambda: pair.outstanding == 0, what="the release")
+    pair.borrower.done(pair.borrower.open(pair.lend(**arrays())))
+    await links.crash(second)  # the acknowledgements may have been on their way over it
+    await asyncio.sleep(4 * CONFIRM_AFTER)
+    assert pair.outstanding == 2
+
+
 async def test_tensors_used_at_the_end_are_told_once_and_nothing_is_opened_again(
     pair: Pair,
 ) -> None:

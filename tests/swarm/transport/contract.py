@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -34,18 +34,22 @@ AT_ONCE = 8  # parcels; a socket of the kernel takes ten datagrams by default
 QUIET = 0.15  # seconds, longer than any patience for short runs: nothing more is to come
 SPEC = (Spec("x", "FP32", (-1, 4)),)
 INFO = ModelInfo("m", "1", SPEC, SPEC, (Stage(1, SPEC, SPEC, 0.01), Stage(2, SPEC, SPEC, 0.01)))
+LARGE_INFO = replace(INFO, outputs=(Spec("x", "FP32", (1, 1 << 20)),))
+"""Of large messages: it goes over the second connection, where there are two."""
 LARGE = MIN_BYTES // 16  # rows of four numbers
 
 
 @dataclass(frozen=True)
 class Path:
     """fast: in fast mode. here: to a process of this host. stage: of the receiver; 1 means that a
-    requester sends."""
+    requester sends. two: each process has two connections, and these messages go over the second.
+    """
 
     name: str
     fast: bool = False
     here: bool = False
     stage: int = 2
+    two: bool = False
 
     @property
     def handed(self) -> bool:
@@ -56,9 +60,10 @@ class Path:
 LANE = Path("lane")
 HANDED = Path("handed over by a stage", here=True)
 HANDED_BY_REQUESTER = Path("handed over by a requester", here=True, stage=1)
+HANDED_BY_SECOND = Path("handed over, of second connections", here=True, two=True)
 FAST = Path("fast, by the server", fast=True)
 FAST_HERE = Path("fast, by a socket", fast=True, here=True)
-PATHS = [LANE, HANDED, HANDED_BY_REQUESTER, FAST, FAST_HERE]
+PATHS = [LANE, HANDED, HANDED_BY_REQUESTER, HANDED_BY_SECOND, FAST, FAST_HERE]
 
 every_path = pytest.mark.parametrize("path", PATHS, ids=lambda path: path.name)
 stored_or_handed = pytest.mark.parametrize(
@@ -99,7 +104,7 @@ class Receiver:
         self.room = Room.FREE
         self._new: asyncio.Queue[Delivery] = asyncio.Queue()
         self.source = StageSource(
-            mesh.routes,
+            mesh.routes_for(LARGE_INFO),
             INFO,
             stage,
             node,
@@ -118,7 +123,7 @@ class Receiver:
     async def open(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self.source.run())
         await self.source.ready(LIMIT)
-        await self.mesh.link.flush()
+        await self.mesh.bulk.flush()
 
     async def delivery(self) -> Delivery:
         """The next one that came."""
@@ -202,7 +207,7 @@ class Rig:
 
     async def __aenter__(self) -> Rig:
         self.mesh = await self.process(lambda info, stage: self.peers)
-        self.sender = StageSender(self.mesh.routes, INFO, self.path.stage)
+        self.sender = StageSender(self.mesh.routes_for(LARGE_INFO), INFO, self.path.stage)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -211,7 +216,7 @@ class Rig:
     async def process(self, known_peers: Any = lambda info, stage: []) -> Mesh:
         """One more process's end."""
         options = LinkOptions(servers=(self.url,))
-        made = Mesh(options, self.name, known_peers=known_peers)
+        made = Mesh(options, self.name, known_peers=known_peers, two_connections=self.path.two)
         return await self._stack.enter_async_context(made)
 
     async def receiver(self, node: str = "n1", priority: int = PRIMARY) -> Receiver:
@@ -242,7 +247,7 @@ class Rig:
         """One parcel whose numbers are all `value`. before(sent): called before it is sent."""
         self.number += 1
         sent: list[Sent] = []
-        reply = self.mesh.link.expect(lambda message: sent[0].heard(message))
+        reply = self.mesh.bulk.expect(lambda message: sent[0].heard(message))
         features = Features(
             f"r{self.number}",
             INFO.model,
@@ -272,7 +277,7 @@ class Rig:
         return int(state["last_seq"])
 
     async def _stream(self) -> dict[str, Any]:
-        await self.mesh.link.flush()
+        await self.mesh.bulk.flush()
         stream = self.mesh.subjects.stream(INFO.model, INFO.version)
         info = await jetstream.call(self.mesh.link, api("STREAM.INFO", stream))
         return dict(info["state"])
@@ -285,7 +290,7 @@ class Rig:
 
     async def quiet(self) -> None:
         """Until whatever is on its way, and would still come, has come."""
-        await self.mesh.link.flush()
+        await self.mesh.bulk.flush()
         await asyncio.sleep(QUIET)
 
 

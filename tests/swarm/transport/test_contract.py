@@ -120,7 +120,7 @@ async def test_without_a_connection_a_parcel_is_with_its_sender_at_once(
 ) -> None:
     r = await rig(path)
     receiver = await r.receiver()
-    await r.mesh.link.close()
+    await r.mesh.bulk.close()
     sent = r.send()
     [event] = sent.events
     assert isinstance(event, Refused)

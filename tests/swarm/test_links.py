@@ -1,0 +1,192 @@
+"""One connection or two: decided once, by how far a real server is."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from real_server import ConfiguredServer, cut, eventually
+
+import swarm
+from swarm.errors import InvalidArgument
+from swarm.link import Link
+from swarm.links import MOST_ROUNDS, SECOND_TIMEOUT
+from swarm.model import ModelInfo, Spec, Stage
+from swarm.services.embedded import EmbeddedServer
+
+FAR_S = 0.015  # of delay, each way
+
+SMALL = ModelInfo("small", "1", (), (), (Stage(1, (), (), 0.01),))
+FEATURES = (Spec("x", "FP32", (1, 1 << 14)),)
+LARGE = ModelInfo("large", "1", FEATURES, FEATURES, (Stage(1, FEATURES, FEATURES, 0.01),))
+
+
+class Way:
+    """A proxy before a server. delay(read): seconds by which it keeps the bytes of each read, one
+    way; read: its number on this way, from 0."""
+
+    def __init__(
+        self, server: EmbeddedServer, delay: Callable[[int], float] = lambda read: FAR_S
+    ) -> None:
+        self._server = server
+        self.delay = delay
+        self._pumps: set[asyncio.Task[None]] = set()
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[str]:
+        listener = await asyncio.start_server(self._client, "127.0.0.1", 0)
+        try:
+            yield f"nats://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+        finally:
+            listener.close()
+            for pump in self._pumps:
+                pump.cancel()
+            await asyncio.gather(*self._pumps, return_exceptions=True)
+
+    async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        inner, outer = await asyncio.open_connection("127.0.0.1", self._server.port)
+        for way in ((reader, outer), (inner, writer)):
+            self._pumps.add(asyncio.create_task(self._pump(*way)))
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        late: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
+
+        async def write() -> None:
+            while True:
+                due, data = await late.get()
+                await asyncio.sleep(due - time.monotonic())
+                if not data:
+                    return
+                writer.write(data)
+
+        read, writing = 0, asyncio.create_task(write())
+        try:
+            data = b"begin"
+            while data:
+                data = await reader.read(1 << 16)
+                late.put_nowait((time.monotonic() + self.delay(read), data))
+                read += 1
+            await writing
+        except OSError:
+            pass  # either side went away
+        finally:
+            writing.cancel()
+            writer.close()
+
+
+def own_connection(mesh: swarm.Mesh) -> bool:
+    """Whether models with large messages have one; those with small ones are on the first."""
+    assert mesh.routes_for(SMALL).link is mesh.link
+    assert mesh.routes_for(LARGE).link is mesh.bulk
+    return mesh.bulk is not mesh.link
+
+
+async def test_a_near_server_gets_one_connection_and_no_ping_more(
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Link] = []
+    sync = Link.sync
+
+    def counted(link: Link) -> asyncio.Future[None]:
+        asked.append(link)
+        return sync(link)
+
+    monkeypatch.setattr(Link, "sync", counted)
+    for _ in range(5):  # a machine that stands still for a moment makes it measure
+        asked.clear()
+        async with swarm.connect(server.url) as mesh:
+            assert not own_connection(mesh)
+            if not asked:
+                return
+    pytest.fail("each of five clients measured more than the greeting's round trip")
+
+
+@pytest.mark.parametrize("setting", ["auto", "on", True])
+async def test_a_far_server_gets_a_second_connection(
+    server: EmbeddedServer, setting: str | bool
+) -> None:
+    async with (
+        Way(server).listening() as url,
+        swarm.connect(url, two_connections=setting) as mesh,
+    ):
+        assert own_connection(mesh)
+        assert len(mesh.links) == 2
+        assert all(link.connected for link in mesh.links)
+
+
+@pytest.mark.parametrize("setting", ["off", False])
+async def test_a_far_server_gets_one_connection_where_two_are_switched_off(
+    server: EmbeddedServer, setting: str | bool
+) -> None:
+    async with (
+        Way(server).listening() as url,
+        swarm.connect(url, two_connections=setting) as mesh,
+    ):
+        assert not own_connection(mesh)
+
+
+async def test_a_near_server_gets_two_connections_where_they_are_switched_on(
+    server: EmbeddedServer,
+) -> None:
+    async with swarm.connect(server.url, two_connections="on") as mesh:
+        assert own_connection(mesh)
+
+
+async def test_a_near_server_that_is_busy_at_first_gets_one_connection(
+    server: EmbeddedServer,
+) -> None:
+    for _ in range(5):  # for a machine that is busy for longer
+        way = Way(server, lambda read: FAR_S if read < 2 else 0.0)
+        async with way.listening() as url, swarm.connect(url) as mesh:
+            if not own_connection(mesh):
+                return
+    pytest.fail("each of five clients took the server for a far one")
+
+
+async def test_a_link_that_becomes_slow_later_keeps_one_connection(server: EmbeddedServer) -> None:
+    for _ in range(5):  # a machine that stands still for a moment makes it two
+        way = Way(server, lambda read: 0.0)
+        async with way.listening() as url, swarm.connect(url, ping_interval=0.05) as mesh:
+            if own_connection(mesh):
+                continue
+            way.delay = lambda read: FAR_S
+            await eventually(lambda: mesh.link.pace.is_far, what="the link is seen as slow")
+            assert not own_connection(mesh)
+            return
+    pytest.fail("each of five clients took the server for a far one")
+
+
+@pytest.mark.parametrize("first", [True, False])
+async def test_either_connection_is_renewed_alone(server: EmbeddedServer, first: bool) -> None:
+    async with swarm.connect(server.url, two_connections="on") as mesh:
+        renewed, stays = mesh.links if first else mesh.links[::-1]
+        cut(renewed)
+        await eventually(lambda: renewed.reconnects == 1)
+        await renewed.ready(5.0)
+        await stays.flush()
+        assert stays.reconnects == 0
+        assert own_connection(mesh)
+
+
+async def test_a_second_connection_that_is_refused_is_told_once_and_one_is_used_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING)
+    async with ConfiguredServer("max_connections: 1\n") as server:
+        began = time.monotonic()
+        async with swarm.connect(server.url, two_connections="on") as mesh:
+            assert time.monotonic() - began < SECOND_TIMEOUT, f"{MOST_ROUNDS} refusals are enough"
+            assert not own_connection(mesh)
+            await mesh.link.flush()
+            assert mesh.link.reconnects == 0
+    [record] = [each for each in caplog.records if each.name.startswith("swarm")]
+    assert "maximum connections exceeded" in record.getMessage()
+
+
+async def test_a_setting_that_is_none_is_refused_before_anything_starts() -> None:
+    with pytest.raises(InvalidArgument, match="auto, on, off"):
+        swarm.connect(two_connections="both")
