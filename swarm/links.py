@@ -30,7 +30,7 @@ from swarm.transport.routes import Routes
 
 log = logging.getLogger("swarm.link")
 
-PAUSE_S = 0.02  # between two PINGs: a machine that is busy now may have a core free by then
+PAUSE_S = 0.01  # between two PINGs: a machine that is busy now may have a core free by then
 SECOND_TIMEOUT = 5.0  # seconds
 MOST_ROUNDS = 3  # vain ones over all servers; a server that has no room says so in each
 
