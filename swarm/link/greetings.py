@@ -25,7 +25,7 @@ async def look_at_given(servers: ServerList, options: LinkOptions) -> None:
     of them stores another one would never see."""
     found = await greet_all(servers.given, options, GREET_TIMEOUT)
     greetings = {server: Greeting.of(info) for server, info in found.items() if info}
-    if reason := mixed(greetings):
+    if reason := mixed(greetings, options.domain):
         raise SeveralClusters(reason)
     for server in servers.given:
         if found and server not in found:

@@ -20,13 +20,15 @@ class Greeting:
 
     server: its id. cluster: the name of its cluster, "" for a server alone. peers: addresses of the
     servers that it sees, its own among them; none where it does not tell. leaves: whether it is in
-    lame-duck mode: it ends soon, and its JetStream has ended already.
+    lame-duck mode: it ends soon, and its JetStream has ended already. stores: whether it has a
+    JetStream.
     """
 
     server: str = ""
     cluster: str = ""
     peers: frozenset[str] = frozenset()
     leaves: bool = False
+    stores: bool = False
 
     @classmethod
     def of(cls, info: Mapping[str, Any]) -> Greeting:
@@ -37,6 +39,7 @@ class Greeting:
             str(info.get("cluster", "")),
             frozenset(map(str, peers)) if isinstance(peers, list) else frozenset(),
             bool(info.get("ldm", False)),
+            bool(info.get("jetstream", False)),
         )
 
 
@@ -115,14 +118,21 @@ def better_server(home: Greeting, found: Mapping[str, Greeting]) -> str | None:
     return best if home.leaves or len(found[best].peers) > len(home.peers) else None
 
 
-def mixed(found: Mapping[str, Greeting]) -> str:
-    """Why these servers may not stand in one list, or "". found: greetings by their URLs. Servers
-    alone, such as leaf nodes, tell nothing of how they belong together."""
-    owners: dict[str, str] = {}
+def mixed(found: Mapping[str, Greeting], domain: str = "") -> str:
+    """Why these servers may not stand in one list, or "". found: greetings by their URLs. domain:
+    the JetStream domain that the list's user names, if any: leaf nodes of one hub, each with a
+    JetStream of its own, all lead there. A server alone that stores nothing may be such a leaf."""
+    clusters: dict[str, str] = {}
+    alone: dict[str, str] = {}
     for server, greeting in found.items():
         if greeting.cluster:
-            owners.setdefault(greeting.cluster, server)
-    if len(owners) < 2:
+            clusters.setdefault(greeting.cluster, f"{address(server)} is of {greeting.cluster!r}")
+        elif greeting.stores and not domain:
+            alone.setdefault(greeting.server, f"{address(server)} is alone")
+    if len(clusters) + len(alone) < 2:
         return ""
-    told = ", ".join(f"{address(server)} is of {name!r}" for name, server in owners.items())
-    return f"the servers of one list must be of one cluster: {told}; leave out all but one's"
+    told = ", ".join((*clusters.values(), *alone.values()))
+    advice = "leave out all but one's"
+    if alone:
+        advice += ", or name the domain that all of them lead to (--domain)"
+    return f"the servers of one list must be of one cluster: {told}; {advice}"

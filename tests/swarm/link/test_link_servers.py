@@ -51,11 +51,19 @@ def test_only_the_smaller_side_of_a_cut_network_is_left() -> None:
     assert better_server(larger, {C: greeting("c", "b", "c")}) is None
 
 
-def test_servers_of_two_clusters_are_told_apart_and_servers_alone_are_not() -> None:
+def test_servers_of_two_clusters_are_told_apart() -> None:
     assert mixed({A: greeting("a"), B: greeting("b")}) == ""
-    assert mixed({A: Greeting("a"), B: Greeting("b")}) == ""
     reason = mixed({A: greeting("a"), B: greeting("b", cluster="y")})
     assert "a:4222 is of 'x', b:4222 is of 'y'" in reason
+
+
+def test_two_servers_alone_that_store_are_refused_unless_a_domain_is_named() -> None:
+    alone, other = Greeting("a", stores=True), Greeting("b", stores=True)
+    assert "a:4222 is alone, b:4222 is alone" in mixed({A: alone, B: other})
+    assert "a:4222 is of 'x', b:4222 is alone" in mixed({A: greeting("a"), B: other})
+    assert mixed({A: alone, B: other}, domain="hub") == ""
+    assert mixed({A: alone, B: alone}) == "", "one server at two addresses"
+    assert mixed({A: alone, B: Greeting("b")}) == "", "a leaf node that stores nothing"
 
 
 @pytest.mark.integration
@@ -63,6 +71,16 @@ async def test_a_list_of_two_clusters_is_refused_with_one_line(links: Links) -> 
     async with EmbeddedCluster(1, name="x") as x, EmbeddedCluster(1, name="y") as y:
         with pytest.raises(NotAdmitted, match=r"of one cluster: .* 'x', .* 'y'"):
             await links.connect(x.url, y.url)
+        await links.close()
+
+
+@pytest.mark.integration
+async def test_a_list_of_two_servers_alone_is_refused_with_one_line(
+    server: EmbeddedServer, links: Links
+) -> None:
+    async with EmbeddedServer() as other:
+        with pytest.raises(NotAdmitted, match=r"of one cluster: .* is alone, .* is alone;"):
+            await links.connect(server.url, other.url)
         await links.close()
 
 
