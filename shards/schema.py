@@ -92,8 +92,9 @@ class Manifest:
     batch axis. `lighter` is the model for degraded answers, if there is one. `fusion` is the
     optimisation level at which the model was fused before it was cut. `sealed` names the artifacts
     that are stored encrypted; all other hashes are those of the plaintext. `codecs` are the lossy
-    codecs in which its owner lets features and results travel. `extra` has no fixed
-    fields: the splitter leaves hints there for the loader (`examples`, `tolerance`).
+    codecs in which its owner lets features travel, each with its error while results are exact;
+    `result_codecs` those for results, each with its error while features are exact. `extra` has no
+    fixed fields: the splitter leaves hints there for the loader (`examples`, `tolerance`).
     """
 
     model: str
@@ -111,6 +112,7 @@ class Manifest:
     format: int = FORMAT
     sealed: Mapping[str, SealedFile] = field(default_factory=dict)
     codecs: Mapping[str, CodecError] = field(default_factory=dict)
+    result_codecs: Mapping[str, CodecError] = field(default_factory=dict)
 
     @property
     def stages(self) -> int:
@@ -167,8 +169,9 @@ class Manifest:
                 name: {"sha256": file.sha256, "bytes": file.bytes}
                 for name, file in self.sealed.items()
             }
-        if self.codecs:
-            raw["codecs"] = {name: asdict(error) for name, error in self.codecs.items()}
+        for key, codecs in (("codecs", self.codecs), ("result_codecs", self.result_codecs)):
+            if codecs:
+                raw[key] = {name: asdict(error) for name, error in codecs.items()}
         return json.dumps(raw, indent=1, sort_keys=True).encode()
 
     @classmethod
@@ -205,14 +208,8 @@ class Manifest:
                 _file(name): SealedFile(_digest(item, "sha256"), _get(item, "bytes", int))
                 for name, item in _objects({"sealed": {}, **raw}, "sealed").items()
             },
-            codecs={
-                check_token("codec", name): CodecError(
-                    float(_get(item, "max", (int, float))),
-                    float(_get(item, "mean", (int, float))),
-                    _get(item, "samples", int),
-                )
-                for name, item in _objects({"codecs": {}, **raw}, "codecs").items()
-            },
+            codecs=_codecs(raw, "codecs"),
+            result_codecs=_codecs(raw, "result_codecs"),
         )
         _check_chain(manifest)
         return manifest
@@ -308,6 +305,25 @@ def _milliseconds(raw: Mapping[str, Any], key: str) -> float:
     if not 0 <= value < MOST_MILLISECONDS:
         raise ManifestError(f"manifest field {key!r} must be a duration, is {value!r:.80}")
     return float(value)
+
+
+def _codecs(raw: Mapping[str, Any], key: str) -> dict[str, CodecError]:
+    """A field that holds codecs with their errors, and may be absent. Raises ManifestError."""
+    return {
+        check_token("codec", name): CodecError(
+            _share(item, "max"), _share(item, "mean"), _get(item, "samples", int)
+        )
+        for name, item in _objects({key: {}, **raw}, key).items()
+    }
+
+
+def _share(raw: Mapping[str, Any], key: str) -> float:
+    """A field that holds a number. Raises ManifestError, also for what no float can hold."""
+    value = _get(raw, key, (int, float))
+    try:
+        return float(value)
+    except OverflowError:
+        raise ManifestError(f"manifest field {key!r} is too large a number") from None
 
 
 def _lighter(raw: object) -> LighterModel:

@@ -57,7 +57,8 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """One version of a model. codecs: those with a loss that its owner allows on the wire."""
+    """One version of a model. codecs: those with a loss that its owner allows for features on the
+    wire. result_codecs: those for results."""
 
     model: str
     version: str
@@ -67,6 +68,7 @@ class ModelInfo:
     edge: Stage | None = None
     batchable: bool = False
     codecs: frozenset[str] = frozenset()
+    result_codecs: frozenset[str] = frozenset()
 
     @property
     def is_large(self) -> bool:
@@ -103,6 +105,7 @@ class ModelInfo:
                 edge=edge[0] if edge else None,
                 batchable=bool(doc.get("batchable", False)),
                 codecs=frozenset(doc.get("codecs", {})).intersection(CODECS),
+                result_codecs=frozenset(doc.get("result_codecs", {})).intersection(CODECS),
             )
         except (
             ValueError,

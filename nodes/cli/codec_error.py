@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -23,40 +24,66 @@ MOST_SAMPLES = 64  # of a file, from its start
 Tensors = dict[str, np.ndarray]
 
 
-def codecs_of(text: str) -> tuple[str, ...]:
-    """The codecs of a comma-separated list. Raises `InvalidArgument`."""
+@dataclass(frozen=True)
+class AllowedCodecs:
+    """What the options of `swarm model push` say. features, results: lossy codecs that the owner
+    allows for these, separated by commas. samples: an .npz file with an array for each input, ""
+    for seeded values."""
+
+    features: str = ""
+    results: str = ""
+    samples: str = ""
+
+    def for_features(self) -> tuple[str, ...]:
+        """Names of `CODECS`. Raises `InvalidArgument`."""
+        return _codecs_of(self.features, "--allow-codec")
+
+    def for_results(self) -> tuple[str, ...]:
+        """Names of `CODECS`. Raises `InvalidArgument`."""
+        return _codecs_of(self.results, "--allow-result-codec")
+
+
+def _codecs_of(text: str, option: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(name for part in text.split(",") if (name := part.strip())))
     for name in names:
         if name not in CODECS:
             known = ", ".join(CODECS)
-            raise InvalidArgument(f"--allow-codec {name!r}: it is one of {known}, or several")
+            raise InvalidArgument(f"{option} {name!r}: it is one of {known}, or several")
     return names
 
 
-async def with_codecs(
-    manifest: Manifest, folder: str, names: Sequence[str], samples: str
-) -> Manifest:
-    """The manifest that allows these codecs, with the error of each. samples: an .npz file with an
-    array for each input, "" for seeded values.
+async def with_codecs(manifest: Manifest, folder: str, allowed: AllowedCodecs) -> Manifest:
+    """The manifest that allows these codecs, with the error of each.
 
-    Raises `ShardsError` for samples that do not fit, or a model that cannot be run here.
+    Raises `InvalidArgument` for a codec that does not exist, `ShardsError` for samples that do not
+    fit, or a model that cannot be run here.
     """
-    if not names:
+    if not (allowed.for_features() or allowed.for_results()):
         return manifest
-    return await asyncio.to_thread(_measured, manifest, Path(folder), names, samples)
+    return await asyncio.to_thread(_measured, manifest, Path(folder), allowed)
 
 
-def _measured(manifest: Manifest, folder: Path, names: Sequence[str], samples: str) -> Manifest:
-    feeds = list(_feeds(manifest, samples))
+def _measured(manifest: Manifest, folder: Path, allowed: AllowedCodecs) -> Manifest:
+    feeds = list(_feeds(manifest, allowed.samples))
     stages = [
         load_stage(manifest, shard.stage, lambda name: folder / name) for shard in manifest.shards
     ]
     try:
-        errors = {name: error_of(stages, feeds, name) for name in names}
+        features = {
+            name: error_of(stages, feeds, Crossing(features=name))
+            for name in allowed.for_features()
+        }
+        results = {
+            name: error_of(stages, feeds, Crossing(results=name)) for name in allowed.for_results()
+        }
     finally:
         for stage in stages:
             stage.close()
-    return replace(manifest, codecs=errors)
+    return replace(
+        manifest,
+        codecs=features or manifest.codecs,
+        result_codecs=results or manifest.result_codecs,
+    )
 
 
 def _feeds(manifest: Manifest, samples: str) -> Iterator[Tensors]:
@@ -70,13 +97,26 @@ def _feeds(manifest: Manifest, samples: str) -> Iterator[Tensors]:
         yield random_feeds(manifest.inputs, examples, seed=seed)
 
 
-def error_of(stages: Sequence[StageRuntime], feeds: Iterable[Tensors], codec: str) -> CodecError:
-    """The model's outputs with all that crosses a cut, and the inputs and results, in this codec,
+@dataclass(frozen=True)
+class Crossing:
+    """The lossy codecs of what crosses the wire, "" for the exact values."""
+
+    features: str = ""
+    results: str = ""
+
+
+EXACT = Crossing()
+
+
+def error_of(
+    stages: Sequence[StageRuntime], feeds: Iterable[Tensors], crossing: Crossing
+) -> CodecError:
+    """The model's outputs with all that crosses a cut, and the inputs and results, in these codecs,
     against the exact ones."""
     largest, worst, total, count, samples = 0.0, 0.0, 0.0, 0, 0
     for feed in feeds:
         samples += 1
-        exact, coded = _run(stages, feed, ""), _run(stages, feed, codec)
+        exact, coded = _run(stages, feed, EXACT), _run(stages, feed, crossing)
         for name, array in exact.items():
             if array.dtype.kind != "f" or not array.size:
                 continue
@@ -89,19 +129,46 @@ def error_of(stages: Sequence[StageRuntime], feeds: Iterable[Tensors], codec: st
     return CodecError(worst / scale, total / max(count, 1) / scale, samples)
 
 
-def _run(stages: Sequence[StageRuntime], feed: Mapping[str, np.ndarray], codec: str) -> Tensors:
+def _run(
+    stages: Sequence[StageRuntime], feed: Mapping[str, np.ndarray], crossing: Crossing
+) -> Tensors:
+    outputs = frozenset(spec.name for spec in stages[-1].shard.sends)
     tensors = dict(feed)
     for stage in stages:
         if stage.shard.stage > 0:  # what the edge's own layers get crosses no wire
-            tensors = _across(tensors, codec)
+            tensors = _across(tensors, outputs, crossing)
         tensors = stage.run(tensors)
-    return _across(tensors, codec)
+    return _across(tensors, outputs, crossing)
 
 
-def _across(tensors: Mapping[str, np.ndarray], codec: str) -> Tensors:
-    """The tensors as the next one reads them."""
+def _across(
+    tensors: Mapping[str, np.ndarray], outputs: frozenset[str], crossing: Crossing
+) -> Tensors:
+    """The tensors as the next one reads them. outputs: the names of results."""
     read: Tensors = {}
     for name, array in tensors.items():
+        codec = crossing.results if name in outputs else crossing.features
         data = codecs.encode(array, codec) if codec and array.nbytes >= CODED_FROM else None
         read[name] = array if data is None else codecs.decode(data, codec, array.shape)
     return read
+
+
+def codecs_doc(manifest: Manifest) -> dict[str, Any]:
+    """The codecs that a version allows, with their errors, for JSON: those that there are."""
+    found = {"codecs": manifest.codecs, "result_codecs": manifest.result_codecs}
+    return {
+        key: {name: asdict(error) for name, error in errors.items()}
+        for key, errors in found.items()
+        if errors
+    }
+
+
+def codecs_lines(manifest: Manifest) -> list[str]:
+    """The same, in lines for people."""
+    found = {"features": manifest.codecs, "results": manifest.result_codecs}
+    return [
+        f"{name} is allowed for {what}: outputs off by {error.max:.2g} at most, {error.mean:.2g} "
+        f"on average, of the largest output ({error.samples} samples)"
+        for what, errors in found.items()
+        for name, error in errors.items()
+    ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,7 +15,7 @@ from rich.table import Table
 import swarm
 from nodes.access import read_replicas
 from nodes.cli.acts import on_record
-from nodes.cli.codec_error import codecs_of, with_codecs
+from nodes.cli.codec_error import AllowedCodecs, codecs_doc, codecs_lines, with_codecs
 from nodes.cli.objective import Wanted, set_objective
 from nodes.cli.sealing import sealed_version
 from nodes.cli.signing import operator
@@ -121,6 +120,7 @@ def show(manifest: Manifest, as_json: bool) -> None:
                 "lighter": manifest.lighter is not None,
                 "shards": rows,
             }
+            | codecs_doc(manifest)
         )
         return
     table = Table(title=f"{manifest.model}@{manifest.version}")
@@ -137,15 +137,8 @@ def show(manifest: Manifest, as_json: bool) -> None:
             f"{row['receives_bytes'] / 1024:.1f}",
         )
     out.print(table)
-
-
-@dataclass(frozen=True)
-class AllowedCodecs:
-    """Lossy codecs that the owner allows, separated by commas, and a file of samples, "" for
-    none."""
-
-    names: str = ""
-    samples: str = ""
+    for line in codecs_lines(manifest):
+        out.print(line, soft_wrap=True)
 
 
 async def _check_domain(client: swarm.Mesh, model: str, version: str) -> None:
@@ -178,9 +171,9 @@ def run_push(
         for name in manifest.files():
             fetch(name)  # raises where the file is not the one of the manifest
         files = {name: Path(folder) / name for name in manifest.files()}
-        if names := codecs_of(codecs.names):
+        if names := dict.fromkeys(codecs.for_features() + codecs.for_results()):
             with progress(f"measuring the error of {', '.join(names)}", silent=as_json):
-                manifest = await with_codecs(manifest, folder, names, codecs.samples)
+                manifest = await with_codecs(manifest, folder, codecs)
         if key is None:
             return await push(client, manifest, files)
         with TemporaryDirectory(prefix="swarm-sealed-") as sealed:
@@ -208,21 +201,15 @@ def run_push(
             await on_record(client, "promote", info.model, info.version, previous=previous)
         serving = await client.registry.serving(info.model)
         doc: dict[str, Any] = {"model": info.model, "version": info.version, "serving": serving}
-        if manifest.codecs:
-            doc["codecs"] = {name: asdict(error) for name, error in manifest.codecs.items()}
         if as_json:
-            print_json(doc | ({"raised": raised} if raised else {}))
+            print_json(doc | codecs_doc(manifest) | ({"raised": raised} if raised else {}))
         else:
             if raised:
                 copies = f"{jetstream.replicas_of(client.link)} servers keep"
                 out.print(f"{copies} what one server kept: {', '.join(raised)}", soft_wrap=True)
             out.print(f"pushed {info.model}@{info.version}; version {serving} serves")
-            for name, error in manifest.codecs.items():
-                out.print(
-                    f"{name} is allowed: outputs off by {error.max:.2g} at most, {error.mean:.2g} "
-                    f"on average, of the largest output ({error.samples} samples)",
-                    soft_wrap=True,
-                )
+            for line in codecs_lines(manifest):
+                out.print(line, soft_wrap=True)
             out.print(
                 f"next, on each device: swarm-node --role shard-1 --model {info.model} --nats URL"
             )

@@ -179,16 +179,22 @@ def model_push(
     allow_codec: Annotated[
         str,
         typer.Option(
-            help="Lossy codecs in which its features and results may travel over slow links, "
-            "separated by commas: f16, i8, i6, i4. Their error is measured and kept in the "
-            "manifest."
+            help="Lossy codecs in which its features may travel over slow links, separated by "
+            "commas: f16, i8, i6, i4. Their error is measured and kept in the manifest."
+        ),
+    ] = "",
+    allow_result_codec: Annotated[
+        str,
+        typer.Option(
+            help="The same for its results. Empty: results stay exact, in whatever its features "
+            "travel."
         ),
     ] = "",
     samples: Annotated[
         str,
         typer.Option(
-            help="An .npz file with an array for each input, axis 0 the sample: for the error of "
-            "--allow-codec. Empty: seeded values, which say less."
+            help="An .npz file with an array for each input, axis 0 the sample: for the errors of "
+            "these codecs. Empty: seeded values, which say less."
         ),
     ] = "",
     p99: Annotated[
@@ -202,10 +208,11 @@ def model_push(
     json_: Json = False,
 ) -> None:
     """Put a split model into the mesh, signed. A model's first version serves at once."""
-    from nodes.cli.model import AllowedCodecs, run_push
+    from nodes.cli.codec_error import AllowedCodecs
+    from nodes.cli.model import run_push
     from nodes.cli.objective import Wanted
 
-    allowed = AllowedCodecs(allow_codec, samples)
+    allowed = AllowedCodecs(allow_codec, allow_result_codec, samples)
     raise typer.Exit(
         run_push(
             folder,

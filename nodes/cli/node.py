@@ -178,8 +178,9 @@ FLAGS = (
         "codec",
         "auto",
         "How tensors go by the server. none: as they are. f16, i8, i6, i4: in this codec, where "
-        "the model's owner allowed it. auto: in the one that the measured link makes pay, of those "
-        "that the owner allowed; exactly, where none is.",
+        "the model's owner allowed it (results: in it, or in one that loses less). auto: in the "
+        "one that the measured link makes pay, of those that the owner allowed; exactly, where "
+        "none is.",
     ),
     Flag(
         "two_connections",

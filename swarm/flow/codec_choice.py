@@ -1,4 +1,4 @@
-"""In which codec features travel: one that is allowed, that all readers know, and that pays.
+"""In which codec tensors travel: one that is allowed, that all readers know, and that pays.
 
 Pure. A codec costs time at both ends, and saves time on the link. The figures to begin with are
 measured on features of small detectors (UltraFace RFB-320, slim-320, RFB-640; 15 cuts) on one core;
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from swarm.errors import InvalidArgument
 from swarm.wire.codecs import CODECS
@@ -52,6 +53,27 @@ def mode_of(text: str) -> str:
     if text not in MODES:
         raise InvalidArgument(f"--codec {text!r}: it is one of {', '.join(MODES)}")
     return text
+
+
+class Rule(NamedTuple):
+    """mode: one of `MODES`. allowed: lossy codecs of which it may choose."""
+
+    mode: str
+    allowed: frozenset[str]
+
+
+def rule_of_results(mode: str, allowed: frozenset[str]) -> Rule:
+    """How results travel under the setting `mode`, by which features travel.
+
+    A mode that names a codec names, for results, the one of `allowed` that loses the most and no
+    more than that codec does. Where there is none, results stay exact, as under `auto`.
+    """
+    if mode not in CODECS:
+        return Rule(mode, allowed)
+    for codec in reversed(CODECS[: CODECS.index(mode) + 1]):
+        if codec in allowed:
+            return Rule(codec, frozenset({codec}))
+    return Rule(AUTO, frozenset())
 
 
 def path_rate(rates: Iterable[float]) -> float:

@@ -3,71 +3,61 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from swarm.flow.codec_choice import AUTO, NONE, Choice, candidates, obstacle, path_rate
+from swarm.flow.codec_choice import (
+    AUTO,
+    NONE,
+    Choice,
+    Rule,
+    candidates,
+    obstacle,
+    path_rate,
+    rule_of_results,
+)
 from swarm.link import Link
 from swarm.model import ModelInfo
 from swarm.transport.parcel import Parcel
 from swarm.transport.routes import Routes
 from swarm.wire.messages import Features
-from swarm.wire.tensors import PLAIN, Coding, Part, encode_coded, known_codecs
+from swarm.wire.tensors import PLAIN, Coding, Part, encode_coded, known_codecs, map_prefix
 
 log = logging.getLogger("swarm.codecs")
 
 
-class Coder:
-    """Chooses and applies the codecs for one stage's features, or for its results.
+class _Kind:
+    """Tensors that are coded alike: features, or results. what: these, for people."""
 
-    what: these messages, for people.
-    """
+    __slots__ = ("_choice", "_info", "_rule", "_told", "_what")
 
-    __slots__ = ("_choice", "_codec", "_info", "_link", "_told", "_what")
-
-    def __init__(self, link: Link, codec: str, info: ModelInfo, what: str) -> None:
-        self._link = link
-        self._codec = codec
+    def __init__(self, info: ModelInfo, rule: Rule, what: str) -> None:
         self._info = info
+        self._rule = rule
         self._what = what
         self._choice = Choice()
         self._told: set[str] = set()
 
-    @property
-    def is_on(self) -> bool:
-        """Whether anything may be coded at all."""
-        return self._codec != NONE
+    def coding(
+        self, tensors: Mapping[str, np.ndarray], known: frozenset[str], rate: float
+    ) -> Coding:
+        """The coding of these tensors. known: the codecs of both ends. rate: of the whole way."""
+        mode, allowed = self._rule
+        if why_not := obstacle(mode, allowed, known):
+            self._tell(mode, why_not)
+        among = candidates(mode, allowed, known)
+        return self._choice.best(mode, _bytes_of(tensors), rate, among)
 
-    def code(
-        self, tensors: Mapping[str, np.ndarray], readers: frozenset[str] | None, rate: float
-    ) -> tuple[list[Part] | None, Coding]:
-        """The tensors as they travel, and in which coding; (None, `PLAIN`): as plain bytes.
-
-        readers: the codecs that all receivers read, None where none is known. rate: bytes a second
-        of the receivers' link, 0.0 where it is fast or unknown.
-
-        Raises `InvalidArgument` for a dtype without a datatype.
-        """
-        own = self._link.pace.rate
-        if readers is None or (self._codec == AUTO and not (own or rate)):
-            return None, PLAIN
-        rate = path_rate((own, rate))
-        known = readers.intersection(known_codecs())
-        if why_not := obstacle(self._codec, self._info.codecs, known):
-            self._tell(self._codec, why_not)
-        among = candidates(self._codec, self._info.codecs, known)
-        size = sum([array.nbytes for array in tensors.values()])
-        coding = self._choice.best(self._codec, size, rate, among)
-        if coding is PLAIN:
-            return None, PLAIN
+    def encoded(self, tensors: Mapping[str, np.ndarray], coding: Coding) -> list[Part]:
+        """The entries of a map. Raises `InvalidArgument` for a dtype without a datatype."""
         exact: list[str] = []
         parts = encode_coded(tensors, coding, exact)
         if exact:
             values = f"values of {exact[0]!r} that it cannot say, such as NaN or infinity"
             self._tell(coding.lossy, f"there are {values}")
-        self._choice.did(coding, size, sum(map(len, parts)))
-        return parts, coding
+        self._choice.did(coding, _bytes_of(tensors), sum(map(len, parts)))
+        return parts
 
     def _tell(self, codec: str, why_not: str) -> None:
         """Once, for each codec and reason."""
@@ -77,6 +67,70 @@ class Coder:
             log.warning(
                 "%s of %s@%s go plain, %s", self._what, self._info.model, self._info.version, line
             )
+
+
+class Coder:
+    """Chooses and applies the codecs of messages, each of which holds features, results or both.
+
+    A tensor with the name of an output of the model is a result, also on its way through later
+    stages. All other tensors are features. what: these, for people.
+    """
+
+    __slots__ = ("_codec", "_features", "_link", "_outputs", "_results")
+
+    def __init__(self, link: Link, codec: str, info: ModelInfo, what: str) -> None:
+        self._link = link
+        self._codec = codec
+        self._outputs = frozenset(spec.name for spec in info.outputs)
+        self._features = _Kind(info, Rule(codec, info.codecs), what)
+        self._results = _Kind(info, rule_of_results(codec, info.result_codecs), "results")
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything may be coded at all."""
+        return self._codec != NONE
+
+    def code(
+        self, tensors: Mapping[str, np.ndarray], readers: frozenset[str] | None, rate: float
+    ) -> list[Part] | None:
+        """The tensors as they travel; None: as plain bytes.
+
+        readers: the codecs that all receivers read, None where none is known. rate: bytes a second
+        of the receivers' link, 0.0 where it is fast or unknown.
+
+        Raises `InvalidArgument` for a dtype without a datatype.
+        """
+        own = self._link.pace.rate
+        if readers is None or (self._codec == AUTO and not (own or rate)):
+            return None
+        rate = path_rate((own, rate))
+        known = readers.intersection(known_codecs())
+        chosen = [
+            (kind, group, kind.coding(group, known, rate)) for kind, group in self._apart(tensors)
+        ]
+        if all(coding == PLAIN for _, _, coding in chosen):
+            return None
+        parts: list[Part] = [map_prefix(len(tensors))]
+        for kind, group, coding in chosen:
+            parts += kind.encoded(group, coding)
+        return parts
+
+    def _apart(
+        self, tensors: Mapping[str, np.ndarray]
+    ) -> Sequence[tuple[_Kind, Mapping[str, np.ndarray]]]:
+        """The features, then the results: of several codecs a hop tells the first lossy one."""
+        outputs = self._outputs
+        if outputs.isdisjoint(tensors):
+            return ((self._features, tensors),)
+        if outputs.issuperset(tensors):
+            return ((self._results, tensors),)
+        features = {name: array for name, array in tensors.items() if name not in outputs}
+        results = {name: array for name, array in tensors.items() if name in outputs}
+        return ((self._features, features), (self._results, results))
+
+
+def _bytes_of(tensors: Mapping[str, np.ndarray]) -> int:
+    return sum([array.nbytes for array in tensors.values()])
 
 
 class StageCoder:
@@ -100,15 +154,16 @@ class StageCoder:
         if routes.link.pace.is_far and routes.look_out is not None:
             routes.look_out()  # a mere client hears which codecs the nodes read
         beyond = routes.placement.beyond(self._info, self._stage)
-        parcel.coded, _ = self._coder.code(parcel.features.tensors, beyond.codecs, beyond.rate)
+        parcel.coded = self._coder.code(parcel.features.tensors, beyond.codecs, beyond.rate)
 
 
 def accepts(routes: Routes, info: ModelInfo) -> tuple[str, int]:
     """What a requester tells of itself: (codecs that it reads, bytes a second of its link).
 
     Nothing where its results are to come plain: its mode is `none`, or the server is near and the
-    model's owner allows nothing but the exact values."""
-    if routes.codec == NONE or not (info.codecs or routes.link.pace.is_far):
+    model's owner allows no codec with a loss, be it for features alone."""
+    lossy = info.codecs or info.result_codecs
+    if routes.codec == NONE or not (lossy or routes.link.pace.is_far):
         return "", 0
     rate = routes.link.pace.rate
     # As a power of two: stages remember what requests have in common.
@@ -131,4 +186,4 @@ class AnswerCoder:
         if not features.accepts or not self._coder.is_on:
             return None
         readers = frozenset(features.accepts.split(","))
-        return self._coder.code(outputs, readers, float(features.answer_rate))[0]
+        return self._coder.code(outputs, readers, float(features.answer_rate))

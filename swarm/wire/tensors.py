@@ -133,7 +133,7 @@ def encode_tensors(tensors: Mapping[str, np.ndarray]) -> list[Part]:
     The arrays must not be written to until the parts have been sent.
     Raises `InvalidArgument` for a dtype that has no datatype on the wire.
     """
-    parts: list[Part] = [b"\xde" + len(tensors).to_bytes(2, "big")]
+    parts: list[Part] = [map_prefix(len(tensors))]
     for name, array in tensors.items():
         shape = array.shape
         array = plain(array)
@@ -141,13 +141,18 @@ def encode_tensors(tensors: Mapping[str, np.ndarray]) -> list[Part]:
     return parts
 
 
+def map_prefix(count: int) -> bytes:
+    """The bytes of a MessagePack map of so many tensors, up to the first one."""
+    return b"\xde" + count.to_bytes(2, "big")
+
+
 def encode_coded(
     tensors: Mapping[str, np.ndarray], coding: Coding, exact: list[str] | None = None
 ) -> list[Part]:
-    """As `encode_tensors`, in a codec; a tensor that this one cannot say, or does not make smaller,
-    travels plain (`swarm.wire.codecs.encode`). exact: gets the names of large FP32 tensors whose
-    values the lossy codec cannot say."""
-    parts: list[Part] = [b"\xde" + len(tensors).to_bytes(2, "big")]
+    """The entries of a map (`map_prefix`), in a codec; a tensor that this one cannot say, or does
+    not make smaller, travels plain (`swarm.wire.codecs.encode`). exact: gets the names of large
+    FP32 tensors whose values the lossy codec cannot say."""
+    parts: list[Part] = []
     for name, array in tensors.items():
         shape, array = array.shape, plain(array)
         codec, data = _coded(array, coding)
@@ -181,7 +186,7 @@ def _coded(array: np.ndarray, coding: Coding) -> tuple[str, Part]:
 
 def codec_of(doc: Any) -> str:
     """The codec in which tensors of a message came, before `decode_tensors`; "" where all of them
-    came as bytes, or in shared memory. Where they came in several, one that loses something."""
+    came as bytes, or in shared memory. Of several the first that loses something."""
     found = ""
     if type(doc) is dict:
         for value in doc.values():

@@ -95,7 +95,7 @@ async def test_a_device_refuses_a_model_until_its_signer_is_trusted(
     node = field.node()
     command = f"swarm keys trust {key}"
     await until(lambda: command in node.stderr, READY, "it says how to trust the key")
-    assert "waiting" in node.stdout
+    await state(node, "waiting")
     assert "ready" not in node.stdout
     await field.swarm("keys", "trust", key, "the office")
     await state(node, "ready")

@@ -70,7 +70,8 @@ async def test_behind_a_slow_link_the_codec_is_used_that_the_owner_allowed(tmp_p
     result = split(
         chain(2, FEATURES), name="chain", cuts=chain_cuts(2), bandwidth=1e6, profile=False
     )
-    allowed = replace(result.manifest, codecs={"i8": CodecError(0.01, 0.001, 1)})
+    i8 = {"i8": CodecError(0.01, 0.001, 1)}
+    allowed = replace(result.manifest, codecs=i8, result_codecs=i8)
     with slow_link(20, round_trip=0.010) as link:
         server = EmbeddedServer(host=link.address)
         await server.start()

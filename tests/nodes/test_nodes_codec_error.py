@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from two_results import CUT, early_and_late
 
-from nodes.cli.codec_error import codecs_of, with_codecs
+from nodes.cli.codec_error import AllowedCodecs, codecs_doc, codecs_lines, with_codecs
 from shards.errors import ShardsError
-from shards.manifest import Manifest, write_dir
+from shards.manifest import CodecError, Manifest, write_dir
 from shards.split.split import split
 from shards.zoo import digits_heldout, digits_model
 from swarm.errors import InvalidArgument
@@ -25,15 +27,24 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def two_results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two stages of `early_and_late`."""
+    result = split(early_and_late(), name="two", cuts=[CUT], profile=False, bandwidth=1e6)
+    path = tmp_path_factory.mktemp("two")
+    write_dir(str(path), result.manifest, result.files)
+    return path
+
+
 def manifest_of(folder: Path) -> Manifest:
     return Manifest.from_json((folder / "manifest.json").read_bytes())
 
 
 async def test_the_error_grows_as_bits_go_and_stands_in_the_manifest(folder: Path) -> None:
-    manifest = manifest_of(folder)
-    names = codecs_of("f16, i8,i4,i8")
-    assert names == ("f16", "i8", "i4")
-    allowed = await with_codecs(manifest, str(folder), names, str(folder / "samples.npz"))
+    samples = str(folder / "samples.npz")
+    names = ("f16", "i8", "i4")
+    options = AllowedCodecs("f16, i8,i4,i8", samples=samples)
+    allowed = await with_codecs(manifest_of(folder), str(folder), options)
     errors = [allowed.codecs[name] for name in names]
     assert [error.samples for error in errors] == [40, 40, 40]
     assert 0 < errors[0].max < errors[1].max < errors[2].max < 0.5
@@ -44,24 +55,69 @@ async def test_the_error_grows_as_bits_go_and_stands_in_the_manifest(folder: Pat
 
 
 async def test_without_samples_seeded_values_are_measured(folder: Path) -> None:
-    allowed = await with_codecs(manifest_of(folder), str(folder), ("i8",), "")
+    allowed = await with_codecs(manifest_of(folder), str(folder), AllowedCodecs("i8"))
     assert 0 < allowed.codecs["i8"].max < 0.2
+    assert allowed.result_codecs == {}
+
+
+async def test_results_are_measured_with_exact_features_and_features_with_exact_results(
+    two_results: Path,
+) -> None:
+    """The outputs are hardly more than the inputs, so each error is about half a codec's step."""
+    manifest = manifest_of(two_results)
+    both = await with_codecs(manifest, str(two_results), AllowedCodecs("i4", "i8,i4"))
+    assert 0 < both.result_codecs["i8"].max <= 1 / 255
+    assert 1 / 255 < both.result_codecs["i4"].max <= 1 / 15
+    info = ModelInfo.from_manifest(both.to_json())
+    assert (info.codecs, info.result_codecs) == ({"i4"}, {"i8", "i4"})
+    results_alone = await with_codecs(manifest, str(two_results), AllowedCodecs("", "i4"))
+    assert results_alone.result_codecs["i4"] == both.result_codecs["i4"]
+    assert results_alone.codecs == {}
+    more = await with_codecs(results_alone, str(two_results), AllowedCodecs("i4"))
+    assert more == both_without(both, "i8")
+
+
+def both_without(manifest: Manifest, codec: str) -> Manifest:
+    kept = {name: error for name, error in manifest.result_codecs.items() if name != codec}
+    return replace(manifest, result_codecs=kept)
+
+
+def test_an_owner_reads_both_errors_as_lines_and_as_json(folder: Path) -> None:
+    nothing = manifest_of(folder)
+    assert (codecs_lines(nothing), codecs_doc(nothing)) == ([], {})
+    error, small = CodecError(0.25, 0.0625, 4), CodecError(0.002, 0.001, 4)
+    some = replace(nothing, codecs={"i4": error}, result_codecs={"i8": small})
+    features, results = codecs_lines(some)
+    assert features.startswith("i4 is allowed for features: outputs off by 0.25 at most, 0.062 on")
+    assert results.startswith("i8 is allowed for results: outputs off by 0.002 at most")
+    assert codecs_doc(some)["codecs"] == {"i4": {"max": 0.25, "mean": 0.0625, "samples": 4}}
+    assert codecs_doc(some)["result_codecs"] == {"i8": {"max": 0.002, "mean": 0.001, "samples": 4}}
 
 
 async def test_samples_that_do_not_fit_are_refused_with_the_remedy(
     folder: Path, tmp_path: Path
 ) -> None:
     np.savez(tmp_path / "other.npz", picture=np.zeros((2, 1, 8, 8), np.float32))
+    options = AllowedCodecs("i8", samples=str(tmp_path / "other.npz"))
     with pytest.raises(ShardsError, match="lacks the input 'image'"):
-        await with_codecs(manifest_of(folder), str(folder), ("i8",), str(tmp_path / "other.npz"))
+        await with_codecs(manifest_of(folder), str(folder), options)
 
 
 async def test_a_version_that_allows_nothing_keeps_its_manifest(folder: Path) -> None:
     manifest = manifest_of(folder)
-    assert await with_codecs(manifest, str(folder), (), "") == manifest
+    assert await with_codecs(manifest, str(folder), AllowedCodecs()) == manifest
     assert "codecs" not in manifest.to_json().decode()
 
 
-def test_a_codec_that_does_not_exist_is_refused_with_those_that_do() -> None:
-    with pytest.raises(InvalidArgument, match="f16, i8, i6, i4"):
-        codecs_of("i8,i5")
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (AllowedCodecs("i8,i5"), "--allow-codec 'i5'"),
+        (AllowedCodecs("", "i5"), "--allow-result-codec 'i5'"),
+    ],
+)
+async def test_a_codec_that_does_not_exist_is_refused_with_those_that_do(
+    folder: Path, options: AllowedCodecs, named: str
+) -> None:
+    with pytest.raises(InvalidArgument, match=f"{named}: it is one of f16, i8, i6, i4"):
+        await with_codecs(manifest_of(folder), str(folder), options)

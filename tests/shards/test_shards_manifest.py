@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 from shard_graphs import mlp, ssd_like
 
 from shards.errors import ArtifactError, ManifestError
-from shards.manifest import DTYPES, LighterModel, Manifest, TensorSpec, read_dir, sha256, write_dir
+from shards.manifest import (
+    DTYPES,
+    CodecError,
+    LighterModel,
+    Manifest,
+    TensorSpec,
+    read_dir,
+    sha256,
+    write_dir,
+)
 from shards.split.split import SplitResult, split
 
 RESULT = split(ssd_like().SerializeToString(), name="ssd", stages=3, profile=False)
@@ -33,6 +42,41 @@ def test_a_manifest_survives_json(result: SplitResult) -> None:
     again = Manifest.from_json(manifest.to_json())
     assert again == manifest
     assert again.to_json() == manifest.to_json()
+
+
+ERROR = CodecError(0.25, 0.125, 4)
+
+
+def test_the_codecs_of_features_and_of_results_survive_json(result: SplitResult) -> None:
+    allowed = {"i8": ERROR, "i4": ERROR}
+    manifest = replace(result.manifest, codecs=allowed, result_codecs={"i8": ERROR})
+    assert Manifest.from_json(manifest.to_json()) == manifest
+
+
+def test_a_manifest_from_before_results_had_codecs_is_read_and_keeps_them_exact(
+    result: SplitResult,
+) -> None:
+    data = changed(result.manifest, codecs={"i4": {"max": 0.25, "mean": 0.125, "samples": 4}})
+    assert b"result_codecs" not in data
+    assert Manifest.from_json(data) == replace(result.manifest, codecs={"i4": ERROR})
+
+
+@pytest.mark.parametrize("field", ["codecs", "result_codecs"])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["i8"],
+        {"i8": 0.25},
+        {"a.b": {"max": 1, "mean": 1, "samples": 1}},
+        {"i8": {"max": "1", "mean": 1, "samples": 1}},
+        {"i8": {"max": 10**400, "mean": 1, "samples": 1}},
+        {"i8": {"max": 1, "mean": 1}},
+    ],
+    ids=str,
+)
+def test_codecs_with_a_fault_are_refused(result: SplitResult, field: str, wrong: object) -> None:
+    with pytest.raises(ManifestError):
+        Manifest.from_json(changed(result.manifest, **{field: wrong}))
 
 
 def test_unknown_fields_are_ignored(result: SplitResult) -> None:

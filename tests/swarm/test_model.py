@@ -47,10 +47,20 @@ def test_a_manifest_gives_the_stages_and_what_they_carry() -> None:
     assert got.inputs == (Spec("x", "FP32", (-1, 8)),)
 
 
+def test_features_and_results_have_codecs_of_their_own_and_none_are_allowed_by_default() -> None:
+    of_before = info(codecs={"i4": {}})
+    assert (of_before.codecs, of_before.result_codecs) == ({"i4"}, frozenset())
+    got = info(codecs={"i4": {}}, result_codecs={"i8": {}, "i99": {}})
+    assert (got.codecs, got.result_codecs) == ({"i4"}, {"i8"})  # of a later version: not used
+
+
 @pytest.mark.parametrize(
     "changes",
     [
         {"model": "a.b"},
+        {"codecs": 7},
+        {"result_codecs": 7},
+        {"result_codecs": [["i8"]]},
         {"model": None},
         {"version": 1},
         {"inputs": None},

@@ -66,10 +66,10 @@ def shapes_of(text: str) -> tuple[Shape, ...]:
 
 @dataclass(frozen=True)
 class LinksPlan:
-    """alone: requests one after the other, of each way; rated: requests `at_once` at a time.
-    congestion: TCP's, of what the far side sends; "" for the system's. ultraface: the detector's
-    file or folder, "" for the usual place. beside: whether small requests beside features are
-    measured."""
+    """codecs: of the features, by name; those of the results follow (`ALLOWED_RESULTS`). alone:
+    requests one after the other, of each way; rated: requests `at_once` at a time. congestion:
+    TCP's, of what the far side sends; "" for the system's. ultraface: the detector's file or
+    folder, "" for the usual place. beside: whether small requests beside features are measured."""
 
     shapes: Sequence[Shape] = QUICK
     codecs: Sequence[str] = ("none", "i8", "i4")

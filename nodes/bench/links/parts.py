@@ -13,7 +13,7 @@ from nodes.bench.links.cost_model import Link, Parts, cameras_a_core, latencies,
 from nodes.bench.links.workload import LinkModel, as_input, as_jpeg, of_jpeg
 from shards.manifest import read_dir
 from shards.runtimes.load import load_stage
-from swarm.wire.tensors import Coding, decode_tensors, encode_coded
+from swarm.wire.tensors import Coding, decode_tensors, encode_coded, map_prefix
 
 REPEATS = 15
 SLOWER = (4, 8)  # devices, against the core
@@ -31,7 +31,7 @@ def measure_parts(model: LinkModel, lossy: str) -> Parts:
     coding = Coding(lossy, zstd=bool(lossy))
 
     def code() -> int:
-        coded = b"".join(encode_coded(features, coding))
+        coded = b"".join([map_prefix(len(features)), *encode_coded(features, coding)])
         decode_tensors(msgpack.unpackb(coded))
         return len(coded)
 

@@ -13,8 +13,9 @@ HEADINGS = ("codec", "p50 ms", "p99 ms", "frames/s", "KB down", "KB up", "answer
 LEGEND = """\
 jpeg: the picture as JPEG 90 to a core that runs all and answers with boxes. edge: the first layers
 at the edge, the rest at the core. stages: the second of two stages behind the link. Results of the
-latter two are the model's whole output. KB: on the wire for each frame, TCP and IP included.
-changed: detections that are missed or made up against the exact model."""
+latter two are the model's whole output. codec: of the features; results are i8 where these are i8,
+i6 or i4. KB: on the wire for each frame, TCP and IP included. changed: detections that are missed
+or made up against the exact model."""
 
 
 def show(document: dict[str, Any]) -> None:

@@ -24,7 +24,8 @@ NOISE = 1.5  # standard deviation of a camera's noise, of 255
 JPEG_QUALITY = 90
 THRESHOLD, OVERLAP = 0.7, 0.3  # the detector's usual score, and overlap of two boxes of one face
 SAME_FACE = 0.5  # overlap from which two boxes mean one face
-ALLOWED = ("f16", "i8", "i6", "i4")
+ALLOWED = ("f16", "i8", "i6", "i4")  # for features
+ALLOWED_RESULTS = ("f16", "i8")  # so results travel as i8 where features do as i8, i6 or i4
 Tensors = dict[str, np.ndarray]
 Found = list[list[float]]
 
@@ -48,7 +49,8 @@ class LinkModel:
         return self.folder / "pictures.npy"
 
     def manifest(self, way: str) -> Manifest:
-        """Of `edge`, `stages` or `whole`; all codecs are allowed."""
+        """Of `edge`, `stages` or `whole`; all codecs are allowed for features, `ALLOWED_RESULTS`
+        for results."""
         return Manifest.from_json((self.folder / way / "manifest.json").read_bytes())
 
 
@@ -74,8 +76,13 @@ def prepare(folder: Path, ultraface: str = "") -> LinkModel:
     for way, how in ways.items():
         result = split(model, name=f"{name}-{way}", **how)
         # The errors are measured here: what stands in the manifest is never read.
-        allowed = {codec: CodecError(0.0, 0.0, 0) for codec in ALLOWED}
-        write_dir(folder / way, replace(result.manifest, codecs=allowed), result.files)
+        unread = CodecError(0.0, 0.0, 0)
+        manifest = replace(
+            result.manifest,
+            codecs=dict.fromkeys(ALLOWED, unread),
+            result_codecs=dict.fromkeys(ALLOWED_RESULTS, unread),
+        )
+        write_dir(folder / way, manifest, result.files)
     prepared = LinkModel(folder, name, note, picture)
     np.save(prepared.pictures, draw(picture, real=not note))
     return prepared

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from types import SimpleNamespace
+from typing import Any
 
 import msgpack
 import numpy as np
@@ -15,17 +16,27 @@ from swarm.flow.pace import Pace
 from swarm.model import ModelInfo, Spec, Stage
 from swarm.transport.coding import AnswerCoder, Coder, accepts
 from swarm.wire.messages import Features
-from swarm.wire.tensors import PLAIN, decode_tensors, known_codecs
+from swarm.wire.tensors import Part, codec_of, decode_tensors, known_codecs
 
 SPEC = Spec("x", "FP32", (1, 8, 64, 64))
+RESULT = Spec("boxes", "FP32", (1, 4, 4096))
 KNOWN = frozenset(known_codecs())
 SLOW, FAST = 2_500_000.0, 0.0  # bytes a second; 0.0: fast or unknown
 TENSORS = {"x": np.random.default_rng(1).random((1, 8, 64, 64), np.float32)}
+OUTPUTS = {"boxes": np.random.default_rng(2).random((1, 4, 4096), np.float32)}
 
 
-def info(*allowed: str) -> ModelInfo:
-    stages = (Stage(1, (SPEC,), (SPEC,), 1.0),)
-    return ModelInfo("m", "1", (SPEC,), (SPEC,), stages, codecs=frozenset(allowed))
+def info(*allowed: str, results: tuple[str, ...] = ()) -> ModelInfo:
+    stages = (Stage(1, (SPEC,), (RESULT,), 1.0),)
+    codecs = frozenset(allowed), frozenset(results)
+    return ModelInfo("m", "1", (SPEC,), (RESULT,), stages, None, False, *codecs)
+
+
+def codecs_in(parts: list[Part] | None) -> dict[str, str]:
+    """The codec of each tensor, without zstd."""
+    assert parts is not None
+    doc = msgpack.unpackb(b"".join(parts))
+    return {name: value["codec"].removesuffix("-zstd") for name, value in doc.items()}
 
 
 def link(rate: float = FAST) -> SimpleNamespace:
@@ -38,22 +49,22 @@ def link(rate: float = FAST) -> SimpleNamespace:
     return SimpleNamespace(pace=pace)
 
 
-def coder(codec: str, *allowed: str, rate: float = FAST) -> Coder:
-    return Coder(link(rate), codec, info(*allowed), "features for stage 2")
+def coder(codec: str, *allowed: str, rate: float = FAST, results: tuple[str, ...] = ()) -> Coder:
+    return Coder(link(rate), codec, info(*allowed, results=results), "features for stage 2")
 
 
 @pytest.mark.parametrize(("own", "theirs"), [(SLOW, FAST), (FAST, SLOW), (SLOW, SLOW)])
 def test_either_slow_link_is_a_reason_for_the_allowed_codec(own: float, theirs: float) -> None:
-    parts, coding = coder("auto", "i8", rate=own).code(TENSORS, KNOWN, theirs)
-    assert coding.lossy == "i8"
+    parts = coder("auto", "i8", rate=own).code(TENSORS, KNOWN, theirs)
+    assert codecs_in(parts) == {"x": "i8"}
     assert parts is not None
     assert sum(map(len, parts)) < TENSORS["x"].nbytes / 3
 
 
 def test_fast_links_and_unknown_readers_get_plain_bytes() -> None:
-    assert coder("auto", "i8").code(TENSORS, KNOWN, FAST) == (None, PLAIN)
-    assert coder("auto", "i8", rate=SLOW).code(TENSORS, None, SLOW) == (None, PLAIN)
-    assert coder("i8", "i8").code(TENSORS, None, FAST) == (None, PLAIN)
+    assert coder("auto", "i8").code(TENSORS, KNOWN, FAST) is None
+    assert coder("auto", "i8", rate=SLOW).code(TENSORS, None, SLOW) is None
+    assert coder("i8", "i8").code(TENSORS, None, FAST) is None
 
 
 def test_a_codec_that_the_receiver_does_not_know_is_told_once_and_all_goes_plain(
@@ -62,10 +73,10 @@ def test_a_codec_that_the_receiver_does_not_know_is_told_once_and_all_goes_plain
     sender = coder("i8", "i8", rate=SLOW)
     with caplog.at_level(logging.WARNING, "swarm.codecs"):
         for _ in range(5):
-            assert sender.code(TENSORS, frozenset({"f16"}), SLOW) == (None, PLAIN)
+            assert sender.code(TENSORS, frozenset({"f16"}), SLOW) is None
     (record,) = caplog.records
     assert "features for stage 2 of m@1 go plain, not as i8" in record.getMessage()
-    assert sender.code(TENSORS, KNOWN, SLOW)[1].lossy == "i8"  # it was upgraded
+    assert codecs_in(sender.code(TENSORS, KNOWN, SLOW)) == {"x": "i8"}  # it was upgraded
 
 
 def test_a_codec_that_the_owner_does_not_allow_is_told_once_and_nothing_is_lost(
@@ -74,7 +85,7 @@ def test_a_codec_that_the_owner_does_not_allow_is_told_once_and_nothing_is_lost(
     sender = coder("i4", rate=SLOW)
     with caplog.at_level(logging.WARNING, "swarm.codecs"):
         for _ in range(5):
-            assert sender.code(TENSORS, KNOWN, SLOW) == (None, PLAIN)
+            assert sender.code(TENSORS, KNOWN, SLOW) is None
     (record,) = caplog.records
     assert "--allow-codec i4" in record.getMessage()
 
@@ -88,7 +99,7 @@ def test_values_that_the_codec_cannot_say_go_plain_and_are_told_of_once(
     broken[0, 0, 0, 0] = value
     with caplog.at_level(logging.WARNING, "swarm.codecs"):
         for _ in range(5):
-            parts, _ = sender.code({"x": broken}, KNOWN, SLOW)
+            parts = sender.code({"x": broken}, KNOWN, SLOW)
             assert parts is not None
             back = decode_tensors(msgpack.unpackb(b"".join(parts)))["x"]
             assert np.array_equal(back, broken, equal_nan=True)
@@ -105,17 +116,74 @@ def test_all_nodes_that_may_get_a_message_have_to_read_its_codec() -> None:
     assert beyond([]) == Beyond(0.0, None)
 
 
-def test_a_result_follows_the_codecs_and_the_link_of_its_requester() -> None:
-    routes = SimpleNamespace(link=link(), codec="auto")
-    answers = AnswerCoder(routes, info("i8"))
+@pytest.mark.parametrize(
+    ("codec", "results", "came"),
+    [
+        ("auto", (), {"x": "i4", "boxes": "zstd"}),
+        ("auto", ("i8",), {"x": "i4", "boxes": "i8"}),
+        ("i4", (), {"x": "i4", "boxes": "zstd"}),
+        ("i4", ("i8",), {"x": "i4", "boxes": "i8"}),
+    ],
+)
+def test_a_result_that_is_ready_early_travels_among_features_in_the_codec_of_results(
+    codec: str, results: tuple[str, ...], came: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    sender = coder(codec, "i4", rate=SLOW, results=results)
+    compressible = {"boxes": np.round(OUTPUTS["boxes"], 1)}
+    with caplog.at_level(logging.WARNING, "swarm.codecs"):
+        parts = sender.code(compressible | TENSORS, KNOWN, SLOW)
+    assert codecs_in(parts) == came
+    assert caplog.records == []  # all of it is as the owner wants it
+    assert parts is not None
+    doc = msgpack.unpackb(b"".join(parts))
+    back = decode_tensors(doc)
+    assert back.keys() == {"x", "boxes"}
+    assert np.array_equal(back["boxes"], compressible["boxes"]) == (not results)
+    assert codec_of(doc).startswith("i4")  # a hop tells the codec of its features
+
+
+def test_features_stay_exact_beside_results_that_do_not(caplog: pytest.LogCaptureFixture) -> None:
+    sender = coder("i8", rate=SLOW, results=("i8",))
+    with caplog.at_level(logging.WARNING, "swarm.codecs"):
+        parts = sender.code(OUTPUTS | TENSORS, KNOWN, SLOW)
+    assert codecs_in(parts) == {"x": "raw", "boxes": "i8"}
+    (record,) = caplog.records
+    assert "features for stage 2 of m@1 go plain" in record.getMessage()
+
+
+def answered(codec: str, accepted: str, *allowed: str, results: tuple[str, ...] = ()) -> Any:
+    """The parts of a result for a requester behind a slow link, None for plain bytes."""
+    routes = SimpleNamespace(link=link(), codec=codec)
     features = Features("id", "m", "1", 1, "reply", 1000, {})
-    assert answers.code(features, TENSORS) is None  # it says nothing: an older client
-    features.accepts, features.answer_rate = ",".join(KNOWN), int(SLOW)
-    coded = answers.code(features, TENSORS)
-    assert coded is not None
-    assert sum(map(len, coded)) < TENSORS["x"].nbytes / 3
-    features.accepts = "f16,x9"
-    assert answers.code(features, TENSORS) is None
+    features.accepts, features.answer_rate = accepted, int(SLOW)
+    return AnswerCoder(routes, info(*allowed, results=results)).code(features, OUTPUTS)
+
+
+def test_a_result_follows_the_codecs_and_the_link_of_its_requester() -> None:
+    assert answered("auto", "", results=("i8",)) is None  # it says nothing: an older client
+    coded = answered("auto", ",".join(KNOWN), results=("i8",))
+    assert sum(map(len, coded)) < OUTPUTS["boxes"].nbytes / 3
+    assert answered("auto", "f16,x9", results=("i8",)) is None
+
+
+@pytest.mark.parametrize("codec", ["auto", "i8", "i4"])
+def test_codecs_that_are_allowed_for_features_alone_leave_results_exact(
+    codec: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "swarm.codecs"):
+        parts = answered(codec, ",".join(KNOWN), "i8", "i4")
+    back = decode_tensors(msgpack.unpackb(b"".join(parts)))["boxes"] if parts else OUTPUTS["boxes"]
+    assert np.array_equal(back, OUTPUTS["boxes"])
+    assert caplog.records == []
+
+
+def test_a_requester_that_does_not_know_the_codec_of_results_is_told_of_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING, "swarm.codecs"):
+        assert answered("i4", "f16", "i4", results=("i8",)) is None
+    (record,) = caplog.records
+    assert "results of m@1 go plain, not as i8: the receiver" in record.getMessage()
 
 
 def test_a_requester_says_what_it_reads_only_where_that_may_matter() -> None:
@@ -125,4 +193,6 @@ def test_a_requester_says_what_it_reads_only_where_that_may_matter() -> None:
     codecs, rate = accepts(SimpleNamespace(link=far, codec="auto"), info())
     assert set(codecs.split(",")) == KNOWN
     assert SLOW / 2 < rate <= SLOW
-    assert accepts(SimpleNamespace(link=near, codec="auto"), info("i8"))[1] == 0
+    for allowed in (info("i8"), info(results=("i8",))):
+        codecs, rate = accepts(SimpleNamespace(link=near, codec="auto"), allowed)
+        assert (set(codecs.split(",")), rate) == (KNOWN, 0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgpack
 import numpy as np
 import pytest
@@ -23,6 +25,7 @@ from swarm.wire.tensors import (
     decode_tensors,
     encode_coded,
     known_codecs,
+    map_prefix,
 )
 
 finite = st.floats(-(2.0**100), 2.0**100, width=32)
@@ -96,12 +99,20 @@ def test_values_farther_apart_than_their_difference_can_be_travel_plain(codec: s
     assert encode(np.array([-3.3e38, 3.3e38], np.float32), codec) is None
 
 
+def coded(
+    tensors: dict[str, np.ndarray], coding: Coding, exact: list[str] | None = None
+) -> dict[str, Any]:
+    """The tensors as a receiver unpacks them."""
+    parts = [map_prefix(len(tensors)), *encode_coded(tensors, coding, exact)]
+    doc: dict[str, Any] = msgpack.unpackb(b"".join(parts))
+    return doc
+
+
 def test_where_one_tensor_lost_nothing_the_codec_of_the_other_one_is_told() -> None:
     broken = np.full(2048, np.nan, np.float32)
     good = np.random.default_rng(2).random(2048, np.float32)
     exact: list[str] = []
-    message = encode_coded({"a": broken, "b": good}, Coding("i8", True), exact)
-    doc = msgpack.unpackb(b"".join(message))
+    doc = coded({"a": broken, "b": good}, Coding("i8", True), exact)
     assert [doc[name]["codec"] for name in "ab"] == ["zstd", "i8"]
     assert codec_of(doc) == "i8"
     assert exact == ["a"]
@@ -164,7 +175,7 @@ def test_every_coding_is_read_as_its_codec_alone_would_be(
     array: np.ndarray, coding: Coding
 ) -> None:
     array = np.tile(array.reshape(1, -1), (1, 40))
-    doc = msgpack.unpackb(b"".join(encode_coded({"x": array}, coding)))
+    doc = coded({"x": array}, coding)
     assert doc["x"]["codec"] in (coding.name, coding.lossy, "zstd", "raw")
     back = decode_tensors(doc)["x"]
     data = encode(array, coding.lossy) if coding.lossy and array.nbytes >= CODED_FROM else None
@@ -175,7 +186,7 @@ def test_every_coding_is_read_as_its_codec_alone_would_be(
 def test_compression_loses_nothing_of_any_datatype() -> None:
     for dtype in DTYPES.values():
         array = (np.arange(20_000) % 7).astype(dtype).reshape(4, 5000)
-        doc = msgpack.unpackb(b"".join(encode_coded({"x": array}, Coding("i4", True))))
+        doc = coded({"x": array}, Coding("i4", True))
         back = decode_tensors(doc)["x"]
         assert (back.dtype, back.shape) == (array.dtype, array.shape)
         if dtype != np.float32:
