@@ -178,9 +178,11 @@ class Link(asyncio.BufferedProtocol):
                     self.last_error = f"{where}: {error or type(error).__name__}"
                     self._abort()
                     self.refusal = error if isinstance(error, NotAdmitted) else None
-                    if attempt % len(servers) == 0:
-                        self._vain += 1
+                    whole_round = attempt % len(servers) == 0
+                    self._vain += whole_round
+                    if whole_round or (self.refusal is not None and attempt > len(servers)):
                         self._settled.set()
+                    if whole_round:
                         await asyncio.sleep(backoff.next())
                     continue
                 attempt = self._vain = 0

@@ -169,11 +169,11 @@ async def _read_info(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> di
             raise ProtocolError("the greeting is longer than 1 MB; is this a NATS server?")
     if not line.startswith(b"INFO "):
         raise ProtocolError(f"not a NATS server: it greets with {bytes(line[:40])!r}")
-    greeting, _, word = bytes(line[5:]).partition(b"\r\n")
-    if word.startswith(b"-ERR "):
-        said = word[5:].decode(errors="replace").strip("'\r\n ")
+    _, _, refusal = bytes(line).partition(b"\r\n-ERR ")
+    if refusal:
+        said = refusal.decode(errors="replace").strip("'\r\n ")
         raise NotConnected(f"the server refused: {said}")
-    return parse_info(greeting)
+    return parse_info(bytes(line[5:]))
 
 
 def parse_info(argument: bytes) -> dict[str, Any]:

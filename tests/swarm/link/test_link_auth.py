@@ -54,6 +54,25 @@ async def test_a_wrong_credential_is_refused_in_the_servers_words_and_not_leaked
         await links.close()
 
 
+async def test_a_refusal_is_told_where_the_last_server_of_the_list_is_away(links: Links) -> None:
+    async with ConfiguredServer(USERS) as server:
+        link = links.start(server.url, "nats://127.0.0.1:1")
+        with pytest.raises(NotAdmitted, match=r"(?i)authorization violation"):
+            await link.ready(5.0)
+        await links.close()
+
+
+async def test_a_server_without_room_says_so_and_is_asked_again(links: Links) -> None:
+    async with ConfiguredServer("max_connections: 1\n") as server:
+        first = await links.connect(server.url)
+        second = links.start(server.url)
+        with pytest.raises(NotConnected, match="maximum connections exceeded"):
+            await second.ready(5.0, rounds=2)
+        await links.crash(first)
+        await second.ready(5.0)
+        await links.close()
+
+
 async def test_a_refused_url_does_not_show_its_password(links: Links) -> None:
     async with ConfiguredServer(USERS) as server:
         link = links.start(f"nats://edge:hunter2@127.0.0.1:{server.port}")
