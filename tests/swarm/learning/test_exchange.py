@@ -276,6 +276,8 @@ async def test_a_small_fleet_averages_in_rounds_without_a_leader(fleet: Fleet) -
         return all(len(it.exchange.neighbours) == 2 for it in learners)
 
     await eventually(met, 10.0, "that all know of all")
+    for learner in learners:  # a vector that comes before the subscription is heard by nobody
+        await learner.link.flush()
     for number, learner in enumerate(learners):
         update = nothing(learner)
         update["weight"] += number
