@@ -224,7 +224,7 @@ def test_a_file_that_is_no_model_is_one_clear_line(run: Commands, tmp_path: Path
 
 def test_a_server_that_is_not_there_is_said_with_what_to_do(run: Commands, model_file: str) -> None:
     command = up(run, model_file, "--nats", "nats://127.0.0.1:1")
-    assert command.wait(GONE) == 1
+    assert command.wait(2 * GONE) == 1
     assert json.loads(command.stdout)["status"] == "UNAVAILABLE"
     assert "nats-server -js" in command.stderr
 
