@@ -13,6 +13,8 @@ from nodes.local.mesh import local_mesh, push
 from shards.split.split import split
 from shards.zoo import digits_heldout, digits_model
 from shards.zoo.builders import chain, chain_cuts, chain_expected
+from swarm.audit.record import parse
+from swarm.audit.stream import extent_of, read_stream
 from swarm.model import ModelInfo
 
 pytestmark = [pytest.mark.integration, pytest.mark.processes]
@@ -58,3 +60,35 @@ async def test_a_lost_connection_of_large_messages_loses_no_request_and_stops_no
             assert mesh.bulk.reconnects == 2
             assert mesh.link.reconnects == 0
             await until(lambda: mesh.requester.under_way == 0, 5.0, "all are answered")
+
+
+async def test_a_gateway_with_a_second_connection_is_the_one_who_records_what_it_asks() -> None:
+    large = split(
+        chain(1, FEATURES), name="chain", cuts=chain_cuts(1), bandwidth=1e6, profile=False
+    )
+    feed = {"features": np.random.default_rng(3).random((1, FEATURES // 4), np.float32)}
+    settings = ("--audit", "--two-connections", "on")
+    async with local_mesh(shm=False) as local:
+        await push(local, large.manifest.to_json(), large.files)
+        local.start("shard-1", "chain", *settings)
+        local.start("gateway", "", *settings)
+        await local.ready(READY)
+
+        async def writer(number: int) -> str:
+            """Who wrote the record of that request, counted from 1, once it is on record."""
+            link, stream = local.mesh.link, local.mesh.subjects.audit_stream
+            while True:
+                extent = await extent_of(link, stream)
+                if extent is not None:
+                    found = [parse(each.data) async for each in read_stream(link, stream, extent)]
+                    if len(found) >= number:
+                        return str(found[number - 1]["by"])
+                await asyncio.sleep(0.05)
+
+        async with asyncio.timeout(30):
+            writers: list[str] = []
+            # Until gossip has told the stage who answers, both write, and the first one counts.
+            while writers[-REQUESTS:] != ["answerer"] * REQUESTS:
+                result = await local.mesh.ask_service("chain", feed, 5.0)
+                assert result.status is swarm.Status.OK, result.message
+                writers.append(await writer(len(writers) + 1))
