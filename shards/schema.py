@@ -169,10 +169,16 @@ class Manifest:
                 name: {"sha256": file.sha256, "bytes": file.bytes}
                 for name, file in self.sealed.items()
             }
-        for key, codecs in (("codecs", self.codecs), ("result_codecs", self.result_codecs)):
-            if codecs:
-                raw[key] = {name: asdict(error) for name, error in codecs.items()}
-        return json.dumps(raw, indent=1, sort_keys=True).encode()
+        return json.dumps(raw | self.codecs_doc(), indent=1, sort_keys=True).encode()
+
+    def codecs_doc(self) -> dict[str, Any]:
+        """The codecs that the owner allows, with their errors, for JSON: those that there are."""
+        found = {"codecs": self.codecs, "result_codecs": self.result_codecs}
+        return {
+            key: {name: asdict(error) for name, error in errors.items()}
+            for key, errors in found.items()
+            if errors
+        }
 
     @classmethod
     def from_json(cls, data: bytes) -> Manifest:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -153,18 +152,8 @@ def _across(
     return read
 
 
-def codecs_doc(manifest: Manifest) -> dict[str, Any]:
-    """The codecs that a version allows, with their errors, for JSON: those that there are."""
-    found = {"codecs": manifest.codecs, "result_codecs": manifest.result_codecs}
-    return {
-        key: {name: asdict(error) for name, error in errors.items()}
-        for key, errors in found.items()
-        if errors
-    }
-
-
 def codecs_lines(manifest: Manifest) -> list[str]:
-    """The same, in lines for people."""
+    """The codecs that a version allows, with their errors, in lines for people."""
     found = {"features": manifest.codecs, "results": manifest.result_codecs}
     return [
         f"{name} is allowed for {what}: outputs off by {error.max:.2g} at most, {error.mean:.2g} "

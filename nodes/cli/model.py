@@ -15,7 +15,7 @@ from rich.table import Table
 import swarm
 from nodes.access import read_replicas
 from nodes.cli.acts import on_record
-from nodes.cli.codec_error import AllowedCodecs, codecs_doc, codecs_lines, with_codecs
+from nodes.cli.codec_error import AllowedCodecs, codecs_lines, with_codecs
 from nodes.cli.objective import Wanted, set_objective
 from nodes.cli.sealing import sealed_version
 from nodes.cli.signing import operator
@@ -120,7 +120,7 @@ def show(manifest: Manifest, as_json: bool) -> None:
                 "lighter": manifest.lighter is not None,
                 "shards": rows,
             }
-            | codecs_doc(manifest)
+            | manifest.codecs_doc()
         )
         return
     table = Table(title=f"{manifest.model}@{manifest.version}")
@@ -202,7 +202,7 @@ def run_push(
         serving = await client.registry.serving(info.model)
         doc: dict[str, Any] = {"model": info.model, "version": info.version, "serving": serving}
         if as_json:
-            print_json(doc | codecs_doc(manifest) | ({"raised": raised} if raised else {}))
+            print_json(doc | manifest.codecs_doc() | ({"raised": raised} if raised else {}))
         else:
             if raised:
                 copies = f"{jetstream.replicas_of(client.link)} servers keep"

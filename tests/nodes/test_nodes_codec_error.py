@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from two_results import CUT, early_and_late
 
-from nodes.cli.codec_error import AllowedCodecs, codecs_doc, codecs_lines, with_codecs
+from nodes.cli.codec_error import AllowedCodecs, codecs_lines, with_codecs
 from shards.errors import ShardsError
 from shards.manifest import CodecError, Manifest, write_dir
 from shards.split.split import split
@@ -84,14 +84,14 @@ def both_without(manifest: Manifest, codec: str) -> Manifest:
 
 def test_an_owner_reads_both_errors_as_lines_and_as_json(folder: Path) -> None:
     nothing = manifest_of(folder)
-    assert (codecs_lines(nothing), codecs_doc(nothing)) == ([], {})
+    assert (codecs_lines(nothing), nothing.codecs_doc()) == ([], {})
     error, small = CodecError(0.25, 0.0625, 4), CodecError(0.002, 0.001, 4)
     some = replace(nothing, codecs={"i4": error}, result_codecs={"i8": small})
     features, results = codecs_lines(some)
     assert features.startswith("i4 is allowed for features: outputs off by 0.25 at most, 0.062 on")
     assert results.startswith("i8 is allowed for results: outputs off by 0.002 at most")
-    assert codecs_doc(some)["codecs"] == {"i4": {"max": 0.25, "mean": 0.0625, "samples": 4}}
-    assert codecs_doc(some)["result_codecs"] == {"i8": {"max": 0.002, "mean": 0.001, "samples": 4}}
+    assert some.codecs_doc()["codecs"] == {"i4": {"max": 0.25, "mean": 0.0625, "samples": 4}}
+    assert some.codecs_doc()["result_codecs"] == {"i8": {"max": 0.002, "mean": 0.001, "samples": 4}}
 
 
 async def test_samples_that_do_not_fit_are_refused_with_the_remedy(
