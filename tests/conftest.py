@@ -1,7 +1,8 @@
-"""For all tests: artifacts and keys are kept in folders of this run, not in the user's."""
+"""For all tests: artifacts and keys stand in folders of this run; the order may be shuffled."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +11,28 @@ from hypothesis import settings
 # How long an example takes is a measurement of the machine, and no promise.
 settings.register_profile("swarm", deadline=None)
 settings.load_profile("swarm")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--shuffle", type=int, metavar="SEED", help="shuffle the files, and the tests of each file"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Shuffled, a file's tests stay together: they share what they start."""
+    seed = config.getoption("--shuffle")
+    if seed is None:
+        return
+    drawn = random.Random(seed)
+    files: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(str(item.path), []).append(item)
+    order = list(files.values())
+    drawn.shuffle(order)
+    for of_file in order:
+        drawn.shuffle(of_file)
+    items[:] = [item for of_file in order for item in of_file]
 
 
 @pytest.fixture(autouse=True, scope="session")

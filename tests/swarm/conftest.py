@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import pytest
 import uvloop
 from real_server import Links
+from support.simulated_time import Loops, loops_of
 
 from swarm.services.embedded import EmbeddedServer
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+def pytest_asyncio_loop_factories(item: pytest.Item) -> Loops:
     """uvloop, as the programs do; the link's tests run on asyncio's own loop as well."""
-    return {"uvloop": uvloop.new_event_loop}
+    return loops_of(item, {"uvloop": uvloop.new_event_loop})
 
 
 @pytest.fixture

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 import uvloop
+from support.simulated_time import Loops, loops_of
 
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
-def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    return {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
+def pytest_asyncio_loop_factories(item: pytest.Item) -> Loops:
+    return loops_of(item, {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop})
