@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from swarm.rollout.plan import Plan
 from swarm.rollout.statement import Report, Statement
-from swarm.rollout.verdict import Seen, Verdict, verdict, worst
+from swarm.rollout.verdict import Seen, Verdict, is_breach, verdict, worst
 
 MOST_REPORTERS = 4096  # whose evidence is kept
 SILENT_AFTER = 3.0  # seconds after which what a reporter has seen of late is not of late any more
@@ -129,7 +129,7 @@ def reason(plan: Plan, statement: Statement) -> str:
         plan.guards, statement.verdicts, statement.total, statement.recent, strict=True
     ):
         if word is Verdict.BAD:
-            of_late = recent.n >= plan.samples and recent.share >= total.share
+            of_late = is_breach(guard, recent, plan.samples) and recent.share >= total.share
             seen, since = (recent, "of late") if of_late else (total, "since its beginning")
             return (
                 f"guard {guard.text} is broken: {seen.bad} of {seen.n} requests {since} were "

@@ -35,7 +35,7 @@ _SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 class Plan:
     """A plan that passed `parse_plan`. Shares are in percent, 0..100.
 
-    samples: observations before which a guard says nothing, and for each further step. shadow:
+    samples: observations before which a guard says nothing good, and for each further step. shadow:
     the share of the present version's requests whose copies the new one works on.
     """
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import random
 from dataclasses import replace
+from fractions import Fraction
 from itertools import pairwise
-from math import comb
+from math import comb, isqrt
 
 import pytest
 from hypothesis import given, settings
@@ -26,8 +27,9 @@ from swarm.rollout import (
 )
 from swarm.rollout.judge import MOST_REPORTERS, SILENT_AFTER, Judge, reason
 from swarm.rollout.progress import DEAF_AFTER
+from swarm.rollout.statement import MOST_COUNT
 from swarm.rollout.tally import RECENT, Tally
-from swarm.rollout.verdict import tail, verdict
+from swarm.rollout.verdict import EXACT_UP_TO, tail, verdict
 
 PLAN = plan_of("p1", "2", "10%", "30%/10s", "p99<20ms,errors<1%", samples=20)
 [P99, ERRORS] = PLAN.guards
@@ -44,11 +46,57 @@ def test_the_tail_is_the_binomial_one(n: int, bad: int, p: float) -> None:
     assert tail(n, bad, p) == pytest.approx(min(1.0, exact), abs=1e-9)
 
 
-def test_a_guard_says_nothing_before_it_has_samples() -> None:
-    assert verdict(ERRORS, Seen(19, 19), Seen(19, 19), 20) is Verdict.FEW
-    assert verdict(ERRORS, Seen(20, 20), Seen(20, 20), 20) is Verdict.BAD
+COUNTS = st.integers(1, EXACT_UP_TO * 4).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n)))
+
+
+@settings(deadline=None)
+@given(COUNTS, st.sampled_from([0.001, 0.01, 0.02, 0.3]))
+def test_what_is_said_of_many_observations_is_a_bound_of_the_exact_tail(
+    counts: tuple[int, int], p: float
+) -> None:
+    n, bad = counts
+    share = Fraction(p)
+    ways, exact = share**bad * (1 - share) ** (n - bad) * comb(n, bad), 0.0
+    for k in range(bad, min(n, bad + 400) + 1):  # the rest only adds to the exact tail
+        exact += float(ways)
+        ways *= Fraction(n - k, k + 1) * share / (1 - share)
+    assert tail(n, bad, p) >= exact * (1 - 1e-6)
+
+
+def test_more_observations_than_anyone_could_sum_up_are_judged_all_the_same() -> None:
+    for n in (10**12, MOST_COUNT, MOST_COUNT * MOST_REPORTERS):
+        allowed = n // 100
+        deviation = isqrt(allowed)
+        assert verdict(ERRORS, Seen(n, allowed - deviation), Seen(), 20) is Verdict.GOOD
+        assert verdict(ERRORS, Seen(n, allowed + deviation), Seen(), 20) is Verdict.DOUBT
+        assert verdict(ERRORS, Seen(n, allowed + 5 * deviation), Seen(), 20) is Verdict.BAD
+        assert verdict(ERRORS, Seen(n, n), Seen(), 20) is Verdict.BAD
+
+
+def test_a_guard_says_nothing_good_before_it_has_samples() -> None:
+    assert verdict(ERRORS, Seen(19, 0), Seen(19, 0), 20) is Verdict.FEW
     assert verdict(ERRORS, Seen(20, 0), Seen(), 20) is Verdict.GOOD
     assert verdict(ERRORS, Seen(20, 1), Seen(), 20) is Verdict.DOUBT  # it may be an accident
+    assert verdict(ERRORS, Seen(20, 20), Seen(20, 20), 20) is Verdict.BAD
+
+
+def test_a_version_that_fails_all_its_first_requests_is_bad_before_it_has_samples() -> None:
+    assert verdict(ERRORS, Seen(34, 34), Seen(34, 34), 50) is Verdict.BAD
+    assert verdict(ERRORS, Seen(2, 2), Seen(2, 2), 50) is Verdict.FEW  # it may be an accident
+    judge = Judge(PLAN, "judge")
+    judge.heard(told("a", 12, 12), 0.0)
+    assert "12 of 12 requests" in reason(PLAN, judge.state(0.0, 0.0, True))
+
+
+@given(st.integers(1, 60), st.data())
+def test_a_breach_seen_before_there_are_samples_stays_one_if_all_that_follows_is_good(
+    least: int, data: st.DataObject
+) -> None:
+    n = data.draw(st.integers(0, least - 1))
+    bad = data.draw(st.integers(0, n))
+    early = verdict(ERRORS, Seen(n, bad), Seen(), least)
+    later = verdict(ERRORS, Seen(least, bad), Seen(), least)
+    assert early is (Verdict.BAD if later is Verdict.BAD else Verdict.FEW)
 
 
 def test_a_version_that_turns_bad_late_is_seen_by_its_last_seconds() -> None:
