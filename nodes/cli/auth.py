@@ -197,12 +197,13 @@ def run_server(
     tls: list[str],
     mutual: bool,
     encrypt: bool,
+    separate_store: bool,
     auth: str,
     as_json: bool,
 ) -> int:
     """`swarm auth server`; returns its exit code. tls: names and addresses of the server for which
     to make certificates, or none. mutual: clients need a certificate too. encrypt: JetStream's
-    files are encrypted."""
+    files are encrypted. separate_store: models and desired state get an account of their own."""
 
     target = Path(folder).absolute()
 
@@ -210,6 +211,8 @@ def run_server(
         if mutual and not tls:
             raise InvalidArgument("--mutual is about TLS: add --tls HOST, the server's name")
         authority = Authority(auth)
+        if separate_store:
+            authority.separate_store()
         write_server(authority, target, plain=plain, hosts=tls, mutual=mutual, encrypt=encrypt)
         authority.remember_server(target)
         _say(
@@ -223,10 +226,17 @@ def run_server(
                 else ["no TLS: add --tls HOST, or certificates of yours to tls.conf"]
             ),
             *(["its environment needs JS_KEY=k$(openssl rand -hex 32)"] if encrypt else []),
+            *([] if authority.has_store else [NO_STORE]),
         )
         return 0
 
     return guarded(main, as_json)
+
+
+NO_STORE = (
+    "these keys are older than the store, so a member can spoil desired state: the same command "
+    "with --separate-store, restart the server, push each model again"
+)
 
 
 def write_server(

@@ -145,13 +145,23 @@ def server(
         bool,
         typer.Option("--encrypt", help="JetStream's files are encrypted with the variable JS_KEY."),
     ] = False,
+    separate_store: Annotated[
+        bool,
+        typer.Option(
+            "--separate-store",
+            help="Of keys older than the store: models and desired state get an account of their "
+            "own. Push each model again then.",
+        ),
+    ] = False,
     auth: AuthFolder = HERE,
     json_: Json = False,
 ) -> None:
     """Write the configuration of a nats-server that knows the users of this mesh."""
     from nodes.cli.auth import run_server
 
-    raise typer.Exit(run_server(folder, plain, tls or [], mutual, encrypt, auth, json_))
+    raise typer.Exit(
+        run_server(folder, plain, tls or [], mutual, encrypt, separate_store, auth, json_)
+    )
 
 
 def certs(

@@ -27,6 +27,9 @@ from swarm.authority.claims import (
     encode,
     operator_body,
     scope,
+    store_exports,
+    store_imports,
+    store_mappings,
     unlimited_user_body,
     user_body,
 )
@@ -68,6 +71,7 @@ class _State:
     generation: int = 1  # of the signing keys
     retiring: int = 0  # the generation before, whose users are still admitted; 0: none is
     limits: dict[str, int] = field(default_factory=lambda: asdict(AccountLimits()))
+    store: bool = False  # a folder that does not say was made before there was a store
 
 
 class Authority:
@@ -97,7 +101,7 @@ class Authority:
         if (folder / "authority.json").exists():
             raise InvalidArgument(f"{folder} holds an authority already: give another folder")
         make_private_folder(folder)
-        state = _State(token(mesh, "mesh name"))
+        state = _State(token(mesh, "mesh name"), store=True)
         write_private(folder / "authority.json", json.dumps(asdict(state)))
         made = cls(folder, clock)
         for name, kind in (("operator", OPERATOR), ("mesh", ACCOUNT), ("clients", ACCOUNT)):
@@ -154,6 +158,18 @@ class Authority:
         kind = OPERATOR if name == "operator" else ACCOUNT
         return AuthorityKey.read(self._key_path(name), kind)
 
+    @property
+    def has_store(self) -> bool:
+        """Whether desired state, model files, weights and the audit are in an account of their own,
+        where members cannot aim the server's answers at them."""
+        return self._state.store
+
+    @property
+    def store_key(self) -> AuthorityKey:
+        """Of the store's account. It issues nobody, and follows from the members' own key, so that
+        a folder that is older than the store needs no new file."""
+        return self.key("mesh").derived(ACCOUNT, "store")
+
     def operator_jwt(self) -> str:
         """The operator's word about itself, for the server's configuration."""
         operator = self.key("operator")
@@ -164,7 +180,11 @@ class Authority:
         """The JWT of each account, by public key: what a server has to know of users."""
         operator, now = self.key("operator"), self._now()
         mesh, clients, system = self.key("mesh"), self.key("clients"), self.key("system")
-        limits = self.limits
+        limits, store = self.limits, ""
+        of_store = limits
+        if self.has_store:
+            store = self.store_key.public
+            limits, of_store = limits.shared()
         infer = f"swarm.{self.mesh}.infer.*"
         service = {"name": "infer", "subject": infer, "type": "service"}
         bodies = {
@@ -175,6 +195,8 @@ class Authority:
                     signing_keys=self._scopes(lambda role: role is not Role.CLIENT),
                     revocations=self._revocations(),
                     exports=[service | {"response_type": "Singleton"}],
+                    imports=store_imports(self.mesh, store) if store else (),
+                    mappings=store_mappings(self.mesh) if store else {},
                 ),
             ),
             # Whoever only asks is in an account of its own, and reaches one subject.
@@ -189,6 +211,11 @@ class Authority:
             ),
             system.public: ("SYS", account_body(NO_LIMITS.account(False, UNLIMITED))),
         }
+        if store:
+            body = account_body(
+                of_store.account(True, of_store.payload), exports=store_exports(self.mesh)
+            )
+            bodies[store] = ("STORE", body)
         return {
             public: encode(operator, public, name, body, now)
             for public, (name, body) in bodies.items()
@@ -253,6 +280,12 @@ class Authority:
     def limit(self, limits: AccountLimits) -> None:
         """The accounts may take so much from now on: servers have to hear of it."""
         self._limits, self._state.limits = limits, asdict(limits)
+        self._save()
+
+    def separate_store(self) -> None:
+        """From the next configuration on there is a store. What servers have of models, weights and
+        audit stays behind in the members' account: models have to be pushed again."""
+        self._state.store = True
         self._save()
 
     def revoke(self, name: str) -> User:

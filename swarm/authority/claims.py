@@ -17,6 +17,7 @@ from typing import Any
 from swarm.authority.keys import AuthorityKey
 from swarm.authority.limits import UNLIMITED, AccountLimits
 from swarm.rights.permissions import subjects_of
+from swarm.rights.store import store_of
 from swarm.rights.table import Role
 
 _HEADER = {"typ": "JWT", "alg": "ed25519-nkey"}
@@ -61,6 +62,7 @@ def account_body(
     revocations: Mapping[str, int] | None = None,
     exports: Sequence[Mapping[str, Any]] = (),
     imports: Sequence[Mapping[str, Any]] = (),
+    mappings: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """An account. limits: of `AccountLimits`. revocations: public keys of users, and the time up to
     which their JWTs are."""
@@ -71,6 +73,48 @@ def account_body(
         "revocations": dict(revocations or {}),
         "exports": list(exports),
         "imports": list(imports),
+        "mappings": dict(mappings or {}),
+    }
+
+
+def store_exports(mesh: str) -> list[dict[str, Any]]:
+    """What the account of the store offers the members' account."""
+    store = store_of(mesh)
+    services = [
+        {
+            "name": service.subject,
+            "subject": service.subject,
+            "type": "service",
+            "response_type": "Stream" if service.many else "Singleton",
+        }
+        for service in store.services
+    ]
+    return services + [{"name": news, "subject": news, "type": "stream"} for news in store.news]
+
+
+def store_imports(mesh: str, account: str) -> list[dict[str, Any]]:
+    """What the members' account takes of it. account: the store's public key."""
+    store = store_of(mesh)
+    services = [
+        {
+            "name": service.subject,
+            "subject": service.subject,
+            "local_subject": service.imported,
+            "account": account,
+            "type": "service",
+        }
+        for service in store.services
+    ]
+    return services + [
+        {"name": news, "subject": news, "account": account, "type": "stream"} for news in store.news
+    ]
+
+
+def store_mappings(mesh: str) -> dict[str, list[dict[str, Any]]]:
+    """Where the members' account sends what its users publish to the store."""
+    return {
+        mapping.subject: [{"subject": mapping.target, "weight": 100}]
+        for mapping in store_of(mesh).mappings
     }
 
 

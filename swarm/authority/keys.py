@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import os
 import secrets
 import stat
@@ -26,6 +27,11 @@ class AuthorityKey:
     def new(cls, kind: str = USER) -> AuthorityKey:
         """A key that nobody has had before."""
         return cls(kind, secrets.token_bytes(32))
+
+    def derived(self, kind: str, name: str) -> AuthorityKey:
+        """Another key, which follows from this one and a name: whoever has this one can make it."""
+        secret = decode_seed(self.seed, self.kind)
+        return AuthorityKey(kind, hmac.digest(secret, name.encode(), "sha256"))
 
     @classmethod
     def read(cls, path: Path, kind: str) -> AuthorityKey:

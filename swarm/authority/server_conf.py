@@ -12,6 +12,7 @@ from pathlib import Path
 
 from swarm.authority.authority import Authority, User
 from swarm.rights.permissions import Post, permissions_of
+from swarm.rights.store import Store, store_of
 from swarm.rights.table import Role
 
 # A mesh on a plant's PC. Each line says what it is for.
@@ -65,18 +66,22 @@ def plain_conf(authority: Authority, now: float) -> str:
     members = [user for user in valid if user not in clients]
     limits = authority.limits
     infer = f"swarm.{authority.mesh}.infer.*"
+    store = store_of(authority.mesh) if authority.has_store else None
+    jetstream = f"jetstream: {{ max_streams: {limits.streams}, max_consumers: {limits.consumers} }}"
+    taken = _of_store(store) if store else ""
+    account_of_store = _store(store, jetstream) if store else ""
     return f"""\
 accounts {{
   SYS {{ }}
   MESH {{
-    jetstream: {{ max_streams: {limits.streams}, max_consumers: {limits.consumers} }}
+    {jetstream}
     {limits.as_conf(limits.payload)}
     exports: [ {{ service: {json.dumps(infer)}, accounts: [CLIENTS] }} ]
-    users: [
+{taken}    users: [
 {_users(authority, members)}
     ]
   }}
-  # Whoever only asks is in an account of its own, and reaches one subject.
+{account_of_store}  # Whoever only asks is in an account of its own, and reaches one subject.
   CLIENTS {{
     {limits.as_conf(limits.client_payload)}
     imports: [ {{ service: {{ account: MESH, subject: {json.dumps(infer)} }} }} ]
@@ -87,6 +92,39 @@ accounts {{
 }}
 system_account: SYS
 """
+
+
+def _store(store: Store, jetstream: str) -> str:
+    exports = [
+        f"      {{ service: {json.dumps(service.subject)}, accounts: [MESH]"
+        + (", response_type: stream }" if service.many else " }")
+        for service in store.services
+    ]
+    exports += [f"      {{ stream: {json.dumps(news)}, accounts: [MESH] }}" for news in store.news]
+    return (
+        "  # What somebody believes is where members cannot aim the server's answers at it.\n"
+        f"  STORE {{\n    {jetstream}\n    exports: [\n" + "\n".join(exports) + "\n    ]\n  }\n"
+    )
+
+
+def _of_store(store: Store) -> str:
+    imports = [
+        f"      {{ service: {{ account: STORE, subject: {json.dumps(service.subject)} }}, "
+        f"to: {json.dumps(service.imported)} }}"
+        for service in store.services
+    ]
+    imports += [
+        f"      {{ stream: {{ account: STORE, subject: {json.dumps(news)} }} }}"
+        for news in store.news
+    ]
+    mappings = [
+        f"      {json.dumps(mapping.subject)}: {json.dumps(mapping.target)}"
+        for mapping in store.mappings
+    ]
+    return (
+        "    imports: [\n" + "\n".join(imports) + "\n    ]\n"
+        "    mappings: {\n" + "\n".join(mappings) + "\n    }\n"
+    )
 
 
 def _users(authority: Authority, users: list[User]) -> str:

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 
 from swarm.errors import PermissionDenied
+from swarm.rights.store import without_way
 from swarm.rights.who_may import who_may
 
 log = logging.getLogger("swarm.link")
@@ -35,7 +36,7 @@ class Denial:
 def read_denial(text: str) -> Denial | None:
     """The denial in the text of an `-ERR`, or None where it is about something else."""
     found = _VIOLATION.match(text)
-    return None if found is None else Denial(found[1].lower() == "publish", found[2])
+    return None if found is None else Denial(found[1].lower() == "publish", without_way(found[2]))
 
 
 class DenialLog:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from swarm.errors import InvalidArgument
+from swarm.rights.store import ways_of
 from swarm.rights.table import COVERS, ROLES, TABLE, Role
 from swarm.subjects import in_domain, token
 
@@ -113,6 +114,8 @@ def subjects_of(
             publish |= dict.fromkeys(filled)
             # From a site, the same calls name the hub's domain.
             publish |= dict.fromkeys(in_domain(subject, "*") for subject in filled)
+            for mesh in places["mesh"]:
+                publish |= dict.fromkeys(ways_of(filled, mesh))
         if role in row.subscribe:
             for subject in _filled(row.subject, places):
                 names = [f"{subject} {queue}" for queue in row.queues if queues] or [subject]

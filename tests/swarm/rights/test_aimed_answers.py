@@ -1,0 +1,194 @@
+"""A member lets the server send its answers to subjects that others believe: nothing changes.
+
+The rights of a user do not bound the reply subject of what it publishes (nats-server checks it for
+nobody). So each role asks everything that the server answers, with each subject that somebody
+believes as the reply, by a plain client that keeps to no manners.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from real_server import ConfiguredServer, Links
+from test_rights_matrix import CREATE, LANES, USERS, consumer, files, issued
+
+from swarm.audit.stream import ensure_audit
+from swarm.authority.authority import Authority
+from swarm.authority.server_conf import operator_conf, plain_conf
+from swarm.lanes import LaneOptions, make_lanes
+from swarm.link import Link, LinkOptions, jetstream
+from swarm.services.embedded_cluster import EmbeddedCluster, elected
+from swarm.services.registry import Registry
+from swarm.services.weights import Weights
+from swarm.subjects import Subjects, api
+
+pytestmark = pytest.mark.integration
+
+SUBJECTS = Subjects("default")
+CONFIG, WEIGHTS = "swarm-default-config", "swarm-default-weights"
+AUDIT, FILES = "SWARM=default=audit", "OBJ_swarm-default-models"
+STORED = (f"KV_{CONFIG}", f"KV_{WEIGHTS}", FILES, AUDIT)
+# Everybody but the operator, who may change all this anyway.
+MEMBERS = [user for user in USERS if user != "operator"]
+# As the body of an answer: of a pulled message, which its sender chose.
+WORK = b'{"name": "KV_swarm-default-config", "filter": "$KV.>", "seq": 1}'
+PULL = json.dumps({"batch": 1, "expires": 10**9, "group": "g"}).encode()
+
+
+def calls() -> dict[str, bytes]:
+    """Everything that the server answers, and what is sent with it."""
+    asked = {
+        "$JS.API.INFO": b"",
+        "$JS.API.STREAM.NAMES": b"",
+        "$JS.API.STREAM.LIST": b"",
+        "$SYS.REQ.USER.INFO": b"",
+        **{f"swarm.default.features.digits.7.{stage}.any": WORK for stage in (1, 2, 3)},
+        "swarm.default.dead.digits": b"dead",
+        "swarm.default.infer.digits": b"?",
+    }
+    for stream in (*STORED, LANES):
+        asked |= {
+            f"$JS.API.STREAM.INFO.{stream}": b"",
+            f"$JS.API.STREAM.MSG.GET.{stream}": b'{"seq": 1}',
+            f"$JS.API.DIRECT.GET.{stream}": b'{"seq": 1}',
+            f"$JS.API.CONSUMER.NAMES.{stream}": b"",
+            f"$JS.API.CONSUMER.LIST.{stream}": b"",
+            f"{CREATE}.{stream}": b"{}",
+        }
+    for key in ("serve.digits", "serve.other", "models.digits.7", "abort.digits.plan"):
+        asked[f"$JS.API.DIRECT.GET.KV_{CONFIG}.$KV.{CONFIG}.{key}"] = b""
+    asked[f"$JS.API.DIRECT.GET.KV_{WEIGHTS}.$KV.{WEIGHTS}.ledger.digits.7"] = b""
+    for stage in (1, 2, 3):
+        asked[f"$JS.API.CONSUMER.INFO.{LANES}.{consumer(stage)}"] = b""
+        asked[f"$JS.API.CONSUMER.MSG.NEXT.{LANES}.{consumer(stage)}"] = PULL
+    return asked
+
+
+# What somebody believes, and what would change it.
+BELIEVED = (
+    f"$KV.{CONFIG}.serve.digits",
+    f"$KV.{CONFIG}.models.digits.7",
+    f"$KV.{CONFIG}.objective.digits",
+    f"$KV.{CONFIG}.abort.digits.plan",
+    f"$KV.{WEIGHTS}.ledger.digits.7",
+    "$O.swarm-default-models.M.x",
+    "$O.swarm-default-models.C.x",
+    "swarm.default.audit.somebody",
+    *(
+        f"$JS.API.STREAM.{verb}.{stream}"
+        for verb in ("DELETE", "PURGE", "UPDATE", "MSG.DELETE")
+        for stream in STORED
+    ),
+)
+
+
+def behind_the_way(subject: str) -> str:
+    return f"$JS.ACK.store.-.-.-.{subject}"
+
+
+@pytest.fixture(params=["operator mode", "plain"])
+async def mesh(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> AsyncIterator[tuple[ConfiguredServer, Authority, bool]]:
+    authority = issued(tmp_path / "auth")
+    plain = request.param == "plain"
+    conf = plain_conf(authority, 0.0) if plain else operator_conf(authority, str(tmp_path / "jwt"))
+    async with ConfiguredServer(conf) as server:
+        yield server, authority, plain
+
+
+async def filled(operator: Link) -> None:
+    """All that the operator makes, with values of its own in it."""
+    await Registry(operator, SUBJECTS).prepare()
+    await Weights(operator, SUBJECTS).prepare()
+    await ensure_audit(operator, SUBJECTS)
+    await make_lanes(operator, SUBJECTS, "digits", "7", 3, LaneOptions())
+    config = {"name": FILES, "subjects": ["$O.swarm-default-models.>"], "allow_direct": True}
+    await jetstream.ensure_stream(operator, config)
+    for key in ("serve.digits", "serve.other", "models.digits.7"):
+        await jetstream.kv_put(operator, CONFIG, key, b"believed")
+    await jetstream.kv_put(operator, WEIGHTS, "ledger.digits.7", b"believed")
+    for kind in "CM":
+        await operator.request(f"$O.swarm-default-models.{kind}.x", b"believed", from_server=True)
+
+
+async def state_of(operator: Link) -> dict[str, object]:
+    """Of each stream: its settings, its messages' number, and the last one's sequence."""
+    found: dict[str, object] = {}
+    for stream in STORED:
+        info = await jetstream.call(operator, api("STREAM.INFO", stream))
+        state = info["state"]
+        found[stream] = (info["config"], state["messages"], state["last_seq"], state["bytes"])
+    return found
+
+
+async def asks_everything(member: Link, sender: Link, aims: tuple[str, ...]) -> None:
+    for aim in aims:
+        for stage in (1, 2, 3):  # for whoever may pull
+            sender.publish(SUBJECTS.features("digits", "7", stage), WORK)
+        await sender.flush()
+        for subject, body in calls().items():
+            member.publish(subject, body, aim)
+        await member.flush()
+
+
+@pytest.mark.parametrize("user", MEMBERS)
+async def test_no_answer_of_the_server_changes_what_somebody_believes(
+    mesh: tuple[ConfiguredServer, Authority, bool], links: Links, user: str
+) -> None:
+    server, authority, plain = mesh
+    who = {role: files(authority, role, plain) for role in ("operator", "fallback", user)}
+    await attacked(links, server.url, server.url, who, user)
+
+
+@pytest.mark.parametrize("user", ["shard-2", "fallback"])
+async def test_nor_does_an_answer_that_goes_from_one_server_of_a_cluster_to_another(
+    tmp_path: Path, links: Links, user: str
+) -> None:
+    authority = issued(tmp_path / "auth")
+    who = {role: files(authority, role, False) for role in ("operator", "fallback", user)}
+    cluster = EmbeddedCluster(3, more=operator_conf(authority, str(tmp_path / "jwt")))
+    await cluster.start()
+    try:
+        near, *others = cluster.servers
+        await elected(LinkOptions(servers=(near.url,), **who["operator"]))
+        for server in (near, others[0]):
+            await attacked(links, near.url, server.url, who, user)
+    finally:
+        await links.close()
+        await asyncio.gather(*(server.stop() for server in cluster.servers))
+
+
+@pytest.mark.parametrize("user", ["shard-2", "fallback"])
+async def test_nor_one_to_a_call_that_names_a_domain(
+    tmp_path: Path, links: Links, user: str
+) -> None:
+    authority = issued(tmp_path / "auth")
+    who = {
+        role: {**files(authority, role, False), "domain": "hub"}
+        for role in ("operator", "fallback", user)
+    }
+    more = operator_conf(authority, str(tmp_path / "jwt"))
+    async with ConfiguredServer(more, domain="hub") as server:
+        await attacked(links, server.url, server.url, who, user)
+
+
+async def attacked(
+    links: Links, url: str, operator_url: str, who: dict[str, dict[str, str]], user: str
+) -> None:
+    """The user asks everything, and all that is believed is as it was, bit by bit."""
+    operator = await links.connect(operator_url, **who["operator"])
+    await filled(operator)
+    before = await state_of(operator)
+    member = await links.connect(url, **who[user])
+    sender = await links.connect(url, **who["fallback"])
+    await asks_everything(member, sender, BELIEVED)
+    await asks_everything(member, sender, tuple(map(behind_the_way, BELIEVED)))
+    await operator.flush()
+    assert await state_of(operator) == before
+    for key in ("serve.digits", "serve.other", "models.digits.7"):
+        assert await jetstream.kv_get(operator, CONFIG, key) == b"believed", key
