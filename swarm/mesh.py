@@ -103,7 +103,7 @@ class Mesh:
         self.routes_for = self._links.routes_for
         self.registry = Registry(self.link, self.subjects, signer, verifier, kept)
         self.rollouts = Rollouts(self.link, self.subjects)
-        self.catalog = Catalog(self.registry, self.rollouts, self._is_served)
+        self.catalog = Catalog(self.registry, self.rollouts, self.placement.served)
         self._stored = stored
         self.statuses = StatusListener(self.link, self.subjects, self.placement.forget)
         self.socket.on_gone.append(self.statuses.gone)
@@ -160,10 +160,6 @@ class Mesh:
         if self._known_peers is not None:
             return self._known_peers(info, stage)
         return self.statuses.serving(info.model, info.version, stage)
-
-    def _is_served(self, info: ModelInfo) -> bool:
-        """Whether every stage of a version is known to have a node."""
-        return all(self.placement.serving(info, stage.stage) for stage in info.stages)
 
     @property
     def inbox(self) -> str:

@@ -17,6 +17,7 @@ from nodes.life.serving import Loaded, Serving, load
 from nodes.stage.server import LanePicker, StageAudit, StageServer
 from swarm.clock import ServerClock
 from swarm.errors import NotFound, SwarmError, Unavailable
+from swarm.fleet.placement import Served
 from swarm.fleet.warm_pool import ROLE as WARM
 from swarm.lanes import check_one_domain, streams_of
 from swarm.mesh import Mesh
@@ -144,7 +145,7 @@ class Versions:
                 await self._until_lanes_pull(version, PULLS_AGAIN_WITHIN)
         now = time.monotonic()
         self._unwanted = {v: self._unwanted.get(v, now) for v in self.serving if v not in wanted}
-        if not all(map(self._is_served, wanted)):
+        if not all(map(self._is_served_as_well, wanted)):
             self._all_served_at = now
         for version, since in list(self._unwanted.items()):
             lingered = now - max(since, self._all_served_at)
@@ -154,10 +155,12 @@ class Versions:
         if waits := [v for v in wanted if v in self._waiting]:
             raise LanesWait("; ".join(map(self._why_it_waits, waits)))
 
-    def _is_served(self, version: str) -> bool:
-        """Whether every stage of a version has a node, this one among them."""
-        info, placement = self.serving[version].info, self._mesh.placement
-        return all(placement.serving(info, stage.stage) for stage in info.stages)
+    def _is_served_as_well(self, version: str) -> bool:
+        """Whether every stage of a version has a node, this one among them, and none has fallbacks
+        only where a version that goes has more."""
+        served = self._mesh.placement.served
+        least = max((served(self.serving[v].info) for v in self._unwanted), default=Served.NOWHERE)
+        return served(self.serving[version].info) >= max(least, Served.BY_FALLBACKS)
 
     async def _look(self) -> None:
         name, pinned = self._config.model_name, self._config.version

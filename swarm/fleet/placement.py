@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import IntEnum
 
 from swarm.fleet.advertised import StagePeer
 from swarm.model import ModelInfo
@@ -44,6 +45,15 @@ def nearby(peers: Iterable[StagePeer], host: str) -> Nearby:
     if len(primaries) == 1 and primaries[0].node in inboxes:
         inboxes[ANY] = inboxes[primaries[0].node]
     return Nearby(len(here) == len(peers), inboxes)
+
+
+class Served(IntEnum):
+    """Which nodes a version has in all its stages. A fallback alone answers late: it takes a
+    stage's work only when no other node of the stage has."""
+
+    NOWHERE = 0  # some stage has no node that is known
+    BY_FALLBACKS = 1  # some stage has fallbacks or standbys only
+    BY_PRIMARIES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +114,18 @@ class Placement:
     def serving(self, info: ModelInfo, stage: int) -> frozenset[str]:
         """The ids of the nodes that are known to take a stage's work, on any host."""
         return frozenset(peer.node for peer in self._peers(info, stage) if not peer.draining)
+
+    def served(self, info: ModelInfo) -> Served:
+        """The nodes of a version, by those of its stage that has the least of them."""
+        return min(
+            (self._served(info, stage.stage) for stage in info.stages), default=Served.BY_PRIMARIES
+        )
+
+    def _served(self, info: ModelInfo, stage: int) -> Served:
+        taking = [peer.priority for peer in self._peers(info, stage) if not peer.draining]
+        if not taking:
+            return Served.NOWHERE
+        return Served.BY_PRIMARIES if PRIMARY in taking else Served.BY_FALLBACKS
 
     def forget(self) -> None:
         """Nodes came, went or changed: no answer is kept."""

@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from swarm.errors import ApiError, NotConnected, Unavailable
+from swarm.fleet.placement import Served
 from swarm.flow.backoff import Backoff
 from swarm.flow.objective import Objective
 from swarm.link import Link
@@ -19,8 +20,8 @@ from swarm.services.rollouts import Rollouts
 
 MOST_SESSIONS = 4096
 LOOK_UP_PAUSE, LOOK_UP_PAUSE_MOST = 0.02, 0.5  # seconds between reads of a key, doubled
-# Seconds for which requests keep to the version before, while the one that serves now has no node
-# in one of its stages.
+# Seconds for which requests keep to the version before, while the one that serves now has worse
+# nodes than that: none in one of its stages, or a fallback alone.
 KEPT_FOR = 30.0
 
 Session = tuple[str, str, str]  # model, agent, session
@@ -29,20 +30,19 @@ Session = tuple[str, str, str]  # model, agent, session
 class Catalog:
     """Model versions, and the desired state that says which version serves whom.
 
-    is_served(info): whether every stage of the version has a node, as far as this process knows;
-    False where it knows of none.
+    served(info): which nodes the version has in all its stages, as far as this process knows.
     """
 
     def __init__(
         self,
         registry: Registry,
         rollouts: Rollouts,
-        is_served: Callable[[ModelInfo], bool] = lambda info: False,
+        served: Callable[[ModelInfo], Served] = lambda info: Served.NOWHERE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._registry = registry
         self._rollouts = rollouts
-        self._is_served = is_served
+        self._served = served
         self._clock = clock
         # By the name that was asked for; only where the answer is the same for every requester.
         self.fixed: dict[str, ModelInfo] = {}
@@ -223,11 +223,13 @@ class Catalog:
             del self._before[model]
 
     def _kept_before(self, model: str) -> str:
-        """The version before, while the one that serves now has no nodes yet; "" once it has."""
+        """The version before, while it has better nodes than the one that serves now; "" once it
+        has not. A fallback that comes back serves both: it is no reason to go while primaries still
+        load the one and serve the other."""
         info, until = self._before[model]
         present = self._infos.get((model, self._desired[model].serve[0].version))
-        waits = present is not None and not self._is_served(present)
-        if waits and self._clock() < until and self._is_served(info):
+        waits = present is not None and self._served(info) > self._served(present)
+        if waits and self._clock() < until:
             return info.version
         del self._before[model]
         return ""

@@ -10,7 +10,9 @@ import pytest
 from real_server import Links, eventually
 
 from swarm.errors import InvalidArgument, NotFound, Status
+from swarm.fleet.placement import Served
 from swarm.link import Link, jetstream
+from swarm.model import ModelInfo
 from swarm.rollout import Plan, Report, Seen, Statement, Verdict, plan_of
 from swarm.services.catalog import Catalog
 from swarm.services.embedded import EmbeddedServer
@@ -44,9 +46,10 @@ class Scene:
         self.registry = Registry(link, SUBJECTS)
         self.rollouts = Rollouts(link, SUBJECTS, lambda: self.now)
         self.served = {"1", "2", "3"}
-        self.catalog = Catalog(
-            self.registry, self.rollouts, lambda info: info.version in self.served, lambda: self.now
-        )
+        self.catalog = Catalog(self.registry, self.rollouts, self.nodes_of, lambda: self.now)
+
+    def nodes_of(self, info: ModelInfo) -> Served:
+        return Served.BY_PRIMARIES if info.version in self.served else Served.NOWHERE
 
     async def prepare(self) -> Scene:
         for version in "123":
