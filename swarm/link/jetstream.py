@@ -331,7 +331,7 @@ async def _kv_read(
     found = _SEQUENCE.findall(headers)
     revision = int(found[-1]) if found else 0
     if message.status or b"KV-Operation" in headers:
-        return None, revision, b""
+        return None, revision, bytes(headers)
     return bytes(message.data), revision, bytes(headers)
 
 

@@ -17,7 +17,15 @@ import logging
 import mmap
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from io import BytesIO
@@ -48,7 +56,10 @@ BATCH = (
 TIMEOUT = 10.0  # seconds without a message of a transfer
 NO_MESSAGES, END_OF_BATCH = (b"404", b"408"), b"204"
 _SEQUENCE = re.compile(rb"Nats-Sequence: *([0-9]+)")
-_REPLACE_SUBJECT = b"NATS/1.0\r\nNats-Rollup: sub\r\n\r\n"
+_REPLACE_IF = (
+    "NATS/1.0\r\nNats-Rollup: sub\r\nNats-Expected-Last-Subject-Sequence: {revision}\r\n\r\n"
+)
+NAMINGS = 8  # attempts at a name that others give other bytes at the same time
 
 EVEN = 1 << 20  # bytes of a piece where nobody knows how to cut an artifact
 RECIPE = "recipe/"  # before an artifact's name, in the name of its recipe
@@ -58,6 +69,13 @@ Source = bytes | Path
 
 Cut = Callable[[memoryview], list[int]]
 """The lengths of an artifact's pieces, in order."""
+
+MayStore = Callable[[], Awaitable[None]]
+"""Raises where a name must not get other bytes any more."""
+
+
+async def _always() -> None:
+    """Whoever has the right may store."""
 
 
 def evenly(data: memoryview) -> list[int]:
@@ -119,9 +137,12 @@ class ObjectStore:
         progress: Callable[[str, int], None] = lambda name, size: None,
         sent: Callable[[int], None] = lambda size: None,
         cut: Cut = evenly,
+        may_store: MayStore = _always,
     ) -> None:
         """Store `files` under `prefix`, each with its recipe; calls `progress(name, bytes)` before
         each file, and `sent(bytes)` after each part that is stored. cut: into which pieces.
+        may_store is awaited before a name gets other bytes, and raises where it must not. Between
+        the two nobody else can have given them to it.
 
         Raises `OSError` where a file cannot be read.
         """
@@ -140,19 +161,28 @@ class ObjectStore:
             for name, source in files.items():
                 progress(name, source.stat().st_size if isinstance(source, Path) else len(source))
                 lengths = await asyncio.to_thread(_lengths, source, cut)
-                recipe = (await self._put(prefix + name, source, sent, lengths)).to_json()
+                recipe = (
+                    await self._put(prefix + name, source, sent, lengths, may_store)
+                ).to_json()
                 if len(recipe) <= MOST_BYTES:
                     await self._put(
-                        prefix + RECIPE + name, recipe, lambda size: None, [len(recipe)]
+                        prefix + RECIPE + name,
+                        recipe,
+                        lambda size: None,
+                        [len(recipe)],
+                        may_store,
                     )
         except ApiError as error:
             raise Unavailable(f"the object store did not take the model: {error}") from error
 
     async def _put(
-        self, name: str, source: Source, sent: Callable[[int], None], lengths: Sequence[int]
+        self,
+        name: str,
+        source: Source,
+        sent: Callable[[int], None],
+        lengths: Sequence[int],
+        may_store: MayStore,
     ) -> Recipe:
-        about = f"$O.{self.bucket}.M.{_encoded(name)}"
-        before = await self._replaced(name)
         unique = ulid()
         subject = f"$O.{self.bucket}.C.{unique}"
         digest, size, chunks = hashlib.sha256(), 0, 0
@@ -175,19 +205,44 @@ class ObjectStore:
             "chunks": chunks,
             "digest": f"SHA-256={urlsafe_b64encode(digest.digest()).decode()}",
         }
-        await self._publish_all(about, [json.dumps(info).encode()], _REPLACE_SUBJECT)
+        try:
+            before = await self._name(name, json.dumps(info).encode(), may_store)
+        except BaseException:
+            await self.remove_chunks(unique)
+            raise
         if before:
-            await self._purge(f"$O.{self.bucket}.C.{before}")
+            await self.remove_chunks(before)
         return Recipe(unique, CHUNK, runs(sequences), tuple(pieces_of(pieces.found)))
 
-    async def _replaced(self, name: str) -> str:
-        """The name of the chunks that an object has now, "" where it has none to be found."""
+    async def _name(self, name: str, document: bytes, may_store: MayStore) -> str:
+        """Store the document about an object; returns the name of the chunks that it had. Raises
+        what `may_store` does, and `Unavailable` where others store it again and again."""
+        subject = f"$O.{self.bucket}.M.{_encoded(name)}"
+        for _ in range(NAMINGS):
+            before, revision = await self._replaced(name)
+            await may_store()
+            headers = _REPLACE_IF.format(revision=revision).encode()
+            try:
+                await self._publish_all(subject, [document], headers)
+            except ApiError as error:
+                if error.err_code not in jetstream.WRONG_REVISIONS:
+                    raise
+            else:
+                return before
+        raise Unavailable(f"others store {name!r} at the same time: push it again")
+
+    async def _replaced(self, name: str) -> tuple[str, int]:
+        """The name of the chunks that an object has now, "" where it has none to be found, and the
+        sequence of the document that says so, 0 where there is none."""
+        received = await self._batch({"last_by_subj": f"$O.{self.bucket}.M.{_encoded(name)}"})
+        if not received:
+            return "", 0
+        sequence = _sequence_of(received[0])
         try:
-            about = await self._about(name)
+            return _About.of(name, bytes(received[0].data)).nuid, sequence
         except _Unreadable as error:
             log.warning("%s", error)
-            return ""
-        return "" if about is None else about.nuid
+            return "", sequence
 
     async def _purge(self, subject: str) -> int:
         """Remove all messages of a subject; returns how many there were."""
@@ -337,7 +392,7 @@ class ObjectStore:
             except ValueError:
                 continue
             if name == prefix or (prefix.endswith("/") and name.startswith(prefix)):
-                if chunks := await self._replaced(name):
+                if chunks := (await self._replaced(name))[0]:
                     await self.remove_chunks(chunks)
                 await self._purge(subject)
 

@@ -38,6 +38,7 @@ from swarm.model import ModelInfo, unknown_model
 from swarm.rollout import Plan
 from swarm.routing import BadDesiredState, DesiredState, parse_desired
 from swarm.routing.desired import read_desired
+from swarm.services import claims
 from swarm.services.artifacts import Cut, ObjectStore, Source, evenly
 from swarm.services.kept_entries import KeptEntries
 from swarm.services.recipes import Recipe
@@ -404,8 +405,13 @@ class Registry:
 
     async def models(self) -> list[tuple[str, str]]:
         """The model and version of each manifest that was pushed, sorted."""
-        keys = await jetstream.kv_keys(self._link, self._bucket, "models")
-        return [(key.split(".")[1], key.split(".")[2]) for key in keys]
+        found = []
+        for key in await jetstream.kv_keys(self._link, self._bucket, "models"):
+            # A version that is being pushed has a key, and no manifest yet.
+            if await jetstream.kv_get(self._link, self._bucket, key) is not None:
+                _, model, version = key.split(".")
+                found.append((model, version))
+        return found
 
     async def push(
         self,
@@ -427,7 +433,8 @@ class Registry:
         The first version of a model serves at once. Raises `InvalidArgument` when the
         version exists with other content: versions are immutable. What lies in a version's place
         and is none is replaced: no manifest of it, or one that the verifier refuses. Raises
-        `Unavailable` where somebody else pushes the version at the same time.
+        `Unavailable` where somebody else begins to push the version before this push has ended,
+        with other content: of such pushes the one that began last stores it.
         """
         info = ModelInfo.from_manifest(manifest)
         await self.prepare()
@@ -440,8 +447,19 @@ class Registry:
                     "split again with another --version"
                 )
             log.warning("%s was spoiled, and is replaced: %s", key, spoiled)
-        await self._objects.put(f"{info.model}/{info.version}/", files, progress, sent, cut)
+        if existing != manifest:
+            revision = await claims.claim(
+                self._link, self._bucket, key, manifest, revision, headers
+            )
+
+        async def may_store() -> None:
+            await claims.check(self._link, self._bucket, key, manifest, revision)
+
+        await self._objects.put(
+            f"{info.model}/{info.version}/", files, progress, sent, cut, may_store
+        )
         if prepare is not None:
+            await may_store()
             await prepare(info)
         counter = 0
         if existing is not None and self._verifier is not None:
@@ -453,10 +471,7 @@ class Registry:
             if error.err_code not in jetstream.WRONG_REVISIONS:
                 raise
             if (await jetstream.kv_get(self._link, self._bucket, key)) != manifest:
-                raise Unavailable(
-                    f"others push {info.model}@{info.version} at the same time, with other "
-                    "content: look at `swarm model list`, and split again with another --version"
-                ) from None
+                raise claims.pushed_by_others(key) from None
         present = await self._present(info.model)
         if present.document is None and present.refused is None:
             await self.promote(info.model, info.version)

@@ -191,12 +191,14 @@ async def test_every_change_is_announced(link: Link, registry: Registry) -> None
     await registry.push(manifest("1"), {})
     await registry.push(manifest("2"), {})
     await registry.promote("m", "2")
-    await eventually(lambda: len(changes) == 4)
+    await eventually(lambda: len(changes) == 6)
     prefix = f"{SUBJECTS.root}.config."
     keys = [message.subject.removeprefix(prefix).rpartition("KV.")[2] for message in changes]
     assert [key.rpartition(f"{SUBJECTS.config_bucket}.")[2] for key in keys] == [
+        "models.m.1",  # somebody begins to push it
         "models.m.1",
         "serve.m",
+        "models.m.2",
         "models.m.2",
         "serve.m",
     ]
