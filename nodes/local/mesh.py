@@ -98,7 +98,8 @@ class LocalMesh:
         if self.trusted:
             arguments += ["--trust", self.trusted]
         if self.rights is not None:
-            arguments += self.rights.issue(role, model.partition("@")[0]).arguments()
+            # A gateway of no model answers for every one.
+            arguments += self.rights.issue(role, model.partition("@")[0] or "*").arguments()
         else:
             arguments += self.access.arguments()
         if model:

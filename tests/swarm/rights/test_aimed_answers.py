@@ -13,12 +13,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from real_server import ConfiguredServer, Links
+from real_server import ConfiguredServer, Inbox, Links, eventually
 from test_rights_matrix import CREATE, LANES, USERS, consumer, files, issued
 
 from swarm.audit.stream import ensure_audit
 from swarm.authority.authority import Authority
 from swarm.authority.server_conf import operator_conf, plain_conf
+from swarm.errors import PermissionDenied
 from swarm.lanes import LaneOptions, make_lanes
 from swarm.link import Link, LinkOptions, jetstream
 from swarm.services.embedded_cluster import EmbeddedCluster, elected
@@ -192,3 +193,40 @@ async def attacked(
     assert await state_of(operator) == before
     for key in ("serve.digits", "serve.other", "models.digits.7"):
         assert await jetstream.kv_get(operator, CONFIG, key) == b"believed", key
+
+
+async def test_members_write_and_read_in_the_store_what_is_theirs(
+    mesh: tuple[ConfiguredServer, Authority, bool], links: Links
+) -> None:
+    server, authority, plain = mesh
+    operator = await links.connect(server.url, **files(authority, "operator", plain))
+    await filled(operator)
+    heard = Inbox()
+    learner = await links.connect(server.url, **files(authority, "learner", plain))
+    shard = await links.connect(server.url, **files(authority, "shard-2", plain))
+    shard.subscribe("swarm.default.config.>", heard)
+    await shard.flush()
+    await jetstream.kv_put(shard, CONFIG, "abort.digits.plan", b"broken")
+    assert await jetstream.kv_get(learner, CONFIG, "abort.digits.plan") == b"broken"
+    await eventually(lambda: heard.bodies == [b"broken"], 30.0)
+    await jetstream.kv_put(learner, WEIGHTS, "ledger.digits.7", b"learned")
+    assert await jetstream.kv_get(shard, WEIGHTS, "ledger.digits.7") == b"learned"
+    await shard.request("swarm.default.audit.me", b"record", from_server=True)
+    found = await operator.request(f"$JS.API.DIRECT.GET.{AUDIT}", b'{"seq": 1}', from_server=True)
+    assert bytes(found.data) == b"record"
+    assert violations(server) == []
+
+
+async def test_a_member_is_told_at_once_what_it_may_not_do_in_the_store_by_the_name_that_it_used(
+    mesh: tuple[ConfiguredServer, Authority, bool], links: Links
+) -> None:
+    server, authority, plain = mesh
+    shard = await links.connect(server.url, **files(authority, "shard-2", plain))
+    with pytest.raises(PermissionDenied, match=r"publish to \$KV\.[^ ]*serve\.digits: the role op"):
+        await jetstream.kv_put(shard, CONFIG, "serve.digits", b"mine")
+    with pytest.raises(PermissionDenied, match=r"publish to \$JS\.API\.STREAM\.DELETE"):
+        await jetstream.call(shard, api("STREAM.DELETE", f"KV_{CONFIG}"))
+
+
+def violations(server: ConfiguredServer) -> list[str]:
+    return [line for line in server.log.splitlines() if "iolation" in line]

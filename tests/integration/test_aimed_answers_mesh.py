@@ -1,0 +1,85 @@
+"""A member of a mesh of `swarm up --secure` has the server's answers sent to keys that clients and
+nodes believe: both go on, and no node is denied what it needs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from meshes import READY, Load, add_model, dismiss, split_digits, until
+
+import swarm
+from nodes.local.mesh import LocalMesh, local_mesh
+from swarm.audit.stream import ensure_audit, extent_of
+from swarm.link import jetstream
+from swarm.subjects import api, kv_get_subject
+
+pytestmark = [pytest.mark.integration, pytest.mark.processes]
+
+ROLES = ("shard-1", "shard-2", "shard-3", "fallback", "standby")
+RATE, REQUESTS = 20.0, 60
+MEMBERS = ("shard-1", "edge", "dashboard", "learner", "gateway", "requester")
+
+
+@pytest.fixture
+async def secured() -> AsyncIterator[LocalMesh]:
+    async with local_mesh(secure=True) as local:
+        await ensure_audit(local.mesh.link, local.mesh.subjects)
+        await add_model(local, split_digits("1"), *ROLES)
+        local.start("gateway", "", "--audit")
+        await local.ready(READY)
+        yield local
+
+
+async def test_clients_old_and_new_are_answered_and_desired_state_is_as_it_was(
+    secured: LocalMesh,
+) -> None:
+    local = secured
+    assert local.rights is not None
+    assert local.server is not None
+    subjects, bucket = local.mesh.subjects, local.mesh.subjects.config_bucket
+    key = "serve.digits"
+    before = await jetstream.kv_entry(local.mesh.link, bucket, key)
+    asks = local.rights.issue("requester", "digits").options()
+    async with swarm.connect(local.url, agent="old", **asks) as old:
+        await Load(old, RATE).run(1)
+        for role in MEMBERS:
+            models = [] if role == "dashboard" else ["digits"]
+            bad = local.rights.issue(role, *models).options()
+            async with swarm.connect(local.url, agent=f"bad-{role}", **bad) as member:
+                for call in (
+                    kv_get_subject(bucket, key),
+                    api("STREAM.INFO", f"KV_{bucket}"),
+                    subjects.features("digits", "1", 1),
+                ):
+                    if member.link.may_call(call):
+                        member.link.publish(call, b"", f"$KV.{bucket}.{key}")
+                await member.link.flush()
+        load = Load(old, RATE)
+        await load.run(REQUESTS)
+        load.check(REQUESTS)
+        async with swarm.connect(local.url, agent="new", **asks) as new:
+            load = Load(new, RATE)
+            await load.run(REQUESTS)
+            load.check(REQUESTS)
+    assert await jetstream.kv_entry(local.mesh.link, bucket, key) == before
+
+    # Simple clients are answered by any node, so ask until the gateway was one of them.
+    link, audit = local.mesh.link, subjects.audit_stream
+    asks = local.rights.issue("client", "digits").options()
+    async with swarm.connect(local.url, agent="simple", **asks) as simple:
+        for _ in range(20):
+            await Load(simple, RATE).run(10)
+            extent = await extent_of(link, audit)
+            if extent is not None and extent.last > 0:
+                break
+        assert extent is not None
+        assert extent.last > 0, "the gateway's records are stored"
+
+    # A node that starts meanwhile reads what the operator wrote.
+    late = local.start("shard-2", "digits")
+    await local.ready(READY)
+    standby = next(node for node in local.supervisor.nodes if node.role == "standby")
+    assert await dismiss(local, [late, standby]) == [0, 0]
+    await until(lambda: not late.alive, READY, "the node has drained")
+    assert [line for line in local.server.log.splitlines() if "iolation" in line] == []
