@@ -23,6 +23,9 @@ from swarm.requests.sessions import SeenWeights
 from swarm.subjects import Subjects
 from swarm.wire.messages import Request, Result
 
+# How a node answers that waits in vain for weights. Where none answered, nothing is known of them.
+_PERHAPS_BEHIND = {Status.UNAVAILABLE, Status.DEADLINE_EXCEEDED}
+
 
 class ServiceRequester:
     """Asks in the name of `agent`; seen: the weight versions that sessions have seen."""
@@ -53,12 +56,14 @@ class ServiceRequester:
         )
         request.traceparent = traceparent
         started = time.perf_counter()
+        from_node = False
         try:
             if budget <= 0:
                 raise DeadlineExceeded(f"a budget of {budget} s leaves no time at all")
             async with asyncio.timeout(budget):
                 message = await self._ask_any(name, request, budget)
             result = Result.decode(message.data)
+            from_node = True
         except NoResponders:
             error = Unavailable(f"no node serves {name!r} at present")
             result = refused(request.id, name, error)
@@ -67,7 +72,7 @@ class ServiceRequester:
         result.latency = time.perf_counter() - started
         if session and result.status is Status.OK:
             self._seen.saw(key, result.weights)
-        elif session and result.status in (Status.UNAVAILABLE, Status.DEADLINE_EXCEEDED):
+        elif session and from_node and result.status in _PERHAPS_BEHIND:
             self._seen.lacked(key, weights)  # perhaps: the answer does not always say so
         return result
 

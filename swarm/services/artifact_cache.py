@@ -8,7 +8,8 @@
 An entry appears whole, by a rename, or not at all. Its hashes are checked each time that it is
 used: a corrupt one is made again. One process makes an entry, and the others wait for it, as long
 as it gets on. The entries that were not used for longest go when there are more bytes than the
-limit. A file stays readable for who has it open or mapped.
+limit, but for those that somebody may be loading at the moment. A file stays readable for who has
+it open or mapped.
 
 An artifact that comes by its recipe is put together from pieces: those that lie here, in any
 artifact, are copied, and the others are fetched. What a transfer brought stays in `parts` when it
@@ -37,6 +38,7 @@ from swarm.errors import InvalidArgument
 from swarm.services.recipes import Piece, Recipe, spans
 
 LIMIT = 4 << 30  # bytes
+LOADING_FOR = 120.0  # seconds behind its use, in which an entry may still be read: it stays
 LOCK_TIMEOUT = 120.0  # seconds for which the process that makes an entry may write nothing
 LOCK_PAUSE = 0.05  # seconds between attempts at a lock: the kernel has no wait with a timeout
 STALE_AFTER = 86400.0  # seconds after which nobody comes back for what a broken transfer brought
@@ -69,13 +71,22 @@ def default_folder() -> Path:
 
 
 class ArtifactCache:
-    """Files below `folder`, of `limit` bytes at most beside the entry that was used last.
+    """Files below `folder`, of `limit` bytes at most beside the entries that were used in the last
+    `loading_for` seconds, by `clock` in seconds since 1970, and the one that was used last.
 
     All methods raise `OSError` where the disk is full or a file cannot be written or read, and
     `TimeoutError`, which is one, where another process does not finish an entry. Call `open` first.
     """
 
-    def __init__(self, folder: Path, limit: int = LIMIT) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        limit: int = LIMIT,
+        loading_for: float = LOADING_FOR,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._loading_for = loading_for
+        self._clock = clock
         self.folder = folder
         self.limit = limit
         self._artifacts, self._made = folder / "artifacts", folder / "made"
@@ -108,7 +119,7 @@ class ArtifactCache:
         async with self._only_one(f"artifact-{digest}", self._parts / digest):
             if not await asyncio.to_thread(_has_digest, path, digest):
                 await self._write(path, digest, chunks)
-        self._used(path)
+        await asyncio.to_thread(self._used, path)
         return path
 
     async def has(self, digest: str) -> Path | None:
@@ -116,7 +127,7 @@ class ArtifactCache:
         path = self._artifacts / digest
         if not await asyncio.to_thread(_has_digest, path, digest):
             return None
-        self._used(path)
+        await asyncio.to_thread(self._used, path)
         return path
 
     async def assembled(self, digest: str, recipe: Recipe, part_of: PartOf) -> Assembled:
@@ -139,7 +150,7 @@ class ArtifactCache:
                 except (OSError, WrongBytes):
                     _remove(part)  # a full disk needs its room; wrong bytes are of no use
                     raise
-        self._used(path)
+        await asyncio.to_thread(self._used, path)
         return Assembled(path, recipe.size, made, fetched)
 
     def _begin(self, part: Path, recipe: Recipe) -> list[Piece]:
@@ -250,14 +261,16 @@ class ArtifactCache:
         return path
 
     def _used(self, path: Path) -> None:
-        """Note that an entry was used; remove those that were not, as far as they are too many."""
+        """Note that an entry was used; remove those that were not, as far as they are too many.
+        Blocking: what is removed may be many files."""
+        now = self._clock()
         with suppress(FileNotFoundError):  # another process may have removed it just now
-            os.utime(path)
+            os.utime(path, (now, now))
         entries = [e for e in self._entries() if e[2] != path]
         left = self.limit - _size(path)
-        for _, size, entry in sorted(entries, reverse=True):
+        for used, size, entry in sorted(entries, reverse=True):
             left -= size
-            if left < 0:
+            if left < 0 and now - used >= self._loading_for:
                 _remove(entry)
                 _remove(self._recipes / entry.name)
 

@@ -283,7 +283,7 @@ def test_processes_that_want_the_same_folder_make_it_once(tmp_path: Path) -> Non
 
 
 def test_the_entries_unused_for_longest_go_first(tmp_path: Path) -> None:
-    cache = ArtifactCache(tmp_path / "cache", limit=350)
+    cache = ArtifactCache(tmp_path / "cache", limit=350, loading_for=0.0)
     cache.open()
     made: list[int] = []
     for age, key in enumerate(("aa", "bb", "cc")):
@@ -300,7 +300,7 @@ def test_the_entries_unused_for_longest_go_first(tmp_path: Path) -> None:
 
 
 def test_a_removed_file_stays_readable_for_who_has_it_open(tmp_path: Path) -> None:
-    cache = ArtifactCache(tmp_path / "cache", limit=1)
+    cache = ArtifactCache(tmp_path / "cache", limit=1, loading_for=0.0)
     cache.open()
     with (cache.made("aa", make(b"weights", [])) / "weights.bin").open("rb") as file:
         cache.made("bb", make(b"others", []))
@@ -308,12 +308,25 @@ def test_a_removed_file_stays_readable_for_who_has_it_open(tmp_path: Path) -> No
         assert file.read() == b"weights"
 
 
+def test_an_entry_that_another_process_may_be_loading_stays(tmp_path: Path) -> None:
+    now = 1000.0
+    cache = ArtifactCache(tmp_path / "cache", limit=1, loading_for=60.0, clock=lambda: now)
+    cache.open()
+    cache.made("aa", make(b"weights", []))
+    now = 1059.0
+    cache.made("bb", make(b"others", []))
+    assert {path.name for path in files_of(cache, "made")} == {"aa", "bb"}
+    now = 1060.0
+    cache.made("bb", make(b"others", []))
+    assert {path.name for path in files_of(cache, "made")} == {"bb"}
+
+
 @settings(max_examples=30, deadline=None)
 @given(sizes=st.lists(st.integers(1, 400), min_size=1, max_size=12), limit=st.integers(1, 1500))
 def test_the_bytes_stay_below_the_limit_or_one_entry_is_left(
     sizes: list[int], limit: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    cache = ArtifactCache(tmp_path_factory.mktemp("bounded") / "cache", limit)
+    cache = ArtifactCache(tmp_path_factory.mktemp("bounded") / "cache", limit, loading_for=0.0)
     cache.open()
     for number, size in enumerate(sizes):
         data = number.to_bytes(2, "big") * size
