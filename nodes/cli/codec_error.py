@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -68,20 +68,17 @@ def _measured(manifest: Manifest, folder: Path, allowed: AllowedCodecs) -> Manif
         load_stage(manifest, shard.stage, lambda name: folder / name) for shard in manifest.shards
     ]
     try:
-        features = {
-            name: error_of(stages, feeds, Crossing(features=name))
-            for name in allowed.for_features()
-        }
-        results = {
-            name: error_of(stages, feeds, Crossing(results=name)) for name in allowed.for_results()
-        }
+        features = {name: Crossing(features=name) for name in allowed.for_features()}
+        results = {name: Crossing(results=name) for name in allowed.for_results()}
+        errors = errors_of(stages, feeds, {*features.values(), *results.values()})
     finally:
         for stage in stages:
             stage.close()
     return replace(
         manifest,
-        codecs=features or manifest.codecs,
-        result_codecs=results or manifest.result_codecs,
+        codecs={name: errors[each] for name, each in features.items()} or manifest.codecs,
+        result_codecs={name: errors[each] for name, each in results.items()}
+        or manifest.result_codecs,
     )
 
 
@@ -107,25 +104,43 @@ class Crossing:
 EXACT = Crossing()
 
 
-def error_of(
-    stages: Sequence[StageRuntime], feeds: Iterable[Tensors], crossing: Crossing
-) -> CodecError:
-    """The model's outputs with all that crosses a cut, and the inputs and results, in these codecs,
-    against the exact ones."""
-    largest, worst, total, count, samples = 0.0, 0.0, 0.0, 0, 0
-    for feed in feeds:
-        samples += 1
-        exact, coded = _run(stages, feed, EXACT), _run(stages, feed, crossing)
+@dataclass
+class _Sums:
+    """Over the outputs of all samples."""
+
+    largest: float = 0.0
+    worst: float = 0.0
+    total: float = 0.0
+    count: int = 0
+    samples: int = 0
+
+    def add(self, exact: Tensors, coded: Tensors) -> None:
+        self.samples += 1
         for name, array in exact.items():
             if array.dtype.kind != "f" or not array.size:
                 continue
             apart = np.abs(coded[name].astype(np.float64) - array)
-            largest = max(largest, float(np.abs(array).max()))
-            worst = max(worst, float(apart.max()))
-            total += float(apart.sum())
-            count += apart.size
-    scale = largest or 1.0
-    return CodecError(worst / scale, total / max(count, 1) / scale, samples)
+            self.largest = max(self.largest, float(np.abs(array).max()))
+            self.worst = max(self.worst, float(apart.max()))
+            self.total += float(apart.sum())
+            self.count += apart.size
+
+    def error(self) -> CodecError:
+        scale = self.largest or 1.0
+        return CodecError(self.worst / scale, self.total / max(self.count, 1) / scale, self.samples)
+
+
+def errors_of(
+    stages: Sequence[StageRuntime], feeds: Iterable[Tensors], crossings: Collection[Crossing]
+) -> dict[Crossing, CodecError]:
+    """The model's outputs with all that crosses a cut, and the inputs and results, in these codecs,
+    against the exact ones, which are computed once for all codecs."""
+    sums = {crossing: _Sums() for crossing in crossings}
+    for feed in feeds:
+        exact = _run(stages, feed, EXACT)
+        for crossing, each in sums.items():
+            each.add(exact, _run(stages, feed, crossing))
+    return {crossing: each.error() for crossing, each in sums.items()}
 
 
 def _run(

@@ -30,7 +30,7 @@ from nodes.learning.privacy import epsilon_of
 from nodes.learning.samples import Samples
 from nodes.learning.training import Training, change
 from shards.errors import ShardsError
-from swarm.errors import InvalidArgument, NotFound, SwarmError, Unavailable
+from swarm.errors import InvalidArgument, NotFound, SwarmError
 from swarm.learning.record import Ledger
 from swarm.local.teaching import Taught
 from swarm.services.weights import Weights
@@ -220,13 +220,17 @@ class Learner:
 
     async def _first_look(self) -> None:
         """Make the ledger's place, and begin with the present weight version."""
+        told = ""
         while True:
             try:
                 await self._weights.prepare()
                 await self._follow()
                 return
-            except Unavailable as error:
+            except SwarmError as error:  # whatever it is: to load all anew would not mend it
                 log.warning("waiting: %s", error)
+                if str(error) != told:
+                    told = str(error)
+                    self._tell("learning", {"what": "waiting", "detail": told[:500]})
                 await asyncio.sleep(RETRY_AFTER)
 
     async def _learn(self, exchange: Exchange) -> None:

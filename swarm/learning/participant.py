@@ -541,7 +541,10 @@ class Participant:
         return {node for node, peer in self._peers.items() if peer.key in self._blocked}
 
 
-SLOTS = 4  # objects that one node keeps in the store for its deltas
+MOST_WAITING = 16  # messages that wait behind one whose object is stored, or is fetched
+# Objects that one node keeps in the store for its deltas: more than messages are under way. Whoever
+# fetches an object finds otherwise a later one in its place, and takes its sender for a forger.
+SLOTS = 2 * (1 + MOST_WAITING)
 
 
 def object_name(message: Message) -> str:

@@ -23,7 +23,7 @@ from swarm.fleet.advertised import learners, learns_entry
 from swarm.fleet.membership import Membership
 from swarm.learning.layout import Layout
 from swarm.learning.options import LearningOptions
-from swarm.learning.participant import Ask, Effect, Event, Fetch, Participant, Publish
+from swarm.learning.participant import MOST_WAITING, Ask, Effect, Event, Fetch, Participant, Publish
 from swarm.learning.wire import Scope
 from swarm.link import Link, LinkMessage
 from swarm.periodic import BEAT, beat
@@ -36,8 +36,6 @@ log = logging.getLogger("swarm.learning")
 LOOK_EVERY = BEAT  # seconds between looks at the fleet
 ANNOUNCE_EVERY = 5 * BEAT  # seconds between two words of gossip on how far this node is
 ANSWER_WITHIN = 5.0  # seconds for a snapshot
-MOST_WAITING = 16  # messages of one neighbour that wait while an object of it is fetched
-MOST_TO_SEND = 16  # messages of this node that wait while one of its objects is stored
 
 Tensors = Mapping[str, np.ndarray]
 
@@ -302,7 +300,7 @@ class Exchange:
     def _publish(self, effect: Publish) -> None:
         if self._sending is not None:
             # Behind the one whose object is being stored: neighbours take deltas in order.
-            if len(self._sending) < MOST_TO_SEND:
+            if len(self._sending) < MOST_WAITING:
                 self._sending.append(effect)
             else:
                 self.failures["unsent"] += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from two_results import CUT, early_and_late
 from nodes.cli.codec_error import AllowedCodecs, codecs_lines, with_codecs
 from shards.errors import ShardsError
 from shards.manifest import CodecError, Manifest, write_dir
+from shards.runtimes.stage import StageRuntime
 from shards.split.split import split
 from shards.zoo import digits_heldout, digits_model
 from swarm.errors import InvalidArgument
@@ -121,3 +123,19 @@ async def test_a_codec_that_does_not_exist_is_refused_with_those_that_do(
 ) -> None:
     with pytest.raises(InvalidArgument, match=f"{named}: it is one of f16, i8, i6, i4"):
         await with_codecs(manifest_of(folder), str(folder), options)
+
+
+async def test_the_exact_model_runs_once_however_many_codecs_are_measured(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[int] = []
+    run = StageRuntime.run
+
+    def counted(stage: StageRuntime, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        runs.append(stage.shard.stage)
+        return run(stage, feeds)
+
+    monkeypatch.setattr(StageRuntime, "run", counted)
+    options = AllowedCodecs("f16,i8,i4", samples=str(folder / "samples.npz"))
+    await with_codecs(manifest_of(folder), str(folder), options)
+    assert runs.count(1) == 40 * (1 + 3)

@@ -15,7 +15,7 @@ from learning_fleet import EAGER, LAYOUT, SCOPE, Fleet, fingerprint
 
 from swarm.learning.layout import Layout
 from swarm.learning.options import LearningOptions
-from swarm.learning.participant import TELL_EVERY
+from swarm.learning.participant import MOST_WAITING, TELL_EVERY
 from swarm.learning.refused import HARMLESS, Reason
 from swarm.learning.sparse import top_k
 from swarm.learning.wire import ALL, BITS, LIST, Reference, read_tensors, tensors_of, whole
@@ -182,6 +182,19 @@ def test_a_claim_of_a_gigabyte_allocates_nothing() -> None:
     finally:
         tracemalloc.stop()
     assert peak < 1 << 20
+
+
+def test_a_neighbour_that_is_behind_finds_no_later_object_in_place_of_the_signed_one() -> None:
+    large = Layout({"weight": (300, 1000)})
+    options = LearningOptions(share=1.0, bytes_per_delta=1 << 24, half=False, messages_per_s=1e3)
+    made = Fleet(2, options, large)
+    made.settle()
+    for number in range(MOST_WAITING + 2):  # one is fetched, and one is stored
+        made.step("node-0", np.full(large.size, number + 1.0, np.float32))
+    taken = made.nodes["node-1"].accepted
+    made.settle()
+    assert made.nodes["node-1"].refusals.total[Reason.FORGED] == 0
+    assert made.nodes["node-1"].accepted - taken > 1
 
 
 def test_an_object_other_than_the_signed_one_is_refused() -> None:
