@@ -22,7 +22,7 @@ from shards.split.split import SplitResult, split
 from shards.zoo import digits_training
 from shards.zoo.fresh_head import digits_with_fresh_head
 from swarm.errors import InvalidArgument, NotFound
-from swarm.link import Link, LinkOptions
+from swarm.link import Link, LinkOptions, jetstream
 from swarm.model import ModelInfo
 from swarm.services.embedded import EmbeddedServer
 from swarm.services.weights import Weights
@@ -91,6 +91,7 @@ class Alone:
 
 class Rig:
     def __init__(self, link: Link) -> None:
+        self.link = link
         self.weights = Weights(link, SUBJECTS)
         self.events: list[dict[str, Any]] = []
         self.exchanges: list[Alone] = []
@@ -312,3 +313,18 @@ async def test_private_learning_reports_its_epsilon(
         status = learner.status()
     assert status["epsilon"] <= epsilon_of(Privacy(noise=2.0), steps)
     assert status["delta"] == 1e-5
+
+
+async def test_a_learner_waits_for_a_ledger_that_cannot_be_read_and_says_so(rig: Rig) -> None:
+    await rig.weights.prepare()
+    bucket, key = SUBJECTS.weights_bucket, "ledger.fresh.1"
+    await jetstream.kv_put(rig.link, bucket, key, b"no ledger")
+
+    async def mend() -> None:
+        await rig.until(lambda: any(e["what"] == "waiting" for e in rig.events), 30.0)
+        await jetstream.kv_put(rig.link, bucket, key, b"", more={"KV-Operation": "DEL"})
+
+    mending = asyncio.create_task(mend())
+    async with rig.learning():
+        await mending
+        assert rig.exchanges
