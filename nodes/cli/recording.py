@@ -7,6 +7,7 @@ import math
 import os
 import re
 import time
+from collections import Counter
 from datetime import UTC, datetime
 from typing import Any
 
@@ -256,8 +257,19 @@ def _show_one(replay: Replay) -> None:
     if replay.otherwise is not None:
         same = "decides otherwise" if replay.otherwise else "decides the same"
         out.print(f"version {replay.version} {same}")
-    if replay.note:
-        out.print(replay.note)
+    for line in reasons([replay]):
+        out.print(line)
+
+
+def reasons(replays: list[Replay]) -> list[str]:
+    """Why requests were not compared as a whole, in lines for people, each reason once."""
+    notes = Counter(replay.note for replay in replays if replay.note)
+    lines = [f"{note} (of {count} of {len(replays)} requests)" for note, count in notes.items()]
+    if without := sum(not replay.compared for replay in replays):
+        lines.append(
+            f"{without} of {len(replays)} could not be compared at all, and count as unequal"
+        )
+    return lines
 
 
 def _show_many(replays: list[Replay], tolerance: float) -> None:
@@ -279,6 +291,8 @@ def _show_many(replays: list[Replay], tolerance: float) -> None:
     otherwise = [replay.id for replay in replays if replay.otherwise]
     if any(replay.otherwise is not None for replay in replays):
         out.print(f"{len(otherwise)} of {len(replays)} would have been decided otherwise")
+    for line in reasons(replays):
+        out.print(line)
     differ = otherwise or [replay.id for replay in replays if not replay.equal(tolerance)]
     for request in differ[:IDS_SHOWN]:
         out.print(f"look closer: swarm replay {request}", markup=False)

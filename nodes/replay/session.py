@@ -143,9 +143,18 @@ async def replay_same(session: Session, request: Recorded) -> Replay:
             equal = digest_of(made) == request.output
             difference = Difference(equal, 0.0 if equal else float("inf"))
         steps.append(Step(stage, request.node(stage), difference, seconds))
-    missing = [s for s in range(1, session.last + 1) if s not in request.stages]
-    note = f"stages not recorded: {', '.join(map(str, missing))}" if missing else ""
+    note = why_incomplete(request, session.last)
     return Replay(request.id, request.at, session.version, request.weights, tuple(steps), note=note)
+
+
+def why_incomplete(request: Recorded, last: int) -> str:
+    """Why some stage of a request cannot be compared; "" where each can. last: the last stage."""
+    reasons = []
+    if missing := [stage for stage in range(1, last + 1) if stage not in request.stages]:
+        reasons.append(f"stages not recorded: {', '.join(map(str, missing))}")
+    if last in request.stages and not request.output:
+        reasons.append(f"stage {last} has nothing to be compared with: only an audit keeps answers")
+    return "; ".join(reasons)
 
 
 async def replay_other(session: Session, then: Session, request: Recorded) -> Replay:
