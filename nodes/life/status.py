@@ -48,8 +48,8 @@ STATUS_PAUSE = 0.02  # seconds between two documents, however often one is reque
 class StatusPublisher:
     """`become` changes the node's state, `tell` publishes an event, `run()` publishes documents.
 
-    States: waiting, loading, ready, draining, left, failed. started: `time.monotonic()` of the
-    process's start. more: fields that a role adds, asked for with each document.
+    States: waiting, loading, ready, draining, left, failed. started: the `clock` at the process's
+    start, in seconds. more: fields that a role adds, asked for with each document.
     """
 
     def __init__(
@@ -61,6 +61,7 @@ class StatusPublisher:
         membership: Membership,
         started: float,
         more: Callable[[], dict[str, Any]],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.state = "waiting"
         self.detail = "connecting"
@@ -73,6 +74,7 @@ class StatusPublisher:
         self._membership = membership
         self._started = started
         self._more = more
+        self._clock = clock
         self._told: Counter[str] = Counter()  # events, by kind
         self._served: deque[tuple[float, float]] = deque(maxlen=RATE_COUNTS)
         self._every = STATUS_EVERY  # seconds in which the next document comes, as the last one says
@@ -115,7 +117,7 @@ class StatusPublisher:
             self._since = timestamp()
         self.state, self.detail = state, detail
         if state == "ready" and not self._ready_ms:
-            self._ready_ms = round((time.monotonic() - self._started) * 1e3, 1)
+            self._ready_ms = round((self._clock() - self._started) * 1e3, 1)
         log.info("%s: %s", state, detail)
         self.publish()
         return True
@@ -146,7 +148,7 @@ class StatusPublisher:
         """All times in milliseconds, memory in bytes; counters count since the node's start."""
         servings = self._versions.pulling()  # whoever reads of a stage here sends it requests
         servers = [server for serving in servings for server in serving.servers]
-        now = time.monotonic()
+        now = self._clock()
         doc: dict[str, Any] = {
             "v": 1,
             "node": self._node,

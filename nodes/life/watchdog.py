@@ -38,7 +38,8 @@ EXIT_CODE = 70  # EX_SOFTWARE
 class NodeWatchdog:
     """`run()` watches until cancelled. reload(server) gives a stage a new, tested session.
 
-    tell(kind, detail) publishes an event; on_out(reason) is called when a stage stays out.
+    tell(kind, detail) publishes an event; on_out(reason) is called when a stage stays out. clock:
+    seconds, the one that stages take their `running_since` from.
     """
 
     def __init__(
@@ -47,23 +48,25 @@ class NodeWatchdog:
         reload: Callable[[StageServer], Awaitable[Any]],
         tell: Callable[[str, dict[str, Any]], None],
         on_out: Callable[[str], None] = lambda reason: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._servers = servers
         self._reload = reload
         self._tell = tell
         self._on_out = on_out
+        self._clock = clock
         self._failures: WeakKeyDictionary[StageServer, Watchdog] = WeakKeyDictionary()
         # Stages that did not get a new session, and when to try again.
         self._reload_at: WeakKeyDictionary[StageServer, float] = WeakKeyDictionary()
 
     async def run(self) -> None:
         """Watch the stages until cancelled."""
-        tested = time.monotonic()
+        tested = self._clock()
         with LoopGuard(self._end_overdue) as guard:
             while True:
                 ticks = guard.ticks
                 due_at = await beat(LOOK_EVERY)
-                now = time.monotonic()
+                now = self._clock()
                 late = asyncio.get_running_loop().time() - due_at
                 if (guard.ticks - ticks) * GUARD_EVERY < late / 2:
                     # The thread stood still as well: the process was stopped, or the machine
@@ -125,7 +128,7 @@ class NodeWatchdog:
             await self._reload(server)
         except (SwarmError, ShardsError) as error:
             log.error("stage %d did not get a new session: %s", server.stage, error)
-            self._reload_at[server] = time.monotonic() + RELOAD_EVERY
+            self._reload_at[server] = self._clock() + RELOAD_EVERY
             return
         self._reload_at.pop(server, None)
         server.resume()

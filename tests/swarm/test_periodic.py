@@ -36,9 +36,10 @@ def test_a_beat_is_ahead_by_a_period_at_most_and_falls_on_a_shorter_one_in_whole
     assert after - due == pytest.approx(period), "a beat is not followed by itself"
 
 
+@pytest.mark.simulated
 async def test_tasks_that_come_round_at_multiples_of_a_beat_share_their_turns_of_the_loop() -> None:
     loop = asyncio.get_running_loop()
-    moments: list[float] = []  # the loop's time stands still within a turn of uvloop
+    moments: list[float] = []
 
     async def come_round(period: float) -> None:
         while True:
@@ -49,11 +50,11 @@ async def test_tasks_that_come_round_at_multiples_of_a_beat_share_their_turns_of
     for period in PERIODS * 3:
         tasks.append(asyncio.create_task(come_round(period)))
         await asyncio.sleep(0.007)  # begun at any time
-    started = loop.time()
-    await asyncio.sleep(6 * BEAT)
+    began = next_beat(BEAT)
+    await asyncio.sleep(began + 30 * BEAT - BEAT / 2 - loop.time())
     for task in tasks:
         task.cancel()
-    seen = [moment for moment in moments if moment >= started]
-    assert len(seen) >= 3 * (6 + 2 + 1) - 3
-    turns = 1 + sum(b - a > 0.005 for a, b in zip(sorted(seen), sorted(seen)[1:], strict=False))
-    assert turns <= 7, "one in each beat"
+    seen = sorted(moment for moment in moments if moment > began - BEAT / 2)
+    assert len(seen) == 3 * (30 + 10 + 6)
+    turns = 1 + sum(b - a > 0.0005 for a, b in zip(seen, seen[1:], strict=False))
+    assert turns == 30, "one in each beat"
