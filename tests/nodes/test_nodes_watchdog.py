@@ -8,19 +8,18 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.waiting import GENEROUS, eventually
 
 import nodes.life.watchdog
-from nodes.life.watchdog import EXIT_CODE, NodeWatchdog
+from nodes.life.watchdog import EXIT_CODE, LOOK_EVERY, RELOAD_EVERY, NodeWatchdog
 from shards.errors import RunError
 from swarm.errors import Unavailable
-
-LIMIT = 20.0  # seconds; only a hang gets there
 
 
 class FakeWindow:
@@ -57,7 +56,7 @@ class FakeServer:
         self.acts.append("resume")
 
     def hang(self, seconds: float = 5.0) -> None:
-        self.running_since = time.monotonic() - seconds
+        self.running_since = asyncio.get_running_loop().time() - seconds
 
 
 class Scene:
@@ -68,7 +67,12 @@ class Scene:
         self.slow = 0.0
         self._looks = 0  # of the watchdog; its thread looks too
         self._looked = asyncio.Event()
-        self.watchdog = NodeWatchdog(self._seen, self._reload, self._tell)  # type: ignore[arg-type]
+        self.watchdog = NodeWatchdog(
+            self._seen,  # type: ignore[arg-type]
+            self._reload,  # type: ignore[arg-type]
+            self._tell,
+            clock=asyncio.get_running_loop().time,
+        )
 
     def _seen(self) -> list[FakeServer]:
         if threading.current_thread() is threading.main_thread():
@@ -79,7 +83,7 @@ class Scene:
     async def looks(self, more: int = 2) -> None:
         """Until the watchdog has looked so many times more."""
         wanted = self._looks + more
-        async with asyncio.timeout(LIMIT):
+        async with asyncio.timeout(GENEROUS):
             while self._looks < wanted:
                 self._looked.clear()
                 await self._looked.wait()
@@ -106,24 +110,19 @@ class Scene:
             await asyncio.gather(task, return_exceptions=True)
 
 
-async def settled(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(LIMIT):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-
-
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Self-tests at each look."""
     monkeypatch.setattr(nodes.life.watchdog, "SELF_TEST_EVERY", 0.0)
 
 
+@pytest.mark.simulated
 async def test_a_run_that_hangs_is_given_back_and_the_stage_gets_a_new_session() -> None:
     hung, well = FakeServer(1), FakeServer(2)
     scene = Scene(hung, well)
     hung.hang()
     async with scene.watched():
-        await settled(lambda: "resume" in hung.acts)
+        await eventually(lambda: "resume" in hung.acts)
         await scene.looks()
     assert hung.acts == ["suspend", "reload", "resume"]
     assert well.acts == []
@@ -133,6 +132,7 @@ async def test_a_run_that_hangs_is_given_back_and_the_stage_gets_a_new_session()
     assert "took over" in detail["detail"]
 
 
+@pytest.mark.simulated
 async def test_a_long_run_of_a_slow_model_is_no_hang() -> None:
     slow = FakeServer()
     slow.stats.compute.p99 = 2.0  # ten times that is allowed
@@ -148,7 +148,7 @@ async def test_a_stage_that_computes_wrongly_is_loaded_again(often: None) -> Non
     wrong.right = False
     scene = Scene(wrong)
     async with scene.watched():
-        await settled(lambda: "resume" in wrong.acts)
+        await eventually(lambda: "resume" in wrong.acts)
         await scene.looks()
     assert wrong.acts == ["suspend", "reload", "resume"]
     assert "self-test failed" in scene.events[0][1]["detail"]
@@ -163,15 +163,16 @@ async def test_a_busy_stage_is_not_tested(often: None) -> None:
     assert busy.tests == 0
 
 
+@pytest.mark.simulated
 async def test_after_three_failures_a_stage_stays_out_and_an_event_says_so() -> None:
     server = FakeServer()
     scene = Scene(server)
     async with scene.watched():
         for count in (1, 2, 3):
             server.hang()
-            await settled(lambda count=count: len(scene.events) == count)
+            await eventually(lambda count=count: len(scene.events) == count)
             if count < 3:
-                await settled(lambda count=count: server.acts.count("resume") == count)
+                await eventually(lambda count=count: server.acts.count("resume") == count)
         server.hang()
         await scene.looks()
     again = ["suspend", "reload", "resume"]
@@ -180,6 +181,7 @@ async def test_after_three_failures_a_stage_stays_out_and_an_event_says_so() -> 
     assert len(scene.events) == 3
 
 
+@pytest.mark.simulated
 @pytest.mark.parametrize("error", [Unavailable("no server"), RunError("no memory")])
 async def test_a_session_that_cannot_be_had_is_tried_for_again(error: Exception) -> None:
     """The server was away for a moment: the stage must not be lost to the mesh for ever."""
@@ -187,10 +189,13 @@ async def test_a_session_that_cannot_be_had_is_tried_for_again(error: Exception)
     scene = Scene(server)
     scene.failing = [error, error]
     server.hang()
+    loop = asyncio.get_running_loop()
     async with scene.watched():
-        await settled(lambda: "reload failed" in server.acts)
+        await eventually(lambda: "reload failed" in server.acts)
+        failed_at = loop.time()
         assert "resume" not in server.acts
-        await settled(lambda: "resume" in server.acts)
+        await eventually(lambda: "resume" in server.acts)
+    assert 2 * RELOAD_EVERY <= loop.time() - failed_at + 0.01 < 2 * RELOAD_EVERY + 3 * LOOK_EVERY
     assert server.acts == ["suspend", "reload failed", "reload failed", "reload", "resume"]
 
 
@@ -204,7 +209,7 @@ async def test_a_long_reload_is_no_blocked_loop(monkeypatch: pytest.MonkeyPatch)
     scene.slow = 3.5
     server.hang()
     async with scene.watched():
-        await settled(lambda: "resume" in server.acts)
+        await eventually(lambda: "resume" in server.acts)
     assert ended == []
 
 
@@ -221,16 +226,17 @@ async def test_a_loop_that_is_blocked_for_good_ends_the_process(
         assert EXIT_CODE in ended
 
 
+@pytest.mark.simulated
 async def test_nothing_is_kept_of_a_stage_that_is_gone() -> None:
     """A new one may come to lie at its address: it must not inherit its failures."""
     scene = Scene(FakeServer(), FakeServer(2))
     async with scene.watched():
         scene.servers[0].hang()
-        await settled(lambda: "resume" in scene.servers[0].acts)
+        await eventually(lambda: "resume" in scene.servers[0].acts)
         gone = weakref.ref(scene.servers.pop(0))
         await scene.looks()
         gc.collect()
         assert gone() is None
         scene.servers.append(FakeServer(3))
         scene.servers[-1].hang()
-        await settled(lambda: "resume" in scene.servers[-1].acts)
+        await eventually(lambda: "resume" in scene.servers[-1].acts)
