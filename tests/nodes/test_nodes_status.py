@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Callable, Iterable
-from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
 import pytest
+from support.waiting import GENEROUS
 
 import swarm
 from nodes.life.config import NodeConfig
@@ -33,6 +32,7 @@ class FakeLink:
 
     def __init__(self) -> None:
         self.published: list[tuple[str, dict[str, Any]]] = []
+        self.moments: list[float] = []  # of these, in the loop's time
         self.cut = False
         self.came = asyncio.Event()
         self._callbacks: dict[str, Callable[[LinkMessage], None]] = {}
@@ -41,6 +41,7 @@ class FakeLink:
         if self.cut:
             raise NotConnected("cut")
         self.published.append((subject, json.loads(data)))
+        self.moments.append(asyncio.get_running_loop().time())
         self.came.set()
 
     def subscribe(self, subject: str, callback: Callable[[LinkMessage], None]) -> int:
@@ -60,7 +61,8 @@ class Scene:
         self.gossip = SimpleNamespace(counters={}, alive=alive)
         states: list[Any] = ["alive", "alive", "dead"]
         view = {f"n{n}": PeerView(f"n{n}", state, 1, 1, {}) for n, state in enumerate(states)}
-        self.started = time.monotonic()
+        self.clock = asyncio.get_running_loop().time
+        self.started = self.clock()
         self.status = StatusPublisher(
             SimpleNamespace(  # type: ignore[arg-type]
                 link=self.link, subjects=Subjects(), lender=SimpleNamespace(host=""), inbox=""
@@ -77,6 +79,7 @@ class Scene:
             ),
             self.started,
             more,
+            self.clock,
         )
 
     @property
@@ -85,7 +88,7 @@ class Scene:
 
     async def documents_until(self, count: int) -> list[dict[str, Any]]:
         """Wait for so many documents; returns all."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(GENEROUS):
             while len(self.documents) < count:
                 self.link.came.clear()
                 await self.link.came.wait()
@@ -112,12 +115,15 @@ async def test_a_document_keeps_the_contract_in_every_state() -> None:
     assert scene.status.document()["gossip"]["peers"]["alive"] == 2
 
 
+@pytest.mark.simulated
 async def test_the_start_is_timed_once_from_the_first_ready_on() -> None:
     scene = Scene()
     assert "ready_ms" not in scene.status.document()
+    await asyncio.sleep(1.5)  # simulated
     scene.status.become("ready", "serving")
     took = scene.status.document()["ready_ms"]
-    assert 0 < took <= (time.monotonic() - scene.started) * 1e3 + 1
+    assert took == pytest.approx(1500)
+    await asyncio.sleep(1.0)  # simulated
     scene.status.become("draining", "")
     scene.status.become("ready", "again")
     assert scene.status.document()["ready_ms"] == took
@@ -130,19 +136,21 @@ async def test_a_role_adds_fields_as_they_are_at_the_moment() -> None:
     assert scene.status.document()["edge"] == {"captured": 5}
 
 
+@pytest.mark.simulated
 async def test_a_request_for_status_is_answered_long_before_the_next_is_due() -> None:
     scene = Scene()
     publishing = asyncio.create_task(scene.status.run())
-    began = time.monotonic()
+    began = scene.clock()
     try:
         for count in range(1, 6):
             await scene.documents_until(count)
             scene.link.hear(Subjects().status_request)
-        assert time.monotonic() - began < STATUS_EVERY, "five documents"
+        assert scene.clock() - began < STATUS_EVERY, "five documents"
     finally:
         publishing.cancel()
 
 
+@pytest.mark.simulated
 async def test_a_node_of_a_large_fleet_says_how_seldom_it_speaks_and_hurries_in_a_small_one() -> (
     None
 ):
@@ -161,25 +169,27 @@ async def test_a_node_of_a_large_fleet_says_how_seldom_it_speaks_and_hurries_in_
         publishing.cancel()
 
 
-def spread(documents: Iterable[dict[str, Any]]) -> float:
-    """Seconds between the first and the last of these documents."""
-    moments = [datetime.fromisoformat(doc["at"]) for doc in documents]
-    return (max(moments) - min(moments)).total_seconds()
+def spread(scenes: Iterable[Scene], number: int) -> float:
+    """Seconds between the first and the last of these nodes' documents of this number."""
+    moments = [scene.link.moments[number] for scene in scenes]
+    return max(moments) - min(moments)
 
 
+@pytest.mark.simulated
 async def test_the_nodes_of_a_large_fleet_speak_by_themselves_at_moments_of_their_own() -> None:
     scenes = [Scene(alive=120) for _ in range(50)]
     publishing = [asyncio.create_task(scene.status.run()) for scene in scenes]
     try:
         for scene in scenes:
             await scene.documents_until(2)
-        assert spread(scene.documents[0] for scene in scenes) < 0.5, "they began together"
-        assert spread(scene.documents[1] for scene in scenes) > status_every(120) / 2
+        assert spread(scenes, 0) < 0.5, "they began together"
+        assert spread(scenes, 1) > status_every(120) / 2
     finally:
         for task in publishing:
             task.cancel()
 
 
+@pytest.mark.simulated
 async def test_the_nodes_of_a_large_fleet_answer_in_the_time_asked_for_and_not_at_one_instant() -> (
     None
 ):
@@ -188,18 +198,20 @@ async def test_the_nodes_of_a_large_fleet_answer_in_the_time_asked_for_and_not_a
     try:
         for scene in scenes:
             await scene.documents_until(1)
-        asked, within = time.monotonic(), 0.5
+        within = 0.5
+        asked = scenes[0].clock()
         for scene in scenes:
             scene.link.hear(Subjects().status_request, request_body(within))
         for scene in scenes:
             await scene.documents_until(2)
-        assert time.monotonic() - asked < within + 2.0
-        assert spread(scene.documents[1] for scene in scenes) > within / 2
+        assert scenes[0].clock() - asked < within + STATUS_PAUSE
+        assert spread(scenes, 1) > within / 2
     finally:
         for task in publishing:
             task.cancel()
 
 
+@pytest.mark.simulated
 @pytest.mark.parametrize(
     ("alive", "body"),
     [(3, request_body(5.0)), (SMALL_FLEET, request_body(5.0)), (1000, b""), (1000, b"{")],
@@ -212,25 +224,26 @@ async def test_a_node_of_a_small_fleet_or_one_that_is_asked_for_no_time_answers_
     try:
         for count in range(1, 6):
             await scene.documents_until(count)
-            began = time.monotonic()
+            began = scene.clock()
             scene.link.hear(Subjects().status_request, body)
             await scene.documents_until(count + 1)
-            assert time.monotonic() - began < STATUS_EVERY / 2
+            assert scene.clock() - began < STATUS_EVERY / 2
     finally:
         publishing.cancel()
 
 
+@pytest.mark.simulated
 async def test_however_many_ask_a_node_publishes_no_more_often_than_its_pause_allows() -> None:
     scene = Scene(alive=1000)
     publishing = asyncio.create_task(scene.status.run())
     try:
         await scene.documents_until(1)
-        began = time.monotonic()
-        while time.monotonic() - began < 10 * STATUS_PAUSE:
+        began = scene.clock()
+        while scene.clock() - began < 10 * STATUS_PAUSE:
             for body in (b"", request_body(0.001), request_body(1.0)):
                 scene.link.hear(Subjects().status_request, body)
             await asyncio.sleep(0.001)
-        spent = time.monotonic() - began
+        spent = scene.clock() - began
         # The first one; one that falls due by itself.
         assert 2 <= len(scene.documents) <= 2 + spent / STATUS_PAUSE
     finally:
@@ -250,15 +263,16 @@ async def test_an_event_says_who_tells_and_what_it_is_about() -> None:
     )
 
 
+@pytest.mark.simulated
 async def test_a_document_tells_the_rate_and_the_events_that_the_node_told() -> None:
     answered = 0
     scene = Scene(lambda: {"edge": {"answered": answered}})
     assert "rate" not in scene.status.document(), "one count gives none"
-    await asyncio.sleep(RATE_LEAST)
+    await asyncio.sleep(2 * RATE_LEAST)  # simulated
     answered = 100
     scene.status.tell("took-over", {"stage": 2})
     doc = scene.status.document()
-    assert 0 < doc["rate"] <= 100 / RATE_LEAST
+    assert doc["rate"] == pytest.approx(100 / (2 * RATE_LEAST), rel=0.01)
     assert doc["events"] == {"took-over": 1}
     assert doc["gossip"]["events"] == {"died": 1}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -56,5 +57,5 @@ async def test_tasks_that_come_round_at_multiples_of_a_beat_share_their_turns_of
         task.cancel()
     seen = sorted(moment for moment in moments if moment > began - BEAT / 2)
     assert len(seen) == 3 * (30 + 10 + 6)
-    turns = 1 + sum(b - a > 0.0005 for a, b in zip(seen, seen[1:], strict=False))
+    turns = 1 + sum(b - a > 0.0005 for a, b in pairwise(seen))
     assert turns == 30, "one in each beat"
