@@ -1,4 +1,4 @@
-"""One mesh of real processes for all tests that leave it as they found it."""
+"""One mesh of real processes for all tests of a worker; each leaves it as it found it."""
 
 from __future__ import annotations
 
@@ -8,26 +8,28 @@ from pathlib import Path
 import nats
 import pytest
 import pytest_asyncio
-from meshes import Commands, add_model, awake, commands, split_digits
 from nats.aio.client import Client
+from support.commands import Commands, commands
+from support.meshes import add_model, as_found, awake, mesh_of, split_digits
 
-from nodes.local.mesh import LocalMesh, local_mesh
+from nodes.local.mesh import LocalMesh
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def shared_mesh() -> AsyncIterator[LocalMesh]:
     """digits@1 in three shards, a fallback node, and a gateway."""
-    async with local_mesh() as local:
+    async with mesh_of(name="default") as local:
         local.start("gateway", "")
         await add_model(local, split_digits(), "shard-1", "shard-2", "shard-3", "fallback")
         yield local
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def digits_mesh(shared_mesh: LocalMesh) -> LocalMesh:
+async def digits_mesh(shared_mesh: LocalMesh) -> AsyncIterator[LocalMesh]:
     """The shared mesh, connected."""
     await awake(shared_mesh)
-    return shared_mesh
+    async with as_found(shared_mesh):
+        yield shared_mesh
 
 
 @pytest_asyncio.fixture(loop_scope="session")

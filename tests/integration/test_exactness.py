@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from meshes import ROOT, add_model, close, digits, dismiss, split_digits, whole
+from support.commands import ROOT
+from support.meshes import add_model, close, digits, dismiss, split_digits, whole
 
 from nodes.local.mesh import LocalMesh
 from shards.split.split import split
@@ -50,7 +51,6 @@ async def test_a_request_passes_each_stage_once_and_tells_so(digits_mesh: LocalM
     assert len(set(nodes)) == 3, "each stage ran in a process of its own"
     assert all(node in digits_mesh.statuses for node in nodes)
     assert not result.degraded
-    assert 0 < result.compute < result.latency
 
 
 async def test_a_batch_of_images_is_answered_row_by_row(digits_mesh: LocalMesh) -> None:
@@ -65,13 +65,16 @@ async def test_a_face_detector_of_the_world_gives_the_whole_models_boxes(
     if not ULTRAFACE.exists():
         pytest.skip(f"{ULTRAFACE} is absent: set SWARM_TEST_MODELS to the folder of models")
     model = ULTRAFACE.read_bytes()
-    result = split(model, name="ultraface", stages=2, bandwidth=1e6)
+    # In a thread: the loop answers the server's pings.
+    result = await asyncio.to_thread(
+        split, model, name="ultraface", stages=2, bandwidth=1e6, profile=False
+    )
     (name,) = (spec.name for spec in result.manifest.inputs)
     feeds = [
         {name: np.random.default_rng(seed).uniform(-1, 1, (1, 3, 240, 320)).astype(np.float32)}
         for seed in range(3)
     ]
-    expected = whole(model, feeds)
+    expected = await asyncio.to_thread(whole, model, feeds)
     nodes = await add_model(digits_mesh, result, "shard-1", "shard-2")
     try:
         for feed, want in zip(feeds, expected, strict=True):
@@ -84,7 +87,7 @@ async def test_a_face_detector_of_the_world_gives_the_whole_models_boxes(
 
 async def test_a_cut_of_several_tensors_loses_none_of_them(digits_mesh: LocalMesh) -> None:
     model = transformer_encoder(layers=2, d_model=32, heads=2, seq=16, vocabulary=100)
-    result = split(model, name="encoder", cuts=["layer_1.hidden"], bandwidth=1e6)
+    result = split(model, name="encoder", cuts=["layer_1.hidden"], bandwidth=1e6, profile=False)
     assert len(result.manifest.shards[0].sends) > 1, "this cut carries several tensors"
     random = np.random.default_rng(7)
     feeds = [

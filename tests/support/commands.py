@@ -1,0 +1,214 @@
+"""Commands as processes of their own: started, ended, and checked to leave nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+from typer.testing import CliRunner
+
+from nodes.cli.main import app
+
+from .waiting import GENEROUS, eventually_now
+
+ROOT = Path(__file__).resolve().parents[2]
+# In the environment of a command, which all its descendants inherit: whose they are shows even
+# where their parents have ended.
+FAMILY = "TEST_FAMILY"
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """This process's, without settings that would reach the commands."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("SWARM_")}
+    return kept | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"} | dict(extra or {})
+
+
+def heed_ctrl_c() -> None:
+    """Give this process the default for SIGINT. A shell lets its background jobs ignore SIGINT, and
+    the processes that they start inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+@dataclass
+class Command:
+    """A command as its own process. Its output goes to files: a full pipe would block it."""
+
+    process: subprocess.Popen[bytes]
+    out: Path
+    err: Path
+    mark: str
+
+    @property
+    def stdout(self) -> str:
+        return self.out.read_text(errors="replace")
+
+    @property
+    def stderr(self) -> str:
+        return self.err.read_text(errors="replace")
+
+    @property
+    def family(self) -> dict[int, psutil.Process]:
+        """Its descendants that run, by process id, wherever they were reparented to."""
+        found = {}
+        mark = f"{FAMILY}={self.mark}".encode()
+        for pid in psutil.pids():
+            try:
+                told = Path(f"/proc/{pid}/environ").read_bytes()
+                if pid != self.process.pid and mark in told.split(b"\0"):
+                    found[pid] = psutil.Process(pid)
+            except (OSError, psutil.NoSuchProcess):
+                continue  # another user's, or it has ended
+        return found
+
+    def remaining(self) -> list[str]:
+        """Descendants that still run, as command lines."""
+        left = []
+        for process in self.family.values():
+            try:
+                left.append(" ".join(process.cmdline()))
+            except psutil.NoSuchProcess:
+                continue
+        return left
+
+    def signal(self, number: signal.Signals) -> None:
+        """Signal the command only."""
+        self.process.send_signal(number)
+
+    def wait(self, timeout: float = GENEROUS) -> int:
+        """Its exit code; fails with its output when it does not end."""
+        try:
+            return self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"did not end in {timeout} s:\n{self.stderr}") from None
+
+    def says(self, text: str, timeout: float = 2 * GENEROUS) -> None:
+        """Wait until its standard error holds this text; fails when it ends without."""
+
+        def said() -> bool:
+            ended = self.process.poll() is not None
+            return text in self.stderr or (ended and self._silent(text))
+
+        eventually_now(said, f"“{text}”; it says:\n{self.stderr}", timeout)
+
+    def _silent(self, text: str) -> bool:
+        raise AssertionError(f"it ended without “{text}”:\n{self.stderr}")
+
+    def ready_line(self, timeout: float = 2 * GENEROUS) -> dict[str, Any]:
+        """The first line on standard output, as JSON."""
+
+        def arrived() -> bool:
+            assert self.process.poll() is None or "\n" in self.stdout, self.stderr
+            return "\n" in self.stdout
+
+        eventually_now(arrived, "a ready line", timeout)
+        return dict(json.loads(self.stdout.splitlines()[0]))
+
+    def leaves_nothing(self) -> None:
+        """Wait until no process that it started runs any more."""
+        eventually_now(lambda: not self.family, f"it leaves nothing:\n{self.remaining()}")
+
+
+@dataclass(frozen=True)
+class Said:
+    """How a command ended that ran in this process."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+
+class Commands:
+    """Starts commands, and ends them all with the test.
+
+    temporary: where they put their temporary files. A command that is killed leaves some there.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.temporary = folder / "temporary"
+        self.temporary.mkdir(exist_ok=True)
+        self.started: list[Command] = []
+
+    def start(self, module: str, *arguments: str, env: Mapping[str, str] | None = None) -> Command:
+        number = len(self.started)
+        out, err = self.folder / f"{number}.out", self.folder / f"{number}.err"
+        mark = secrets.token_hex(8)
+        given = {"TMPDIR": str(self.temporary), FAMILY: mark, **(env or {})}
+        with out.open("wb") as sink, err.open("wb") as errors:
+            process = subprocess.Popen(
+                [sys.executable, "-m", module, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=errors,
+                cwd=ROOT,
+                env=environment(given),
+                preexec_fn=heed_ctrl_c,
+            )
+        command = Command(process, out, err, mark)
+        self.started.append(command)
+        return command
+
+    def swarm(self, *arguments: str, timeout: float = 2 * GENEROUS) -> Command:
+        """Run `swarm …` to its end, as a process."""
+        command = self.start("nodes.cli.main", *arguments)
+        command.wait(timeout)
+        return command
+
+    def end(self) -> None:
+        """End all that run, in order; nothing that any of them started may be left."""
+        for command in self.started:
+            command.process.terminate()
+        try:
+            for command in self.started:
+                command.wait()
+                command.leaves_nothing()
+        finally:
+            for command in self.started:
+                for process in command.family.values():
+                    process.kill()
+                if command.process.poll() is None:
+                    command.process.kill()
+                    command.process.wait(10)
+
+
+@contextmanager
+def commands(folder: Path) -> Iterator[Commands]:
+    folder.mkdir(parents=True, exist_ok=True)
+    made = Commands(folder)
+    try:
+        yield made
+    finally:
+        made.end()
+
+
+_one_at_a_time = threading.Lock()  # a command has this process's standard output to itself
+
+
+def said(*arguments: str) -> Said:
+    """Run `swarm …` in this process: what it prints and how it ends, without the second that a
+    process takes to start. In a thread of its own where a loop runs."""
+    without = {name: None for name in os.environ if name.startswith("SWARM_")}
+    with _one_at_a_time:
+        result = CliRunner(env={**without, "COLUMNS": "200"}).invoke(app, list(arguments))
+    error = result.exception
+    if error is not None and not isinstance(error, SystemExit):
+        raise error
+    return Said(result.exit_code, result.stdout, result.stderr)
