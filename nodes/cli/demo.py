@@ -174,7 +174,8 @@ async def _story(
             if part > 1 and (record.returned_at or now - began > seconds + RETURN_WITHIN):
                 break
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), 0.05)
+                async with asyncio.timeout(0.05):
+                    await stop.wait()
 
 
 async def _end_of_stream(local: LocalMesh, edge: NodeProcess) -> int:

@@ -320,7 +320,8 @@ class LearnDemo:
 
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.stop.wait(), max(0.0, seconds))
+            async with asyncio.timeout(max(0.0, seconds)):
+                await self.stop.wait()
 
     async def _until_part(self, part: float) -> None:
         await self._pause(QUIET + part * self.seconds - self.record.now)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import os
 import re
@@ -72,8 +73,9 @@ def run_record(
             if not as_json:
                 text = f"recording {share * 100:g} % of {name}@{version} for {seconds}; Ctrl-C ends"
                 err.print(text, markup=False)
-            with_timeout = asyncio.wait_for(stop.wait(), length)
-            await asyncio.gather(with_timeout, return_exceptions=True)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(length):
+                    await stop.wait()
         finally:
             await recording.stop()
         return _told(recording, name, version, as_json)

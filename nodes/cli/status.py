@@ -142,7 +142,8 @@ def run_plain_top(nats: str, mesh: str) -> int:
             with Live(live_table(watch.picture), console=out, refresh_per_second=4) as live:
                 while not stop.is_set():
                     try:
-                        await asyncio.wait_for(stop.wait(), 0.5)
+                        async with asyncio.timeout(0.5):
+                            await stop.wait()
                     except TimeoutError:
                         live.update(live_table(watch.picture))
         return 0

@@ -55,7 +55,8 @@ class Feed:
             while True:
                 await self.news.wait()
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self.urgent.wait(), PACE)
+                    async with asyncio.timeout(PACE):
+                        await self.urgent.wait()
                     await asyncio.sleep(AT_ONCE)  # what comes together goes out together
                 self.news.clear()
                 self.urgent.clear()

@@ -126,7 +126,8 @@ class MeshSource:
         """Ask for the whole picture and past events after each connection, and now and then."""
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._ask.wait(), ASK_EVERY)
+                async with asyncio.timeout(ASK_EVERY):
+                    await self._ask.wait()
             came_up = self._ask.is_set()
             self._ask.clear()
             if self.link.connected:
@@ -148,7 +149,8 @@ class MeshSource:
         """Read which versions serve, when it may have changed and now and then."""
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._look.wait(), READ_DESIRED_EVERY)
+                async with asyncio.timeout(READ_DESIRED_EVERY):
+                    await self._look.wait()
             self._look.clear()
             if self.link.connected:
                 for model in self.picture.model_names()[:MODELS_READ]:

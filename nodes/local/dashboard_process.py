@@ -40,7 +40,8 @@ async def dashboard_of(local: LocalMesh) -> AsyncIterator[str]:
         if process.returncode is None:
             process.terminate()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(process.wait(), END_WITHIN)
+                async with asyncio.timeout(END_WITHIN):
+                    await process.wait()
         if process.returncode is None:
             process.kill()
             await process.wait()
@@ -50,7 +51,8 @@ async def _address(process: asyncio.subprocess.Process) -> str:
     assert process.stdout is not None
     line = b""
     with contextlib.suppress(TimeoutError):
-        line = await asyncio.wait_for(process.stdout.readline(), START_WITHIN)
+        async with asyncio.timeout(START_WITHIN):
+            line = await process.stdout.readline()
     try:
         document = json.loads(line)
         if "url" in document:

@@ -145,7 +145,8 @@ class LocalMesh:
     async def _next_status(self, timeout: float) -> None:
         self.changed.clear()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.changed.wait(), timeout)
+            async with asyncio.timeout(timeout):
+                await self.changed.wait()
 
     @staticmethod
     def tail(node: NodeProcess) -> str:

@@ -132,7 +132,8 @@ class TopApp(App[None]):
     async def _follow(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._urgent.wait(), EVERY)
+                async with asyncio.timeout(EVERY):
+                    await self._urgent.wait()
             self._urgent.clear()
             if not self.is_running:
                 return  # the page has ended, and its panels are gone

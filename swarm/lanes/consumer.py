@@ -173,7 +173,8 @@ class Lane:
                     self.waits_for = str(error)
                     pause = RETRY_DENIED if denied else RETRY_PROVISIONING
                     with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(self._renew.wait(), pause)
+                        async with asyncio.timeout(pause):
+                            await self._renew.wait()
                     continue
                 self._ready.set()
                 self.waits_for = ""
@@ -210,7 +211,8 @@ class Lane:
 
     async def ready(self, timeout: float) -> None:
         """Wait until the lane pulls for the first time. Raises `TimeoutError`."""
-        await asyncio.wait_for(self._ready.wait(), timeout)
+        async with asyncio.timeout(timeout):
+            await self._ready.wait()
 
     def pause(self) -> None:
         """Ask for nothing more until `resume()`; standing pulls run out by themselves."""

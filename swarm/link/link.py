@@ -417,7 +417,8 @@ class Link(asyncio.BufferedProtocol):
 
     async def flush(self, timeout: float = 5.0) -> None:
         """Wait until the server has seen everything sent so far."""
-        await asyncio.wait_for(self.sync(), timeout)
+        async with asyncio.timeout(timeout):
+            await self.sync()
 
     def sync(self) -> asyncio.Future[None]:
         """Completes when the server has read everything sent so far (PING, PONG); fails with

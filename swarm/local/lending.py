@@ -328,7 +328,8 @@ class Lender:
         """Give receivers up to `linger` seconds, then free everything."""
         if finished := self._take_finished():
             with contextlib.suppress(SwarmError, TimeoutError):
-                await asyncio.wait_for(self._sync(), 1.0)
+                async with asyncio.timeout(1.0):
+                    await self._sync()
                 self._tell_owners(finished)
         emptied = await self._ring.drain(linger)
         self._ring.close(abandon=not emptied)

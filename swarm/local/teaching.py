@@ -165,7 +165,8 @@ class _Listener:
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
             try:
-                data = await asyncio.wait_for(_receive(reader), IDLE_LIMIT)
+                async with asyncio.timeout(IDLE_LIMIT):
+                    data = await _receive(reader)
             except DecodeError as error:
                 await _send(writer, [_failure(error)])
                 return  # where the next request begins is not known

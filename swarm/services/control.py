@@ -86,6 +86,7 @@ async def close(client: Client) -> None:
     """Close a client, within `CLOSE_TIMEOUT`; raises no network errors."""
     try:
         # Closing flushes, which hangs where the peer is dead.
-        await asyncio.wait_for(client.close(), CLOSE_TIMEOUT)
+        async with asyncio.timeout(CLOSE_TIMEOUT):
+            await client.close()
     except NETWORK_ERRORS as error:
         log.info("a client was dropped: %r", error)

@@ -47,6 +47,30 @@ async def test_parts_headers_and_the_reply_subject_arrive_whole(
     assert inbox[0].status == b""
 
 
+async def test_a_flush_is_cancelled_even_where_its_answer_comes_at_that_moment(
+    server: EmbeddedServer, links: Links
+) -> None:
+    link = await links.connect(server.url)
+    ended = asyncio.Event()
+
+    async def flush_for_ever() -> None:
+        try:
+            while True:
+                await link.flush()
+        finally:
+            ended.set()
+
+    for _ in range(20):
+        ended.clear()
+        before = link.sync()  # answered together with the flush that follows
+        task = asyncio.create_task(flush_for_ever())
+        before.add_done_callback(lambda _, task=task: task.cancel())  # type: ignore[misc]
+        await before
+        async with asyncio.timeout(30):
+            await ended.wait()
+        assert task.cancelled() or task.cancelling()
+
+
 async def test_a_queue_group_gives_each_message_to_one_member(
     server: EmbeddedServer, links: Links
 ) -> None:
