@@ -7,7 +7,7 @@ from typing import Any
 
 from real_server import Links
 
-from swarm.errors import SwarmError, Unavailable
+from swarm.errors import NoResponders, SwarmError, Unavailable
 from swarm.lanes import (
     Lane,
     LaneMessage,
@@ -116,10 +116,16 @@ class Sender:
             await asyncio.sleep(0.01)
         return False
 
-    async def parked(self) -> int:
-        """Pulls that wait for a message."""
-        info = await jetstream.call(self.link, api("CONSUMER.INFO", STREAM, CONSUMER))
-        return int(info["num_waiting"])
+    async def sees_the_end_of(self, lane: Lane) -> None:
+        """Wait until the server knows that a lane's connection has ended: only then are its pulls
+        gone. A question to that connection is refused from then on."""
+        while True:
+            try:
+                await self.link.request(f"{lane.link.server_inbox}.none", timeout=0.05)
+            except NoResponders:
+                return
+            except TimeoutError:
+                continue
 
 
 def bodies(got: list[LaneMessage]) -> list[bytes]:

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 from lane_tools import CONSUMER, STREAM, Bench, bodies
-from real_server import cut, eventually
+from real_server import cut
+from support.waiting import eventually
 
+from swarm.clock import ServerClock
 from swarm.lanes import LaneOptions
 from swarm.lanes.consumer import LONG_IN_HAND
 from swarm.lanes.credit import Credit
@@ -20,6 +22,10 @@ from swarm.priorities import FALLBACK, PRIMARY, STANDBY
 from swarm.subjects import api
 
 pytestmark = pytest.mark.integration
+# Where `ack_wait` passes: short enough to wait for, and no test says how soon.
+soon_again = pytest.mark.parametrize(
+    "lane_options", [LaneOptions(depth=128, ack_wait=0.2)], ids=[""]
+)
 
 
 async def test_a_lane_delivers_in_order_and_an_ack_brings_the_next(bench: Bench) -> None:
@@ -81,6 +87,7 @@ async def test_all_waiting_messages_can_be_asked_for_whatever_the_credit(bench: 
     assert lane.asked == 1
 
 
+@soon_again
 async def test_a_message_that_comes_again_while_it_is_in_hand_is_given_to_the_stage_once(
     bench: Bench,
 ) -> None:
@@ -103,10 +110,8 @@ async def test_a_nak_hands_the_message_out_again_at_once(bench: Bench) -> None:
     sender = await bench.sender()
     sender.send("x")
     await eventually(lambda: len(got) == 1)
-    started = time.monotonic()
     got[0].nak()
     await eventually(lambda: len(got) == 2)
-    assert time.monotonic() - started < bench.options.ack_wait / 2
     assert got[1].times_delivered == 2
     assert (got[1].sequence, bytes(got[1].data)) == (got[0].sequence, b"x")
     assert lane.redelivered == 1
@@ -120,7 +125,7 @@ async def test_a_delayed_nak_waits_as_long_as_it_says(bench: Bench) -> None:
     started = time.monotonic()
     got[0].nak(0.1)
     await eventually(lambda: len(got) == 2)
-    assert 0.09 <= time.monotonic() - started < 0.5
+    assert time.monotonic() - started >= 0.09
 
 
 async def test_a_terminated_message_never_comes_back(bench: Bench) -> None:
@@ -157,18 +162,16 @@ async def test_settling_twice_does_nothing(bench: Bench) -> None:
     assert lane.in_hand == 2  # no ack was counted as two credits
 
 
+@soon_again
 async def test_messages_of_a_vanished_node_are_delivered_after_ack_wait(bench: Bench) -> None:
     lane, got = await bench.lane()
     sender = await bench.sender()
     sender.send("x")
     await eventually(lambda: len(got) == 1)
     standby, other = await bench.lane(priority=STANDBY)
-    started = time.monotonic()
     await bench.links.crash(lane.link)
     await eventually(lambda: len(other) == 1)
-    waited = time.monotonic() - started
-    assert waited < bench.options.ack_wait + 0.15
-    assert other[0].times_delivered == 2
+    assert other[0].times_delivered >= 2
     assert got[0].ack() is False  # of the old connection: says nothing
     assert await sender.stored() == 1
     other[0].ack()
@@ -176,6 +179,7 @@ async def test_messages_of_a_vanished_node_are_delivered_after_ack_wait(bench: B
     assert await sender.emptied()
 
 
+@soon_again
 async def test_a_message_held_long_is_kept_alive_and_stays_with_its_node(bench: Bench) -> None:
     _, got = await bench.lane(credit=1)
     _, other = await bench.lane(credit=1)
@@ -189,6 +193,7 @@ async def test_a_message_held_long_is_kept_alive_and_stays_with_its_node(bench: 
     assert len(got) + len(other) == 1
 
 
+@soon_again
 async def test_messages_in_hand_are_kept_alive_in_one_write(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,6 +217,7 @@ async def test_messages_in_hand_are_kept_alive_in_one_write(
     assert [delivery.times_delivered for delivery in got] == [1] * 3
 
 
+@soon_again
 async def test_a_lane_is_tended_seldom_as_soon_as_nothing_is_in_hand(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,8 +272,7 @@ async def test_the_next_in_line_takes_over_the_queue_when_the_primary_is_gone(
     main[0].ack()
     await primary.link.flush()
     await bench.links.crash(primary.link)
-    while await sender.parked() > 4:  # noqa: ASYNC110 - until the server has seen the end
-        await asyncio.sleep(0.002)
+    await sender.sees_the_end_of(primary)
     sender.send("after")
     await eventually(lambda: len(backup) == 1)
     assert bodies(backup) == [b"after"]
@@ -286,11 +291,9 @@ async def test_draining_gives_nothing_up_and_takes_nothing_more(bench: Bench) ->
     await lane.drain()
     await eventually(lambda: len(other) == 4)
     got[0].ack()  # started before: finished here
-    started = time.monotonic()
     for delivery in got[1:]:
         delivery.nak()  # not started: given back
     await eventually(lambda: len(other) == 7)
-    assert time.monotonic() - started < bench.options.ack_wait
     assert sorted(bodies(other)) == [b"%d" % n for n in range(1, 8)]
     for delivery in other:
         delivery.ack()
@@ -329,21 +332,25 @@ async def test_ack_wait_can_be_changed_while_the_lane_runs(bench: Bench) -> None
 
 
 async def test_the_age_of_a_message_is_measured_by_the_servers_clock(bench: Bench) -> None:
-    sender = await bench.sender()
-    _, got = await bench.lane(credit=1)
+    sender, clock = await bench.sender(), ServerClock()
+    _, got = await bench.lane(credit=1, clock=clock)
+    began = time.monotonic()
     for name in ("1", "2"):
         sender.send(name)
-    await eventually(lambda: len(got) == 1)
-    await asyncio.sleep(0.1)
+    await eventually(lambda: len(got) == 1 and sender.settled(2))
+    both_stored = time.monotonic()
+    await asyncio.sleep(0.1)  # the time that passes is what is measured
     got[0].ack()
     await eventually(lambda: len(got) == 2)
-    assert 0 <= got[0].age < 0.05
-    assert 0.1 <= got[1].age < 0.2
+    for delivery in got:
+        came, error = delivery.received / 1e9, clock.round_trip / 2 + 0.001
+        assert came - both_stored - error <= delivery.age <= came - began + error
 
 
 @pytest.fixture
-def lane_options(request: pytest.FixtureRequest) -> LaneOptions:
-    return LaneOptions(depth=128, ack_wait=0.2)
+def lane_options() -> LaneOptions:
+    """What comes within a test was given back, or never held: `ack_wait` is longer."""
+    return LaneOptions(depth=128, ack_wait=60.0)
 
 
 async def test_credit_grows_while_several_messages_come_at_once(bench: Bench) -> None:
