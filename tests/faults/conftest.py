@@ -1,4 +1,5 @@
-"""One split model for all fault tests, and one mesh for all tests of a module."""
+"""One mesh for all faults of nodes, and the meshes of `swarm bench failover` for faults of the
+network and of clusters."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from nodes.bench.faults.rig import Layout, Rig, Workload, make_workload, start_rig
+from nodes.bench.faults.rig import Rig, Workload, make_workload, start_rig
 
 
 @pytest.fixture(scope="session")
@@ -18,8 +19,7 @@ def workload(tmp_path_factory: pytest.TempPathFactory) -> Workload:
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def mesh(request: pytest.FixtureRequest, workload: Workload) -> AsyncIterator[Rig]:
+async def rig(request: pytest.FixtureRequest, workload: Workload) -> AsyncIterator[Rig]:
     """A ready mesh of the module's `LAYOUT`."""
-    layout = getattr(request.module, "LAYOUT", Layout())
-    async with start_rig(layout, workload, quick=True) as rig:
-        yield rig
+    async with start_rig(request.module.LAYOUT, workload, quick=True) as made:
+        yield made
