@@ -48,7 +48,7 @@ class Tried:
     """The attempts at one request so far.
 
     wants_fast: the caller asked for fast mode. begun, at: when the first and the last attempt was
-    made, `time.monotonic()`. fast: the last attempt went in fast mode. laneless: in fast mode no
+    made, by the clock of `now`. fast: the last attempt went in fast mode. laneless: in fast mode no
     lane took the last attempt, so the next one goes without a lane. stored: a lane, or a node, has
     the last attempt. sent: large messages that the connection had taken when it was sent. carried:
     whether the server had all of them at the last look. leaving: it had not at this look or the one

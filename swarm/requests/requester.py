@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import time
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
@@ -69,19 +68,26 @@ MOST_VERSIONS = 16  # model versions whose way to stage 1 is kept; the longest u
 class Requester:
     """Owned by a mesh or a node; safe for any number of concurrent requests.
 
-    picker: the routing policy for stage 1; without one, the shared lane.
+    routes: whose clock it goes by. picker: the routing policy for stage 1; without one, the shared
+    lane. rng: draws the pauses between attempts.
     """
 
-    def __init__(self, routes: Routes, picker: Picker | None = None) -> None:
+    def __init__(
+        self,
+        routes: Routes,
+        picker: Picker | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
         self._routes = self._bulk = routes
         self._link = routes.link
         self._lender = routes.lender
+        self._clock = routes.clock
         self._picker = picker
         self._budget = RetryBudget(RETRIES_PER_REQUEST, RETRIES_PER_SECOND)
-        self.seen = SeenWeights()
+        self.seen = SeenWeights(clock=routes.clock)
         self._uncounted = 0  # requests that the retry budget has not been told of
         self._hedger = Hedger()
-        self._rng = random.Random()
+        self._rng = random.Random() if rng is None else rng
         self._requests: dict[str, UnderWay] = {}  # by reply subject
         self._versions: OrderedDict[tuple[str, str], ModelWay] = OrderedDict()
         self.sent = 0  # attempts
@@ -120,7 +126,7 @@ class Requester:
 
     async def infer(self, ask: Ask) -> Result:
         """The result, failed or not. Never raises a `SwarmError`: a failure is a result."""
-        started = time.monotonic()  # uvloop's own clock has steps of a millisecond
+        started = self._clock()  # uvloop's own clock has steps of a millisecond
         version = self._version(ask.info)
         remaining = ask.deadline - asyncio.get_running_loop().time()
         if remaining <= 0:  # no overload: to come again later would not help
@@ -147,13 +153,13 @@ class Requester:
         finally:
             link.forget(reply)
             del self._requests[reply]
-            now = time.monotonic()
+            now = self._clock()
             unusual = is_unusual(request.tried, ask.hedge is not None, result, now - started)
             judged = not request.was_behind or is_ok(result)
             unheard_at = request.tried.at if request.unheard and not is_ok(result) else None
             version.admission.leave(taken, result, now, unusual, judged, unheard_at)
             self._end(request, result)
-        result.latency = time.monotonic() - started
+        result.latency = self._clock() - started
         if ask.session and result.status is Status.OK:
             self.seen.saw(session, result.weights)
         elif ask.session and request.was_behind:
@@ -166,7 +172,7 @@ class Requester:
     def tend(self) -> None:
         """Call about every second: tell the retry budget of the requests since the last call."""
         if self._uncounted:
-            self._budget.on_requests(self._uncounted, time.monotonic())
+            self._budget.on_requests(self._uncounted, self._clock())
             self._uncounted = 0
 
     def _end(self, request: UnderWay, result: Result | None) -> None:
@@ -237,7 +243,7 @@ class Requester:
                 in_vain = request.is_probe or loop.time() > request.ask.tried_until
                 if request.unheard and in_vain:
                     return failed
-            now = time.monotonic()
+            now = self._clock()
             request.tried.looked(request.version.routes.link.pace.has_carried(request.tried.sent))
             step = next_step(
                 outcome,
@@ -279,7 +285,7 @@ class Requester:
         tried = request.tried
         while request.late_answer is None:
             tried.attempt += 1
-            tried.at = time.monotonic()
+            tried.at = self._clock()
             if request.sending is not None:
                 request.sending.drop()
             request.outcome = asyncio.get_running_loop().create_future()
@@ -303,7 +309,7 @@ class Requester:
 
     def _learn(self, request: UnderWay, outcome: Outcome) -> None:
         """What an attempt says of the processes that it went to."""
-        tried, now = request.tried, time.monotonic()
+        tried, now = request.tried, self._clock()
         if is_behind(outcome):
             request.was_behind = True
             tried.silences = 0
@@ -323,7 +329,7 @@ class Requester:
         link = request.version.routes.link
         if len(self._requests) > MOST_ALONE and not link.bursting:
             link.gather.together()
-        now = time.monotonic()
+        now = self._clock()
         left = ask.deadline - asyncio.get_running_loop().time()
         silences = request.silences
         doubtful = silences.troubled and silences.doubtful(now)
@@ -355,7 +361,14 @@ class Requester:
             accepts=codecs,
             answer_rate=rate,
         )
-        parcel = Parcel(features, now + left, lane=lane, fast=tried.fast, doubtful=doubtful)
+        parcel = Parcel(
+            features,
+            now + left,
+            lane=lane,
+            fast=tried.fast,
+            doubtful=doubtful,
+            clock=self._clock,
+        )
         if request.first is None:
             request.first = parcel
         request.copies += not tried.fast  # one that goes together with others has not left yet
@@ -399,7 +412,7 @@ class Requester:
                 elif present:
                     tried.stored = False
                     if isinstance(error, NoResponders):
-                        request.version.lost_at = time.monotonic()
+                        request.version.lost_at = self._clock()
                     _settle(request, error)
 
     def _lane_is_back(self, version: ModelWay) -> None:
@@ -441,7 +454,7 @@ class Requester:
 
     def _hedge(self, request: UnderWay) -> None:
         """A second copy beside the first, which goes on; the first answer wins."""
-        if self._hedger.try_hedge(time.monotonic()):
+        if self._hedger.try_hedge(self._clock()):
             request.tried.attempt += 1
             self.hedges += 1
             try:
@@ -519,7 +532,7 @@ class Requester:
         ok = result.status is Status.OK
         silences = request.silences
         if silences.troubled:
-            silences.heard(time.monotonic(), ok)
+            silences.heard(self._clock(), ok)
         if not counts(result, request.tried, silences):
             return
         if result.attempt == 1 and request.sending is not None:

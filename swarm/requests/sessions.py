@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 
 MOST_SESSIONS = 4096
 MOST_DOUBTED = 256  # model versions
@@ -26,11 +27,14 @@ ModelVersion = tuple[str, str]
 class SeenWeights:
     """Weight versions by session. A session of the base's weights alone takes no place.
 
-    now: seconds of `time.monotonic()`.
+    now: seconds of `clock`, the present where it is left out.
     """
 
-    def __init__(self, most: int = MOST_SESSIONS) -> None:
+    def __init__(
+        self, most: int = MOST_SESSIONS, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._most = most
+        self._clock = clock
         self._seen: OrderedDict[Session, int] = OrderedDict()
         self._failures: dict[Session, int] = {}  # of sessions in `_seen`
         self._doubted: OrderedDict[ModelVersion, tuple[int, float]] = OrderedDict()  # until when
@@ -68,15 +72,14 @@ class SeenWeights:
         if count < FAILURES:
             return
         del self._seen[session], self._failures[session]
-        self._doubted[session[:2]] = (asked, _moment(now) + DOUBTED_FOR)
+        self._doubted[session[:2]] = (asked, self._moment(now) + DOUBTED_FOR)
         self._doubted.move_to_end(session[:2])
         if len(self._doubted) > MOST_DOUBTED:
             self._doubted.popitem(last=False)
 
     def _is_doubted(self, version: ModelVersion, weights: int, now: float | None) -> bool:
         doubted = self._doubted.get(version)
-        return doubted is not None and weights >= doubted[0] and _moment(now) < doubted[1]
+        return doubted is not None and weights >= doubted[0] and self._moment(now) < doubted[1]
 
-
-def _moment(now: float | None) -> float:
-    return time.monotonic() if now is None else now
+    def _moment(self, now: float | None) -> float:
+        return self._clock() if now is None else now

@@ -28,7 +28,7 @@ class ModelWay:
     takes.
 
     in_flight(): requests of this requester that are under way. lost_at: when nobody took a message
-    for its lane last, `time.monotonic()`; 0.0 once the lane has taken one."""
+    for its lane last, by the routes' clock; 0.0 once the lane has taken one."""
 
     def __init__(self, routes: Routes, info: ModelInfo, in_flight: Callable[[], int]) -> None:
         self.lost_at = 0.0

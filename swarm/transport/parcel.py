@@ -35,13 +35,23 @@ def _always() -> bool:
 class Parcel:
     """Features for a stage. One loan of shared memory spans all tries at sending it.
 
-    expires: `time.monotonic()` at which the request's budget ends. lane: the lane that the routing
-    policy chose. fast: in fast mode. doubtful: the processes of this host may hang, so no short cut
-    is taken. wanted(): asked before a late parcel is stored; False where another node has the work.
-    coded: the tensors as they go by the server, where they are not to go as plain bytes.
+    clock: seconds. expires: its moment at which the request's budget ends. lane: the lane that the
+    routing policy chose. fast: in fast mode. doubtful: the processes of this host may hang, so no
+    short cut is taken. wanted(): asked before a late parcel is stored; False where another node has
+    the work. coded: the tensors as they go by the server, where they are not to go as plain bytes.
     """
 
-    __slots__ = ("coded", "doubtful", "expires", "fast", "features", "lane", "loan", "wanted")
+    __slots__ = (
+        "clock",
+        "coded",
+        "doubtful",
+        "expires",
+        "fast",
+        "features",
+        "lane",
+        "loan",
+        "wanted",
+    )
 
     def __init__(
         self,
@@ -52,6 +62,7 @@ class Parcel:
         fast: bool = False,
         doubtful: bool = False,
         wanted: Callable[[], bool] = _always,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.features = features
         self.expires = expires
@@ -59,6 +70,7 @@ class Parcel:
         self.fast = fast
         self.doubtful = doubtful
         self.wanted = wanted
+        self.clock = clock
         self.loan = NO_LOAN
         self.coded: list[Part] | None = None
 
@@ -87,4 +99,4 @@ class Parcel:
             self.loan.take_back()
 
     def _count_down(self) -> None:
-        self.features.budget_us = int((self.expires - time.monotonic()) * 1e6)
+        self.features.budget_us = int((self.expires - self.clock()) * 1e6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from swarm.fleet.placement import Placement
@@ -18,9 +19,10 @@ class Routes:
 
     placement: which nodes there are, and which of them on this host. look_out(), if any: it is
     worth knowing that soon. codec: the setting by which tensors are coded that go by the server
-    (`swarm.flow.codec_choice.MODES`)."""
+    (`swarm.flow.codec_choice.MODES`). clock: seconds."""
 
     __slots__ = (
+        "clock",
         "codec",
         "lender",
         "link",
@@ -41,6 +43,7 @@ class Routes:
         placement: Placement,
         look_out: Callable[[], None] | None = None,
         codec: str = AUTO,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.link = link
         self.subjects = subjects
@@ -50,6 +53,7 @@ class Routes:
         self.placement = placement
         self.look_out = look_out
         self.codec = codec
+        self.clock = clock
 
     def over(self, link: Link, publisher: Publisher) -> Routes:
         """The same, over another connection of this process."""
@@ -62,4 +66,5 @@ class Routes:
             self.placement,
             self.look_out,
             self.codec,
+            self.clock,
         )

@@ -119,7 +119,9 @@ class StageSender:
         self._lane = LaneSender(routes.publisher)
         self._fast = FastSender(link, socket, subjects, info.model, info.version, stage - 1)
         self._coder = StageCoder(routes, info, stage)
-        self._handover = HandoverSender(link, socket, self._lane, stage - 1, info.last)
+        self._handover = HandoverSender(
+            link, socket, self._lane, stage - 1, info.last, routes.clock
+        )
 
     def send(self, parcel: Parcel, on: OnEvent) -> Sending:
         """See `Sender.send`."""

@@ -17,7 +17,7 @@ from swarm.local.host_socket import HostSocket
 from swarm.local.lending import Lender
 from swarm.model import ModelInfo, Spec, Stage
 from swarm.requests.admission import ModelAdmission
-from swarm.requests.request import FAST, Ask
+from swarm.requests.request import Ask
 from swarm.requests.requester import Requester
 from swarm.subjects import Subjects
 from swarm.transport.fast import PRIMARIES, FastMessage, FastQueue
@@ -145,11 +145,6 @@ class Desk:
 
     async def infer(self, budget: float, value: float = 1.0, **options: Any) -> Result:
         return await self.requester.infer(self.ask(budget, value, **options))
-
-    async def learn(self) -> None:
-        """How long fast mode takes as a rule."""
-        for _ in range(30):
-            await self.infer(10.0, delivery=FAST)
 
     def is_idle(self) -> bool:
         """Whether nothing of any request is left behind."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from functools import partial
 
 from swarm.errors import ResourceExhausted, SwarmError, Unavailable
@@ -63,16 +64,23 @@ class HandoverSender:
     """Hands over the parcels of one stage, or of one requester (stage 0), to the next stage."""
 
     def __init__(
-        self, link: Link, socket: HostSocket, lane: LaneSender, stage: int, last: int
+        self,
+        link: Link,
+        socket: HostSocket,
+        lane: LaneSender,
+        stage: int,
+        last: int,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._link = link
         self._socket = socket
         self._lane = lane
+        self._clock = clock
         self._policy = HandoverPolicy(stage, last)
         self._from_requester = stage == 0
         self._kept: dict[str, HandedOver] = {}  # by the subject of the word
         self._timer: asyncio.TimerHandle | None = None
-        self._planned = 0.0  # the timer's `time.monotonic()`
+        self._planned = 0.0  # when the timer is due
         self._second_look = False
         socket.on_gone.append(self._gone)
 
@@ -83,11 +91,11 @@ class HandoverSender:
 
     def accepts(self, peer: str, run: float) -> bool:
         """Whether the process takes one more parcel at present; run: usual seconds of a run."""
-        return self._policy.accepts(peer, run, time.monotonic())
+        return self._policy.accepts(peer, run, self._clock())
 
     def passed_by(self) -> None:
         """A parcel went to the lane, since `accepts` said no."""
-        self._policy.stored(time.monotonic())
+        self._policy.stored(self._clock())
 
     def send(self, parcel: Parcel, on: OnEvent, peer: str, subject: str, run: float) -> HandedOver:
         """Hand the parcel over to the process `peer`, or store it where that fails. subject: of the
@@ -99,7 +107,7 @@ class HandoverSender:
             handed.over = True
             on(Refused(error))
             return handed
-        now = time.monotonic()
+        now = self._clock()
         if sum(map(len, parts)) > LARGEST_MESSAGE:
             self._policy.stored(now)
             self._store(handed, late=False)
@@ -138,7 +146,7 @@ class HandoverSender:
         """What the process says that has, or had, the parcel."""
         if handed.over:
             return
-        now = time.monotonic()
+        now = self._clock()
         if word in (DONE, PASSED_ON):
             self._policy.ended(handed.key, now)
             self._end(handed)
@@ -156,7 +164,7 @@ class HandoverSender:
     def answered(self, handed: HandedOver) -> None:
         """The request was answered."""
         if not handed.over:
-            self._policy.answered(handed.key, time.monotonic())
+            self._policy.answered(handed.key, self._clock())
             self._end(handed)
 
     def drop(self, handed: HandedOver) -> None:
@@ -174,12 +182,12 @@ class HandoverSender:
         # The send that failed may have shown that the process has ended: then it is stored already.
         if not sent and not handed.over and not handed.storing:
             handed.parcel.loan.unread()
-            self._policy.refused(handed.key, time.monotonic())
+            self._policy.refused(handed.key, self._clock())
             self._store(handed, late=False)
 
     def _gone(self, peer: str) -> None:
         """That process has ended: its parcels are stored at once."""
-        for key in self._policy.gone(peer, time.monotonic()):
+        for key in self._policy.gone(peer, self._clock()):
             handed = self._kept[key]
             handed.parcel.loan.unread()
             self._store(handed, late=False)
@@ -244,12 +252,12 @@ class HandoverSender:
         if self._timer is not None:
             self._timer.cancel()
         self._planned = due
-        seconds = max(LOOK_AGAIN, due - time.monotonic())
+        seconds = max(LOOK_AGAIN, due - self._clock())
         self._timer = asyncio.get_running_loop().call_later(seconds, self._look)
 
     def _look(self) -> None:
         self._timer = None
-        now = time.monotonic()
+        now = self._clock()
         if self._policy.is_due(now):
             if not self._second_look:
                 # Where the loop was blocked, the words lie in the socket, which is read after
@@ -275,7 +283,7 @@ class HandoverSender:
 
         def lives(_: LinkMessage) -> None:
             self._link.forget(reply)
-            self._policy.lives(peer, time.monotonic())
+            self._policy.lives(peer, self._clock())
 
         reply = self._link.expect(lives)
         asyncio.get_running_loop().call_later(1.0, self._link.forget, reply)

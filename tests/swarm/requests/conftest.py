@@ -1,25 +1,28 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from fake_stage import Desk
 from real_server import Links
+from simulated_desk import SimulatedDesk
 
 from swarm.lanes import LaneOptions
 from swarm.services.embedded import EmbeddedServer
 
 
 @pytest.fixture
-def lane_options() -> LaneOptions:
-    return LaneOptions(depth=8, ack_wait=2.0)
+async def real_desk(server: EmbeddedServer, links: Links) -> AsyncIterator[Desk]:
+    """Not opened yet."""
+    made = Desk(links, server.url, LaneOptions(depth=8, ack_wait=2.0))
+    yield made
+    await made.close()
 
 
 @pytest.fixture
-async def desk(
-    server: EmbeddedServer, links: Links, lane_options: LaneOptions
-) -> AsyncIterator[Desk]:
-    """Not opened yet."""
-    made = Desk(links, server.url, lane_options)
+def desk() -> Iterator[SimulatedDesk]:
+    """In simulated time; each test leaves nothing of its requests behind."""
+    made = SimulatedDesk()
     yield made
-    await made.close()
+    assert made.is_idle()
+    made.requester.close()

@@ -1,14 +1,18 @@
-"""A requester without a server: the sockets of its host and the lanes do what a test says."""
+"""A requester without a server, in simulated time: the sockets of its host and the lanes do what a
+test says."""
 
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import numpy as np
 from fake_stage import INFO, SUBJECTS
 from nowhere import Wire
+from simulated_desk import now
+from support.waiting import eventually
 
 from swarm.errors import Status, SwarmError
 from swarm.fleet.advertised import StagePeer
@@ -28,7 +32,7 @@ from swarm.wire.messages import Features, Result
 from swarm.wire.tensors import Part
 
 FIRST = "_INBOX.first"  # the process that serves stage 1
-LONG = 5.0  # seconds; a machine may stand still for a while
+LONG = 5.0  # seconds
 
 
 class Host:
@@ -111,8 +115,9 @@ class Shop:
             cast(HostSocket, self.host),
             Placement("here", lambda info, stage: [peer]),
             lambda: None,
+            clock=now,
         )
-        self.requester = Requester(routes)
+        self.requester = Requester(routes, rng=random.Random(1))
         self.tasks: list[asyncio.Task[Result]] = []
 
     async def ask(
@@ -150,9 +155,7 @@ class Shop:
 
     async def stored(self, count: int = 1) -> list[Features]:
         """Wait until the lanes have so many messages."""
-        async with asyncio.timeout(LONG):
-            while len(self.lanes.stored) < count:  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
+        await eventually(lambda: len(self.lanes.stored) >= count, within=LONG)
         return self.lanes.stored
 
     def is_idle(self) -> bool:

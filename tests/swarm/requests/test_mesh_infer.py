@@ -16,9 +16,9 @@ pytestmark = pytest.mark.integration
 
 @pytest.mark.parametrize(("delivery", "fast"), [("durable", False), ("fast", True), ("core", True)])
 async def test_a_request_goes_by_lanes_or_in_fast_mode_whose_old_name_is_core(
-    desk: Desk, server: EmbeddedServer, delivery: str, fast: bool
+    real_desk: Desk, server: EmbeddedServer, delivery: str, fast: bool
 ) -> None:
-    await desk.open(fast=True)
+    desk = await real_desk.open(fast=True)
     ways: list[bool] = []
 
     def look(stage: FakeStage, message: Message, features: Features) -> None:
@@ -35,9 +35,9 @@ async def test_a_request_goes_by_lanes_or_in_fast_mode_whose_old_name_is_core(
 
 
 async def test_a_request_is_durable_unless_it_says_otherwise(
-    desk: Desk, server: EmbeddedServer
+    real_desk: Desk, server: EmbeddedServer
 ) -> None:
-    await desk.open(lane=True, fast=False)
+    desk = await real_desk.open(lane=True, fast=False)
     async with swarm.connect(server.url, "test") as mesh:
         mesh.catalog.fixed["m"] = INFO
         result = await mesh.infer("m", {"x": np.ones((1, 4), np.float32)}, 10.0)

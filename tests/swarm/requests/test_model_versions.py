@@ -13,6 +13,8 @@ from swarm.model import ModelInfo
 from swarm.requests.requester import MOST_VERSIONS
 from swarm.transport.handover import policy
 
+pytestmark = pytest.mark.simulated
+
 
 def versions(count: int) -> list[ModelInfo]:
     return [replace(INFO, version=str(number)) for number in range(count)]

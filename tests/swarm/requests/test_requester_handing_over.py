@@ -4,7 +4,6 @@ only if need be."""
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -12,6 +11,8 @@ import numpy as np
 import pytest
 from fake_stage import INFO
 from neighbours import FIRST, LONG, Shop
+from simulated_desk import now
+from support.simulated_time import SimulatedLoop
 
 from swarm.errors import NotConnected, ResourceExhausted, Status, Unavailable
 from swarm.flow.hedge import Hedger
@@ -21,6 +22,8 @@ from swarm.requests.requester import MOST_ALONE
 from swarm.transport.handover import policy
 from swarm.transport.handover.words import DONE, PASSED_ON, REFUSED
 from swarm.transport.stage_sender import MOST_IN_FLIGHT
+
+pytestmark = pytest.mark.simulated
 
 
 @pytest.fixture
@@ -56,7 +59,7 @@ async def test_a_refused_request_is_stored_at_once_as_the_same_message_with_the_
     s.say(REFUSED)
     [copy], [(first, _)] = s.lanes.stored, s.host.sent
     assert (copy.message_id, copy.reply) == (first.message_id, first.reply)
-    assert first.budget_us - 2_000_000 < copy.budget_us < first.budget_us - 1_000
+    assert copy.budget_us == pytest.approx(first.budget_us - 2_000, abs=1)
     s.say(REFUSED)
     s.say(DONE)
     assert len(s.lanes.stored) == 1, "the first word counts"
@@ -67,10 +70,10 @@ async def test_a_refused_request_is_stored_at_once_as_the_same_message_with_the_
 
 async def test_a_request_without_an_answer_in_good_time_is_stored(shop: Callable[[], Shop]) -> None:
     s = shop()
-    start = time.monotonic()
+    began = now()
     asked = await s.ask()
     await s.stored()
-    assert time.monotonic() - start > policy.LEAST_PATIENCE, "not before"
+    assert policy.LEAST_PATIENCE < now() - began < policy.MOST_PATIENCE
     assert not asked.done()
     s.answer()
     assert (await asked).status is Status.OK
@@ -169,9 +172,8 @@ async def test_requests_of_a_process_that_has_ended_are_stored_at_once(
 
 
 async def test_a_process_that_refused_is_left_alone_for_a_while_and_then_asked_again(
-    shop: Callable[[], Shop], monkeypatch: pytest.MonkeyPatch
+    shop: Callable[[], Shop],
 ) -> None:
-    monkeypatch.setattr(policy, "REFUSED_PAUSE", 0.3)
     s = shop()
     asked = await s.ask()
     s.say(REFUSED)
@@ -181,7 +183,7 @@ async def test_a_process_that_refused_is_left_alone_for_a_while_and_then_asked_a
     assert (len(s.host.sent), len(s.lanes.stored)) == (1, 2)
     s.answer_to(s.lanes.stored[-1])
     await asked
-    await asyncio.sleep(0.3)
+    await asyncio.sleep(policy.REFUSED_PAUSE)
     asked = await s.ask()
     assert (len(s.host.sent), len(s.lanes.stored)) == (2, 2)
     s.answer()
@@ -255,29 +257,24 @@ async def test_a_first_attempt_is_not_stored_behind_the_second(shop: Callable[[]
     assert (await asked).status is Status.OK
 
 
-@pytest.mark.parametrize("early", [0.0, 0.0005, 0.001, 0.002])
+@pytest.mark.parametrize("early", [-0.001, 0.0, 0.001])
 async def test_an_answer_that_comes_as_the_patience_ends_is_not_lost(
-    shop: Callable[[], Shop], monkeypatch: pytest.MonkeyPatch, early: float
+    shop: Callable[[], Shop], early: float
 ) -> None:
-    """The loop was busy: both are due in the same turn."""
-    monkeypatch.setattr(attempts, "MISSING_AFTER_SHARE", 0.0)
-    monkeypatch.setattr(attempts, "MISSING_AFTER_LEAST", 0.02)
+    """The process stood still: both are due in the same turn of the loop, in either order."""
     s = shop()
     s.host.full = True  # by the lane
     asked = await s.ask()
     [features] = s.lanes.stored
-    came = 0.0
-
-    def come() -> None:
-        nonlocal came
-        came = time.monotonic()
-        s.answer_to(features)
-        time.sleep(0.005)  # a long turn
-
-    asyncio.get_running_loop().call_later(0.02 - early, come)
+    patience = LONG * attempts.MISSING_AFTER_SHARE
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimulatedLoop)
+    loop.call_later(patience - early, s.answer_to, features)
+    loop.call_later(patience - 0.01, loop.stop_for, 0.1)
+    before = now()
     result = await asked
     assert (result.status, result.attempt) == (Status.OK, 1)
-    assert time.monotonic() - came < 0.02, "not after another patience"
+    assert now() - before < patience + 0.1, "not after another patience"
 
 
 async def test_a_failure_of_the_first_attempt_does_not_end_the_second(

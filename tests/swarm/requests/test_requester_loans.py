@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 from fake_stage import INFO, SUBJECTS
 from nowhere import Wire
-from real_server import eventually
+from simulated_desk import now
+from support.waiting import eventually
 
 from swarm.errors import (
     InvalidArgument,
@@ -45,10 +46,13 @@ from swarm.transport.routes import Routes
 from swarm.wire.messages import Features, Result, result_parts
 from swarm.wire.tensors import Claimed, Part
 
-pytestmark = pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
+pytestmark = [
+    pytest.mark.simulated,
+    pytest.mark.skipif(unavailable() is not None, reason=str(unavailable())),
+]
 
 BIG = np.zeros((1, MIN_BYTES // 4), np.float32)
-LONG = 5.0  # seconds; only a broken promise gets there
+LONG = 5.0  # seconds
 
 
 class Server(Wire):
@@ -114,6 +118,7 @@ class Asker:
                     lambda *_: [StagePeer("n", PRIMARY, self.lender.host, False, self.inbox)],
                 ),
                 lambda: None,
+                clock=now,
             ),
             picker,
         )
@@ -283,7 +288,6 @@ async def test_a_published_tensor_is_lent_until_its_request_has_ended(
     asker: Asker, delivery: str, how: str
 ) -> None:
     asking = await asker.ask(0.05 if how == "expired" else LONG, delivery=delivery)
-    await asyncio.sleep(0.01)
     assert asker.counts == (1, 1)
     await end(asker, asking, how)
     assert asker.counts == (1, 0)

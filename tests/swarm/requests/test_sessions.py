@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from fake_stage import Desk, FakeStage, Message, outcome, take
+from fake_stage import outcome
 from hypothesis import given
 from hypothesis import strategies as st
+from simulated_desk import Message, SimulatedDesk, SimulatedStage
 
 from swarm.errors import Status
 from swarm.requests.sessions import DOUBTED_FOR, FAILURES, MOST_DOUBTED, SeenWeights
@@ -41,18 +42,17 @@ def test_memory_is_bounded_and_keeps_the_sessions_that_were_used_last(
         assert seen.least(("m", "1", "", str(session))) >= weights
 
 
-@pytest.mark.integration
+@pytest.mark.simulated
 async def test_the_next_request_of_a_session_asks_for_what_the_last_answer_named(
-    desk: Desk,
+    desk: SimulatedDesk,
 ) -> None:
-    await desk.open()
     serves = 4
 
-    def behave(stage: FakeStage, message: Message, features: Features) -> None:
+    def behave(stage: SimulatedStage, message: Message, features: Features) -> None:
         result = outcome(features)
         result.hops = (result.hops[0]._replace(weights=serves),)
         stage.reply(features, result)
-        take(message)
+        message.done()
 
     desk.stage.behave = behave
     result = await desk.infer(10.0, session="one")
@@ -67,18 +67,17 @@ async def test_the_next_request_of_a_session_asks_for_what_the_last_answer_named
     assert asked == [("one", 0), ("one", 4), ("two", 0), ("", 0), ("one", 4), ("one", 9)]
 
 
-@pytest.mark.integration
-async def test_requests_for_weights_that_nobody_has_open_no_breaker(desk: Desk) -> None:
+@pytest.mark.simulated
+async def test_requests_for_weights_that_nobody_has_open_no_breaker(desk: SimulatedDesk) -> None:
     """Else one client's wish would refuse the requests of all clients of a gateway."""
-    await desk.open()
 
-    def behave(stage: FakeStage, message: Message, features: Features) -> None:
+    def behave(stage: SimulatedStage, message: Message, features: Features) -> None:
         if features.weights > 4:
             features.hops.append(Hop(1, "fake", 0, 0, 0, weights=4).as_doc())
             stage.fail(features, Status.UNAVAILABLE, "computes with weight version 4 here")
         else:
             stage.reply(features, outcome(features))
-        take(message)
+        message.done()
 
     desk.stage.behave = behave
     for _ in range(8):
@@ -153,14 +152,13 @@ def test_doubted_versions_take_bounded_memory() -> None:
     assert sum(seen.least(session, 1.0) == 0 for session in told) == MOST_DOUBTED
 
 
-@pytest.mark.integration
+@pytest.mark.simulated
 async def test_a_node_that_lies_of_its_weights_spoils_three_requests_of_a_session(
-    desk: Desk,
+    desk: SimulatedDesk,
 ) -> None:
-    await desk.open()
     lies = True
 
-    def behave(stage: FakeStage, message: Message, features: Features) -> None:
+    def behave(stage: SimulatedStage, message: Message, features: Features) -> None:
         if lies:
             result = outcome(features)
             result.hops = (result.hops[0]._replace(weights=LIE),)
@@ -170,7 +168,7 @@ async def test_a_node_that_lies_of_its_weights_spoils_three_requests_of_a_sessio
             stage.fail(features, Status.UNAVAILABLE, "computes with weight version 4 here")
         else:
             stage.reply(features, outcome(features))
-        take(message)
+        message.done()
 
     desk.stage.behave = behave
     assert (await desk.infer(10.0, session="one")).weights == LIE

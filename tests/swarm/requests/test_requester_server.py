@@ -1,0 +1,75 @@
+"""The requester and a stage with a real server between them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+from fake_stage import Desk, answer_at_once, silent
+from support.waiting import eventually
+
+from swarm.errors import Status
+from swarm.requests import requester
+from swarm.requests.request import FAST
+from swarm.services.embedded import EmbeddedServer
+
+pytestmark = pytest.mark.integration
+
+
+async def test_an_answer_comes_back_as_it_was_given(real_desk: Desk) -> None:
+    desk = await real_desk.open()
+    result = await desk.infer(30.0, 21.0, agent="robot", session="s")
+    assert result.status is Status.OK
+    np.testing.assert_array_equal(result.outputs["x"], np.full((1, 4), 42, np.float32))
+    assert (result.attempt, len(result.hops)) == (1, 1)
+    assert result.latency > 0
+    [features] = desk.stage.seen
+    assert (features.agent, features.session, features.stage) == ("robot", "s", 1)
+    assert 0 < features.budget_us <= 30_000_000
+    assert desk.is_idle()
+
+
+async def test_many_requests_at_once_each_get_their_own_answer(real_desk: Desk) -> None:
+    desk = await real_desk.open(fast=True)
+    results = []
+    # Half of what the lane holds: the last wave's answers came before its acks were settled.
+    for start in range(0, 64, 4):
+        wave = [desk.infer(30.0, float(start + n)) for n in range(4)]
+        results += await asyncio.gather(*wave)
+    fast = [desk.infer(30.0, float(n), delivery=FAST) for n in range(64, 96)]
+    results += await asyncio.gather(*fast)
+    assert {r.status for r in results} == {Status.OK}, [r.message for r in results]
+    values = [float(result.outputs["x"][0, 0]) for result in results]
+    assert values == [2.0 * n for n in range(96)]
+    assert len({result.id for result in results}) == 96
+    assert desk.is_idle()
+
+
+async def test_in_fast_mode_the_server_says_that_nobody_listens(
+    real_desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requester, "RETRIES_PER_SECOND", 0.0)
+    desk = await real_desk.open(lane=False, fast=False)
+    result = await desk.infer(60.0, delivery=FAST)
+    assert result.status is Status.UNAVAILABLE
+    assert "no node serves" in result.message
+    assert desk.is_idle()
+
+
+async def test_after_a_reconnect_what_was_asked_is_sent_again(
+    real_desk: Desk, server: EmbeddedServer
+) -> None:
+    """The server kept the lane in memory and died: same id, another attempt, one answer."""
+    desk = await real_desk.open()
+    desk.stage.behave = silent
+    task = asyncio.create_task(desk.infer(60.0, 5.0))
+    await eventually(lambda: len(desk.stage.seen) == 1)
+    desk.stage.behave = answer_at_once
+    await server.kill()
+    await server.start()
+    result = await task
+    assert (result.status, float(result.outputs["x"][0, 0])) == (Status.OK, 10.0)
+    assert result.attempt >= 2
+    assert len({features.id for features in desk.stage.seen}) == 1
+    assert desk.is_idle()
