@@ -261,7 +261,7 @@ def result_line(sequence: int, result: Result) -> dict[str, Any]:
         "latency_ms": round(result.latency * 1e3, 3),
         "degraded": result.degraded,
         "attempt": result.attempt,
-        "hops": [hop.as_doc() for hop in result.hops],
+        "hops": [hop.as_json() for hop in result.hops],
     }
     if result.status is Status.OK:
         line["outputs"] = {name: array.tolist() for name, array in result.outputs.items()}
