@@ -22,7 +22,7 @@ from swarm.priorities import FALLBACK, PRIMARY, STANDBY
 from swarm.subjects import api
 
 pytestmark = pytest.mark.integration
-# Where `ack_wait` passes: short enough to wait for, and no test says how soon.
+# Where `ack_wait` passes, or a lane is tended: short enough to wait for.
 soon_again = pytest.mark.parametrize(
     "lane_options", [LaneOptions(depth=128, ack_wait=0.2)], ids=[""]
 )
@@ -353,6 +353,7 @@ def lane_options() -> LaneOptions:
     return LaneOptions(depth=128, ack_wait=60.0)
 
 
+@soon_again
 async def test_credit_grows_while_several_messages_come_at_once(bench: Bench) -> None:
     lane, got = await bench.lane(credit=4, max_credit=32)
     sender = await bench.sender()
