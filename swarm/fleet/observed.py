@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from swarm.errors import NotConnected
+from swarm.errors import NotConnected, ResourceExhausted
 from swarm.fleet.advertised import MAX_CODECS, StagePeer
 from swarm.fleet.status_pace import request_body, silent_after
 from swarm.link import Link, LinkMessage
@@ -131,7 +131,9 @@ class StatusListener:
         self._since = self._clock()
         if not self._link.grants.may_publish(self._subjects.status_request):
             return
-        with contextlib.suppress(NotConnected):  # a node speaks by itself in a while
+        with contextlib.suppress(
+            NotConnected, ResourceExhausted
+        ):  # a node speaks by itself in a while
             self._link.publish(self._subjects.status_request, request_body(ASK_WITHIN))
 
     def _heard(self, message: LinkMessage) -> None:

@@ -20,7 +20,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from swarm.clock import ServerClock
-from swarm.errors import ApiError, NoLeader, NotConnected, PermissionDenied, SwarmError
+from swarm.errors import (
+    ApiError,
+    NoLeader,
+    NotConnected,
+    PermissionDenied,
+    ResourceExhausted,
+    SwarmError,
+)
 from swarm.flow.latency import LatencyWindow
 from swarm.lanes.credit import Credit
 from swarm.lanes.hand import Hand
@@ -315,7 +322,7 @@ class Lane:
             for message in due:
                 message.touched = now
                 self.link.publish(message.reply, WORKING)
-        except NotConnected:
+        except (NotConnected, ResourceExhausted):
             return  # the lane is renewed on reconnect
         finally:
             self.link.gather.end()
@@ -347,8 +354,8 @@ class Lane:
         pulls = self._pulls
         try:
             self.link.publish(pulls.subject, pulls.body(count), pulls.inbox)
-        except NotConnected:
-            return  # the lane is renewed on reconnect
+        except (NotConnected, ResourceExhausted):
+            return  # the lane is renewed on reconnect, and asks again at its rounds
         pulls.asked(count, time.monotonic())
 
     # --- receiving --------------------------------------------------------------------
@@ -465,6 +472,6 @@ class Lane:
                 verb = ACK
             self.link.publish(message.reply, verb)
             self._replenish_half()
-        except NotConnected:
+        except (NotConnected, ResourceExhausted):
             return False  # it will be handed out again, and deduplicated
         return True

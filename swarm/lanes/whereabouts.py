@@ -11,7 +11,13 @@ import asyncio
 import json
 from collections.abc import Sequence
 
-from swarm.errors import InvalidArgument, NoResponders, NotConnected, PermissionDenied
+from swarm.errors import (
+    InvalidArgument,
+    NoResponders,
+    NotConnected,
+    PermissionDenied,
+    ResourceExhausted,
+)
 from swarm.link import Link, LinkMessage
 from swarm.subjects import Subjects
 
@@ -55,7 +61,7 @@ async def _streams_at(link: Link, asked: str, wait: float) -> list[str]:
         link.publish(asked, b"", reply, _NO_STREAM)
         # No answer says how many are to come.
         await asyncio.sleep(wait)
-    except NotConnected:
+    except (NotConnected, ResourceExhausted):
         return []
     finally:
         link.forget(reply)

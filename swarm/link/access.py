@@ -217,6 +217,15 @@ def ended_in_tls(where: str) -> NotConnected:
     )
 
 
+def early_end(
+    error: Exception | None, where: str, options: LinkOptions, asks_certificate: bool
+) -> NotConnected | None:
+    """Why a connection ended before the server admitted it, where TLS may be the reason."""
+    if isinstance(error, ssl.SSLError):
+        return tls_refusal(error, where, options)
+    return ended_in_tls(where) if asks_certificate else None
+
+
 def refusal(text: str, where: str, options: LinkOptions) -> NotAdmitted:
     """The server's refusal of this user, in words: which file, which remedy."""
     if options.credentials is not None:

@@ -141,6 +141,9 @@ def _socket_of(transport: asyncio.Transport) -> socket.socket | None:
     theirs = transport.get_extra_info("socket")
     if theirs is None:
         return None
-    ours = socket.socket(fileno=os.dup(theirs.fileno()))
+    try:
+        ours = socket.socket(fileno=os.dup(theirs.fileno()))
+    except OSError:  # no descriptor is left, or it is closed by now: the transport alone sends
+        return None
     ours.setblocking(False)
     return ours

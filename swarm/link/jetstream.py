@@ -390,7 +390,7 @@ async def kv_put(
         )
     except (NoResponders, TimeoutError):
         raise Unavailable(f"the key store {bucket} did not take {key}") from None
-    revision = int(parse(message.data)["seq"])
+    revision = stored_sequence(message.data)
     if link.is_clustered:
         link.revisions.heard(kv_get_subject(bucket, key), revision)
     return revision

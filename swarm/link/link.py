@@ -15,7 +15,6 @@ import asyncio
 import contextlib
 import logging
 import secrets
-import ssl
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -34,7 +33,8 @@ from swarm.errors import (
 )
 from swarm.flow.backoff import Backoff
 from swarm.flow.pace import Pace
-from swarm.link.access import ended_in_tls, is_about_identity, refusal, tls_refusal
+from swarm.link.access import early_end, is_about_identity, refusal
+from swarm.link.asked import Asked, answered
 from swarm.link.denials import Denial, DenialLog, read_denial
 from swarm.link.gather import Gather
 from swarm.link.grants import ASK, EVERYTHING, Grants, read_grants
@@ -54,7 +54,7 @@ from swarm.link.session import (
 from swarm.link.subscriptions import OnMessage, Replies, Subscriptions
 from swarm.link.types import LinkMessage, LinkOptions
 from swarm.periodic import next_beat
-from swarm.subjects import FROM_SERVER, TOKEN, in_domain, without_domain
+from swarm.subjects import FROM_SERVER, TOKEN, in_domain
 from swarm.wire.tensors import Part
 
 log = logging.getLogger("swarm.link")
@@ -91,9 +91,8 @@ class Link(asyncio.BufferedProtocol):
         self.revisions = Revisions()
         self.url: SplitResult | None = None
         self.connected = False
-        self.max_payload = (
-            DEFAULT_MAX_PAYLOAD  # the server's limit on one message with its headers, bytes
-        )
+        # The server's limit on one message with its headers, bytes.
+        self.max_payload = DEFAULT_MAX_PAYLOAD
         self.reconnects = 0
         self.callback_errors = 0
         self.last_error: str = ""
@@ -129,7 +128,8 @@ class Link(asyncio.BufferedProtocol):
         self._denials = DenialLog()
         self._asks_certificate = False
         self._deaf: PermissionDenied | None = None  # the user may not hear its own inbox
-        self._asked: dict[str, tuple[str, asyncio.Future[LinkMessage]]] = {}  # by reply subject
+        self._asked = Asked()
+        self._backed_up = False  # the transport keeps more than a little that is not sent yet
         self.subscribe(f"{options.inbox}.*", self.deliver)
         self.subscribe(f"{self.server_inbox}.*", self.deliver)
 
@@ -163,6 +163,7 @@ class Link(asyncio.BufferedProtocol):
         longest = self.options.max_backoff
         backoff = Backoff(min(FIRST_BACKOFF, longest), longest, Random())
         attempt, looked = 0, len(self.options.servers) < 2
+        loop = asyncio.get_running_loop()
         try:
             while not self._closing:
                 servers = self.servers.in_turn(self._next)
@@ -188,25 +189,34 @@ class Link(asyncio.BufferedProtocol):
                 attempt = self._vain = 0
                 self.refusal = None
                 self._next = ""
-                backoff.reset()
+                began = loop.time()
                 await self._serve()
+                if self._next or loop.time() - began >= self.options.ping_interval:
+                    backoff.reset()
+                else:  # it ended as it began, and the next one may end so too
+                    await asyncio.sleep(backoff.next())
         finally:
+            self._closing = True
             self._abort()
             self._went_down()
+            self._settled.set()
 
     async def ready(self, timeout: float | None = None, rounds: float = inf) -> None:
         """Wait for a connection.
 
-        Raises `NotConnected` when `timeout` seconds pass, or when all servers were tried in vain
-        `rounds` times, and `NotAdmitted` at once where the servers refuse who connects.
+        Raises `NotConnected` when `timeout` seconds pass, when all servers were tried in vain
+        `rounds` times, or when the link ends, and `NotAdmitted` at once where the servers refuse
+        who connects.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                while not self._up.is_set() and self._vain < rounds:
+                while not (self._up.is_set() or self._closing) and self._vain < rounds:
                     await self._settled.wait()
                     if self.refusal is not None:
                         raise self.refusal
                     self._settled.clear()
+        if self._closing:
+            raise NotConnected("this connection was closed")
         if not self._up.is_set():
             raise no_answer(self.options.servers, self.last_error)
 
@@ -229,20 +239,22 @@ class Link(asyncio.BufferedProtocol):
             info = await open_session(loop, self, self.url, self.options)
             self._asks_certificate = bool(info.get("tls_verify"))
             if self.gather.transport is None:
-                if self._asks_certificate:
-                    raise self._early_end(None)
-                raise NotConnected("the server closed the connection before the greeting")
+                self.last_error = "the server closed the connection before the greeting"
+                raise self._early_end(None)
             check_cluster(self.home, Greeting.of(info), endpoint(self.url))
             self._learn({"max_payload": DEFAULT_MAX_PAYLOAD, "domain": ""} | info)
+            connect = connect_command(info, self.url, self.options)
             greeted = self._pings.expect()
             asked = time.monotonic()
-            self.gather.write(connect_command(info, self.url, self.options) + b"PING\r\n")
+            self.gather.write(connect + b"PING\r\n")
             await greeted
             self.pace.tripped(time.monotonic() - asked)
         self.gather.write(self._subscriptions.lines())
         self.grants, self._deaf = EVERYTHING, None
         if info.get("auth_required"):
             await self._learn_grants()
+        if self.gather.transport is None:  # lost behind the greeting
+            raise self._early_end(None)
         self.servers.connected(server)
         self.connected = True
 
@@ -250,8 +262,8 @@ class Link(asyncio.BufferedProtocol):
         """Ask the server what this user may do. Raises `PermissionDenied` where it may not even
         hear the answer."""
         answer: asyncio.Future[LinkMessage] = asyncio.get_running_loop().create_future()
-        reply = self.expect_from_server(partial(_set_result, answer))
-        self._asked[reply] = (ASK, answer)
+        reply = self.expect_from_server(partial(answered, answer))
+        self._asked.begin(reply, ASK, answer)
         self.gather.write(f"PUB {ASK} {reply} 0\r\n\r\n".encode())
         try:
             async with asyncio.timeout(GRANTS_TIMEOUT):
@@ -265,12 +277,14 @@ class Link(asyncio.BufferedProtocol):
             return
         finally:
             self.forget(reply)
-            self._asked.pop(reply, None)
+            self._asked.end(reply)
         if not message.status:
             self.grants = read_grants(bytes(message.data))
 
     def _learn(self, info: dict[str, Any]) -> None:
-        self.max_payload = int(info.get("max_payload", self.max_payload))
+        limit = info.get("max_payload")
+        if type(limit) is int and limit > 0:
+            self.max_payload = limit
         domain = info.get("domain", self.server_domain)
         self.server_domain = domain if isinstance(domain, str) and TOKEN.fullmatch(domain) else ""
         before, self.home = self.home, Greeting.of(info)
@@ -339,15 +353,13 @@ class Link(asyncio.BufferedProtocol):
         self._pings.fail(lost)
         self.pace.lost()
         # A server that has ended answers nothing any more: who asked may ask the next one.
-        for _, answer in self._asked.values():
-            if not answer.done():
-                answer.set_exception(lost)
+        self._asked.fail(lost)
         self._notify(self.on_down)
 
-    def _notify(self, callbacks: list[Callable[[], None]]) -> None:
+    def _notify(self, callbacks: Sequence[Callable[..., None]], *told: object) -> None:
         for callback in list(callbacks):
             try:
-                callback()
+                callback(*told)
             except Exception:
                 self.callback_errors += 1
                 log.exception("a connection callback failed")
@@ -378,6 +390,10 @@ class Link(asyncio.BufferedProtocol):
                 "max_payload in its configuration, or choose a smaller cut",
                 retry_after=inf,
             )
+        if self._backed_up and transport.get_write_buffer_size() > self.options.max_pending:
+            raise ResourceExhausted(
+                f"more than {self.options.max_pending} bytes are waiting to be sent"
+            )
         if headers:
             line = f"HPUB {subject} {reply} {len(headers)} {total}\r\n".encode() + headers
         else:
@@ -389,10 +405,6 @@ class Link(asyncio.BufferedProtocol):
                 self.gather.write(b"".join((line, *data, b"\r\n")))
             return
         self.gather.flush()
-        if transport.get_write_buffer_size() > self.options.max_pending:
-            raise ResourceExhausted(
-                f"more than {self.options.max_pending} bytes are waiting to be sent"
-            )
         transport.writelines([line, *([data] if isinstance(data, bytes) else data), b"\r\n"])
         if self.pace.sends(total, time.monotonic()):
             self._pings.then(self._carried)
@@ -471,17 +483,17 @@ class Link(asyncio.BufferedProtocol):
             raise self._deaf
         answer: asyncio.Future[LinkMessage] = asyncio.get_running_loop().create_future()
         expect = self.expect_from_server if from_server else self.expect
-        reply = expect(partial(_set_result, answer))
+        reply = expect(partial(answered, answer))
         if from_server:
             subject = self.in_domain(subject)
-        self._asked[reply] = (subject, answer)
+        self._asked.begin(reply, subject, answer)
         try:
             self.publish(subject, data, reply, headers)
             async with asyncio.timeout(timeout):
                 message = await answer
         finally:
             self.forget(reply)
-            self._asked.pop(reply, None)
+            self._asked.end(reply)
         if message.status == NO_RESPONDERS:
             raise NoResponders(f"nobody listens on {subject}")
         return message
@@ -534,26 +546,11 @@ class Link(asyncio.BufferedProtocol):
             self._denials.note(denial, error)
             if denial.subject.startswith((self.options.inbox, self.server_inbox)):
                 self._deaf = error
-                self._fail_asked(None, error)
+                self._asked.fail(error)
             return
-        if not self._fail_asked(denial.subject, error):
+        if not self._asked.fail(error, denial.subject):
             self._denials.note(denial, error)
-        for callback in list(self.on_denied):
-            try:
-                callback(denial.subject, error)
-            except Exception:
-                self.callback_errors += 1
-                log.exception("a callback failed that was told of a denial")
-
-    def _fail_asked(self, subject: str | None, error: PermissionDenied) -> bool:
-        """Requests to `subject`, or all of them with None, get no answer; whether there were any,
-        whose callers are told by the error."""
-        told = False
-        for asked, answer in self._asked.values():
-            if subject in (None, asked, without_domain(asked)) and not answer.done():
-                answer.set_exception(error)
-                told = True
-        return told
+        self._notify(self.on_denied, denial.subject, error)
 
     # --- asyncio.BufferedProtocol -----------------------------------------------------
 
@@ -573,8 +570,15 @@ class Link(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.gather.reset(cast(asyncio.Transport, transport))
+        self._backed_up = False
         # The connection before may have reported its loss late, after it was given up.
         self._lost.clear()
+
+    def pause_writing(self) -> None:
+        self._backed_up = True
+
+    def resume_writing(self) -> None:
+        self._backed_up = False
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.gather.reset(None)  # uvloop raises RuntimeError on a write to a lost transport
@@ -583,18 +587,12 @@ class Link(asyncio.BufferedProtocol):
         if exc is not None:
             self.last_error = str(exc)
         if not self.connected:
-            self._pings.fail(self._early_end(exc))
+            error = self._early_end(exc)
+            self._pings.fail(error)
+            self._asked.fail(error)
         self._lost.set()
 
     def _early_end(self, exc: Exception | None) -> NotConnected:
         """Why a connection ended before it was one."""
-        if isinstance(exc, ssl.SSLError):
-            return tls_refusal(exc, endpoint(self.url), self.options)
-        if self._asks_certificate:
-            return ended_in_tls(endpoint(self.url))
-        return NotConnected(self.last_error or "connection refused")
-
-
-def _set_result(future: asyncio.Future[LinkMessage], message: LinkMessage) -> None:
-    if not future.done():
-        future.set_result(message)
+        said = NotConnected(self.last_error or "connection refused")
+        return early_end(exc, endpoint(self.url), self.options, self._asks_certificate) or said

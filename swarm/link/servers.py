@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
+MOST_LEARNED = 64  # addresses that servers told of; a cluster has a few
+
 
 @dataclass(frozen=True, slots=True)
 class Greeting:
@@ -63,23 +65,24 @@ class ServerList:
 
     def __init__(self, given: Sequence[str]) -> None:
         self.given = tuple(given)
-        self._known: set[str] = set()  # addresses
+        self._given: set[str] = set()  # addresses
         for server in self.given:
             with contextlib.suppress(ValueError):  # told when it is tried
-                self._known.add(address(server))
-        self._learned: list[str] = []
+                self._given.add(address(server))
+        self._learned: dict[str, str] = {}  # by address; the newest behind
         self._present = ""
 
     def learn(self, peers: Set[str]) -> None:
-        """Note addresses that a server told of."""
+        """Note addresses that a server told of. Of very many, the newest are kept."""
         first = split_url(self.given[0])
         user, at, _ = first.netloc.rpartition("@")
-        for peer in sorted(peers - self._known):
-            self._known.add(peer)
-            self._learned.append(f"{first.scheme or 'nats'}://{user}{at}{peer}")
+        for peer in sorted(peers - self._given - self._learned.keys()):
+            self._learned[peer] = f"{first.scheme or 'nats'}://{user}{at}{peer}"
+            if len(self._learned) > MOST_LEARNED:
+                del self._learned[next(iter(self._learned))]
 
     def all(self) -> list[str]:
-        return [*self.given, *self._learned]
+        return [*self.given, *self._learned.values()]
 
     def others(self) -> list[str]:
         """All but the present one."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, unquote
 
-from swarm.errors import NotAdmitted, NotConnected
+from swarm.errors import NotAdmitted, NotConnected, SwarmError
 from swarm.link.access import ended_in_tls, own_context, signer_of, tls_context, tls_refusal
 from swarm.link.parser import ProtocolError
 from swarm.link.servers import split_url
@@ -114,7 +114,7 @@ async def _greet(server: str, options: LinkOptions, timeout: float) -> dict[str,
         async with asyncio.timeout(timeout):
             with await _tcp(loop, url.hostname or "127.0.0.1", url.port or 4222) as sock:
                 return {} if options.tls_first else await _read_info(loop, sock)
-    except (OSError, ValueError, ProtocolError):  # a timeout is an OSError
+    except (OSError, ValueError, SwarmError):  # a timeout is an OSError; one may have no room
         return None
 
 

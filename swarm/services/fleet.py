@@ -90,7 +90,7 @@ class FleetAnswers:
             answer = self._page(read_question(message.data), now)
         except (InvalidArgument, ResourceExhausted) as error:
             answer = json.dumps({"error": str(error), "status": error.status}).encode()
-        with contextlib.suppress(NotConnected):  # the reader asks again
+        with contextlib.suppress(SwarmError):  # the reader asks again
             self._link.publish(message.reply, answer)
 
     def _page(self, question: Question, now: float) -> bytes:
@@ -145,7 +145,7 @@ def request_statuses(link: Link, subjects: Subjects, within: float = ASK_WITHIN)
     """Have every node say its status: at once in a small fleet, within so many seconds in a large
     one. Nothing happens where this user may not ask, or is not connected."""
     if link.grants.may_publish(subjects.status_request):
-        with contextlib.suppress(NotConnected):
+        with contextlib.suppress(NotConnected, ResourceExhausted):
             link.publish(subjects.status_request, request_body(within))
 
 

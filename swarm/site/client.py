@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from swarm.errors import InvalidArgument, NotConnected, Unavailable
+from swarm.errors import InvalidArgument, NotConnected, ResourceExhausted, Unavailable
 from swarm.ids import ulid
 from swarm.link import Link, LinkMessage
 from swarm.site.forwarder import NEWS_OF_REQUEST
@@ -78,7 +78,7 @@ async def submit(
     store = SiteStore(link, subjects, site)
     # Agents choose their ids each for itself: two of them may choose the same one.
     number = await store.submit(subject, request.parts(), f"{agent}/{request.id}")
-    with contextlib.suppress(NotConnected):  # the forwarder looks by itself too
+    with contextlib.suppress(NotConnected, ResourceExhausted):  # the forwarder looks by itself too
         link.publish(subjects.news(site), NEWS_OF_REQUEST)
     return Ticket(site, agent, number, request.id)
 

@@ -240,7 +240,7 @@ class Forwarder:
             self._agents.pop(each.number, None)
             self.figures.answered += 1
         self.figures.dropped = self._forwarding.progress.dropped
-        with contextlib.suppress(NotConnected):
+        with contextlib.suppress(NotConnected, ResourceExhausted):
             self._link.publish(self._subjects.news(self.site), NEWS_OF_ANSWER)
 
     async def _store_answer(self, each: Publication) -> int:

@@ -20,7 +20,13 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> Loops:
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[EmbeddedServer]:
+def server(own_server: EmbeddedServer) -> EmbeddedServer:
+    return own_server
+
+
+@pytest.fixture
+async def own_server() -> AsyncIterator[EmbeddedServer]:
+    """For a test that kills it, stops it, or reads what it says of all its users."""
     async with EmbeddedServer() as running:
         pid = running.pid
         yield running

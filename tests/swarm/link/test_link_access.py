@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from real_server import ConfiguredServer, Links
+from support.waiting import GENEROUS, eventually
 
 from swarm.authority.authority import Authority
 from swarm.authority.certificates import write_certificates
@@ -127,10 +128,10 @@ async def test_credentials_of_another_operator_are_refused_at_once(
     path = str(other.credentials("cam-1"))
     async with ConfiguredServer(operator_conf(authority, str(tmp_path / "jwt"))) as server:
         with pytest.raises(Unauthenticated, match="of another operator") as refused:
-            await links.start(server.url, credentials=path).ready(5.0)
+            await links.start(server.url, credentials=path).ready(GENEROUS)
         assert path in str(refused.value)
         with pytest.raises(NotAdmitted, match="give --credentials FILE"):
-            await links.start(server.url).ready(5.0)
+            await links.start(server.url).ready(GENEROUS)
         await links.close()
 
 
@@ -151,9 +152,9 @@ async def test_a_server_without_tls_is_refused_where_tls_was_asked_for(
     ca, _, _ = write_certificates(tmp_path, HOSTS)
     async with ConfiguredServer("") as server:
         with pytest.raises(NotAdmitted, match=r"offers no TLS.*leave out --tls-ca"):
-            await links.start(server.url, tls_ca=str(ca)).ready(5.0)
+            await links.start(server.url, tls_ca=str(ca)).ready(GENEROUS)
         with pytest.raises(NotAdmitted, match="offers no TLS"):
-            await links.start(server.url.replace("nats:", "tls:")).ready(5.0)
+            await links.start(server.url.replace("nats:", "tls:")).ready(GENEROUS)
         await links.close()
 
 
@@ -165,9 +166,9 @@ async def test_a_server_of_another_authority_is_refused_and_the_file_is_named(
     other, _, _ = write_certificates(tmp_path / "b", HOSTS)
     async with ConfiguredServer(tls_conf(cert, key, None, mutual=False)) as server:
         with pytest.raises(NotAdmitted, match=f"not trusted by --tls-ca {other}"):
-            await links.start(server.url, tls_ca=str(other)).ready(5.0)
+            await links.start(server.url, tls_ca=str(other)).ready(GENEROUS)
         with pytest.raises(NotAdmitted, match="with --tls-ca FILE"):
-            await links.start(server.url).ready(5.0)
+            await links.start(server.url).ready(GENEROUS)
         await links.close()
 
 
@@ -182,11 +183,11 @@ async def test_a_server_that_asks_for_a_certificate_gets_one_or_a_clear_refusal(
         assert link.gather.transport is not None
         assert link.gather.transport.get_extra_info("cipher")[1] == "TLSv1.3"
         with pytest.raises(NotConnected, match="--tls-cert FILE --tls-key FILE"):
-            await links.start(server.url, tls_ca=str(ca)).ready(5.0)
+            await links.start(server.url, tls_ca=str(ca)).ready(GENEROUS)
         with pytest.raises(NotConnected, match="--tls-cert FILE --tls-key FILE"):
             await links.start(
                 server.url, tls_ca=str(ca), tls_cert=str(other), tls_key=str(other_key)
-            ).ready(5.0)
+            ).ready(GENEROUS)
         await links.close()
 
 
@@ -202,8 +203,9 @@ async def test_a_rotated_certificate_is_taken_at_the_next_connection(
         for new, old in ((new_ca, ca), (new_cert, cert), (new_key, key)):
             shutil.copy(new, old)
         await server.kill()
+        await eventually(lambda: not link.connected)
         await server.start()
-        await link.ready(10.0)
+        await link.ready(GENEROUS)
         await link.flush()
         assert link.reconnects == 1
         await links.close()

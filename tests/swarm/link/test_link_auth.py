@@ -8,7 +8,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from real_server import ConfiguredServer, Inbox, Links, eventually
+from real_server import ConfiguredServer, Inbox, Links
+from support.waiting import GENEROUS, eventually
 
 from swarm.errors import NotAdmitted, NotConnected
 
@@ -47,7 +48,7 @@ async def test_a_wrong_credential_is_refused_in_the_servers_words_and_not_leaked
     async with ConfiguredServer(extra) as server:
         link = links.start(server.url, **options)
         with pytest.raises(NotAdmitted, match=r"(?i)authorization violation") as failure:
-            await link.ready(5.0)  # at once: to wait would not help
+            await link.ready(GENEROUS)  # at once: to wait would not help
         assert "wrong" not in str(failure.value)
         assert not link.connected
         assert links.running(link)
@@ -58,7 +59,7 @@ async def test_a_refusal_is_told_where_the_last_server_of_the_list_is_away(links
     async with ConfiguredServer(USERS) as server:
         link = links.start(server.url, "nats://127.0.0.1:1")
         with pytest.raises(NotAdmitted, match=r"(?i)authorization violation"):
-            await link.ready(5.0)
+            await link.ready(GENEROUS)
         await links.close()
 
 
@@ -67,9 +68,9 @@ async def test_a_server_without_room_says_so_and_is_asked_again(links: Links) ->
         first = await links.connect(server.url)
         second = links.start(server.url)
         with pytest.raises(NotConnected, match="maximum connections exceeded"):
-            await second.ready(5.0, rounds=2)
+            await second.ready(GENEROUS, rounds=2)
         await links.crash(first)
-        await second.ready(5.0)
+        await second.ready(GENEROUS)
         await links.close()
 
 
@@ -77,7 +78,7 @@ async def test_a_refused_url_does_not_show_its_password(links: Links) -> None:
     async with ConfiguredServer(USERS) as server:
         link = links.start(f"nats://edge:hunter2@127.0.0.1:{server.port}")
         with pytest.raises(NotConnected) as failure:
-            await link.ready(0.25)
+            await link.ready(GENEROUS, rounds=1)
         assert "hunter2" not in str(failure.value)
         assert "hunter2" not in link.last_error
         await links.close()
@@ -140,7 +141,7 @@ async def test_tls_carries_large_messages_both_ways(
         await server.kill()
         await eventually(lambda: not link.connected)
         await server.start()
-        await link.ready(5.0)
+        await link.ready(GENEROUS)
         link.publish("a", b"again")
         await eventually(lambda: inbox.bodies[2:] == [b"again"])
         await links.close()
@@ -153,7 +154,7 @@ async def test_a_certificate_of_nobody_we_trust_is_refused(
     async with ConfiguredServer(f'tls {{ cert_file: "{cert}", key_file: "{key}" }}\n') as server:
         link = links.start(server.url)
         with pytest.raises(NotConnected, match=r"(?i)certificate"):
-            await link.ready(0.25)
+            await link.ready(GENEROUS, rounds=1)
         await links.close()
 
 
@@ -164,6 +165,6 @@ async def test_tls_that_was_asked_for_is_never_given_up(
     async with ConfiguredServer("") as plain:
         link = links.start(plain.url, tls=context)
         with pytest.raises(NotConnected, match="offers no TLS"):
-            await link.ready(0.25)
+            await link.ready(GENEROUS, rounds=1)
         assert not link.connected
         await links.close()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import AsyncIterator
 
 import pytest
-from real_server import ConfiguredServer, Inbox, Links, eventually
+from real_server import ConfiguredServer, Inbox, Links
+from support.waiting import GENEROUS, eventually
 
 from swarm.errors import NotConnected, PermissionDenied, Status, SwarmError
 from swarm.lanes import Publisher
@@ -41,10 +41,8 @@ async def test_a_denied_request_fails_at_once_with_the_subject_and_the_role_that
     server: ConfiguredServer, links: Links
 ) -> None:
     link = await links.connect(server.url, user="shard-2", password="x")
-    began = time.monotonic()
     with pytest.raises(PermissionDenied) as denied:
-        await link.request("swarm.default.infer.digits", b"", 5.0)
-    assert time.monotonic() - began < 0.5
+        await link.request("swarm.default.infer.digits", b"", GENEROUS)
     assert denied.value.status is Status.PERMISSION_DENIED
     assert "swarm.default.infer.digits" in str(denied.value)
     assert "client, requester may" in str(denied.value)
@@ -55,12 +53,10 @@ async def test_a_denied_call_of_jetstream_fails_at_once(
     server: ConfiguredServer, links: Links
 ) -> None:
     link = await links.connect(server.url, user="shard-2", password="x")
-    began = time.monotonic()
     with pytest.raises(PermissionDenied, match="the role operator may"):
         await jetstream.ensure_stream(link, {"name": "s", "subjects": ["s"]})
     with pytest.raises(PermissionDenied, match="KV_swarm-default-config"):
         await jetstream.kv_get(link, SUBJECTS.config_bucket, "serve.digits")
-    assert time.monotonic() - began < 0.5
 
 
 async def test_a_denied_publish_into_a_lane_is_told_to_its_sender_at_once(
@@ -69,11 +65,9 @@ async def test_a_denied_publish_into_a_lane_is_told_to_its_sender_at_once(
     link = await links.connect(server.url, user="shard-2", password="x")
     publisher = Publisher(link)
     told: list[SwarmError | None] = []
-    began = time.monotonic()
     lane = SUBJECTS.features("digits", "1", 1)
     publisher.publish(lane, [b"x"], "id", lambda error, sequence: told.append(error))
     await eventually(lambda: told != [])
-    assert time.monotonic() - began < 0.5
     assert isinstance(told[0], PermissionDenied)
     assert lane in str(told[0])
     publisher.close()
@@ -116,7 +110,7 @@ async def test_a_user_that_may_not_hear_its_answers_is_told_so_instead_of_waitin
 ) -> None:
     link = links.start(server.url, user="deaf", password="x")
     with pytest.raises(NotConnected, match=r"may not subscribe to _INBOX\.deaf\.") as failure:
-        await link.ready(0.5)
+        await link.ready(GENEROUS, rounds=1)
     assert "the roles client, requester" in str(failure.value)
 
 

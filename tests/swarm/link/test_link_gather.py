@@ -142,11 +142,18 @@ async def test_nothing_waits_for_what_the_tasks_of_a_burst_compute(pair: Pair) -
 async def test_a_server_that_sends_nonsense_leaves_nothing_gathered(pair: Pair) -> None:
     link = Link(LinkOptions())
     buffer = link.get_buffer(-1)
-    nonsense = b'INFO {"max_payload": null}\r\n'
+    nonsense = b"MSG a\r\n"
     buffer[: len(nonsense)] = nonsense
-    with pytest.raises(TypeError):
-        link.buffer_updated(len(nonsense))
+    link.buffer_updated(len(nonsense))
     assert not link.gather.corked
+    assert "malformed" in link.last_error
+
+
+def test_without_a_descriptor_for_its_own_the_transport_sends_alone(pair: Pair) -> None:
+    pair[0].close()
+    transport = Transport(pair[0])
+    over(transport).write(b"all")
+    assert transport.buffer == b"all"
 
 
 def test_nothing_overtakes_what_the_transport_still_holds(pair: Pair) -> None:

@@ -10,7 +10,7 @@ import pytest
 from real_server import Links, eventually
 
 from swarm.errors import NotAdmitted
-from swarm.link.servers import Greeting, ServerList, better_server, mixed
+from swarm.link.servers import MOST_LEARNED, Greeting, ServerList, better_server, mixed
 from swarm.services.embedded import EmbeddedServer
 from swarm.services.embedded_cluster import EmbeddedCluster, free_ports
 
@@ -34,6 +34,15 @@ def test_learned_servers_follow_the_given_ones_with_their_scheme_and_credentials
     servers.learn(frozenset({"a:4222", "b:4222"}))
     servers.learn(frozenset({"b:4222"}))
     assert servers.all() == ["tls://me:secret@a:4222", "tls://me:secret@b:4222"]
+
+
+def test_of_very_many_learned_servers_the_newest_are_kept() -> None:
+    servers = ServerList([A])
+    for number in range(3 * MOST_LEARNED):
+        servers.learn(frozenset({"a:4222", f"10.0.{number}.1:4222"}))
+    assert len(servers.all()) == 1 + MOST_LEARNED
+    assert servers.all()[0] == A
+    assert servers.all()[-1] == f"nats://10.0.{number}.1:4222"
 
 
 def test_a_server_that_leaves_is_left_for_any_other_that_stays() -> None:
