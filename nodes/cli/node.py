@@ -78,6 +78,12 @@ FLAGS = (
         "NAME=VALUE, separated by commas, for the device's library; tensorrt: precision=fp16, "
         "max_rows=16, workspace_mb=1024.",
     ),
+    Flag(
+        "weight",
+        1.0,
+        "This node's share of the requests beside its peers', for routing policies that weigh "
+        "nodes: 2 for one twice as fast as gossip can tell. 0.01 to 100.",
+    ),
     Flag("cores", "", "Numbers of the cores that this node stays on, as 2-3; empty: any."),
     Flag(
         "credit",
@@ -368,6 +374,7 @@ def serve(settings: dict[str, Any], missed: bool) -> int:
             node=settings["node_id"],
             standby=settings["standby"],
             threads=settings["threads"],
+            weight=settings["weight"],
             credit=settings["credit"],
             storage=settings["storage"],
             lanes=settings["lanes"],

@@ -8,6 +8,7 @@ from typing import Literal
 from nodes.learning.options import LearnConfig
 from shards.runtimes.device import Placement
 from swarm.errors import InvalidArgument, ResourceExhausted
+from swarm.fleet.advertised import LEAST_WEIGHT, MOST_WEIGHT, is_weight
 from swarm.fleet.warm_pool import ROLE as WARM
 from swarm.flow.ack_wait import ack_wait_for
 from swarm.flow.codec_choice import AUTO, mode_of
@@ -58,7 +59,8 @@ class NodeConfig:
     metrics: PORT or ADDRESS:PORT where Prometheus
     scrapes this node, '' for nowhere. codec: how tensors go by the server
     (`swarm.flow.codec_choice.MODES`). two_connections: as of `swarm.Mesh`.
-    placement: the device of its stages.
+    placement: the device of its stages. weight: its share of the requests beside its peers', for
+    routing policies that weigh nodes.
     otlp: URL of the collector of traces, '' for none; trace_share: of the requests that this node
     answers and whose caller has not decided.
     missed: nobody else does the work of this node, so its first load gives way to nobody. Raises
@@ -98,6 +100,7 @@ class NodeConfig:
     codec: str = AUTO
     two_connections: str | bool = "auto"
     placement: Placement = field(default_factory=Placement)
+    weight: float = 1.0
     otlp: str = ""
     trace_share: float = 0.01
 
@@ -107,6 +110,10 @@ class NodeConfig:
             raise InvalidArgument(
                 f"role {self.role!r}: it is shard-1, shard-2 …, fallback, standby, gateway, edge "
                 "or learner"
+            )
+        if not is_weight(self.weight):
+            raise InvalidArgument(
+                f"--weight {self.weight}: it is {LEAST_WEIGHT} to {MOST_WEIGHT:.0f}"
             )
         if self.role == WARM and self.standby:
             raise InvalidArgument("--standby is for --role shard-K; --role standby needs none")

@@ -78,6 +78,8 @@ class OwnEntry:
         # One that computes on several devices is asked as its best one is: "cpu" sorts by itself.
         self._members.set("device", next((d for d in devices if d != "cpu"), "cpu"))
         self._members.set("codecs", list(known_codecs()))
+        if self._config.weight != 1.0:
+            self._members.set("weight", self._config.weight)
         self._members.set("draining", draining)
         if self._identity is not None:
             word = attest(self._identity, self._config.mesh, self._members.node)

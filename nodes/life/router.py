@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import logging
 import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from swarm.fleet.advertised import candidates
 from swarm.gossip import PeerView
 from swarm.model import ModelInfo
 from swarm.requests.request import Ask
-from swarm.routing import ANY, RequestInfo, RoutingTable
+from swarm.routing import ANY, DEFAULT_POLICY, RequestInfo, RoutingTable
 from swarm.routing.errors import BadDesiredState
 from swarm.routing.table import Route
 from swarm.wire.messages import Features
@@ -21,6 +23,16 @@ from swarm.wire.messages import Features
 log = logging.getLogger("swarm.routing")
 
 OBSERVE_EVERY = 0.1  # seconds: gossip is no fresher
+
+
+class Sized(Protocol):
+    """A tensor, wherever its bytes are."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+
+NO_TENSORS: Mapping[str, Sized] = {}
 
 
 @dataclass(slots=True)
@@ -54,6 +66,8 @@ class Router:
         self._table = RoutingTable()
         self._observed = -math.inf
         self._picked: dict[str, Picked] = {}  # by request id
+        self._forwarded: list[tuple[float, int, Route]] = []  # a heap, by the probable end
+        self._numbers = itertools.count()
         self.routed: set[str] = set()  # models whose policy uses nodes' own lanes
 
     @property
@@ -69,15 +83,16 @@ class Router:
             log.warning("desired state of %s refused: %s", model, error)
             self._tell("rejected", {"model": model, "detail": str(error)[:500]})
             return
-        if state.policy != "pull" and not self._may_use_own_lanes(model):
+        policy, _ = state.chooses
+        if policy != DEFAULT_POLICY and not self._may_use_own_lanes(model):
             text = (
-                f"policy {state.policy!r} sends to lanes of single nodes, which the rights of this "
+                f"policy {policy!r} sends to lanes of single nodes, which the rights of this "
                 "node's user do not name: the shared lane is used, as by policy 'pull'"
             )
             log.warning("%s: %s", model, text)
             self._tell("rejected", {"model": model, "detail": text})
             self.routed.discard(model)
-        elif state.policy == "pull":
+        elif policy == DEFAULT_POLICY:
             self.routed.discard(model)
         else:
             self.routed.add(model)
@@ -95,6 +110,7 @@ class Router:
             agent=ask.agent,
             session=ask.session,
             remaining=remaining,
+            tensors=ask.tensors,
         )
         if picked.route is not None:
             self.ended(ask, False)  # an earlier attempt's
@@ -108,8 +124,9 @@ class Router:
             self.done(picked, ok)
 
     def next_lane(self, info: ModelInfo, stage: int, features: Features) -> str:
-        """For a stage: the lane of the next stage. A stage does not see the request's outcome, so
-        the policy learns the load from gossip alone."""
+        """For a stage: the lane of the next stage. A stage does not see the end of the request,
+        which counts as under way for as long as the next stage probably takes, and teaches no
+        latency."""
         if info.model not in self.routed:
             return ANY
         picked = self.pick(
@@ -119,9 +136,18 @@ class Router:
             agent=features.agent,
             session=features.session,
             remaining=features.budget_us / 1e6,
+            tensors=features.tensors,
         )
-        self.done(picked, True)
+        if picked.route is not None:
+            stay = self._table.stay_s(picked.route) or OBSERVE_EVERY
+            until = picked.at + min(stay, picked.route.request.remaining_s)
+            heapq.heappush(self._forwarded, (until, next(self._numbers), picked.route))
         return picked.lane
+
+    def _let_go(self, now: float) -> None:
+        """Of what was forwarded, the next stage has probably finished this."""
+        while self._forwarded and self._forwarded[0][0] <= now:
+            self._table.unseen(heapq.heappop(self._forwarded)[2])
 
     def pick(
         self,
@@ -132,18 +158,21 @@ class Router:
         agent: str = "",
         session: str = "",
         remaining: float = 1.0,
+        tensors: Mapping[str, Sized] = NO_TENSORS,
     ) -> Picked:
         """The lane for a request; the shared lane when the policy has no better idea."""
         if info.model not in self.routed:
             return Picked(ANY)
         now = self._clock()
+        self._let_go(now)
         if now - self._observed > OBSERVE_EVERY:
             self._observed = now
             self._table.observe(candidates(self._view(), now))
             for model, at_stage, event in self._table.take_events():
                 self._tell("routing", {"model": model, "stage": at_stage, "detail": str(event)})
+        size = sum([tensor.nbytes for tensor in tensors.values()])
         request = RequestInfo(
-            request_id, info.model, info.version, stage, agent, session, 0, remaining
+            request_id, info.model, info.version, stage, agent, session, size, remaining
         )
         route = self._table.route(request, now)
         if not isinstance(route, Route):

@@ -6,6 +6,7 @@ priority    0 primary, 1 standby, 2 fallback memory    bytes free
             3 standby that has taken a stage, of its other stages
 link_wait   milliseconds of `ack_wait` that its link needs (swarm.flow.transfers), absent if few
 link_rate   bytes a second that its link brings, absent where it is fast or unknown
+weight      its share of the requests beside its peers', absent if 1
 codecs      codecs that it reads (swarm.wire.tensors.known_codecs)
 inbox       where processes of its host reach it without the server, or ""
 audits      the inbox of a node that records the requests that it answers (nodes.life.auditing)
@@ -50,6 +51,7 @@ MAX_STAGE = 4096
 MAX_COUNT = 10**9
 MAX_LINK_WAIT_MS = 30_000
 MAX_CODECS = 16
+LEAST_WEIGHT, MOST_WEIGHT = 0.01, 100.0
 MAX_TIME = 3_600_000_000  # microseconds
 BASE_BYTES = 8  # of the hash of what a learner begins from
 LOAD_FIELDS = 8  # numbers of one stage's load, without the stage itself
@@ -174,6 +176,11 @@ def _row(row: object) -> bool:
     )
 
 
+def is_weight(value: object) -> bool:
+    """Whether a node may have this weight in routing."""
+    return type(value) in (int, float) and LEAST_WEIGHT <= value <= MOST_WEIGHT  # type: ignore[operator]
+
+
 def _codecs(value: object) -> bool:
     return (
         isinstance(value, list | tuple)
@@ -203,6 +210,7 @@ _CHECKS: dict[str, Any] = {
     "link_wait": lambda v: type(v) is int and 0 <= v <= MAX_LINK_WAIT_MS,
     "link_rate": lambda v: type(v) is int and 0 <= v < 1 << 60,
     "codecs": lambda v: _codecs(v),
+    "weight": lambda v: is_weight(v),
     IDENTITY: is_attestation,
 }
 _KEYED: dict[str, Any] = {"serves": _serves, "takes": _serves, "load": _load, "learns": _learns}
@@ -292,7 +300,7 @@ def candidates(peers: Mapping[str, PeerView], heard: float | None = None) -> lis
         if peer.state in ("dead", "left") or _int(peer.values.get("priority")) != 0:
             continue
         for (model, version, stage), numbers in stage_loads(peer.values):
-            memory = peer.values.get("memory")
+            memory, weight = peer.values.get("memory"), peer.values.get("weight")
             found.append(
                 Candidate(
                     peer.node,
@@ -306,6 +314,7 @@ def candidates(peers: Mapping[str, PeerView], heard: float | None = None) -> lis
                     queue_ewma_s=numbers[5] / 1e6,
                     queue_p50_s=numbers[6] / 1e6,
                     queue_p99_s=numbers[7] / 1e6,
+                    weight=weight if isinstance(weight, int | float) else 1.0,
                     memory_free_bytes=memory if isinstance(memory, int) else None,
                     device=str(peer.values.get("device", "cpu")),
                     draining=peer.values.get("draining") is True,

@@ -48,7 +48,8 @@ class Adaptive(Policy):
     """Sends to the node with the lowest predicted latency; features: work ahead (requests held *
     compute time), compute time, compute time if another node is the session's home (by rendezvous
     hashing, so that all requesters agree), and transfer (feature bytes). A node's device and link
-    show in its own weights.
+    show in its own weights. Where no latency is seen (a stage that feeds the next one) it stays
+    weighted-least-pending.
 
     Safety: when the p99 of the last `window_s` seconds exceeds `p99_bound_s` it yields to
     weighted-least-pending, goes on learning from its choices, and says so (`yielded`,
@@ -153,6 +154,10 @@ class Adaptive(Policy):
         if now - self._checked_at >= _CHECK_EVERY_S:
             self._checked_at = now
             self._check(now)
+
+    def unseen(self, node: str, request: RequestInfo) -> None:
+        super().unseen(node, request)
+        self._open.pop(request.id, None)
 
     def take_events(self) -> list[SafetyEvent]:
         """The changes since the last call, oldest first (at most the latest 64)."""

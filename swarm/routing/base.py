@@ -100,6 +100,11 @@ class Estimates:
         known = self._lanes.get(lane)
         return 0.0 if known is None else known.compute_s
 
+    def stay_s(self, lane: str) -> float:
+        """Seconds that the newest request sent there probably stays, behind those before it
+        (Little's law); 0.0 for not yet known."""
+        return self.load(lane) * self.compute_s(lane)
+
     def compute_times(self, candidates: Sequence[Candidate]) -> list[float]:
         """`compute_s` of each candidate. A time not yet known counts as the mean of the others (1.0
         where none is known), so that a new node is neither shunned nor flooded."""
@@ -114,8 +119,9 @@ class Estimates:
 class Policy(ABC):
     """Chooses a lane for each request. Pure: no clock, no socket; one instance per model and stage.
 
-    A subclass may override the hooks, calling `super()`. Every `sent` is followed by one `done`
-    with the same lane, whatever became of the request. Candidates come filtered (`RoutingTable`).
+    A subclass may override the hooks, calling `super()`. Every `sent` is followed by one `done` or
+    `unseen` with the same lane, whatever became of the request. Candidates come filtered
+    (`RoutingTable`).
     """
 
     name: ClassVar[str] = ""
@@ -139,6 +145,11 @@ class Policy(ABC):
 
     def done(self, node: str, request: RequestInfo, now: float, latency_s: float, ok: bool) -> None:
         """The request sent there was answered (`ok`) or failed, `latency_s` seconds after."""
+        self.estimates.done(node)
+
+    def unseen(self, node: str, request: RequestInfo) -> None:
+        """The request sent there has probably left the node, which its sender does not see: there
+        is nothing to learn from it."""
         self.estimates.done(node)
 
     def take_events(self) -> Sequence[object]:

@@ -33,6 +33,7 @@ from swarm.routing.rendezvous import fraction
 from swarm.subjects import TOKEN
 
 DEFAULT_POLICY = "pull"
+CHOOSING_POLICY = "weighted-least-pending"
 STICKY = ("agent", "session", "none")
 MAX_VERSIONS = 64
 MOST_BYTES = 256 << 10  # of a document
@@ -79,6 +80,15 @@ class DesiredState:
         if self.rollout is not None:
             names.append(self.rollout.version)
         return tuple(dict.fromkeys(names))
+
+    @property
+    def chooses(self) -> tuple[str, Mapping[str, Any]]:
+        """The policy that chooses the lanes, and its options. Whoever has room takes from a shared
+        lane: where a request asks for memory or a device, `pull` gives way to a policy that chooses
+        nodes."""
+        if self.policy == DEFAULT_POLICY and (self.memory_bytes or self.device):
+            return CHOOSING_POLICY, {}
+        return self.policy, self.policy_options
 
     @property
     def is_the_same_for_all(self) -> bool:

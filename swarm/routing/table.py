@@ -73,7 +73,7 @@ class RoutingTable:
         state = parse_desired(document)
         old = self._desired.get(state.model)
         self._desired[state.model] = state
-        if old is None or (old.policy, old.policy_options) != (state.policy, state.policy_options):
+        if old is None or old.chooses != state.chooses:
             self._drop_policies(state.model)
         self._eligible.clear()
         return state
@@ -126,6 +126,16 @@ class RoutingTable:
         `sent`."""
         route.policy.done(route.lane, route.request, now, latency_s, ok)
 
+    def stay_s(self, route: Route) -> float:
+        """Seconds that a request just sent on the route probably stays at its node; 0.0 for not yet
+        known."""
+        return route.policy.estimates.stay_s(route.lane)
+
+    def unseen(self, route: Route) -> None:
+        """In place of `done`, for a request whose end its sender does not see: it has probably left
+        its node."""
+        route.policy.unseen(route.lane, route.request)
+
     def take_events(self) -> list[tuple[str, int, object]]:
         """(model, stage, event) of all policies since the last call, e.g. an adaptive's yield."""
         return [
@@ -142,7 +152,8 @@ class RoutingTable:
             if state is None:
                 chosen = policy(self._default, rng=rng)
             else:
-                chosen = policy(state.policy, rng=rng, **state.policy_options)
+                name, options = state.chooses
+                chosen = policy(name, rng=rng, **options)
             self._policies[model, stage] = chosen
         return chosen
 

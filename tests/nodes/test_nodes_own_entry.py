@@ -55,14 +55,18 @@ class Node:
     """One node's membership and own entry, and another node that hears of it."""
 
     def __init__(
-        self, *servings: Any, role: str = "shard-1", identity: Identity | None = None
+        self,
+        *servings: Any,
+        role: str = "shard-1",
+        identity: Identity | None = None,
+        weight: float = 1.0,
     ) -> None:
         self.servings = list(servings)
         link = Link(LinkOptions(servers=("nats://127.0.0.1:1",)))
         self.members = Membership(link, Subjects("test"), "node", lambda event: None)
         self.entry = OwnEntry(
             SimpleNamespace(lender=SimpleNamespace(host=""), inbox=""),  # type: ignore[arg-type]
-            NodeConfig(role, "m"),
+            NodeConfig(role, "m", weight=weight),
             self.members,
             lambda: self.servings,
             identity,
@@ -125,6 +129,14 @@ async def test_a_node_with_sixty_stages_is_routed_to_for_each_of_them(model: str
         assert router.next_lane(served, stage, features) == "node"
     assert {c.stage: c.load for c in candidates(node.heard())} == {s: s for s in range(1, 61)}
     assert node.refused == 0
+
+
+@pytest.mark.parametrize("weight", [1.0, 2.5])
+async def test_routing_weighs_a_node_as_its_settings_say(weight: float) -> None:
+    node = Node(serve(info("m", "1", 1)), weight=weight)
+    node.tell()
+    [candidate] = candidates(node.heard())
+    assert candidate.weight == weight
 
 
 async def test_a_fallback_node_with_sixty_stages_is_known_to_stand_by_for_each() -> None:

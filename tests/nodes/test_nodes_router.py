@@ -8,11 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nodes.life.config import NodeConfig
 from nodes.life.router import OBSERVE_EVERY, Router
-from swarm.fleet.advertised import serves_entries
+from swarm.errors import InvalidArgument
+from swarm.fleet.advertised import load_entries, serves_entries, valid
 from swarm.gossip import PeerView
 from swarm.model import ModelInfo, Spec, Stage
 from swarm.requests.request import Ask
+from swarm.routing import RequestInfo, registry
+from swarm.routing.basic import RoundRobin
 from swarm.subjects import ANY
 from swarm.wire.messages import Features
 
@@ -209,16 +213,105 @@ def test_a_request_that_changes_over_to_the_shared_lane_leaves_nothing_behind() 
     assert mesh.router.under_way == 0
 
 
+def forwarded(number: int, session: str = "") -> Features:
+    """On its way from stage 1 to stage 2."""
+    tensors = {"x": np.zeros((1, 4), np.float32)}
+    name = f"r{number}"
+    return Features(name, "m", "1", 2, "_INBOX.x", 1_000_000, tensors, session=session)
+
+
 def test_a_stage_routes_to_the_next_and_keeps_sessions_together() -> None:
     mesh = Mesh("a", "b", "c", stage=2)
     mesh.serve(policy="consistent-hash")
     seen = set()
     for number in range(50):
-        features = Features(f"r{number}", "m", "1", 2, "_INBOX.x", 1_000_000, {}, session="the-one")
-        seen.add(mesh.router.next_lane(INFO, 2, features))
+        seen.add(mesh.router.next_lane(INFO, 2, forwarded(number, "the-one")))
+        mesh.now += OBSERVE_EVERY
     assert len(seen) == 1, "a node that seemed to have fifty under way would be passed over"
     assert seen < {"a", "b", "c"}
     assert mesh.router.under_way == 0
+
+
+@pytest.mark.parametrize("policy", ["adaptive", "weighted-least-pending", "power-of-two"])
+@pytest.mark.parametrize("known", [False, True])
+def test_a_stage_shares_its_requests_between_equal_nodes_of_the_next(
+    policy: str, known: bool
+) -> None:
+    """It does not see how long they take: taken for no time at all, the first choice wins all."""
+    mesh = Mesh("a", "b", stage=2)
+    if known:  # that a run takes 2 ms
+        for peer in mesh.peers.values():
+            load = load_entries({("m", "1", 2): [0, 0, *[2000] * 6]})
+            mesh.add(peer.node, 2, **load)
+    mesh.serve(policy=policy)
+    chosen: Counter[str] = Counter()
+    for number in range(2000):
+        chosen[mesh.router.next_lane(INFO, 2, forwarded(number))] += 1
+        mesh.now += 0.001
+    assert set(chosen) == {"a", "b"}
+    assert min(chosen.values()) > 800
+
+
+def test_a_stage_counts_a_forwarded_request_as_under_way_no_longer_than_its_budget() -> None:
+    mesh = Mesh("a", "b", stage=2)
+    slow = load_entries({("m", "1", 2): [0, 0, *[60_000_000] * 6]})  # a minute
+    mesh.add("a", 2, **slow)
+    mesh.add("b", 2, **slow)
+    mesh.serve(policy="least-connections")
+    first = {mesh.router.next_lane(INFO, 2, forwarded(number)) for number in range(2)}
+    assert first == {"a", "b"}, "the second one goes where nothing is under way"
+    mesh.now += 1.0  # the budget of both
+    lanes = Counter(mesh.router.next_lane(INFO, 2, forwarded(2)) for _ in range(2))
+    assert lanes == {"a": 1, "b": 1}
+
+
+def test_a_policy_is_told_how_large_a_request_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+
+    class Noting(RoundRobin):
+        def sent(self, node: str, request: RequestInfo, now: float) -> None:
+            sizes.append(request.features_bytes)
+            super().sent(node, request, now)
+
+    monkeypatch.setitem(registry.BUILT_IN, "noting", Noting)
+    mesh = Mesh("a")
+    mesh.add("b", 2)
+    mesh.serve(policy="noting")
+    assert (mesh.lane(), mesh.router.next_lane(INFO, 2, forwarded(1))) == ("a", "b")
+    assert sizes == [16, 16]
+
+
+def test_the_pull_policy_keeps_to_nodes_that_have_the_memory_and_the_device_asked_for() -> None:
+    """Of a shared lane, a node that has neither could take the request."""
+    mesh = Mesh()
+    mesh.add("small", memory=1 << 20, device="cuda")
+    mesh.add("slow", memory=1 << 30, device="cpu")
+    mesh.add("right", memory=1 << 30, device="cuda")
+    mesh.serve(policy="pull", memory_bytes=1 << 25, device="cuda")
+    assert mesh.router.uses_own_lanes("m")
+    assert {mesh.lane() for _ in range(20)} == {"right"}
+    mesh.serve(policy="pull")
+    assert not mesh.router.uses_own_lanes("m")
+    assert mesh.lane() == ANY
+
+
+def test_a_node_gets_its_share_by_the_weight_that_it_tells() -> None:
+    mesh = Mesh("light")
+    mesh.add("heavy", weight=3)
+    mesh.add("absurd", weight=1e9)  # not taken by gossip; a hostile one counts as any other
+    mesh.serve(policy="weighted-least-pending")
+    chosen = Counter(mesh.lane() for _ in range(1000))
+    assert chosen["heavy"] == pytest.approx(600, abs=20)
+    assert chosen["light"] == pytest.approx(200, abs=20)
+    assert all(valid("weight", value) for value in (3, 0.5))
+    assert not any(valid("weight", value) for value in (0, -1, 1e9, "2", True, float("nan"), None))
+
+
+def test_a_weight_out_of_range_is_refused() -> None:
+    assert NodeConfig("shard-1", "m", weight=2.5).weight == 2.5
+    for weight in (0.0, -1.0, 1e9, float("nan")):
+        with pytest.raises(InvalidArgument, match="--weight"):
+            NodeConfig("shard-1", "m", weight=weight)
 
 
 def test_gossip_is_read_at_most_ten_times_a_second() -> None:
