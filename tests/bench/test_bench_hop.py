@@ -14,9 +14,9 @@ from nodes.bench.contenders.contract import missing_packages
 from nodes.bench.contenders.side_by_side import checked_latencies, side_by_side
 from nodes.bench.contenders.systems.swarm_mesh import manifest_of
 from nodes.bench.contenders.workload import Workload, WrongAnswer
-from nodes.bench.hop.chain_workload import chain_workload
+from nodes.bench.hop.chain_workload import STAGES, chain_workload
 from nodes.bench.hop.measure import FLOORS, HopPlan, measure_hop, summarise
-from nodes.bench.hop.regression import check_regression, ratios_of
+from nodes.bench.hop.regression import Attempt, misses, run_regression
 from nodes.bench.hop.tables import show
 from nodes.bench.peers.measure import Load
 from nodes.bench.peers.networks import build_workload
@@ -163,20 +163,58 @@ def test_a_contender_that_is_not_installed_does_not_stop_the_others(tiny: Worklo
     assert absent == {"gone": "not installed: no_such_module"}
 
 
-@pytest.mark.processes
-@pytest.mark.integration
-def test_the_regression_check_takes_the_best_round_and_fits_into_its_time() -> None:
-    document = check_regression(limit=1000.0, rounds=2, requests=20)
-    assert document["ok"]
-    assert document["best"] == min(document["ratios"])
-    assert len(document["ratios"]) == 2
-    assert document["seconds"] < 30
+# Runs of the gate on two busy cores: what an undisturbed request took in each of three attempts, in
+# ms, through the mesh, through raw JetStream, and in one process.
+MEASURED = [
+    [(0.831, 1.221, 0.018), (0.84, 1.224, 0.018), (0.741, 1.229, 0.018)],
+    [(1.902, 1.464, 0.017), (1.19, 1.315, 0.017), (1.851, 1.356, 0.017)],
+    [(0.975, 1.482, 0.018), (0.829, 1.361, 0.018), (1.202, 1.651, 0.018)],
+    [(0.776, 1.306, 0.017), (0.733, 1.251, 0.017), (0.676, 1.263, 0.017)],
+    [(1.768, 1.888, 0.018), (1.785, 1.855, 0.018), (1.579, 1.709, 0.018)],
+    [(0.786, 1.469, 0.017), (1.262, 1.706, 0.017), (1.416, 1.441, 0.017)],
+    [(2.049, 1.913, 0.018), (1.565, 1.975, 0.018), (2.119, 1.952, 0.018)],
+    [(1.113, 1.414, 0.017), (1.07, 1.658, 0.017), (1.278, 1.744, 0.017)],
+    [(2.326, 1.94, 0.019), (1.508, 1.812, 0.018), (1.545, 2.195, 0.018)],
+    [(0.76, 1.224, 0.017), (1.103, 1.264, 0.017), (0.708, 1.238, 0.017)],
+]
+HOP_SLOWER = 0.5  # ms
 
 
-def test_the_regressions_ratio_is_of_what_a_hop_adds() -> None:
-    row = {"mesh": {"p50": 0.9}, "nats_jetstream": {"p50": 1.1}, "inprocess": {"p50": 0.1}}
-    row["mesh_wire"] = {"p50": 1.6}  # the slower way counts
-    assert ratios_of({"sizes": [{"rounds": [row]}]}) == [pytest.approx(1.5)]
-    row["nats_jetstream"]["p50"] = 0.1
+def attempts(run: list[tuple[float, float, float]], slower: float = 0.0) -> list[Attempt]:
+    """The attempts of a run, had each hop of the mesh taken so many ms more."""
+    return [Attempt(ours + STAGES * slower, floor, alone) for ours, floor, alone in run]
+
+
+@pytest.mark.parametrize("run", MEASURED)
+def test_the_gate_passes_what_was_measured_and_fails_half_a_millisecond_more_a_hop(
+    run: list[tuple[float, float, float]],
+) -> None:
+    assert misses(attempts(run)) == []
+    (line,) = misses(attempts(run, HOP_SLOWER))
+    assert "times raw JetStream's" in line
+
+
+def test_the_gate_takes_the_best_attempt() -> None:
+    slow, quick = Attempt(3.0, 1.0, 0.0), Attempt(1.0, 1.0, 0.0)
+    assert misses([slow, slow, quick]) == []
+    assert misses([slow, slow]) == ["a hop takes 3.00 times raw JetStream's, limit 1.15"]
+
+
+def test_an_attempt_is_the_ratio_of_what_undisturbed_hops_add() -> None:
+    alone = [0.1e-3] * 100
+    ours, floor = [0.9e-3] * 10 + [5e-3] * 90, [1.1e-3] * 50 + [2.1e-3] * 50
+    attempt = Attempt.of({"up": ours, "nats_jetstream": floor, "inprocess": alone})
+    assert attempt.ratio == pytest.approx(0.8)
+    assert attempt.p50_ratio == pytest.approx(4.9)
     with pytest.raises(RuntimeError, match="no longer than one process"):
-        ratios_of({"sizes": [{"rounds": [row]}]})
+        Attempt.of({"up": ours, "nats_jetstream": alone, "inprocess": alone})
+
+
+@pytest.mark.parametrize(("missed", "code"), [([], 0), (["a hop takes 3 times"], 1)])
+def test_a_regression_is_an_exit_code(
+    missed: list[str], code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = {"ratio": 3.0, "p50_ratio": 3.5}
+    document = {"missed": missed, "attempts": [row], "best": 3.0, "limit": 1.15, "seconds": 4.0}
+    monkeypatch.setattr("nodes.bench.hop.regression.check_regression", lambda *_, **__: document)
+    assert run_regression() == code
