@@ -221,7 +221,8 @@ async def test_two_hours_between_the_clocks_of_a_device_and_of_the_authority_do_
     )
     link = Link(options)
     running = asyncio.create_task(link.run())
-    await link.ready(5.0)
+    await link.ready(30.0)
+    assert link.connected
     await link.close()
     await running
 

@@ -100,7 +100,9 @@ def test_bytes_that_are_no_manifest_are_an_invalid_argument(data: bytes) -> None
 @given(damaged(json.dumps(manifest()).encode()))
 def test_a_damaged_manifest_is_read_or_is_an_invalid_argument(data: bytes) -> None:
     with contextlib.suppress(InvalidArgument):
-        ModelInfo.from_manifest(data)
+        got = ModelInfo.from_manifest(data)
+        assert got.last == len(got.stages) >= 1
+        assert got.is_large in (True, False)
 
 
 F = np.float32

@@ -142,6 +142,7 @@ async def test_credentials_do_no_harm_at_a_server_that_asks_for_none(
     async with ConfiguredServer("") as server:
         link = await links.connect(server.url, credentials=str(authority.credentials("cam-1")))
         await link.flush()
+        assert link.connected
         await links.close()
 
 

@@ -33,8 +33,12 @@ async def test_the_right_user_and_password_open_a_session(links: Links) -> None:
 
 async def test_the_right_token_opens_a_session(links: Links) -> None:
     async with ConfiguredServer(TOKEN) as server:
-        await links.connect(server.url, token="s3cr3t-token")
-        await links.connect(f"nats://s3cr3t-token@127.0.0.1:{server.port}")
+        for link in (
+            await links.connect(server.url, token="s3cr3t-token"),
+            await links.connect(f"nats://s3cr3t-token@127.0.0.1:{server.port}"),
+        ):
+            await link.flush()
+            assert link.connected
         await links.close()
 
 

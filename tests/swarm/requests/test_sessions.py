@@ -118,7 +118,9 @@ def test_the_doubt_ends() -> None:
     lie(seen, ONE, 0.0)
     for _ in range(FAILURES):
         seen.lacked(ONE, LIE, 1.0)
-    lie(seen, OTHER, 2.0 + DOUBTED_FOR)
+    seen.saw(OTHER, LIE, 0.9 + DOUBTED_FOR)
+    assert seen.least(OTHER, 0.9 + DOUBTED_FOR) == 0
+    lie(seen, OTHER, 1.1 + DOUBTED_FOR)
 
 
 def test_an_answer_between_two_failures_keeps_the_version() -> None:

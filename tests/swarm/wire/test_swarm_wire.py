@@ -89,12 +89,10 @@ def test_an_open_map_of_many_entries_is_whole_too() -> None:
 @settings(max_examples=400, deadline=None)
 @given(st.binary(max_size=200))
 def test_random_bytes_raise_nothing_but_a_decode_error(data: bytes) -> None:
-    with contextlib.suppress(DecodeError):
-        unpack_map(data, MIB)
-    with contextlib.suppress(DecodeError):
-        unpack_map(data + b"\0" * ZERO_COPY_FROM, MIB)
-    with contextlib.suppress(DecodeError):
-        unpack_map(b"\x82\xa7padding\xc6\0\1\0\0" + b"\0" * ZERO_COPY_FROM + data, MIB)
+    large = b"\x82\xa7padding\xc6\0\1\0\0" + b"\0" * ZERO_COPY_FROM + data
+    for message in (data, data + b"\0" * ZERO_COPY_FROM, large):
+        with contextlib.suppress(DecodeError):
+            assert all(isinstance(key, str) for key in unpack_map(message, MIB))
 
 
 @pytest.mark.parametrize(
