@@ -113,8 +113,8 @@ async def _serve(
 
 
 def _own_signer() -> Identity | None:
-    """The key that `swarm model push` signs with, so that versions can be pushed beside this command;
-    None, said to people, where this user cannot have one."""
+    """The key that `swarm model push` signs with, so that versions can be pushed beside this
+    command; None, said to people, where this user cannot have one."""
     try:
         return own_key()
     except BadKey as error:

@@ -46,9 +46,9 @@ class LocalMesh:
 
     changed: set at each status. shm: see `local_mesh`. servers: those that are embedded. report:
     what people hear of them. rights: of users, where its servers are embedded and know any.
-    access: of all its processes to another server. trusted: what its nodes are given for --trust: the
-    user's own file and, where a key was made for this mesh, one with that key. tasks: live as long
-    as the mesh.
+    access: of all its processes to another server. trusted: what its nodes are given for --trust:
+    the user's own file and, where a key was made for this mesh, one with that key. tasks: live as
+    long as the mesh.
     """
 
     url: str
