@@ -19,21 +19,18 @@ MOST_BYTES = 16384
 MOST_COUNT = 1 << 53
 MOST_STEP = 1 << 20
 MOST_SECONDS = 1e10
-MOST_REASON = 300  # characters
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
     """What one requester has observed of one plan. step: at which it stands, -1 before the first.
-    total, recent: by guard, in the plan's order. cannot_run: why the version cannot run on the
-    node that reports, "" where it can."""
+    total, recent: by guard, in the plan's order."""
 
     reporter: str
     plan: str
     step: int
     total: tuple[Seen, ...]
     recent: tuple[Seen, ...]
-    cannot_run: str = ""
 
     def encode(self) -> bytes:
         """As it travels."""
@@ -44,7 +41,6 @@ class Report:
             "step": self.step,
             "total": self.total,
             "recent": self.recent,
-            "cannot_run": self.cannot_run,
         }
         return json.dumps(doc).encode()
 
@@ -58,7 +54,6 @@ class Report:
             _whole(doc.get("step"), "step", -1, MOST_STEP),
             _counts(doc, "total"),
             _counts(doc, "recent"),
-            _reason(doc, "cannot_run"),
         )
 
 
@@ -67,8 +62,7 @@ class Statement:
     """What one judge says of one plan.
 
     ready: every stage has a node that serves the new version. held: seconds for which the guards
-    have held. total, recent, verdicts: by guard, over all reports. verdict: of all guards, and bad
-    where a node cannot run the version, which `cannot_run` tells of.
+    have held. total, recent, verdicts: by guard, over all reports. verdict: of all guards.
     """
 
     judge: str
@@ -79,7 +73,6 @@ class Statement:
     verdicts: tuple[Verdict, ...]
     total: tuple[Seen, ...]
     recent: tuple[Seen, ...]
-    cannot_run: str = ""
 
     def encode(self) -> bytes:
         """As it travels."""
@@ -93,7 +86,6 @@ class Statement:
             "verdicts": self.verdicts,
             "total": self.total,
             "recent": self.recent,
-            "cannot_run": self.cannot_run,
         }
         return json.dumps(doc).encode()
 
@@ -127,7 +119,6 @@ class Statement:
             words,
             total,
             recent,
-            _reason(doc, "cannot_run"),
         )
 
 
@@ -147,13 +138,6 @@ def _token(doc: dict[str, Any], name: str) -> str:
     value = doc.get(name)
     if not isinstance(value, str) or TOKEN.fullmatch(value) is None:
         raise DecodeError(f"field {name!r} must be letters, digits, '_' or '-'")
-    return value
-
-
-def _reason(doc: dict[str, Any], name: str) -> str:
-    value = doc.get(name, "")
-    if not isinstance(value, str) or len(value) > MOST_REASON:
-        raise DecodeError(f"field {name!r} must be a text of at most {MOST_REASON} characters")
     return value
 
 
