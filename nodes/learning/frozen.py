@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from nodes.learning.head import HeadLayout, Parameters
 from shards.errors import ModelError
 from shards.manifest import Manifest, sha256, verify
-from shards.runtimes.load import StageRuntime, load_stage
+from shards.runtimes.load import Fetch, StageRuntime, load_stage
 from shards.runtimes.ort import OrtRuntime
 from shards.weights.head import Head, split_off_head
 from swarm.errors import InvalidArgument
@@ -50,7 +50,7 @@ class FrozenModel:
 
     @classmethod
     def load(
-        cls, manifest: Manifest, info: ModelInfo, fetch: Callable[[str], bytes], threads: int = 1
+        cls, manifest: Manifest, info: ModelInfo, fetch: Fetch, threads: int = 1
     ) -> FrozenModel:
         """Fetch, verify and load all stages. Blocking: call it in a thread.
 
@@ -60,7 +60,10 @@ class FrozenModel:
         shard = manifest.shard(info.last)
         if not shard.file:
             raise ModelError("no head to train: the last stage has no layers")
-        data = verify(fetch(shard.file), shard.sha256, shard.file)
+        file = fetch(shard.file)
+        data = verify(
+            file if isinstance(file, bytes) else file.read_bytes(), shard.sha256, shard.file
+        )
         frozen, head, weight, bias = split_off_head(data)
         numbers = ([0] if info.edge is not None else []) + list(range(1, info.last))
         stages = [load_stage(manifest, number, fetch, threads=threads) for number in numbers]

@@ -96,7 +96,9 @@ Tell = Callable[[str, dict[str, Any]], None]
 
 class Learner:
     """node: this node's id. samples: those of a version with the same features, or None. start:
-    parameters to begin with where nothing was minted yet, None for the model's own. make_exchange:
+    parameters to begin with where nothing was minted yet, None for the model's own. before: the
+    learner of the same version that this one follows, whose weight version it knows though the
+    server may have lost the ledger; it mints no number twice. make_exchange:
     joins the neighbours. in_background: runs blocking work in a thread of low priority. is_idle:
     whether the node serves nothing at this moment. tell: publishes an event.
 
@@ -115,6 +117,7 @@ class Learner:
         *,
         samples: Samples | None = None,
         start: Parameters | None = None,
+        before: Learner | None = None,
         in_background: Callable[[Callable[[], Any]], Awaitable[Any]],
         is_idle: Callable[[], bool],
         tell: Tell,
@@ -147,6 +150,8 @@ class Learner:
         self._step_seconds = 0.0  # of one step, when the last ones were made
         self._changed = asyncio.Event()
         self._changed_at = time.monotonic()
+        if before is not None:
+            self.n, self._epoch, self._present = before.minted_last
 
     # --- samples --------------------------------------------------------------------------
 
@@ -200,6 +205,11 @@ class Learner:
     def parameters(self) -> Parameters:
         """What this node has learned; what it begins with, before."""
         return self._start if self._exchange is None else self._exchange.consensus
+
+    @property
+    def minted_last(self) -> tuple[int, int, Parameters]:
+        """The present weight version as this node has seen it: number, epoch, parameters."""
+        return self.n, self._epoch, self._present
 
     async def run(self) -> None:
         """Learn until cancelled."""

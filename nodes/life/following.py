@@ -28,8 +28,9 @@ class WeightFollower:
     """Watches the ledgers of the model versions that this node computes.
 
     take(model, version, n, tensors, base): brings the runtimes to that weight version, or raises
-    and leaves them as they are. tell(kind, detail): publishes an event. A weight version that
-    cannot be taken is refused once, with an event, and looked at again when the ledger changes.
+    and leaves them as they are. tell(kind, detail): publishes an event, which the status document
+    counts. A weight version that cannot be taken, whatever was raised, is refused once, with the
+    event `rejected`, and looked at again when the ledger changes and every `LOOK_EVERY`.
     """
 
     def __init__(
@@ -105,6 +106,12 @@ class WeightFollower:
             self._refused.pop(which, None)
         except (DecodeError, InvalidArgument, Unauthenticated, ShardsError) as error:
             self._refuse(which, str(error))
+        except SwarmError:
+            raise
+        except Exception as error:
+            # Others wrote what was read: no defect that it meets may end the serving.
+            log.exception("weights of %s@%s met a defect", *which)
+            self._refuse(which, f"a defect: {error!r}")
 
     def _refuse(self, which: Which, reason: str) -> None:
         if self._refused.get(which) == reason:

@@ -8,6 +8,7 @@ begins anew, and has to be taught again: features of other layers mean something
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -24,7 +25,7 @@ from nodes.life.low_priority import in_low_priority_thread
 from nodes.life.versions import Versions
 from shards.errors import ShardsError
 from shards.manifest import Manifest
-from swarm.errors import InvalidArgument, NotFound, SwarmError
+from swarm.errors import InvalidArgument, SwarmError
 from swarm.fleet.advertised import learners
 from swarm.fleet.membership import Membership
 from swarm.learning.layout import Layout
@@ -92,9 +93,18 @@ class Learning:
         return wanted
 
     async def _learn_version(self, version: str) -> None:
+        with contextlib.ExitStack() as closes:
+            await self._keep_learning(version, closes)
+
+    async def _keep_learning(self, version: str, closes: contextlib.ExitStack) -> None:
+        """closes: what is loaded; a failure of learning is no reason to load it anew."""
+        frozen: FrozenModel | None = None
         while True:
             try:
-                await self._one(version)
+                if frozen is None:
+                    frozen = await self._load(version)
+                    closes.callback(frozen.close)
+                await self._one(frozen)
             except* (SwarmError, ShardsError, OSError) as group:
                 self._problem = "; ".join(str(error) for error in group.exceptions)
                 log.error("%s@%s is not learned: %s", self._config.model_name, version, group)
@@ -106,18 +116,13 @@ class Learning:
                 self._tell("learning", {"what": "failed", "detail": self._problem[:500]})
             await asyncio.sleep(RETRY_AFTER)
 
-    async def _one(self, version: str) -> None:
-        frozen = await self._load(version)
-        try:
-            learner = self._learner = self._new_learner(frozen, self._learner)
-            self._problem = ""
-            info = frozen.info
-            where = self._config.mesh, info.model, self._node
-            async with listening(*where, learner):
-                log.info("learning %s@%s", info.model, version)
-                await learner.run()
-        finally:
-            frozen.close()
+    async def _one(self, frozen: FrozenModel) -> None:
+        learner = self._learner = self._new_learner(frozen, self._learner)
+        self._problem = ""
+        info = frozen.info
+        async with listening(self._config.mesh, info.model, self._node, learner):
+            log.info("learning %s@%s", info.model, info.version)
+            await learner.run()
 
     async def _load(self, version: str) -> FrozenModel:
         registry, name = self._mesh.registry, self._config.model_name
@@ -128,23 +133,18 @@ class Learning:
                 f"{name}@{version} is encrypted, and is not learned: its weight versions would lie "
                 "in the mesh's store as they are"
             )
-        names = [shard.file for shard in manifest.shards if shard.file]
-        files = await registry.fetch(name, version, names)
-
-        def fetch(file: str) -> bytes:
-            if file not in files:
-                raise NotFound(f"{name}@{version} lacks the file {file!r}")
-            return files.pop(file)
-
+        fetch = self._versions.artifacts.fetcher(manifest)
         return await in_low_priority_thread(lambda: FrozenModel.load(manifest, info, fetch))
 
     def _new_learner(self, frozen: FrozenModel, old: Learner | None) -> Learner:
         samples: Samples | None = None
         start: Parameters | None = None
+        before: Learner | None = None
         if old is not None and old.frozen.features_id == frozen.features_id:
             samples = old.samples
             if old.frozen.model_id == frozen.model_id:
                 start = old.parameters
+                before = old if old.frozen.info.version == frozen.info.version else None
         elif old is not None and old.samples.seen():
             detail = "the layers before the head have changed: samples have to be taught again"
             self._tell("learning", {"what": "begun-anew", "detail": detail})
@@ -156,6 +156,7 @@ class Learning:
             self._learn.learner,
             samples=samples,
             start=start,
+            before=before,
             in_background=in_low_priority_thread,
             is_idle=self._is_idle,
             tell=self._tell,

@@ -28,6 +28,8 @@ def _start(work: Callable[[], T]) -> Future[T]:
     outcome: Future[T] = Future()
 
     def run() -> None:
+        if not outcome.set_running_or_notify_cancel():
+            return  # nobody waits for it any more
         if sys.platform == "linux":
             with contextlib.suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)

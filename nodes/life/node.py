@@ -20,11 +20,13 @@ import swarm
 from nodes.life.answering import InferAnswerer
 from nodes.life.checkpoint import Checkpoint
 from nodes.life.config import NodeConfig
+from nodes.life.following_others import REASON_LIMIT, go_on
 from nodes.life.judging import Judging
 from nodes.life.lane_moves import LaneMoves
 from nodes.life.mesh_key import MeshKeyFile
 from nodes.life.objectives import Objectives
 from nodes.life.own_entry import OwnEntry
+from nodes.life.own_identity import identity_of, verifier_of
 from nodes.life.router import Router
 from nodes.life.serving import Serving
 from nodes.life.standby import Standby
@@ -33,6 +35,7 @@ from nodes.life.takeover import Takeover
 from nodes.life.tracing import tracer_of
 from nodes.life.versions import LanesWait, Versions
 from nodes.life.watchdog import NodeWatchdog
+from shards.errors import ShardsError
 from swarm.errors import (
     ApiError,
     BadKey,
@@ -49,7 +52,6 @@ from swarm.fleet.warm_pool import ROLE as WARM
 from swarm.flow.objective import Objective
 from swarm.gossip import Event, PeerView
 from swarm.ids import node_id
-from swarm.lanes import TwoDomains
 from swarm.link import LinkMessage
 from swarm.links import Own
 from swarm.mesh import Mesh
@@ -62,8 +64,6 @@ from swarm.services.infer import InferService
 from swarm.services.kept_entries import KeptEntries
 from swarm.site.forwarder import Forwarder
 from swarm.subjects import api
-from swarm.trust.entries import Highest, Verifier
-from swarm.trust.identity import Identity
 from swarm.wire.messages import Request, Result
 
 if TYPE_CHECKING:
@@ -81,7 +81,6 @@ SAVE_EVERY = 10.0  # seconds between checkpoints
 # looks only for an announcement that was lost.
 CHECK_WHILE_WAITING, CHECK_WHILE_SERVING = 1.0, 10.0
 SERVING = "serving"  # the detail of a node that serves all that it is told to
-REASON_LIMIT = 500  # characters of an event's reason
 USUAL_TIMES = "compute_p99_us"  # the checkpoint's key
 
 
@@ -106,7 +105,7 @@ class Node:
         self._end = end
         self.config = config
         self.id = config.node or node_id(config.role)
-        self.identity = _identity(config)
+        self.identity = identity_of(config)
         self.became_ready = asyncio.Event()
         self._on_change = on_change
         self._rejected = ""  # why the desired state is refused at present
@@ -307,34 +306,40 @@ class Node:
                 if not self.became_ready.is_set():
                     self._become_ready(own)
                 looked = now if look else looked
-                pause, self._rejected = self._versions.look_again or CHECK_WHILE_SERVING, ""
+                pause = self._versions.look_again or CHECK_WHILE_SERVING
                 self._judging.look()
-                self._lacks("")
+                self._serves_but(self._versions.refused)
             except (BadDesiredState, Untrusted, BadKey, BadSeal) as error:
                 # Refused as a whole: the node serves the versions that it served before.
                 self._reject(str(error))
                 if not self.became_ready.is_set():
                     self._become("waiting", str(error))
-            except TwoDomains as error:
-                if not self.became_ready.is_set():
-                    raise
-                self._reject(str(error))
             except LanesWait as error:
                 if self._versions.pulling() and not self.became_ready.is_set():
                     self._become_ready(own)
-                self._lacks(str(error))
+                self._serves_but(self._versions.refused, str(error))
             except (NotFound, Unavailable, ApiError) as error:
                 # ApiError: a server whose store is gone or full refuses what it cannot read.
                 if not self.became_ready.is_set():
                     self._become("waiting", str(error))
+            except (SwarmError, ShardsError) as error:
+                if not self.became_ready.is_set():
+                    raise
+                self._reject(str(error))
             # A reconciliation that failed half-way may have changed the served versions too.
             if self.became_ready.is_set() and announced != self._versions.pulling():
                 announced = self._versions.pulling()
                 self._entry.announce()
             await self._until_desired_state_changes(stop, pause)
 
-    def _lacks(self, why: str) -> None:
-        """Say why not all is served that the mesh desires, "" where all is."""
+    def _serves_but(self, refused: str, waits: str = "") -> None:
+        """Say why not all is served that the mesh desires: versions that cannot run here, and
+        versions that are waited for. "" where there are none."""
+        if refused:
+            self._reject(refused)
+        else:
+            self._rejected = ""
+        why = "; ".join(text for text in (refused[:REASON_LIMIT], waits) if text)
         if not self.became_ready.is_set():
             self._become("waiting", why)
         elif self._status.state == "ready":
@@ -358,12 +363,17 @@ class Node:
         self._service.start()
         self._fleet.start()
         own(self._entry.run(), "own entry")
-        own(self._takeover.run(), "takeover")
-        if self._standby is not None:
-            own(self._standby.run(), "standby")
-        own(self._judging.run(), "rollouts")
-        own(self._lane_moves.run(), "lane moves")
         own(self._membership.run(), "gossip")
+        follows = {
+            "takeover": self._takeover.run,
+            "rollouts": self._judging.run,
+            "lane moves": self._lane_moves.run,
+            "weights": self._versions.follower.run,
+        }
+        if self._standby is not None:
+            follows["standby"] = self._standby.run
+        for part, run in follows.items():
+            own(go_on(part, run, self._tell), part)
         watchdog = NodeWatchdog(
             self._versions.servers,
             self._versions.reload,
@@ -372,7 +382,6 @@ class Node:
         )
         own(watchdog.run(), "watchdog")
         own(self._save_regularly(), "checkpoint")
-        own(self._versions.follower.run(), "weights")
         if self._learning is not None:
             own(self._learning.run(), "learning")
         if self.config.answers_requests:
@@ -535,42 +544,6 @@ class Node:
             self._checkpoint.save({USUAL_TIMES: self._versions.usual_times()})
         except OSError as error:
             log.warning("the checkpoint was not saved: %s", error)
-
-
-def _identity(config: NodeConfig) -> Identity | None:
-    """The key pair of a node. A learner signs what it tells, so it has one in any case: beside its
-    checkpoint, or for the life of its process. Raises `InvalidArgument`."""
-    if config.identity:
-        return Identity.load_or_make(config.identity)
-    if config.learn is None:
-        return None
-    if config.state_dir:
-        return Identity.load_or_make(Path(config.state_dir) / "identity")
-    return Identity.make()
-
-
-def verifier_of(config: NodeConfig) -> Verifier | None:
-    """What decides which manifests and desired state a node takes; None takes all. With a folder
-    for its state, a node's successor remembers what this one has seen."""
-    if config.trusted is None:
-        log.warning(
-            "models are taken unsigned: whoever may write to the mesh's store decides what this "
-            "node runs"
-        )
-        return None
-    seen = Checkpoint(config.state_dir, config.mesh, f"{config.role}-seen")
-
-    def keep(known: Mapping[str, int]) -> None:
-        try:
-            seen.save(dict(known))
-        except OSError as error:
-            log.warning("which versions were seen is not kept: %s", error)
-
-    count = len(config.trusted.listed())
-    log.info(
-        "models must be signed by a key in %s, which lists %d at present", config.trusted, count
-    )
-    return Verifier(config.trusted, Highest(seen.load(), keep))
 
 
 def _kept(config: NodeConfig) -> KeptEntries | None:

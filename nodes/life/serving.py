@@ -37,6 +37,8 @@ OnBehind = Callable[[str, str, int], None]
 Tell = Callable[[str, dict[str, Any]], None]
 
 FAST_LINK = 100e6  # bytes a second, from which nobody needs to know it
+# Seconds for a stage's run on known input, and how many times as long as its usual run besides.
+KNOWN_WITHIN, KNOWN_FACTOR = 10.0, 20.0
 EDGE = 0  # the stage of an edge's or a gateway's first layers
 T = TypeVar("T")
 
@@ -45,7 +47,8 @@ T = TypeVar("T")
 class Loaded:
     """The runtimes of a version that this node needs: its stages, and stage 0 if it asks.
 
-    on_replaced: who computes with the stages, and has to know of other runtimes.
+    known: what the stages gave for known input, by stage (`learn_known`). on_replaced: who computes
+    with the stages, and has to know of other runtimes.
     """
 
     info: ModelInfo
@@ -54,6 +57,7 @@ class Loaded:
     lighter: OrtRuntime | None
     seconds: float
     lighter_seconds: float = 0.0
+    known: dict[int, Known] = field(default_factory=dict)
     on_replaced: list[OnReplaced] = field(default_factory=list)
 
     @property
@@ -78,6 +82,10 @@ class Loaded:
                 self.edge = runtime
             else:
                 self.stages[stage] = runtime
+        for stage, answer in known.items():
+            self.known.pop(stage, None)
+            if answer is not None:
+                self.known[stage] = answer
         for tell in self.on_replaced:
             tell(stages, known)
 
@@ -130,6 +138,7 @@ async def load(
     wanted = config.stages_of(info) if stages is None else stages
     with_edge = edge and info.edge is not None
     folders, fetch = await artifacts.folders(manifest), artifacts.fetcher(manifest)
+    vault = await artifacts.vault(manifest)
 
     loop = asyncio.get_running_loop()
 
@@ -149,6 +158,7 @@ async def load(
             threads=config.threads,
             level=level,
             folders=folders,
+            vault=vault,
             placement=config.placement,
             tell=partial(changed, number),
         )
@@ -173,7 +183,9 @@ async def load(
         first = stage(EDGE, "all") if with_edge else None
         light = None
         if lighter:
-            light = load_lighter(manifest, fetch, threads=config.threads, folders=folders)
+            light = load_lighter(
+                manifest, fetch, threads=config.threads, folders=folders, vault=vault
+            )
         light_ms = light.warm() if light is not None else 0.0
         return Loaded(info, loaded, first, light, time.monotonic() - started, light_ms / 1e3)
 
@@ -195,12 +207,26 @@ def link_rate(servers: Iterable[StageServer]) -> float:
     return min(rates, default=0.0)
 
 
-def known_of(runtime: StageRuntime) -> Known | None:
-    """A stage's answer to seeded input, which self-tests compare with; None for a stage without
-    layers. Takes a run's time."""
-    if runtime.runtime is None:
-        return None
-    return learned(runtime, random_feeds(runtime.shard.receives, seed=1))
+async def learn_known(loaded: Loaded, config: NodeConfig) -> None:
+    """Keep each stage's answer to seeded input in `loaded.known`, for self-tests to compare with;
+    none for a stage without layers. A run may take seconds: the event loop does not make it. Where
+    one does not end in good time, the version serves without self-tests of its stages."""
+    stages = {n: stage for n, stage in loaded.stages.items() if stage.runtime is not None}
+
+    def run() -> dict[int, Known]:
+        answers = {
+            number: learned(stage, random_feeds(stage.shard.receives, seed=1))
+            for number, stage in stages.items()
+        }
+        return {number: known for number, known in answers.items() if known is not None}
+
+    usual = sum(stage.compute_ms for stage in stages.values()) / 1e3
+    try:
+        async with asyncio.timeout(KNOWN_WITHIN + KNOWN_FACTOR * usual):
+            loaded.known = await in_background(config, run)
+    except TimeoutError:
+        info = loaded.info
+        log.warning("%s@%s is not tested while it serves: a run hangs", info.model, info.version)
 
 
 class Serving:
@@ -316,7 +342,6 @@ def _server(
         quota=config.quota,
         inline_alone_below=INLINE_ALONE_BELOW if alone else 0.0,
     )
-    known = known_of(runtime)
     return StageServer(
         mesh.routes_for(info),
         info,
@@ -326,7 +351,7 @@ def _server(
         source,
         options,
         lanes,
-        known,
+        loaded.known.get(stage),
         on_behind,
         audit,
         is_crowded,

@@ -13,6 +13,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
+from weakref import WeakSet
 
 from nodes.life.config import NodeConfig
 from nodes.life.lane_depth import LaneDepth
@@ -63,7 +64,8 @@ class Takeover:
         self._servings = servings
         self._tell = tell
         self._depth = LaneDepth(mesh, config.budget)
-        self._covering: set[tuple[str, int]] = set()  # version, stage
+        # Not by version: one that is loaded again has its fast mode closed.
+        self._covering: WeakSet[StageServer] = WeakSet()
         self._adopted: set[tuple[str, int, str]] = set()  # version, stage, gone node
         self._news = asyncio.Event()
 
@@ -120,15 +122,14 @@ class Takeover:
                 peers = self._peers(serving_.info, stage)
                 watched |= watched_by(self._members.node, peers, self._config.priority)
                 better = self._better(peers)
-                key = (serving_.info.version, stage)
                 detail = {"stage": stage, "model": serving_.info.model}
-                if not better and key not in self._covering:
-                    self._covering.add(key)
+                if not better and server not in self._covering:
+                    self._covering.add(server)
                     fresh.open()
                     if self._config.priority == FALLBACK:
                         self._tell("took-over", detail)
-                elif better and key in self._covering:
-                    self._covering.discard(key)
+                elif better and server in self._covering:
+                    self._covering.discard(server)
                     await fresh.close()
                     if self._config.role != WARM:  # it tells of the stages that it takes
                         self._tell("gave-back", detail)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from nodes.life.artifacts import NodeArtifacts
@@ -13,10 +13,12 @@ from nodes.life.asked_models import AskedModels
 from nodes.life.config import NodeConfig
 from nodes.life.following import WeightFollower
 from nodes.life.live_weights import NodeWeights
-from nodes.life.serving import Loaded, Serving, load
+from nodes.life.refused_versions import RefusedVersions
+from nodes.life.serving import Loaded, Serving, learn_known, load
 from nodes.stage.server import LanePicker, StageAudit, StageServer
+from shards.errors import ShardsError
 from swarm.clock import ServerClock
-from swarm.errors import NotFound, SwarmError, Unavailable
+from swarm.errors import ApiError, NotFound, SwarmError, Unavailable
 from swarm.fleet.placement import Served
 from swarm.fleet.warm_pool import ROLE as WARM
 from swarm.lanes import check_one_domain, streams_of
@@ -72,16 +74,17 @@ class Versions:
         self._usual_times = usual_times
         self._audit = audit
         self._tell = tell
-        self._artifacts = NodeArtifacts(
+        self.artifacts = NodeArtifacts(
             mesh.registry, config.cache, config.cache_limit, config.model_key, tell
         )
-        self.weights = NodeWeights(mesh, self._artifacts, config, self._behind)
+        self.weights = NodeWeights(mesh, self.artifacts, config, self._behind)
         teachers, signed = AllowList.read(config.teachers), config.trusted is not None
         ledgers = Weights(mesh.link, mesh.subjects, allowed=teachers, signed=signed)
         self.follower = WeightFollower(ledgers, self.weights.take, tell)
         self._clock = ServerClock()
         self._runs: dict[str, asyncio.Task[None]] = {}
         self._waiting: set[str] = set()  # versions of which some lane has not pulled yet
+        self._refused = RefusedVersions()
         self._asked = AskedModels(self._load_for_gateway, self._free, time.monotonic)
         self._state: DesiredState | None = None  # as read last
         self._unwanted: dict[str, float] = {}  # since when, `time.monotonic()`
@@ -108,6 +111,15 @@ class Versions:
         return list(self._runs.values())
 
     @property
+    def refused(self) -> str:
+        """The wanted versions that this node cannot run, and why; "" where it serves all."""
+        name = self._config.model_name
+        reasons = self._refused.reasons.items()
+        return "; ".join(
+            f"{name}@{version} cannot be served here: {why}" for version, why in reasons
+        )
+
+    @property
     def look_again(self) -> float | None:
         """Seconds after which `reconcile` has something to do even if nothing changes; else
         None."""
@@ -123,9 +135,12 @@ class Versions:
         """Load the versions that are missing, then drain those that shall serve no more.
 
         on_loading(version) is called before each loading. look: whether to read the desired state,
-        instead of going by the one that was read last. Raises `NotFound` when the model is not in
-        the mesh yet, `Unavailable` (`LanesWait` where all is done but that some lane pulls), and
-        the error that ended a version's task.
+        instead of going by the one that was read last. A version that cannot be loaded is refused
+        (`refused`), and tried again later; the others serve on, and none of them ends for it.
+
+        Raises `NotFound` when the model is not in the mesh yet, `Unavailable` (`LanesWait` where
+        all is done but that some lane pulls), the error that ended a version's task, and what
+        loading raised where the node serves nothing.
         """
         for version, task in list(self._runs.items()):
             if task.done():
@@ -137,15 +152,15 @@ class Versions:
         if look or self._state is None:
             await self._look()
         wanted = self._wanted()
-        for version in wanted:
-            if version not in self.serving:
-                on_loading(version)
-                await self._serve(version)
-            elif version in self._waiting:
-                await self._until_lanes_pull(version, PULLS_AGAIN_WITHIN)
+        await self._load_missing(wanted, on_loading)
+        self._tell_judges()
+        served = [v for v in wanted if v in self.serving]
+        if wanted and not served:
+            self._unwanted = {}  # all of them are refused: what serves is better than nothing
+            return
         now = time.monotonic()
         self._unwanted = {v: self._unwanted.get(v, now) for v in self.serving if v not in wanted}
-        if not all(map(self._is_served_as_well, wanted)):
+        if not all(map(self._is_served_as_well, served)):
             self._all_served_at = now
         for version, since in list(self._unwanted.items()):
             lingered = now - max(since, self._all_served_at)
@@ -162,11 +177,53 @@ class Versions:
         least = max((served(self.serving[v].info) for v in self._unwanted), default=Served.NOWHERE)
         return served(self.serving[version].info) >= max(least, Served.BY_FALLBACKS)
 
+    async def _load_missing(
+        self, wanted: Collection[str], on_loading: Callable[[str], None]
+    ) -> None:
+        """Serve the wanted versions, or refuse them. Raises what may pass by itself, and what
+        loading raised where nothing is served then."""
+        self._refused.keep(wanted)
+        failed: Exception | None = None
+        for version in wanted:
+            if version in self._waiting:
+                await self._until_lanes_pull(version, PULLS_AGAIN_WITHIN)
+            if version in self.serving or not self._refused.is_due(version, time.monotonic()):
+                continue
+            if version not in self._refused:
+                on_loading(version)
+            try:
+                await self._serve(version)
+            except (NotFound, Unavailable, ApiError):
+                raise
+            except Exception as error:
+                # Others made this version: whatever it raises, it ends none that serves.
+                failed = error
+                if not isinstance(error, SwarmError | ShardsError):
+                    log.exception("%s@%s met a defect", self._config.model_name, version)
+                self._refused.refuse(version, str(error) or repr(error), time.monotonic())
+            else:
+                self._refused.took(version)
+        if failed is not None and not self.serving:
+            self._refused.changed()
+            raise failed
+
+    def _tell_judges(self) -> None:
+        """What this node cannot run is evidence against a version under rollout. Not of a standby:
+        it holds as much as it has room for."""
+        rollouts, name = self._mesh.rollouts, self._config.model_name
+        followed = rollouts.of(name)
+        if followed is not None and self._config.role != WARM:
+            reason = self._refused.reason(followed.plan.version)
+            rollouts.cannot_run(name, reason and f"{self._node} cannot run it: {reason}")
+
     async def _look(self) -> None:
         name, pinned = self._config.model_name, self._config.version
         present = await self._mesh.registry.in_force(name)
         self._mesh.rollouts.follow(name, present)
-        self._state = None if present is None else present.state
+        state = None if present is None else present.state
+        if state != self._state:
+            self._refused.changed()
+        self._state = state
         if present is not None:
             self._on_desired(name, present.document)
         if pinned:
@@ -199,7 +256,7 @@ class Versions:
         try:
             loaded = await load(
                 mesh,
-                self._artifacts,
+                self.artifacts,
                 self._config,
                 info,
                 edge=self._config.answers_requests,
@@ -209,6 +266,7 @@ class Versions:
                 tell=self._tell,
             )
             try:
+                await learn_known(loaded, self._config)
                 own = mesh.subjects.stream(info.model, version, mesh.link.domain)
                 check_one_domain(await others, own, f"{info.model}@{version}")
                 self.weights.add(loaded)
@@ -290,7 +348,7 @@ class Versions:
         the weights of the old one."""
         loaded = await load(
             self._mesh,
-            self._artifacts,
+            self.artifacts,
             self._config,
             server.info,
             edge=False,
@@ -334,7 +392,7 @@ class Versions:
         info = await self._mesh.model(f"{model}@{version}")
         loaded = await load(
             self._mesh,
-            self._artifacts,
+            self.artifacts,
             self._config,
             info,
             edge=True,

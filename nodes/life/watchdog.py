@@ -14,9 +14,11 @@ import os
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from nodes.life.low_priority import in_low_priority_thread
 from nodes.stage.server import StageServer
 from shards.errors import ShardsError
 from swarm.errors import SwarmError
@@ -27,6 +29,8 @@ log = logging.getLogger("swarm.watchdog")
 
 LOOK_EVERY = BEAT  # seconds between looks at the stages
 SELF_TEST_EVERY = 30.0  # seconds
+# Seconds in which a self-test ends, and how many times a run's p99 besides: it gives way to others.
+TEST_WITHIN, TEST_FACTOR = 10.0, 20.0
 RELOAD_EVERY = 1.0  # seconds between attempts at a new session
 PULSE_EVERY = 5 * BEAT  # seconds between two signs of life of the loop
 GUARD_EVERY = 0.5  # seconds between two looks of the guarding thread
@@ -35,11 +39,18 @@ BLOCKED_FOR_GOOD = 15.0  # seconds without a turn of the event loop
 EXIT_CODE = 70  # EX_SOFTWARE
 
 
+@dataclass(frozen=True, slots=True)
+class _Test:
+    outcome: asyncio.Future[bool]
+    until: float
+
+
 class NodeWatchdog:
     """`run()` watches until cancelled. reload(server) gives a stage a new, tested session.
 
     tell(kind, detail) publishes an event; on_out(reason) is called when a stage stays out. clock:
-    seconds, the one that stages take their `running_since` from.
+    seconds, the one that stages take their `running_since` from. in_thread: runs a self-test beside
+    the event loop; the watchdog looks on meanwhile, and a test that hangs is one that failed.
     """
 
     def __init__(
@@ -49,7 +60,9 @@ class NodeWatchdog:
         tell: Callable[[str, dict[str, Any]], None],
         on_out: Callable[[str], None] = lambda reason: None,
         clock: Callable[[], float] = time.monotonic,
+        in_thread: Callable[[Callable[[], bool]], Awaitable[bool]] = in_low_priority_thread,
     ) -> None:
+        self._in_thread = in_thread
         self._servers = servers
         self._reload = reload
         self._tell = tell
@@ -58,6 +71,7 @@ class NodeWatchdog:
         self._failures: WeakKeyDictionary[StageServer, Watchdog] = WeakKeyDictionary()
         # Stages that did not get a new session, and when to try again.
         self._reload_at: WeakKeyDictionary[StageServer, float] = WeakKeyDictionary()
+        self._tests: WeakKeyDictionary[StageServer, _Test] = WeakKeyDictionary()
 
     async def run(self) -> None:
         """Watch the stages until cancelled."""
@@ -96,11 +110,34 @@ class NodeWatchdog:
         if not verdict and since:
             p99 = server.stats.compute.percentile(0.99, now)
             verdict = failures.running(f"{since:.6f}", now - since, p99, now)
-        if not verdict and test_due and not server.queued:
-            # In a thread: a long run on the loop would stall every other stage of this node.
-            verdict = failures.self_test(await asyncio.to_thread(server.self_test), now)
+        if server in self._tests:
+            right = self._tested(server, now)
+            if not verdict and right is not None:
+                verdict = failures.self_test(right, now)
+        elif not verdict and test_due and not server.queued:
+            self._begin_test(server, now)
         if verdict:
             await self._act(server, verdict)
+
+    def _begin_test(self, server: StageServer, now: float) -> None:
+        """In a thread: a long run on the loop would stall every other stage of this node."""
+        within = TEST_WITHIN + TEST_FACTOR * server.stats.compute.percentile(0.99, now)
+        outcome = asyncio.ensure_future(self._in_thread(server.self_test))
+        self._tests[server] = _Test(outcome, now + within)
+
+    def _tested(self, server: StageServer, now: float) -> bool | None:
+        """Whether the self-test's output was right, and in time; None while it runs."""
+        test = self._tests[server]
+        if not test.outcome.done() and now < test.until:
+            return None
+        del self._tests[server]
+        if not test.outcome.done():
+            test.outcome.cancel()  # its thread goes on; nobody waits for it
+            return False
+        if (error := test.outcome.exception()) is not None:
+            log.error("stage %d: the self-test met a defect: %r", server.stage, error)
+            return False
+        return test.outcome.result()
 
     async def _act(self, server: StageServer, verdict: Verdict) -> None:
         log.error("stage %d: %s", server.stage, verdict.reason)

@@ -33,6 +33,7 @@ KEPT = 16  # records of a ledger
 MOST_TENSORS = 64  # of one weight version
 MOST_TEACHERS = 32  # that one record names
 MOST_LEDGER_BYTES = 1 << 20
+LARGEST_WHOLE = 1 << 53  # of a record's numbers: they travel with each request
 LARGEST_NUMBER = 1e300
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
@@ -344,7 +345,13 @@ def unpacked(record: WeightRecord, data: bytes) -> dict[str, np.ndarray]:
         at += tensor.nbytes
         if hashlib.sha256(piece).hexdigest() != tensor.sha256:
             raise DecodeError(f"weight version {record.n}: tensor {name!r} has another hash")
-        tensors[name] = np.frombuffer(piece, DTYPES[tensor.datatype]).reshape(tensor.shape)
+        try:
+            tensors[name] = np.ndarray(tensor.shape, DTYPES[tensor.datatype], piece)
+        except ValueError:  # a dimension of 0 beside ones whose product no array may have
+            raise DecodeError(
+                f"weight version {record.n}: tensor {name!r}: shape {list(tensor.shape)} is too "
+                "large"
+            ) from None
     return tensors
 
 
@@ -369,7 +376,7 @@ def _digest(value: Any) -> str:
 
 
 def _whole(value: Any, least: int = 0) -> int:
-    if type(value) is not int or value < least:
+    if type(value) is not int or not least <= value <= LARGEST_WHOLE:
         raise DecodeError(f"{value!r:.80} is no whole number from {least} on")
     return value
 

@@ -30,6 +30,8 @@ class Judge:
     A judge that begins late goes on from where requesters and other judges say that the rollout
     stands: see `resume`.
 
+    A node that cannot run the version is evidence too, whatever the guards say.
+
     Evidence that was counted stays: it could else be flooded away. With `most_reporters` of them, a
     new one takes the place of a silent one that has observed nothing. Where there is none, its
     reports are refused, and counted as such (refused).
@@ -59,7 +61,7 @@ class Judge:
             return False
         self._reports[report.reporter] = _Heard(report, now)
         self._without_evidence.pop(report.reporter, None)
-        if not any(seen.n for seen in report.total):
+        if not report.cannot_run and not any(seen.n for seen in report.total):
             self._without_evidence[report.reporter] = None
         return is_new
 
@@ -90,7 +92,8 @@ class Judge:
             verdict(guard, seen, late, least)
             for guard, seen, late in zip(guards, total, recent, strict=True)
         ]
-        overall = worst(verdicts)
+        cannot_run = next(filter(None, (h.report.cannot_run for h in self._reports.values())), "")
+        overall = Verdict.BAD if cannot_run else worst(verdicts)
         passed = 0.0 if self._at is None else max(0.0, now - self._at)
         self._at = now
         if ready and overall is Verdict.GOOD:
@@ -104,6 +107,7 @@ class Judge:
             tuple(verdicts),
             total,
             recent,
+            cannot_run,
         )
 
     def _sum(self, rows: Iterable[tuple[Seen, ...]]) -> tuple[Seen, ...]:
@@ -124,7 +128,9 @@ class Judge:
 
 
 def reason(plan: Plan, statement: Statement) -> str:
-    """Why a rollout is rolled back, in one line; "" where no guard says so."""
+    """Why a rollout is rolled back, in one line; "" where nothing says so."""
+    if statement.cannot_run:
+        return statement.cannot_run
     for guard, word, total, recent in zip(
         plan.guards, statement.verdicts, statement.total, statement.recent, strict=True
     ):

@@ -19,18 +19,21 @@ MOST_BYTES = 16384
 MOST_COUNT = 1 << 53
 MOST_STEP = 1 << 20
 MOST_SECONDS = 1e10
+MOST_REASON = 300  # characters
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
     """What one requester has observed of one plan. step: at which it stands, -1 before the first.
-    total, recent: by guard, in the plan's order."""
+    total, recent: by guard, in the plan's order. cannot_run: why the version cannot run on the
+    node that reports, "" where it can."""
 
     reporter: str
     plan: str
     step: int
     total: tuple[Seen, ...]
     recent: tuple[Seen, ...]
+    cannot_run: str = ""
 
     def encode(self) -> bytes:
         """As it travels."""
@@ -41,6 +44,7 @@ class Report:
             "step": self.step,
             "total": self.total,
             "recent": self.recent,
+            "cannot_run": self.cannot_run,
         }
         return json.dumps(doc).encode()
 
@@ -54,6 +58,7 @@ class Report:
             _whole(doc.get("step"), "step", -1, MOST_STEP),
             _counts(doc, "total"),
             _counts(doc, "recent"),
+            _reason(doc, "cannot_run"),
         )
 
 
@@ -62,7 +67,8 @@ class Statement:
     """What one judge says of one plan.
 
     ready: every stage has a node that serves the new version. held: seconds for which the guards
-    have held. total, recent, verdicts: by guard, over all reports. verdict: of all guards.
+    have held. total, recent, verdicts: by guard, over all reports. verdict: of all guards, and bad
+    where a node cannot run the version, which `cannot_run` tells of.
     """
 
     judge: str
@@ -73,6 +79,7 @@ class Statement:
     verdicts: tuple[Verdict, ...]
     total: tuple[Seen, ...]
     recent: tuple[Seen, ...]
+    cannot_run: str = ""
 
     def encode(self) -> bytes:
         """As it travels."""
@@ -86,6 +93,7 @@ class Statement:
             "verdicts": self.verdicts,
             "total": self.total,
             "recent": self.recent,
+            "cannot_run": self.cannot_run,
         }
         return json.dumps(doc).encode()
 
@@ -119,6 +127,7 @@ class Statement:
             words,
             total,
             recent,
+            _reason(doc, "cannot_run"),
         )
 
 
@@ -138,6 +147,13 @@ def _token(doc: dict[str, Any], name: str) -> str:
     value = doc.get(name)
     if not isinstance(value, str) or TOKEN.fullmatch(value) is None:
         raise DecodeError(f"field {name!r} must be letters, digits, '_' or '-'")
+    return value
+
+
+def _reason(doc: dict[str, Any], name: str) -> str:
+    value = doc.get(name, "")
+    if not isinstance(value, str) or len(value) > MOST_REASON:
+        raise DecodeError(f"field {name!r} must be a text of at most {MOST_REASON} characters")
     return value
 
 

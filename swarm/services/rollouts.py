@@ -16,6 +16,7 @@ from swarm.errors import DecodeError, Status, SwarmError
 from swarm.ids import ulid
 from swarm.link import Link, LinkMessage
 from swarm.rollout import Plan, Progress, Report, Statement, Verdict, progressed, share_of
+from swarm.rollout.statement import MOST_REASON
 from swarm.rollout.tally import Tally
 from swarm.rollout.verdict import verdict, worst
 from swarm.services.registry import InForce, abort_reason
@@ -46,6 +47,7 @@ class Followed:
         self._began = now - age
         self._heard_at = now
         self._reported = 0.0
+        self._cannot_run = ""
         self._broken_here = False
 
     def elapsed(self, now: float) -> float:
@@ -99,7 +101,11 @@ class Followed:
             for guard, seen, late in zip(self.plan.guards, total, recent, strict=True)
         ]
         self._broken_here = worst(words) is Verdict.BAD
-        return Report(reporter, self.plan.id, self.progress.step, total, recent)
+        return Report(reporter, self.plan.id, self.progress.step, total, recent, self._cannot_run)
+
+    def cannot_run(self, reason: str) -> None:
+        """This process is a node that cannot run the version, and why; "" where it can."""
+        self._cannot_run = reason[:MOST_REASON]
 
 
 class Rollouts:
@@ -195,6 +201,16 @@ class Rollouts:
         now = self._clock()
         followed.tally.compared(alike, now)
         if followed.is_report_due(now):
+            self._report(model, followed)
+
+    def cannot_run(self, model: str, reason: str) -> None:
+        """Whether this node can run the version under rollout, to be told at each look: "", or why
+        it cannot, which its judges hear."""
+        followed, now = self._followed.get(model), self._clock()
+        if followed is None:
+            return
+        followed.cannot_run(reason)
+        if reason and not followed.progress.aborted and followed.is_report_due(now):
             self._report(model, followed)
 
     def _report(self, model: str, followed: Followed) -> None:

@@ -11,13 +11,13 @@ import pytest
 import nodes.life.asked_models
 import nodes.life.node
 import swarm
-from nodes.life.asked_models import UNASKED_FOR, AskedModels
+from nodes.life.asked_models import LOADS_WITHIN, UNASKED_FOR, AskedModels
 from nodes.life.config import NodeConfig
 from nodes.life.node import Node
 from nodes.life.serving import Loaded
 from shards.split.split import split
 from shards.zoo import digits_model
-from swarm.errors import NotFound, Status
+from swarm.errors import NotFound, Status, Unavailable
 from swarm.link import LinkOptions
 from swarm.mesh import MAX_BUDGET
 from swarm.model import ModelInfo, Spec, Stage
@@ -32,9 +32,11 @@ class Scene:
 
     def __init__(self) -> None:
         self.now = 0.0
+        self.begun: list[str] = []
         self.loaded: list[str] = []
         self.freed: list[str] = []
         self.missing: set[str] = set()
+        self.takes = 0.0  # seconds
         self.go_on = asyncio.Event()
         self.go_on.set()
         self.models = AskedModels(
@@ -42,7 +44,9 @@ class Scene:
         )
 
     async def _load(self, model: str, version: str) -> Loaded:
+        self.begun.append(version)
         await self.go_on.wait()
+        await asyncio.sleep(self.takes)
         if version in self.missing:
             raise NotFound("no such version")
         self.loaded.append(version)
@@ -98,19 +102,55 @@ async def test_a_version_that_cannot_be_loaded_is_tried_again_by_the_next_reques
     assert scene.freed == ["1"]
 
 
-@pytest.mark.parametrize("is_there", [True, False])
-async def test_a_version_that_is_loaded_while_all_is_closed_is_freed_too(is_there: bool) -> None:
+@pytest.mark.simulated
+async def test_a_version_that_loads_for_longer_than_any_budget_is_loaded_once_and_answers() -> None:
+    scene = Scene()
+    scene.takes = 20.5  # seconds
+
+    async def ask() -> str:
+        async with asyncio.timeout(1.0):  # the request's budget
+            return await scene.ask("1")
+
+    answers: list[str | type] = []
+    for _ in range(24):
+        (answer,) = await asyncio.gather(ask(), return_exceptions=True)
+        answers.append(answer if isinstance(answer, str) else type(answer))
+    assert answers == [TimeoutError] * 20 + ["1"] * 4
+    assert scene.begun == scene.loaded == ["1"]
+
+
+@pytest.mark.simulated
+async def test_a_load_that_hangs_is_given_up_and_the_next_request_begins_another() -> None:
+    scene = Scene()
+    scene.takes = 2 * LOADS_WITHIN
+    with pytest.raises(Unavailable, match="too long"):
+        await scene.ask("1")
+    scene.takes = 0.0
+    assert await scene.ask("1") == "1"
+
+
+@pytest.mark.simulated
+async def test_a_version_that_nobody_waits_for_any_more_is_kept_for_those_who_come_later() -> None:
+    scene = Scene()
+    scene.takes = UNASKED_FOR + 5
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(1.0):
+            await scene.ask("1")
+    scene.later(UNASKED_FOR + 5)
+    await asyncio.sleep(UNASKED_FOR + 5)
+    scene.later(1.0)
+    assert (scene.loaded, scene.freed) == (["1"], [])
+
+
+async def test_what_loads_while_all_is_closed_ends_and_its_requests_are_told() -> None:
     scene = Scene()
     scene.go_on.clear()
-    if not is_there:
-        scene.missing.add("1")
     asking = asyncio.create_task(scene.ask("1"))
     await asyncio.sleep(0)
     scene.models.close()
-    scene.go_on.set()
-    (outcome,) = await asyncio.gather(asking, return_exceptions=True)
-    assert isinstance(outcome, NotFound) is not is_there, outcome
-    assert scene.freed == ["1"] * is_there
+    with pytest.raises(Unavailable):
+        await asking
+    assert scene.loaded == []
 
 
 class Unloaded(logging.Handler):

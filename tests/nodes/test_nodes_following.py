@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from nodes.life.following import WeightFollower
+from nodes.life.following import LOOK_EVERY, WeightFollower
+from nodes.life.following_others import BEGIN_AGAIN_AFTER, go_on
 from shards.errors import DeltaError, DeltaFault
 from swarm.link import Link, LinkOptions, jetstream
 from swarm.services.embedded import EmbeddedServer
@@ -186,3 +188,58 @@ async def test_tensors_that_come_late_are_taken_when_they_are_there(link: Link) 
     await runtimes.until(lambda: runtimes.taken)
     assert runtimes.values == [1.0]
     running.cancel()
+
+
+class BadWeights:
+    """A store whose ledger of version 1 meets a defect; that of version 2 is well."""
+
+    def __init__(self) -> None:
+        self.watches: list[Callable[[], None]] = []
+
+    def watch(self, model: str, version: str, changed: Callable[[], None]) -> Callable[[], None]:
+        self.watches.append(changed)
+        return lambda: None
+
+    async def read(self, model: str, version: str) -> Any:
+        if version == "1":
+            raise ValueError("cannot reshape")
+        return SimpleNamespace(ledger=SimpleNamespace(present=SimpleNamespace(n=7, base=BASE)))
+
+    async def tensors(self, model: str, version: str, record: Any) -> dict[str, np.ndarray]:
+        return {}
+
+
+@pytest.mark.simulated
+async def test_whatever_a_ledger_raises_it_is_refused_once_and_the_node_follows_the_others() -> (
+    None
+):
+    weights, runtimes = BadWeights(), Runtimes()
+    follower = WeightFollower(weights, runtimes.take, runtimes.tell)  # type: ignore[arg-type]
+    running = asyncio.create_task(follower.run())
+    await follower.follow("m", "1")
+    weights.watches[0]()
+    await asyncio.sleep(3 * LOOK_EVERY)  # simulated
+    await follower.follow("m", "2")
+    assert runtimes.taken == [("m", "2", 7)]
+    [(kind, detail)] = runtimes.events
+    assert (kind, detail["version"]) == ("rejected", "1")
+    assert detail["detail"] == "a defect: ValueError('cannot reshape')"
+    assert not running.done()
+    running.cancel()
+
+
+@pytest.mark.simulated
+async def test_a_part_that_follows_others_begins_again_after_a_defect_and_tells_it_once() -> None:
+    begun: list[float] = []
+    told: list[dict[str, Any]] = []
+    loop = asyncio.get_running_loop()
+
+    async def run() -> None:
+        begun.append(loop.time())
+        if len(begun) < 4:
+            raise KeyError("shape")
+
+    await go_on("standby", run, lambda kind, detail: told.append({"kind": kind} | detail))
+    assert np.diff(begun) == pytest.approx([BEGIN_AGAIN_AFTER] * 3)
+    reason = "standby met a defect, and begins again: KeyError('shape')"
+    assert told == [{"kind": "rejected", "detail": reason}]

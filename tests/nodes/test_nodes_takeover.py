@@ -52,6 +52,15 @@ class FakeSource:
         self.lanes = {name: None for name in self.lanes if name == own}
 
 
+class FakeServer:
+    """A stage, with lanes and fast mode of its own."""
+
+    def __init__(self) -> None:
+        self.stage = 1
+        self.info = INFO
+        self.source = FakeSource()
+
+
 class Scene:
     """One node's takeover, in a mesh that the test describes."""
 
@@ -61,9 +70,7 @@ class Scene:
         self.watched: frozenset[str] = frozenset()
         self.peers: dict[str, PeerView] = {}
         self.told: list[str] = []
-        self.source = FakeSource()
-        server = SimpleNamespace(stage=1, info=INFO, source=self.source)
-        self.serving = SimpleNamespace(info=INFO, servers=[server])
+        self.serving = SimpleNamespace(info=INFO, servers=[FakeServer()])
         self.own_lanes = True
         config = NodeConfig(role, "m@1")
         self.add(node, config.priority)
@@ -76,6 +83,10 @@ class Scene:
             lambda: [self.serving],  # type: ignore[list-item]
             lambda kind, detail: self.told.append(kind),
         )
+
+    @property
+    def source(self) -> FakeSource:
+        return self.serving.servers[0].source
 
     def add(self, node: str, priority: int = 0, state: Any = "alive", **more: Any) -> None:
         values = serves_entries([("m", "1", 1)]) | {"priority": priority} | more
@@ -183,6 +194,19 @@ async def test_a_fallback_covers_fast_mode_as_soon_as_the_last_primary_died() ->
         await fast.closed.wait()
     assert scene.told.count("gave-back") == 1
     assert scene.watched == {"another"}
+    reacting.cancel()
+
+
+async def test_a_version_that_is_loaded_again_is_covered_again() -> None:
+    scene = Scene("fallback", "helper")
+    reacting = asyncio.create_task(
+        scene.takeover.react_until(asyncio.get_running_loop().time() + 60)
+    )
+    async with asyncio.timeout(10):
+        for _ in range(2):
+            scene.takeover.on_event(Event("died", "primary"))
+            await scene.source.fast.opened.wait()
+            scene.serving.servers = [FakeServer()]
     reacting.cancel()
 
 

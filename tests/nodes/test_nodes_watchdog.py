@@ -8,7 +8,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +17,14 @@ import pytest
 from support.waiting import GENEROUS, eventually
 
 import nodes.life.watchdog
-from nodes.life.watchdog import EXIT_CODE, LOOK_EVERY, RELOAD_EVERY, NodeWatchdog
+from nodes.life.watchdog import (
+    EXIT_CODE,
+    LOOK_EVERY,
+    RELOAD_EVERY,
+    SELF_TEST_EVERY,
+    TEST_WITHIN,
+    NodeWatchdog,
+)
 from shards.errors import RunError
 from swarm.errors import Unavailable
 
@@ -60,7 +67,7 @@ class FakeServer:
 
 
 class Scene:
-    def __init__(self, *servers: FakeServer) -> None:
+    def __init__(self, *servers: FakeServer, **more: Any) -> None:
         self.servers = list(servers)
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.failing: list[Exception] = []
@@ -72,6 +79,7 @@ class Scene:
             self._reload,  # type: ignore[arg-type]
             self._tell,
             clock=asyncio.get_running_loop().time,
+            **more,
         )
 
     def _seen(self) -> list[FakeServer]:
@@ -152,6 +160,30 @@ async def test_a_stage_that_computes_wrongly_is_loaded_again(often: None) -> Non
         await scene.looks()
     assert wrong.acts == ["suspend", "reload", "resume"]
     assert "self-test failed" in scene.events[0][1]["detail"]
+
+
+@pytest.mark.simulated
+async def test_a_self_test_that_hangs_has_failed_and_the_other_stages_are_watched_meanwhile() -> (
+    None
+):
+    async def hangs(test: Callable[[], bool]) -> bool:
+        await asyncio.sleep(24 * 3600)
+        return True
+
+    tested, hung = FakeServer(1), FakeServer(2)
+    scene = Scene(tested, hung, in_thread=hangs)
+    loop = asyncio.get_running_loop()
+    async with scene.watched():
+        began = loop.time()
+        await eventually(lambda: loop.time() - began > SELF_TEST_EVERY + 1, within=60.0)
+        hung.hang()
+        await eventually(lambda: hung.acts)
+        assert tested.acts == [], "its test may still end"
+        await eventually(lambda: tested.acts)
+        took = loop.time() - began - SELF_TEST_EVERY
+        assert TEST_WITHIN <= took < TEST_WITHIN + 4 * LOOK_EVERY
+    assert tested.acts == ["suspend", "reload", "resume"]
+    assert "self-test failed" in scene.events[-1][1]["detail"]
 
 
 async def test_a_busy_stage_is_not_tested(often: None) -> None:

@@ -99,13 +99,16 @@ class Rig:
 
     @asynccontextmanager
     async def learning(
-        self, options: LearnOptions = QUICK, node: str = "learner-1"
+        self,
+        options: LearnOptions = QUICK,
+        node: str = "learner-1",
+        before: Learner | None = None,
     ) -> AsyncIterator[Learner]:
         def make(parameters: Parameters, epoch: int) -> Alone:
             self.exchanges.append(Alone(parameters, epoch))
             return self.exchanges[-1]
 
-        before = len(self.exchanges)
+        joined = len(self.exchanges)
         frozen = load_frozen()
         learner = Learner(
             node,
@@ -113,6 +116,7 @@ class Rig:
             self.weights,
             make,
             options,
+            before=before,
             in_background=in_thread,
             is_idle=lambda: not self.busy,
             tell=lambda kind, detail: self.events.append(detail),
@@ -120,7 +124,7 @@ class Rig:
         )
         task = asyncio.create_task(learner.run())
         try:
-            await self.until(lambda: len(self.exchanges) > before or task.done())
+            await self.until(lambda: len(self.exchanges) > joined or task.done())
             yield learner
         finally:
             task.cancel()
@@ -188,6 +192,23 @@ async def test_a_learner_that_starts_begins_with_the_present_weights(rig: Rig) -
     async with rig.learning(LearnOptions(every=0.05, mint_every=60), "learner-2") as second:
         assert second.n == number
         assert any(value.any() for value in rig.exchange.parameters.values())
+
+
+async def test_a_learner_that_begins_again_mints_no_number_twice_though_the_ledger_is_lost(
+    rig: Rig,
+) -> None:
+    async with rig.learning() as first:
+        await first.take("", *digits(1, 7))
+        await rig.until(lambda: first.minted > 1)
+    key = "ledger.fresh.1"
+    more = {"KV-Operation": "DEL"}
+    await jetstream.kv_put(rig.link, SUBJECTS.weights_bucket, key, b"", more=more)
+    async with rig.learning(before=first) as second:
+        await second.take("", *digits(1, 7))
+        await rig.until(lambda: second.minted > 0)
+        ledger = (await rig.weights.read("fresh", "1")).ledger
+    assert ledger is not None
+    assert ledger.records[0].n == first.n + 1
 
 
 async def test_going_back_resets_the_learner_to_those_weights_in_a_later_epoch(rig: Rig) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarm.errors import DecodeError, InvalidArgument, NotFound
-from swarm.learning.record import KEPT, Ledger, packed, unpacked
+from swarm.learning.record import KEPT, Ledger, TensorOf, WeightRecord, packed, unpacked
 
 BASE = "ab" * 32
 
@@ -124,6 +126,7 @@ def test_a_changed_record_breaks_the_chain(fields: dict[str, Any]) -> None:
     [
         {"n": True},
         {"n": 0},
+        {"n": 1 << 64},
         {"at": float("nan")},
         {"accuracy": "good"},
         {"tensors": {"w": {"datatype": "FP32", "shape": [-1], "sha256": BASE}}},
@@ -170,6 +173,16 @@ def test_tensors_come_back_bit_for_bit_and_other_bytes_are_refused() -> None:
         unpacked(record, data[:-1] + b"x")
     with pytest.raises(DecodeError, match="too few"):
         unpacked(record, data[:-4])
+
+
+def test_a_shape_that_no_array_may_have_is_refused() -> None:
+    """Its size is 0, so that its bytes are right."""
+    record = mint(Ledger(BASE), 1.0).records[0]
+    empty = TensorOf("FP32", (0, 1 << 31, 1 << 31, 1 << 31), sha256(b"").hexdigest())
+    hostile = replace(record, tensors={"weight": empty})
+    read = WeightRecord.from_doc(hostile.as_doc())
+    with pytest.raises(DecodeError, match="too large"):
+        unpacked(read, b"")
 
 
 def test_tensors_that_are_not_finite_are_no_weight_version() -> None:

@@ -304,6 +304,20 @@ def test_whatever_is_reported_no_evidence_is_lost_and_the_bound_holds(
         assert sum(1 for n in last.values() if n) <= 3
 
 
+def test_a_version_that_one_node_cannot_run_is_bad_whatever_the_guards_say() -> None:
+    judge = Judge(PLAN, "judge", most_reporters=1)
+    assert judge.heard(told("node", 0), 0.0)
+    cannot = replace(told("node", 0), cannot_run="shard-3-x cannot run it: there is no shard-3")
+    judge.heard(Report.decode(cannot.encode()), 1.0)
+    assert not judge.heard(told("late", 7), 10.0), "that is evidence, and keeps its place"
+    statement = judge.state(10.0, 10.0, ready=False)
+    assert statement.verdict is Verdict.BAD
+    assert Statement.decode(statement.encode()) == statement
+    assert reason(PLAN, statement) == "shard-3-x cannot run it: there is no shard-3"
+    judge.heard(told("node", 0), 11.0)
+    assert judge.state(11.0, 11.0, True).verdict is Verdict.FEW, "it can run it after all"
+
+
 def test_a_tally_forgets_what_is_no_longer_of_late() -> None:
     tally = Tally(parse_guards("errors<1%"))
     tally.answered(0.1, True, 5.0)

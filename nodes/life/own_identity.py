@@ -1,0 +1,50 @@
+"""Who this node is to others, and whose models it takes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+from nodes.life.checkpoint import Checkpoint
+from nodes.life.config import NodeConfig
+from swarm.trust.entries import Highest, Verifier
+from swarm.trust.identity import Identity
+
+log = logging.getLogger("swarm.node")
+
+
+def identity_of(config: NodeConfig) -> Identity | None:
+    """The key pair of a node. A learner signs what it tells, so it has one in any case: beside its
+    checkpoint, or for the life of its process. Raises `InvalidArgument`."""
+    if config.identity:
+        return Identity.load_or_make(config.identity)
+    if config.learn is None:
+        return None
+    if config.state_dir:
+        return Identity.load_or_make(Path(config.state_dir) / "identity")
+    return Identity.make()
+
+
+def verifier_of(config: NodeConfig) -> Verifier | None:
+    """What decides which manifests and desired state a node takes; None takes all. With a folder
+    for its state, a node's successor remembers what this one has seen."""
+    if config.trusted is None:
+        log.warning(
+            "models are taken unsigned: whoever may write to the mesh's store decides what this "
+            "node runs"
+        )
+        return None
+    seen = Checkpoint(config.state_dir, config.mesh, f"{config.role}-seen")
+
+    def keep(known: Mapping[str, int]) -> None:
+        try:
+            seen.save(dict(known))
+        except OSError as error:
+            log.warning("which versions were seen is not kept: %s", error)
+
+    count = len(config.trusted.listed())
+    log.info(
+        "models must be signed by a key in %s, which lists %d at present", config.trusted, count
+    )
+    return Verifier(config.trusted, Highest(seen.load(), keep))

@@ -1,0 +1,179 @@
+"""A version that a node cannot run: when it is tried again, and what serves meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+
+import swarm
+from nodes.life.config import NodeConfig
+from nodes.life.node import Node
+from nodes.life.refused_versions import AGAIN_AFTER, AGAIN_AFTER_AT_MOST, RefusedVersions
+from shards.errors import ModelError
+from shards.manifest import sha256
+from shards.split.split import SplitResult, split
+from shards.zoo import digits_model
+from swarm.ids import ulid
+from swarm.link import LinkMessage, LinkOptions
+from swarm.rollout import plan_of
+from swarm.services.embedded import EmbeddedServer
+
+LIMIT = 30.0  # seconds
+
+
+def test_attempts_come_ever_later_and_at_once_where_desired_state_has_changed() -> None:
+    refused, now, pauses = RefusedVersions(), 100.0, []
+    assert refused.is_due("2", now)
+    for _ in range(8):
+        refused.refuse("2", "no memory", now)
+        began = now
+        while not refused.is_due("2", now):
+            now += 1.0
+        pauses.append(now - began)
+    assert pauses[0] == AGAIN_AFTER
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == AGAIN_AFTER_AT_MOST
+    refused.refuse("2", "no memory", now)
+    refused.changed()
+    assert refused.is_due("2", now)
+    assert refused.reasons == {}
+
+
+def test_what_is_not_wanted_any_more_or_is_served_is_not_refused() -> None:
+    refused = RefusedVersions()
+    for version in ("1", "2", "3"):
+        refused.refuse(version, f"why {version}", 0.0)
+    refused.keep(["2", "3"])
+    refused.took("3")
+    assert refused.reasons == {"2": "why 2"}
+    assert (refused.reason("2"), refused.reason("1")) == ("why 2", "")
+
+
+@cache
+def digits(version: str, stages: int = 2) -> SplitResult:
+    return split(digits_model(), name="digits", version=version, stages=stages, profile=False)
+
+
+def broken() -> SplitResult:
+    """Version 2, whose second file is no model."""
+    result, garbage = digits("2"), b"no model"
+    file = result.manifest.shard(2).file
+    shards = tuple(
+        replace(shard, sha256=sha256(garbage), bytes=len(garbage)) if shard.stage == 2 else shard
+        for shard in result.manifest.shards
+    )
+    manifest = replace(result.manifest, shards=shards)
+    return replace(result, manifest=manifest, files=result.files | {file: garbage})
+
+
+class Scene:
+    """Shard-2 of a mesh, in this process, and what it says."""
+
+    def __init__(self, server: EmbeddedServer, mesh: swarm.Mesh) -> None:
+        self.mesh = mesh
+        link = LinkOptions(servers=(server.url,))
+        self.node = Node(NodeConfig("shard-2", "digits", link=link, shm=False))
+        self.said: dict[str, Any] = {}
+        self.rejected: list[str] = []
+        self.rolled_back: list[dict[str, Any]] = []
+        self._news = asyncio.Event()
+        subjects = mesh.subjects
+        mesh.link.subscribe(subjects.status(self.node.id), self._status)
+        mesh.link.subscribe(
+            subjects.event("rejected"), self._event(lambda d: self.rejected.append(d["detail"]))
+        )
+        mesh.link.subscribe(subjects.event("rolled-back"), self._event(self.rolled_back.append))
+
+    def _status(self, message: LinkMessage) -> None:
+        self.said = json.loads(bytes(message.data))
+        self._news.set()
+
+    def _event(self, take: Callable[[dict[str, Any]], None]) -> Callable[[LinkMessage], None]:
+        def heard(message: LinkMessage) -> None:
+            take(json.loads(bytes(message.data)))
+            self._news.set()
+
+        return heard
+
+    @property
+    def versions(self) -> list[str]:
+        return [stage["version"] for stage in self.said.get("stages", [])]
+
+    async def until(self, promise: Callable[[], Any]) -> None:
+        async with asyncio.timeout(LIMIT):
+            while not promise():
+                self._news.clear()
+                await self._news.wait()
+
+    async def push(self, result: SplitResult) -> None:
+        await self.mesh.registry.push(result.manifest.to_json(), result.files)
+
+    @asynccontextmanager
+    async def lives(self) -> AsyncIterator[None]:
+        stop = asyncio.Event()
+        life = asyncio.create_task(self.node.run(stop))
+        try:
+            await self.until(lambda: self.versions == ["1"])
+            yield
+            assert not life.done()
+        finally:
+            stop.set()
+            await asyncio.wait_for(life, LIMIT)
+
+
+@pytest.fixture
+async def scene() -> AsyncIterator[Scene]:
+    async with EmbeddedServer() as server, swarm.connect(server.url, shm=False) as mesh:
+        made = Scene(server, mesh)
+        await made.push(digits("1"))
+        await mesh.registry.promote("digits", "1")
+        yield made
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("bad", "why"), [(broken, "INVALID_PROTOBUF"), (lambda: digits("2", 1), "no shard-2")]
+)
+async def test_a_node_serves_on_where_the_version_that_is_promoted_cannot_run_and_says_why(
+    scene: Scene, bad: Callable[[], SplitResult], why: str
+) -> None:
+    async with scene.lives():
+        await scene.push(bad())
+        await scene.mesh.registry.promote("digits", "2")
+        await scene.until(lambda: why in scene.said["detail"])
+        assert (scene.said["state"], scene.versions) == ("ready", ["1"])
+        await scene.until(lambda: scene.rejected)
+        assert scene.rejected[0].startswith("digits@2 cannot be served here: ")
+        await scene.push(digits("3"))
+        await scene.mesh.registry.promote("digits", "3")
+        await scene.until(lambda: "3" in scene.versions and scene.said["detail"] == "serving")
+        assert len(scene.rejected) == 1
+
+
+@pytest.mark.integration
+async def test_a_canary_that_a_node_cannot_run_is_rolled_back_for_that_reason(scene: Scene) -> None:
+    async with scene.lives():
+        await scene.push(broken())
+        plan = plan_of(ulid(), "2", "10%", "10%/1m", "errors<1%")
+        await scene.mesh.registry.roll_out("digits", plan)
+        await scene.until(lambda: scene.rolled_back)
+        detail = scene.rolled_back[0]["detail"]
+        assert detail.startswith(f"{scene.node.id} cannot run it: ")
+        await scene.until(lambda: scene.said["detail"] == "serving")
+        assert (scene.versions, scene.said["rollout"]["state"]) == (["1"], "rolled-back")
+
+
+@pytest.mark.integration
+async def test_a_node_that_can_serve_nothing_at_all_ends_with_the_reason(scene: Scene) -> None:
+    await scene.push(broken())
+    await scene.mesh.registry.promote("digits", "2")
+    with pytest.raises(ExceptionGroup) as ended:
+        await asyncio.wait_for(scene.node.run(asyncio.Event()), LIMIT)
+    assert ended.value.subgroup(ModelError) is not None
