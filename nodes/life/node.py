@@ -322,6 +322,8 @@ class Node:
                 # ApiError: a server whose store is gone or full refuses what it cannot read.
                 if not self.became_ready.is_set():
                     self._become("waiting", str(error))
+                elif isinstance(error, NotFound):  # what an operator has to push, or to take back
+                    self._serves_but(self._versions.refused, str(error))
             except (SwarmError, ShardsError) as error:
                 if not self.became_ready.is_set():
                     raise

@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any
 
 import pytest
+from support.waiting import GENEROUS
 
 import swarm
 from nodes.life.config import NodeConfig
@@ -21,11 +22,8 @@ from shards.manifest import sha256
 from shards.split.split import SplitResult, split
 from shards.zoo import digits_model
 from swarm.ids import ulid
-from swarm.link import LinkMessage, LinkOptions
+from swarm.link import LinkMessage, LinkOptions, jetstream
 from swarm.rollout import plan_of
-from swarm.services.embedded import EmbeddedServer
-
-LIMIT = 30.0  # seconds
 
 
 def test_attempts_come_ever_later_and_at_once_where_desired_state_has_changed() -> None:
@@ -76,9 +74,9 @@ def broken() -> SplitResult:
 class Scene:
     """Shard-2 of a mesh, in this process, and what it says."""
 
-    def __init__(self, server: EmbeddedServer, mesh: swarm.Mesh) -> None:
+    def __init__(self, url: str, mesh: swarm.Mesh) -> None:
         self.mesh = mesh
-        link = LinkOptions(servers=(server.url,))
+        link = LinkOptions(servers=(url,))
         self.node = Node(NodeConfig("shard-2", "digits", link=link, shm=False))
         self.said: dict[str, Any] = {}
         self.rejected: list[str] = []
@@ -107,7 +105,7 @@ class Scene:
         return [stage["version"] for stage in self.said.get("stages", [])]
 
     async def until(self, promise: Callable[[], Any]) -> None:
-        async with asyncio.timeout(LIMIT):
+        async with asyncio.timeout(GENEROUS):
             while not promise():
                 self._news.clear()
                 await self._news.wait()
@@ -125,13 +123,13 @@ class Scene:
             assert not life.done()
         finally:
             stop.set()
-            await asyncio.wait_for(life, LIMIT)
+            await asyncio.wait_for(life, GENEROUS)
 
 
 @pytest.fixture
-async def scene() -> AsyncIterator[Scene]:
-    async with EmbeddedServer() as server, swarm.connect(server.url, shm=False) as mesh:
-        made = Scene(server, mesh)
+async def scene(url: str) -> AsyncIterator[Scene]:
+    async with swarm.connect(url, shm=False) as mesh:
+        made = Scene(url, mesh)
         await made.push(digits("1"))
         await mesh.registry.promote("digits", "1")
         yield made
@@ -171,9 +169,22 @@ async def test_a_canary_that_a_node_cannot_run_is_rolled_back_for_that_reason(sc
 
 
 @pytest.mark.integration
+async def test_a_version_whose_files_are_missing_is_told_of_and_waited_for(scene: Scene) -> None:
+    async with scene.lives():
+        await scene.push(digits("2"))
+        stream = "OBJ_swarm-default-models"
+        await jetstream.call(scene.mesh.link, f"$JS.API.STREAM.PURGE.{stream}", {})
+        await scene.mesh.registry.promote("digits", "2")
+        await scene.until(lambda: scene.said["detail"].startswith("serving; "))
+        assert (scene.said["state"], scene.versions) == ("ready", ["1"])
+        await scene.push(digits("2"))
+        await scene.until(lambda: "2" in scene.versions and scene.said["detail"] == "serving")
+
+
+@pytest.mark.integration
 async def test_a_node_that_can_serve_nothing_at_all_ends_with_the_reason(scene: Scene) -> None:
     await scene.push(broken())
     await scene.mesh.registry.promote("digits", "2")
     with pytest.raises(ExceptionGroup) as ended:
-        await asyncio.wait_for(scene.node.run(asyncio.Event()), LIMIT)
+        await asyncio.wait_for(scene.node.run(asyncio.Event()), GENEROUS)
     assert ended.value.subgroup(ModelError) is not None
