@@ -175,12 +175,20 @@ class LoopGuard:
     """A thread beside the event loop, for as long as this context is entered on that loop.
 
     It ends the process when the loop does not turn for `BLOCKED_FOR_GOOD`. each_tick(now) is
-    called in the thread, every `GUARD_EVERY`. ticks: looks of the thread so far.
+    called in the thread, every `GUARD_EVERY`. clock: seconds. end(code): ends the process. ticks:
+    looks of the thread so far.
     """
 
-    def __init__(self, each_tick: Callable[[float], None]) -> None:
+    def __init__(
+        self,
+        each_tick: Callable[[float], None],
+        clock: Callable[[], float] = time.monotonic,
+        end: Callable[[int], None] = os._exit,
+    ) -> None:
         self._each_tick = each_tick
-        self._turned_at = time.monotonic()
+        self._clock = clock
+        self._end = end
+        self._turned_at = clock()
         self._pulse: asyncio.TimerHandle | None = None
         self._ended = threading.Event()
         self.ticks = 0
@@ -197,19 +205,23 @@ class LoopGuard:
 
     def _turn(self) -> None:
         """The loop's pulse: a timer of its own, since a look may wait for a long reload."""
-        self._turned_at = time.monotonic()
+        self._turned_at = self._clock()
         self._pulse = asyncio.get_running_loop().call_at(next_beat(PULSE_EVERY), self._turn)
 
     def _guard(self) -> None:
         while not self._ended.is_set():
-            slept = time.monotonic()
+            slept = self._clock()
             self._ended.wait(GUARD_EVERY)
-            now = time.monotonic()
-            self.ticks += 1
-            if now - slept > STOPPED_FOR:
-                # This thread was late too: the whole process was stopped, not the loop blocked.
-                self._turned_at = now
-            elif now - self._turned_at > BLOCKED_FOR_GOOD:
-                log.critical("the event loop is blocked for %.0f s: exiting", now - self._turned_at)
-                os._exit(EXIT_CODE)
-            self._each_tick(now)
+            self.look(slept)
+
+    def look(self, slept: float) -> None:
+        """The thread wakes, which has slept since `slept`."""
+        now = self._clock()
+        self.ticks += 1
+        if now - slept > STOPPED_FOR:
+            # This thread was late too: the whole process was stopped, not the loop blocked.
+            self._turned_at = now
+        elif now - self._turned_at > BLOCKED_FOR_GOOD:
+            log.critical("the event loop is blocked for %.0f s: exiting", now - self._turned_at)
+            self._end(EXIT_CODE)
+        self._each_tick(now)

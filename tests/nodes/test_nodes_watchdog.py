@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import threading
-import time
 import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -14,15 +12,19 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.simulated_time import SimulatedLoop
 from support.waiting import GENEROUS, eventually
 
 import nodes.life.watchdog
 from nodes.life.watchdog import (
+    BLOCKED_FOR_GOOD,
     EXIT_CODE,
+    GUARD_EVERY,
     LOOK_EVERY,
     RELOAD_EVERY,
     SELF_TEST_EVERY,
     TEST_WITHIN,
+    LoopGuard,
     NodeWatchdog,
 )
 from shards.errors import RunError
@@ -179,7 +181,7 @@ async def test_a_self_test_that_hangs_has_failed_and_the_other_stages_are_watche
         hung.hang()
         await eventually(lambda: hung.acts)
         assert tested.acts == [], "its test may still end"
-        await eventually(lambda: tested.acts)
+        await eventually(lambda: "resume" in tested.acts)
         took = loop.time() - began - SELF_TEST_EVERY
         assert TEST_WITHIN <= took < TEST_WITHIN + 4 * LOOK_EVERY
     assert tested.acts == ["suspend", "reload", "resume"]
@@ -231,31 +233,60 @@ async def test_a_session_that_cannot_be_had_is_tried_for_again(error: Exception)
     assert server.acts == ["suspend", "reload failed", "reload failed", "reload", "resume"]
 
 
-async def test_a_long_reload_is_no_blocked_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+class Guarded:
+    """The loop's guard in simulated time. Its own thread looks too, which changes nothing."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimulatedLoop)
+        self.loop = loop
+        self.ended: list[int] = []
+        self.looks = 0
+        self.guard = LoopGuard(self._look, loop.time, self.ended.append)
+
+    def _look(self, now: float) -> None:
+        self.looks += 1
+
+    def blocked_for(self, seconds: float) -> None:
+        """The loop does not turn, while the thread does."""
+        for _ in range(int(seconds / GUARD_EVERY)):
+            slept = self.loop.time()
+            self.loop.stop_for(GUARD_EVERY)
+            self.guard.look(slept)
+
+
+@pytest.mark.simulated
+async def test_a_loop_that_turns_is_not_ended_however_long_a_look_waits() -> None:
     """A large model takes its time to load; the process must not be ended for it."""
-    ended: list[int] = []
-    monkeypatch.setattr(nodes.life.watchdog, "BLOCKED_FOR_GOOD", 1.2)
-    monkeypatch.setattr(os, "_exit", ended.append)
-    server = FakeServer()
-    scene = Scene(server)
-    scene.slow = 3.5
-    server.hang()
-    async with scene.watched():
-        await eventually(lambda: "resume" in server.acts)
-    assert ended == []
+    scene = Guarded()
+    with scene.guard:
+        for _ in range(int(3 * BLOCKED_FOR_GOOD / GUARD_EVERY)):
+            slept = scene.loop.time()
+            await asyncio.sleep(GUARD_EVERY)  # simulated
+            scene.guard.look(slept)
+    assert scene.ended == []
+    assert scene.looks >= 3 * BLOCKED_FOR_GOOD / GUARD_EVERY
 
 
-async def test_a_loop_that_is_blocked_for_good_ends_the_process(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    ended: list[int] = []
-    monkeypatch.setattr(nodes.life.watchdog, "BLOCKED_FOR_GOOD", 0.5)
-    monkeypatch.setattr(os, "_exit", ended.append)
-    scene = Scene()
-    async with scene.watched():
-        await scene.looks(1)
-        time.sleep(2.5)  # noqa: ASYNC251 - that is the fault
-        assert EXIT_CODE in ended
+@pytest.mark.simulated
+async def test_a_loop_that_is_blocked_for_good_ends_the_process_and_no_earlier() -> None:
+    scene = Guarded()
+    with scene.guard:
+        scene.blocked_for(BLOCKED_FOR_GOOD - GUARD_EVERY)
+        assert scene.ended == []
+        scene.blocked_for(2 * GUARD_EVERY)
+    assert set(scene.ended) == {EXIT_CODE}
+
+
+@pytest.mark.simulated
+async def test_a_process_that_was_stopped_is_not_ended_when_it_goes_on() -> None:
+    scene = Guarded()
+    with scene.guard:
+        slept = scene.loop.time()
+        scene.loop.stop_for(10 * BLOCKED_FOR_GOOD)
+        scene.guard.look(slept)
+        scene.blocked_for(BLOCKED_FOR_GOOD - GUARD_EVERY)
+    assert scene.ended == []
 
 
 @pytest.mark.simulated
