@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from swarm.ids import ulid
 from swarm.link import Link, LinkMessage, LinkOptions, jetstream
 from swarm.link.grants import EVERYTHING
 from swarm.links import Links, Own
+from swarm.local.teaching import Taught, teach
 from swarm.model import ModelInfo
 from swarm.periodic import BEAT, beat
 from swarm.requests.by_service import ServiceRequester, refused
@@ -36,16 +37,13 @@ from swarm.services.registry import Registry
 from swarm.services.rollouts import Rollouts
 from swarm.shadows import BUDGET as SHADOW_BUDGET
 from swarm.shadows import Shadows, answered
+from swarm.site.client import Results, Ticket, submit
 from swarm.subjects import TOKEN, Subjects, kv_get_subject
 from swarm.tracing.traceparent import checked
 from swarm.tracing.tracer import Tracer
 from swarm.trust.entries import Verifier
 from swarm.trust.identity import Identity
 from swarm.wire.messages import Result
-
-if TYPE_CHECKING:
-    from swarm.local.teaching import Taught
-    from swarm.site.client import Results, Ticket
 
 DEFAULT_BUDGET = 5.0  # seconds
 MAX_BUDGET = 600.0  # seconds
@@ -377,10 +375,9 @@ class Mesh:
         if not base or pinned or ask.deadline <= asyncio.get_running_loop().time():
             return result
         try:
-            async with asyncio.timeout_at(ask.deadline):
-                info = await self.catalog.info(model, base)
+            info = await self.catalog.info(model, base)
             info.check(ask.tensors)
-        except (SwarmError, TimeoutError):
+        except SwarmError:
             return result
         self.catalog.left(model, ask.agent, ask.session, base)
         if info.edge is not None:  # this version's first layers are an edge's
@@ -402,12 +399,11 @@ class Mesh:
         try:
             if followed is None:
                 raise Unavailable("the rollout has ended")
-            async with asyncio.timeout_at(deadline):
-                info = await self.catalog.info(model, followed.plan.version)
+            info = await self.catalog.info(model, followed.plan.version)
             info.check(inputs)
             if info.edge is not None:
                 raise Unavailable("its first layers are an edge's, which copies its own requests")
-        except (SwarmError, TimeoutError) as error:
+        except SwarmError as error:
             return refused("", model, error)
         delivery = DURABLE if self._stored else FAST
         return await self.requester.infer(Ask(info, inputs, deadline, delivery, shadow=True))
@@ -444,8 +440,6 @@ class Mesh:
         Raises `InvalidArgument` without an agent or a site, `NotFound` where the site has no store
         (`swarm site add`), `ResourceExhausted` where that is full, `Unavailable`.
         """
-        from swarm.site.client import submit  # few clients have a site of their own
-
         site = self.site(site)
         agent = agent or self.agent
         return await submit(
@@ -470,8 +464,6 @@ class Mesh:
         site that is away; without, it ends with the last answer that is there. agent, site: as for
         `submit`.
         """
-        from swarm.site.client import Results
-
         site, agent = self.site(site), agent or self.agent
         return Results(self.link, self.subjects, site, agent, follow=follow)
 
@@ -507,8 +499,6 @@ class Mesh:
         learned, of which none is kept then; `ResourceExhausted`, `Unavailable`,
         `DeadlineExceeded`.
         """
-        from swarm.local.teaching import teach  # few clients have labels
-
         name, _, version = model.partition("@")
         return await teach(
             self.subjects.mesh,

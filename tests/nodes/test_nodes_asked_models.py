@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterator
 
 import pytest
+from support.waiting import GENEROUS
 
 import nodes.life.asked_models
 import nodes.life.node
@@ -21,7 +22,6 @@ from swarm.errors import NotFound, Status, Unavailable
 from swarm.link import LinkOptions
 from swarm.mesh import MAX_BUDGET
 from swarm.model import ModelInfo, Spec, Stage
-from swarm.services.embedded import EmbeddedServer
 from swarm.wire.messages import Request
 
 SPEC = (Spec("x", "FP32", (1,)),)
@@ -176,24 +176,24 @@ def unloaded(caplog: pytest.LogCaptureFixture) -> Iterator[Unloaded]:
 
 @pytest.mark.integration
 async def test_a_gateway_lets_go_by_itself_what_it_was_asked_for_once(
-    unloaded: Unloaded, monkeypatch: pytest.MonkeyPatch
+    url: str, unloaded: Unloaded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nodes.life.asked_models, "UNASKED_FOR", 0.05)
     monkeypatch.setattr(nodes.life.node, "CHECK_WHILE_SERVING", 0.1)
     model = split(
         digits_model(), name="digits", version="1", stages=1, edge_layers=2, profile=False
     )
-    async with EmbeddedServer() as server, swarm.connect(server.url, shm=False) as mesh:
+    async with swarm.connect(url, shm=False) as mesh:
         await mesh.registry.push(model.manifest.to_json(), model.files)
         await mesh.registry.promote("digits", "1")
-        node = Node(NodeConfig("gateway", link=LinkOptions(servers=(server.url,)), shm=False))
+        node = Node(NodeConfig("gateway", link=LinkOptions(servers=(url,)), shm=False))
         stop = asyncio.Event()
         life = asyncio.create_task(node.run(stop))
-        await asyncio.wait_for(node.became_ready.wait(), 10.0)
+        await asyncio.wait_for(node.became_ready.wait(), GENEROUS)
         for _ in range(2):
             unloaded.told.clear()
             wrong = await node.answerer.answer("digits", Request({}))
             assert wrong.status is Status.INVALID_ARGUMENT, "its inputs are known: it was loaded"
-            await asyncio.wait_for(unloaded.told.wait(), 10.0)
+            await asyncio.wait_for(unloaded.told.wait(), GENEROUS)
         stop.set()
-        await asyncio.wait_for(life, 20.0)
+        await asyncio.wait_for(life, GENEROUS)

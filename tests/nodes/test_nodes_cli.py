@@ -20,6 +20,7 @@ import nodes.life.process
 from nodes.cli.main import app
 from nodes.cli.node import FLAGS
 from nodes.cli.node import node as run
+from nodes.cli.rollout import RolloutWords
 from nodes.cli.up import UpOptions
 from nodes.console import delivery, duration
 from nodes.life.config import NodeConfig
@@ -340,6 +341,12 @@ def test_a_duration_is_a_number_and_a_unit(text: str, seconds: float) -> None:
 def test_what_is_no_duration_is_refused_with_examples(text: str) -> None:
     with pytest.raises(InvalidArgument, match="write 50ms, 2s or 1m"):
         duration(text)
+
+
+def test_options_of_a_rollout_without_its_canary_are_refused_with_the_remedy() -> None:
+    with pytest.raises(InvalidArgument, match="--guard is for a rollout: add --canary"):
+        RolloutWords(guard="errors<1%").plan("2")
+    assert RolloutWords().plan("2") is None
 
 
 def test_fast_mode_is_called_fast_and_answers_to_its_old_name() -> None:

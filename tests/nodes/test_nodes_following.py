@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from support.waiting import GENEROUS
 
 from nodes.life.following import LOOK_EVERY, WeightFollower
 from nodes.life.following_others import BEGIN_AGAIN_AFTER, go_on
 from shards.errors import DeltaError, DeltaFault
-from swarm.link import Link, LinkOptions, jetstream
-from swarm.services.embedded import EmbeddedServer
+from swarm.link import Link, jetstream
 from swarm.services.weights import Weights
 from swarm.subjects import Subjects
 from swarm.trust.allowed import AllowList
@@ -23,17 +23,6 @@ from swarm.trust.identity import Identity
 pytestmark = pytest.mark.integration
 SUBJECTS = Subjects("test")
 BASE = "ab" * 32
-
-
-@pytest.fixture
-async def link() -> AsyncIterator[Link]:
-    async with EmbeddedServer() as server:
-        link = Link(LinkOptions(servers=(server.url,)))
-        running = asyncio.create_task(link.run())
-        await link.ready(5.0)
-        yield link
-        await link.close()
-        await running
 
 
 class Runtimes:
@@ -63,7 +52,7 @@ class Runtimes:
         self.changed.set()
 
     async def until(self, condition: Any) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(GENEROUS):
             while not condition():
                 self.changed.clear()
                 await self.changed.wait()

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.waiting import eventually
 
 from nodes.life.kept_results import MOST_KEPT, KeptResults
 from swarm.errors import NotConnected, ResourceExhausted
@@ -132,9 +133,7 @@ async def test_a_result_of_before_the_first_connection_arrives_and_is_forgotten_
         later.publish(b"early")
         assert len(later) == 1
         running.append(group.create_task(again.run()))
-        async with asyncio.timeout(5.0):
-            while b"early" not in heard or len(later):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await eventually(lambda: b"early" in heard and not len(later))
         for link in (*links, again):
             await link.close()
         for task in running:

@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any
 
 import pytest
+from support.waiting import GENEROUS
 
 import nodes.life.node
 import nodes.life.versions
@@ -20,10 +21,8 @@ from shards.split.split import SplitResult, split
 from shards.zoo import digits_model
 from swarm.lanes import LaneOptions, stream_config
 from swarm.link import LinkMessage, LinkOptions, jetstream
-from swarm.services.embedded import EmbeddedServer
 
 pytestmark = pytest.mark.integration
-LIMIT = 20.0  # seconds
 
 
 @cache
@@ -34,9 +33,9 @@ def digits(version: str) -> SplitResult:
 class Scene:
     """A node of this process, and what it says of itself."""
 
-    def __init__(self, server: EmbeddedServer, mesh: swarm.Mesh) -> None:
+    def __init__(self, url: str, mesh: swarm.Mesh) -> None:
         self.mesh = mesh
-        link = LinkOptions(servers=(server.url,))
+        link = LinkOptions(servers=(url,))
         self.node = Node(NodeConfig("shard-1", "digits", link=link, shm=False))
         self._said: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         mesh.link.subscribe(mesh.subjects.status(self.node.id), self._hear)
@@ -48,7 +47,7 @@ class Scene:
         """Wait until the node says so."""
         said: dict[str, Any] = {}
         try:
-            async with asyncio.timeout(LIMIT):
+            async with asyncio.timeout(GENEROUS):
                 while not promise(said):
                     said = await self._said.get()
         except TimeoutError:
@@ -80,16 +79,16 @@ class Scene:
             yield
         finally:
             stop.set()
-            await asyncio.wait_for(life, LIMIT)
+            await asyncio.wait_for(life, GENEROUS)
 
 
 @pytest.fixture
-async def scene(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
+async def scene(url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
     monkeypatch.setattr(nodes.life.versions, "PULLS_WITHIN", 0.2)
     monkeypatch.setattr(nodes.life.versions, "PULLS_AGAIN_WITHIN", 0.2)
     monkeypatch.setattr(nodes.life.node, "CHECK_WHILE_WAITING", 0.1)
-    async with EmbeddedServer() as server, swarm.connect(server.url, shm=False) as mesh:
-        yield Scene(server, mesh)
+    async with swarm.connect(url, shm=False) as mesh:
+        yield Scene(url, mesh)
 
 
 async def test_a_node_whose_lanes_do_not_pull_waits_says_why_and_serves_once_they_do(

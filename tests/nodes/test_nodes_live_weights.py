@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.waiting import eventually
 
+import nodes.life.live_weights
 from nodes.life.artifacts import NodeArtifacts
 from nodes.life.config import NodeConfig
 from nodes.life.live_weights import NodeWeights
@@ -82,7 +84,9 @@ class Node:
 
 
 @pytest.fixture
-def node() -> Node:
+def node(monkeypatch: pytest.MonkeyPatch) -> Node:
+    # A test holds the sessions of before: no run of them is waited for.
+    monkeypatch.setattr(nodes.life.live_weights, "LONGEST_RUN", 0.0)
     return Node()
 
 
@@ -190,8 +194,7 @@ async def test_weights_that_were_learned_on_another_base_are_refused(node: Node)
 async def test_a_change_that_is_cancelled_does_not_disturb_the_next_one(node: Node) -> None:
     before = node.answer()
     first = asyncio.ensure_future(node.take(1, {CONV: EDGE.weight(CONV) * np.float32(2)}))
-    for _ in range(20):
-        await asyncio.sleep(0.001)  # it is somewhere on its way, in its thread as a rule
+    await eventually(lambda: node.registry.fetched or first.done())  # its thread is next
     first.cancel()
     await asyncio.gather(first, return_exceptions=True)
     assert await node.take(2, head(2.0))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
-import time
+import threading
 
 import pytest
 from rich.console import Console
+from support.waiting import eventually_now
 
 from nodes import progress as module
 from nodes.progress import phases, progress
@@ -22,11 +23,11 @@ def printed(console: Console) -> str:
 
 
 def test_a_plain_line_where_nobody_watches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SHOWN_AFTER", 0.01)
-    console = terminal(False)
+    monkeypatch.setattr(module, "SHOWN_AFTER", 0.0)
+    console, threads = terminal(False), threading.enumerate()
     with progress("pushing x", total=10, console=console) as done:
-        time.sleep(0.1)
         done(10)
+        assert threading.enumerate() == threads, "nothing draws"
     assert printed(console) == "pushing x …\n"
 
 
@@ -48,31 +49,31 @@ def test_quick_work_shows_no_bar() -> None:
 def test_work_that_lasts_shows_how_far_it_is_and_the_bar_goes_with_it(
     monkeypatch: pytest.MonkeyPatch, total: int
 ) -> None:
-    monkeypatch.setattr(module, "SHOWN_AFTER", 0.01)
+    monkeypatch.setattr(module, "SHOWN_AFTER", 0.0)
     console = terminal(True)
+    seen = "1.0/2.0 kB" if total else "pushing"
     with progress("pushing x", total=total, console=console) as done:
         done(1000)
-        time.sleep(0.3)  # the work itself: it blocks this thread, and the bar moves all the same
+        # The work blocks this thread, and the bar moves all the same.
+        eventually_now(lambda: seen in printed(console).removeprefix("pushing x …\n"))
     text = printed(console)
-    assert "pushing" in text.removeprefix("pushing x …\n")
-    assert ("1.0/2.0 kB" in text) == bool(total)
+    assert ("kB" in text) == bool(total)
     assert text.endswith("\x1b[2K"), "the bar is wiped away at the end"
 
 
 def test_an_error_passes_and_ends_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SHOWN_AFTER", 0.0)
-    console = terminal(True)
+    console, threads = terminal(True), threading.enumerate()
 
     def work() -> None:
         with progress("splitting", console=console):
-            time.sleep(0.1)
+            eventually_now(lambda: printed(console).count("splitting") > 1)
             raise KeyError
 
     with pytest.raises(KeyError):
         work()
-    before = printed(console)
-    time.sleep(0.2)
-    assert printed(console) == before
+    eventually_now(lambda: threading.enumerate() == threads, "nothing draws any more")
+    assert printed(console).endswith("\x1b[2K")
 
 
 def test_each_phase_is_a_line_and_on_a_terminal_a_bar_with_its_steps() -> None:

@@ -158,7 +158,7 @@ def test_absurd_values_keep_a_node_on_its_line(value: object, width: int) -> Non
     assert all(line.isprintable() for line in lines)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     st.lists(st.dictionaries(st.sampled_from([*a_status(), "edge"]), json_values), max_size=5),
     st.sampled_from([80, 140]),

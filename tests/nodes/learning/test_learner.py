@@ -11,20 +11,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.waiting import eventually
 
 from nodes.learning.frozen import FrozenModel
 from nodes.learning.guard import GRACE
 from nodes.learning.head import Parameters
 from nodes.learning.learner import Learner
 from nodes.learning.options import LearnOptions
-from nodes.learning.privacy import Privacy, epsilon_of
+from nodes.learning.privacy import Privacy
 from shards.split.split import SplitResult, split
 from shards.zoo import digits_training
 from shards.zoo.fresh_head import digits_with_fresh_head
 from swarm.errors import InvalidArgument, NotFound
-from swarm.link import Link, LinkOptions, jetstream
+from swarm.link import Link, jetstream
 from swarm.model import ModelInfo
-from swarm.services.embedded import EmbeddedServer
 from swarm.services.weights import Weights
 from swarm.subjects import Subjects
 
@@ -96,6 +96,11 @@ class Rig:
         self.events: list[dict[str, Any]] = []
         self.exchanges: list[Alone] = []
         self.busy = False
+        self.asked_idle = 0
+
+    def is_idle(self) -> bool:
+        self.asked_idle += 1
+        return not self.busy
 
     @asynccontextmanager
     async def learning(
@@ -118,13 +123,13 @@ class Rig:
             options,
             before=before,
             in_background=in_thread,
-            is_idle=lambda: not self.busy,
+            is_idle=self.is_idle,
             tell=lambda kind, detail: self.events.append(detail),
             seed=1,
         )
         task = asyncio.create_task(learner.run())
         try:
-            await self.until(lambda: len(self.exchanges) > joined or task.done())
+            await eventually(lambda: len(self.exchanges) > joined or task.done())
             yield learner
         finally:
             task.cancel()
@@ -136,11 +141,6 @@ class Rig:
     def exchange(self) -> Alone:
         return self.exchanges[-1]
 
-    async def until(self, condition: Callable[[], bool], within: float = 10.0) -> None:
-        async with asyncio.timeout(within):
-            while not condition():  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-
     async def present(self) -> int:
         ledger = (await self.weights.read("fresh", "1")).ledger
         return 0 if ledger is None else ledger.n
@@ -151,14 +151,8 @@ async def in_thread(work: Callable[[], Any]) -> Any:
 
 
 @pytest.fixture
-async def rig() -> AsyncIterator[Rig]:
-    async with EmbeddedServer() as server:
-        link = Link(LinkOptions(servers=(server.url,)))
-        running = asyncio.create_task(link.run())
-        await link.ready(5.0)
-        yield Rig(link)
-        await link.close()
-        await running
+def rig(link: Link) -> Rig:
+    return Rig(link)
 
 
 async def test_what_was_taught_becomes_a_weight_version_that_answers_rightly(rig: Rig) -> None:
@@ -167,7 +161,7 @@ async def test_what_was_taught_becomes_a_weight_version_that_answers_rightly(rig
         taught = await learner.take("", inputs, labels)
         assert taught.trained_on + taught.held_out == len(labels)
         assert taught.classes == (1, 7)
-        await rig.until(lambda: (learner.accuracy or 0) > 0.9 and learner.minted > 1)
+        await eventually(lambda: (learner.accuracy or 0) > 0.9 and learner.minted > 1)
         ledger = (await rig.weights.read("fresh", "1")).ledger
     assert ledger is not None
     record = ledger.records[-1]
@@ -187,7 +181,7 @@ async def test_what_was_taught_becomes_a_weight_version_that_answers_rightly(rig
 async def test_a_learner_that_starts_begins_with_the_present_weights(rig: Rig) -> None:
     async with rig.learning() as learner:
         await learner.take("", *digits(1, 7))
-        await rig.until(lambda: learner.minted > 0)
+        await eventually(lambda: learner.minted > 0)
     number = await rig.present()
     async with rig.learning(LearnOptions(every=0.05, mint_every=60), "learner-2") as second:
         assert second.n == number
@@ -199,13 +193,13 @@ async def test_a_learner_that_begins_again_mints_no_number_twice_though_the_ledg
 ) -> None:
     async with rig.learning() as first:
         await first.take("", *digits(1, 7))
-        await rig.until(lambda: first.minted > 1)
+        await eventually(lambda: first.minted > 1)
     key = "ledger.fresh.1"
     more = {"KV-Operation": "DEL"}
     await jetstream.kv_put(rig.link, SUBJECTS.weights_bucket, key, b"", more=more)
     async with rig.learning(before=first) as second:
         await second.take("", *digits(1, 7))
-        await rig.until(lambda: second.minted > 0)
+        await eventually(lambda: second.minted > 0)
         ledger = (await rig.weights.read("fresh", "1")).ledger
     assert ledger is not None
     assert ledger.records[0].n == first.n + 1
@@ -214,10 +208,10 @@ async def test_a_learner_that_begins_again_mints_no_number_twice_though_the_ledg
 async def test_going_back_resets_the_learner_to_those_weights_in_a_later_epoch(rig: Rig) -> None:
     async with rig.learning() as learner:
         await learner.take("", *digits(1, 7))
-        await rig.until(lambda: learner.minted > 1)
+        await eventually(lambda: learner.minted > 1)
         await rig.weights.roll_back("fresh", "1", 0, by="operator", at=1.0)
-        await rig.until(lambda: rig.exchange.resets == [1])
-        await rig.until(lambda: learner.minted > 2)
+        await eventually(lambda: rig.exchange.resets == [1])
+        await eventually(lambda: learner.minted > 2)
         ledger = (await rig.weights.read("fresh", "1")).ledger
     assert ledger is not None
     assert ledger.epoch == 1
@@ -225,7 +219,7 @@ async def test_going_back_resets_the_learner_to_those_weights_in_a_later_epoch(r
 
 async def test_without_samples_nothing_is_learned_and_nothing_minted(rig: Rig) -> None:
     async with rig.learning() as learner:
-        await rig.until(lambda: learner.rounds > 8)
+        await eventually(lambda: learner.rounds > 8)
         assert not any(value.any() for value in rig.exchange.parameters.values())
         assert await rig.present() == 0
 
@@ -234,14 +228,14 @@ async def test_weights_that_are_worse_on_held_out_samples_are_not_minted(rig: Ri
     slow = LearnOptions(every=30, mint_every=0.3)
     async with rig.learning() as learner:
         await learner.take("", *digits(1, 7))
-        await rig.until(lambda: (learner.accuracy or 0) > 0.95 and learner.minted > 1)
+        await eventually(lambda: (learner.accuracy or 0) > 0.95 and learner.minted > 1)
     number = await rig.present()
     rig.events.clear()
     async with rig.learning(slow, "learner-2") as second:
         await second.take("", *digits(1, 7))
         flipped = {name: -value for name, value in rig.exchange.parameters.items()}
         rig.exchange.parameters = flipped
-        await rig.until(lambda: bool(rig.events))
+        await eventually(lambda: bool(rig.events))
         assert await rig.present() == number
     assert rig.events[0]["what"] == "not-minted"
     assert "accuracy" in rig.events[0]["detail"]
@@ -250,13 +244,13 @@ async def test_weights_that_are_worse_on_held_out_samples_are_not_minted(rig: Ri
 async def test_a_neighbour_that_turns_hostile_is_blocked_with_an_event(rig: Rig) -> None:
     async with rig.learning() as learner:
         await learner.take("", *digits(1, 7))
-        await rig.until(lambda: (learner.accuracy or 0) > 0.95)
+        await eventually(lambda: (learner.accuracy or 0) > 0.95)
         good = rig.exchange.parameters
         rig.exchange.copies = {"a": good, "b": good, "evil": good}
         rounds = learner.rounds
-        await rig.until(lambda: learner.rounds > rounds + 3)
+        await eventually(lambda: learner.rounds > rounds + 3)
         rig.exchange.copies["evil"] = {name: -value for name, value in good.items()}
-        await rig.until(lambda: rig.exchange.blocked == ["evil"])
+        await eventually(lambda: rig.exchange.blocked == ["evil"])
         assert learner.rounds < rounds + GRACE
     (event,) = [e for e in rig.events if e["what"] == "blocked"]
     assert event["sender"] == "evil"
@@ -266,14 +260,14 @@ async def test_a_neighbour_that_turns_hostile_is_blocked_with_an_event(rig: Rig)
 async def test_own_weights_that_are_spoilt_go_back_to_the_last_good_ones(rig: Rig) -> None:
     async with rig.learning(LearnOptions(every=0.05, mint_every=60)) as learner:
         await learner.take("", *digits(1, 7))
-        await rig.until(lambda: (learner.accuracy or 0) > 0.95)
+        await eventually(lambda: (learner.accuracy or 0) > 0.95)
         good = rig.exchange.parameters
         rig.exchange.copies = {"a": good, "b": good}
         rounds = learner.rounds
-        await rig.until(lambda: learner.rounds > rounds + 15)
+        await eventually(lambda: learner.rounds > rounds + 15)
         rig.exchange.parameters = {name: -5 * value for name, value in good.items()}
-        await rig.until(lambda: learner.reverted == 1)
-        await rig.until(lambda: (learner.accuracy or 0) > 0.95)
+        await eventually(lambda: learner.reverted == 1)
+        await eventually(lambda: (learner.accuracy or 0) > 0.95)
     assert [e["what"] for e in rig.events] == ["reverted"]
 
 
@@ -282,7 +276,7 @@ async def test_a_test_measures_the_present_weights_and_keeps_nothing(rig: Rig) -
         assert (await learner.test("", *digits(1, 7))).accuracy == 0.0
         await learner.take("", *digits(1, 7))
         kept = len(learner.samples.training[1])
-        await rig.until(lambda: (learner.accuracy or 0) > 0.95)
+        await eventually(lambda: (learner.accuracy or 0) > 0.95)
         tested = await learner.test("", *digits(1, 7))
         assert tested.accuracy is not None
         assert tested.accuracy > 0.9
@@ -297,10 +291,11 @@ async def test_a_busy_node_does_not_train(rig: Rig) -> None:
     rig.busy = True
     async with rig.learning() as learner:
         await learner.take("", *digits(1, 7))
-        await asyncio.sleep(0.3)
-        assert learner.training.steps == 0
+        asked = rig.asked_idle
+        await eventually(lambda: rig.asked_idle > asked + 20)  # it would have begun by now
+        assert (learner.training.steps, learner.rounds) == (0, 0)
         rig.busy = False
-        await rig.until(lambda: learner.training.steps > 0)
+        await eventually(lambda: learner.training.steps > 0)
 
 
 async def test_samples_that_cannot_be_learned_are_refused_whole(rig: Rig) -> None:
@@ -322,17 +317,24 @@ async def test_samples_that_cannot_be_learned_are_refused_whole(rig: Rig) -> Non
         assert learner.describe().classes == ()
 
 
-async def test_private_learning_reports_its_epsilon(
+async def test_private_learning_reports_its_epsilon_by_the_steps_that_were_made(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nodes.learning.learner.EPSILON_EVERY", 0.1)
+    counted: list[tuple[Privacy, int]] = []
+
+    def epsilon_of(privacy: Privacy, steps: int) -> float:  # the real one takes seconds at first
+        counted.append((privacy, steps))
+        return steps / 1000
+
+    monkeypatch.setattr("nodes.learning.learner.epsilon_of", epsilon_of)
+    monkeypatch.setattr("nodes.learning.learner.EPSILON_EVERY", 0.01)
     private = LearnOptions(every=0.05, mint_every=60, privacy=Privacy(noise=2.0))
     async with rig.learning(private) as learner:
         await learner.take("", *digits(1, 7))
-        await rig.until(lambda: learner.epsilon > 0, 30.0)
-        steps = learner.training.steps
+        await eventually(lambda: learner.epsilon > 0)
         status = learner.status()
-    assert status["epsilon"] <= epsilon_of(Privacy(noise=2.0), steps)
+    told = {round(steps / 1000, 3): privacy for privacy, steps in counted}
+    assert told[status["epsilon"]] == private.privacy
     assert status["delta"] == 1e-5
 
 
@@ -342,7 +344,7 @@ async def test_a_learner_waits_for_a_ledger_that_cannot_be_read_and_says_so(rig:
     await jetstream.kv_put(rig.link, bucket, key, b"no ledger")
 
     async def mend() -> None:
-        await rig.until(lambda: any(e["what"] == "waiting" for e in rig.events), 30.0)
+        await eventually(lambda: any(e["what"] == "waiting" for e in rig.events))
         await jetstream.kv_put(rig.link, bucket, key, b"", more={"KV-Operation": "DEL"})
 
     mending = asyncio.create_task(mend())

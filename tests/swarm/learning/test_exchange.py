@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from real_server import Links, cut, eventually
+from real_server import Links, cut
+from support.waiting import eventually
 
 from swarm.fleet.membership import Membership
 from swarm.gossip import LOCAL
@@ -95,7 +96,7 @@ class Fleet:
                 for it in self.learners
             )
 
-        await eventually(all_follow, 10.0, "that all follow their neighbours")
+        await eventually(all_follow, "that all follow their neighbours")
 
     async def stop(self, learner: Learner) -> None:
         learner.task.cancel()
@@ -171,7 +172,7 @@ async def test_a_node_whose_connection_failed_follows_again(fleet: Fleet) -> Non
     await other.link.ready(5.0)
     await other.link.flush()  # its subscriptions are made again
     one.exchange.step(nothing(one))
-    await eventually(lambda: in_lock_step(learners), 10.0, "that the copies are whole again")
+    await eventually(lambda: in_lock_step(learners), "that the copies are whole again")
     assert other.exchange.counters["refused"].keys() <= {"gap", "not_a_neighbour"}
 
 
@@ -195,7 +196,7 @@ async def test_a_node_that_is_killed_is_a_neighbour_no_more(fleet: Fleet, links:
     await links.crash(killed.link)
     for learner in learners:
         await eventually(
-            lambda it=learner: len(it.exchange.neighbours) == 1, 10.0, "that its death is known"
+            lambda it=learner: len(it.exchange.neighbours) == 1, "that its death is known"
         )
     await rounds(learners, 3, lambda: in_lock_step(learners))
 
@@ -220,7 +221,7 @@ async def test_hostile_bytes_and_a_flood_change_nothing_and_learning_goes_on(
     assert {event.node for event in victim.events} == {sender.members.node}
     assert len(victim.events) == len({event.detail.partition(":")[0] for event in victim.events})
     sender.exchange.step(nothing(sender))
-    await eventually(lambda: in_lock_step(learners), 10.0, "that the sender is heard again")
+    await eventually(lambda: in_lock_step(learners), "that the sender is heard again")
 
 
 async def test_deltas_too_large_for_a_message_go_by_the_object_store(fleet: Fleet) -> None:
@@ -233,7 +234,7 @@ async def test_deltas_too_large_for_a_message_go_by_the_object_store(fleet: Flee
     update["weight"] += np.random.default_rng(1).normal(0, 1, (30_000, 10)).astype(np.float32)
     for _ in range(2):
         learners[0].exchange.step(update)
-    await eventually(lambda: in_lock_step(learners), 10.0, "that the objects are fetched")
+    await eventually(lambda: in_lock_step(learners), "that the objects are fetched")
     assert learners[1].exchange.participant.accepted >= 3  # a snapshot, and two deltas
     assert learners[1].exchange.counters["failures"] == {}
     learners[1].exchange.mix()
@@ -264,7 +265,7 @@ async def test_deltas_behind_one_that_is_being_fetched_are_taken_in_their_order(
         sender.exchange.step(update)
     await eventually(lambda: len(came) == 3, what="that three deltas came")
     may_fetch.set()
-    await eventually(lambda: in_lock_step([sender, receiver]), 10.0, "that all are fetched")
+    await eventually(lambda: in_lock_step([sender, receiver]), "that all are fetched")
     assert receiver.exchange.participant.refusals.total[Reason.GAP] == 0
 
 
@@ -275,7 +276,7 @@ async def test_a_small_fleet_averages_in_rounds_without_a_leader(fleet: Fleet) -
     def met() -> bool:
         return all(len(it.exchange.neighbours) == 2 for it in learners)
 
-    await eventually(met, 10.0, "that all know of all")
+    await eventually(met, "that all know of all")
     for learner in learners:  # a vector that comes before the subscription is heard by nobody
         await learner.link.flush()
     for number, learner in enumerate(learners):

@@ -64,7 +64,7 @@ def play(fleet: Fleet, action: int, number: int) -> None:
 
 
 @pytest.mark.parametrize("half", [True, False])
-@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.too_slow])
 @given(ACTIONS)
 def test_copies_stay_in_lock_step_under_loss_repeats_reordering_and_churn(
     half: bool, actions: list[tuple[int, int]]
