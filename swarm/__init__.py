@@ -6,6 +6,9 @@ async with swarm.connect("nats://127.0.0.1:4222", mesh="default") as mesh:
     result.outputs["logits"], result.hops, result.degraded
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from swarm.errors import (
     DeadlineExceeded,
     DecodeError,
@@ -19,11 +22,36 @@ from swarm.errors import (
     Unauthenticated,
     Unavailable,
 )
-from swarm.local.teaching import Taught
-from swarm.mesh import Mesh, connect
-from swarm.site.client import Answer, Ticket
-from swarm.wire.hops import Hop
-from swarm.wire.messages import Result
+
+if TYPE_CHECKING:
+    from swarm.local.teaching import Taught
+    from swarm.mesh import Mesh, connect
+    from swarm.site.client import Answer, Ticket
+    from swarm.wire.hops import Hop
+    from swarm.wire.messages import Result
+else:
+    # Imported at the first use: the modules of a client take a quarter of a second of a small
+    # device, and whoever imports a part of this package needs a few of them.
+    _HOMES = {
+        "Answer": "swarm.site.client",
+        "Hop": "swarm.wire.hops",
+        "Mesh": "swarm.mesh",
+        "Result": "swarm.wire.messages",
+        "Taught": "swarm.local.teaching",
+        "Ticket": "swarm.site.client",
+        "connect": "swarm.mesh",
+    }
+
+    def __getattr__(name: str) -> object:
+        home = _HOMES.get(name)
+        if home is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(home), name)
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *_HOMES})
+
 
 __version__ = "0.1.0"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,7 +25,6 @@ from swarm.ids import ulid
 from swarm.link import Link, LinkMessage, LinkOptions, jetstream
 from swarm.link.grants import EVERYTHING
 from swarm.links import Links, Own
-from swarm.local.teaching import Taught, teach
 from swarm.model import ModelInfo
 from swarm.periodic import BEAT, beat
 from swarm.requests.by_service import ServiceRequester, refused
@@ -37,13 +36,16 @@ from swarm.services.registry import Registry
 from swarm.services.rollouts import Rollouts
 from swarm.shadows import BUDGET as SHADOW_BUDGET
 from swarm.shadows import Shadows, answered
-from swarm.site.client import Results, Ticket, submit
 from swarm.subjects import TOKEN, Subjects, kv_get_subject
 from swarm.tracing.traceparent import checked
 from swarm.tracing.tracer import Tracer
 from swarm.trust.entries import Verifier
 from swarm.trust.identity import Identity
 from swarm.wire.messages import Result
+
+if TYPE_CHECKING:
+    from swarm.local.teaching import Taught
+    from swarm.site.client import Results, Ticket
 
 DEFAULT_BUDGET = 5.0  # seconds
 MAX_BUDGET = 600.0  # seconds
@@ -375,9 +377,10 @@ class Mesh:
         if not base or pinned or ask.deadline <= asyncio.get_running_loop().time():
             return result
         try:
-            info = await self.catalog.info(model, base)
+            async with asyncio.timeout_at(ask.deadline):
+                info = await self.catalog.info(model, base)
             info.check(ask.tensors)
-        except SwarmError:
+        except (SwarmError, TimeoutError):
             return result
         self.catalog.left(model, ask.agent, ask.session, base)
         if info.edge is not None:  # this version's first layers are an edge's
@@ -399,11 +402,12 @@ class Mesh:
         try:
             if followed is None:
                 raise Unavailable("the rollout has ended")
-            info = await self.catalog.info(model, followed.plan.version)
+            async with asyncio.timeout_at(deadline):
+                info = await self.catalog.info(model, followed.plan.version)
             info.check(inputs)
             if info.edge is not None:
                 raise Unavailable("its first layers are an edge's, which copies its own requests")
-        except SwarmError as error:
+        except (SwarmError, TimeoutError) as error:
             return refused("", model, error)
         delivery = DURABLE if self._stored else FAST
         return await self.requester.infer(Ask(info, inputs, deadline, delivery, shadow=True))
@@ -440,6 +444,8 @@ class Mesh:
         Raises `InvalidArgument` without an agent or a site, `NotFound` where the site has no store
         (`swarm site add`), `ResourceExhausted` where that is full, `Unavailable`.
         """
+        from swarm.site.client import submit  # few clients have a site of their own
+
         site = self.site(site)
         agent = agent or self.agent
         return await submit(
@@ -464,6 +470,8 @@ class Mesh:
         site that is away; without, it ends with the last answer that is there. agent, site: as for
         `submit`.
         """
+        from swarm.site.client import Results
+
         site, agent = self.site(site), agent or self.agent
         return Results(self.link, self.subjects, site, agent, follow=follow)
 
@@ -499,6 +507,8 @@ class Mesh:
         learned, of which none is kept then; `ResourceExhausted`, `Unavailable`,
         `DeadlineExceeded`.
         """
+        from swarm.local.teaching import teach  # few clients have labels
+
         name, _, version = model.partition("@")
         return await teach(
             self.subjects.mesh,

@@ -18,8 +18,11 @@ from nodes.local.mesh import LocalMesh, check_embedded, local_mesh
 from nodes.local.splitting import split_into
 from nodes.progress import progress
 from shards.manifest import Manifest, read_dir
+from swarm.errors import BadKey
 from swarm.scratch import Scratch
 from swarm.services.embedded import MAX_PAYLOAD
+from swarm.trust.identity import Identity
+from swarm.trust.signers import own_key
 
 OPEN = (
     "Open on loopback: every process of this machine may ask it, and change it; --secure closes it."
@@ -81,6 +84,7 @@ async def _serve(
         servers=options.servers,
         secure=options.secure,
         shm=not options.stored,
+        signer=_own_signer(),
     ) as local:
         # The files stay on the disk: the model is put back from there if the server loses it.
         size = sum((folder / name).stat().st_size for name in manifest.files())
@@ -106,6 +110,17 @@ async def _serve(
         if not as_json:
             err.print("stopping: nodes drain …")
     return 0
+
+
+def _own_signer() -> Identity | None:
+    """The key that `swarm model push` signs with, so that versions can be pushed beside this
+    command; None, said to people, where this user cannot have one."""
+    try:
+        return own_key()
+    except BadKey as error:
+        text = f"a key of this run signs, so no version can be pushed beside it: {error}"
+        err.print(text, markup=False, soft_wrap=True)
+        return None
 
 
 async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:

@@ -14,10 +14,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from nodes.life.sealed_cache import SealedCache
 from shards.errors import ArtifactError
 from shards.manifest import Manifest, verify
 from shards.runtimes.load import Fetch
 from shards.runtimes.prepared import Folders
+from shards.runtimes.vault import Vault
 from swarm.errors import BadKey
 from swarm.services.artifact_cache import ArtifactCache, WrongBytes
 from swarm.services.registry import Registry
@@ -33,8 +35,8 @@ class NodeArtifacts:
     encrypted models, None without one. tell(kind, detail): publishes an event, `fetched` for each
     file that came.
 
-    Of an encrypted model the cache holds the encrypted files only, and nothing that is made of
-    them; the plaintext is in memory alone.
+    Of an encrypted model the cache holds the encrypted files, and what is made of them encrypted
+    with the same key; the plaintext is in memory alone.
     """
 
     def __init__(
@@ -66,6 +68,14 @@ class NodeArtifacts:
         """`open`, for what is made of this version: None where it is encrypted."""
         folders = await self.open()
         return None if manifest.sealed else folders
+
+    async def vault(self, manifest: Manifest) -> Vault | None:
+        """Where what is made of an encrypted version is kept; None for another one, and where
+        there is no cache or no key."""
+        await self.open()
+        if not manifest.sealed or self._cache is None or self._key is None:
+            return None
+        return SealedCache(self._cache, self._key)
 
     async def get(self, manifest: Manifest, name: str) -> bytes | Path:
         """A verified artifact: its file in the cache, or its bytes where there is no cache, and

@@ -138,6 +138,7 @@ async def load(
     wanted = config.stages_of(info) if stages is None else stages
     with_edge = edge and info.edge is not None
     folders, fetch = await artifacts.folders(manifest), artifacts.fetcher(manifest)
+    vault = await artifacts.vault(manifest)
 
     loop = asyncio.get_running_loop()
 
@@ -157,6 +158,7 @@ async def load(
             threads=config.threads,
             level=level,
             folders=folders,
+            vault=vault,
             placement=config.placement,
             tell=partial(changed, number),
         )
@@ -181,7 +183,9 @@ async def load(
         first = stage(EDGE, "all") if with_edge else None
         light = None
         if lighter:
-            light = load_lighter(manifest, fetch, threads=config.threads, folders=folders)
+            light = load_lighter(
+                manifest, fetch, threads=config.threads, folders=folders, vault=vault
+            )
         light_ms = light.warm() if light is not None else 0.0
         return Loaded(info, loaded, first, light, time.monotonic() - started, light_ms / 1e3)
 

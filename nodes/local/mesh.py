@@ -46,9 +46,9 @@ class LocalMesh:
 
     changed: set at each status. shm: see `local_mesh`. servers: those that are embedded. report:
     what people hear of them. rights: of users, where its servers are embedded and know any.
-    access: of all its processes to another server. trusted: what its nodes are given for --trust: a
-    file with the key, made for this mesh, that signs here, and the user's own. tasks: live as long
-    as the mesh.
+    access: of all its processes to another server. trusted: what its nodes are given for --trust:
+    the user's own file and, where a key was made for this mesh, one with that key. tasks: live as
+    long as the mesh.
     """
 
     url: str
@@ -194,6 +194,7 @@ async def local_mesh(
     tls: bool = True,
     store_key: str | None = None,
     access: Access = NOTHING,
+    signer: Identity | None = None,
 ) -> AsyncIterator[LocalMesh]:
     """A mesh with no node yet. Everything started inside ends with it: nodes drain, then the
     server stops.
@@ -230,8 +231,11 @@ async def local_mesh(
                 embedded = [EmbeddedServer(max_payload=max_payload, more=more, store_key=key)]
                 await embedded[0].start()
                 url = embedded[0].url
-        signer, trusted = Identity.make(), f"{logs / 'trusted'},{own_trust_file()}"
-        trust(signer.public, "made for this mesh", logs / "trusted")
+        trusted = str(own_trust_file())
+        if signer is None:
+            signer = Identity.make()
+            trust(signer.public, "made for this mesh", logs / "trusted")
+            trusted = f"{logs / 'trusted'},{trusted}"
         verifier = Verifier(TrustedKeys.of(trusted))
         async with swarm.connect(
             url, name, shm=shm, signer=signer, verifier=verifier, **own.options()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -111,8 +112,11 @@ class Compute:
         options: StageOptions,
         stats: StageStats,
         outcomes: Outcomes,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """clock: seconds, monotonic: the one that deliveries are received by."""
         self.model = model
+        self._clock = clock
         self._stage = stage
         self._options = options
         self._stats = stats
@@ -120,7 +124,7 @@ class Compute:
         self._loop = asyncio.get_running_loop()
         self._behind: dict[Job, asyncio.TimerHandle] = {}  # they wait for newer weights
         self._waiting = Waiting(
-            options.max_batch, options.max_wait, model.batchable, self._dispatch
+            options.max_batch, options.max_wait, model.batchable, self._dispatch, clock
         )
         self._cancelled = RecentIds()  # requests
         self._running: dict[CancelToken, list[Job]] = {}
@@ -176,7 +180,7 @@ class Compute:
             self._outcomes.stayed_behind(job, self.model.weights_version)
             return
         job.delivery.held()  # it takes none of the lane's credit from those that need no wait
-        left = job.expires - time.monotonic()
+        left = job.expires - self._clock()
         wait = max(0.0, min(BEHIND_FOR, left * BEHIND_SHARE))
         self._behind[job] = self._loop.call_later(wait, self._still_behind, job)
         self._outcomes.behind(job.features.weights)
@@ -191,7 +195,10 @@ class Compute:
         reached = [j for j in self._behind if j.features.weights <= model.weights_version]
         for job in reached:
             self._behind.pop(job).cancel()
-            self._admit(job)
+            try:
+                self._admit(job)
+            except Exception:
+                self._give_back(job)
 
     def _is_alone(self, job: Job) -> bool:
         """Whether a run may block the loop: it is short, and little else comes."""
@@ -216,7 +223,7 @@ class Compute:
     # --- on the loop ------------------------------------------------------------------
 
     def _run_on_loop(self, job: Job) -> None:
-        started = time.monotonic()
+        started = self._clock()
         if not self._starts(job, started):
             return
         token, model = None, self.model
@@ -234,7 +241,7 @@ class Compute:
         finally:
             self._on_loop = None
         job.begins(started, self._ended)
-        self._ended = time.monotonic()
+        self._ended = self._clock()
         seconds = self._ended - started
         self._outcomes.computed(job, result, seconds, 1, model.weights_version)
 
@@ -254,7 +261,7 @@ class Compute:
             taken = self._waiting.take(self._stats.compute.ewma)
             if not taken:
                 return
-            now = time.monotonic()
+            now = self._clock()
             batch = [job for job in taken if self._starts(job, now)]
             for job in batch:
                 job.begins(now, self._ended)
@@ -277,7 +284,7 @@ class Compute:
 
         def done(results: Any, error: Exception | None, seconds: float) -> None:
             timer.cancel()
-            self._ended = time.monotonic()
+            self._ended = self._clock()
             self._running.pop(token, None)
             try:
                 if error is not None:
@@ -300,8 +307,13 @@ class Compute:
         try:
             self._outcomes.computed(job, result, seconds, batch, weights)
         except Exception:
-            log.exception("stage %d: a result was not passed on", self._stage)
-            job.delivery.give_back(GIVE_BACK_DELAY)
+            self._give_back(job)
+
+    def _give_back(self, job: Job) -> None:
+        """A defect, which is being handled, keeps its job from an end, and must not keep the
+        message in hand for ever. Where a message has just come, the lane itself gives it back."""
+        log.exception("stage %d: a result was not passed on", self._stage)
+        job.delivery.give_back(GIVE_BACK_DELAY)
 
     def _failed(self, batch: list[Job], error: Exception) -> None:
         if isinstance(error, RunTerminated):
@@ -312,7 +324,7 @@ class Compute:
         if halves is not None and self._worker is not None:
             # One member may be poison: the others must not fail with it.
             for half in halves:
-                self._start(list(half), time.monotonic())
+                self._start(list(half), self._clock())
             return
         for job in batch:
             self._outcomes.not_computed(job, Status.INTERNAL, f"{error}")

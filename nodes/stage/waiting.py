@@ -16,9 +16,15 @@ class Waiting:
     wait for company is over."""
 
     def __init__(
-        self, max_batch: int, max_wait: float, batchable: bool, again: Callable[[], None]
+        self,
+        max_batch: int,
+        max_wait: float,
+        batchable: bool,
+        again: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """max_batch: requests in one run. max_wait: seconds a request may wait for company."""
+        self._clock = clock
         self.limit = BatchLimit(largest=max_batch, start=max_batch)
         self._max_wait = max_wait
         self._together = batchable and max_batch > 1
@@ -42,7 +48,7 @@ class Waiting:
         company pays."""
         if not self.queue:
             return []
-        size = self._size(time.monotonic(), run_s) if self._together else 1
+        size = self._size(self._clock(), run_s) if self._together else 1
         taken: list[Job] = []
         shape = self.queue[0].shape
         while self.queue and len(taken) < size and self.queue[0].shape == shape:

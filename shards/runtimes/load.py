@@ -24,6 +24,7 @@ from shards.runtimes.prepared import Folders, Settings, load_prepared, runtime_o
 from shards.runtimes.runtime import Runtime
 from shards.runtimes.stage import StageRuntime
 from shards.runtimes.synthetic import TOLERANCE, TOLERANCE_QUANTIZED
+from shards.runtimes.vault import Vault, load_from_vault
 
 __all__ = [
     "DeviceChange",
@@ -53,6 +54,7 @@ def load_stage(
     level: Level = "all",
     self_test: bool = True,
     folders: Folders | None = None,
+    vault: Vault | None = None,
     placement: Placement = _ON_CPU,
     tell: Tell | None = None,
 ) -> StageRuntime:
@@ -60,7 +62,8 @@ def load_stage(
 
     `fetch(file name)` returns the bytes of a file, or its path; its hash is checked before it is
     parsed. With `folders` the stage computes with files that were prepared for this machine, whose
-    weights are mapped, and only one process of the machine fetches and optimises. `threads` compute
+    weights are mapped, and only one process of the machine fetches and optimises. With `vault`
+    what was prepared is kept there, of a model that may lie on no disk in plain. `threads` compute
     one run on the CPU, with ONNX Runtime's optimisation `level`. `placement` names the device;
     where that fails the stage is on the next one, and `tell` hears of it, from any thread. Raises
     ManifestError (no such stage), ArtifactError (missing or changed file), ModelError (the runtime
@@ -79,18 +82,24 @@ def load_stage(
         outputs=shard.outputs,
         examples=_examples(manifest.extra),
     )
-    where = folders if self_test else None
+    if not self_test:
+        folders = vault = None
 
-    def model() -> bytes | Path:
+    def fits() -> None:
         what = f"shard {stage} of {manifest.model}@{manifest.version}"
         check_fits(what, shard.bytes, free_bytes())
+
+    def model() -> bytes | Path:
+        fits()
         return _fetch(fetch, shard.file, shard.sha256)
 
+    if vault is not None:
+        fits()  # what a vault keeps is not mapped
     devices = _devices(placement)
     if devices == (CPU,) and not placement.options:
-        runtime: Runtime = _load(model, settings, where, self_test=self_test)
+        runtime: Runtime = _load(model, settings, folders, vault, self_test=self_test)
     else:
-        runtime = _on_device(model(), settings, where, devices, placement, tell or _log)
+        runtime = _on_device(model(), settings, folders, devices, placement, tell or _log)
         if self_test:
             runtime.self_test(tolerance=settings.tolerance)
     compute_ms = runtime.warm()
@@ -141,12 +150,17 @@ def _log(change: DeviceChange) -> None:
 
 
 def load_lighter(
-    manifest: Manifest, fetch: Fetch, *, threads: int = 1, folders: Folders | None = None
+    manifest: Manifest,
+    fetch: Fetch,
+    *,
+    threads: int = 1,
+    folders: Folders | None = None,
+    vault: Vault | None = None,
 ) -> OrtRuntime | None:
     """The lighter model, verified, self-tested and warm; None when the version has none.
 
-    `fetch` and `folders` are those of `load_stage`. Its `run` does not check the feeds. Raises
-    ArtifactError (missing or changed file) and ModelError (the runtime refuses the model, or
+    `fetch`, `folders` and `vault` are those of `load_stage`. Its `run` does not check the feeds.
+    Raises ArtifactError (missing or changed file) and ModelError (the runtime refuses the model, or
     computes wrong values).
     """
     lighter = manifest.lighter
@@ -165,7 +179,7 @@ def load_lighter(
         check_fits(what, lighter.bytes, free_bytes())
         return _fetch(fetch, lighter.file, lighter.sha256)
 
-    runtime = _load(model, settings, folders)
+    runtime = _load(model, settings, folders, vault)
     runtime.warm()
     trim_memory()
     return runtime
@@ -175,15 +189,18 @@ def _load(
     model: Callable[[], bytes | Path],
     settings: Settings,
     folders: Folders | None,
+    vault: Vault | None,
     *,
     self_test: bool = True,
 ) -> OrtRuntime:
-    """A self-tested runtime: of prepared files, or of the model itself where that fails."""
-    if folders is not None:
-        try:
+    """A self-tested runtime: of what was prepared, or of the model itself where that fails."""
+    try:
+        if vault is not None:
+            return load_from_vault(vault, model, settings)
+        if folders is not None:
             return load_prepared(folders, model, settings)
-        except (OSError, ModelError) as error:
-            log.warning("loading the weights into memory: they cannot be mapped (%s)", error)
+    except (OSError, ModelError) as error:
+        log.warning("loading the weights into memory: no prepared ones can be used (%s)", error)
     runtime = runtime_of(model(), settings)
     if self_test:
         runtime.self_test(tolerance=settings.tolerance)

@@ -9,6 +9,7 @@ import logging
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
@@ -43,8 +44,21 @@ _LEVEL_NAMES = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class InMemory:
+    """A model in memory, and the one file of weights that it names. A session copies both."""
+
+    model: bytes
+    weights_name: str
+    weights: memoryview
+
+
+Model = bytes | Path | InMemory
+"""An ONNX model, or its file, or one with the weights beside it."""
+
+
 def make_session(
-    model: bytes | Path,
+    model: Model,
     *,
     level: Level = "all",
     threads: int = 1,
@@ -55,7 +69,7 @@ def make_session(
 ) -> Any:
     """An `onnxruntime.InferenceSession` that computes a run with `threads` threads.
 
-    `model` is an ONNX model or its file. `weights` are the tensors that the model declares
+    `weights` are the tensors that the model declares
     external. The session may read them in place: nobody writes to them while it lives, and who made
     it keeps them. `save_to` names a file for the optimised model, and one beside it for the weights
     in the layout that runs use; none of the two may exist. `shared_workspace`: runs take their
@@ -97,7 +111,15 @@ def make_session(
     if shared_workspace:
         _make_shared_workspace()
         options.add_session_config_entry("session.use_env_allocators", "1")
-    loadable = str(model) if isinstance(model, Path) else model
+    loadable: str | bytes
+    if isinstance(model, InMemory):
+        loadable, beside = model.model, np.frombuffer(model.weights, np.uint8)
+        if beside.size:
+            options.add_external_initializers_from_files_in_memory(
+                [model.weights_name], [beside], [beside.size]
+            )
+    else:
+        loadable = str(model) if isinstance(model, Path) else model
     try:
         session = ort.InferenceSession(loadable, options, providers=list(providers))
     except Exception as error:  # pybind raises a dozen unrelated types here
@@ -137,7 +159,7 @@ def _without_wrapper(session: Any) -> Any:
 
 
 def plain_answer(
-    model: bytes | Path,
+    model: Model,
     names: Sequence[str],
     feeds: Mapping[str, np.ndarray],
     *,
@@ -187,7 +209,7 @@ class OrtRuntime:
 
     def __init__(
         self,
-        model: bytes | Path,
+        model: Model,
         *,
         inputs: Sequence[TensorSpec] | None = None,
         outputs: Sequence[TensorSpec] | None = None,
@@ -200,7 +222,7 @@ class OrtRuntime:
         held: Mapping[str, np.ndarray] | None = None,
     ) -> None:
         self.level: Level = level
-        self._model: bytes | Path | None = model
+        self._model: Model | None = model
         self._prepared = prepared
         self._threads = threads
         self._providers = tuple(providers)

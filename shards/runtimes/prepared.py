@@ -20,11 +20,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
+from zipfile import BadZipFile
 
 import numpy as np
 
 from shards.errors import ModelError
-from shards.runtimes.ort import LOWER, Level, OrtRuntime, make_session, plain_answer
+from shards.runtimes.ort import LOWER, Level, Model, OrtRuntime, make_session, plain_answer
 from shards.specs import TensorSpec
 
 log = logging.getLogger(__name__)
@@ -61,7 +62,7 @@ class Settings:
     examples: Mapping[str, Sequence[int]] | None = None
 
 
-def runtime_of(model: bytes | Path, settings: Settings, **more: Any) -> OrtRuntime:
+def runtime_of(model: Model, settings: Settings, **more: Any) -> OrtRuntime:
     """A runtime of the model with these settings. more: arguments of `OrtRuntime`, beside and in
     place of them. Raises as `OrtRuntime`."""
     given = {
@@ -83,21 +84,31 @@ def load_prepared(
     file, and may raise. Raises ModelError where the runtime refuses the model, or computes wrong
     values, and `OSError` where the files cannot be written or read.
     """
-    folder = folders.made(_key(settings), lambda folder: _prepare(folder, model(), settings))
+    folder = folders.made(key_of(settings), lambda folder: _prepare(folder, model(), settings))
     try:
         about = json.loads((folder / ABOUT).read_bytes())
-        runtime = _runtime(folder, settings, about["level"])
+        runtime = runtime_of(folder / MODEL, settings, level=about["level"], prepared=True)
         expected = _read(folder / EXPECTED) if about["tested"] else None
-    except (ValueError, KeyError) as error:
+    except (ValueError, KeyError, BadZipFile) as error:
         raise ModelError(f"prepared files in {folder} cannot be read: {error}") from error
+    return compared(runtime, expected, settings, f"the prepared model in {folder}")
+
+
+def compared(
+    runtime: OrtRuntime,
+    expected: Mapping[str, np.ndarray] | None,
+    settings: Settings,
+    title: str,
+) -> OrtRuntime:
+    """The runtime, if it gives this answer to synthetic input. Raises ModelError."""
     apart = 0.0 if expected is None else runtime.deviation_from(expected)
     if apart > settings.tolerance:
-        raise ModelError(f"the prepared model in {folder} is off by {apart:.3g}")
+        raise ModelError(f"{title} is off by {apart:.3g}")
     return runtime
 
 
-def _key(settings: Settings) -> str:
-    """The name of the files of a model on this machine: all that they depend on."""
+def key_of(settings: Settings) -> str:
+    """The name of a prepared model on this machine: a hash of all that it depends on."""
     import onnxruntime
 
     about = {
@@ -123,14 +134,38 @@ def _processor() -> str:
 
 
 def _prepare(folder: Path, model: bytes | Path, settings: Settings) -> None:
-    """Write a model's files, at the level asked for or, where that fails or deviates, at BASIC."""
+    """Write a model's files. Raises as `prepare`."""
+
+    def clear() -> None:
+        for written in (MODEL, WEIGHTS):
+            (folder / written).unlink(missing_ok=True)
+
+    level, expected = prepare(
+        model, settings, (folder / MODEL, WEIGHTS), lambda: folder / MODEL, clear
+    )
+    if expected is not None:
+        np.savez(folder / EXPECTED, **expected)  # type: ignore[arg-type]
+    (folder / ABOUT).write_text(json.dumps({"level": level, "tested": expected is not None}))
+
+
+def prepare(
+    model: bytes | Path,
+    settings: Settings,
+    save_to: tuple[Path, str],
+    saved: Callable[[], Model],
+    clear: Callable[[], None],
+) -> tuple[Level, dict[str, np.ndarray] | None]:
+    """Save a model optimised, at the level asked for or, where that fails or deviates, at BASIC.
+
+    Returns that level, and the plain model's answer to synthetic input, None where it cannot be
+    asked. save_to: see `make_session`; saved(): what it holds now; clear(): lets it hold nothing.
+    Raises ModelError.
+    """
     expected: dict[str, np.ndarray] | None = None
     for level in (settings.level, *LOWER[settings.level]):
         try:
-            make_session(
-                model, level=level, threads=settings.threads, save_to=(folder / MODEL, WEIGHTS)
-            )
-            runtime = _runtime(folder, settings, level)
+            make_session(model, level=level, threads=settings.threads, save_to=save_to)
+            runtime = runtime_of(saved(), settings, level=level, prepared=True)
             if expected is None:
                 names = [spec.name for spec in runtime.outputs]
                 expected = plain_answer(model, names, runtime.synthetic(), threads=settings.threads)
@@ -138,21 +173,13 @@ def _prepare(folder: Path, model: bytes | Path, settings: Settings) -> None:
             if apart > settings.tolerance:
                 raise ModelError(f"level {level!r} is off by {apart:.3g}: do not serve it")
         except ModelError as error:
-            for written in (MODEL, WEIGHTS):
-                (folder / written).unlink(missing_ok=True)
+            clear()
             if not LOWER[level]:
                 raise
             log.warning("preparing a model at a lower level: %s", error)
             continue
-        if expected is not None:
-            np.savez(folder / EXPECTED, **expected)  # type: ignore[arg-type]
-        about = {"level": level, "tested": expected is not None}
-        (folder / ABOUT).write_text(json.dumps(about))
-        return
-
-
-def _runtime(folder: Path, settings: Settings, level: Level) -> OrtRuntime:
-    return runtime_of(folder / MODEL, settings, level=level, prepared=True)
+        return level, expected
+    raise AssertionError("the lowest level returns or raises")
 
 
 def _read(file: Path) -> dict[str, np.ndarray]:

@@ -32,15 +32,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from swarm.gossip import PeerView
 from swarm.priorities import PRIMARY
 from swarm.routing import Candidate
 from swarm.subjects import TOKEN
 from swarm.trust.attestation import GOSSIP_KEY as IDENTITY
 from swarm.trust.attestation import attested_key, is_attestation
 from swarm.wire.hops import LONGEST_CODEC
+
+if TYPE_CHECKING:
+    from swarm.gossip import PeerView
 
 AUDITS = "audits"
 Where = tuple[str, str, int]  # model, version, stage

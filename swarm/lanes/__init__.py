@@ -4,7 +4,7 @@ from swarm.lanes.consumer import Lane
 from swarm.lanes.depth import Budgets, Depth, depth_for
 from swarm.lanes.message import LaneMessage
 from swarm.lanes.moving import is_due, make_anew
-from swarm.lanes.publisher import Publisher
+from swarm.lanes.publisher import Publisher, may_be_stored
 from swarm.lanes.server_consumer import MOST_ACK_WAIT
 from swarm.lanes.streams import (
     LaneOptions,
@@ -34,6 +34,7 @@ __all__ = [
     "is_kept",
     "make_anew",
     "make_lanes",
+    "may_be_stored",
     "stream_config",
     "streams_of",
 ]

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from swarm.errors import (
     ApiError,
+    DecodeError,
     NoResponders,
     NotConnected,
     PermissionDenied,
@@ -26,6 +27,16 @@ log = logging.getLogger("swarm.lanes")
 OnStored = Callable[["SwarmError | None", int], None]  # (error or None, stream sequence)
 ACK_TIMEOUT = 2.0  # seconds, beside the time that large messages take on a slow link
 LOOK_AGAIN = 0.25  # seconds between looks at a message that is late and has not left yet
+
+
+class NoPubAck(Unavailable):
+    """The server has said nothing of the message in good time."""
+
+
+def may_be_stored(error: SwarmError) -> bool:
+    """Whether the lane may have a message all the same of which a sender was told this error: the
+    server has not refused it."""
+    return isinstance(error, NoPubAck | NotConnected | DecodeError)
 
 
 class _Look(NamedTuple):
@@ -44,15 +55,17 @@ class Publisher:
     The callback always comes, exactly once: with the server's answer (its PubAck), or with an error
     on its refusal, on the loss of the connection, after `ACK_TIMEOUT`, or on `close()`. A message
     that waits for its turn on a slow link is not late: a second one would wait behind it. Its time
-    begins when the server has read it. No task is made for a message.
+    begins when the server has read it. No task is made for a message. clock: seconds, monotonic.
     """
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, clock: Callable[[], float] = time.monotonic) -> None:
         self._link = link
+        self._clock = clock
         self._waiting: dict[str, tuple[OnStored, str]] = {}  # by reply subject; with the lane's
         # When each runs out, in order of time: none waits less long than those before it.
         self._expiry: deque[_Look] = deque()
         self._sweep: asyncio.TimerHandle | None = None
+        self._looked = 0.0  # when `_expire` ran last
         link.on_down.append(self._down)
         link.on_denied.append(self._denied)
 
@@ -73,7 +86,7 @@ class Publisher:
             link.forget(reply)
             raise
         self._waiting[reply] = (on_stored, subject)
-        now = time.monotonic()
+        now = self._clock()
         due = self._look_at(reply, link.pace.sent, now + ACK_TIMEOUT + link.pace.backlog)
         if self._sweep is None:
             self._sweep = asyncio.get_running_loop().call_later(due - now, self._expire)
@@ -118,9 +131,12 @@ class Publisher:
             log.exception("a publisher's callback failed")
 
     def _expire(self) -> None:
-        now = time.monotonic()
+        # What was due at the look before is late. Behind a stop of this process, PubAcks may lie in
+        # the socket, which is read after timers.
+        now, late = self._clock(), self._looked
+        self._looked = now
         while self._expiry and (
-            self._expiry[0].due <= now or self._expiry[0].reply not in self._waiting
+            self._expiry[0].due <= late or self._expiry[0].reply not in self._waiting
         ):
             _, reply, sent, was_leaving = self._expiry.popleft()
             if reply in self._waiting:
@@ -131,7 +147,7 @@ class Publisher:
                     self._look_at(reply, sent, now + ACK_TIMEOUT)
                     continue
             self._fail(
-                reply, Unavailable(f"no PubAck within {ACK_TIMEOUT} s and its time on the link")
+                reply, NoPubAck(f"no PubAck within {ACK_TIMEOUT} s and its time on the link")
             )
         self._sweep = None
         if self._expiry:

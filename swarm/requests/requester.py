@@ -404,7 +404,10 @@ class Requester:
                 pass  # the process that has it may still answer
             case Refused(error):
                 parcel.loan.take_back()
-                request.copies -= not parcel.fast
+                if parcel.fast:
+                    request.copies -= isinstance(error, NoResponders)  # it had left
+                else:
+                    request.copies -= not event.may_be_stored
                 present = parcel.features.attempt == tried.attempt
                 self.hedges -= spare
                 if spare and present:
@@ -497,11 +500,14 @@ class Requester:
         """No attempt is left; an earlier one may still be answered inside the budget."""
         if request.late_answer is not None:
             return request.late_answer
-        if failed.status is Status.DEADLINE_EXCEEDED:
+        request.is_last = True
+        waits = failed.status is Status.DEADLINE_EXCEEDED or request.lives
+        while waits:
             request.outcome = asyncio.get_running_loop().create_future()
             outcome = await request.outcome
             if isinstance(outcome, Result):
-                return outcome
+                failed = outcome
+            waits = request.lives and failed.status is Status.UNAVAILABLE
         return failed
 
     # --- answers ----------------------------------------------------------------------
@@ -530,10 +536,13 @@ class Requester:
 
     def _take(self, request: UnderWay, result: Result) -> None:
         ok = result.status is Status.OK
+        if not ok:
+            request.failed_attempts |= {result.attempt}
         silences = request.silences
         if silences.troubled:
             silences.heard(self._clock(), ok)
-        if not counts(result, request.tried, silences):
+        is_end = request.is_last and not request.lives
+        if not is_end and not counts(result, request.tried, silences):
             return
         if result.attempt == 1 and request.sending is not None:
             if ok:

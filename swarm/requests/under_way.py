@@ -50,7 +50,8 @@ class UnderWay:
     reply: the subject of the answer. silences: of its model version and delivery mode. copies:
     attempts that were sent, and may still be computed. refusal: why the last attempt failed of
     which that is known. first: the first attempt's parcel, which alone may lend memory. sending:
-    the last attempt. outcome: of the present wait.
+    the last attempt. outcome: of the present wait. failed_attempts: their stages said so. is_last:
+    no further attempt is made.
     """
 
     ask: Ask
@@ -59,6 +60,8 @@ class UnderWay:
     version: ModelWay
     silences: Silences
     copies: int = 0
+    failed_attempts: frozenset[int] = frozenset()
+    is_last: bool = False
     refusal: str = ""
     first: Parcel | None = None
     sending: Sending | None = None
@@ -67,6 +70,11 @@ class UnderWay:
     unheard: bool = False  # the last attempt found no lane that takes it, or no connection
     was_behind: bool = False  # a stage had older weights than asked for
     late_answer: Result | None = None  # it came when nobody waited for one
+
+    @property
+    def lives(self) -> bool:
+        """Whether an attempt may still be answered."""
+        return self.copies > len(self.failed_attempts)
 
     def failed(self, error: SwarmError) -> Result:
         """The result of a request that this error ends."""

@@ -235,10 +235,17 @@ class ArtifactCache:
             _remove(part)
             raise
 
-    def made(self, key: str, make: Callable[[Path], None]) -> Path:
+    def made(
+        self,
+        key: str,
+        make: Callable[[Path], None],
+        is_whole: Callable[[Path], bool] | None = None,
+    ) -> Path:
         """The folder `key`, which `make(folder)` fills unless it is here already. Blocking.
 
-        key: letters and digits. Raises whatever `make` raises.
+        key: letters and digits. is_whole(folder): whether it is here, unchanged; None hashes its
+        files, which a folder whose files prove themselves does not need. Raises whatever `make`
+        raises.
         """
         path = self._made / key
         waiting = _Waiting(path)
@@ -246,13 +253,14 @@ class ArtifactCache:
             while not lock.take():
                 waiting.go_on(key)
                 time.sleep(LOCK_PAUSE)
-            if not _is_whole(path):
+            if not (is_whole or _is_whole)(path):
                 _remove(path)
                 part = Path(tempfile.mkdtemp(dir=self._parts))
                 try:
                     make(part)
-                    hashes = {file.name: _digest(file) for file in part.iterdir()}
-                    (part / HASHES).write_text(json.dumps(hashes))
+                    if is_whole is None:
+                        hashes = {file.name: _digest(file) for file in part.iterdir()}
+                        (part / HASHES).write_text(json.dumps(hashes))
                     os.replace(part, path)
                 except BaseException:
                     _remove(part)

@@ -64,12 +64,15 @@ class Refused:
     """The parcel is with its sender again. This may also come after `Held`. late: it could not be
     stored, and the process that was not done in time has it still.
 
+    may_be_stored: nobody knows whether the lane has it, so its shared memory stays lent.
+
     error: `NotConnected`, `ResourceExhausted` (a full lane), `Unavailable` (no lane, no answer of
     the server), `NoResponders` (fast mode: nobody serves the stage), `InvalidArgument` (a tensor
     that has no form on the wire)."""
 
     error: SwarmError
     late: bool = False
+    may_be_stored: bool = False
 
 
 Event = Held | Stored | Safe | Left | Refused

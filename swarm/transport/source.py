@@ -8,14 +8,16 @@ processes of this host ─► room? ─► decode, map ─────┘
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from swarm.clock import ServerClock
-from swarm.errors import DecodeError, Status
+from swarm.errors import DecodeError, NotConnected, Status
 from swarm.flow.recent import RecentIds
 from swarm.lanes import Lane, LaneMessage, LaneOptions, consumer_config, ensure_lanes, is_kept
 from swarm.link import jetstream
@@ -100,6 +102,7 @@ class StageSource:
         )
         # Two groups may cover the stage before, and both pass a message on.
         self._came_fast = RecentIds()
+        self._gone_memory = RecentIds()  # messages that were given back without their memory
         self._life = _Life()
         routes.link.on_down.append(self._receiver.clear)
         self._add_lane(ANY)
@@ -201,6 +204,8 @@ class StageSource:
             try:
                 delivery.opened = self._routes.lender.open(features.tensors)
             except ShmError as error:
+                if isinstance(delivery, LaneDelivery) and self._asked_again(delivery):
+                    return
                 # The copy is gone with its sender: only the requester can send it again.
                 self._turn_away(delivery, Status.UNAVAILABLE, str(error))
                 return
@@ -208,6 +213,26 @@ class StageSource:
                 delivery.bury(str(error))
                 return
         self._accept(delivery)
+
+    def _asked_again(self, delivery: LaneDelivery) -> bool:
+        """Give back a message that another node may have done, which freed its memory: it is older
+        than `ack_wait`, and lay here behind a stop of this process. One that is done never comes
+        again; one that is not comes at once, and is this node's to answer."""
+        message_id, link = delivery.features.message_id, self._routes.link
+        if message_id in self._gone_memory:
+            return False
+        if delivery.age <= min([lane.ack_wait for lane in self.lanes.values()]):
+            return False
+        delivery.give_back()
+
+        def server_knows(read: asyncio.Future[Any]) -> None:
+            # Copies that lay in the socket with it have come by now.
+            if not read.cancelled() and read.exception() is None:
+                self._gone_memory.add(message_id, time.monotonic())
+
+        with contextlib.suppress(NotConnected):  # then the lane hands it out again
+            link.sync().add_done_callback(server_knows)
+        return True
 
     def _turn_away(self, delivery: BaseDelivery, status: Status, text: str) -> None:
         if delivery.fail(status, text, self.stage, self._node):

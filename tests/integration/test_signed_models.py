@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,11 @@ from meshes import READY, Command, Commands, commands, digits, free_port, split_
 
 import swarm
 from shards.manifest import write_dir
+from shards.zoo import digits_model
 from swarm.link import jetstream
 from swarm.services.embedded import EmbeddedServer
+
+VERSION_2 = ("--name", "digits", "--version", "2")
 
 pytestmark = [
     pytest.mark.integration,
@@ -147,6 +151,28 @@ async def test_a_rotated_key_signs_and_the_old_one_is_removed(
     await field.swarm("keys", "trust", doc["old"], "--remove")
     node = field.node()
     await state(node, "ready")
+
+
+async def test_a_second_version_is_pushed_beside_swarm_up_and_serves(
+    office: Device, run: Commands
+) -> None:
+    """`up` signs with the user's own key, and so does `push`."""
+    file = office.folder / "digits.onnx"
+    file.write_bytes(digits_model())
+    arguments = ("--model", str(file), "--stages", "1", "--no-fallback", "--mesh", "beside")
+    env = {"XDG_CONFIG_HOME": str(office.folder)}
+    up = run.start("nodes.cli.main", "up", *arguments, "--json", env=env)
+    url = (await asyncio.to_thread(up.ready_line, 3 * READY))["nats"]
+    place = ("--nats", url, "--mesh", "beside")
+    second = str(office.folder / "second")
+    await office.swarm("model", "split", str(file), "-o", second, "--stages", "1", *VERSION_2)
+    await office.swarm("model", "push", second, *place)
+    await office.swarm("model", "promote", "digits@2", *place)
+    async with swarm.connect(url, "beside") as mesh:
+        result = await mesh.infer("digits@2", {"image": digits()[0][:1]}, budget=READY)
+        assert result.status == "OK"
+    up.signal(signal.SIGINT)
+    assert await asyncio.to_thread(up.wait, READY) == 0
 
 
 async def test_keys_that_do_not_do_end_with_2_and_one_line(

@@ -14,7 +14,7 @@ import pytest
 from shards.errors import ArtifactError, ModelError
 from shards.manifest import Manifest, sha256, write_dir
 from shards.runtimes.load import load_lighter, load_stage
-from shards.runtimes.prepared import ABOUT, MODEL, WEIGHTS
+from shards.runtimes.prepared import ABOUT, EXPECTED, MODEL, WEIGHTS
 from shards.runtimes.synthetic import random_feeds
 from shards.split.split import SplitResult, split
 from shards.zoo import digits_lite_model, digits_model
@@ -95,7 +95,7 @@ def test_a_stage_that_cannot_be_prepared_is_loaded_into_memory(
     assert "No space left" in caplog.text
 
 
-@pytest.mark.parametrize("name", [MODEL, ABOUT])
+@pytest.mark.parametrize("name", [MODEL, ABOUT, EXPECTED])
 def test_prepared_files_that_cannot_be_read_cost_memory_and_no_stage(
     name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import uvloop
 from real_server import Links
+from shared_server import SharedServer
 from support.simulated_time import Loops, loops_of
 
 from swarm.services.embedded import EmbeddedServer
@@ -19,9 +20,35 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> Loops:
     return loops_of(item, {"uvloop": uvloop.new_event_loop})
 
 
+@pytest.fixture(scope="session")
+def shared_server() -> Iterator[SharedServer]:
+    """One for all tests of this worker that do not kill or configure it."""
+    made = SharedServer()
+    made.start_now()
+    yield made
+    made.stop_now()
+
+
+@pytest.fixture(autouse=True)
+def used() -> Iterator[list[SharedServer]]:
+    """Set up before all that connects, and ended behind it: what a test left on the shared server
+    is found here."""
+    servers: list[SharedServer] = []
+    yield servers
+    for each in servers:
+        each.tidy()
+
+
 @pytest.fixture
-def server(own_server: EmbeddedServer) -> EmbeddedServer:
-    return own_server
+def server(
+    request: pytest.FixtureRequest, used: list[SharedServer]
+) -> SharedServer | EmbeddedServer:
+    """The worker's own, without streams; for a test that takes `own_server`, that one."""
+    if "own_server" in request.fixturenames:
+        return request.getfixturevalue("own_server")
+    shared: SharedServer = request.getfixturevalue("shared_server")
+    used.append(shared)
+    return shared
 
 
 @pytest.fixture

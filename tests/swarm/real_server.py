@@ -5,22 +5,21 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
+
+from support import waiting
+from support.waiting import GENEROUS
 
 from swarm.link import Link, LinkMessage, LinkOptions
 from swarm.services.embedded import EmbeddedServer
 
 
 async def eventually(
-    promise: Callable[[], bool], within: float = 5.0, what: str = "the promise"
+    promise: Callable[[], bool], within: float = GENEROUS, what: str = "the promise"
 ) -> None:
-    """Wait until `promise()` holds; fails the test after `within` seconds."""
-    deadline = time.monotonic() + within
-    while not promise():
-        assert time.monotonic() < deadline, f"{what} did not hold within {within} s"
-        await asyncio.sleep(0.002)
+    """`support.waiting.eventually`, with its arguments in another order."""
+    await waiting.eventually(promise, what, within)
 
 
 async def hang(server: EmbeddedServer) -> None:
@@ -67,7 +66,7 @@ class Links:
 
     async def connect(self, *urls: str, **options: object) -> Link:
         link = self.start(*urls, **options)
-        await link.ready(5.0)
+        await link.ready(GENEROUS)
         return link
 
     def running(self, link: Link) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 import swarm
 
 
@@ -33,9 +35,30 @@ def test_the_public_surface_is_this_and_no_more() -> None:
     assert all(hasattr(swarm, name) for name in swarm.__all__)
 
 
-def test_a_client_imports_nothing_that_it_may_never_need() -> None:
-    """4 MB and a quarter of the time that `import swarm` takes."""
-    code = "import sys, swarm; print(*({'nats', 'importlib.metadata', 'rich'} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+def imported_by(code: str) -> set[str]:
+    """The modules in a new process that has run `code`."""
+    code = f"import sys, swarm; {code}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == []
+    return set(done.stdout.split())
+
+
+def test_importing_the_package_imports_its_errors_and_no_more() -> None:
+    """Of 280 modules, at whose import a small device computes for a quarter of a second."""
+    found = imported_by("swarm.SwarmError")
+    assert {name for name in found if name.startswith("swarm")} == {"swarm", "swarm.errors"}
+    assert not {"numpy", "asyncio", "msgpack"} & found
+
+
+def test_a_client_imports_nothing_that_it_may_never_need() -> None:
+    found = imported_by("swarm.connect")
+    assert "swarm.mesh" in found
+    assert not {"nats", "importlib.metadata", "rich"} & found
+    rooms = ("swarm.learning", "swarm.site", "swarm.gossip", "swarm.authority", "swarm.local.teach")
+    assert [name for name in found if name.startswith(rooms)] == []
+
+
+def test_a_name_that_the_package_does_not_have_is_an_attribute_error() -> None:
+    assert "connect" in dir(swarm)
+    with pytest.raises(AttributeError, match="has no attribute 'conect'"):
+        swarm.conect  # type: ignore[attr-defined]  # noqa: B018

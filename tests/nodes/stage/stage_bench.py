@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from support.waiting import eventually
 
 from nodes.stage.compute import StageOptions
 from nodes.stage.server import LanePicker, StageServer
@@ -43,13 +44,6 @@ LATE = 0.1  # seconds; longer than a lone short parcel is waited for
 POISON = 666.0
 NEXT = "_INBOX.next"  # the process that serves the next stage
 BEFORE = "_INBOX.before.7"  # where the stage before waits for a word
-
-
-async def until(promise: Callable[[], Any]) -> None:
-    """Wait until `promise()` holds: a thread has to get there, or a timer."""
-    async with asyncio.timeout(LIMIT):
-        while not promise():  # noqa: ASYNC110
-            await asyncio.sleep(0.002)
 
 
 class FakeModel:
@@ -435,5 +429,5 @@ class Bench:
 
     async def all_ended(self, *deliveries: FromLane) -> list[str]:
         """How the lane's messages were settled, when all are."""
-        await until(lambda: all(delivery.ended for delivery in deliveries))
+        await eventually(lambda: all(delivery.ended for delivery in deliveries))
         return [delivery.ended for delivery in deliveries]

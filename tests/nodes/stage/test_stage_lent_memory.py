@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import numpy as np
 import pytest
-from stage_bench import LARGE, Bench, until
+from stage_bench import LARGE, Bench
+from support.waiting import eventually
 
 from swarm.errors import ResourceExhausted
 from swarm.shm import unavailable
@@ -58,7 +59,7 @@ async def test_memory_of_a_result_that_was_stored_since_is_not_freed_by_a_late_w
     """Another node may have got the lane's copy, and be reading it."""
     b = await first()
     copy = b.send(tensors=LARGE)
-    await until(lambda: b.publisher.stored)
+    await eventually(lambda: b.publisher.stored)
     await b.all_ended(copy)
     b.socket.say(b.socket.handed[0][2], DONE)
     assert b.lent == 1
@@ -72,7 +73,7 @@ async def test_memory_of_a_result_that_is_being_stored_is_not_freed_by_a_late_wo
     b = await first()
     b.publisher.hold = True
     stored, refused = b.send(tensors=LARGE), b.send(tensors=LARGE)
-    await until(lambda: b.publisher.tries == 2)
+    await eventually(lambda: b.publisher.tries == 2)
     for _, _, reply in b.socket.handed:
         b.socket.say(reply, PASSED_ON)
     assert (stored.ended, refused.ended, b.lent) == ("ack", "ack", 2)
@@ -87,7 +88,7 @@ async def test_memory_of_a_result_that_was_done_before_its_lane_refused_it_is_fr
     b = await first()
     b.publisher.hold = True
     b.send(tensors=LARGE)
-    await until(lambda: b.publisher.tries)
+    await eventually(lambda: b.publisher.tries)
     b.socket.say(b.socket.handed[0][2], PASSED_ON)
     b.publisher.release(ResourceExhausted("full"))
     assert b.lent == 0
@@ -125,13 +126,14 @@ async def test_memory_of_a_result_whose_message_is_another_nodes_by_now_is_free_
     b = await first()
     b.send(tensors=LARGE)
     if lane_is_full:
-        b.publisher.refusals = [ResourceExhausted("full")]
+        b.publisher.refusals = [ResourceExhausted("full")] * 1000
         b.socket.say(b.socket.handed[0][2], REFUSED)
-        await until(lambda: b.publisher.tries)
+        await eventually(lambda: b.publisher.tries)
     b.server.suspend()
+    b.publisher.refusals = []
     if not lane_is_full:
         b.socket.say(b.socket.handed[0][2], REFUSED)
-    await until(lambda: not b.lent)
+    await eventually(lambda: not b.lent)
     assert (b.publisher.stored, b.link.expected) == ([], set())
 
 

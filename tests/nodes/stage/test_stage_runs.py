@@ -6,14 +6,23 @@ import asyncio
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
-from stage_bench import LIMIT, POISON, Bench, FakeModel, until
+from stage_bench import LIMIT, POISON, Bench, FakeModel
+from support.simulated_time import SimulatedLoop
+from support.waiting import eventually
 
+from nodes.stage.compute import Compute, Outcomes, StageOptions
+from nodes.stage.counters import StageStats
+from nodes.stage.jobs import Job
 from nodes.stage.selftest import learned
 from shards.errors import RunError
 from swarm.errors import Status
+from swarm.transport.api import Delivery
+from swarm.wire.messages import Features
 
 MakeBench = Callable[..., Awaitable[Bench]]
 
@@ -208,7 +217,7 @@ async def test_a_cancelled_request_that_waits_is_dropped_and_the_others_are_serv
 async def test_a_cancelled_run_is_ended_and_answers_nobody(bench: MakeBench) -> None:
     b = await bench(gated(), max_batch=1)
     only = b.send(1.0, budget=LIMIT)
-    await until(b.model.begun.is_set)
+    await eventually(b.model.begun.is_set)
     b.server.cancel("r1")
     assert await b.all_ended(only) == ["ack"]
     assert b.answers() == {}
@@ -221,11 +230,11 @@ async def test_a_batch_of_which_one_member_was_cancelled_runs_to_its_end(
     front = b.send(0.0)  # the others wait behind it, and run together
     second, third = b.send(1.0), b.send(2.0)
     assert b.model.gate is not None
-    await until(b.model.begun.is_set)
+    await eventually(b.model.begun.is_set)
     b.model.gate.set()
     await b.all_ended(front)
     b.model.gate.clear()
-    await until(lambda: b.model.batches[1:] == [2] or second.ended)
+    await eventually(lambda: b.model.batches[1:] == [2] or second.ended)
     b.server.cancel("r2")
     b.model.gate.set()
     await b.all_ended(second, third)
@@ -246,20 +255,44 @@ async def test_an_attempt_that_comes_after_its_cancellation_is_not_computed(
 # --- runs on the loop -------------------------------------------------------------------
 
 
-async def test_a_lone_short_run_needs_no_thread_and_under_load_requests_gather(
-    bench: MakeBench,
-) -> None:
-    b = await bench(FakeModel(compute_ms=2.0, slow=0.002), inline_alone_below=0.010)
-    here = threading.get_ident()
-    for _ in range(3):
-        await b.all_ended(b.send())
+class Noted:
+    """The outcomes of jobs, by their requests."""
+
+    def __init__(self) -> None:
+        self.batches: dict[str, int] = {}
+
+    def computed(self, job: Job, outputs: object, seconds: float, batch: int, weights: int) -> None:
+        self.batches[job.features.id] = batch
+
+
+@pytest.mark.simulated
+async def test_a_lone_short_run_needs_no_thread() -> None:
+    loop = cast(SimulatedLoop, asyncio.get_running_loop())
+    model, outcomes, stats = FakeModel(compute_ms=2.0), Noted(), StageStats()
+
+    def compute(array: np.ndarray) -> np.ndarray:
+        loop.stop_for(0.002)
+        return array
+
+    model.compute = compute
+    options = StageOptions(inline_alone_below=0.010)
+    stage = Compute(2, model, options, stats, cast(Outcomes, outcomes), loop.time)
+    for number in range(3):
+        features = Features(f"r{number}", "m", "1", 2, "_INBOX.r", 10**6, {"x": np.zeros((1, 4))})
+        received = SimpleNamespace(features=features, received=loop.time() * 1e9, age=0.0)
+        stage.take(cast(Delivery, received))
+        assert list(outcomes.batches) == [f"r{n}" for n in range(number + 1)], "at once"
         await asyncio.sleep(0.02)  # little comes
-    assert set(b.model.threads) == {here}
-    b.model.threads.clear()
+    assert set(model.threads) == {threading.get_ident()}
+    stage.close()
+
+
+async def test_of_a_burst_of_short_runs_requests_gather_in_the_thread(bench: MakeBench) -> None:
+    b = await bench(FakeModel(compute_ms=2.0, slow=0.002), inline_alone_below=0.010)
     await b.all_ended(*[b.send() for _ in range(20)])
-    assert set(b.model.threads) - {here}, "none of a burst went to the worker"
+    assert set(b.model.threads) - {threading.get_ident()}, "none went to the worker"
     assert max(b.model.batches) > 1
-    assert len(b.answers()) == 23
+    assert len(b.answers()) == 20
 
 
 async def test_a_longer_run_never_blocks_the_loop(bench: MakeBench) -> None:

@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable
 
 import numpy as np
 import pytest
-from stage_bench import BEFORE, NEXT, POISON, Bench, FakeModel, until
+from stage_bench import BEFORE, NEXT, POISON, Bench, FakeModel
+from support.waiting import eventually
 
 from nodes.stage.readiness import MOST_AT_HAND, MOST_WORK_AT_HAND
 from swarm.errors import NotConnected, Status, Unavailable
@@ -199,7 +200,7 @@ async def test_a_stage_that_ends_refuses_parcels_while_it_finishes_its_run(
     model.gate = threading.Event()
     b = await bench(model)
     running = b.send()
-    await until(model.begun.is_set)
+    await eventually(model.begun.is_set)
     draining = asyncio.create_task(b.server.drain())
     await asyncio.sleep(0)
     b.hand(b.message())
@@ -268,7 +269,7 @@ async def test_of_routed_messages_those_in_the_shared_lane_are_for_whichever_nod
 ) -> None:
     b = await short()
     b.server.source.open_lane("n1")
-    await until(lambda: "stage2=n1" in b.link.inboxes)
+    await eventually(lambda: "stage2=n1" in b.link.inboxes)
     b.send(pending=3, lane="n1")
     runs_take(b, 0.025)
     b.hand(b.message())
@@ -432,7 +433,7 @@ async def test_a_parcel_that_is_done_leaves_no_tensors_in_memory(short: MakeBenc
 
     b.model.compute = compute
     data = b.hand(b.message())
-    await until(lambda: b.counters.served)
+    await eventually(lambda: b.counters.served)
     assert [word for _, word in b.socket.told] == [PASSED_ON]
     b.publisher.stored.clear()
     [result] = results
@@ -485,7 +486,7 @@ async def test_more_than_one_parcel_waits_for_the_worker(bench: MakeBench) -> No
     for _ in range(4):
         b.from_requester(b.message())
     assert b.refused == []
-    await until(lambda: len(b.answers()) == 4)
+    await eventually(lambda: len(b.answers()) == 4)
 
 
 async def test_a_bad_parcel_is_answered_once(bench: MakeBench) -> None:

@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable
 
 import numpy as np
 import pytest
-from stage_bench import LIMIT, Bench, FakeModel, until
+from stage_bench import LIMIT, Bench, FakeModel
+from support.waiting import eventually
 
 from nodes.stage.readiness import MOST_WAITING_FAST
 from swarm.errors import NotConnected, Status
@@ -105,7 +106,7 @@ async def test_memory_that_was_recycled_during_the_run_makes_no_answer(bench: Ma
     b.number += 1
     features = Features("r1", "m", "1", 2, "_INBOX.r1", 10_000_000, dict(loan.tensors))
     came = b.deliver(b"".join(features.parts(loan.packed)))
-    await until(b.model.begun.is_set)
+    await eventually(b.model.begun.is_set)
     loan.take_back()
     b.lender.lend({"x": np.ones((MIN_BYTES // 16, 4), np.float32)})
     assert b.model.gate is not None
@@ -153,7 +154,7 @@ async def test_a_lane_that_is_opened_while_the_stage_is_suspended_asks_once(
     b = await bench()
     b.server.suspend()
     b.server.source.open_lane("n1")
-    await until(lambda: "stage2=n1" in b.link.inboxes)
+    await eventually(lambda: "stage2=n1" in b.link.inboxes)
     asked = len(b.link.pulls["stage2=n1"])
     late = [b.send(lane="n1") for _ in range(3)]
     assert set(await b.all_ended(*late)) == {"nak"}
@@ -163,7 +164,7 @@ async def test_a_lane_that_is_opened_while_the_stage_is_suspended_asks_once(
 async def test_a_hung_run_is_abandoned_and_its_message_given_back(bench: MakeBench) -> None:
     b = await bench(gated())
     hung, queued = b.send(), b.send()
-    await until(b.model.begun.is_set)
+    await eventually(b.model.begun.is_set)
     assert b.server.running_since > 0
     b.server.suspend()
     assert (hung.ended, queued.ended) == ("nak", "nak")
@@ -191,7 +192,7 @@ async def test_memory_of_fast_mode_that_a_suspended_stage_is_sent_is_free_again(
     b.server.suspend()
     features = Features("r1", "m", "1", 2, "_INBOX.r1", 1_000_000, {})
     b.fast(b"".join(features.parts(loan.packed)))
-    await until(lambda: not b.lent)
+    await eventually(lambda: not b.lent)
 
 
 # --- the end ------------------------------------------------------------------------------
@@ -200,7 +201,7 @@ async def test_memory_of_fast_mode_that_a_suspended_stage_is_sent_is_free_again(
 async def test_a_drain_gives_back_the_queue_and_finishes_the_run(bench: MakeBench) -> None:
     b = await bench(gated(), max_batch=1)
     running = b.send()
-    await until(b.model.begun.is_set)
+    await eventually(b.model.begun.is_set)
     queued = [b.send() for _ in range(5)]
     draining = asyncio.create_task(b.server.drain())
     assert set(await b.all_ended(*queued)) == {"nak"}
@@ -255,7 +256,7 @@ async def test_a_message_of_fast_mode_that_cannot_be_decoded_is_buried(bench: Ma
     b.fast(b"\xc1 nonsense")
     assert ("swarm.t.dead.m", b"\xc1 nonsense") in b.link.sent
     b.fast(b.message())
-    await until(lambda: b.answers())
+    await eventually(lambda: b.answers())
 
 
 async def test_in_fast_mode_a_next_stage_without_a_node_is_told_to_the_requester_at_once(

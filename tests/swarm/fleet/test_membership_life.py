@@ -92,14 +92,14 @@ async def test_a_node_whose_process_has_ended_is_dead_at_once(fleet: Fleet, link
 
 
 async def test_a_question_that_a_lost_connection_left_unanswered_is_asked_again(
-    fleet: Fleet, server: EmbeddedServer
+    fleet: Fleet, own_server: EmbeddedServer
 ) -> None:
     """Or a node that hangs after it would be doubted, and never dead."""
     a, b = await fleet.start("a", "b")
     await fleet.hang(b)
     await eventually(lambda: a.gossip.unanswered > 0, WAIT, "a question without an answer")
-    await server.kill()
-    await server.start()
+    await own_server.kill()
+    await own_server.start()
     await eventually(lambda: a.link.connected and a.link.reconnects == 1, WAIT, "reconnected")
     await eventually(lambda: a.heard("died") == ["b"], 2 * WAIT, "the news of the death")
 
@@ -142,14 +142,16 @@ async def test_a_member_that_comes_back_under_its_id_is_alive_again(fleet: Fleet
     assert all(member.state_of("c") == "alive" for member in members)
 
 
-async def test_a_restart_of_the_server_kills_nobody(fleet: Fleet, server: EmbeddedServer) -> None:
+async def test_a_restart_of_the_server_kills_nobody(
+    fleet: Fleet, own_server: EmbeddedServer
+) -> None:
     members = await fleet.start("a", "b", "c", "d", "e")
     for member in members:
         member.events.clear()
     reconnects = [member.link.reconnects for member in members]
-    await server.kill()
+    await own_server.kill()
     await eventually(lambda: not any(m.link.connected for m in members), WAIT, "the loss")
-    await server.start()
+    await own_server.start()
     await eventually(
         lambda: all(
             m.link.connected and m.link.reconnects > before
@@ -175,17 +177,17 @@ async def test_a_restart_of_the_server_kills_nobody(fleet: Fleet, server: Embedd
     )
 
 
-async def test_without_a_server_nobody_is_blamed(fleet: Fleet, server: EmbeddedServer) -> None:
+async def test_without_a_server_nobody_is_blamed(fleet: Fleet, own_server: EmbeddedServer) -> None:
     """Our own silence must not look like everyone else's."""
     members = await fleet.start("a", "b", "c")
-    await server.kill()
+    await own_server.kill()
     await eventually(lambda: not any(m.link.connected for m in members), WAIT, "the loss")
     for member in members:
         member.events.clear()
     await asyncio.sleep(1.0)
     assert [event for m in members for event in m.events] == []
     assert all(len(member.gossip.alive()) == 3 for member in members)
-    await server.start()
+    await own_server.start()
 
 
 async def test_an_id_used_twice_is_reported_as_an_event(fleet: Fleet) -> None:

@@ -95,19 +95,19 @@ async def test_a_lane_without_a_stream_is_reported_at_once(bench: Bench) -> None
 
 
 async def test_a_lost_connection_fails_what_waits_exactly_once(
-    server: EmbeddedServer, bench: Bench
+    own_server: EmbeddedServer, bench: Bench
 ) -> None:
     await bench.lane()
     sender = await bench.sender()
-    await hang(server)
+    await hang(own_server)
     for number in range(5):
         sender.send(str(number))
-    os.kill(server.pid, signal.SIGKILL)
+    os.kill(own_server.pid, signal.SIGKILL)
     await eventually(lambda: sender.settled(5))
     with pytest.raises(NotConnected):
         sender.send("late")
-    await server.kill()
-    await server.start()
+    await own_server.kill()
+    await own_server.start()
     await sender.link.ready(5.0)
     await asyncio.sleep(0.1)
     for number in range(5):
@@ -118,19 +118,19 @@ async def test_a_lost_connection_fails_what_waits_exactly_once(
 
 
 async def test_a_missing_ack_is_reported_after_the_timeout_and_a_late_one_is_ignored(
-    server: EmbeddedServer, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    own_server: EmbeddedServer, bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publisher, "ACK_TIMEOUT", 0.1)
     await bench.lane()
     sender = await bench.sender()
-    await hang(server)
+    await hang(own_server)
     try:
         sender.send("a")
         await asyncio.sleep(0.05)
         sender.send("b")
         await eventually(lambda: sender.settled(2), within=1.0)
     finally:
-        resume(server)
+        resume(own_server)
     await sender.link.flush()
     for name in "ab":
         ((error, _),) = sender.outcomes[name]
@@ -142,7 +142,7 @@ async def test_a_missing_ack_is_reported_after_the_timeout_and_a_late_one_is_ign
 
 
 async def test_a_message_that_left_late_has_its_time_from_the_moment_of_its_arrival(
-    server: EmbeddedServer, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    own_server: EmbeddedServer, bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     has_left, looks = False, []
 
@@ -155,28 +155,28 @@ async def test_a_message_that_left_late_has_its_time_from_the_moment_of_its_arri
     monkeypatch.setattr(Pace, "has_carried", has_carried)
     await bench.lane()
     sender = await bench.sender()
-    await hang(server)
+    await hang(own_server)
     try:
         sender.send("kept")
         await eventually(lambda: len(looks) >= 3)
         has_left = True
         await eventually(lambda: looks[-1])
     finally:
-        resume(server)
+        resume(own_server)
     await eventually(lambda: sender.settled(1))
     assert sender.outcomes["kept"] == [(None, 1)]
-    await hang(server)
+    await hang(own_server)
     try:
         sender.send("lost")
         await eventually(lambda: sender.settled(2))
     finally:
-        resume(server)
+        resume(own_server)
     ((error, _),) = sender.outcomes["lost"]
     assert isinstance(error, Unavailable)
 
 
 async def test_a_callback_that_raises_does_not_cost_another_its_outcome(
-    server: EmbeddedServer, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    own_server: EmbeddedServer, bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publisher, "ACK_TIMEOUT", 0.1)
     await bench.lane()
@@ -190,7 +190,7 @@ async def test_a_callback_that_raises_does_not_cost_another_its_outcome(
 
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda *_: None)
-    await hang(server)
+    await hang(own_server)
     try:
         for number in range(3):
             sender.publisher.publish(SUBJECT, [b""], f"bad-{number}", fail)
@@ -204,17 +204,17 @@ async def test_a_callback_that_raises_does_not_cost_another_its_outcome(
         cut(sender.link)
         await eventually(lambda: sender.settled(7) and calls == 6)
     finally:
-        resume(server)
+        resume(own_server)
 
 
 async def test_closing_a_publisher_reports_what_was_not_acknowledged(
-    server: EmbeddedServer, bench: Bench
+    own_server: EmbeddedServer, bench: Bench
 ) -> None:
     await bench.lane()
     link = await bench.links.connect(bench.url)
     before = list(link.on_down)
     sender = Sender(link)
-    await hang(server)
+    await hang(own_server)
     try:
         sender.send("x")
         sender.publisher.close()
@@ -223,7 +223,7 @@ async def test_closing_a_publisher_reports_what_was_not_acknowledged(
         sender.publisher.close()
         assert len(sender.outcomes["x"]) == 1
     finally:
-        resume(server)
+        resume(own_server)
     assert sender.link.open_replies == 0
     assert link.on_down == before, "nothing of it is called any more"
 

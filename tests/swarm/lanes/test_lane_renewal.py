@@ -18,17 +18,17 @@ pytestmark = pytest.mark.integration
 
 
 async def test_after_a_restart_that_lost_the_streams_the_lane_makes_them_anew(
-    server: EmbeddedServer, bench: Bench
+    own_server: EmbeddedServer, bench: Bench
 ) -> None:
     lane, got = await bench.lane()
     sender = await bench.sender()
     sender.send("before")
     await eventually(lambda: len(got) == 1)
     assert bench.provisioned == 1
-    await server.kill()
+    await own_server.kill()
     await eventually(lambda: not lane.link.connected and not sender.link.connected)
     assert not lane.in_hand
-    await server.start()
+    await own_server.start()
     await sender.link.ready(5.0)
     await eventually(lambda: bench.provisioned == 2)
     await eventually(lambda: lane.asked > 0)

@@ -137,18 +137,18 @@ async def test_tensors_that_were_used_are_given_back(pair: Pair) -> None:
 
 
 async def test_memory_is_kept_until_the_server_has_read_what_was_sent(
-    pair: Pair, server: EmbeddedServer
+    pair: Pair, own_server: EmbeddedServer
 ) -> None:
     """The ack among it: were it lost, the message would be handed out again and need the memory.
     And a result that is a view of it may still wait in the socket."""
     opened = pair.borrower.open(pair.lend(**arrays()))
-    os.kill(server.pid, signal.SIGSTOP)
+    os.kill(own_server.pid, signal.SIGSTOP)
     try:
         pair.borrower.done(opened)
         await asyncio.sleep(4 * CONFIRM_AFTER)
         assert pair.outstanding == 2
     finally:
-        os.kill(server.pid, signal.SIGCONT)
+        os.kill(own_server.pid, signal.SIGCONT)
     await eventually(lambda: pair.outstanding == 0, what="the release")
 
 

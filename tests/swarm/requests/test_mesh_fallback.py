@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import numpy as np
+import pytest
 
 from swarm.errors import Status
 from swarm.link import LinkOptions
@@ -25,12 +27,15 @@ class Falling(Mesh):
     def __init__(self) -> None:
         super().__init__(LinkOptions())
         self.catalog.fixed["m"] = NEW
+        self.silent = False  # the registry
         self.by_lanes: list[str] = []
         self.by_service: list[str] = []
         self.rollouts = self.shadows = self.requester = self  # type: ignore[assignment]
         self.catalog.info = self.version  # type: ignore[method-assign]
 
     async def version(self, model: str, version: str) -> ModelInfo:
+        if self.silent:
+            await asyncio.sleep(60.0)
         return BEFORE
 
     def begin(self, *_: object) -> None:
@@ -46,6 +51,16 @@ class Falling(Mesh):
     async def ask_service(self, model: str, *_: Any, **__: Any) -> Result:
         self.by_service.append(model)
         return Result("r", "m", "1")
+
+
+@pytest.mark.simulated
+async def test_a_registry_that_is_silent_does_not_hold_a_failed_request_beyond_its_budget() -> None:
+    mesh = Falling()
+    mesh.silent = True
+    began = asyncio.get_running_loop().time()
+    result = await mesh.ask("m", {"x": np.zeros(1, np.float32)}, 0.5)
+    assert (result.status, mesh.by_lanes, mesh.by_service) == (Status.INTERNAL, ["2"], [])
+    assert asyncio.get_running_loop().time() - began == pytest.approx(0.5)
 
 
 async def test_a_version_whose_first_layers_are_an_edges_is_not_asked_by_its_lanes() -> None:

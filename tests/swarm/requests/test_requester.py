@@ -181,6 +181,44 @@ async def test_a_request_that_was_lost_without_a_retry_left_still_takes_a_late_a
     assert desk.stage.attempts == [1]
 
 
+async def test_a_failure_ends_no_request_of_which_an_earlier_attempt_may_still_be_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One node is woken and fails, and another one has the first attempt."""
+    monkeypatch.setattr(requester, "RETRIES_PER_SECOND", 0.1)  # a reserve of one
+    desk = SimulatedDesk()
+
+    def behave(stage: SimulatedStage, message: Message, features: Features) -> None:
+        message.done()
+        if features.attempt == 1:
+            later(3.0, stage.reply, features, outcome(features))
+        else:
+            stage.fail(features, Status.UNAVAILABLE)
+
+    desk.stage.behave = behave
+    result = await desk.infer(5.0)
+    assert (result.status, result.attempt) == (Status.OK, 1)
+    assert desk.stage.attempts == [1, 2]
+
+
+async def test_a_request_ends_with_the_failure_of_its_last_attempt_that_lives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(requester, "RETRIES_PER_SECOND", 0.1)
+    desk = SimulatedDesk()
+
+    def behave(stage: SimulatedStage, message: Message, features: Features) -> None:
+        message.done()
+        seconds = 3.0 if features.attempt == 1 else 0.0
+        later(seconds, stage.fail, features, Status.UNAVAILABLE)
+
+    desk.stage.behave = behave
+    began = now()
+    result = await desk.infer(5.0)
+    assert result.status is Status.UNAVAILABLE
+    assert now() - began == pytest.approx(3.0, abs=0.1), "and not with its budget"
+
+
 @pytest.mark.parametrize(
     "garbage",
     [

@@ -58,16 +58,16 @@ async def test_in_fast_mode_the_server_says_that_nobody_listens(
 
 
 async def test_after_a_reconnect_what_was_asked_is_sent_again(
-    real_desk: Desk, server: EmbeddedServer
+    real_desk: Desk, own_server: EmbeddedServer
 ) -> None:
-    """The server kept the lane in memory and died: same id, another attempt, one answer."""
+    """The own_server kept the lane in memory and died: same id, another attempt, one answer."""
     desk = await real_desk.open()
     desk.stage.behave = silent
     task = asyncio.create_task(desk.infer(60.0, 5.0))
     await eventually(lambda: len(desk.stage.seen) == 1)
     desk.stage.behave = answer_at_once
-    await server.kill()
-    await server.start()
+    await own_server.kill()
+    await own_server.start()
     result = await task
     assert (result.status, float(result.outputs["x"][0, 0])) == (Status.OK, 10.0)
     assert result.attempt >= 2

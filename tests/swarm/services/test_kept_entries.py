@@ -49,11 +49,11 @@ def test_an_entry_is_what_was_saved_last(tmp_path: Path) -> None:
 
 
 async def test_a_registry_that_is_away_is_read_from_disk_if_the_signature_is_good(
-    server: EmbeddedServer, links: Links, tmp_path: Path
+    own_server: EmbeddedServer, links: Links, tmp_path: Path
 ) -> None:
     identity = Identity.make()
     trust(identity.public, "me", tmp_path / "trusted")
-    link = await links.connect(server.url)
+    link = await links.connect(own_server.url)
     writer = Registry(link, SUBJECTS, identity)
     await writer.push(MANIFEST, {})
 
@@ -64,7 +64,7 @@ async def test_a_registry_that_is_away_is_read_from_disk_if_the_signature_is_goo
     reader = registry(link)
     assert await reader.manifest("m", "1") == MANIFEST
     desired = await reader.desired("m")
-    await server.kill()
+    await own_server.kill()
     again = registry(link)
     assert await again.manifest("m", "1") == MANIFEST
     assert await again.desired("m") == desired

@@ -88,12 +88,12 @@ async def test_an_object_with_a_chunk_missing_is_unavailable(
 
 
 async def test_a_server_that_ends_under_a_transfer_is_unavailable_at_once(
-    store: ObjectStore, server: EmbeddedServer
+    store: ObjectStore, own_server: EmbeddedServer
 ) -> None:
     await store.put("m/1/", {"a": LARGE})
     transfer = store.read("m/1/a")
     await anext(transfer)
-    await server.kill()
+    await own_server.kill()
     async with asyncio.timeout(5):
         with pytest.raises(Unavailable):
             async for _ in transfer:

@@ -64,17 +64,17 @@ async def test_other_clients_find_a_service_and_its_figures(
 
 
 async def test_a_service_is_there_again_after_the_server_has_restarted(
-    server: EmbeddedServer, links: Links
+    own_server: EmbeddedServer, links: Links
 ) -> None:
-    echo = Echo(await links.connect(server.url))
+    echo = Echo(await links.connect(own_server.url))
     echo.service.start()
     await echo.link.flush()
-    await server.kill()
-    await server.start()
+    await own_server.kill()
+    await own_server.start()
     async with asyncio.timeout(10):
         await echo.link.ready()
         await echo.link.flush()
-        client = await nats.connect(server.url)
+        client = await nats.connect(own_server.url)
         try:
             assert (await client.request("say.it", b"again", timeout=5)).data == b"again"
         finally:

@@ -214,17 +214,17 @@ async def answers(registry: Registry) -> bool:
 
 
 async def test_what_was_pushed_survives_a_restart_of_the_server(
-    server: EmbeddedServer, link: Link, registry: Registry
+    own_server: EmbeddedServer, link: Link, registry: Registry
 ) -> None:
     await registry.push(manifest("1"), {"a": b"x" * 200_000})
-    await server.kill()
+    await own_server.kill()
     await eventually(lambda: not link.connected)
     with pytest.raises(NotConnected):
         await registry.serving("m")
-    await server.start()
+    await own_server.start()
     await link.ready(5.0)
     async with asyncio.timeout(10.0):
-        while not await answers(registry):  # noqa: ASYNC110  # the server tells nobody
+        while not await answers(registry):  # noqa: ASYNC110  # the own_server tells nobody
             await asyncio.sleep(0.05)
     assert await registry.fetch("m", "1", ["a"]) == {"a": b"x" * 200_000}
 

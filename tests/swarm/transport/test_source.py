@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import time
 from collections.abc import Awaitable, Callable
 
 import numpy as np
 import pytest
 from contract import FAST, HANDED, INFO, LANE, LIMIT, Path, Receiver, Rig, finish
+from support.waiting import eventually
 
 from swarm.errors import DecodeError, Status
-from swarm.link import jetstream
+from swarm.link import LinkMessage, jetstream
 from swarm.priorities import FALLBACK, STANDBY
 from swarm.shm import MIN_BYTES, unavailable
 from swarm.subjects import api
@@ -114,6 +117,54 @@ async def test_a_message_whose_memory_is_gone_is_its_requesters_again(
         assert b"UNAVAILABLE" in await answers.get()
     assert receiver.came == []
     await emptied(r, receiver)
+
+
+@on_a_host
+@pytest.mark.parametrize("done_elsewhere", [True, False])
+async def test_a_woken_node_says_nothing_of_a_message_that_another_node_has_done(
+    rig: MakeRig, done_elsewhere: bool
+) -> None:
+    """Its memory is gone with the work. One that nobody has done comes again, and is answered."""
+    r = await rig(LANE)
+    receiver = await r.receiver()
+    loan = r.mesh.lender.lend({"x": np.zeros((MIN_BYTES // 16, 4), np.float32)})
+    loan.take_back()
+    r.mesh.lender.lend({"x": np.ones((MIN_BYTES // 16, 4), np.float32)})  # in the same place
+    failures: list[LinkMessage] = []
+    reply = r.mesh.link.expect(failures.append)
+    features = Features("r1", "m", "1", 2, reply, 5_000_000, dict(loan.tensors))
+    publish(r, b"".join(features.parts(loan.packed)))
+    r.mesh.link.push()
+    stands_still(r.lanes.ack_wait)
+    if done_elsewhere:
+        consumer = r.mesh.subjects.consumer("m", 2)
+        stream = r.mesh.subjects.stream("m", "1")
+        says(r.url, f"$JS.ACK.{stream}.{consumer}.1.1.1.0.0", b"+ACK")
+    stands_still(r.lanes.ack_wait)
+    if not done_elsewhere:
+        await eventually(lambda: len(failures) == 1)
+        assert b"UNAVAILABLE" in bytes(failures[0].data)
+    await emptied(r, receiver)
+    sent = r.send(2.0, rows=1)
+    receiver.work = lambda delivery: delivery.fail(Status.INTERNAL, "the next one", 2, "n1")
+    await sent.answer()  # over the connection that a word of the first one takes
+    assert len(failures) == (not done_elsewhere)
+    assert receiver.values == [2.0]
+
+
+def stands_still(seconds: float) -> None:
+    """The whole process, with what lies in its sockets."""
+    time.sleep(seconds * 1.5)
+
+
+def says(url: str, subject: str, data: bytes) -> None:
+    """Another process publishes, while this one stands still."""
+    host, port = url.removeprefix("nats://").split(":")
+    with socket.create_connection((host, int(port)), 10.0) as other:
+        other.recv(1 << 16)
+        head = b'CONNECT {"verbose":false}\r\nPUB %b %d\r\n' % (subject.encode(), len(data))
+        other.sendall(head + data + b"\r\nPING\r\n")
+        assert b"PONG" in other.recv(1 << 16)
 
 
 async def test_a_dead_letter_says_why_and_from_which_stage(rig: MakeRig) -> None:
