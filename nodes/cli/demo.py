@@ -13,10 +13,8 @@ import contextlib
 import json
 import logging
 import signal
-import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,6 +36,7 @@ from nodes.status_table import node_view, status_table
 from shards.runtimes.ort import OrtRuntime
 from shards.split.split import split
 from shards.zoo import digits_heldout, digits_lite_model, digits_model
+from swarm.scratch import Scratch
 
 SINK = "demo"
 KILL_AT, RESTART_AT = 0.4, 0.6  # parts of the stream's time
@@ -118,7 +117,7 @@ async def _secured(
     """The steps of --secure; None where the mesh is open."""
     if local.rights is None:
         return None
-    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="swarm-demo-")))
+    folder = stack.enter_context(Scratch("demo"))
     aloud = as_json or not out.is_terminal
     story = SecureStory(local, local.rights, folder, lambda text: _say(record, aloud, text))
     stack.push_async_callback(story.cancel)

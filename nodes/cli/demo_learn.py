@@ -14,7 +14,6 @@ import asyncio
 import contextlib
 import logging
 import signal
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,6 +46,7 @@ from swarm.errors import SwarmError, Unavailable
 from swarm.learning.layout import Layout
 from swarm.learning.sparse import top_k
 from swarm.learning.wire import Message, Scope, encode, tensors_of
+from swarm.scratch import Scratch
 from swarm.trust.identity import Identity
 
 MODEL = "digits"
@@ -135,22 +135,22 @@ class LearnDemo:
         self.record.references = await asyncio.to_thread(self._compute_references)
         self.record.dense_bytes = self._dense_message()
         self._told("demo: starting a NATS server, a pipeline of four nodes and eight learners …")
-        with tempfile.TemporaryDirectory(prefix="swarm-learn-") as folder:
+        with Scratch("learn") as folder:
             async with contextlib.AsyncExitStack() as stack:
                 local = await stack.enter_async_context(local_mesh())
                 await push(local, result.manifest.to_json(), result.files)
-                self._make_keys(Path(folder))
+                self._make_keys(folder)
                 for role in ("shard-1", "shard-2", "shard-3", "fallback"):
-                    local.start(role, MODEL, "--teachers", str(Path(folder) / "teachers"))
+                    local.start(role, MODEL, "--teachers", str(folder / "teachers"))
                 for number in range(len(CLASSES)):
-                    self._start(local, Path(folder), f"learner-{number + 1}")
+                    self._start(local, folder, f"learner-{number + 1}")
                 await local.ready(READY)
                 if self.page:
                     address = await stack.enter_async_context(dashboard_of(local))
                     self._told(f"demo: watch it at {address}")
                 await self._until_learning(local, list(self._honest.values()))
                 self._listen(local)
-                await self._story(local, Path(folder))
+                await self._story(local, folder)
         self._frozen.close()
 
     @staticmethod

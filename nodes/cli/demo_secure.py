@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import mmap
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -26,6 +25,7 @@ from shards.manifest import write_dir
 from shards.split.split import SplitResult
 from swarm.errors import NotAdmitted, SwarmError
 from swarm.link import Link, LinkOptions
+from swarm.scratch import Scratch
 from swarm.trust.mesh_keys import new_key
 from swarm.trust.sealed import ModelKey
 
@@ -66,13 +66,13 @@ class SecureStory:
         self._pieces = pieces_of(result.files)
         key = ModelKey.of(f"file:{self._key_file}")
         assert key is not None
-        with tempfile.TemporaryDirectory(prefix="swarm-demo-") as directory:
-            source, sealed = Path(directory) / "plain", Path(directory) / "sealed"
+        with Scratch("demo") as directory:
+            source, sealed = directory / "plain", directory / "sealed"
             write_dir(source, result.manifest, result.files)
             sealed.mkdir()
             plain = {name: source / name for name in result.manifest.files()}
             manifest, files = await sealed_version(
-                self._local.mesh, result.manifest, plain, key, str(sealed)
+                self._local.mesh, result.manifest, plain, key, sealed
             )
             await push(self._local, manifest.to_json(), files, sent)
 

@@ -66,6 +66,30 @@ app.add_typer(bench_app, name="bench")
 register(bench_app)
 
 
+def _tell_version(asked: bool) -> None:
+    if asked:
+        from swarm import __version__
+
+        typer.echo(f"swarm {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def swarm_(
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            callback=_tell_version,
+            is_eager=True,
+            show_envvar=False,
+            help="Print the version, and end.",
+        ),
+    ] = False,
+) -> None:
+    """Run one neural network across a fleet of edge devices, over NATS."""
+
+
 @app.command()
 def profile(
     model: Annotated[

@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from rich.table import Table
@@ -28,6 +27,7 @@ from shards.weights.chunks import piece_lengths
 from swarm.errors import InvalidArgument
 from swarm.lanes import check_one_domain, streams_of
 from swarm.link import jetstream
+from swarm.scratch import Scratch
 from swarm.services.copies import raise_copies
 from swarm.services.events import ensure_events
 from swarm.services.weights import Weights
@@ -176,7 +176,7 @@ def run_push(
                 manifest = await with_codecs(manifest, folder, codecs)
         if key is None:
             return await push(client, manifest, files)
-        with TemporaryDirectory(prefix="swarm-sealed-") as sealed:
+        with Scratch("sealed") as sealed:
             return await push(client, *await sealed_version(client, manifest, files, key, sealed))
 
     async def push(client: swarm.Mesh, manifest: Manifest, files: dict[str, Path]) -> int:

@@ -6,7 +6,6 @@ import os
 import signal
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 from rich.table import Table
@@ -19,6 +18,7 @@ from nodes.progress import phases
 from shards.quantize.quantize import MODES, QuantizeOptions, Report, quantize
 from shards.quantize.tools import RANGES
 from swarm.errors import InvalidArgument
+from swarm.scratch import Scratch
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def run_quantize(request: QuantizeRequest, as_json: bool) -> int:
 
     async def main() -> int:
         end_with_supervisor()
-        with TemporaryDirectory(prefix="swarm-samples-") as folder:
+        with Scratch("samples") as folder:
             return work(await _calibration(request, folder))
 
     def work(calibrate: str) -> int:
@@ -78,7 +78,7 @@ def run_quantize(request: QuantizeRequest, as_json: bool) -> int:
     return guarded(main, as_json)
 
 
-async def _calibration(request: QuantizeRequest, folder: str) -> str:
+async def _calibration(request: QuantizeRequest, folder: Path) -> str:
     """The .npz file to calibrate with: the one that was named, or one of samples that pass now."""
     if not request.calibrate.startswith(PREFIX):
         return request.calibrate
@@ -89,7 +89,7 @@ async def _calibration(request: QuantizeRequest, folder: str) -> str:
     model = request.calibrate.removeprefix(PREFIX)
     async with connect(request.nats, request.mesh) as client:
         arrays = await live_samples(client, model, request.samples, duration(request.wait))
-    file = Path(folder) / "samples.npz"
+    file = folder / "samples.npz"
     np.savez(file, **arrays)  # type: ignore[arg-type]
     return str(file)
 

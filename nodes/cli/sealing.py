@@ -15,7 +15,7 @@ from swarm.trust.sealed import CHUNK, ModelKey
 
 
 async def sealed_version(
-    client: swarm.Mesh, manifest: Manifest, files: Mapping[str, Path], key: ModelKey, folder: str
+    client: swarm.Mesh, manifest: Manifest, files: Mapping[str, Path], key: ModelKey, folder: Path
 ) -> tuple[Manifest, dict[str, Path]]:
     """The manifest with the hashes of the encrypted files, and these files, in `folder`.
 

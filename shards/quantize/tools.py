@@ -68,11 +68,28 @@ def with_products(model: ModelProto) -> ModelProto:
 def layers(model: ModelProto, kinds: Collection[str] = _LAYERS) -> list[str]:
     """Names of the nodes that multiply by stored weights, in order of the graph."""
     graph = Graph.of(model)
-    return [node.name for node in graph.nodes if _is_layer(graph, node, kinds)]
+    whole = _integers(model)
+    return [node.name for node in graph.nodes if _is_layer(graph, node, kinds, whole)]
 
 
-def _is_layer(graph: Graph, node: NodeProto, kinds: Collection[str] = _LAYERS) -> bool:
-    return node.op_type in kinds and graph.is_constant(node.input[1])
+def _is_layer(graph: Graph, node: NodeProto, kinds: Collection[str], whole: set[str]) -> bool:
+    if node.op_type not in kinds or not graph.is_constant(node.input[1]):
+        return False
+    return whole.isdisjoint(node.input)
+
+
+def _integers(model: ModelProto) -> set[str]:
+    """Stored weights that are no floating point numbers: a product of them is quantized already,
+    or counts something."""
+    floating = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE)
+    return {each.name for each in model.graph.initializer if each.data_type not in floating}
+
+
+def _left_alone(model: ModelProto, excluded: Collection[str]) -> list[str]:
+    """Names of the products that a tool must not touch."""
+    layered = set(layers(model, ("MatMul",)))
+    products = {node.name for node in model.graph.node if node.op_type == "MatMul"}
+    return sorted({*excluded, *(products - layered)})
 
 
 def _outside(model: ModelProto, quantized: Collection[str]) -> set[str]:
@@ -174,7 +191,7 @@ def dynamic(model: ModelProto, *, per_channel: bool, excluded: Collection[str] =
             op_types_to_quantize=["MatMul"],
             per_channel=per_channel,
             weight_type=QuantType.QInt8,
-            nodes_to_exclude=sorted(excluded),
+            nodes_to_exclude=_left_alone(model, excluded),
             extra_options={"MatMulConstBOnly": True},
         )
         return onnx.load(str(file))
@@ -211,7 +228,7 @@ def weights_only(model: ModelProto, *, bits: int, excluded: Collection[str] = ()
             block_size=_BLOCK,
             is_symmetric=True,
             accuracy_level=_INTEGER_PRODUCTS,
-            nodes_to_exclude=sorted(excluded),
+            nodes_to_exclude=_left_alone(model, excluded),
             op_types_to_quantize=("MatMul",),
         )
         quantizer.process()

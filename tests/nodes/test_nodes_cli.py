@@ -17,6 +17,7 @@ import nodes.cli.infer
 import nodes.cli.status
 import nodes.cli.up
 import nodes.life.process
+import swarm
 from nodes.cli.main import app
 from nodes.cli.node import FLAGS
 from nodes.cli.node import node as run
@@ -37,6 +38,11 @@ def test_help_needs_none_of_the_heavy_imports(module: str) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == []
+
+
+def test_the_version_is_told() -> None:
+    told = CliRunner().invoke(app, ["--version"])
+    assert (told.exit_code, told.stdout) == (0, f"swarm {swarm.__version__}\n")
 
 
 def test_a_node_goes_without_the_library_of_the_command_line() -> None:

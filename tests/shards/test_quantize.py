@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from shard_graphs import chained, floats, make, node, same, value, weights, whole
 
 from shards.errors import InputError, ModelError
-from shards.quantize.quantize import QuantizeOptions, quantize, verdict_on
+from shards.quantize.quantize import Mode, QuantizeOptions, quantize, verdict_on
 from shards.quantize.search import layers_to_keep
 from shards.split.split import split
 from shards.zoo import digits_heldout, digits_model, digits_training
@@ -138,6 +138,36 @@ def test_half_precision_halves_the_file_and_leaves_inputs_and_outputs() -> None:
     assert result.report.judged_on == "synthetic"
     manifest = split(result.model, name="digits", stages=2, profile=False).manifest
     assert manifest.inputs[0].datatype == manifest.outputs[0].datatype == "FP32"
+
+
+def integer_input(*, floating: bool) -> onnx.ModelProto:
+    """`ids` INT32 [1, 8] times stored integers; with `floating`, that times stored weights."""
+    stored: dict[str, np.ndarray] = {"counts": np.arange(64, dtype=np.int32).reshape(8, 8) % 5}
+    nodes = [node("MatMul", ["ids", "counts"], ["whole"]), node("Cast", ["whole"], ["real"], to=1)]
+    end = value("real", [1, 8])
+    if floating:
+        nodes.append(node("MatMul", ["real", "w"], ["out"]))
+        stored |= weights(w=(8, 256))
+        end = value("out", [1, 256])
+    return make(nodes, [value("ids", [1, 8], onnx.TensorProto.INT32)], [end], stored)
+
+
+@pytest.mark.parametrize("mode", ["int8", "dynamic", "fp16", "weights-only"])
+def test_products_of_integers_are_no_layers(mode: Mode, tmp_path: Path) -> None:
+    samples = tmp_path / "ids.npz"
+    np.savez(samples, ids=np.arange(80, dtype=np.int32).reshape(10, 8) % 7)
+    calibrate = samples if mode == "int8" else None
+    options = QuantizeOptions(mode=mode, ranges="min-max")
+    data = integer_input(floating=True).SerializeToString()
+    result = quantize(data, calibrate=calibrate, options=options)
+    assert result.report.layers == 1
+    if mode != "fp16":
+        with pytest.raises(ModelError, match="with stored weights"):
+            quantize(
+                integer_input(floating=False).SerializeToString(),
+                calibrate=calibrate,
+                options=options,
+            )
 
 
 @pytest.mark.parametrize(("bits", "most"), [(8, 0.35), (4, 0.25)])
