@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
+from random import Random
 
 from swarm.errors import (
     DeadlineExceeded,
@@ -73,10 +73,7 @@ class Requester:
     """
 
     def __init__(
-        self,
-        routes: Routes,
-        picker: Picker | None = None,
-        rng: random.Random | None = None,
+        self, routes: Routes, picker: Picker | None = None, rng: Random | None = None
     ) -> None:
         self._routes = self._bulk = routes
         self._link = routes.link
@@ -87,7 +84,7 @@ class Requester:
         self.seen = SeenWeights(clock=routes.clock)
         self._uncounted = 0  # requests that the retry budget has not been told of
         self._hedger = Hedger()
-        self._rng = random.Random() if rng is None else rng
+        self._rng = Random() if rng is None else rng
         self._requests: dict[str, UnderWay] = {}  # by reply subject
         self._versions: OrderedDict[tuple[str, str], ModelWay] = OrderedDict()
         self.sent = 0  # attempts
@@ -398,10 +395,8 @@ class Requester:
                 if request.version.lost_at:
                     self._lane_is_back(request.version)
                 self._collect()
-            case Safe():
-                pass  # a later stage has it; the answer ends the request
-            case Refused(late=True):
-                pass  # the process that has it may still answer
+            case Safe() | Refused(late=True):
+                pass  # a later stage has it, or a late process, which may still answer
             case Refused(error):
                 parcel.loan.take_back()
                 if parcel.fast:
@@ -498,17 +493,15 @@ class Requester:
 
     async def _last_chance(self, request: UnderWay, failed: Result) -> Result:
         """No attempt is left; an earlier one may still be answered inside the budget."""
-        if request.late_answer is not None:
-            return request.late_answer
         request.is_last = True
         waits = failed.status is Status.DEADLINE_EXCEEDED or request.lives
-        while waits:
+        while waits and request.late_answer is None:
             request.outcome = asyncio.get_running_loop().create_future()
             outcome = await request.outcome
             if isinstance(outcome, Result):
                 failed = outcome
             waits = request.lives and failed.status is Status.UNAVAILABLE
-        return failed
+        return request.late_answer or failed
 
     # --- answers ----------------------------------------------------------------------
 
@@ -536,7 +529,7 @@ class Requester:
 
     def _take(self, request: UnderWay, result: Result) -> None:
         ok = result.status is Status.OK
-        if not ok:
+        if not ok and result.attempt <= request.tried.attempt:
             request.failed_attempts |= {result.attempt}
         silences = request.silences
         if silences.troubled:

@@ -201,6 +201,25 @@ async def test_a_failure_ends_no_request_of_which_an_earlier_attempt_may_still_b
     assert desk.stage.attempts == [1, 2]
 
 
+async def test_an_answer_right_behind_the_last_failure_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A node that wakes fails the first attempt, which another one has finished: both words come in
+    one turn of the loop."""
+    monkeypatch.setattr(requester, "RETRIES_PER_SECOND", 0.1)
+    desk = SimulatedDesk()
+
+    def behave(stage: SimulatedStage, message: Message, features: Features) -> None:
+        message.done()
+        seconds = 3.0 if features.attempt == 1 else 0.0
+        later(seconds, stage.fail, features, Status.UNAVAILABLE)
+        if features.attempt == 1:
+            later(seconds + 1e-10, stage.reply, features, outcome(features))
+
+    desk.stage.behave = behave
+    assert (await desk.infer(5.0)).status is Status.OK
+
+
 async def test_a_request_ends_with_the_failure_of_its_last_attempt_that_lives(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
