@@ -46,8 +46,11 @@ class ServerWatch:
     for reports.
     """
 
-    def __init__(self, server: EmbeddedServer, tell: Tell) -> None:
+    def __init__(
+        self, server: EmbeddedServer, tell: Tell, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.server = server
+        self._clock = clock
         self.is_up = True
         self.restarts = 0
         self.store = StoreState.FINE
@@ -60,14 +63,14 @@ class ServerWatch:
     async def run(self) -> None:
         """Until cancelled."""
         life = Life()
-        began = time.monotonic()
+        began = self._clock()
         event = await self._look()
         while True:
-            life, step = next_step(life, event, began, time.monotonic())
+            life, step = next_step(life, event, began, self._clock())
             await asyncio.sleep(step.after)
             if step.do is Do.KILL:
                 await self.kill("it answered nothing for 3 s and was killed")
-            began = time.monotonic()
+            began = self._clock()
             event = await (self._start() if step.do is Do.START else self._look())
 
     async def kill(self, cause: str) -> None:
@@ -78,13 +81,13 @@ class ServerWatch:
 
     async def _look(self) -> Event:
         """How the server is. Lasts until it is due again, or until the server ends."""
-        due = time.monotonic() + LOOK_EVERY
+        due = self._clock() + LOOK_EVERY
         answered = self.server.alive and await self.server.answers(LOOK_TIMEOUT)
         if answered:
             self.is_up = True
             await self._look_at_files()
         if self.server.alive:
-            await one_ends([self.server.pid], max(0.0, due - time.monotonic()))
+            await one_ends([self.server.pid], max(0.0, due - self._clock()))
         if not self.server.alive:
             self._ended()
             return Event.ENDED
@@ -92,7 +95,7 @@ class ServerWatch:
 
     def _ended(self) -> None:
         if self.is_up:
-            self._away_since = time.monotonic()
+            self._away_since = self._clock()
         self.is_up = False
         self._cause = self._cause or ended_how(self.server.exit_code)
 
@@ -115,7 +118,7 @@ class ServerWatch:
             "server-restarted",
             {
                 "detail": cause,
-                "away_ms": round((time.monotonic() - self._away_since) * 1e3),
+                "away_ms": round((self._clock() - self._away_since) * 1e3),
                 "lost": [IN_MEMORY, IN_FILES] if is_gone else [IN_MEMORY],
                 "kept": [] if is_gone else [IN_FILES],
             },

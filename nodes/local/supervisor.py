@@ -32,7 +32,7 @@ class NodeProcess:
 
     arguments: of `swarm-node`. restarts: how often it was started again. was_ready: whether the
     present process has ever said that it is ready. past: the deaths so far. restart_at: when it
-    starts again (`time.monotonic()`), 0 while no restart waits. wanted: whether the supervisor
+    starts again (`clock()`, seconds), 0 while no restart waits. wanted: whether the supervisor
     starts it again after its death. missed: whether the next start gives way to nobody.
     """
 
@@ -47,6 +47,7 @@ class NodeProcess:
     restart_at: float = 0.0
     wanted: bool = True
     missed: bool = False
+    clock: Callable[[], float] = time.monotonic
 
     @property
     def pid(self) -> int:
@@ -81,7 +82,7 @@ class NodeProcess:
         finally:
             if handle is not None:
                 handle.close()
-        self.started = time.monotonic()
+        self.started = self.clock()
         self.was_ready = False
 
     def died(self, now: float) -> float:
@@ -109,6 +110,7 @@ class Supervisor:
 
     nodes: list[NodeProcess] = field(default_factory=list)
     on_exit: Callable[[NodeProcess, int], None] = lambda node, code: None
+    clock: Callable[[], float] = time.monotonic
 
     def add(self, node: NodeProcess) -> NodeProcess:
         """Start a node and watch it."""
@@ -119,7 +121,7 @@ class Supervisor:
     async def run(self) -> None:
         """Restart the nodes that die, until cancelled."""
         while True:
-            now = time.monotonic()
+            now = self.clock()
             for node in self.nodes:
                 if node.alive or not node.wanted:
                     continue

@@ -204,9 +204,10 @@ class Ring:
 
     async def drain(self, linger: float) -> bool:
         """Wait up to `linger` seconds until every slot has been released; True when they were."""
-        end = time.monotonic() + linger
+        loop = asyncio.get_running_loop()
+        end = loop.time() + linger
         while self.stats.outstanding:
-            if time.monotonic() >= end:
+            if loop.time() >= end:
                 return False
             await asyncio.sleep(min(linger, DRAIN_LOOK_EVERY))
         return True

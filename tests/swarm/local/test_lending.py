@@ -6,7 +6,6 @@ import asyncio
 import math
 import os
 import secrets
-import signal
 import weakref
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -16,7 +15,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from real_server import Links, eventually
+from real_server import Links, hang, resume
+from support.waiting import GENEROUS, eventually
 
 import swarm.local.lending
 from swarm.errors import DecodeError, NotConnected
@@ -136,19 +136,24 @@ async def test_tensors_that_were_used_are_given_back(pair: Pair) -> None:
     await eventually(lambda: pair.outstanding == 0, what="the release")
 
 
+async def timers_have_run() -> None:
+    """The timer that tells of what was used, if it is set, is due before this one."""
+    await asyncio.sleep(CONFIRM_AFTER + 0.002)  # there is no event: nothing is told
+
+
 async def test_memory_is_kept_until_the_server_has_read_what_was_sent(
-    pair: Pair, own_server: EmbeddedServer
+    pair: Pair, own_server: EmbeddedServer, syncs: list[None]
 ) -> None:
     """The ack among it: were it lost, the message would be handed out again and need the memory.
     And a result that is a view of it may still wait in the socket."""
     opened = pair.borrower.open(pair.lend(**arrays()))
-    os.kill(own_server.pid, signal.SIGSTOP)
+    await hang(own_server)
     try:
         pair.borrower.done(opened)
-        await asyncio.sleep(4 * CONFIRM_AFTER)
+        await eventually(lambda: len(syncs) == 1, "the question whether the server has read all")
         assert pair.outstanding == 2
     finally:
-        os.kill(own_server.pid, signal.SIGCONT)
+        resume(own_server)
     await eventually(lambda: pair.outstanding == 0, what="the release")
 
 
@@ -192,7 +197,7 @@ async def test_tensors_that_were_used_are_told_at_once_when_they_are_large(
 async def test_memory_is_kept_when_the_connection_is_lost_before(pair: Pair, links: Links) -> None:
     pair.borrower.done(pair.borrower.open(pair.lend(**arrays())))
     await links.crash(pair.links[1])
-    await asyncio.sleep(4 * CONFIRM_AFTER)
+    await timers_have_run()
     assert pair.outstanding == 2
 
 
@@ -205,7 +210,7 @@ async def test_memory_is_kept_until_the_server_has_read_both_connections(
     await eventually(lambda: pair.outstanding == 0, what="the release")
     pair.borrower.done(pair.borrower.open(pair.lend(**arrays())))
     await links.crash(second)  # the acknowledgements may have been on their way over it
-    await asyncio.sleep(4 * CONFIRM_AFTER)
+    await timers_have_run()
     assert pair.outstanding == 2
 
 
@@ -218,7 +223,7 @@ async def test_tensors_used_at_the_end_are_told_once_and_nothing_is_opened_again
     await pair.borrower.close(0.0)
     assert pair.outstanding == 0
     files = len(os.listdir("/proc/self/fd"))
-    await asyncio.sleep(4 * CONFIRM_AFTER)  # the timer that would have told it
+    await timers_have_run()
     assert len(os.listdir("/proc/self/fd")) == files
 
 
@@ -302,11 +307,12 @@ async def test_nothing_is_left_in_shared_memory_after_the_end(pair: Pair) -> Non
 
 async def test_the_end_waits_for_a_borrower(pair: Pair) -> None:
     opened = pair.borrower.open(pair.lend(**arrays()))
-    ending = asyncio.create_task(pair.lender.close(linger=10.0))
-    await asyncio.sleep(0.1)
+    ending = asyncio.create_task(pair.lender.close(linger=GENEROUS))
+    for _ in range(10):
+        await asyncio.sleep(0)
     assert not ending.done()
     pair.borrower.done(opened)
-    await asyncio.wait_for(ending, 5)
+    await asyncio.wait_for(ending, GENEROUS)
     assert pair.files() == []
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import random
 import shutil
 import signal
 import time
@@ -41,7 +42,7 @@ def alone(mesh: str) -> Iterator[str]:
 
 
 def digest(size: int, seed: int) -> str:
-    return hashlib.sha256(np.random.default_rng(seed).bytes(size)).hexdigest()
+    return hashlib.sha256(random.Random(seed).randbytes(size)).hexdigest()
 
 
 def test_tensors_of_any_size_cross_between_processes(start: Start) -> None:
@@ -64,24 +65,25 @@ def test_tensors_of_any_size_cross_between_processes(start: Start) -> None:
 def test_no_mixture_of_two_tensors_ever_passes_the_check(start: Start, reader: Reader) -> None:
     """The sender recycles one slot as fast as it can while the reader looks at it."""
     sender = start()
-    sender.tell("churn", size=300_000, seconds=1.5)
-    passed = late = changed = 0
-    while isinstance(wire := sender.answer(), str):
-        claim = Claim.from_wire(bytes.fromhex(wire))
-        try:
-            view = reader.open(claim)
-        except ShmError:
-            late += 1
-            continue
-        seen = np.frombuffer(view, dtype=np.uint8).copy()
-        if reader.check(claim):
-            passed += 1
-            assert (seen == seen[0]).all()
-        else:
-            changed += 1
-    assert passed + late + changed == wire
-    assert passed > 0
-    assert late + changed > 0
+    passed = failed = rounds = 0
+    while rounds < 3 or not (passed and failed):
+        rounds += 1
+        assert rounds < 100
+        sender.tell("churn", size=300_000, turns=100)
+        while isinstance(wire := sender.answer(), str):
+            claim = Claim.from_wire(bytes.fromhex(wire))
+            try:
+                view = reader.open(claim)
+            except ShmError:
+                failed += 1  # it came too late
+                continue
+            seen = np.frombuffer(view, dtype=np.uint8).copy()
+            if reader.check(claim):
+                passed += 1
+                assert (seen == seen[0]).all()
+            else:
+                failed += 1
+        assert passed + failed == 100 * rounds
 
 
 def test_after_sigkill_of_the_sender_claims_stay_good_until_the_grace_is_over(

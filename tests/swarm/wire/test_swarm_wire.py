@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import time
 import tracemalloc
 from typing import Any
 
@@ -126,14 +125,12 @@ def test_deep_nesting_is_refused_and_never_exhausts_the_stack(opening: bytes) ->
             unpack_map(b"\x81\xa1a" + opening * depth + b"\xc0", MIB)
 
 
-def test_a_message_of_very_many_small_values_does_not_hold_the_node_up() -> None:
+def test_a_message_of_very_many_small_values_is_refused() -> None:
     rows = b"\xdc\x10\x00" + b"\xc0" * 4096
     data = b"\x81\xa1a" + b"\xdc\x10\x00" + rows * 4096
     assert len(data) > 16 * MIB
-    started = time.perf_counter()
     with pytest.raises(DecodeError, match="items in all"):
         unpack_map(data, 64 * MIB)
-    assert time.perf_counter() - started < 0.5
 
 
 @pytest.mark.parametrize(
