@@ -45,7 +45,7 @@ class Look:
         page.on("pageerror", lambda error: self.faults.append(f"error: {error}"))
         page.on("dialog", lambda dialog: self.faults.append(f"dialog: {dialog.message}"))
         await page.goto(url)
-        await page.wait_for_selector("#link:not([data-state=starting])", timeout=10_000)
+        await page.wait_for_selector("#link:not([data-state=starting])", timeout=30_000)
         return page
 
     def tolerate(self, *texts: str) -> None:

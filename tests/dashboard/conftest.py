@@ -10,9 +10,15 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from browsing import Look
-from playwright.async_api import Browser, async_playwright
+from fleets import linked
+from playwright.async_api import Browser, async_playwright, expect
+from support.waiting import GENEROUS
+
+from swarm.link import Link
+from swarm.services.embedded import EmbeddedServer
 
 INSTALL = "apt-get install --yes chromium"
+expect.set_options(timeout=GENEROUS * 1000)
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
@@ -47,3 +53,17 @@ async def look(browser: Browser, screenshots: Path) -> AsyncIterator[Look]:
     yield pages
     await pages.close()
     assert pages.faults == []
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def server() -> AsyncIterator[EmbeddedServer]:
+    """A server where nodes only speak."""
+    async with EmbeddedServer() as running:
+        yield running
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def link(server: EmbeddedServer) -> AsyncIterator[Link]:
+    """Whoever may publish at that server."""
+    async with linked(server.url) as made:
+        yield made

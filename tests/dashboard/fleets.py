@@ -5,24 +5,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import signal
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
+from support.commands import environment
+from support.meshes import READY
+from support.waiting import GENEROUS, eventually_now
 
-from swarm.link import Link
+from swarm.link import Link, LinkOptions
 from swarm.services.embedded import die_with_parent
-
-START = 15.0  # seconds that a dashboard may take to start on a busy machine
 
 
 @dataclass
@@ -46,7 +46,7 @@ class DashboardProcess:
     def end(self) -> int:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(10)
+        return self.process.wait(GENEROUS)
 
 
 @contextlib.contextmanager
@@ -57,24 +57,22 @@ def dashboard(
     folder.mkdir(parents=True, exist_ok=True)
     out, log = folder / f"{time.monotonic_ns()}.out", folder / f"{time.monotonic_ns()}.log"
     command = [sys.executable, "-m", "nodes.cli.main", "dashboard", "--json"]
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("SWARM_")}
-    kept |= {"SWARM_TRUST": trust} if trust else {}
     with out.open("wb") as sink, log.open("wb") as errors:
         process = subprocess.Popen(
             [*command, "--nats", nats, "--port", str(port), *arguments],
             stdin=subprocess.DEVNULL,
             stdout=sink,
             stderr=errors,
-            env=kept,
+            env=environment({"SWARM_TRUST": trust} if trust else {}),
             # Nothing outlives a test run that is killed.
             preexec_fn=die_with_parent if sys.platform == "linux" else None,
         )
     try:
-        deadline = time.monotonic() + START
-        while "\n" not in out.read_text():
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, f"no dashboard:\n{log.read_text()}"
-            time.sleep(0.02)
+        # In the line it says where; at its end before that, nothing.
+        eventually_now(
+            lambda: "\n" in out.read_text() or process.poll() is not None, "a dashboard", READY
+        )
+        assert out.read_text(), log.read_text()
         told = json.loads(out.read_text())
         assert "url" in told, told
         yield DashboardProcess(process, told["url"], log)
@@ -82,10 +80,9 @@ def dashboard(
         if process.poll() is None:
             process.terminate()
             try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
+                process.wait(GENEROUS)
+            finally:
                 process.kill()
-                process.wait(5)
 
 
 def fetch(url: str, body: Any = None, **headers: str) -> tuple[int, dict[str, str], bytes]:
@@ -96,7 +93,7 @@ def fetch(url: str, body: Any = None, **headers: str) -> tuple[int, dict[str, st
         given.setdefault("content-type", "application/json")
     request = urllib.request.Request(url, data=data, headers=given)
     try:
-        with urllib.request.urlopen(request, timeout=5) as answer:
+        with urllib.request.urlopen(request, timeout=GENEROUS) as answer:
             return answer.status, dict(answer.headers), answer.read()
     except urllib.error.HTTPError as error:
         return error.code, dict(error.headers), error.read()
@@ -122,8 +119,22 @@ class SimulatedFleet:
                 due = began + (number + 1) / len(documents)
                 pause = due - asyncio.get_running_loop().time()
                 if pause > 0.005:
-                    await asyncio.sleep(pause)
+                    await asyncio.sleep(pause)  # the pace of the fleet
             await asyncio.sleep(max(0.0, began + 1 - asyncio.get_running_loop().time()))
+
+
+@contextlib.asynccontextmanager
+async def linked(url: str, **options: Any) -> AsyncIterator[Link]:
+    """A connection to a server that stays for the block."""
+    link = Link(LinkOptions(servers=(url,), **options))
+    running = asyncio.create_task(link.run())
+    await link.ready(GENEROUS)
+    try:
+        yield link
+    finally:
+        await link.close()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
 
 def publish_status(link: Link, document: dict[str, Any]) -> None:

@@ -5,51 +5,35 @@ The nodes only speak; the server, the dashboard's process and the browser are re
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import random
 import time
-from collections.abc import AsyncIterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from browsing import DASHBOARD_ENDS, Look, main_thread_tasks
-from fleets import SimulatedFleet, dashboard, publish_event, publish_status
+from fleets import DashboardProcess, SimulatedFleet, dashboard, publish_event, publish_status
 from playwright.async_api import Browser, expect
 from statuses import a_stage, a_status
 
-from swarm.link import Link, LinkOptions
+from swarm.link import Link
 from swarm.services.embedded import EmbeddedServer
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
 
-SOON = 15_000  # ms
 NODES, STAGES, MODELS = 200, 4, 5
 WATCHED = 3.0  # seconds
 MOST_CORE, MOST_MB = 0.5, 250  # of the dashboard's process
 MOST_LONG_TASK = 200.0  # ms of the main thread
 
 
-@pytest_asyncio.fixture(loop_scope="session")
-async def server() -> AsyncIterator[EmbeddedServer]:
-    async with EmbeddedServer() as running:
-        yield running
-
-
-@contextlib.asynccontextmanager
-async def linked(server: EmbeddedServer) -> AsyncIterator[Link]:
-    """Whoever may publish at that server."""
-    link = Link(LinkOptions(servers=(server.url,)))
-    running = asyncio.create_task(link.run())
-    await link.ready(5.0)
-    try:
-        yield link
-    finally:
-        await link.close()
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+@pytest.fixture(scope="module")
+def page_of_fleet(
+    server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[DashboardProcess]:
+    with dashboard(server.url, tmp_path_factory.mktemp("dashboard")) as process:
+        yield process
 
 
 def fleet_of(count: int) -> Any:
@@ -73,27 +57,30 @@ def fleet_of(count: int) -> Any:
     return documents
 
 
+@pytest.mark.timing
 async def test_two_hundred_nodes_stay_smooth_and_cheap(
-    server: EmbeddedServer, browser: Browser, look: Look, tmp_path: Path, record_property: Any
+    link: Link,
+    page_of_fleet: DashboardProcess,
+    browser: Browser,
+    look: Look,
+    record_property: Any,
 ) -> None:
     look.tolerate(*DASHBOARD_ENDS)
-    with dashboard(server.url, tmp_path) as process:
-        async with linked(server) as link:
-            speaking = asyncio.create_task(SimulatedFleet(link, fleet_of(NODES)).run())
-            try:
-                overview = await look.open(process.url)
-                table = await look.open(f"{process.root}#/nodes")
-                await expect(table.locator("tbody tr")).to_have_count(NODES, timeout=SOON)
-                await expect(overview.locator(".pipeline")).to_have_count(MODELS, timeout=SOON)
-                used, began = process.cost()[0], time.monotonic()
-                tasks = await main_thread_tasks(browser, WATCHED)
-                cpu, memory = process.cost()
-                core = (cpu - used) / (time.monotonic() - began)
-                await look.keep(overview, "two-hundred-overview")
-                await look.keep(table, "two-hundred-nodes")
-            finally:
-                speaking.cancel()
-                await asyncio.gather(speaking, return_exceptions=True)
+    speaking = asyncio.create_task(SimulatedFleet(link, fleet_of(NODES)).run())
+    try:
+        overview = await look.open(page_of_fleet.url)
+        table = await look.open(f"{page_of_fleet.root}#/nodes")
+        await expect(table.locator("tbody tr")).to_have_count(NODES)
+        await expect(overview.locator(".pipeline")).to_have_count(MODELS)
+        used, began = page_of_fleet.cost()[0], time.monotonic()
+        tasks = await main_thread_tasks(browser, WATCHED)
+        cpu, memory = page_of_fleet.cost()
+        core = (cpu - used) / (time.monotonic() - began)
+        await look.keep(overview, "two-hundred-overview")
+        await look.keep(table, "two-hundred-nodes")
+    finally:
+        speaking.cancel()
+        await asyncio.gather(speaking, return_exceptions=True)
     figures = {"core": core, "mb": memory, "longest_tasks_ms": tasks[-3:]}
     record_property("figures", figures)
     print(f"{NODES} nodes, two browsers: {figures}")
@@ -107,52 +94,48 @@ SCRIPT = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 
 
 async def test_hostile_messages_are_text_on_a_page_that_stays_up_and_names_their_sender(
-    server: EmbeddedServer, look: Look, tmp_path: Path
+    link: Link, page_of_fleet: DashboardProcess, look: Look
 ) -> None:
     look.tolerate(*DASHBOARD_ENDS)
-    with dashboard(server.url, tmp_path) as process:
-        async with linked(server) as link:
-            page = await look.open(process.url)
-            publish_status(link, a_status("good", detail=SCRIPT, host=SCRIPT))
-            publish_status(link, a_status("liar") | {"model": SCRIPT, "rss_bytes": -1})
-            link.publish("swarm.default.status.fat", json.dumps({"node": "x" * (1 << 20)}).encode())
-            link.publish(f"swarm.default.status.{SCRIPT.replace(' ', '/')}", b"{}")
-            publish_event(link, "rejected", "good", detail=SCRIPT)
-            await expect(page.locator(".problems")).to_contain_text("fat", timeout=SOON)
-            await expect(page.locator(".problems")).to_contain_text("<script>alert(2)</script>")
-            await expect(page.locator(".events .said")).to_contain_text("<script>")
-            await page.goto(f"{process.root}#/nodes")
-            await expect(page.locator("tbody tr", has_text="liar")).to_contain_text("not believed")
-            await page.goto(f"{process.root}#/node/good")
-            await expect(page.locator(".facts-list")).to_contain_text("onerror=alert(1)")
-            assert await page.locator("main img, main script").count() == 0
-            await page.goto(f"{process.root}#/")
-            await look.keep(page, "hostile")
+    page = await look.open(page_of_fleet.url)
+    publish_status(link, a_status("good", detail=SCRIPT, host=SCRIPT))
+    publish_status(link, a_status("liar") | {"model": SCRIPT, "rss_bytes": -1})
+    link.publish("swarm.default.status.fat", json.dumps({"node": "x" * (1 << 20)}).encode())
+    link.publish(f"swarm.default.status.{SCRIPT.replace(' ', '/')}", b"{}")
+    publish_event(link, "rejected", "good", detail=SCRIPT)
+    await expect(page.locator(".problems")).to_contain_text("fat")
+    await expect(page.locator(".problems")).to_contain_text("<script>alert(2)</script>")
+    await expect(page.locator(".events .said")).to_contain_text("<script>")
+    await page.goto(f"{page_of_fleet.root}#/nodes")
+    await expect(page.locator("tbody tr", has_text="liar")).to_contain_text("not believed")
+    await page.goto(f"{page_of_fleet.root}#/node/good")
+    await expect(page.locator(".facts-list")).to_contain_text("onerror=alert(1)")
+    assert await page.locator("main img, main script").count() == 0
+    await page.goto(f"{page_of_fleet.root}#/")
+    await look.keep(page, "hostile")
 
 
 async def test_a_node_that_speaks_5000_times_a_second_is_marked_and_the_others_are_still_shown(
-    server: EmbeddedServer, look: Look, tmp_path: Path
+    link: Link, page_of_fleet: DashboardProcess, look: Look
 ) -> None:
     look.tolerate(*DASHBOARD_ENDS)
-    with dashboard(server.url, tmp_path) as process:
-        async with linked(server) as link:
-            page = await look.open(f"{process.root}#/nodes")
+    page = await look.open(f"{page_of_fleet.root}#/nodes")
 
-            async def flood() -> None:
-                data = json.dumps(a_status("loud")).encode()
-                for _ in range(60):
-                    for _ in range(250):
-                        link.publish("swarm.default.status.loud", data)
-                    await asyncio.sleep(0.05)
+    async def flood() -> None:
+        data = json.dumps(a_status("loud")).encode()
+        while True:
+            for _ in range(250):
+                link.publish("swarm.default.status.loud", data)
+            await asyncio.sleep(0.05)  # the pace of the flood
 
-            flooding = asyncio.create_task(flood())
-            try:
-                row = page.locator("tbody tr", has_text="loud")
-                await expect(row).to_contain_text("not believed: flood", timeout=SOON)
-                publish_status(link, a_status("quiet"))
-                quiet = page.locator("tbody tr", has_text="quiet")
-                await expect(quiet).to_have_attribute("data-health", "well", timeout=SOON)
-                assert not flooding.done()
-            finally:
-                flooding.cancel()
-                await asyncio.gather(flooding, return_exceptions=True)
+    flooding = asyncio.create_task(flood())
+    try:
+        row = page.locator("tbody tr", has_text="loud")
+        await expect(row).to_contain_text("not believed: flood")
+        publish_status(link, a_status("quiet"))
+        quiet = page.locator("tbody tr", has_text="quiet")
+        await expect(quiet).to_have_attribute("data-health", "well")
+        assert not flooding.done()
+    finally:
+        flooding.cancel()
+        await asyncio.gather(flooding, return_exceptions=True)

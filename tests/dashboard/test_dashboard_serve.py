@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
-from fleets import DashboardProcess, dashboard, fetch, publish_status
+from fleets import DashboardProcess, dashboard, fetch, linked, publish_status
 from statuses import a_status
+from support.meshes import mesh_of, split_digits
+from support.waiting import eventually
 
 from nodes.dashboard.serve import Place
-from nodes.local.mesh import LocalMesh, local_mesh, push
-from shards.split.split import split
-from shards.zoo import digits_model
+from nodes.local.mesh import LocalMesh, push
 from swarm.audit.stream import ensure_audit
 from swarm.errors import InvalidArgument
-from swarm.link import Link, LinkOptions
 from swarm.subjects import api
 
 pytestmark = pytest.mark.integration
@@ -61,28 +58,12 @@ def test_loopback_and_tls_and_what_is_meant_are_served(place: Place) -> None:
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def closed_mesh() -> AsyncIterator[LocalMesh]:
     """A server with users and TLS, two versions of a model, an audit; no node."""
-    async with local_mesh(secure=True) as local:
+    async with mesh_of(name="default", secure=True) as local:
         for version in ("1", "2"):
-            result = await asyncio.to_thread(
-                split, digits_model(), name="digits", version=version, stages=2, bandwidth=1e6
-            )
+            result = split_digits(version, stages=2)
             await push(local, result.manifest.to_json(), result.files)
         await ensure_audit(local.mesh.link, local.mesh.subjects)
         yield local
-
-
-@contextlib.asynccontextmanager
-async def shard(local: LocalMesh) -> AsyncIterator[Link]:
-    """The link of a node of stage 1."""
-    assert local.rights is not None
-    access = local.rights.access("shard-1-x", "shard-1", "digits")
-    link = Link(LinkOptions(servers=(local.url,), **access.options()))
-    running = asyncio.create_task(link.run())
-    await link.ready(5.0)
-    yield link
-    await link.close()
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
 
 
 def as_role(local: LocalMesh, role: str) -> list[str]:
@@ -92,13 +73,14 @@ def as_role(local: LocalMesh, role: str) -> list[str]:
 
 async def until_told(process: DashboardProcess, holds: Any, what: str) -> dict[str, Any]:
     """The picture, as soon as it is as `holds` wants it."""
-    deadline = time.monotonic() + 10
-    while True:
-        found = json.loads((await asyncio.to_thread(fetch, f"{process.root}api/picture"))[2])
-        if holds(found):
-            return dict(found)
-        assert time.monotonic() < deadline, f"{what}: {found}"
-        await asyncio.sleep(0.05)
+    found: dict[str, Any] = {}
+
+    async def told() -> bool:
+        found.update(json.loads((await asyncio.to_thread(fetch, f"{process.root}api/picture"))[2]))
+        return bool(holds(found))
+
+    await eventually(told, what)
+    return found
 
 
 @in_session
@@ -108,7 +90,9 @@ async def test_a_dashboards_credentials_are_enough_to_read_and_its_page_cannot_a
     arguments = as_role(closed_mesh, "dashboard")
     with dashboard(closed_mesh.url, tmp_path, *arguments) as process:
         await until_told(process, lambda p: p["link"]["connected"], "a connection")
-        async with shard(closed_mesh) as link:
+        assert closed_mesh.rights is not None
+        access = closed_mesh.rights.access("shard-1-x", "shard-1", "digits")
+        async with linked(closed_mesh.url, **access.options()) as link:
             publish_status(link, a_status("s1"))
             await link.flush()
         found = await until_told(process, lambda p: served(p) != {}, "desired state")

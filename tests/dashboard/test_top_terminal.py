@@ -16,39 +16,20 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 
 import pytest
-import pytest_asyncio
 from fleets import publish_event, publish_status
 from statuses import a_status
+from support.commands import environment
+from support.waiting import GENEROUS
 
-from swarm.link import Link, LinkOptions
-from swarm.services.embedded import EmbeddedServer
+from swarm.link import Link
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
 
-SOON = 30.0  # seconds, on a busy machine
 LINES, COLUMNS = 24, 80
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def speaker() -> AsyncIterator[Link]:
-    """A server of its own, and whoever may publish there."""
-    async with EmbeddedServer() as server:
-        link = Link(LinkOptions(servers=(server.url,)))
-        running = asyncio.create_task(link.run())
-        await link.ready(5.0)
-        yield link
-        await link.close()
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
 
 
 def command(nats: str, *arguments: str) -> list[str]:
     return [sys.executable, "-m", "nodes.cli.main", "top", "--nats", nats, *arguments]
-
-
-def environment(**more: str) -> dict[str, str]:
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("SWARM_")}
-    return kept | {"TERM": "xterm-256color"} | more
 
 
 @dataclass
@@ -67,7 +48,7 @@ class Terminal:
 
     async def draws(self, words: str) -> None:
         """Wait until the words were drawn, on from the last such call."""
-        async with asyncio.timeout(SOON):
+        async with asyncio.timeout(GENEROUS):
             while words.encode() not in self.written:
                 self.news.clear()
                 await self.news.wait()
@@ -77,7 +58,7 @@ class Terminal:
         os.write(self.side, keys)
 
     async def ended(self) -> int:
-        return await asyncio.to_thread(self.process.wait, SOON)
+        return await asyncio.to_thread(self.process.wait, GENEROUS)
 
 
 @contextlib.contextmanager
@@ -89,7 +70,7 @@ def terminal(nats: str, *arguments: str) -> Iterator[Terminal]:
         stdin=other,
         stdout=other,
         stderr=other,
-        env=environment(),
+        env=environment({"TERM": "xterm-256color"}),
         start_new_session=True,
     )
     os.close(other)
@@ -118,7 +99,7 @@ async def speaking(link: Link, *nodes: str) -> AsyncIterator[None]:
         while True:
             for number, node in enumerate(nodes):
                 publish_status(link, a_status(node, (number + 1,)))
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(0.5)  # the pace of the nodes
 
     task = asyncio.create_task(speak())
     try:
@@ -129,12 +110,12 @@ async def speaking(link: Link, *nodes: str) -> AsyncIterator[None]:
 
 
 async def test_a_terminal_shows_nodes_and_a_takeover_takes_keys_and_is_given_back(
-    speaker: Link,
+    link: Link,
 ) -> None:
-    with terminal(url_of(speaker)) as top:
-        async with speaking(speaker, "shard-1-aaaa", "shard-2-bbbb"):
+    with terminal(url_of(link)) as top:
+        async with speaking(link, "shard-1-aaaa", "shard-2-bbbb"):
             await top.draws("All well: 2 nodes, 2 stages")
-            publish_event(speaker, "took-over", "shard-2-bbbb", stage=1)
+            publish_event(link, "took-over", "shard-2-bbbb", stage=1)
             await top.draws("took-over")
             top.press(b"/BBBB\r")  # as fast as a terminal can
             await top.draws("1 of 2 nodes")
@@ -145,12 +126,14 @@ async def test_a_terminal_shows_nodes_and_a_takeover_takes_keys_and_is_given_bac
             await top.draws("\x1b[?1049l")  # the terminal is as it was before
 
 
-async def test_once_prints_the_table_of_swarm_status(speaker: Link) -> None:
-    async with speaking(speaker, "shard-1-aaaa"):
+async def test_once_prints_the_table_of_swarm_status(link: Link) -> None:
+    async with speaking(link, "shard-1-aaaa"):
         once = await asyncio.create_subprocess_exec(
-            *command(url_of(speaker), "--once"), stdout=subprocess.PIPE, env=environment()
+            *command(url_of(link), "--once"),
+            stdout=subprocess.PIPE,
+            env=environment({"TERM": "xterm-256color"}),
         )
-        told, _ = await asyncio.wait_for(once.communicate(), SOON)
+        told, _ = await asyncio.wait_for(once.communicate(), GENEROUS)
         assert once.returncode == 0
         assert "shard-1" in told.decode()
         assert "\x1b" not in told.decode()

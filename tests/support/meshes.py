@@ -29,7 +29,7 @@ from swarm.local.socket_directory import VERSION
 from swarm.shm import claim
 from swarm.subjects import api
 
-from .waiting import GENEROUS, eventually
+from .waiting import eventually
 
 LOOPBACK = 1e6  # bytes a millisecond: so that compute decides the cuts
 READY = 40.0  # seconds that node processes may take to start on a busy machine
@@ -257,11 +257,12 @@ async def good_request(mesh: swarm.Mesh, model: str = "digits", budget: float = 
 async def emptied(local: LocalMesh, model: str = "digits") -> None:
     """Until every lane of the model has nothing stored and nothing handed out."""
     stream = local.mesh.subjects.stream(model, "1")
-    async with asyncio.timeout(GENEROUS):
-        while (await jetstream.call(local.mesh.link, api("STREAM.INFO", stream)))["state"][
-            "messages"
-        ]:
-            pass  # each look is a round trip to the server
+
+    async def is_empty() -> bool:
+        info = await jetstream.call(local.mesh.link, api("STREAM.INFO", stream))
+        return not info["state"]["messages"]
+
+    await eventually(is_empty, f"the lanes of {model} are empty")
 
 
 def sockets() -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
 from collections.abc import Callable
 from typing import Any
@@ -14,13 +15,17 @@ LOOK_EVERY = 0.005  # seconds
 async def eventually(
     promise: Callable[[], Any], what: str = "the promise", within: float = GENEROUS
 ) -> None:
-    """Wait until `promise()` holds; fails the test after `within` seconds of the loop's time.
+    """Wait until `promise()` holds, which may have to be awaited; fails the test after `within`
+    seconds of the loop's time.
 
     The loop's time is simulated where the test's is.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + within
-    while not promise():
+    while True:
+        holds = promise()
+        if await holds if inspect.isawaitable(holds) else holds:
+            return
         assert loop.time() < deadline, f"not within {within} s: {what}"
         await asyncio.sleep(LOOK_EVERY)
 
