@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from statuses import a_status
+from support.waiting import GENEROUS
 
 from nodes.dashboard.feed import FRAMES_KEPT, MOST_BROWSERS, Feed
 from nodes.dashboard.picture import Picture
@@ -43,7 +44,7 @@ async def scene() -> AsyncIterator[Scene]:
 
 
 async def next_of(browser: AsyncIterator[bytes]) -> dict[str, Any]:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(GENEROUS):
         frame = await anext(browser)
     assert frame.startswith(b"data: ")
     assert frame.endswith(b"\n\n")

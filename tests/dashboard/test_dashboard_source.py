@@ -6,6 +6,7 @@ import asyncio
 from contextlib import AsyncExitStack
 
 import pytest
+from support.waiting import GENEROUS
 
 from nodes.dashboard.picture import Picture
 from nodes.dashboard.source import MeshSource
@@ -34,13 +35,13 @@ async def requests_heard(url: str, count: int) -> list[float]:
         stack.push_async_callback(node.close)
         running = asyncio.create_task(node.run())
         stack.callback(running.cancel)
-        await node.ready(5.0)
+        await node.ready(GENEROUS)
         node.subscribe(SUBJECTS.status_request, lambda m: asked.append(asked_within(m.data)))
         FleetAnswers(node, SUBJECTS, "n000", lambda: view).start()
         await node.flush()
         reading = asyncio.create_task(source.run())
         stack.callback(reading.cancel)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(GENEROUS):
             while len(picture.fleet.nodes) < count:
                 knows.clear()
                 await knows.wait()

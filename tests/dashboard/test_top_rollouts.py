@@ -7,6 +7,8 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
+from support.waiting import GENEROUS
+
 from nodes.top.rollouts import RolloutWatch
 from swarm.link import LinkMessage
 from swarm.rollout import Statement, Verdict, plan_of
@@ -48,8 +50,8 @@ class Mesh:
     async def line(self) -> str:
         """The line after one reading."""
         reading = asyncio.create_task(self.watch.run())
-        await asyncio.wait_for(self.read_again.wait(), 5)
-        await asyncio.sleep(0)
+        await asyncio.wait_for(self.read_again.wait(), GENEROUS)
+        await asyncio.sleep(0)  # what was read is told in the next step
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
         self.read_again.clear()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 from support.meshes import Load
-from support.waiting import GENEROUS
+from support.waiting import GENEROUS, eventually
 
 from nodes.bench.faults.cluster_scenarios import check_nodes, layout_of, with_lanes
 from nodes.bench.faults.rig import Rig
@@ -19,14 +17,14 @@ LAYOUT = layout_of(MOVED)
 
 async def moved_from(rig: Rig, lost: int) -> None:
     """Until another server has the lanes."""
-    async with asyncio.timeout(GENEROUS):
-        while True:
-            try:
-                if await with_lanes(rig) != lost:
-                    return
-            except SwarmError:
-                # A refusal may come at once, and the servers need the time to elect a leader.
-                await asyncio.sleep(0.1)
+
+    async def is_moved() -> bool:
+        try:
+            return await with_lanes(rig) != lost
+        except SwarmError:
+            return False  # the servers elect a leader
+
+    await eventually(is_moved, "another server has the lanes", 2 * GENEROUS)
 
 
 async def test_lanes_of_a_lost_server_are_made_anew_on_another_one_and_no_request_is_lost(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -12,7 +11,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from meshes import ROOT
+from support.commands import ROOT
+from support.waiting import eventually
 
 from swarm.services.embedded import find_binary
 from swarm.services.embedded_cluster import free_ports
@@ -67,10 +67,11 @@ def status(port: int, probe: str) -> int:
 
 async def becomes(port: int, probe: str, wanted: int) -> None:
     """Wait until a probe gives this code."""
-    deadline = time.monotonic() + 15.0
-    while (seen := await asyncio.to_thread(status, port, probe)) != wanted:
-        assert time.monotonic() < deadline, f"{probe} gives {seen}, not {wanted}"
-        await asyncio.sleep(0.05)
+
+    async def is_so() -> bool:
+        return await asyncio.to_thread(status, port, probe) == wanted
+
+    await eventually(is_so, f"{probe} gives {wanted}")
 
 
 async def test_a_server_that_waits_for_the_others_is_alive_and_not_ready(tmp_path: Path) -> None:

@@ -232,7 +232,7 @@ async def test_a_store_of_another_key_is_said_and_stays_as_it_is(tmp_path: Path)
         async with EmbeddedServer(store=tmp_path, store_key=key) as server:
             link = Link(LinkOptions(servers=(server.url,)))
             running = asyncio.create_task(link.run())
-            await link.ready(5.0)
+            await link.ready(30.0)
             await jetstream.ensure_bucket(link, "b", "x")
             assert await jetstream.kv_get(link, "b", "k") in (None, b"kept")
             await jetstream.kv_put(link, "b", "k", b"kept")
@@ -255,7 +255,7 @@ async def test_a_stream_whose_files_the_server_cannot_open_is_said_with_the_reme
     async with EmbeddedServer(store=tmp_path) as server:
         link = Link(LinkOptions(servers=(server.url,)))
         running = asyncio.create_task(link.run())
-        await link.ready(5.0)
+        await link.ready(30.0)
         with pytest.raises(Unavailable, match="start it with the key of before"):
             await jetstream.ensure_bucket(link, "b", "x")
         await link.close()

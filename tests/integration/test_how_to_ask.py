@@ -12,7 +12,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from meshes import READY, ROOT, Commands, environment, until_now
+from support.commands import ROOT, Commands, environment
+from support.meshes import READY
+from support.waiting import eventually_now
 
 from nodes.local.how_to_ask import how_to_ask
 from shards.manifest import Manifest
@@ -58,7 +60,7 @@ def pasted(command: str, folder: Path) -> str:
         env=environment({"PATH": path}),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=2 * READY,
         check=False,
     )
     assert done.returncode == 0, f"{command}\n{done.stderr}"
@@ -71,8 +73,7 @@ def test_every_line_that_up_prints_can_be_pasted(run: Commands, tmp_path: Path) 
     file.write_bytes(MODEL)
     arguments = ["--model", str(file), "--stages", "2", "--no-fallback", "--mesh", "talk"]
     command = run.start("nodes.cli.main", "up", *arguments)
-    until_now(lambda: TITLES[-1] in command.stdout, READY, f"ready lines\n{command.stderr}")
-    until_now(lambda: "swarm dashboard" in command.stdout, 5.0, "the last line")
+    eventually_now(lambda: "swarm dashboard" in command.stdout, "the last line", 2 * READY)
     text = command.stdout
     begins = [text.index(title) + len(title) for title in TITLES]
     ends = [text.index(title) for title in TITLES[1:]]

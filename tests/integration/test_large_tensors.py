@@ -3,103 +3,95 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
-from pathlib import Path
 
 import numpy as np
 import pytest
-from meshes import Commands, add_model, free_port
+from support.commands import Commands, free_port
+from support.meshes import READY, mesh_of, segments
+from support.waiting import eventually
 
 import swarm
-from nodes.local.mesh import LocalMesh, local_mesh, push
+from nodes.local.mesh import LocalMesh, push
 from shards.split.split import SplitResult, split
 from shards.zoo.builders import chain, chain_cuts, chain_expected
 from swarm.errors import DeadlineExceeded
 from swarm.services.embedded import EmbeddedServer
 from swarm.shm import unavailable
-from swarm.shm.claim import mesh_of
 from swarm.shm.ring import CAPACITY, MAX_AGE
 
 pytestmark = [pytest.mark.integration, pytest.mark.processes]
 
-SIZE = 8 << 20  # bytes
+MB = 1 << 20
 
 
 def split_chain(feature_bytes: int) -> SplitResult:
     return split(
-        chain(3, feature_bytes), name="chain", cuts=chain_cuts(3), bandwidth=1e6, profile=False
+        chain(2, feature_bytes), name="chain", cuts=chain_cuts(2), bandwidth=1e6, profile=False
     )
 
 
-async def test_a_cut_of_8_megabytes_passes_bit_by_bit() -> None:
-    async with local_mesh() as local:
-        await add_model(local, split_chain(SIZE), "shard-1", "shard-2", "shard-3")
-        random = np.random.default_rng(3)
-        feeds = [random.random((1, SIZE // 4), np.float32) for _ in range(3)]
-        answers = await asyncio.gather(
-            *(local.mesh.infer("chain", {"features": feed}, 20.0) for feed in feeds)
-        )
-        for feed, answer in zip(feeds, answers, strict=True):
-            assert np.array_equal(answer.outputs["result"], chain_expected(feed, 3))
-            assert [hop.stage for hop in answer.hops] == [1, 2, 3]
-
-
-def segments(mesh: str) -> list[str]:
-    """Shared memory of a mesh on this host."""
-    folder = Path("/dev/shm")
-    return [p.name for p in folder.iterdir() if mesh_of(p.name) == mesh] if folder.is_dir() else []
-
-
-async def ask(local: LocalMesh, requests: int = 5) -> None:
+async def ask(local: LocalMesh, size: int = MB, requests: int = 5) -> None:
+    """At once, of so many bytes each; answered bit by bit, by two nodes."""
     random = np.random.default_rng(4)
-    for _ in range(requests):
-        feed = random.random((1, (1 << 20) // 4), np.float32)
-        answer = await local.mesh.infer("chain", {"features": feed}, 20.0)
-        assert np.array_equal(answer.outputs["result"], chain_expected(feed, 3))
+    feeds = [random.random((1, size // 4), np.float32) for _ in range(requests)]
+    answers = await asyncio.gather(
+        *(local.mesh.infer("chain", {"features": feed}, 30.0) for feed in feeds)
+    )
+    for feed, answer in zip(feeds, answers, strict=True):
+        assert np.array_equal(answer.outputs["result"], chain_expected(feed, 2))
+        assert [hop.stage for hop in answer.hops] == [1, 2]
+
+
+async def test_large_cuts_pass_bit_by_bit_and_late_requests_keep_no_shared_memory() -> None:
+    async with mesh_of(split_chain(8 * MB), "shard-1", "shard-2") as local:
+        await ask(local, 8 * MB, 3)
+        if unavailable() is None:
+            await late_requests_keep_nothing(local)
+
+
+async def late_requests_keep_nothing(local: LocalMesh) -> None:
+    """More is lent than there is room for, sooner than memory that nobody gives back is freed."""
+
+    async def is_lent() -> bool:
+        await ask(local, 8 * MB, 1)
+        return local.mesh.lender.lent > 0
+
+    await eventually(is_lent, "the client learns who is on this host")
+    feed = np.zeros((1, 2 * MB), np.float32)
+    before, late = local.mesh.lender.lent, 0
+    async with asyncio.timeout(MAX_AGE - 10.0):
+        while local.mesh.lender.lent - before < 2 * CAPACITY / feed.nbytes:
+            try:
+                await local.mesh.infer("chain", {"features": feed}, 0.0005)
+            except DeadlineExceeded:  # some may be answered in so short a time
+                late += 1
+    assert late > 0
 
 
 async def test_a_mesh_without_shared_memory_keeps_large_cuts_on_the_wire() -> None:
-    name = f"wire-{secrets.token_hex(4)}"
-    async with local_mesh(name=name, shm=False) as local:
-        await add_model(local, split_chain(1 << 20), "shard-1", "shard-2", "shard-3")
+    async with mesh_of(split_chain(MB), "shard-1", "shard-2", shm=False) as local:
         await ask(local)
-        assert segments(name) == []
+        assert segments(local.name) == []
         assert local.mesh.lender.lent == 0
-        assert {status["host_id"] for status in local.statuses.values()} == {""}
+        assert (local.mesh.socket.sent, local.mesh.socket.received) == (0, 0)
+        statuses = local.statuses.values()
+        assert {(status["host_id"], status["inbox"]) for status in statuses} == {("", "")}
+        counters = [stage["counters"] for status in statuses for stage in status["stages"]]
+        assert {counts["taken"] for counts in counters} == {0}
 
 
 @pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
 async def test_one_node_without_shared_memory_is_served_by_the_wire() -> None:
-    """Its neighbours use shared memory, but not with it."""
-    name = f"wire-{secrets.token_hex(4)}"
-    async with local_mesh(name=name) as local:
-        result = split_chain(1 << 20)
+    """Its neighbour uses shared memory, but not with it. On a server with the setting that a node
+    names whose cut does not fit."""
+    async with mesh_of(max_payload=2 * MB + 64 * 1024) as local:
+        result = split_chain(2 * MB)
         await push(local, result.manifest.to_json(), result.files)
         nodes = [local.start("shard-1", "chain"), local.start("shard-2", "chain", "--no-shm")]
-        nodes.append(local.start("shard-3", "chain"))
-        await local.ready()
-        await ask(local)
+        await local.ready(READY)
+        await ask(local, 2 * MB)
         statuses = [local.status_of(node) for node in nodes]
-        assert [status["host_id"] != "" for status in statuses if status] == [True, False, True]
-
-
-@pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
-async def test_requests_that_came_too_late_keep_no_shared_memory() -> None:
-    """More is lent than there is room for, sooner than memory that nobody gives back is freed."""
-    async with local_mesh() as local:
-        await add_model(local, split_chain(1 << 20), "shard-1", "shard-2", "shard-3")
-        async with asyncio.timeout(10):
-            while not local.mesh.lender.lent:  # the client has to learn who is on this host
-                await ask(local, 1)
-        feed = np.zeros((1, (1 << 20) // 4), np.float32)
-        before, late = local.mesh.lender.lent, 0
-        async with asyncio.timeout(MAX_AGE - 10.0):
-            while local.mesh.lender.lent - before < 2 * CAPACITY / feed.nbytes:
-                try:
-                    await local.mesh.infer("chain", {"features": feed}, 0.0005)
-                except DeadlineExceeded:  # some may be answered in so short a time
-                    late += 1
-        assert late > CAPACITY / feed.nbytes
+        assert [status["host_id"] != "" for status in statuses if status] == [True, False]
 
 
 async def test_a_node_whose_cut_does_not_fit_names_max_payload_and_what_to_set(
@@ -117,24 +109,15 @@ async def test_a_node_whose_cut_does_not_fit_names_max_payload_and_what_to_set(
             for role in ("shard-1", "fallback")
         ]
         for node in nodes:
-            assert await asyncio.to_thread(node.wait, 30.0) == 1
+            assert await asyncio.to_thread(node.wait, READY) == 1
             last = node.stderr.strip().splitlines()[-1]
             assert last.startswith("swarm-node: ")
             assert "max_payload" in last
             assert str(1 << 20) in last
             setting = int(last.split("`max_payload: ")[1].split("`")[0])
-            assert setting > 2 << 20, "what it says to set is enough"
+            assert setting > 2 << 20
+            assert setting <= (2 << 20) + 64 * 1024, "which is enough"
             assert "Traceback" not in node.stderr
-
-
-async def test_the_setting_that_a_node_names_is_enough() -> None:
-    """A cut of 2 MiB, on a server with the setting that the error names."""
-    result = split_chain(2 << 20)
-    async with local_mesh(max_payload=(2 << 20) + 64 * 1024) as local:
-        await add_model(local, result, "shard-1", "shard-2", "shard-3")
-        feed = np.ones((1, (2 << 20) // 4), np.float32)
-        answer = await local.mesh.infer("chain", {"features": feed}, 10.0)
-        assert np.array_equal(answer.outputs["result"], chain_expected(feed, 3))
 
 
 async def test_a_requester_whose_input_does_not_fit_is_told_so_and_stays_connected() -> None:
@@ -144,7 +127,7 @@ async def test_a_requester_whose_input_does_not_fit_is_told_so_and_stays_connect
             await mesh.registry.push(result.manifest.to_json(), result.files)
             features = np.ones((1, (2 << 20) // 4), np.float32)
             with pytest.raises(swarm.ResourceExhausted, match="max_payload"):
-                await mesh.infer("chain", {"features": features}, 5.0)
+                await mesh.infer("chain", {"features": features}, 30.0)
             assert mesh.link.connected
             assert mesh.link.reconnects == 0
             assert await mesh.registry.serving("chain") == "1"

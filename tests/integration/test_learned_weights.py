@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from functools import cache
 from typing import Any
 
 import numpy as np
-from meshes import LOOPBACK, READY, Commands, add_model, until
+from support.commands import Said, said
+from support.meshes import LOOPBACK, READY, mesh_of
+from support.waiting import eventually
 
 import swarm
 from nodes.learning.frozen import FrozenModel
-from nodes.local.mesh import local_mesh
 from shards.split.split import SplitResult, split
 from shards.zoo import digits_heldout
 from shards.zoo.fresh_head import digits_with_fresh_head
@@ -72,18 +74,19 @@ class Minter:
         return bool(np.allclose(result.outputs["logits"][0], expected, rtol=1e-4, atol=1e-3))
 
 
-async def test_every_node_serves_the_present_weights_and_going_back_reaches_all_of_them(
-    run: Commands,
-) -> None:
-    async with local_mesh() as local:
+async def test_every_node_serves_the_present_weights_and_going_back_reaches_all_of_them() -> None:
+    roles = ("shard-1", "shard-2", "shard-3", "fallback")
+    async with mesh_of(split_fresh(), *roles) as local:
         minter = Minter(local.mesh)
-        await minter.weights.prepare()
-        roles = ("shard-1", "shard-2", "shard-3", "fallback")
-        nodes = await add_model(local, split_fresh(), *roles)
+        nodes = local.supervisor.nodes
+
+        async def command(*arguments: str) -> Said:
+            where = ("--nats", local.url, "--mesh", local.name)
+            return await asyncio.to_thread(said, "model", *arguments, *where)
 
         async def ask(index: int = 0, **more: Any) -> swarm.Result:
             image = {"image": minter.images[index : index + 1]}
-            result = await local.mesh.infer(MODEL, image, 3.0, **more)
+            result = await local.mesh.infer(MODEL, image, 30.0, **more)
             assert minter.is_right(index, result), result.hops
             return result
 
@@ -97,15 +100,13 @@ async def test_every_node_serves_the_present_weights_and_going_back_reaches_all_
         victim = nodes[2]
         victim.wanted = False
         victim.signal(9)
-        await until(lambda: not victim.alive, 5.0, "shard-3 is dead")
+        await eventually(lambda: not victim.alive, "shard-3 is dead")
         result = await ask(1, weights=3)
         assert result.hops[-1].node.startswith("fallback")
 
-        command = run.swarm(
-            *("model", "rollback", MODEL, "--weights", "1", "--nats", local.url, "--json")
-        )
-        assert command.process.returncode == 0, command.stderr
-        assert json.loads(command.stdout) | {"epoch": 0} == {
+        back = await command("rollback", MODEL, "--weights", "1", "--json")
+        assert back.code == 0, back
+        assert json.loads(back.stdout) | {"epoch": 0} == {
             "model": MODEL,
             "version": "1",
             "restored": 1,
@@ -122,14 +123,13 @@ async def test_every_node_serves_the_present_weights_and_going_back_reaches_all_
         for _ in range(20):
             assert (await ask(3)).hops[-1].weights == 4
 
-        command = run.swarm("model", "weights", MODEL, "--nats", local.url, "--json")
-        doc = json.loads(command.stdout)
+        doc = json.loads((await command("weights", MODEL, "--json")).stdout)
         assert (doc["present"], [row["weights"] for row in doc["weights"]]) == (4, [1, 2, 3, 4])
         assert doc["weights"][0]["taught"] == ["learner-1", "learner-2"]
         assert doc["weights"][3]["restores"] == 1
-        people = run.swarm("model", "weights", MODEL, "--nats", local.url)
+        people = await command("weights", MODEL)
         assert "4 (serves) = 1 again" in people.stdout
 
-        command = run.swarm("model", "rollback", MODEL, "--weights", "99", "--nats", local.url)
-        assert command.process.returncode == 1
-        assert "kept are 1 to 4, and the base, 0" in " ".join(command.stderr.split())
+        refused = await command("rollback", MODEL, "--weights", "99")
+        assert refused.code == 1
+        assert "kept are 1 to 4, and the base, 0" in " ".join(refused.stderr.split())

@@ -13,12 +13,14 @@ from typing import Any
 import nats
 import numpy as np
 import pytest
-from meshes import READY, Commands, until
 from nats.aio.client import Client
+from support.commands import said
+from support.meshes import READY, mesh_of
+from support.waiting import eventually
 from test_learned_weights import MODEL, frozen_part, split_fresh
 
 import swarm
-from nodes.local.mesh import LocalMesh, local_mesh, push
+from nodes.local.mesh import LocalMesh, push
 from nodes.local.supervisor import NodeProcess
 from shards.zoo import digits_heldout, digits_training
 
@@ -47,9 +49,9 @@ async def served_accuracy(mesh: swarm.Mesh, count: int = 100) -> float:
 
 
 async def test_three_learners_with_different_classes_teach_the_whole_pipeline(
-    run: Commands, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
-    async with local_mesh() as local:
+    async with mesh_of() as local:
         result = split_fresh()
         await push(local, result.manifest.to_json(), result.files)
         for role in ("shard-1", "shard-2"):
@@ -61,9 +63,8 @@ async def test_three_learners_with_different_classes_teach_the_whole_pipeline(
             "learner-c": local.start("learner", MODEL, "--node", "learner-c", *QUICK),
         }
         await local.ready(READY)
-        await until(
+        await eventually(
             lambda: all("rounds" in learning(local, node) for node in nodes.values()),
-            20.0,
             "every learner has its model",
         )
         assert await served_accuracy(local.mesh, 30) < 0.3
@@ -79,40 +80,43 @@ async def test_three_learners_with_different_classes_teach_the_whole_pipeline(
         np.savez(tmp_path / "x.npz", image=images)
         np.savez(tmp_path / "y.npz", labels=labels)
         files = ("--input", str(tmp_path / "x.npz"), "--labels", str(tmp_path / "y.npz"))
-        command = run.swarm("teach", MODEL, *files, "--node", "learner-c", "--json", timeout=90.0)
-        assert command.process.returncode == 0, command.stderr
-        assert json.loads(command.stdout)["classes"] == [7, 8, 9]
-
-        async with asyncio.timeout(60):
-            while await served_accuracy(local.mesh) < 0.95:  # noqa: ASYNC110
-                await asyncio.sleep(0.5)
-        rows = json.loads(
-            run.swarm("model", "weights", MODEL, "--nats", local.url, "--json").stdout
+        there = ("--mesh", local.name)
+        taught = await asyncio.to_thread(
+            said, "teach", MODEL, *files, "--node", "learner-c", "--json", *there
         )
+        assert taught.code == 0, taught
+        assert json.loads(taught.stdout)["classes"] == [7, 8, 9]
+
+        async def is_learned() -> bool:
+            return await served_accuracy(local.mesh) > 0.95
+
+        await eventually(is_learned, "all classes are served", 60.0)
+        told = await asyncio.to_thread(
+            said, "model", "weights", MODEL, "--json", "--nats", local.url, *there
+        )
+        rows = json.loads(told.stdout)
         teachers = {name for row in rows["weights"] for name in row["taught"]}
         assert teachers == set(PARTS)
 
         # Going back reaches the learners too: their deltas of before are void.
-        back = ("model", "rollback", MODEL, "--weights", "0", "--nats", local.url)
-        assert run.swarm(*back).process.returncode == 0
-        await until(
+        back = ("model", "rollback", MODEL, "--weights", "0", "--nats", local.url, *there)
+        assert (await asyncio.to_thread(said, *back)).code == 0
+        await eventually(
             lambda: all(learning(local, node).get("epoch") == 1 for node in nodes.values()),
-            15.0,
             "every learner is in the new epoch",
         )
 
 
 async def test_learners_under_rights_mint_for_all_without_a_violation() -> None:
-    async with local_mesh(secure=True) as local:
+    async with mesh_of(secure=True) as local:
         result = split_fresh()
         await push(local, result.manifest.to_json(), result.files)
         for role in ("shard-1", "shard-2", "shard-3"):
             local.start(role, MODEL)
         nodes = {name: local.start("learner", MODEL, "--node", name, *QUICK) for name in "ab"}
         await local.ready(READY)
-        await until(
+        await eventually(
             lambda: all("rounds" in learning(local, node) for node in nodes.values()),
-            20.0,
             "both learners have their model",
         )
         for name, classes in (("a", range(5)), ("b", range(5, 10))):
@@ -120,15 +124,14 @@ async def test_learners_under_rights_mint_for_all_without_a_violation() -> None:
             await local.mesh.teach(MODEL, {"image": images}, labels, node=name)
         assert local.rights is not None
         asks = local.rights.issue("requester", MODEL)
-        async with (
-            asyncio.timeout(60),
-            swarm.connect(local.url, agent="r", **asks.options()) as client,
-        ):
-            while await served_accuracy(client) < 0.9:  # noqa: ASYNC110
-                await asyncio.sleep(0.5)
-        await until(
+        async with swarm.connect(local.url, local.name, agent="r", **asks.options()) as client:
+
+            async def is_learned() -> bool:
+                return await served_accuracy(client) > 0.9
+
+            await eventually(is_learned, "all classes are served", 60.0)
+        await eventually(
             lambda: all(learning(local, n)["exchange"]["accepted"] > 3 for n in nodes.values()),
-            20.0,
             "both take the other's deltas",
         )
         assert local.server is not None
@@ -198,7 +201,7 @@ async def test_no_sample_label_or_feature_leaves_a_learner() -> None:
     frozen = frozen_part()
     features = frozen.features({"image": images})
     frozen.close()
-    async with local_mesh(shm=False) as local:
+    async with mesh_of(shm=False) as local:
         result = split_fresh()
         await push(local, result.manifest.to_json(), result.files)
         tap = Tap(int(local.url.rpartition(":")[2]))
@@ -215,31 +218,29 @@ async def test_no_sample_label_or_feature_leaves_a_learner() -> None:
                 for name in ("learner-a", "learner-b")
             ]
             await local.ready(READY)
-            await until(
+            await eventually(
                 lambda: all("rounds" in learning(local, node) for node in learners),
-                20.0,
                 "both learners have their model",
             )
             half = len(labels) // 2
             for name, rows in (("learner-a", slice(half)), ("learner-b", slice(half, None))):
                 inputs = {"image": images[rows]}
                 await local.mesh.teach(MODEL, inputs, labels[rows], node=name)
-            await until(
+            await eventually(
                 lambda: (
                     all(learning(local, node).get("rounds", 0) > 15 for node in learners)
                     and any(learning(local, node).get("minted", 0) > 1 for node in learners)
                 ),
-                30.0,
                 "they have exchanged deltas and minted weight versions",
             )
             # The check can fail: a request that carries a sample is found in the same traffic.
-            async with swarm.connect(url, shm=False) as client:
+            async with swarm.connect(url, local.name, shm=False) as client:
                 public = digits_heldout()[0][:1]
                 with pytest.raises(swarm.SwarmError):
                     await client.infer(MODEL, {"image": public}, 0.3)
             sent = bytes(tap.sent)
         await spy.close()
-    assert b"PUB swarm.default.deltas.fresh.learner-a" in sent
+    assert f"PUB {local.mesh.subjects.root}.deltas.fresh.learner-a".encode() in sent
     assert b"tensors.fresh.1." in sent
     private = [*images, *features, labels[:half], labels[half:], labels[:20]]
     assert found([public[0]], sent) == [0]

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import time
 from pathlib import Path
 
 import numpy as np
-from meshes import Commands, add_model, split_digits, until
+from support.commands import said
+from support.meshes import mesh_of, split_digits
+from support.waiting import eventually
 
 import swarm
-from nodes.local.mesh import local_mesh
 from shards.weights.onnx_file import OnnxFile
 from shards.zoo import digits_heldout
 from swarm.services.weights import Weights
@@ -40,16 +42,15 @@ async def mint(mesh: swarm.Mesh, weights: Weights, factor: float) -> int:
 
 
 async def test_a_fallback_that_missed_new_weights_does_not_take_a_session_back(
-    run: Commands, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
-    async with local_mesh() as local:
+    roles = ("shard-1", "shard-2", "shard-3", "fallback")
+    async with mesh_of(split_digits(), *roles) as local:
         weights = Weights(local.mesh.link, local.mesh.subjects, Identity.make())
-        await weights.prepare()
-        roles = ("shard-1", "shard-2", "shard-3", "fallback")
-        nodes = await add_model(local, split_digits(), *roles)
+        nodes = local.supervisor.nodes
 
-        async def ask(budget: float = 10.0, least: int = 0) -> swarm.Result:
-            return await local.mesh.infer("digits", {"image": IMAGE}, budget, "s", weights=least)
+        async def ask(least: int = 0) -> swarm.Result:
+            return await local.mesh.infer("digits", {"image": IMAGE}, 30.0, "s", weights=least)
 
         base = (await ask()).outputs["logits"]
         await mint(local.mesh, weights, 2.0)
@@ -62,7 +63,7 @@ async def test_a_fallback_that_missed_new_weights_does_not_take_a_session_back(
             assert result.hops[-1].node.startswith("shard-3")
             shard.wanted = False
             shard.signal(signal.SIGKILL)
-            await until(lambda: not shard.alive, 5.0, "shard-3 is dead")
+            await eventually(lambda: not shard.alive, "shard-3 is dead")
         finally:
             fallback.signal(signal.SIGCONT)
         result = await ask()
@@ -72,8 +73,11 @@ async def test_a_fallback_that_missed_new_weights_does_not_take_a_session_back(
 
         np.savez(tmp_path / "x.npz", image=IMAGE)
         command = ("infer", "digits", "--input", str(tmp_path / "x.npz"), "--nats", local.url)
-        answered = run.swarm(*command, "--weights", str(number), "--json")
+        command += ("--mesh", local.name)
+        answered = await asyncio.to_thread(
+            said, *command, "--weights", str(number), "--budget", "30s", "--json"
+        )
         assert json.loads(answered.stdout)["weights"] == number
-        refused = run.swarm(*command, "--weights", "99", "--budget", "700ms")
-        assert refused.process.returncode == 1
+        refused = await asyncio.to_thread(said, *command, "--weights", "99", "--budget", "700ms")
+        assert refused.code == 1
         assert f"weight version {number} here" in " ".join(refused.stderr.split())

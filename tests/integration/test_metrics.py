@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import subprocess
@@ -14,8 +15,10 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
-from meshes import READY, ROOT, Commands, dismiss, free_port, good_request, until
 from programs import needed
+from support.commands import ROOT, Commands, free_port
+from support.meshes import READY, dismiss, good_request
+from support.waiting import eventually
 
 from nodes.local.mesh import LocalMesh
 
@@ -60,7 +63,7 @@ def prometheus(program: str, config: Path, port: int) -> Iterator[None]:
             yield
         finally:
             process.send_signal(signal.SIGTERM)
-            process.wait(20)
+            process.wait(30)
 
 
 async def test_a_real_prometheus_scrapes_a_real_mesh(
@@ -73,7 +76,7 @@ async def test_a_real_prometheus_scrapes_a_real_mesh(
     exporter = run.start(
         "nodes.cli.main", "metrics-exporter", "--port", "0", "--json", "--nats", digits_mesh.url
     )
-    await until(lambda: "ready" in exporter.stdout, READY, "the exporter")
+    await asyncio.to_thread(exporter.ready_line)
     told = json.loads(exporter.stdout)["url"].split("/")[2]
     config = tmp_path / "prometheus.yml"
     jobs = [
@@ -96,5 +99,5 @@ async def test_a_real_prometheus_scrapes_a_real_mesh(
             'process_resident_memory_bytes{job="node"} > 1e6',
             "swarm:latency_budget_seconds",
         ):
-            await until(partial(says, server, query), READY, query)
+            await eventually(partial(says, server, query), query, READY)
     await dismiss(digits_mesh, [gateway])

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from meshes import READY
+from support.meshes import READY, mesh_of
 from two_results import CUT, VALUES, early_and_late, expected
 
 import swarm
-from nodes.local.mesh import LocalMesh, local_mesh, push
+from nodes.local.mesh import LocalMesh, push
 from shards.manifest import CodecError
 from shards.split.split import split
 
@@ -24,7 +24,7 @@ I4_STEP, I8_STEP = 1 / 15, 1 / 255  # of values from 0 to 1
 
 async def test_the_owner_says_in_which_codecs_results_travel_and_features_do_not_matter() -> None:
     """All nodes use i4. One version allows i4 for features alone, the other one i8 for results."""
-    async with local_mesh(shm=False) as local:
+    async with mesh_of(shm=False) as local:
         for model, results in (("exact", {}), ("close", {"i8": ALLOWED})):
             made = split(early_and_late(), name=model, cuts=[CUT], bandwidth=1e6, profile=False)
             manifest = replace(made.manifest, codecs={"i4": ALLOWED}, result_codecs=results)
@@ -54,7 +54,7 @@ async def coded_answer(local: LocalMesh, model: str) -> swarm.Result:
     """The first one whose features crossed the cut in a codec: nodes learn of each other's."""
     async with asyncio.timeout(READY):
         while True:
-            answer = await local.mesh.infer(model, {"input": INPUT}, 10.0)
+            answer = await local.mesh.infer(model, {"input": INPUT}, 30.0)
             assert answer.hops[0].codec == ""  # the client's own setting: near, so exact
             if answer.hops[1].codec:
                 assert answer.hops[1].codec.startswith("i4")

@@ -6,6 +6,7 @@ processes of one host, run beside those of the present code.
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import os
@@ -22,10 +23,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from meshes import READY, ROOT, digits, dismiss, environment, until
+from support.commands import ROOT, environment
+from support.meshes import READY, all_ready, digits, dismiss, mesh_of
+from support.waiting import eventually
 
 from nodes.life.process import SUPERVISOR
-from nodes.local.mesh import LocalMesh, local_mesh
+from nodes.local.mesh import LocalMesh
 from nodes.local.supervisor import NodeProcess
 from shards.zoo import digits_model
 from swarm.fleet.advertised import StagePeer
@@ -135,13 +138,13 @@ class Client:
             assert self.process.poll() is None, self.err.read_text()
             return len(self.answers) >= wanted
 
-        await until(enough, READY, f"{more} answers to {self.out.stem}")
+        await eventually(enough, f"{more} answers to {self.out.stem}", READY)
 
     async def end(self) -> list[dict[str, Any]]:
         """Let it end: all its answers."""
         assert self.process.stdin is not None
         self.process.stdin.close()
-        await until(lambda: self.process.poll() is not None, READY, "the client ends")
+        await eventually(lambda: self.process.poll() is not None, "the client ends", READY)
         assert self.process.returncode == 0, self.err.read_text()
         return self.answers
 
@@ -196,8 +199,9 @@ def test_processes_of_versions_with_other_layouts_share_neither_memory_nor_socke
 async def test_nodes_are_replaced_one_by_one_and_every_request_of_both_versions_is_answered(
     before: Path, split_before: Path, tmp_path: Path
 ) -> None:
-    async with local_mesh() as local:
-        run_before(before, "model", "push", str(split_before), "--nats", local.url)
+    async with mesh_of(name="default") as local:
+        push = ("model", "push", str(split_before), "--nats", local.url)
+        await asyncio.to_thread(run_before, before, *push)
         with clients(local.url, tmp_path, [ROOT, before]) as asking:
             old = [start_before(local, before, role) for role in (*SHARDS, "fallback")]
             await local.ready(READY)
@@ -220,8 +224,9 @@ async def test_nodes_are_replaced_one_by_one_and_every_request_of_both_versions_
 async def test_stages_of_both_versions_in_turn_lose_nothing_when_one_of_either_is_killed(
     before: Path, split_before: Path, tmp_path: Path
 ) -> None:
-    async with local_mesh() as local:
-        run_before(before, "model", "push", str(split_before), "--nats", local.url)
+    async with mesh_of(name="default") as local:
+        push = ("model", "push", str(split_before), "--nats", local.url)
+        await asyncio.to_thread(run_before, before, *push)
         # The version before knows its own names of consumers only: it makes those of its lanes.
         first, third = (
             start_before(local, before, "shard-1"),
@@ -238,7 +243,7 @@ async def test_stages_of_both_versions_in_turn_lose_nothing_when_one_of_either_i
                 victim.signal(signal.SIGKILL)
                 for client in asking:
                     await client.answered(20)
-                await local.ready(READY)
+                await all_ready(local)
                 for client in asking:
                     await client.answered(20)
             for client in asking:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
-from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
@@ -13,9 +12,11 @@ import jsonschema
 import numpy as np
 import pytest
 import pytest_asyncio
-from meshes import READY, ROOT, Commands, awake, digits, dismiss, good_request, until
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from support.commands import ROOT, Commands, said
+from support.meshes import READY, awake, digits, dismiss, good_request
+from support.waiting import GENEROUS, eventually
 
 import swarm
 from nodes.local.mesh import LocalMesh
@@ -37,7 +38,9 @@ ROLES = {"shard-1", "shard-2", "shard-3", "fallback", "gateway", "edge"}
 async def with_edge(shared_mesh: LocalMesh) -> AsyncIterator[LocalMesh]:
     """An edge beside the others that publishes its results as `test`."""
     await awake(shared_mesh)
-    edge = shared_mesh.start("edge", "digits", "--rate", "40", "--sink", "test")
+    edge = shared_mesh.start(
+        "edge", "digits", "--rate", "10", "--budget", "30000", "--sink", "test"
+    )
     await shared_mesh.ready(READY)
     yield shared_mesh
     await dismiss(shared_mesh, [edge])
@@ -54,7 +57,7 @@ async def collect(client: Client, subject: str, enough: Callable[[Docs], bool]) 
         docs.append(json.loads(message.data))
 
     subscription = await client.subscribe(subject, cb=take)
-    await until(lambda: enough(docs), 10.0, f"documents on {subject}")
+    await eventually(lambda: enough(docs), f"documents on {subject}")
     await subscription.unsubscribe()
     return docs
 
@@ -69,7 +72,7 @@ async def discover(client: Client, verb: str, nodes: int) -> Docs:
 
     subscription = await client.subscribe(inbox, cb=take)
     await client.publish(f"$SRV.{verb}", b"", reply=inbox)
-    await until(lambda: len(docs) >= nodes, 10.0, f"{nodes} answers to {verb}")
+    await eventually(lambda: len(docs) >= nodes, f"{nodes} answers to {verb}")
     await client.flush()
     await subscription.unsubscribe()
     return docs
@@ -83,30 +86,32 @@ async def test_status_documents_of_every_role_keep_their_contract(
     )
     running = {node.pid for node in with_edge.supervisor.nodes}
 
-    def each_twice(docs: Docs) -> bool:
-        return all(sum(doc["pid"] == pid for doc in docs) >= 2 for pid in running)
+    def of(docs: Docs, role: str) -> Docs:
+        return [doc for doc in docs if doc["role"] == role]
 
-    docs = await collect(nats_client, "swarm.default.status.*", each_twice)
+    def enough(docs: Docs) -> bool:
+        """Each twice, and the edge was answered in between."""
+        return (
+            all(sum(doc["pid"] == pid for doc in docs) >= 2 for pid in running)
+            and (edge := of(docs, "edge"))[-1]["edge"]["answered"] > edge[0]["edge"]["answered"]
+            and of(docs, "shard-1")[-1]["stages"][0]["counters"]["served"] > 0
+        )
+
+    docs = await collect(nats_client, "swarm.default.status.*", enough)
     for doc in docs:
         problems = [error.message for error in validator.iter_errors(doc)]
         assert problems == [], doc["role"]
     assert {doc["role"] for doc in docs} == ROLES
     per_node = {pid: [d for d in docs if d["pid"] == pid] for pid in running}
-    for said in per_node.values():
-        for earlier, later in pairwise(said):
+    for spoken in per_node.values():
+        for earlier, later in pairwise(spoken):
             assert earlier["at"] < later["at"]
-            pause = datetime.fromisoformat(later["at"]) - datetime.fromisoformat(earlier["at"])
-            assert pause < timedelta(seconds=2.3), "each speaks every second"
             assert earlier["node"] == later["node"]
-    shard = next(d for d in reversed(docs) if d["role"] == "shard-1")
-    assert shard["stages"][0]["counters"]["served"] > 0
-    assert shard["ready_ms"] > 0
+    assert of(docs, "shard-1")[-1]["ready_ms"] > 0
     assert {doc["every_s"] for doc in docs} == {1.0}, "a small fleet"
-    fallback = next(d for d in docs if d["role"] == "fallback")
-    assert [stage["stage"] for stage in fallback["stages"]] == [1, 2, 3]
-    edge = [d for d in docs if d["role"] == "edge"]
-    assert edge[-1]["edge"]["answered"] > edge[0]["edge"]["answered"]
-    assert edge[-1]["edge"]["captured"] >= edge[-1]["edge"]["answered"]
+    assert [stage["stage"] for stage in of(docs, "fallback")[0]["stages"]] == [1, 2, 3]
+    edge = of(docs, "edge")[-1]["edge"]
+    assert edge["captured"] >= edge["answered"]
 
 
 async def test_a_last_status_says_left(digits_mesh: LocalMesh, nats_client: Client) -> None:
@@ -120,9 +125,8 @@ async def test_a_last_status_says_left(digits_mesh: LocalMesh, nats_client: Clie
     node = digits_mesh.start("shard-3", "digits")
     await digits_mesh.ready(READY)
     await dismiss(digits_mesh, [node])
-    await until(
+    await eventually(
         lambda: any(doc["pid"] == node.pid and doc["state"] == "left" for doc in docs),
-        5.0,
         "the last status",
     )
     await nats_client.flush()
@@ -169,7 +173,7 @@ async def test_an_edges_results_say_how_each_capture_ended(
     with_edge: LocalMesh, nats_client: Client
 ) -> None:
     _, logits = digits()
-    lines = await collect(nats_client, "swarm.default.results.test", lambda lines: len(lines) > 40)
+    lines = await collect(nats_client, "swarm.default.results.test", lambda lines: len(lines) > 10)
     sequences = [line["sequence"] for line in lines]
     assert len(set(sequences)) == len(sequences), "each capture ends once"
     assert max(sequences) - min(sequences) == len(sequences) - 1, "none is missing"
@@ -183,40 +187,32 @@ async def test_an_edges_results_say_how_each_capture_ended(
         assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()
 
 
-async def test_an_edge_on_stdout_prints_a_line_a_capture_and_ends_after_the_last(
+async def test_an_edge_prints_a_line_a_capture_and_ends_after_the_last_though_all_miss_their_budget(
     digits_mesh: LocalMesh, run: Commands
 ) -> None:
-    command = run.start(
-        "nodes.cli.node",
-        *("--role", "edge", "--model", "digits", "--nats", digits_mesh.url),
-        *("--trust", digits_mesh.trusted),
-        *("--source", "digits", "--rate", "100", "--count", "25", "--on-full", "block"),
-    )
-    assert await asyncio.to_thread(command.wait, READY) == 0
-    lines = [json.loads(line) for line in command.stdout.splitlines()]
-    assert sorted(line["sequence"] for line in lines) == list(range(25))
-    assert {line["status"] for line in lines} == {"OK"}
-    await good_request(digits_mesh.mesh)
-
-
-async def test_an_edge_goes_on_when_its_captures_miss_their_budget(
-    digits_mesh: LocalMesh, run: Commands
-) -> None:
-    """A budget of a millisecond is missed by most: captures fail, the edge does not."""
-    command = run.start(
-        "nodes.cli.node",
-        *("--role", "edge", "--model", "digits", "--nats", digits_mesh.url),
-        *("--trust", digits_mesh.trusted),
-        *("--rate", "50", "--count", "40", "--budget", "1", "--on-full", "block"),
-    )
-    assert await asyncio.to_thread(command.wait, READY) == 0
-    lines = [json.loads(line) for line in command.stdout.splitlines()]
-    assert sorted(line["sequence"] for line in lines) == list(range(40))
-    for line in lines:
+    """With a budget that suffices; and with one of a millisecond, which most captures miss."""
+    edges = [
+        run.start(
+            "nodes.cli.node",
+            *("--role", "edge", "--model", "digits", "--nats", digits_mesh.url),
+            *("--trust", digits_mesh.trusted, "--source", "digits"),
+            *("--rate", "50", "--count", "25", "--budget", budget, "--on-full", "block"),
+        )
+        for budget in ("30000", "1")
+    ]
+    printed = []
+    for edge in edges:
+        assert await asyncio.to_thread(edge.wait) == 0
+        lines = [json.loads(line) for line in edge.stdout.splitlines()]
+        assert sorted(line["sequence"] for line in lines) == list(range(25))
+        printed.append(lines)
+    assert {line["status"] for line in printed[0]} == {"OK"}
+    for line in printed[1]:
         # Refused at once where it is clear beforehand that the budget cannot be met.
         assert line["status"] in ("OK", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED")
         assert ("outputs" in line) == (line["status"] == "OK")
         assert ("error" in line) == (line["status"] != "OK")
+    await good_request(digits_mesh.mesh, budget=GENEROUS)
 
 
 async def test_the_services_statistics_count_requests(
@@ -232,7 +228,7 @@ async def test_the_services_statistics_count_requests(
     }
     for _ in range(5):
         await nats_client.request(
-            "swarm.default.infer.digits", json.dumps(body).encode(), timeout=3.0
+            "swarm.default.infer.digits", json.dumps(body).encode(), timeout=GENEROUS
         )
     assert total(await discover(nats_client, "STATS", nodes)) - before == 5
 
@@ -240,22 +236,24 @@ async def test_the_services_statistics_count_requests(
 async def the_fleet_says(mesh: swarm.Mesh, node: str, state: str) -> None:
     """Ask for the fleet's picture until whichever node answers says so, thirty times in a row:
     what one node has heard of, the next one that answers may not know yet."""
-    said: dict[str, str] = {}
+    told: dict[str, str] = {}
 
     def take(page: Mapping[str, Any]) -> None:
-        said.update({entry["node"]: entry["state"] for entry in page["nodes"]})
+        told.update({entry["node"]: entry["state"] for entry in page["nodes"]})
 
-    async with asyncio.timeout(READY):
-        in_a_row = 0
-        while in_a_row < 30:
-            said.clear()
+    async def all_say() -> bool:
+        for _ in range(30):
+            told.clear()
             assert await ask_fleet(mesh.link, mesh.subjects, take)
-            in_a_row = in_a_row + 1 if said.get(node) == state else 0
-            await asyncio.sleep(0.02)
+            if told.get(node) != state:
+                return False
+        return True
+
+    await eventually(all_say, f"all say that {node} is {state}")
 
 
 async def test_a_newcomer_sees_a_killed_node_and_what_happened_and_drains_another(
-    digits_mesh: LocalMesh, run: Commands
+    digits_mesh: LocalMesh,
 ) -> None:
     """One node of a stage is killed before the reader comes; then another is told to drain."""
     killed = digits_mesh.start("shard-3", "digits")
@@ -272,21 +270,20 @@ async def test_a_newcomer_sees_a_killed_node_and_what_happened_and_drains_anothe
     await the_fleet_says(mesh, dead, "dead")
     async with FleetWatch(mesh.link, mesh.subjects) as watch:
         assert watch.answered
-        assert await watch.until(lambda p, now: p.nodes[dead].state(now) == "dead", 2.0)
+        assert await watch.until(lambda p, now: p.nodes[dead].state(now) == "dead", GENEROUS)
         assert await watch.until(
-            lambda p, now: drained in p.nodes and p.nodes[drained].state(now) == "ready", 5.0
+            lambda p, now: drained in p.nodes and p.nodes[drained].state(now) == "ready", GENEROUS
         )
         assert {"joined", "died"} <= {event["kind"] for event in watch.picture.events}
-        command = run.start("nodes.cli.main", "drain", drained, "--nats", digits_mesh.url)
-        assert await asyncio.to_thread(command.wait, READY) == 0
-        assert "has left" in command.stdout
-        assert await watch.until(lambda p, now: p.nodes[drained].state(now) == "left", 5.0)
+        done = await asyncio.to_thread(said, "drain", drained, "--nats", digits_mesh.url)
+        assert (done.code, "has left" in done.stdout) == (0, True), done
+        assert await watch.until(lambda p, now: p.nodes[drained].state(now) == "left", GENEROUS)
     await good_request(mesh)
     await dismiss(digits_mesh, [killed, spare])
 
 
 async def test_an_objective_that_burns_is_told_by_who_answers(
-    digits_mesh: LocalMesh, nats_client: Client, run: Commands
+    digits_mesh: LocalMesh, nats_client: Client
 ) -> None:
     """An objective that nothing can meet is set; whichever node answers says that it burns."""
     body = {
@@ -313,12 +310,14 @@ async def test_an_objective_that_burns_is_told_by_who_answers(
             async with asyncio.timeout(READY):
                 while not await watch.until(is_told, 0.5):
                     for _ in range(40):
-                        await nats_client.request("swarm.default.infer.digits", asked, timeout=3.0)
+                        await nats_client.request(
+                            "swarm.default.infer.digits", asked, timeout=GENEROUS
+                        )
         place = ("--nats", digits_mesh.url)
-        shown = await asyncio.to_thread(run.swarm, "status", *place)
+        shown = await asyncio.to_thread(said, "status", *place)
         assert "BURNS (latency)" in shown.stdout
-        said = await asyncio.to_thread(run.swarm, "model", "slo", "digits", "--json", *place)
-        assert json.loads(said.stdout)["slo"] == {"p99_ms": 0.001, "errors": 0.01}
+        told = await asyncio.to_thread(said, "model", "slo", "digits", "--json", *place)
+        assert json.loads(told.stdout)["slo"] == {"p99_ms": 0.001, "errors": 0.01}
     finally:
         await mesh.registry.set_objective("digits", None)
     assert "slo" not in (await mesh.registry.desired("digits") or {"slo": "lost"})

@@ -123,7 +123,8 @@ class Command:
 
     def leaves_nothing(self) -> None:
         """Wait until no process that it started runs any more."""
-        eventually_now(lambda: not self.family, f"it leaves nothing:\n{self.remaining()}")
+        what = f"it leaves nothing:\n{self.remaining()}"
+        eventually_now(lambda: not self.family, what, every=0.05)
 
 
 @dataclass(frozen=True)

@@ -31,10 +31,14 @@ async def eventually(
 
 
 def eventually_now(
-    promise: Callable[[], Any], what: str = "the promise", within: float = GENEROUS
+    promise: Callable[[], Any],
+    what: str = "the promise",
+    within: float = GENEROUS,
+    every: float = LOOK_EVERY,
 ) -> None:
-    """`eventually`, for tests without an event loop."""
+    """`eventually`, for tests without an event loop. every: seconds between looks that cost
+    much."""
     deadline = time.monotonic() + within
     while not promise():
         assert time.monotonic() < deadline, f"not within {within} s: {what}"
-        time.sleep(LOOK_EVERY)
+        time.sleep(every)
