@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 from weakref import WeakSet
 
-from nodes.life.config import NodeConfig
+from nodes.life.config import NodeConfig, lane_options
 from nodes.life.lane_depth import LaneDepth
 from nodes.life.router import Router
 from nodes.life.serving import Serving
@@ -24,9 +24,8 @@ from swarm.errors import SwarmError
 from swarm.fleet.advertised import StagePeer, of_load, serving
 from swarm.fleet.membership import Membership
 from swarm.fleet.warm_pool import ROLE as WARM
-from swarm.flow.ack_wait import ack_wait_for
 from swarm.gossip import Event
-from swarm.lanes import MOST_ACK_WAIT, Lane
+from swarm.lanes import MOST_ACK_WAIT, Lane, Tuning, work_of
 from swarm.mesh import Mesh
 from swarm.model import ModelInfo
 from swarm.periodic import BEAT, next_beat
@@ -45,7 +44,7 @@ PUBLISHED_EVENTS = {"joined", "left", "suspected", "died", "refuted", "returned"
 class Takeover:
     """`run()` acts until cancelled; `on_event` takes the gossip's news.
 
-    tell(kind, detail) publishes an event.
+    tell(kind, detail) publishes an event. clock: seconds, that of its lanes.
     """
 
     def __init__(
@@ -56,6 +55,7 @@ class Takeover:
         router: Router,
         servings: Callable[[], list[Serving]],
         tell: Callable[[str, dict[str, Any]], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._mesh = mesh
         self._config = config
@@ -63,6 +63,8 @@ class Takeover:
         self._router = router
         self._servings = servings
         self._tell = tell
+        self._clock = clock
+        self._tunings: dict[Lane, Tuning] = {}
         self._depth = LaneDepth(mesh, config.budget)
         # Not by version: one that is loaded again has its fast mode closed.
         self._covering: WeakSet[StageServer] = WeakSet()
@@ -71,14 +73,14 @@ class Takeover:
 
     async def run(self) -> None:
         """Act on the gossip, and tend the lanes, until cancelled."""
-        adapted = time.monotonic()
+        adapted = self._clock()
         while True:
             await self.react_until(next_beat(TEND_EVERY))
             await self._cover()
             try:
                 await self.tend_lanes()
-                if time.monotonic() - adapted > ADAPT_EVERY:
-                    adapted = time.monotonic()
+                if self._clock() - adapted > ADAPT_EVERY:
+                    adapted = self._clock()
                     await self._adapt_settings()
             except SwarmError as error:
                 log.info("lanes are left as they are: %s", error)
@@ -174,11 +176,13 @@ class Takeover:
                 server.source.open_lane(node)
 
     async def _adapt_settings(self) -> None:
-        """Keep each ack_wait a few times as long as a message takes, and as long as the link of any
-        node needs; keep the depth of the lanes as the budgets need it. One primary
-        of a stage does it for all."""
-        now, alive = time.monotonic(), len(self._members.alive())
+        """Keep each ack_wait a few times as long as a message takes, the model's own where little
+        is asked, and as long as the link of any node needs; keep the depth of the lanes as the
+        budgets need it. One primary of a stage does it for all."""
+        now, alive = self._clock(), len(self._members.alive())
+        lanes: set[Lane] = set()
         for serving_ in self._servings():
+            usual = lane_options(serving_.info, self._config).ack_wait
             for server in serving_.servers:
                 peers = self._peers(serving_.info, server.stage)
                 primaries = [peer.node for peer in peers if peer.priority == PRIMARY]
@@ -186,21 +190,25 @@ class Takeover:
                 if server.stage == 1:
                     await self._depth.adapt(server, leads, now)
                 for lane in server.source.lanes.values():
+                    lanes.add(lane)
                     lane.suit(alive)
                     await lane.refresh()
-                    # From arrival to ack (or handing over): a busy loop counts, not only the run.
-                    p99 = lane.holding.percentile(0.99, now)
                     link = max([lane.link_wait, *(peer.link_wait for peer in peers)])
-                    wanted = ack_wait_for(
-                        p99, ceiling=MOST_ACK_WAIT, current=lane.ack_wait, link=link
-                    )
-                    if leads and p99:
-                        await self._set_ack_wait(server, lane, wanted)
+                    if leads:
+                        await self._tune(server, lane, usual, link, now)
+        self._tunings = {lane: tuning for lane, tuning in self._tunings.items() if lane in lanes}
 
-    async def _set_ack_wait(self, server: StageServer, lane: Lane, wanted: float) -> None:
-        if abs(wanted - lane.ack_wait) > 1e-3:
+    async def _tune(
+        self, server: StageServer, lane: Lane, usual: float, link: float, now: float
+    ) -> None:
+        # From arrival to ack (or handing over): a busy loop counts, not only the run.
+        work, present = work_of(lane.holding, now), lane.ack_wait
+        tuning = self._tunings.get(lane) or Tuning(present, now)
+        tuning, wanted = tuning.look(work, present, usual, link, MOST_ACK_WAIT, now)
+        if abs(wanted - present) > 1e-3:
             log.info("stage %d: ack_wait is now %.3f s", server.stage, wanted)
             await lane.set_ack_wait(wanted)
+        self._tunings[lane] = tuning
 
     def _peers(self, info: ModelInfo, stage: int) -> list[StagePeer]:
         """The living nodes that serve a stage, this one included."""

@@ -14,6 +14,7 @@ from swarm.lanes.streams import (
     make_lanes,
     stream_config,
 )
+from swarm.lanes.tuning import Tuning, work_of
 from swarm.lanes.whereabouts import TwoDomains, check_one_domain, is_kept, streams_of
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "LaneMessage",
     "LaneOptions",
     "Publisher",
+    "Tuning",
     "TwoDomains",
     "check_one_domain",
     "consumer_config",
@@ -37,4 +39,5 @@ __all__ = [
     "may_be_stored",
     "stream_config",
     "streams_of",
+    "work_of",
 ]

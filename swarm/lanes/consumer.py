@@ -35,6 +35,7 @@ from swarm.lanes.message import ACK, ACK_AND_NEXT, WORKING, LaneMessage
 from swarm.lanes.pulls import Pulls, expires_for, unanswered
 from swarm.lanes.rounds import Rounds
 from swarm.lanes.server_consumer import ServerConsumer
+from swarm.lanes.tuning import Stops
 from swarm.lanes.way import Way
 from swarm.link import Link, LinkMessage
 from swarm.priorities import PRIMARY
@@ -62,9 +63,9 @@ class Lane:
     provision: makes sure that the stream exists. credit: messages asked for plus at work; it
     follows the rate of messages up to max_credit, and is less behind a slow link. clock: the
     server's, if it is shared. message_bytes: of a message, as far as it is known before the first.
-    is_kept(): whether any server of a cluster has the lane. lost_at: since when none has it,
-    `time.monotonic()`; 0.0 while one has. waits_for: why it does not pull at present, "" while it
-    does.
+    is_kept(): whether any server of a cluster has the lane. now(): seconds, monotonic. lost_at:
+    since when no server has it, by `now`; 0.0 while one has. waits_for: why it does not pull at
+    present, "" while it does.
 
     Its arguments are many because four of them describe the consumer at the server, which all nodes
     of the lane share, and four this node's part in it. Its attributes are eighteen: six that
@@ -85,6 +86,7 @@ class Lane:
         clock: ServerClock | None = None,
         message_bytes: int = 0,
         is_kept: Callable[[], Awaitable[bool]] = always,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.link = link
         self.pending = 0  # messages waiting in the lane, as last seen
@@ -94,7 +96,11 @@ class Lane:
         self.waits_for = ""
         self.overdue = 0  # messages that came again while in hand: ack_wait is too short
         self.holding = LatencyWindow()  # seconds from arrival to the end of the work
-        self._consumer = ServerConsumer(link, stream, config, provision, clock or ServerClock())
+        self._now = now
+        self._now_ns = time.monotonic_ns if now is time.monotonic else lambda: int(now() * 1e9)
+        self._consumer = ServerConsumer(
+            link, stream, config, provision, clock or ServerClock(), self._now_ns
+        )
         self._credit = Credit(credit, max_credit)
         self._pulls = Pulls(
             self._consumer.pulled_at,
@@ -104,6 +110,7 @@ class Lane:
         self._hand = Hand()
         self._way = Way(message_bytes)
         self._rounds = Rounds(self._tend)
+        self._stops = Stops()
         self._on_message = on_message
         self._is_kept = is_kept
         self._sid = 0
@@ -203,8 +210,8 @@ class Lane:
             if not self.lost_at:
                 # The numbers of these messages mean others in a lane that is made anew.
                 self._down()
-                self.lost_at = time.monotonic()
-            if time.monotonic() - self.lost_at < GIVEN_UP_AFTER:
+                self.lost_at = self._now()
+            if self._now() - self.lost_at < GIVEN_UP_AFTER:
                 # The server's API would not answer for the one that is away.
                 raise NoLeader("the server that keeps the lane is away")
         await self._consumer.ensure()
@@ -261,7 +268,7 @@ class Lane:
     @property
     def link_wait(self) -> float:
         """Seconds of `ack_wait` that this node's link needs, whatever others need."""
-        return self._way.wait(self._credit.size, time.monotonic())
+        return self._way.wait(self._credit.size, self._now())
 
     @property
     def link_rate(self) -> float:
@@ -295,7 +302,8 @@ class Lane:
 
     def _tend(self) -> None:
         """Keep long runs alive, follow the rate, replace lost pulls."""
-        now, idle = time.monotonic_ns(), not self._hand
+        now, idle = self._now_ns(), not self._hand
+        self._look_for_stop()
         self._plan_round()
         if not idle:
             self._keep_alive(now)
@@ -308,6 +316,15 @@ class Lane:
             self._replenish_half()
         else:
             self._replenish()
+
+    def _look_for_stop(self) -> None:
+        """A round that is due and did not come: this process stood still, and the server has handed
+        out again what is in hand."""
+        due = self._rounds.due
+        if due is None or not self._rounds.are_often:
+            return
+        if asyncio.get_running_loop().time() - due > self.ack_wait * 2 / 3:
+            self._stops.ended(due, self._now())
 
     def _plan_round(self) -> None:
         self._rounds.plan(len(self._hand) > 0, self.ack_wait)
@@ -356,7 +373,7 @@ class Lane:
             self.link.publish(pulls.subject, pulls.body(count), pulls.inbox)
         except (NotConnected, ResourceExhausted):
             return  # the lane is renewed on reconnect, and asks again at its rounds
-        pulls.asked(count, time.monotonic())
+        pulls.asked(count, self._now())
 
     # --- receiving --------------------------------------------------------------------
 
@@ -365,7 +382,7 @@ class Lane:
             self._pull_ended(received)
             return
         asked_at = self._pulls.answered()
-        message = LaneMessage(self, received.reply, received.data, time.monotonic_ns())
+        message = LaneMessage(self, received.reply, received.data, self._now_ns())
         self.pending = message.pending
         if asked_at is not None and self._way.is_seen_by(message):
             self._look_at_way(message, message.received / 1e9 - asked_at)
@@ -401,13 +418,15 @@ class Lane:
     def _comes_late(self) -> None:
         """A message comes again behind its ack, or while it is in hand: `ack_wait` is too short."""
         self.overdue += 1
-        self._way.was_late(self.ack_wait, time.monotonic())
+        self._way.was_late(self.ack_wait, self._now())
         self._renew.set()
 
     def _came_again(self, ours: LaneMessage, again: LaneMessage) -> None:
         """A message in hand is not worked on twice; the server waits for the newest reply."""
-        if again.received - ours.received > self.ack_wait * 1e9:
-            # Else both lay in the socket together, behind a stop of this process.
+        self._look_for_stop()
+        # Else both lay in the socket together, or this process stood still until a moment ago.
+        apart = again.received - ours.received > self.ack_wait * 1e9
+        if apart and again.received / 1e9 - self._stops.until > self.ack_wait:
             self._comes_late()
         ours.reply, ours.touched = again.reply, again.received
         ours.times_delivered = again.times_delivered
@@ -440,7 +459,7 @@ class Lane:
 
     def hold(self, message: LaneMessage, at_ns: int) -> None:
         """See `LaneMessage.held`."""
-        message.done_at = message.done_at or at_ns or time.monotonic_ns()
+        message.done_at = message.done_at or at_ns or self._now_ns()
         if self._hand.keeps(message):
             self._hand.hold(message)
             self._replenish_half()
@@ -455,13 +474,14 @@ class Lane:
         """See `LaneMessage.ack`."""
         if not self._hand.remove(message):
             return False
-        now, received = time.monotonic(), message.received / 1e9
+        now, received = self._now(), message.received / 1e9
         if verb is ACK_AND_NEXT:
             self._way.acked(message, now)
         if self._rounds.are_often and not self._hand and now - received > LONG_IN_HAND:
             self._plan_round()
         credit = self._credit
-        if credit.fused or not credit.came_in_all & 3:  # of many, a quarter will do
+        # Of many, a quarter will do; over a stop of this process, none.
+        if (credit.fused or not credit.came_in_all & 3) and received > self._stops.until:
             self.holding.add((message.done_at / 1e9 or now) - received, now)
         try:
             if verb is ACK_AND_NEXT:

@@ -34,6 +34,7 @@ class ServerConsumer:
         config: dict[str, Any],
         provision: Callable[[], Awaitable[Any]],
         clock: ServerClock,
+        now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self.stream = stream
         self.config = config
@@ -41,6 +42,7 @@ class ServerConsumer:
         self.clock = clock
         self.copies = 0  # servers that keep it, 0 before it was seen
         self._link = link
+        self._now_ns = now_ns
         self._provision = provision
 
     @property
@@ -138,10 +140,10 @@ class ServerConsumer:
         await self.set_ack_wait(wanted)
 
     async def _learn(self, answer: Awaitable[dict[str, Any]]) -> dict[str, Any]:
-        sent = time.monotonic_ns()
+        sent = self._now_ns()
         info = await answer
         if stamp := info.get("ts"):
-            self.clock.sample(sent, time.monotonic_ns(), stamp)
+            self.clock.sample(sent, self._now_ns(), stamp)
         # Another node may have made or changed the consumer: its settings are the lane's.
         self.config["ack_wait"] = info["config"]["ack_wait"]
         self.copies = 1 + len((info.get("cluster") or {}).get("replicas") or ())

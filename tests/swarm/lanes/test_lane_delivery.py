@@ -17,6 +17,7 @@ from swarm.lanes.consumer import LONG_IN_HAND
 from swarm.lanes.credit import Credit
 from swarm.lanes.message import WORKING
 from swarm.lanes.rounds import Rounds
+from swarm.lanes.tuning import STOPS
 from swarm.link import jetstream
 from swarm.priorities import FALLBACK, PRIMARY, STANDBY
 from swarm.subjects import api
@@ -95,14 +96,17 @@ async def test_a_message_that_comes_again_while_it_is_in_hand_is_given_to_the_st
     sender = await bench.sender()
     sender.send("x")
     await eventually(lambda: len(got) == 1)
-    time.sleep(bench.options.ack_wait * 1.5)  # noqa: ASYNC251 - the loop stands still
-    await eventually(lambda: lane.overdue == 1)
-    assert (len(got), got[0].times_delivered) == (1, 2)
+    for _ in range(STOPS + 1):  # more than a stop now and then
+        times = got[0].times_delivered
+        time.sleep(bench.options.ack_wait * 1.5)  # noqa: ASYNC251 - the loop stands still
+        await eventually(lambda times=times: got[0].times_delivered > times)  # type: ignore[misc]
+    await eventually(lambda: lane.overdue > 0)
+    assert len(got) == 1
     got[0].ack()
     assert await sender.emptied()  # the ack was for the newest delivery
-    await eventually(lambda: lane.ack_wait == pytest.approx(2 * bench.options.ack_wait))
+    await eventually(lambda: lane.ack_wait >= 2 * bench.options.ack_wait)
     info = await jetstream.call(lane.link, api("CONSUMER.INFO", STREAM, CONSUMER))
-    assert info["config"]["ack_wait"] == pytest.approx(2e9 * bench.options.ack_wait)
+    assert info["config"]["ack_wait"] == pytest.approx(1e9 * lane.ack_wait)
 
 
 async def test_a_nak_hands_the_message_out_again_at_once(bench: Bench) -> None:
@@ -177,20 +181,6 @@ async def test_messages_of_a_vanished_node_are_delivered_after_ack_wait(bench: B
     other[0].ack()
     await standby.link.flush()
     assert await sender.emptied()
-
-
-@soon_again
-async def test_a_message_held_long_is_kept_alive_and_stays_with_its_node(bench: Bench) -> None:
-    _, got = await bench.lane(credit=1)
-    _, other = await bench.lane(credit=1)
-    sender = await bench.sender()
-    sender.send("long")
-    await eventually(lambda: len(got) + len(other) == 1)
-    await asyncio.sleep(4 * bench.options.ack_wait)
-    assert len(got) + len(other) == 1
-    (got + other)[0].ack()
-    assert await sender.emptied()
-    assert len(got) + len(other) == 1
 
 
 @soon_again
