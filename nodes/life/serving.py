@@ -207,7 +207,7 @@ def link_rate(servers: Iterable[StageServer]) -> float:
     return min(rates, default=0.0)
 
 
-async def learn_known(loaded: Loaded, config: NodeConfig) -> None:
+async def learn_known(loaded: Loaded, config: NodeConfig, urgent: bool = False) -> None:
     """Keep each stage's answer to seeded input in `loaded.known`, for self-tests to compare with;
     none for a stage without layers. A run may take seconds: the event loop does not make it. Where
     one does not end in good time, the version serves without self-tests of its stages."""
@@ -223,7 +223,7 @@ async def learn_known(loaded: Loaded, config: NodeConfig) -> None:
     usual = sum(stage.compute_ms for stage in stages.values()) / 1e3
     try:
         async with asyncio.timeout(KNOWN_WITHIN + KNOWN_FACTOR * usual):
-            loaded.known = await in_background(config, run)
+            loaded.known = await in_background(config, run, urgent)
     except TimeoutError:
         info = loaded.info
         log.warning("%s@%s is not tested while it serves: a run hangs", info.model, info.version)

@@ -252,6 +252,7 @@ class Versions:
     async def _serve(self, version: str) -> None:
         mesh = self._mesh
         info = await mesh.registry.info(self._config.model_name, version)
+        urgent = self._config.missed and not self.serving
         others = asyncio.create_task(streams_of(mesh.link, mesh.subjects, info.model, version))
         try:
             loaded = await load(
@@ -262,11 +263,11 @@ class Versions:
                 edge=self._config.answers_requests,
                 lighter=self._config.role == "edge",
                 stages=self._held(info),
-                urgent=self._config.missed and not self.serving,
+                urgent=urgent,
                 tell=self._tell,
             )
             try:
-                await learn_known(loaded, self._config)
+                await learn_known(loaded, self._config, urgent)
                 own = mesh.subjects.stream(info.model, version, mesh.link.domain)
                 check_one_domain(await others, own, f"{info.model}@{version}")
                 self.weights.add(loaded)
@@ -378,15 +379,23 @@ class Versions:
         return list(self.serving)[-1]
 
     async def lookup(self, model: str, version: str) -> Loaded:
-        """The runtimes of a model version on this node. Raises `NotFound`."""
+        """The runtimes of a model version on this node: none of a version that the mesh desires and
+        this node does not serve, which other nodes may, where asking them needs no stage 0. Raises
+        `NotFound`; `Unavailable` where it needs one."""
         if self._config.role == "gateway":
             return await self._asked.lookup(model, version)
         if model != self._config.model_name:
             raise NotFound(f"this node serves {self._config.model_name!r} only, not {model!r}")
         serving = self.serving.get(version)
-        if serving is None:
+        if serving is not None:
+            return serving.loaded
+        if version not in self._wanted():
             raise NotFound(f"{model}@{version} is not served here")
-        return serving.loaded
+        info = await self._mesh.catalog.info(model, version)
+        if info.edge is not None:
+            why = self._refused.reason(version) or "it is being loaded"
+            raise Unavailable(f"{model}@{version} is not served by {self._node}: {why}")
+        return Loaded(info, {}, None, None, 0.0)
 
     async def _load_for_gateway(self, model: str, version: str) -> Loaded:
         info = await self._mesh.model(f"{model}@{version}")

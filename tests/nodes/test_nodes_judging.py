@@ -8,6 +8,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
+from support.waiting import GENEROUS
 
 import nodes.life.judging
 from nodes.life.judging import Judging
@@ -48,7 +49,7 @@ async def test_a_judge_tells_how_many_reports_it_had_no_room_for(
     scene = Scene()
     life = asyncio.create_task(scene.judging.run())
     scene.judging.look()
-    report = await asyncio.wait_for(scene.heard, 5.0)
+    report = await asyncio.wait_for(scene.heard, GENEROUS)
     for number in range(MOST_REPORTERS + 3):
         told = Report(f"r{number}", "p1", 0, (Seen(1, 0),), (Seen(1, 0),))
         report(SimpleNamespace(data=told.encode()))

@@ -302,7 +302,7 @@ async def test_a_node_that_finds_no_server_ends_when_it_is_told_to(
     life = asyncio.create_task(node.run(stop))
     await asyncio.sleep(0)
     stop.set()
-    await asyncio.wait_for(life, 20.0)
+    await asyncio.wait_for(life, GENEROUS)
     assert changes == ["left"]
     assert not node.became_ready.is_set()
 
@@ -333,5 +333,5 @@ async def test_a_node_whose_mesh_fails_to_close_still_sends_its_last_spans(
     monkeypatch.setattr(node.mesh, "close", fail)
     stop = asyncio.Event()
     stop.set()
-    await asyncio.wait_for(asyncio.gather(node.run(stop), return_exceptions=True), 20.0)
+    await asyncio.wait_for(asyncio.gather(node.run(stop), return_exceptions=True), GENEROUS)
     assert tracer.closed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import cache
@@ -13,17 +13,22 @@ from typing import Any
 import pytest
 from support.waiting import GENEROUS
 
+import nodes.life.versions
 import swarm
 from nodes.life.config import NodeConfig
 from nodes.life.node import Node
 from nodes.life.refused_versions import AGAIN_AFTER, AGAIN_AFTER_AT_MOST, RefusedVersions
-from shards.errors import ModelError
+from nodes.life.serving import Loaded
+from shards.errors import DoesNotFit, ModelError
 from shards.manifest import sha256
 from shards.split.split import SplitResult, split
-from shards.zoo import digits_model
+from shards.zoo import digits_heldout, digits_model
+from swarm.errors import Status
 from swarm.ids import ulid
 from swarm.link import LinkMessage, LinkOptions, jetstream
+from swarm.model import ModelInfo
 from swarm.rollout import plan_of
+from swarm.wire.messages import Request
 
 
 def test_attempts_come_ever_later_and_at_once_where_desired_state_has_changed() -> None:
@@ -72,12 +77,12 @@ def broken() -> SplitResult:
 
 
 class Scene:
-    """Shard-2 of a mesh, in this process, and what it says."""
+    """A node of a mesh in this process, shard-2 as a rule, and what it says."""
 
-    def __init__(self, url: str, mesh: swarm.Mesh) -> None:
+    def __init__(self, url: str, mesh: swarm.Mesh, node: Node | None = None) -> None:
         self.mesh = mesh
         link = LinkOptions(servers=(url,))
-        self.node = Node(NodeConfig("shard-2", "digits", link=link, shm=False))
+        self.node = node or Node(NodeConfig("shard-2", "digits", link=link, shm=False))
         self.said: dict[str, Any] = {}
         self.rejected: list[str] = []
         self.rolled_back: list[dict[str, Any]] = []
@@ -114,11 +119,11 @@ class Scene:
         await self.mesh.registry.push(result.manifest.to_json(), result.files)
 
     @asynccontextmanager
-    async def lives(self) -> AsyncIterator[None]:
+    async def lives(self, serves: Sequence[str] = ("1",)) -> AsyncIterator[None]:
         stop = asyncio.Event()
         life = asyncio.create_task(self.node.run(stop))
         try:
-            await self.until(lambda: self.versions == ["1"])
+            await self.until(lambda: self.versions == list(serves))
             yield
             assert not life.done()
         finally:
@@ -179,6 +184,34 @@ async def test_a_version_whose_files_are_missing_is_told_of_and_waited_for(scene
         assert (scene.said["state"], scene.versions) == ("ready", ["1"])
         await scene.push(digits("2"))
         await scene.until(lambda: "2" in scene.versions and scene.said["detail"] == "serving")
+
+
+@pytest.mark.integration
+async def test_a_node_that_cannot_run_the_desired_version_asks_those_that_can(
+    scene: Scene, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    really = nodes.life.versions.load
+
+    async def load(
+        mesh: swarm.Mesh, artifacts: Any, config: NodeConfig, info: ModelInfo, **more: Any
+    ) -> Loaded:
+        if (config.role, info.version) == ("shard-2", "2"):
+            raise DoesNotFit("no memory")
+        return await really(mesh, artifacts, config, info, **more)
+
+    monkeypatch.setattr(nodes.life.versions, "load", load)
+    link = LinkOptions(servers=(url,))
+    able = Scene(url, scene.mesh, Node(NodeConfig("fallback", "digits", link=link, shm=False)))
+    async with scene.lives(), able.lives(["1", "1"]):
+        await scene.push(digits("2"))
+        await scene.mesh.registry.promote("digits", "2")
+        await scene.until(lambda: "no memory" in scene.said["detail"])
+        await able.until(lambda: able.versions.count("2") == 2)
+        request = Request({"image": digits_heldout()[0][:1]}, version="2", budget=GENEROUS)
+        result = await scene.node.answerer.answer("digits", request)
+        assert (result.status, result.version) == (Status.OK, "2"), result.message
+        named = Request(dict(request.inputs), version="7", budget=GENEROUS)
+        assert (await scene.node.answerer.answer("digits", named)).status is Status.NOT_FOUND
 
 
 @pytest.mark.integration

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from real_server import Links, cut
-from support.waiting import eventually
+from support.waiting import GENEROUS, eventually
 
 from swarm.fleet.membership import Membership
 from swarm.gossip import LOCAL
@@ -165,7 +165,7 @@ async def test_a_node_whose_connection_failed_follows_again(fleet: Fleet) -> Non
     down = asyncio.Event()
     other.link.on_down.append(down.set)
     cut(other.link)
-    await asyncio.wait_for(down.wait(), 5.0)
+    await asyncio.wait_for(down.wait(), GENEROUS)
     update = nothing(one)
     update["weight"] += 1.0
     one.exchange.step(update)
