@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+from support.leftovers import nothing_left_behind
 
 if TYPE_CHECKING:
     from support.beside_raw_nats import BesideRawNats
@@ -41,8 +42,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(autouse=True, scope="session")
 def folders_of_this_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The environment that the tests' processes inherit."""
-    with pytest.MonkeyPatch.context() as environment:
+    """The environment that the tests' processes inherit. A run that leaves anything fails."""
+    tmp_path_factory.getbasetemp()  # pytest's own folders stay where they are
+    with nothing_left_behind(), pytest.MonkeyPatch.context() as environment:
         environment.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         environment.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
         yield
