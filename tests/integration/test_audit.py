@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from meshes import READY, Command, Commands, digits, split_digits
 from nats.aio.client import Client
+from support.waiting import eventually_told
 
 import swarm
 from nodes.local.mesh import LocalMesh, local_mesh, push
@@ -47,12 +48,12 @@ async def stored(local: LocalMesh) -> list[Stored]:
 
 async def records(local: LocalMesh, count: int) -> list[dict[str, Any]]:
     """All records, once there are `count` of them."""
-    async with asyncio.timeout(10):
-        while True:
-            found = await stored(local)
-            if len(found) >= count:
-                return [parse(each.data) for each in found]
-            await asyncio.sleep(0.05)
+
+    async def all_there() -> list[Stored]:
+        found = await stored(local)
+        return found if len(found) >= count else []
+
+    return [parse(each.data) for each in await eventually_told(all_there, f"{count} records")]
 
 
 def marked() -> np.ndarray:

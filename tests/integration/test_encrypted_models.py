@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from meshes import READY, Commands, close, commands, digits, free_port, split_digits, until
+from meshes import READY, Commands, close, commands, digits, free_port, split_digits
+from support.waiting import eventually
 
 import swarm
 from shards.manifest import write_dir
@@ -79,7 +80,7 @@ async def test_the_weights_of_an_encrypted_model_are_on_no_disk_and_its_answers_
                 *(*where, mesh_name, "--state-dir", str(disk / "state"), *extra),
                 env=env,
             )
-            await until(lambda: '"ready"' in node.stdout, READY, f"ready: {node.stderr}")
+            await eventually(lambda: '"ready"' in node.stdout, f"ready: {node.stderr}", READY)
             async with swarm.connect(server.url, mesh_name) as mesh:
                 images, logits = digits()
                 got = await mesh.infer("digits", {"image": images[:1]})
@@ -104,7 +105,7 @@ async def test_the_weights_of_an_encrypted_model_are_on_no_disk_and_its_answers_
             *(*where, "sealed"),
             env=env,
         )
-        await until(lambda: "--model-key" in without.stderr, READY, "it names the flag")
+        await eventually(lambda: "--model-key" in without.stderr, "it names the flag", READY)
         assert any(json.loads(line)["event"] == "waiting" for line in without.stdout.splitlines())
         # The search finds what is there: the same model in plain.
         assert await ended("model", "push", str(source), *where, "plain") == 0

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from meshes import READY, Command, Commands, commands, until
+from meshes import READY, Command, Commands, commands
+from support.waiting import eventually
 
 import swarm
 from swarm.link import LinkMessage
@@ -52,7 +53,7 @@ async def test_three_steps_change_the_key_of_nodes_that_run_and_nobody_is_taken_
                     *("--allow-unsigned", "--verbose"),
                 )
             )
-        await until(all_alive, READY, f"they meet: {nodes[0].stderr}")
+        await eventually(all_alive, f"they meet: {nodes[0].stderr}", READY)
         for step in range(1, 4):
             rotate_mesh_key(source)
             for file, node in zip(files, nodes, strict=True):
@@ -61,9 +62,9 @@ async def test_three_steps_change_the_key_of_nodes_that_run_and_nobody_is_taken_
                 def has_it(node: Command = node, step: int = step) -> bool:
                     return node.stderr.count("gossip marks with") == step
 
-                await until(has_it, 10.0, f"step {step} reaches {file.stem}: {node.stderr}")
+                await eventually(has_it, f"step {step} reaches {file.stem}: {node.stderr}", READY)
         statuses.clear()
-        await until(all_alive, 5.0, "both are alive to both")
+        await eventually(all_alive, "both are alive to both", READY)
     for gossip in statuses.values():
         assert "forged" not in gossip["refused"]
         assert not {"died", "suspected"} & gossip["events"].keys(), gossip

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from meshes import READY, Command, Commands, add_model, digits, split_digits, until
+from meshes import READY, Command, Commands, add_model, digits, split_digits
+from support.waiting import eventually, eventually_told
 from test_learned_weights import MODEL, Minter, split_fresh
 
 import swarm
@@ -34,15 +34,6 @@ async def stored_mesh() -> Any:
         yield local
 
 
-async def holds(condition: Callable[[], Awaitable[bool]], timeout: float) -> None:
-    """Until the server says so; fails after `timeout` seconds."""
-    async with asyncio.timeout(timeout):
-        while True:
-            if await condition():
-                return
-            await asyncio.sleep(0.05)
-
-
 async def test_recorded_requests_run_again_to_the_same_bits(
     stored_mesh: LocalMesh, run: Commands
 ) -> None:
@@ -63,7 +54,7 @@ async def test_recorded_requests_run_again_to_the_same_bits(
         return dict(json.loads(command.stdout))
 
     recording = start("record", "digits", "--for", "5m")
-    await holds(republished, 40)
+    await eventually_told(republished, "it is recorded", READY)
     images = digits()[0]
     async with swarm.connect(local.url, agent="robot-7", stored=True) as mesh:
         answers = [await mesh.infer("digits", {"image": images[i : i + 1]}, 10.0) for i in range(3)]
@@ -73,7 +64,7 @@ async def test_recorded_requests_run_again_to_the_same_bits(
         info = await jetstream.call(local.mesh.link, api("STREAM.INFO", kept))
         return int(info["state"]["messages"]) == 9
 
-    await holds(all_kept, 10)
+    await eventually_told(all_kept, "all stages are kept")
     recording.signal(signal.SIGINT)
     told = await end(recording)
     assert (told["requests"], told["messages"], told["missed"]) == (3, 9, 0)
@@ -120,13 +111,13 @@ async def test_a_request_runs_again_with_the_weights_of_then() -> None:
             await mesh.infer(MODEL, image, 10.0)
             for _ in range(2):
                 await mesh.infer(MODEL, image, 10.0, weights=await minter.mint())
-        await until(lambda: recording.kept == 9, 10.0, "all stages are kept")
+        await eventually(lambda: recording.kept == 9, "all stages are kept")
         await recording.stop()
 
         async def all_on_record() -> bool:
             return all(each.output for each in await recorded(link, subjects, MODEL))
 
-        await holds(all_on_record, 10)
+        await eventually_told(all_on_record, "all are on record")
         found = await recorded(link, subjects, MODEL)
         assert [request.weights for request in found] == [0, 1, 2]
         session = await Session.open(local.mesh, MODEL, "1")

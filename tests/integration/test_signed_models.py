@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from meshes import READY, Command, Commands, commands, digits, free_port, split_digits, until
+from meshes import READY, Command, Commands, commands, digits, free_port, split_digits
+from support.waiting import eventually
 
 import swarm
 from shards.manifest import write_dir
@@ -87,7 +88,7 @@ async def state(node: Command, wanted: str) -> None:
         assert node.process.poll() is None, node.stderr
         return any(json.loads(line)["event"] == wanted for line in node.stdout.splitlines())
 
-    await until(reached, READY, f"{wanted}; it says:\n{node.stderr}")
+    await eventually(reached, f"{wanted}; it says:\n{node.stderr}", READY)
 
 
 async def test_a_device_refuses_a_model_until_its_signer_is_trusted(
@@ -98,7 +99,7 @@ async def test_a_device_refuses_a_model_until_its_signer_is_trusted(
     key = (await office.swarm("keys", "show"))["public"]
     node = field.node()
     command = f"swarm keys trust {key}"
-    await until(lambda: command in node.stderr, READY, "it says how to trust the key")
+    await eventually(lambda: command in node.stderr, "it says how to trust the key", READY)
     await state(node, "waiting")
     assert "ready" not in node.stdout
     await field.swarm("keys", "trust", key, "the office")
@@ -119,7 +120,7 @@ async def test_a_node_that_serves_goes_on_when_its_desired_state_is_forged(
         bucket = mesh.subjects.config_bucket
         forged = json.dumps({"serve": [{"version": "66", "share": 100}]}).encode()
         await jetstream.kv_put(mesh.link, bucket, "serve.digits", forged)
-        await until(lambda: "is unsigned" in node.stderr, READY, "it refuses")
+        await eventually(lambda: "is unsigned" in node.stderr, "it refuses", READY)
         assert (await mesh.infer("digits@1", {"image": digits()[0][:1]})).status == "OK"
         await office.swarm("model", "promote", "digits@1", *office.where)
         assert (await mesh.infer("digits", {"image": digits()[0][:1]})).status == "OK"
@@ -134,7 +135,7 @@ async def test_an_unsigned_model_runs_only_where_the_node_was_told_so(
     refusing, taking = field.node(*place), field.node(*place, "--allow-unsigned")
     await state(taking, "ready")
     assert "whoever may write to the mesh's store" in taking.stderr
-    await until(lambda: "is unsigned" in refusing.stderr, READY, "it refuses")
+    await eventually(lambda: "is unsigned" in refusing.stderr, "it refuses", READY)
     assert "ready" not in refusing.stdout
 
 

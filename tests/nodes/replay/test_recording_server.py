@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from support.waiting import eventually_told
 
 import swarm
 from nodes.replay.recording import Recording, RecordLimits, tap_config
@@ -35,14 +36,15 @@ async def test_it_goes_on_with_lanes_that_are_made_long_after_the_server_has_ret
         mesh.link.on_up.append(returned.set)
         await server.kill()
         await server.start()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await returned.wait()
             with pytest.raises(SwarmError):  # the lanes were in memory
                 await copies(mesh)
             await make_lanes(*lanes)
-            while True:
-                if await copies(mesh) == wanted:
-                    break
-                await asyncio.sleep(0.05)
+
+            async def copied_again() -> bool:
+                return await copies(mesh) == wanted
+
+            await eventually_told(copied_again, "the lanes are copied again")
         await recording.stop()
         assert await copies(mesh) is None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
+from functools import partial
 from typing import Any
 
 import pytest
 from real_server import Inbox, Links, eventually
+from support.waiting import eventually_told
 
 from swarm.errors import (
     InvalidArgument,
@@ -223,9 +224,7 @@ async def test_what_was_pushed_survives_a_restart_of_the_server(
         await registry.serving("m")
     await own_server.start()
     await link.ready(5.0)
-    async with asyncio.timeout(10.0):
-        while not await answers(registry):  # noqa: ASYNC110  # the own_server tells nobody
-            await asyncio.sleep(0.05)
+    await eventually_told(partial(answers, registry), "JetStream is back")
     assert await registry.fetch("m", "1", ["a"]) == {"a": b"x" * 200_000}
 
 

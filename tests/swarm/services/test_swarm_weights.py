@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from real_server import Links, cut, eventually
+from support.waiting import eventually_told
 
 from swarm.errors import (
     BadSignature,
@@ -55,9 +56,11 @@ async def mint(weights: Weights, value: float, by: str = "n", **more: Any) -> We
 
 async def until_stored(link: Link, wanted: set[str]) -> None:
     """Deleted keys leave a marker behind for a second."""
-    async with asyncio.timeout(5):
-        while await stored(link) != wanted:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+
+    async def are_stored() -> bool:
+        return await stored(link) == wanted
+
+    await eventually_told(are_stored, f"{wanted} are stored")
 
 
 async def stored(link: Link) -> set[str]:
