@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from site_tools import forwarding, numbered, read
+from support.waiting import GENEROUS, eventually
 
 import swarm
 from nodes.bench.site.linked_servers import SITE, LinkedServers
@@ -31,20 +32,21 @@ async def test_over_a_link_that_drops_again_and_again_each_answer_comes_once(
     async with (
         swarm.connect(servers.site.url, agent="a") as site,
         swarm.connect(servers.hub.url) as hub,
-        forwarding(hub),
+        forwarding(hub) as forwarder,
     ):
         await SiteStore(site.link, site.subjects, SITE).prepare(Limits())
-        reading = asyncio.create_task(read(site, "a", 100))
-        for number in range(100):
+        reading = asyncio.create_task(read(site, "a", 60))
+        for number in range(60):
             if number % 20 == 5:
                 await servers.link.cut()
             if number % 20 == 10:
                 await servers.link.heal()
+                answered = forwarder.figures.answered
+                await eventually(lambda n=answered: forwarder.figures.answered > n)  # type: ignore[misc]
             await site.submit("m", numbered(number))
-            await asyncio.sleep(0.03)
         answers = await reading
         assert [int(each.result.outputs["y"][0]) for each in answers] == [
-            2 * number for number in range(100)
+            2 * number for number in range(60)
         ]
 
 
@@ -172,7 +174,7 @@ async def test_a_site_whose_disk_is_full_refuses_in_one_line_and_loses_nothing(
         filler.unlink()
         await server.kill()
         await server.start()
-        await site.link.ready(10.0)
+        await site.link.ready(GENEROUS)
         ticket = await site.submit("m", {"x": large + 2})
         assert ticket.number == 2, "what was refused was not stored"
         async with forwarding(site):
@@ -191,6 +193,4 @@ async def test_a_site_that_answers_as_no_server_does_ends_no_forwarder(
         hostile.link.subscribe(f"$JS.{SITE}.API.>", nonsense)
         await hostile.link.flush()
         async with forwarding(hub) as forwarder:
-            async with asyncio.timeout(10):
-                while "as no server does" not in str(forwarder.status()["state"]):  # noqa: ASYNC110
-                    await asyncio.sleep(0.02)
+            await eventually(lambda: "as no server does" in str(forwarder.status()["state"]))

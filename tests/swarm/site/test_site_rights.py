@@ -49,7 +49,7 @@ async def test_a_requester_submits_a_gateway_forwards_and_nobody_else_may(
         await SiteStore(operator.link, operator.subjects, SITE).prepare(Limits())
         forwarder = Forwarder(gateway.link, gateway.subjects, SITE, ask)
         task = asyncio.create_task(forwarder.run())
-        async with asyncio.timeout(20), connect("requester") as client:
+        async with asyncio.timeout(30), connect("requester") as client:
             for _ in range(3):
                 await client.submit("m", INPUT)
             answers = client.results()

@@ -6,8 +6,8 @@ import asyncio
 
 import numpy as np
 import pytest
-from real_server import eventually
 from site_tools import doubled, forwarding, numbered, read
+from support.waiting import GENEROUS, eventually
 
 import swarm
 from nodes.bench.site.linked_servers import SITE, LinkedServers
@@ -17,7 +17,6 @@ from swarm.site.store import DROP_OLDEST, Limits, SiteStore
 from swarm.wire.messages import Request, Result
 
 COUNT = 120
-MINUTE = 60  # seconds of a cut, and requests in it
 
 
 async def test_each_request_of_a_site_that_is_cut_off_is_answered_once_and_in_order(
@@ -36,15 +35,16 @@ async def test_each_request_of_a_site_that_is_cut_off_is_answered_once_and_in_or
         for number in range(1, COUNT + 1):
             if number == 20:
                 await servers.link.cut()
+                await eventually(lambda: "away" in forwarder.figures.state)
             if number == 60:
                 await servers.link.heal()
+                await eventually(lambda: forwarder.figures.state == "forwarding")
             if number == 90:
                 servers.link.silence()
             for agent in "ab":
                 ticket = await site.submit("m", numbered(number), agent=agent)
                 assert (ticket.site, ticket.agent) == (SITE, agent)
-            await asyncio.sleep(0.01)
-        await asyncio.sleep(1.0)
+        await eventually(lambda: forwarder.figures.state != "forwarding")
         await servers.link.heal()
         for answers in await asyncio.gather(*reading):
             values = [int(answer.result.outputs["y"][0]) for answer in answers]
@@ -56,31 +56,12 @@ async def test_each_request_of_a_site_that_is_cut_off_is_answered_once_and_in_or
         await eventually(lambda: forwarder.figures.answered == 2 * COUNT + 1)
 
 
-async def test_a_site_that_is_cut_off_for_a_minute_loses_and_doubles_nothing(
-    servers: LinkedServers,
-) -> None:
-    async with (
-        swarm.connect(servers.site.url) as site,
-        swarm.connect(servers.hub.url) as hub,
-        forwarding(hub),
-    ):
-        await SiteStore(hub.link, hub.subjects, SITE).prepare(Limits())
-        await servers.link.cut()
-        for number in range(1, MINUTE + 1):
-            await site.submit("m", numbered(number), agent="a")
-            await asyncio.sleep(1.0)
-        await servers.link.heal()
-        answers = await read(site, "a", MINUTE)
-        values = [int(answer.result.outputs["y"][0]) for answer in answers]
-        assert values == [2 * number for number in range(1, MINUTE + 1)]
-
-
 async def test_two_forwarders_and_a_restart_answer_nothing_twice(servers: LinkedServers) -> None:
     computed: list[int] = []
 
     async def slowly(model: str, request: Request) -> Result:
         computed.append(int(request.inputs["x"][0]))
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.02)  # a run takes time, so that several are under way
         return await doubled(model, request)
 
     async with (
@@ -156,13 +137,13 @@ async def test_answers_that_nobody_reads_hold_up_the_work_and_lose_nothing(
         await store.prepare(Limits(max_bytes=100_000))
         async with swarm.connect(servers.hub.url) as hub, forwarding(hub) as forwarder:
             sent = 0
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(GENEROUS):
                 while "no room for answers" not in forwarder.figures.state:
                     try:
                         await site.submit("m", {"x": large + sent})
                         sent += 1
-                    except ResourceExhausted:
-                        await asyncio.sleep(0.1)
+                    except ResourceExhausted:  # until the forwarder takes the oldest
+                        await asyncio.sleep(0.01)
             answers = await read(site, "a", sent)
         assert [int(each.result.outputs["y"][0]) for each in answers] == [
             2 * number for number in range(sent)
