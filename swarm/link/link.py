@@ -213,7 +213,8 @@ class Link(asyncio.BufferedProtocol):
                 while not (self._up.is_set() or self._closing) and self._vain < rounds:
                     await self._settled.wait()
                     if self.refusal is not None:
-                        raise self.refusal
+                        # Else each of who waits would make its traceback longer.
+                        raise self.refusal.with_traceback(None)
                     self._settled.clear()
         if self._closing:
             raise NotConnected("this connection was closed")

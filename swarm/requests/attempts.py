@@ -89,7 +89,8 @@ class Do(Enum):
 
 class Step(NamedTuple):
     """What to do. seconds: before an attempt, or of a wait. paid: the attempt takes a retry from
-    the budget. when_connected: wait for a connection first."""
+    the budget. when_connected: wait for a connection first, or
+    for so many seconds where it is refused."""
 
     do: Do
     seconds: float = 0.0
@@ -130,7 +131,7 @@ def next_step(
     if pause >= left:
         return Step(Do.LAST_CHANCE)
     if isinstance(outcome, NotConnected):
-        return Step(Do.AGAIN, paid=paid, when_connected=True)
+        return Step(Do.AGAIN, pause, paid=paid, when_connected=True)
     return Step(Do.AGAIN, 0.0 if silent else pause, paid=paid)
 
 

@@ -45,7 +45,7 @@ from swarm.requests.attempts import (
 )
 from swarm.requests.request import FAST, Ask, Picker
 from swarm.requests.sessions import SeenWeights
-from swarm.requests.under_way import ModelWay, UnderWay
+from swarm.requests.under_way import ModelWay, UnderWay, ready_or_refused
 from swarm.shm import ShmError
 from swarm.subjects import ANY
 from swarm.transport.api import Event, Held, Left, Refused, Safe, Stored
@@ -268,7 +268,7 @@ class Requester:
                 self._budget.try_retry(now)
             meanwhile: Outcome = None
             if step.when_connected:
-                meanwhile = await self._connected(request)
+                meanwhile = await self._connected(request, step.seconds)
             elif outcome is not None:
                 meanwhile = await self._wait(request, step.seconds)
             if isinstance(meanwhile, Result):
@@ -474,8 +474,8 @@ class Requester:
         finally:
             timer.cancel()
 
-    async def _connected(self, request: UnderWay) -> Outcome:
-        """Until there is a connection; an earlier attempt may still be answered meanwhile."""
+    async def _connected(self, request: UnderWay, pause: float) -> Outcome:
+        """Until there is a connection, `pause` seconds where it is refused, or a late answer."""
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[Outcome] = loop.create_future()
         request.outcome = outcome
@@ -484,7 +484,7 @@ class Requester:
             if not outcome.done():  # behind this wait the next attempt has begun
                 outcome.set_result(None)
 
-        ready = loop.create_task(request.version.routes.link.ready())
+        ready = loop.create_task(ready_or_refused(request.version.routes.link, pause))
         ready.add_done_callback(connected)
         try:
             return await outcome

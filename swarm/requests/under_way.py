@@ -11,6 +11,7 @@ from swarm.errors import Status, SwarmError
 from swarm.fleet.placement import Placement
 from swarm.flow.latency import Usual
 from swarm.flow.silence import Silences
+from swarm.link import Link
 from swarm.model import ModelInfo
 from swarm.requests.admission import WHOLE_PIPELINE, ModelAdmission
 from swarm.requests.attempts import Outcome, Tried
@@ -110,3 +111,12 @@ def _present(placement: Placement, info: ModelInfo, stage: int) -> frozenset[str
     stages = range(1, info.last + 1) if stage == WHOLE_PIPELINE else (stage,)
     serving = [placement.serving(info, each) for each in stages]
     return frozenset().union(*serving) if all(serving) else frozenset()
+
+
+async def ready_or_refused(link: Link, pause: float) -> None:
+    """Wait for a connection, or for `pause` seconds where none is made: the server refuses who
+    connects, which may pass."""
+    try:
+        await link.ready()
+    except SwarmError:
+        await asyncio.sleep(pause)

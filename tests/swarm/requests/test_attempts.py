@@ -182,7 +182,7 @@ def test_asking_whether_to_ask_again_changes_nothing(
 def test_a_request_that_could_not_be_stored_is_asked_again_at_no_cost() -> None:
     tried = Tried(False, 0.0, attempt=1)
     assert step(LOST, tried, has_retry=False) == Step(Do.AGAIN, 0.01)
-    assert step(OFFLINE, tried, has_retry=False) == Step(Do.AGAIN, when_connected=True)
+    assert step(OFFLINE, tried, has_retry=False) == Step(Do.AGAIN, 0.01, when_connected=True)
 
 
 def test_to_ask_again_for_a_stored_request_costs_a_retry_and_without_one_it_is_awaited() -> None:

@@ -21,7 +21,7 @@ from simulated_desk import (
     silent,
 )
 
-from swarm.errors import NotConnected, Status
+from swarm.errors import NotAdmitted, NotConnected, Status
 from swarm.flow.hedge import Hedger
 from swarm.requests import requester
 from swarm.requests.attempts import MISSING_AFTER_SHARE
@@ -402,6 +402,25 @@ async def test_a_request_made_while_there_is_no_server_waits_for_one(desk: Simul
     desk.server.reconnect()
     assert (await task).status is Status.OK
     assert now() - began == pytest.approx(2 * TRIP)
+
+
+async def test_while_the_server_refuses_who_connects_a_request_asks_with_pauses(
+    desk: SimulatedDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[float] = []
+
+    async def refused(timeout: float | None = None) -> None:
+        asked.append(now())
+        if len(asked) > 1000:
+            await asyncio.Event().wait()  # without a pause the time would stand still
+        raise NotAdmitted("revoked")
+
+    monkeypatch.setattr(desk.server, "ready", refused)
+    desk.server.cut()
+    result = await desk.infer(1.0)
+    assert result.status is Status.UNAVAILABLE
+    assert 2 < len(asked) < 100
+    desk.server.reconnect()
 
 
 async def test_what_was_asked_before_a_reconnect_is_asked_again_at_once(

@@ -60,7 +60,7 @@ async def test_in_fast_mode_the_server_says_that_nobody_listens(
 async def test_after_a_reconnect_what_was_asked_is_sent_again(
     real_desk: Desk, own_server: EmbeddedServer
 ) -> None:
-    """The own_server kept the lane in memory and died: same id, another attempt, one answer."""
+    """The server kept the lane in memory and died: same id, another attempt, one answer."""
     desk = await real_desk.open()
     desk.stage.behave = silent
     task = asyncio.create_task(desk.infer(60.0, 5.0))
