@@ -10,6 +10,14 @@ from contract import MakeRig, Path, Rig
 
 from swarm.lanes import LaneOptions
 from swarm.services.embedded import EmbeddedServer
+from swarm.transport.handover import policy
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Senders wait for a word as long as it takes. (How long they wait: test_handover_policy.)"""
+    for knob in ("LEAST_PATIENCE", "MOST_PATIENCE", "SILENT_LEAST"):
+        monkeypatch.setattr(policy, knob, 3600.0)
 
 
 @pytest.fixture

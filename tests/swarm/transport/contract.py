@@ -31,7 +31,6 @@ from swarm.wire.messages import Features, Result
 
 LIMIT = 10.0  # seconds; only a fault gets there
 AT_ONCE = 8  # parcels; a socket of the kernel takes ten datagrams by default
-QUIET = 0.15  # seconds, longer than any patience for short runs: nothing more is to come
 SPEC = (Spec("x", "FP32", (-1, 4)),)
 INFO = ModelInfo("m", "1", SPEC, SPEC, (Stage(1, SPEC, SPEC, 0.01), Stage(2, SPEC, SPEC, 0.01)))
 LARGE_INFO = replace(INFO, outputs=(Spec("x", "FP32", (1, 1 << 20)),))
@@ -200,6 +199,7 @@ class Rig:
         self.name = f"t{secrets.token_hex(4)}"
         self.lanes = lanes
         self.peers: list[StagePeer] = []
+        self.receivers: list[Mesh] = []
         self.number = 0
         self._stack = contextlib.AsyncExitStack()
         self.mesh: Mesh
@@ -223,6 +223,7 @@ class Rig:
         """A process that serves the stage, and that the sender knows of."""
         options = SourceOptions(priority=priority, credit=8, most_credit=8, lanes=self.lanes)
         made = Receiver(await self.process(), self.path.stage, node, options)
+        self.receivers.append(made.mesh)
         await made.open()
         self._stack.push_async_callback(made.close)
         if self.path.here:
@@ -289,9 +290,11 @@ class Rig:
                 await asyncio.sleep(0.01)
 
     async def quiet(self) -> None:
-        """Until whatever is on its way, and would still come, has come."""
-        await self.mesh.bulk.flush()
-        await asyncio.sleep(QUIET)
+        """Until what is on its way, there and back, has come."""
+        for mesh in (self.mesh, *self.receivers, self.mesh, *self.receivers):
+            for link in {mesh.link, mesh.bulk}:
+                if link.connected:
+                    await link.flush()
 
 
 def finish(delivery: Delivery) -> None:
