@@ -481,7 +481,7 @@ class Link(asyncio.BufferedProtocol):
         there is no connection or it is lost before the reply came.
         """
         if self._deaf is not None:
-            raise self._deaf
+            raise self._deaf.with_traceback(None)
         answer: asyncio.Future[LinkMessage] = asyncio.get_running_loop().create_future()
         expect = self.expect_from_server if from_server else self.expect
         reply = expect(partial(answered, answer))

@@ -21,8 +21,10 @@ ANSWERS = "_INBOX.shared.server"
 class SharedServer:
     """Tests that kill it, stop it or want another configuration take `own_server`."""
 
-    def __init__(self) -> None:
-        self._server = EmbeddedServer(more='http: "127.0.0.1:-1"\n')
+    def __init__(self, users: str = "") -> None:
+        """users: lines of its configuration. With some, no test of it makes a stream."""
+        self._server = EmbeddedServer(more='http: "127.0.0.1:-1"\n' + users)
+        self._has_users = bool(users)
         self._monitor: http.client.HTTPConnection | None = None
         self.host = self._server.host
         self.max_payload = self._server.max_payload
@@ -54,7 +56,8 @@ class SharedServer:
     def tidy(self) -> None:
         """Delete the streams of the test that ends, and wait until its connections have ended;
         fails where they do not."""
-        self._delete_streams()
+        if not self._has_users:
+            self._delete_streams()
         eventually_now(lambda: not self._connections(), "the end of the test's connections")
 
     def _connections(self) -> list[str]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 
 import pytest
 from real_server import ConfiguredServer, Inbox, Links
+from shared_server import SharedServer
 from support.waiting import GENEROUS, eventually
 
 from swarm.errors import NotConnected, PermissionDenied, Status, SwarmError
@@ -31,14 +32,22 @@ authorization { users: [
 """
 
 
+@pytest.fixture(scope="module")
+def with_users() -> Iterator[SharedServer]:
+    made = SharedServer(USERS)
+    made.start_now()
+    yield made
+    made.stop_now()
+
+
 @pytest.fixture
-async def server() -> AsyncIterator[ConfiguredServer]:
-    async with ConfiguredServer(USERS) as running:
-        yield running
+def server(with_users: SharedServer, used: list[SharedServer]) -> SharedServer:
+    used.append(with_users)
+    return with_users
 
 
 async def test_a_denied_request_fails_at_once_with_the_subject_and_the_role_that_may(
-    server: ConfiguredServer, links: Links
+    server: SharedServer, links: Links
 ) -> None:
     link = await links.connect(server.url, user="shard-2", password="x")
     with pytest.raises(PermissionDenied) as denied:
@@ -49,9 +58,7 @@ async def test_a_denied_request_fails_at_once_with_the_subject_and_the_role_that
     assert link.open_replies == 0
 
 
-async def test_a_denied_call_of_jetstream_fails_at_once(
-    server: ConfiguredServer, links: Links
-) -> None:
+async def test_a_denied_call_of_jetstream_fails_at_once(server: SharedServer, links: Links) -> None:
     link = await links.connect(server.url, user="shard-2", password="x")
     with pytest.raises(PermissionDenied, match="the role operator may"):
         await jetstream.ensure_stream(link, {"name": "s", "subjects": ["s"]})
@@ -60,7 +67,7 @@ async def test_a_denied_call_of_jetstream_fails_at_once(
 
 
 async def test_a_denied_publish_into_a_lane_is_told_to_its_sender_at_once(
-    server: ConfiguredServer, links: Links
+    server: SharedServer, links: Links
 ) -> None:
     link = await links.connect(server.url, user="shard-2", password="x")
     publisher = Publisher(link)
@@ -74,7 +81,7 @@ async def test_a_denied_publish_into_a_lane_is_told_to_its_sender_at_once(
 
 
 async def test_each_denied_subject_is_logged_once(
-    server: ConfiguredServer, links: Links, caplog: pytest.LogCaptureFixture
+    server: SharedServer, links: Links, caplog: pytest.LogCaptureFixture
 ) -> None:
     link = await links.connect(server.url, user="shard-2", password="x")
     with caplog.at_level(logging.WARNING, "swarm.link"):
@@ -92,7 +99,7 @@ async def test_each_denied_subject_is_logged_once(
 
 
 async def test_a_link_knows_its_rights_where_the_server_tells_them(
-    server: ConfiguredServer, links: Links
+    server: SharedServer, links: Links
 ) -> None:
     knows = await links.connect(server.url, user="shard-2", password="x")
     assert knows.grants.may_publish("echo")
@@ -106,7 +113,7 @@ async def test_a_link_knows_its_rights_where_the_server_tells_them(
 
 
 async def test_a_user_that_may_not_hear_its_answers_is_told_so_instead_of_waiting(
-    server: ConfiguredServer, links: Links
+    server: SharedServer, links: Links
 ) -> None:
     link = links.start(server.url, user="deaf", password="x")
     with pytest.raises(NotConnected, match=r"may not subscribe to _INBOX\.deaf\.") as failure:
@@ -115,7 +122,7 @@ async def test_a_user_that_may_not_hear_its_answers_is_told_so_instead_of_waitin
 
 
 async def test_the_inbox_names_the_user_so_that_rights_can(
-    server: ConfiguredServer, links: Links
+    server: SharedServer, links: Links
 ) -> None:
     by_option = await links.connect(server.url, user="shard-2", password="x")
     by_url = await links.connect(f"nats://shard-2:x@127.0.0.1:{server.port}")
@@ -129,7 +136,7 @@ async def test_the_inbox_names_the_user_so_that_rights_can(
 
 
 async def test_who_may_answer_processes_cannot_forge_an_answer_of_the_server(
-    server: ConfiguredServer, links: Links
+    server: SharedServer, links: Links
 ) -> None:
     victim = await links.connect(server.url, user="all", password="x")
     forger = await links.connect(server.url, user="shard-2", password="x")

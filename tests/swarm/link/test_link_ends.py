@@ -117,6 +117,12 @@ async def test_credentials_that_are_gone_are_told_and_leave_nothing_unseen(
     await eventually(lambda: not link.connected)
     with pytest.raises(NotAdmitted, match=r"user\.nk: No such file"):
         await link.ready()
+    lengths = []
+    for _ in range(3):
+        with pytest.raises(NotAdmitted) as refused:
+            await link.ready()
+        lengths.append(len(refused.traceback))
+    assert len(set(lengths)) == 1, "an error that is told again and again does not grow"
     await asyncio.sleep(10.0)
     await links.close()
     gc.collect()
