@@ -23,9 +23,11 @@ class Stalls:
         self._stalls: deque[tuple[float, float]] = deque(maxlen=KEPT)
         self._caught_up = 0.0
 
-    def answered(self, sent: float, now: float, pace: float) -> bool:
-        """A request was answered; whether a stall ended by it. pace: seconds, the usual gap."""
-        since = max(sent, self._answered)
+    def answered(self, sent: float, now: float, pace: float, waited: bool = False) -> bool:
+        """A request was answered; whether a stall ended by it. pace: seconds, the usual gap.
+        waited: others have waited since the last answer; a young request may be answered first,
+        by a node that covers."""
+        since = self._answered if waited else max(sent, self._answered)
         self._answered = now
         stalled = _is_stall(now - since, pace)
         if stalled:

@@ -242,6 +242,7 @@ class ModelAdmission:
     def enter(self, budget: float, now: float) -> Pass:
         """Raises `ResourceExhausted` or `Unavailable`, at once."""
         admission = self._admission
+        self._busy = self._busy and admission.inside > 0
         # The pace of a time that is over says nothing: with few inside, anything is let in.
         pace = self._pace if self._busy and admission.inside >= BUSY_FROM else 0.0
         decision = admission.decide(pace, budget, now)
@@ -308,7 +309,8 @@ class ModelAdmission:
             self._outage.heard()
         expired = result.status is Status.DEADLINE_EXCEEDED
         if result.status is Status.OK:
-            self._time(now, self._stalls.answered(taken.started, now, self._pace))
+            stalled = self._stalls.answered(taken.started, now, self._pace, self._busy)
+            self._time(now, stalled)
             if not unusual:
                 self.latency.add(took, now)
         if result.status is Status.OK or expired:

@@ -90,6 +90,7 @@ class Lanes:
     def __init__(self, desk: SimulatedDesk) -> None:
         self._desk = desk
         self.exists = True
+        self.depth = DEPTH
         self.error: SwarmError | None = None
         self.held: set[str] = set()  # ids of messages that are not done
         self._known: set[str] = set()
@@ -106,7 +107,7 @@ class Lanes:
             return self.error
         if not self.exists:
             return NoResponders("no stream takes this lane's messages at present")
-        if len(self.held) >= DEPTH:
+        if len(self.held) >= self.depth:
             return ResourceExhausted("the lane is full")
         if message_id not in self._known:
             self._known.add(message_id)

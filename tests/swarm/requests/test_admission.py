@@ -259,6 +259,29 @@ def test_one_stages_open_breaker_consumes_no_probe_of_another() -> None:
 OUTCOMES = [None, *Status]
 
 
+def test_the_first_answer_behind_a_stall_is_no_pace_though_it_is_to_a_young_request() -> None:
+    """A node hangs with the requests of a client that was never busy before; another one answers
+    those that come then."""
+    admission = ModelAdmission()
+    held = [admission.enter(10.0, 1.0 + number / 100) for number in range(10)]
+    admission.leave(held.pop(0), answer(), 1.1)
+    held += [admission.enter(10.0, 1.1 + number / 50) for number in range(30)]
+    admission.leave(admission.enter(10.0, 1.79), answer(), 1.8)
+    assert admission.pace == 0.0
+    admission.leave(admission.enter(10.0, 1.80), answer(), 1.82)
+    assert admission.pace == pytest.approx(0.02)
+
+
+def test_the_time_in_which_nobody_was_inside_is_no_pace() -> None:
+    admission = ModelAdmission()
+    taken = [admission.enter(10.0, 1.0) for _ in range(10)]
+    admission.leave(taken.pop(), answer(), 1.01)
+    for each in taken:
+        admission.leave(each, None, 1.02)  # given up by their callers
+    admission.leave(admission.enter(10.0, 1.06), answer(), 1.07)
+    assert admission.pace == 0.0
+
+
 @settings(max_examples=300, deadline=None)
 @given(
     st.lists(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import random
+from math import inf
 
 import pytest
 from simulated_desk import (
@@ -277,3 +279,39 @@ async def test_requests_that_a_hanging_stage_swallowed_are_repeated_beside_the_r
     assert (await desk.infer(30.0, delivery=FAST)).status is Status.OK
     assert {result.status for result in await asyncio.gather(*asking)} == {Status.OK}
     assert most <= MOST_REPEATS + 1
+
+
+@pytest.mark.parametrize("held", [4, 8, 32])
+@pytest.mark.parametrize("seed", range(4))
+async def test_a_hung_node_costs_no_request_though_the_client_was_never_busy_before(
+    desk: SimulatedDesk, held: int, seed: int
+) -> None:
+    """The node swallows what comes in fast mode until another one covers, and holds as many of the
+    lane's messages for an ack_wait. The first young request that the other node answers is no sign
+    of how fast the pipeline is."""
+    rng = random.Random(seed)
+    hung_at = inf
+    kept = 0
+
+    def behave(stage: SimulatedStage, message: Message, features: Features) -> None:
+        nonlocal kept
+        if hung_at < now() < hung_at + 0.6 and message.fast:
+            return
+        answer = answers_after(0.02 * rng.lognormvariate(0.0, 0.6))
+        if now() > hung_at and not message.fast and kept < held:
+            kept += 1
+            later(1.2, answer, stage, message, features)
+        else:
+            answer(stage, message, features)
+
+    desk.lanes.depth = 64
+    desk.stage.behave = behave
+    asked = []
+    for number in range(200):
+        if number == 30:
+            hung_at = now() + rng.uniform(0.0, 0.1)
+        asked.append(desk.begin(10.0, float(number), delivery=FAST))
+        await asyncio.sleep(0.02)
+    results = await asyncio.gather(*asked)
+    assert {result.status for result in results} == {Status.OK}
+    assert [float(r.outputs["x"][0, 0]) for r in results] == [2.0 * n for n in range(200)]
