@@ -39,6 +39,14 @@ class Kept:
     due: float = 0.0
 
 
+@dataclass(eq=False)
+class _Pull:
+    """left: messages that have not come."""
+
+    inbox: str
+    left: int
+
+
 class LaneServer(Wire):
     """Hands messages out to pulls, and again after `ack_wait` without a word."""
 
@@ -52,7 +60,8 @@ class LaneServer(Wire):
         self.words: list[tuple[float, bytes]] = []  # when, and what the lane said of messages
         self._kept: dict[int, Kept] = {}
         self._waiting: deque[int] = deque()
-        self._pulls: deque[str] = deque()
+        self.asked: list[int] = []  # messages, by each pull
+        self._pulls: deque[_Pull] = deque()
         self._last = 0
 
     @property
@@ -94,7 +103,7 @@ class LaneServer(Wire):
         self._hand_out_due()
         word = bytes(data) if isinstance(data, bytes) else b"".join(data)
         if ".CONSUMER.MSG.NEXT." in subject:
-            self._pulls.extend([reply] * json.loads(word)["batch"])
+            self._pull(json.loads(word), reply)
         else:
             self._hear(int(subject.split(".")[5]), word, reply)
         self._deal()
@@ -112,7 +121,21 @@ class LaneServer(Wire):
             return
         self._kept.pop(number, None)
         if word.startswith(b"+NXT"):
-            self._pulls.append(reply)
+            self._pull(json.loads(word[5:]), reply)
+
+    def _pull(self, asked: dict[str, Any], inbox: str) -> None:
+        pull = _Pull(inbox, int(asked["batch"]))
+        self.asked.append(pull.left)
+        self._pulls.append(pull)
+        asyncio.get_running_loop().call_later(asked["expires"] / 1e9, self._expire, pull)
+
+    def _expire(self, pull: _Pull) -> None:
+        if pull in self._pulls:
+            self._pulls.remove(pull)
+            headers = (
+                b"NATS/1.0 408 Request Timeout\r\nNats-Pending-Messages: %d\r\n\r\n" % pull.left
+            )
+            self._hears[pull.inbox](LinkMessage(pull.inbox, "", headers, b""))
 
     def _hand_out_due(self) -> None:
         """Whatever this process does late, the server has been in time."""
@@ -127,16 +150,19 @@ class LaneServer(Wire):
     def _deal(self) -> None:
         loop = asyncio.get_running_loop()
         while self._waiting and self._pulls:
-            number, inbox = self._waiting.popleft(), self._pulls.popleft()
+            number, pull = self._waiting.popleft(), self._pulls[0]
             if (kept := self._kept.get(number)) is None:
                 continue
+            pull.left -= 1
+            if not pull.left:
+                self._pulls.popleft()
             kept.times += 1
             kept.due = now() + self.ack_wait
             self._look_at(kept.due)
             reply = f"$JS.ACK.{STREAM}.{CONSUMER}.{kept.times}.{number}.{number}.0.0"
             message = LinkMessage(SUBJECT, reply, None, kept.data)
             # The timer is the arrival; what has arrived is read behind the timers that are due.
-            loop.call_later(TRIP, loop.call_soon, self._hears[inbox], message)
+            loop.call_later(TRIP, loop.call_soon, self._hears[pull.inbox], message)
 
 
 async def provision() -> None:

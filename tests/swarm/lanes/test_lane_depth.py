@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from lane_tools import STREAM, SUBJECTS, Bench, Sender
-from real_server import Links, eventually
+from real_server import Links
+from support.waiting import eventually
 
 from swarm.errors import ResourceExhausted
 from swarm.lanes import Depth, LaneOptions, ensure_lanes, follow_depth

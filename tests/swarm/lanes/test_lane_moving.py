@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from real_server import Links
 
@@ -13,9 +13,10 @@ from swarm.link import jetstream
 from swarm.services.embedded import EmbeddedServer
 from swarm.subjects import Subjects, api
 
-NODES = st.sets(st.from_regex("[a-z]{1,6}", fullmatch=True), min_size=1, max_size=12)
+NODES = st.sets(st.from_regex("[a-z]{1,6}", fullmatch=True), min_size=1, max_size=5)
 
 
+@settings(max_examples=30)
 @given(nodes=NODES, stream=st.text(max_size=20))
 def test_at_first_one_node_is_due_and_in_the_end_every_one(nodes: set[str], stream: str) -> None:
     def due(lost_for: float) -> set[str]:

@@ -10,6 +10,7 @@ from simulated_server import SimulatedLane, stand_still
 
 from swarm.lanes import work_of
 from swarm.lanes.message import WORKING
+from swarm.lanes.pulls import EXPIRES
 from swarm.lanes.tuning import STOPS, STOPS_WITHIN
 
 pytestmark = pytest.mark.simulated
@@ -72,3 +73,17 @@ async def test_a_loop_that_is_always_behind_gets_a_longer_ack_wait() -> None:
         assert s.lane.overdue > 0
         assert s.server.ack_wait >= 0.2
         assert len(s.got) == 1
+
+
+async def test_an_idle_lane_asks_in_few_pulls_for_all_that_it_may_hold() -> None:
+    """Of the small pulls that came about one by one, two a second are left at most."""
+    async with SimulatedLane(credit=4) as s:
+        for _ in range(8):
+            s.server.store(b"x")
+            await asyncio.sleep(0.1)
+            assert s.got[-1].ack()
+        await asyncio.sleep(5.0)
+        s.server.asked.clear()
+        await asyncio.sleep(60.0)
+        assert 60 / EXPIRES * 0.9 <= len(s.server.asked) <= 2 * 60 / EXPIRES
+        assert s.lane.asked * 2 >= s.lane.credit

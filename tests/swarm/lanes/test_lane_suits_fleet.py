@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from lane_tools import SUBJECTS
-from real_server import Links, eventually
+from real_server import Links
+from support.waiting import eventually
 
 from nodes.bench.site.linked_servers import HUB, linked_servers
 from swarm.lanes import Lane, LaneOptions, consumer_config, ensure_lanes

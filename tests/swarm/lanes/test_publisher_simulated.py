@@ -12,7 +12,7 @@ from support.simulated_time import SimulatedLoop
 
 from swarm.errors import NotConnected, SwarmError
 from swarm.lanes import Publisher, may_be_stored
-from swarm.lanes.publisher import ACK_TIMEOUT, NoPubAck
+from swarm.lanes.publisher import ACK_TIMEOUT, LOOK_AGAIN, NoPubAck
 from swarm.link import LinkMessage
 from swarm.wire.tensors import Part
 
@@ -104,3 +104,33 @@ async def test_a_message_without_a_puback_is_lost_soon_after_its_time(
     assert isinstance(error, NotConnected)
     assert may_be_stored(error)
     assert link.expected == set()
+
+
+async def test_an_answer_that_comes_too_late_changes_nothing(
+    link: Storing, clock: Callable[[], float]
+) -> None:
+    publisher, told, link.hangs = Publisher(link, clock), Told(), True
+    publisher.publish("lane", [b""], "1", told)
+    await asyncio.sleep(2 * ACK_TIMEOUT)
+    assert len(told) == 1
+    link.deliver(LinkMessage(link.sent[0], "", None, b'{"stream":"s","seq":1}'))
+    assert len(told) == 1
+    publisher.close()
+
+
+async def test_a_message_that_left_late_has_its_time_from_the_moment_of_its_arrival(
+    link: Storing, clock: Callable[[], float]
+) -> None:
+    publisher, told, link.hangs = Publisher(link, clock), Told(), True
+    link.pace.tripped(0.5)
+    assert link.pace.sends(1000, clock())
+    publisher.publish("lane", [b""], "1", told)
+    await asyncio.sleep(60.0)
+    assert told == [], "it waits for its turn on the link"
+    link.pace.answered(clock())
+    arrived = clock()
+    await asyncio.sleep(60.0)
+    ((when, error),) = told
+    assert ACK_TIMEOUT <= when - arrived < ACK_TIMEOUT + 2 * LOOK_AGAIN
+    assert isinstance(error, NoPubAck)
+    publisher.close()
