@@ -1,4 +1,4 @@
-"""Identifiers: ULIDs for requests, and node ids."""
+"""Identifiers: ULIDs for requests, and node ids, which bear the name of the node's user."""
 
 from __future__ import annotations
 
@@ -8,8 +8,15 @@ import random
 import socket
 import time
 
+from swarm.errors import InvalidArgument
+
 _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _PAIRS = tuple(a + b for a in _CROCKFORD for b in _CROCKFORD)
+
+NODE_ID_CHARS = 64  # the longest node id
+# Of what is unique to a start: 36 bits, which are unique enough beside the starts of one user. A
+# user without a name is called by its public key of 56 characters.
+_UNIQUE, _UNIQUE_CHARS = "0123456789abcdefghijklmnopqrstuvwxyz", 7
 
 # Each process draws 60 random bits, which are unique but not secret, and where its counter begins.
 # (Measured: drawing 80 bits for each id takes 20 of the 32 us that one takes with cold caches.)
@@ -44,10 +51,22 @@ def ulid() -> str:
     )
 
 
-def node_id(role: str) -> str:
-    """A node id, unique per start: `<role>-<host>-<random>`, fit for a subject."""
+def node_id(user: str) -> str:
+    """The id of a node of this user, unique per start: `<user>-<random>`, fit for a subject.
+
+    Raises `InvalidArgument` for a name that leaves no room in the `NODE_ID_CHARS` of an id.
+    """
+    if len(user) > NODE_ID_CHARS - 1 - _UNIQUE_CHARS:
+        most = NODE_ID_CHARS - 1 - _UNIQUE_CHARS
+        raise InvalidArgument(f"user name {user!r}: a node's user has {most} characters at most")
+    drawn = random.SystemRandom()
+    return f"{user}-{''.join(drawn.choice(_UNIQUE) for _ in range(_UNIQUE_CHARS))}"
+
+
+def nobodys_user(role: str) -> str:
+    """What stands for the user's name in the id of a node without credentials: `<role>-<host>`."""
     host = (
         "".join(c if c.isascii() and c.isalnum() else "-" for c in socket.gethostname())[:24]
         or "host"
     )
-    return f"{role}-{host}-{os.urandom(4).hex()}"
+    return f"{role}-{host}"

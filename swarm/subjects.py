@@ -58,6 +58,38 @@ def _features(root: str, model: str, version: str, stage: int, lane: str) -> str
     )
 
 
+def parts_of(node: str) -> tuple[str, str]:
+    """The user whose node this is, and what tells it from that user's other nodes.
+
+    They are what stands before and behind the last `-`; an id that is not made so is its own user,
+    and `-` stands behind. So no two ids have the same parts, and no id is another user's.
+    """
+    user, _, unique = node.rpartition("-")
+    return (user, unique) if user and unique else (node, "-")
+
+
+def id_of(user: str, unique: str) -> str:
+    """The node of these parts."""
+    return user if unique == "-" else f"{user}-{unique}"
+
+
+def _owned(node: str) -> str:
+    """Two tokens that name a node: its user, to which rights bind them, and the rest of its id."""
+    return ".".join(parts_of(token(node, "node id")))
+
+
+def speaker(subject: str, headers: object = None) -> str:
+    """The node that a status, or what a judge states, is of: its subject says so, and only that
+    node's user may publish there. "" where the subject names none.
+
+    headers: of the message. A node sends none, and the server has some in what it reads from a
+    stream: so an answer that somebody aimed at the subject has no speaker.
+    """
+    tokens = subject.split(".")
+    speaks = headers is None and len(tokens) >= 5 and tokens[2] in ("status", "guards")
+    return id_of(*tokens[-2:]) if speaks else ""
+
+
 @dataclass(frozen=True, slots=True)
 class Subjects:
     """The subjects of one mesh. All methods raise `SubjectError` on a bad token."""
@@ -92,7 +124,7 @@ class Subjects:
         return f"{self.root}.cancel.{token(model, 'model name')}.{token(version, 'version')}"
 
     def gossip(self, node: str) -> str:
-        return f"{self.root}.gossip.{token(node, 'node id')}"
+        return f"{self.root}.gossip.{_owned(node)}"
 
     @property
     def discovery(self) -> str:
@@ -105,11 +137,11 @@ class Subjects:
         return f"{self.root}.someone"
 
     def status(self, node: str) -> str:
-        return f"{self.root}.status.{token(node, 'node id')}"
+        return f"{self.root}.status.{_owned(node)}"
 
     @property
     def status_all(self) -> str:
-        return f"{self.root}.status.*"
+        return f"{self.root}.status.>"
 
     @property
     def server(self) -> str:
@@ -128,7 +160,7 @@ class Subjects:
 
     def drain(self, node: str) -> str:
         """Asks a node to drain and to end, as SIGTERM does."""
-        return f"{self.root}.drain.{token(node, 'node id')}"
+        return f"{self.root}.drain.{_owned(node)}"
 
     def event(self, kind: str) -> str:
         return f"{self.root}.events.{token(kind, 'event kind')}"
@@ -185,7 +217,7 @@ class Subjects:
 
     def guards(self, model: str, node: str = "*") -> str:
         """What a judge of a rollout says of its guards."""
-        name = node if node == "*" else token(node, "node id")
+        name = "*.*" if node == "*" else _owned(node)
         return f"{self.root}.guards.{token(model, 'model name')}.{name}"
 
     @property

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from swarm.subjects import Subjects
+
 
 def a_stage(stage: int = 1, **fields: Any) -> dict[str, Any]:
     latency = {"p50": 1.0, "p99": 2.5, "ewma": 1.2}
@@ -57,7 +59,7 @@ def a_status(
 
 def message(node: str = "shard-1-a", **fields: Any) -> tuple[str, bytes]:
     """A status as it comes: its subject, its bytes."""
-    return f"swarm.m.status.{node}", json.dumps(a_status(node, **fields)).encode()
+    return Subjects("m").status(node), json.dumps(a_status(node, **fields)).encode()
 
 
 def event(kind: str, node: str = "shard-1-a", **fields: Any) -> tuple[str, bytes]:

@@ -16,6 +16,7 @@ from swarm.link import LinkMessage
 from swarm.services.fleet import request_statuses
 from swarm.site.forwarding import dropped_so_far
 from swarm.site.store import Limits, SiteStore
+from swarm.subjects import speaker
 from swarm.wire import oip
 
 MB = 1_000_000
@@ -93,6 +94,8 @@ async def _forwarders(client: swarm.Mesh, site: str) -> dict[str, str]:
         with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
             doc = json.loads(bytes(message.data))
             state = str(doc["sites"][site]["state"])
+            if doc["node"] != speaker(message.subject, message.headers):
+                return  # a member speaks for another
             said[str(doc["node"])] = state
             if state == "forwarding":
                 works.set()

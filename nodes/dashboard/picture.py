@@ -25,7 +25,7 @@ from nodes.dashboard.verdict import headline, objectives_of, problems_of, unreac
 from swarm.errors import DecodeError
 from swarm.fleet.documents import read_event
 from swarm.fleet.picture import FleetNode, FleetPicture
-from swarm.subjects import TOKEN
+from swarm.subjects import TOKEN, speaker
 
 MOST_NODES = 2000
 MOST_MODELS = 64
@@ -93,9 +93,9 @@ class Picture:
 
     def take_status(self, subject: str, data: bytes | memoryview, now: float) -> bool:
         """A message on a status subject; returns whether it changes how a node is."""
-        sender = subject.rpartition(".")[2]
+        sender = speaker(subject)
         if TOKEN.fullmatch(sender) is None:
-            self._note_nameless(sender, now)
+            self._note_nameless(sender or subject, now)
             return False
         node = self.fleet.take_status(subject, data, now)
         if node is not None:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from nodes.dashboard.picture import Picture
 from swarm.errors import SwarmError
+from swarm.fleet.bound_names import is_bound
 from swarm.link import Link, LinkMessage, LinkOptions
 from swarm.routing import BadDesiredState
 from swarm.services.events import last_events
@@ -76,6 +77,8 @@ class MeshSource:
     # --- what comes -------------------------------------------------------------------------
 
     def _status(self, message: LinkMessage) -> None:
+        if message.headers is not None:
+            return  # an answer of the server, which somebody aimed here
         if self.picture.take_status(message.subject, message.data, time.monotonic()):
             self._urgent.set()
         self._news.set()
@@ -131,6 +134,7 @@ class MeshSource:
             came_up = self._ask.is_set()
             self._ask.clear()
             if self.link.connected:
+                self.picture.fleet.bound = is_bound(self.link.grants, self.subjects)
                 try:
                     if self.link.grants.may_publish(self.subjects.fleet):
                         await ask_fleet(self.link, self.subjects, self._page)

@@ -26,7 +26,7 @@ from nodes.life.lane_moves import LaneMoves
 from nodes.life.mesh_key import MeshKeyFile
 from nodes.life.objectives import Objectives
 from nodes.life.own_entry import OwnEntry
-from nodes.life.own_identity import identity_of, verifier_of
+from nodes.life.own_identity import identity_of, own_id, verifier_of
 from nodes.life.router import Router
 from nodes.life.serving import Serving
 from nodes.life.standby import Standby
@@ -51,7 +51,6 @@ from swarm.fleet.membership import Membership
 from swarm.fleet.warm_pool import ROLE as WARM
 from swarm.flow.objective import Objective
 from swarm.gossip import Event, PeerView
-from swarm.ids import node_id
 from swarm.link import LinkMessage
 from swarm.links import Own
 from swarm.mesh import Mesh
@@ -104,7 +103,7 @@ class Node:
     ) -> None:
         self._end = end
         self.config = config
-        self.id = config.node or node_id(config.role)
+        self.id = own_id(config)
         self.identity = identity_of(config)
         self.became_ready = asyncio.Event()
         self._on_change = on_change

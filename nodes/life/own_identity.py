@@ -8,10 +8,25 @@ from pathlib import Path
 
 from nodes.life.checkpoint import Checkpoint
 from nodes.life.config import NodeConfig
+from swarm.errors import InvalidArgument
+from swarm.ids import nobodys_user, node_id
+from swarm.subjects import parts_of
 from swarm.trust.entries import Highest, Verifier
 from swarm.trust.identity import Identity
 
 log = logging.getLogger("swarm.node")
+
+
+def own_id(config: NodeConfig) -> str:
+    """The node's id, which rights bind to its user. Raises `InvalidArgument` for another one."""
+    owner = config.link.owner
+    if not config.node:
+        return node_id(owner or nobodys_user(config.role))
+    if (config.link.credentials or config.link.nkey) and parts_of(config.node)[0] != owner:
+        raise InvalidArgument(
+            f"--node-id {config.node}: with these credentials it is '{owner}-', and no '-' behind"
+        )
+    return config.node
 
 
 def identity_of(config: NodeConfig) -> Identity | None:

@@ -30,6 +30,7 @@ from swarm.services.artifacts import Source
 from swarm.services.embedded import EmbeddedServer
 from swarm.services.embedded_cluster import EmbeddedCluster, elected
 from swarm.services.weights import Weights
+from swarm.subjects import speaker
 from swarm.trust.entries import Verifier
 from swarm.trust.identity import Identity
 from swarm.trust.signers import TrustedKeys, own_trust_file, trust
@@ -161,6 +162,8 @@ class LocalMesh:
         """Note a status document that came."""
         try:
             doc = json.loads(bytes(message.data))
+            if doc["node"] != speaker(message.subject, message.headers):
+                raise ValueError("a member speaks for another")
             self.statuses[doc["node"]] = doc
             if doc["state"] == "ready":
                 self._note_ready(doc["pid"])

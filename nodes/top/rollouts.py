@@ -18,7 +18,7 @@ from swarm.rollout import Statement, share_of
 from swarm.routing import BadDesiredState
 from swarm.services.registry import Registry
 from swarm.services.rollouts import Followed
-from swarm.subjects import Subjects
+from swarm.subjects import Subjects, speaker
 
 log = logging.getLogger("swarm.top")
 
@@ -93,4 +93,6 @@ class RolloutWatch:
         followed = self._followed.get(model)
         if followed is not None:
             with contextlib.suppress(DecodeError):  # a foreign message says nothing
-                followed.heard(Statement.decode(message.data), time.monotonic())
+                statement = Statement.decode(message.data)
+                if statement.judge == speaker(message.subject, message.headers):
+                    followed.heard(statement, time.monotonic())

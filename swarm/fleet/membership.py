@@ -18,12 +18,13 @@ from collections.abc import Callable, Mapping
 
 from swarm.errors import NotConnected, SwarmError
 from swarm.fleet.advertised import of_load, valid
+from swarm.fleet.bound_names import is_bound
 from swarm.gossip import LAN, Event, Gossip, GossipConfig, PeerView, Request, Send
 from swarm.gossip.effects import Effect
 from swarm.gossip.wire import MeshKey
 from swarm.link import Link, LinkMessage
 from swarm.periodic import beat
-from swarm.subjects import Subjects
+from swarm.subjects import INBOX, Subjects
 
 log = logging.getLogger("swarm.gossip")
 
@@ -144,6 +145,7 @@ class Membership:
                 pause = DISCOVER_EVERY_ALONE if self.gossip.detector.alone else DISCOVER_EVERY
                 if now - self._discovered > pause:
                     self._discover()
+                self.gossip.bind_users(is_bound(self._link.grants, self._subjects))
                 self._apply(self.gossip.tick(now))
         finally:
             self._link.on_up.remove(self._reconnected)
@@ -184,8 +186,7 @@ class Membership:
                     self.sent_bytes += len(effect.payload)
                     self._link.publish(self._subjects.gossip(effect.peer), effect.payload)
                 else:
-                    if effect.kind != "updated":
-                        self.gossip.detector.hurry()
+                    self.gossip.noticed(effect)
                     self.events[effect.kind] += 1
                     self._on_event(effect)
             except NotConnected:
@@ -231,12 +232,14 @@ class Membership:
         self._waiting.clear()
 
     def _receive(self, message: LinkMessage) -> None:
+        if message.headers is not None:
+            return  # read from a stream by the server, which somebody made answer here
         data = message.data
         self.received_bytes += len(data)
         # A message that is too large is refused by its size alone: it is not even copied whole.
         payload = bytes(data[: self._config.refuse_bytes + 1])
         answer, effects = self.gossip.on_request(payload, time.monotonic())
-        if answer is not None and message.reply:
+        if answer is not None and INBOX.fullmatch(message.reply):
             self.sent_bytes += len(answer)
             self._link.publish(message.reply, answer)
         self._apply(effects)
@@ -259,7 +262,7 @@ class Membership:
             log.debug("no discovery at present: %s", error)
 
     def _say_who(self, message: LinkMessage) -> None:
-        if not message.reply:
+        if not INBOX.fullmatch(message.reply):
             return
         try:
             about = {"metadata": {"node": self.node}}

@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 
 from swarm.errors import NotConnected, ResourceExhausted
 from swarm.fleet.advertised import MAX_CODECS, StagePeer
+from swarm.fleet.bound_names import MOST_OF_USER, is_bound, of_user
 from swarm.fleet.status_pace import request_body, silent_after
 from swarm.link import Link, LinkMessage
-from swarm.subjects import Subjects
+from swarm.subjects import Subjects, speaker
 
 # A listener parses a hundred statuses a second of a large fleet: a thousand clients that listen get
 # more statuses than the mesh carries otherwise. Large messages are always worth that;
@@ -154,12 +155,19 @@ class StatusListener:
             holds = silent_after(doc)
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return  # no status: it says nothing about a node
-        if message.subject.rpartition(".")[2] != peer.node:
+        if speaker(message.subject, message.headers) != peer.node:
             return  # a member speaks for another
         before = self._nodes.pop(peer.node, None)
-        if before is None and len(self._nodes) >= MOST_NODES:
+        if before is None and not self._has_place(peer.node):
             return  # `tend` forgets those that are silent
         if not left:
             self._nodes[peer.node] = _Heard(peer, serves, self._clock(), holds)
         if before is None or left or before[:2] != (peer, serves):
             self._on_news()
+
+    def _has_place(self, node: str) -> bool:
+        if len(self._nodes) >= MOST_NODES:
+            return False
+        if not is_bound(self._link.grants, self._subjects):
+            return True
+        return len(of_user(node, self._nodes)) < MOST_OF_USER

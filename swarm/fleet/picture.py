@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from swarm.errors import DecodeError
+from swarm.fleet.bound_names import MOST_OF_USER, of_user
 from swarm.fleet.documents import Faults, read_event, read_status
 from swarm.fleet.status_pace import every_of, silent_after
 from swarm.flow.bucket import TokenBucket
-from swarm.subjects import TOKEN
+from swarm.subjects import TOKEN, speaker
 
 # Seconds without a status after which a node is shown as silent, where three of its statuses would
 # have come by then.
@@ -104,6 +105,10 @@ class FleetNode:
         """Why this node is marked at present, by the kind of offence."""
         return {k: o.text for k, o in self.offences.items() if now - o.at < MARK_FOR}
 
+    def is_gone(self, now: float) -> bool:
+        """Whether it left, died, or is silent."""
+        return self.state(now) in ("left", "dead", "silent")
+
     def is_over(self, now: float) -> bool:
         """Whether nobody needs to see this node any more."""
         last = max(self.known, self.heard or 0.0, self.gone_at)
@@ -116,7 +121,8 @@ class FleetPicture:
 
     nodes: by id. events: the last ones, oldest first. changed: ids of the nodes that changed since
     the reader cleared it. refused: messages that were not taken, by reason. Moments (`now`) are
-    seconds of one clock that does not go back.
+    seconds of one clock that does not go back. bound: whether rights bind a node's name to its
+    user, of whose nodes at most `MOST_OF_USER` are kept then.
     """
 
     def __init__(
@@ -129,6 +135,7 @@ class FleetPicture:
         self.events: deque[dict[str, Any]] = deque(maxlen=most_events)
         self.changed: set[str] = set()
         self.refused: dict[str, int] = {}
+        self.bound = False
         self.nbytes = 0  # of the documents that are kept, as they came
         self._most_nodes = most_nodes
         self._most_bytes = most_bytes
@@ -138,7 +145,7 @@ class FleetPicture:
 
     def take_status(self, subject: str, data: bytes | memoryview, now: float) -> FleetNode | None:
         """A status document; returns its node where something was learned."""
-        id_ = subject.rpartition(".")[2]
+        id_ = speaker(subject)
         node = self._node(id_, now)
         if node is None:
             return None
@@ -232,16 +239,27 @@ class FleetPicture:
 
     def _node(self, id_: str, now: float) -> FleetNode | None:
         node = self.nodes.get(id_)
-        if node is None and TOKEN.fullmatch(id_) is not None and self._has_place(now):
+        if node is None and TOKEN.fullmatch(id_) is not None and self._has_place(id_, now):
             node = self.nodes[id_] = FleetNode(id_, known=now)
         return node
 
-    def _has_place(self, now: float) -> bool:
+    def _has_place(self, id_: str, now: float) -> bool:
+        if self.bound and len(same := of_user(id_, self.nodes)) >= MOST_OF_USER:
+            # One that never spoke may be made up, by whoever spoke of it.
+            nodes = [self.nodes[each] for each in same]
+            if not self._makes_place([n for n in nodes if n.heard is None or n.is_gone(now)]):
+                self._refuse("too_many_of_one_user")
+                return False
         if len(self.nodes) < self._most_nodes:
             return True
-        gone = [n for n in self.nodes.values() if n.state(now) in ("left", "dead", "silent")]
-        if not gone:
+        if not self._makes_place([n for n in self.nodes.values() if n.is_gone(now)]):
             self._refuse("too_many_nodes")
+            return False
+        return True
+
+    def _makes_place(self, gone: Sequence[FleetNode]) -> bool:
+        """Forget the one of these nodes that was heard last the longest ago, if there is one."""
+        if not gone:
             return False
         self._forget(min(gone, key=lambda n: n.heard or n.known).node)
         return True

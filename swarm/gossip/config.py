@@ -48,6 +48,20 @@ class GossipConfig:
     value_bytes: int = 1024
     """Bytes of one value as MessagePack."""
 
+    user_nodes: int = 64
+    """Nodes of one user known at once, tombstones included, where the server's rights bind a node's
+    name to its user (`Gossip.bind_users`): as many names a member can make up, which all answer. A
+    full user drops its oldest tombstone, then is refused newcomers."""
+
+    user_checks: int = 2
+    """Requests each round, on the word of others, to nodes of one user that have never answered us,
+    where names are bound. Who makes up names has no more sent on their account."""
+
+    answer_bytes: int = 262144
+    """Bytes of answers each round, whoever asks; beyond them an answer only says that we live. At
+    least message_bytes. An honest round brings about fanout questions; when all nodes start at
+    once, one of them may get a question of each."""
+
     learn_rate: float = 2000.0
     """New nodes learned per second, on average and as a burst; more are refused and come back with
     a later exchange. A node that joins a fleet of n needs at least n / learn_rate seconds."""
@@ -119,7 +133,7 @@ class GossipConfig:
             "interval fanout calm_above max_nodes max_keys value_bytes learn_rate tombstone "
             "retransmit "
             "window_min timeout_min phi suspicion accusers tell_after claims_per_round reprobes "
-            "pause_rounds"
+            "pause_rounds user_nodes user_checks"
         )
         for name in positive.split():
             if not getattr(self, name) > 0:
@@ -132,6 +146,8 @@ class GossipConfig:
                 raise ValueError(f"{high} must not be below {low}")
         if not 1024 <= self.message_bytes <= self.refuse_bytes:
             raise ValueError("message_bytes must be between 1024 and refuse_bytes")
+        if self.answer_bytes < self.message_bytes:
+            raise ValueError("answer_bytes must not be below message_bytes")
         if self.value_bytes + 128 > self.state_bytes:
             raise ValueError("value_bytes must leave room in message_bytes")
         if self.window_max > 256 or self.max_keys > 256:

@@ -10,7 +10,8 @@ Bytes from the network never raise: what is refused is counted in `counters`, by
     wrong_kind, wrong_sender, own_message   messages that do not belong where they arrived
     value_too_large, value_malformed, value_invalid, validator_failed   values not applied
     too_many_keys, state_too_large          nodes whose difference was not applied
-    too_fast, table_full                    newcomers refused
+    too_fast, table_full, user_full         newcomers refused
+    answers_cut                             answers that only said that we live
     claims_deferred, probes_deferred        checks put off to a later round
     claims_rejected                         deaths and departures that their subject refuted to us
     duplicate_node, duplicate_self          one node id used by two processes
@@ -105,6 +106,11 @@ class Gossip:
         `ValueError` as the class."""
         self._keys = keys_of(mesh_key)
         self._exchange.mark_with(self._keys[0] if self._keys else None)
+
+    def bind_users(self, bound: bool) -> None:
+        """Whether the server lets each node speak in its own user's name alone: then of one user at
+        most `user_nodes` are known."""
+        self._table.user_nodes = self.config.user_nodes if bound else 0
 
     @property
     def alive(self) -> int:
@@ -225,6 +231,7 @@ class Gossip:
             if self._last_tick is not None and now - self._last_tick > self.config.tombstone / 2:
                 self._start_over(now)
         self._last_tick = now
+        self._exchange.answered_bytes = 0
         self._expire(now)
         effects: list[Effect] = list(self.detector.tick(now))
         window = True  # with one peer; with all of them while there is much to repair
@@ -419,6 +426,10 @@ class Gossip:
                 if recent:
                     continue
             kept.append(event)
-            if event.kind != "updated":
-                self.detector.hurry()
+            self.noticed(event)
         return kept
+
+    def noticed(self, event: Event) -> None:
+        """There is news, which all shall hear soon: but for what may be made up."""
+        if event.kind != "updated" and not self._table.is_crowd(event.node):
+            self.detector.hurry()

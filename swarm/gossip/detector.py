@@ -28,6 +28,7 @@ from swarm.gossip.pace import Pace, Watch
 from swarm.gossip.phi import PhiDetector, deviations
 from swarm.gossip.state import ALIVE, DEAD, LEFT, SUSPECT, Entry
 from swarm.gossip.table import Table
+from swarm.subjects import parts_of
 
 # Rounds between two exchanges of a pair, where a round reaches every peer. (Measured: an exchange
 # wakes two nodes and the server, 1 to 1.5 ms of CPU beside other work.)
@@ -79,6 +80,7 @@ class Detector:
         self._pending: dict[int, Pending] = {}
         self._asked: Counter[str] = Counter()  # requests under way by node
         self._quota = config.claims_per_round
+        self._checked: Counter[str] = Counter()  # this round, of each user's unmet nodes
         self.health = LocalHealth(config.health_max)
         self.pace = Pace(config, rng.random())
         self.watch = Watch(config.interval)
@@ -133,6 +135,9 @@ class Detector:
     def answered(self, pending: Pending, now: float) -> list[Effect]:
         """A peer answered in time."""
         self.met(pending.node, pending.sent)
+        known = self._table.nodes.get(pending.node)
+        if known is not None and not known.final:
+            self._table.met.add(pending.node)
         self._phi.observe(now - pending.sent)
         self.health.better()
         if pending.client is not None:
@@ -199,8 +204,9 @@ class Detector:
     def _bury(self, node: str, status: int, now: float) -> list[Effect]:
         events: list[Event] = []
         self.doubts.pop(node, None)
+        matters = not self._table.is_crowd(node)
         self._exchange.bury(self._table.nodes[node], status, events, now)
-        return [*events, *self._spread(now)]
+        return [*events, *self._spread(now)] if matters else list(events)
 
     def _spread(self, now: float) -> list[Request]:
         """Tell of a death at once: otherwise the node that takes over begins a round later. Of
@@ -247,7 +253,7 @@ class Detector:
                 for p in self._pending.values()
             ):
                 continue
-            if not self._spend():
+            if not self._spend(node):
                 self._counters["claims_deferred"] += 1
                 continue
             effects.append(self.request(node, now, claim=claim))
@@ -257,12 +263,17 @@ class Detector:
         """`client` asks us to try `node`."""
         if node is None or node == self._table.me or node not in self._table.nodes:
             return []
-        if not self._spend():
+        if not self._spend(node):
             self._counters["probes_deferred"] += 1
             return []
         return [self.request(node, now, client=client)]
 
-    def _spend(self) -> bool:
+    def _spend(self, node: str) -> bool:
+        if self._table.user_nodes and node not in self._table.met:
+            user = parts_of(node)[0]
+            if self._checked[user] >= self._config.user_checks:
+                return False
+            self._checked[user] += 1
         self._quota -= 1
         return self._quota >= 0
 
@@ -271,6 +282,7 @@ class Detector:
     def tick(self, now: float) -> list[Effect]:
         """Try again those who did not answer; each at most once at a time."""
         self._quota = self._config.claims_per_round
+        self._checked.clear()
         nodes = self._table.nodes
         for node in [n for n in self.doubts if n not in nodes or nodes[n].final]:
             del self.doubts[node]

@@ -86,6 +86,7 @@ class Exchange:
         self._pass_repaired = False
         self._last_rebirth = float("-inf")
         self.leaving = False
+        self.answered_bytes = 0  # in this round
 
     def mark_with(self, key: bytes | None) -> None:
         """The mesh's key of messages from now on."""
@@ -138,6 +139,9 @@ class Exchange:
         if kind == "ack" and not heard.give and not heard.need:
             return None
         frame = self.frame(kind)
+        if self.answered_bytes >= self._config.answer_bytes:
+            self._counters["answers_cut"] += 1
+            return frame.encode() if kind == "synack" else None
         self._add_deltas(frame, heard.give)
         for need in heard.need.values():
             if not frame.add("n", need):
@@ -145,7 +149,9 @@ class Exchange:
         if news:
             table = self._table
             self._rumours.tell(frame, table.nodes, known | {table.me}, frame.left // 2)
-        return frame.encode()
+        payload = frame.encode()
+        self.answered_bytes += len(payload)
+        return payload
 
     def _add_deltas(self, frame: Frame, give: dict[str, int]) -> None:
         nodes = self._table.nodes

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_right, insort
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import islice
 from random import Random
 
 from swarm.gossip.state import NodeState
+from swarm.subjects import parts_of
 
 
 class Table:
@@ -29,6 +31,17 @@ class Table:
         self._allowance = learn_rate
         self._refilled = 0.0
         self._rng = rng
+        self.user_nodes = 0  # the most of one user's nodes; 0: names are not bound to users
+        self.met: set[str] = set()  # known nodes that have answered a request of ours
+        self._of_user = Counter([_user(own.node)])
+        self._graves: dict[str, dict[str, None]] = {}  # the final nodes of each user, oldest first
+
+    def is_crowd(self, node: str) -> bool:
+        """Whether `node` is one of many of its user, and has never answered us: a made-up name, as
+        like as not."""
+        if not self.user_nodes or node in self.met:
+            return False
+        return self._of_user[_user(node)] * 2 >= self.user_nodes
 
     @property
     def own(self) -> NodeState:
@@ -45,18 +58,25 @@ class Table:
         self.nodes[state.node] = state
 
     def learn(self, state: NodeState, now: float) -> str | None:
-        """Add a living node. Returns why not: "too_fast", "table_full", or None when added."""
+        """Add a living node. Returns why not: "too_fast", "table_full", "user_full",
+        or None when added."""
         elapsed = max(0.0, now - self._refilled)
         self._refilled = now
         self._allowance = min(self._learn_rate, self._allowance + elapsed * self._learn_rate)
         if self._allowance < 1:
             return "too_fast"
+        user = _user(state.node)
+        if self.user_nodes and self._of_user[user] >= self.user_nodes:
+            if not (buried := self._graves.get(user)):
+                return "user_full"
+            self.forget(next(iter(buried)))
         if len(self.nodes) >= self._max_nodes:
             if not self.grave:
                 return "table_full"
             self.forget(next(iter(self.grave)))
         self._allowance -= 1
         self.nodes[state.node] = state
+        self._of_user[user] += 1
         insort(self.ids, state.node)
         self._ring.append(state.node)
         return None
@@ -66,6 +86,7 @@ class Table:
         for state in states:
             if state.node not in self.nodes and len(self.nodes) < self._max_nodes:
                 self.nodes[state.node] = state
+                self._of_user[_user(state.node)] += 1
                 self._ring.append(state.node)
         self.ids = sorted(self.nodes)
 
@@ -75,6 +96,7 @@ class Table:
         if state.node in self.grave:
             return
         self.grave[state.node] = now
+        self._graves.setdefault(_user(state.node), {})[state.node] = None
         index = self._ring.index(state.node)
         if index < self._next:
             # The last of the visited takes its place: visited ones stay in front of the rest.
@@ -88,13 +110,26 @@ class Table:
         """A final node lives after all."""
         self.nodes[state.node] = state
         if self.grave.pop(state.node, None) is not None:
+            self._leave_grave(state.node)
             self._ring.append(state.node)
 
     def forget(self, node: str) -> None:
         """Drop a tombstone."""
         del self.grave[node], self.nodes[node]
+        self._leave_grave(node)
+        self.met.discard(node)
+        user = _user(node)
+        self._of_user[user] -= 1
+        if not self._of_user[user]:
+            del self._of_user[user]
         index = bisect_right(self.ids, node) - 1
         del self.ids[index]
+
+    def _leave_grave(self, node: str) -> None:
+        user = _user(node)
+        del self._graves[user][node]
+        if not self._graves[user]:
+            del self._graves[user]
 
     def expired(self, before: float) -> list[str]:
         """Final nodes buried at or before local time `before`."""
@@ -152,4 +187,9 @@ class Table:
         before = self.nodes
         self.nodes = {self.me: before[self.me]}
         self.ids, self.grave, self._ring, self._next = [self.me], {}, [], 0
+        self._of_user, self._graves, self.met = Counter([_user(self.me)]), {}, set()
         return before
+
+
+def _user(node: str) -> str:
+    return parts_of(node)[0]

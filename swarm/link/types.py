@@ -75,6 +75,12 @@ class LinkOptions:
             parts = ["_INBOX", *([owner] if owner else []), secrets.token_urlsafe(9)]
             object.__setattr__(self, "inbox", ".".join(parts))
 
+    @property
+    def owner(self) -> str:
+        """The user whose inbox this is, as rights name it; "" where nobody connects by name."""
+        parts = self.inbox.split(".")
+        return parts[1] if len(parts) == 3 else ""
+
 
 def _user_of(servers: Sequence[str]) -> str:
     """The user in the servers' URLs, where there is one that may stand in a subject."""

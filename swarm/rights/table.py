@@ -162,8 +162,12 @@ TABLE = (
     ),
     _row("swarm.{mesh}.dead.{model}", "dead letters", publish=SERVERS),
     # The fleet.
-    _row("swarm.{mesh}.gossip.*", "gossip", publish=NODES, subscribe=NODES),
-    _row("swarm.{mesh}.status.*", "statuses", publish=NODES, subscribe=WATCHERS),
+    # A node's id begins with its user's name, which is a token of its own in these subjects: a
+    # made-up node of another user hears nothing, and is dead to whoever asks it.
+    _row("swarm.{mesh}.gossip.*.*", "ask any node", publish=NODES),
+    _row("swarm.{mesh}.gossip.{user}.*", "gossip, of the own nodes", subscribe=NODES),
+    _row("swarm.{mesh}.status.{user}.*", "statuses, of the own nodes", publish=NODES),
+    _row("swarm.{mesh}.status.>", "statuses", subscribe=WATCHERS),
     _row(
         "swarm.{mesh}.status-request",
         "statuses, now",
@@ -201,7 +205,8 @@ TABLE = (
         subscribe=NODES,
         queues=("someone",),
     ),
-    _row("swarm.{mesh}.drain.*", "drain a node", publish={Role.OPERATOR}, subscribe=NODES),
+    _row("swarm.{mesh}.drain.*.*", "drain a node", publish={Role.OPERATOR}),
+    _row("swarm.{mesh}.drain.{user}.*", "be drained", subscribe=NODES),
     # An edge, a shard and a gateway write what they know of; only the operator reads it.
     _row(
         "swarm.{mesh}.audit.*",
@@ -283,13 +288,17 @@ TABLE = (
         subscribe=NODES,
     ),
     _row(
-        "swarm.{mesh}.guards.{model}.*",
-        "how a rollout's guards stand",
+        "swarm.{mesh}.guards.{model}.{user}.*",
+        "how a rollout's guards stand, by the own nodes",
         publish=NODES,
+    ),
+    _row(
+        "swarm.{mesh}.guards.{model}.*.*",
+        "how a rollout's guards stand",
         subscribe=NODES | {Role.REQUESTER},
     ),
     _row(
-        "swarm.{mesh}.guards.*.*",
+        "swarm.{mesh}.guards.*.*.*",
         "the same, of any model",
         subscribe={Role.OPERATOR, Role.DASHBOARD},
     ),

@@ -25,6 +25,7 @@ from swarm.errors import (
     ResourceExhausted,
     SwarmError,
 )
+from swarm.fleet.bound_names import is_bound
 from swarm.fleet.pages import PAGE_BYTES, Question, page, read_page, read_question
 from swarm.fleet.picture import FleetPicture
 from swarm.fleet.status_pace import SMALL_FLEET, STATUS_EVERY, request_body, status_every
@@ -34,7 +35,7 @@ from swarm.link import Link, LinkMessage
 from swarm.link.denials import Denial
 from swarm.periodic import BEAT, beat
 from swarm.services.events import last_events
-from swarm.subjects import Subjects
+from swarm.subjects import Subjects, speaker
 
 log = logging.getLogger("swarm.fleet")
 
@@ -249,6 +250,7 @@ class FleetWatch:
             self.picture.take_page(told, time.monotonic())
             self._news.set()
 
+        self.picture.bound = is_bound(self._link.grants, self._subjects)
         try:
             if self._link.grants.may_publish(self._subjects.fleet):
                 self.answered = await ask_fleet(self._link, self._subjects, take)
@@ -275,8 +277,9 @@ class FleetWatch:
                     self._ask_a_large_fleet()
 
     def _status(self, message: LinkMessage) -> None:
-        self.picture.take_status(message.subject, message.data, time.monotonic())
-        self._news.set()
+        if speaker(message.subject, message.headers):
+            self.picture.take_status(message.subject, message.data, time.monotonic())
+            self._news.set()
 
     def _event(self, message: LinkMessage) -> None:
         self.picture.take_event(message.subject, message.data, time.monotonic())

@@ -20,7 +20,7 @@ from swarm.rollout.statement import MOST_REASON
 from swarm.rollout.tally import Tally
 from swarm.rollout.verdict import verdict, worst
 from swarm.services.registry import InForce, abort_reason
-from swarm.subjects import Subjects
+from swarm.subjects import Subjects, speaker
 
 REPORT_EVERY = 0.4  # seconds between reports, at least
 HEARD_FOR = 3.0  # seconds for which a statement counts
@@ -163,7 +163,9 @@ class Rollouts:
             if followed is None:
                 return
             with contextlib.suppress(DecodeError):  # a foreign message says nothing
-                followed.heard(Statement.decode(message.data), self._clock())
+                statement = Statement.decode(message.data)
+                if statement.judge == speaker(message.subject, message.headers):
+                    followed.heard(statement, self._clock())
 
         self._sids[model] = self._link.subscribe(subject, stated)
 

@@ -23,6 +23,7 @@ from support.waiting import GENEROUS, eventually_now
 
 from swarm.link import Link, LinkOptions
 from swarm.services.embedded import die_with_parent
+from swarm.subjects import Subjects
 
 
 @dataclass
@@ -138,7 +139,7 @@ async def linked(url: str, **options: Any) -> AsyncIterator[Link]:
 
 
 def publish_status(link: Link, document: dict[str, Any]) -> None:
-    link.publish(f"swarm.default.status.{document['node']}", json.dumps(document).encode())
+    link.publish(Subjects().status(document["node"]), json.dumps(document).encode())
 
 
 def publish_event(link: Link, kind: str, node: str, **fields: Any) -> None:

@@ -100,8 +100,8 @@ async def test_hostile_messages_are_text_on_a_page_that_stays_up_and_names_their
     page = await look.open(page_of_fleet.url)
     publish_status(link, a_status("good", detail=SCRIPT, host=SCRIPT))
     publish_status(link, a_status("liar") | {"model": SCRIPT, "rss_bytes": -1})
-    link.publish("swarm.default.status.fat", json.dumps({"node": "x" * (1 << 20)}).encode())
-    link.publish(f"swarm.default.status.{SCRIPT.replace(' ', '/')}", b"{}")
+    link.publish("swarm.default.status.fat.-", json.dumps({"node": "x" * (1 << 20)}).encode())
+    link.publish(f"swarm.default.status.{SCRIPT.replace(' ', '/')}.-", b"{}")
     publish_event(link, "rejected", "good", detail=SCRIPT)
     await expect(page.locator(".problems")).to_contain_text("fat")
     await expect(page.locator(".problems")).to_contain_text("<script>alert(2)</script>")
@@ -125,7 +125,7 @@ async def test_a_node_that_speaks_5000_times_a_second_is_marked_and_the_others_a
         data = json.dumps(a_status("loud")).encode()
         while True:
             for _ in range(250):
-                link.publish("swarm.default.status.loud", data)
+                link.publish("swarm.default.status.loud.-", data)
             await asyncio.sleep(0.05)  # the pace of the flood
 
     flooding = asyncio.create_task(flood())

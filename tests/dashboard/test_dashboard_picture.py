@@ -238,7 +238,7 @@ def test_a_node_that_joins_is_told_of_once_although_its_peers_tell_too(fleet: Si
 def test_a_status_in_the_name_of_another_changes_nothing_and_its_sender_is_marked(
     fleet: Simulation,
 ) -> None:
-    fleet.take("swarm.default.status.evil", json.dumps(a_status("s1", detail="forged")).encode())
+    fleet.take("swarm.default.status.evil.-", json.dumps(a_status("s1", detail="forged")).encode())
     whole = fleet.whole()
     assert whole["nodes"]["s1"]["detail"] == "serving"
     assert whole["offenders"][0]["name"] == "evil"
@@ -255,7 +255,7 @@ def test_a_status_in_the_name_of_another_changes_nothing_and_its_sender_is_marke
     ],
 )
 def test_what_is_no_status_marks_its_sender(fleet: Simulation, subject: str, data: bytes) -> None:
-    fleet.take(f"swarm.default.status.{subject}", data)
+    fleet.take(f"swarm.default.status.{subject}.-", data)
     assert len(fleet.whole()["nodes"]) == 4
     assert fleet.whole()["offenders"][0]["name"] == subject
 
@@ -281,7 +281,7 @@ def test_a_flood_of_one_node_is_dropped_unread_and_marks_it(fleet: Simulation) -
 def test_a_thousand_invented_names_grow_the_picture_to_its_bound_only(fleet: Simulation) -> None:
     for number in range(MOST_NODES + 100):
         fleet.speak(a_status(f"invented-{number}"))
-        fleet.take(f"swarm.default.status.<{number}>", b"no")
+        fleet.take(f"swarm.default.status.<{number}>.-", b"no")
     whole = fleet.whole()
     assert len(whole["nodes"]) == MOST_NODES
     assert len(whole["offenders"]) == MOST_NAMELESS

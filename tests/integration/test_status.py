@@ -97,7 +97,7 @@ async def test_status_documents_of_every_role_keep_their_contract(
             and of(docs, "shard-1")[-1]["stages"][0]["counters"]["served"] > 0
         )
 
-    docs = await collect(nats_client, "swarm.default.status.*", enough)
+    docs = await collect(nats_client, "swarm.default.status.>", enough)
     for doc in docs:
         problems = [error.message for error in validator.iter_errors(doc)]
         assert problems == [], doc["role"]
@@ -120,7 +120,7 @@ async def test_a_last_status_says_left(digits_mesh: LocalMesh, nats_client: Clie
     async def take(message: Msg) -> None:
         docs.append(json.loads(message.data))
 
-    subscription = await nats_client.subscribe("swarm.default.status.*", cb=take)
+    subscription = await nats_client.subscribe("swarm.default.status.>", cb=take)
     events = await nats_client.subscribe("swarm.default.events.*")
     node = digits_mesh.start("shard-3", "digits")
     await digits_mesh.ready(READY)

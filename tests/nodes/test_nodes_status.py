@@ -85,7 +85,8 @@ class Scene:
 
     @property
     def documents(self) -> list[dict[str, Any]]:
-        return [doc for subject, doc in self.link.published if subject == "swarm.default.status.n0"]
+        own = Subjects().status("n0")
+        return [doc for subject, doc in self.link.published if subject == own]
 
     async def documents_until(self, count: int) -> list[dict[str, Any]]:
         """Wait for so many documents; returns all."""

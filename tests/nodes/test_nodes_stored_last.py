@@ -14,7 +14,7 @@ from swarm.fleet.picture import FleetPicture
 def told(audit: Any) -> FleetPicture:
     fleet = FleetPicture()
     status = {"v": 1, "node": "a", "role": "shard-1", "state": "ready", "audit": audit}
-    fleet.take_status("swarm.m.status.a", json.dumps(status).encode(), 1.0)
+    fleet.take_status("swarm.m.status.a.-", json.dumps(status).encode(), 1.0)
     assert "a" in fleet.nodes
     return fleet
 

@@ -248,7 +248,7 @@ class Load:
 
     def check(self, count: int) -> None:
         """Every request answered, once, and rightly."""
-        assert self.failures == []
+        assert self.failures == [], self.failures[:3]
         assert self.wrong == 0
         assert len({r.id for r in self.results}) == len(self.results) == count
 

@@ -11,8 +11,10 @@ import time
 
 import pytest
 
-from swarm.ids import node_id, ulid
-from swarm.subjects import token
+from swarm.errors import InvalidArgument
+from swarm.gossip.wire import valid_id
+from swarm.ids import nobodys_user, node_id, ulid
+from swarm.subjects import parts_of, token
 
 
 def test_ulids_are_well_formed_unique_and_sort_by_time() -> None:
@@ -76,7 +78,14 @@ def test_a_node_id_is_a_token_whatever_the_host_is_called(
     host: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(socket, "gethostname", lambda: host)
-    one, other = node_id("shard-1"), node_id("shard-1")
+    one, other = node_id(nobodys_user("shard-1")), node_id(nobodys_user("shard-1"))
     assert token(one) == one
     assert one.startswith("shard-1-")
     assert one != other
+    assert parts_of(one)[0] == nobodys_user("shard-1")
+
+
+def test_a_node_of_the_user_with_the_longest_name_can_gossip() -> None:
+    assert valid_id(node_id("U" + "A" * 55))
+    with pytest.raises(InvalidArgument, match="56 characters"):
+        node_id("x" * 57)

@@ -18,6 +18,7 @@ from nodes.metrics.fleet import of_fleet
 from swarm.errors import InvalidArgument
 from swarm.fleet.picture import FleetPicture
 from swarm.flow.latency import BUCKETS_S
+from swarm.subjects import Subjects
 
 LATENCY = {"p50": 1.0, "p99": 2.5, "ewma": 1.2}
 HISTOGRAM = {"counts": [3, 2] + [0] * 13 + [1], "sum": 12.5}
@@ -141,8 +142,8 @@ def test_the_fleet_is_told_by_state_and_who_left_is_told_no_more() -> None:
     picture = FleetPicture()
     for node, state in (("n1", "ready"), ("n2", "left"), ("n3", "loading")):
         data = json.dumps(a_status(node, state=state)).encode()
-        picture.take_status(f"swarm.m.status.{node}", data, 1.0)
-    picture.take_status("swarm.m.status.n3", b"{", 1.5)
+        picture.take_status(Subjects("m").status(node), data, 1.0)
+    picture.take_status(Subjects("m").status("n3"), b"{", 1.5)
     found = samples(of_fleet(picture, True, 2.0))
     states = {labels["state"]: value for labels, value in found["swarm_fleet_nodes"]}
     assert (states["ready"], states["loading"], states["dead"]) == (1.0, 1.0, 0.0)

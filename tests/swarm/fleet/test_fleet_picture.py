@@ -152,7 +152,7 @@ def test_whoever_floods_is_marked_and_its_neighbours_are_heard() -> None:
 def test_whoever_says_the_impossible_is_marked_and_stays_as_it_was(kind: str, data: bytes) -> None:
     picture = FleetPicture()
     picture.take_status(*message("a", version="7"), 0.0)
-    picture.take_status("swarm.m.status.a", data, 0.1)
+    picture.take_status("swarm.m.status.a.-", data, 0.1)
     assert list(picture.nodes["a"].marks(0.2)) == [kind]
     assert picture.nodes["a"].state(0.2) == "ready"
     assert picture.nodes["a"].status["version"] in ("7", "1")

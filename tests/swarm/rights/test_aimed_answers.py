@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from real_server import ConfiguredServer, Inbox, Links, eventually
-from test_rights_matrix import CREATE, LANES, USERS, consumer, files, issued
+from test_rights_matrix import CREATE, LANES, NODES, USERS, consumer, files, issued
 
 from swarm.audit.stream import ensure_audit
 from swarm.authority.authority import Authority
@@ -25,7 +25,7 @@ from swarm.link import Link, LinkOptions, jetstream
 from swarm.services.embedded_cluster import EmbeddedCluster, elected
 from swarm.services.registry import Registry
 from swarm.services.weights import Weights
-from swarm.subjects import Subjects, api
+from swarm.subjects import Subjects, api, speaker
 
 pytestmark = pytest.mark.integration
 
@@ -87,6 +87,12 @@ BELIEVED = (
 )
 
 
+# What a member may have stored, and lets the server read out to somebody: another's word.
+CHOSEN = b'{"v": 1, "node": "shard-1-x", "judge": "shard-1-x", "state": "ready"}'
+HEARD = ("swarm.default.status.shard-1.x", "swarm.default.guards.digits.shard-1.x")
+READ_ABORTS = f"{NODES} requester".split()
+
+
 def behind_the_way(subject: str) -> str:
     return f"$JS.ACK.store.-.-.-.{subject}"
 
@@ -112,6 +118,7 @@ async def filled(operator: Link) -> None:
     await jetstream.ensure_stream(operator, config)
     for key in ("serve.digits", "serve.other", "models.digits.7"):
         await jetstream.kv_put(operator, CONFIG, key, b"believed")
+    await jetstream.kv_put(operator, CONFIG, "abort.digits.plan", CHOSEN)
     await jetstream.kv_put(operator, WEIGHTS, "ledger.digits.7", b"believed")
     for kind in "CM":
         await operator.request(f"$O.swarm-default-models.{kind}.x", b"believed", from_server=True)
@@ -130,7 +137,8 @@ async def state_of(operator: Link) -> dict[str, object]:
 async def asks_everything(member: Link, sender: Link, aims: tuple[str, ...]) -> None:
     for aim in aims:
         for stage in (1, 2, 3):  # for whoever may pull
-            sender.publish(SUBJECTS.features("digits", "7", stage), WORK)
+            for work in (WORK, CHOSEN):
+                sender.publish(SUBJECTS.features("digits", "7", stage), work)
         await sender.flush()
         for subject, body in calls().items():
             member.publish(subject, body, aim)
@@ -187,6 +195,15 @@ async def attacked(
     before = await state_of(operator)
     member = await links.connect(url, **who[user])
     sender = await links.connect(url, **who["fallback"])
+    heard = Inbox()
+    for subject in (SUBJECTS.status_all, SUBJECTS.guards("digits")):
+        operator.subscribe(subject, heard)
+    await operator.flush()
+    await asks_everything(member, sender, HEARD)
+    await operator.flush()
+    chosen = [message for message in heard if bytes(message.data) == CHOSEN]
+    assert (chosen != []) == (user in READ_ABORTS), "what a member chose comes to who listens"
+    assert [m for m in chosen if speaker(m.subject, m.headers)] == [], "and is nobody's word"
     await asks_everything(member, sender, BELIEVED)
     await asks_everything(member, sender, tuple(map(behind_the_way, BELIEVED)))
     await operator.flush()

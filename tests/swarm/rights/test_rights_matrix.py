@@ -6,6 +6,7 @@ What is expected is written here by hand, not read from the table.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -44,7 +45,14 @@ def consumer(stage: int, model: str = "digits", mesh: str = "default", lane: str
     return f"{mesh}={model}=stage{stage}={lane}"
 
 
-# Subject: who may publish. `gateway` is for all models, the others are for `digits`.
+def named(subject: str, authority: Authority, plain: bool) -> str:
+    """The subject with the names of users: a plain server knows them by their keys."""
+    public = {user.name: user.public for user in authority.users}
+    return re.sub("<(.*?)>", lambda it: public[it[1]] if plain else it[1], subject)
+
+
+# Subject: who may publish; <edge> is the user of that name. `gateway` is for all models, the
+# others are for `digits`.
 PUBLISH = {
     "swarm.default.infer.digits": "client requester",
     "swarm.default.infer.other": "",
@@ -63,9 +71,16 @@ PUBLISH = {
     "swarm.default.fresh.other.7.3": "",
     "swarm.default.cancel.digits.7": REQUESTERS,
     "swarm.default.cancel.other.7": "gateway",
-    "swarm.default.gossip.node-1": NODES,
-    "swarm.other.gossip.node-1": "",
-    "swarm.default.status.node-1": NODES,
+    "swarm.default.gossip.<edge>.x": NODES,
+    "swarm.other.gossip.<edge>.x": "",
+    "swarm.default.gossip.<edge>": "",
+    "swarm.default.status.<edge>": "",
+    **{f"swarm.default.status.<{node}>.x": node for node in NODES.split()},
+    "swarm.default.status.<edge>-x.-": "",
+    **{f"swarm.default.guards.digits.<{node}>.x": node for node in NODES.split()},
+    "swarm.default.guards.other.<edge>.x": "",
+    "swarm.default.reports.digits.anybody": f"{NODES} requester",
+    "swarm.default.drain.<edge>.x": "operator",
     "swarm.default.status-request": "requester dashboard operator",
     "swarm.default.server": "operator",
     "swarm.default.events.died": NODES,
@@ -152,8 +167,12 @@ SUBSCRIBE = {
     "swarm.default.fresh.other.7.2": "",
     "swarm.default.cancel.digits.7": SHARDS,
     "swarm.default.cancel.other.7": "",
-    "swarm.default.gossip.node-1": NODES,
-    "swarm.default.status.*": "requester dashboard operator",
+    "swarm.default.gossip.>": "",
+    "swarm.default.gossip.*.x": "",
+    **{f"swarm.default.gossip.<{node}>.*": node for node in NODES.split()},
+    **{f"swarm.default.drain.<{node}>.*": node for node in NODES.split()},
+    "swarm.default.status.>": "requester dashboard operator",
+    "swarm.default.guards.digits.*.*": f"{NODES} requester dashboard operator",
     "swarm.default.status-request": f"{NODES} operator",
     "swarm.default.server": "requester dashboard operator",
     "swarm.default.events.*": "dashboard operator",
@@ -210,18 +229,23 @@ def of(user: str, who: dict[str, str]) -> set[str]:
     return {subject for subject, users in who.items() if user in users.split()}
 
 
+def all_named(who: dict[str, str], authority: Authority, plain: bool) -> dict[str, str]:
+    return {named(subject, authority, plain): users for subject, users in who.items()}
+
+
 async def test_each_role_publishes_what_it_may_and_nothing_else(
     mesh: tuple[ConfiguredServer, Authority, bool], links: Links
 ) -> None:
     server, authority, plain = mesh
+    expected = all_named(PUBLISH, authority, plain)
     for user in USERS:
         link = await links.connect(server.url, **files(authority, user, plain))
         denied: list[str] = []
         link.on_denied.append(lambda subject, error, denied=denied: denied.append(subject))
-        for subject in PUBLISH:
+        for subject in expected:
             link.publish(subject, b"")
         await link.flush()
-        assert set(PUBLISH) - set(denied) == of(user, PUBLISH), user
+        assert set(expected) - set(denied) == of(user, expected), user
 
 
 async def test_each_role_hears_what_it_may_and_nothing_else(
@@ -230,17 +254,18 @@ async def test_each_role_hears_what_it_may_and_nothing_else(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     server, authority, plain = mesh
+    subscribe = all_named(SUBSCRIBE, authority, plain)
     for user in USERS:
         link = await links.connect(server.url, **files(authority, user, plain))
         with caplog.at_level(logging.WARNING, "swarm.link"):
             caplog.clear()
-            asked = SUBSCRIBE | IN_QUEUES
+            asked = subscribe | IN_QUEUES
             for subject in asked:
                 link.subscribe(subject, Inbox())
             await link.flush()
             said = [record.getMessage() for record in caplog.records]
             heard = {s for s in asked if not any(f"subscribe to {s}:" in t for t in said)}
-            assert heard == of(user, SUBSCRIBE if plain else asked), user
+            assert heard == of(user, subscribe if plain else asked), user
             caplog.clear()
             for subject, queue in QUEUES:
                 other = await links.connect(server.url, **files(authority, user, plain))
