@@ -19,7 +19,7 @@ from nodes.local.mesh import LocalMesh, local_mesh
 from swarm.authority.announce import announce
 from swarm.errors import SwarmError
 from swarm.fleet.advertised import LOAD_FIELDS, load_entries, serves_entries
-from swarm.gossip import Gossip, Request
+from swarm.gossip import LAN, Gossip, Request
 from swarm.lanes.pulls import Pulls
 from swarm.link import Link, LinkMessage, LinkOptions, jetstream
 from swarm.subjects import api
@@ -42,7 +42,7 @@ class Member:
         self.link: Link = mesh.link
         self._subjects = mesh.subjects
         self.sent = 0
-        self.claimed = 0
+        self.claimed = self.named = 0
 
     def _publish(self, subject: str, data: list[Part] | bytes, reply: str = "") -> None:
         with contextlib.suppress(SwarmError):  # cut off by the server, or full: it goes on
@@ -94,13 +94,16 @@ class Member:
             await asyncio.sleep(0.02)
 
     async def lies_in_gossip_and_statuses(self) -> None:
-        """Under many names: that each is idle, and serves all stages."""
+        """Under many names, of its own user and of another: that each is idle, and serves all
+        stages."""
         stages = [("digits", "1", stage) for stage in (1, 2, 3)]
         idle = load_entries({where: [0] * LOAD_FIELDS for where in stages})
         answers = f"{self.link.options.inbox}.gossip"
         self.link.subscribe(answers, lambda message: None)
         while True:
-            name = f"liar-{secrets.token_hex(4)}"
+            self.named += 1
+            user = "bad" if self.named % 2 else "shard-2"
+            name = f"{user}-{secrets.token_hex(4)}"
             gossip = Gossip(name, 2**40, Random(name))
             lies = {"role": "shard-1", "priority": 0, "inbox": f"_INBOX.{name}", "host": "here"}
             for key, value in (lies | serves_entries(stages) | idle).items():
@@ -173,6 +176,10 @@ async def test_others_requests_are_answered_whatever_a_member_of_one_role_does(
 
         async with meanwhile(member.lies_in_gossip_and_statuses):
             await answered(near)
+        assert member.named > 0
+        for node in member.nodes:
+            known = local.statuses[node]["gossip"]["peers"]["alive"]
+            assert known <= len(member.nodes) + 2 * LAN.user_nodes, node
 
         # One stream has all lanes of a version: they are full, and what goes by no lane is not
         # touched.
