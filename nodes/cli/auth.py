@@ -123,7 +123,8 @@ def run_limits(
         authority = Authority(folder)
         told: list[str] = []
         if changes:
-            authority.limit(replace(authority.limits, **changes))
+            with authority.changing():
+                authority.limit(replace(authority.limits, **changes))
             await auth_on_record(nats, authority.mesh, "limits", " ".join(changes))
             told = await _tell_servers(authority, nats, pid_file)
         document = asdict(authority.limits)
@@ -162,6 +163,12 @@ def run_rotate(finish: bool, folder: str, nats: str, pid_file: str, as_json: boo
 
 async def _tell_servers(authority: Authority, nats: str, pid_file: str) -> list[str]:
     """Write the configurations anew that `run_server` wrote, and tell running servers."""
+    # Or a command that began later could tell them more, and this one less again.
+    with authority.changing():
+        return await _told_servers(authority, nats, pid_file)
+
+
+async def _told_servers(authority: Authority, nats: str, pid_file: str) -> list[str]:
     told = []
     for folder in authority.servers:
         path = folder / USERS_CONF
@@ -211,10 +218,11 @@ def run_server(
         if mutual and not tls:
             raise InvalidArgument("--mutual is about TLS: add --tls HOST, the server's name")
         authority = Authority(auth)
-        if separate_store:
-            authority.separate_store()
-        write_server(authority, target, plain=plain, hosts=tls, mutual=mutual, encrypt=encrypt)
-        authority.remember_server(target)
+        with authority.changing():
+            if separate_store:
+                authority.separate_store()
+            write_server(authority, target, plain=plain, hosts=tls, mutual=mutual, encrypt=encrypt)
+            authority.remember_server(target)
         _say(
             as_json,
             {"configuration": str(target / CONF), "plain": plain, "tls": bool(tls)},

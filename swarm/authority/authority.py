@@ -7,18 +7,21 @@
                        are a client's certificate, where one was issued
       tls/             the authority of certificates, where one was asked for
       servers.txt      folders of servers' configurations
+    .lock            held by the process that changes something
 
 Whoever has this folder can issue every right of the mesh. Nodes need only their own file of users/.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from swarm.authority.certificates import CertificateAuthority
 from swarm.authority.claims import (
@@ -35,6 +38,7 @@ from swarm.authority.claims import (
 )
 from swarm.authority.keys import AuthorityKey, make_private_folder, read_private, write_private
 from swarm.authority.limits import NO_LIMITS, UNLIMITED, AccountLimits
+from swarm.authority.lock import WAIT, locked
 from swarm.errors import InvalidArgument, NotFound
 from swarm.rights.permissions import MOST_STAGES, Post, needs_model, permissions_of
 from swarm.rights.table import ROLES, Role
@@ -42,6 +46,8 @@ from swarm.subjects import token
 from swarm.trust.nkey import ACCOUNT, OPERATOR, USER
 
 SYSTEM_USER = "system"
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -74,15 +80,35 @@ class _State:
     store: bool = False  # a folder that does not say was made before there was a store
 
 
+def _alone(act: Callable[Concatenate[Authority, P], T]) -> Callable[Concatenate[Authority, P], T]:
+    """An act of an authority, inside `changing`."""
+
+    @functools.wraps(act)
+    def alone(self: Authority, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        with self.changing():
+            return act(self, *args, **kwargs)
+
+    return alone
+
+
 class Authority:
     """The folder `directory`, which exists (`create` makes it). clock: seconds since 1970.
 
-    All methods raise `InvalidArgument` for files that are damaged, or that others may read.
+    All methods raise `InvalidArgument` for files that are damaged, or that others may read. What
+    changes something does so on top of all other processes' changes, and raises `Unavailable` where
+    another one does not end within `wait` seconds.
     """
 
-    def __init__(self, directory: str | Path, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, directory: str | Path, clock: Callable[[], float] = time.time, wait: float = WAIT
+    ) -> None:
         self.directory = Path(directory)
         self._clock = clock
+        self._wait = wait
+        self._changes = 0  # that are under way, one in the other
+        self._read()
+
+    def _read(self) -> None:
         text = read_private(self.directory / "authority.json")
         try:
             doc: dict[str, Any] = json.loads(text)
@@ -98,10 +124,15 @@ class Authority:
     ) -> Authority:
         """Make all keys in a new folder. Raises `InvalidArgument` where one is there already."""
         folder = Path(directory)
+        state = _State(token(mesh, "mesh name"), store=True)
+        make_private_folder(folder)
+        with locked(folder):
+            return cls._made(folder, state, clock)
+
+    @classmethod
+    def _made(cls, folder: Path, state: _State, clock: Callable[[], float]) -> Authority:
         if (folder / "authority.json").exists():
             raise InvalidArgument(f"{folder} holds an authority already: give another folder")
-        make_private_folder(folder)
-        state = _State(token(mesh, "mesh name"), store=True)
         write_private(folder / "authority.json", json.dumps(asdict(state)))
         made = cls(folder, clock)
         for name, kind in (("operator", OPERATOR), ("mesh", ACCOUNT), ("clients", ACCOUNT)):
@@ -238,6 +269,22 @@ class Authority:
 
     # --- acts -----------------------------------------------------------------------------
 
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Inside, this process alone changes the folder, and knows all that others have changed:
+        for what is written, or told to servers, of its state. Acts do so by themselves."""
+        if self._changes:
+            yield
+            return
+        with locked(self.directory, self._wait):
+            self._read()
+            self._changes += 1
+            try:
+                yield
+            finally:
+                self._changes -= 1
+
+    @_alone
     def add(
         self,
         name: str,
@@ -271,23 +318,27 @@ class Authority:
         self._save()
         return user
 
+    @_alone
     def remember_server(self, folder: Path) -> None:
         """A server's configuration is in this folder: later changes are written there too."""
         if folder not in self.servers:
             lines = "".join(f"{known}\n" for known in [*self.servers, folder])
             write_private(self.directory / "servers.txt", lines)
 
+    @_alone
     def limit(self, limits: AccountLimits) -> None:
         """The accounts may take so much from now on: servers have to hear of it."""
         self._limits, self._state.limits = limits, asdict(limits)
         self._save()
 
+    @_alone
     def separate_store(self) -> None:
         """From the next configuration on there is a store. What servers have of models, weights and
         audit stays behind in the members' account: models have to be pushed again."""
         self._state.store = True
         self._save()
 
+    @_alone
     def revoke(self, name: str) -> User:
         """The user's credentials are refused as soon as the servers hear of it. Raises
         `NotFound`."""
@@ -301,6 +352,7 @@ class Authority:
                 return user
         raise NotFound(f"nobody named {name!r} has credentials: `swarm auth list`")
 
+    @_alone
     def rotate(self) -> list[User]:
         """New signing keys, and new files for all valid users, whose own keys stay. The old ones
         are admitted until `finish_rotation`. Returns the users whose files are new."""
@@ -320,6 +372,7 @@ class Authority:
         self._save()
         return renewed
 
+    @_alone
     def finish_rotation(self) -> None:
         """The signing keys before the present ones are worth nothing any more. Raises
         `InvalidArgument` where no rotation is under way."""

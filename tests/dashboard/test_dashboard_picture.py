@@ -13,6 +13,7 @@ from statuses import a_stage, a_status
 from nodes.dashboard.history import History, Rate
 from nodes.dashboard.picture import MOST_NAMELESS, MOST_NODES, Picture
 from swarm.fleet.documents import LARGEST_STATUS
+from swarm.subjects import Subjects
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
@@ -32,7 +33,7 @@ class Simulation:
 
     def speak(self, *documents: dict[str, Any]) -> None:
         for document in documents:
-            self.take(f"swarm.default.status.{document['node']}", json.dumps(document).encode())
+            self.take(Subjects().status(document["node"]), json.dumps(document).encode())
 
     def take(self, subject: str, data: bytes) -> None:
         self.picture.take_status(subject, data, self.now)

@@ -14,6 +14,7 @@ from textual.widgets import DataTable, Static
 
 from nodes.dashboard.picture import Picture
 from nodes.top.app import TopApp
+from swarm.subjects import Subjects
 
 NARROW, WIDE = (80, 24), (160, 40)
 HOSTILE = "<script>[bold red]x[/][@click=app.quit]y[/]\x1b[2J\u202e[/b]"
@@ -35,7 +36,7 @@ class Simulation:
             self.send(document["node"], json.dumps(document).encode())
 
     def send(self, node: str, data: bytes) -> None:
-        self.picture.take_status(f"swarm.default.status.{node}", data, self.now)
+        self.picture.take_status(Subjects().status(node), data, self.now)
 
     def tell(self, kind: str, **fields: Any) -> None:
         event = json.dumps({"v": 1, "node": "teller", "kind": kind} | fields).encode()
