@@ -226,8 +226,9 @@ def early_end(
     return ended_in_tls(where) if asks_certificate else None
 
 
-def refusal(text: str, where: str, options: LinkOptions) -> NotAdmitted:
-    """The server's refusal of this user, in words: which file, which remedy."""
+def refusal(text: str, where: str, options: LinkOptions, in_url: bool = False) -> NotAdmitted:
+    """The server's refusal of this user, in words: which file, which remedy. in_url: whether the
+    server's URL holds a user or a token."""
     if options.credentials is not None:
         path = options.credentials
         said = f"{where} refuses --credentials {path} ({text})"
@@ -247,7 +248,7 @@ def refusal(text: str, where: str, options: LinkOptions) -> NotAdmitted:
             f"{where} refuses --nkey {options.nkey} ({text}): its public key is not among the "
             "server's users: `swarm auth server --plain` lists them"
         )
-    if options.user is not None or options.token is not None:
+    if options.user is not None or options.token is not None or in_url:
         return NotAdmitted(f"{where} refuses this user ({text}): check the user, password or token")
     return NotAdmitted(
         f"{where} wants to know who connects ({text}): give --credentials FILE, which `swarm auth "

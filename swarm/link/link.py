@@ -533,7 +533,8 @@ class Link(asyncio.BufferedProtocol):
             self._denied(denial)
         elif not self.connected:
             if is_about_identity(text):
-                self._pings.fail(refusal(text, endpoint(self.url), self.options))
+                named = self.url is not None and bool(self.url.username)
+                self._pings.fail(refusal(text, endpoint(self.url), self.options, named))
             else:
                 self._pings.fail(NotConnected(f"the server refused: {text}"))
         else:

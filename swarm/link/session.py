@@ -56,7 +56,7 @@ async def open_session(
     Raises `OSError`, `ProtocolError`, `NotAdmitted`.
     """
     host, port = url.hostname or "127.0.0.1", url.port or 4222
-    sock = await _tcp(loop, host, port)
+    sock = await _tcp(loop, host, port, options.connect_timeout)
     if options.congestion:
         control_congestion(sock, options.congestion)
     info: dict[str, Any] = {}
@@ -112,22 +112,26 @@ async def _greet(server: str, options: LinkOptions, timeout: float) -> dict[str,
     try:
         url = split_url(server)
         async with asyncio.timeout(timeout):
-            with await _tcp(loop, url.hostname or "127.0.0.1", url.port or 4222) as sock:
+            with await _tcp(loop, url.hostname or "127.0.0.1", url.port or 4222, timeout) as sock:
                 return {} if options.tls_first else await _read_info(loop, sock)
     except (OSError, ValueError, SwarmError):  # a timeout is an OSError; one may have no room
         return None
 
 
-async def _tcp(loop: asyncio.AbstractEventLoop, host: str, port: int) -> socket.socket:
+async def _tcp(
+    loop: asyncio.AbstractEventLoop, host: str, port: int, within: float
+) -> socket.socket:
+    """Connect to the first address of the host that answers. within: seconds for all together: one
+    that is silent, as IPv6 is behind some routers, must not use up those of the others."""
     error: OSError | None = None
-    for family, kind, proto, _, address in await loop.getaddrinfo(
-        host, port, type=socket.SOCK_STREAM
-    ):
+    addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    for family, kind, proto, _, address in addresses:
         sock = socket.socket(family, kind, proto)
         sock.setblocking(False)
         try:
-            await loop.sock_connect(sock, address)
-        except OSError as failure:
+            async with asyncio.timeout(within / len(addresses)):
+                await loop.sock_connect(sock, address)
+        except OSError as failure:  # a timeout is one
             sock.close()
             error = failure
         except BaseException:

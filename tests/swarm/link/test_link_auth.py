@@ -84,6 +84,7 @@ async def test_a_refused_url_does_not_show_its_password(links: Links) -> None:
         with pytest.raises(NotConnected) as failure:
             await link.ready(GENEROUS, rounds=1)
         assert "hunter2" not in str(failure.value)
+        assert "check the user, password or token" in str(failure.value)
         assert "hunter2" not in link.last_error
         await links.close()
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import time
 
 import pytest
@@ -13,6 +14,9 @@ from real_server import Inbox, Links, hang, resume
 from support.waiting import GENEROUS, eventually
 
 from swarm.errors import NotConnected
+from swarm.link import Link, LinkOptions
+from swarm.link.servers import split_url
+from swarm.link.session import open_session
 from swarm.services.embedded import EmbeddedServer
 
 pytestmark = pytest.mark.integration
@@ -199,6 +203,40 @@ async def test_after_a_refusing_server_the_next_one_is_kept(links: Links) -> Non
         assert (link.reconnects, refusals) == (0, 1)
         await links.close()
     bad.close()
+
+
+class OneIsSilent:
+    """A loop to whose resolver a host has two addresses; the first one answers nothing."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.tried: list[int] = []
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._loop, name)
+
+    async def getaddrinfo(self, host: str, port: int, **more: object) -> list[tuple[object, ...]]:
+        kind = (socket.AF_INET, socket.SOCK_STREAM, 6, "")
+        return [(*kind, ("127.0.0.1", 1)), (*kind, ("127.0.0.1", port))]
+
+    async def sock_connect(self, sock: socket.socket, address: tuple[str, int]) -> None:
+        self.tried.append(address[1])
+        if address[1] == 1:
+            await asyncio.Event().wait()
+        await self._loop.sock_connect(sock, address)
+
+
+async def test_an_address_of_a_host_that_answers_nothing_leaves_time_for_the_others(
+    server: EmbeddedServer,
+) -> None:
+    options, loop = LinkOptions(connect_timeout=0.5), OneIsSilent()
+    link = Link(options)
+    url = split_url(f"nats://localhost:{server.port}")
+    info = await open_session(loop, link, url, options)  # type: ignore[arg-type]
+    assert info["server_id"]
+    assert loop.tried == [1, server.port]
+    assert link.gather.transport is not None
+    link.gather.transport.abort()
 
 
 async def test_a_server_without_room_does_not_keep_a_link_from_the_others(links: Links) -> None:
