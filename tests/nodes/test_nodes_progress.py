@@ -24,10 +24,10 @@ def printed(console: Console) -> str:
 
 def test_a_plain_line_where_nobody_watches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SHOWN_AFTER", 0.0)
-    console, threads = terminal(False), threading.enumerate()
+    console, threads = terminal(False), set(threading.enumerate())
     with progress("pushing x", total=10, console=console) as done:
         done(10)
-        assert threading.enumerate() == threads, "nothing draws"
+        assert set(threading.enumerate()) <= threads, "nothing draws"
     assert printed(console) == "pushing x …\n"
 
 
@@ -63,7 +63,7 @@ def test_work_that_lasts_shows_how_far_it_is_and_the_bar_goes_with_it(
 
 def test_an_error_passes_and_ends_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SHOWN_AFTER", 0.0)
-    console, threads = terminal(True), threading.enumerate()
+    console, threads = terminal(True), set(threading.enumerate())
 
     def work() -> None:
         with progress("splitting", console=console):
@@ -72,7 +72,7 @@ def test_an_error_passes_and_ends_the_bar(monkeypatch: pytest.MonkeyPatch) -> No
 
     with pytest.raises(KeyError):
         work()
-    eventually_now(lambda: threading.enumerate() == threads, "nothing draws any more")
+    eventually_now(lambda: set(threading.enumerate()) <= threads, "nothing draws any more")
     assert printed(console).endswith("\x1b[2K")
 
 
