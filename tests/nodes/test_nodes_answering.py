@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from noted_tracer import NotedTracer
+from support.waiting import eventually
 
 from nodes.life.answering import LIGHTER_ANSWERS, LIGHTER_ROOM, InferAnswerer
 from nodes.life.serving import Loaded
@@ -221,8 +222,7 @@ async def test_a_least_weight_version_is_asked_of_the_mesh_too() -> None:
 async def test_the_edges_layers_wait_for_the_weights_that_the_request_asks_for() -> None:
     scene = Scene(loaded(edge=Model(10)))
     waiting = asyncio.ensure_future(scene.answer(3.0, weights=2))
-    while not scene.loaded.on_replaced:  # noqa: ASYNC110
-        await asyncio.sleep(0.001)
+    await eventually(lambda: scene.loaded.on_replaced, "it waits")
     newer = Model(100)
     newer.weights_version = 2
     scene.loaded.replace({0: newer}, {})  # type: ignore[dict-item]
@@ -345,9 +345,7 @@ async def test_the_trace_of_a_request_that_is_cancelled_says_so() -> None:
     scene = Scene(loaded())
     scene.tracer = tracer = NotedTracer()  # type: ignore[assignment]
     asking = asyncio.create_task(scene.answer(version="slow"))
-    async with asyncio.timeout(5.0):
-        while not scene.lookups:  # noqa: ASYNC110
-            await asyncio.sleep(0)
+    await eventually(lambda: scene.lookups, "the lookup")
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)
     [trace] = tracer.begun

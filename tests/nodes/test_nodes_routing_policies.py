@@ -6,7 +6,7 @@ import asyncio
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import cache
 from typing import Any
 
@@ -32,13 +32,6 @@ def digits(version: str) -> SplitResult:
 @cache
 def images() -> np.ndarray:
     return digits_heldout()[0]
-
-
-async def until(condition: Callable[[], Any], what: str, within: float = 30.0) -> None:
-    deadline = time.monotonic() + within
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {within} s: {what}"
-        await asyncio.sleep(0.02)
 
 
 async def desire(local: LocalMesh, *versions: tuple[str, float], **more: Any) -> None:
@@ -80,6 +73,22 @@ def right(results: list[swarm.Result], expected: dict[int, np.ndarray]) -> bool:
     )
 
 
+async def under_load(
+    count: int, victim_at: int, victim: NodeProcess, one: Callable[[int], Awaitable[swarm.Result]]
+) -> list[swarm.Result]:
+    """The results of `count` requests, eight at a time; the victim is killed with eight under
+    way."""
+    room = asyncio.Semaphore(8)
+
+    async def ask_one(number: int) -> swarm.Result:
+        async with room:
+            if number == victim_at:
+                kill(victim)
+            return await one(number)
+
+    return list(await asyncio.gather(*(ask_one(number) for number in range(count))))
+
+
 async def reference(mesh: swarm.Mesh) -> dict[int, np.ndarray]:
     results = [await ask(mesh, number) for number in range(50)]
     assert problems(results) == []
@@ -116,14 +125,11 @@ async def test_a_session_stays_on_one_node_and_a_survivor_takes_over_its_lane() 
             chosen = await homes()
         victim = Counter(chosen.values()).most_common(1)[0][0]
         survivor = next(node for node in chosen.values() if node != victim)
-        load: list[asyncio.Task[swarm.Result]] = []
-        for number in range(150):
-            if number == 50:
-                kill(process_of(local, victim))
-            session = f"session-{number % 12}"
-            load.append(asyncio.create_task(ask(mesh, number, session=session)))
-            await asyncio.sleep(0.01)
-        results = list(await asyncio.gather(*load))
+
+        def in_session(number: int) -> Awaitable[swarm.Result]:
+            return ask(mesh, number, session=f"session-{number % 12}")
+
+        results = await under_load(150, 50, process_of(local, victim), in_session)
         assert problems(results) == []
         assert right(results, expected)
         assert {node_of(result, 2) for result in results[-12:]} == {survivor}
@@ -177,13 +183,7 @@ async def test_fast_mode_answers_as_the_durable_does_and_survives_a_kill() -> No
                 break
             assert time.monotonic() < deadline, "the fallback serves beside living primaries"
         victim = next(n for n, s in local.statuses.items() if s["role"] == "shard-2")
-        load: list[asyncio.Task[swarm.Result]] = []
-        for number in range(120):
-            if number == 40:
-                kill(process_of(local, victim))
-            load.append(asyncio.create_task(fast(number)))
-            await asyncio.sleep(0.02)
-        results = list(await asyncio.gather(*load))
+        results = await under_load(120, 40, process_of(local, victim), fast)
         assert problems(results) == []
         assert right(results, expected)
         roles = {local.statuses[node_of(result, 2)]["role"] for result in results[-20:]}

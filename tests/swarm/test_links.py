@@ -58,7 +58,7 @@ class Way:
         async def write() -> None:
             while True:
                 due, data = await late.get()
-                await asyncio.sleep(due - time.monotonic())
+                await asyncio.sleep(due - time.monotonic())  # as long as the way is
                 if not data:
                     return
                 writer.write(data)

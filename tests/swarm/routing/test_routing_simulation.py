@@ -29,7 +29,7 @@ def test_every_policy_answers_every_request_of_every_scenario(report: dict[str, 
 
 
 def test_the_report_is_json_and_the_same_for_the_same_seed(report: dict[str, Any]) -> None:
-    again = run_report(quick=True, contenders=["pull", "adaptive"])
+    again = run_report(quick=True, contenders=["adaptive"])
     for found in again["rows"]:
         assert found == row(report, found["scenario"], found["policy"])
     assert json.loads(json.dumps(report)) == report
