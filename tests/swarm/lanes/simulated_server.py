@@ -58,6 +58,7 @@ class LaneServer(Wire):
             SUBJECTS, "m", "1", 1, LaneOptions(ack_wait=ack_wait)
         )
         self.words: list[tuple[float, bytes]] = []  # when, and what the lane said of messages
+        self.gathered: list[bool] = []  # whether each of them went in one write with others
         self._kept: dict[int, Kept] = {}
         self._waiting: deque[int] = deque()
         self.asked: list[int] = []  # messages, by each pull
@@ -110,6 +111,7 @@ class LaneServer(Wire):
 
     def _hear(self, number: int, word: bytes, reply: str) -> None:
         self.words.append((now(), word))
+        self.gathered.append(self.gather.corked)
         kept = self._kept.get(number)
         if word == WORKING:
             if kept is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any
 
 import pytest
 from lane_tools import CONSUMER, STREAM, Bench, bodies
@@ -13,10 +12,7 @@ from support.waiting import eventually
 
 from swarm.clock import ServerClock
 from swarm.lanes import LaneOptions
-from swarm.lanes.consumer import LONG_IN_HAND
 from swarm.lanes.credit import Credit
-from swarm.lanes.message import WORKING
-from swarm.lanes.rounds import Rounds
 from swarm.lanes.tuning import STOPS
 from swarm.link import jetstream
 from swarm.priorities import FALLBACK, PRIMARY, STANDBY
@@ -181,62 +177,6 @@ async def test_messages_of_a_vanished_node_are_delivered_after_ack_wait(bench: B
     other[0].ack()
     await standby.link.flush()
     assert await sender.emptied()
-
-
-@soon_again
-async def test_messages_in_hand_are_kept_alive_in_one_write(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lane, got = await bench.lane(credit=4)
-    sender = await bench.sender()
-    for name in ("a", "b", "c"):
-        sender.send(name)
-    await eventually(lambda: len(got) == 3)
-    kept_alive: list[bool] = []  # whether each was gathered
-    publish = lane.link.publish
-
-    def noted(subject: str, data: Any = b"", *more: Any) -> None:
-        if data == WORKING:
-            kept_alive.append(lane.link.gather.corked)
-        publish(subject, data, *more)
-
-    monkeypatch.setattr(lane.link, "publish", noted)
-    await eventually(lambda: len(kept_alive) >= 15, what="five rounds of three messages")
-    assert all(kept_alive)
-    await eventually(lambda: not lane.link.gather.corked)
-    assert [delivery.times_delivered for delivery in got] == [1] * 3
-
-
-@soon_again
-async def test_a_lane_is_tended_seldom_as_soon_as_nothing_is_in_hand(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A round is a turn of the loop, beside the run of another stage."""
-    plans: list[bool] = []
-    plan = Rounds.plan
-
-    def noted(rounds: Rounds, in_hand: bool, ack_wait: float) -> None:
-        plans.append(in_hand)
-        plan(rounds, in_hand, ack_wait)
-
-    monkeypatch.setattr(Rounds, "plan", noted)
-    lane, got = await bench.lane()
-    sender = await bench.sender()
-    for number in range(3):
-        sender.send(f"m{number}")
-        await eventually(lambda number=number: len(got) == number + 1)
-        assert plans[-1] is True, "messages in hand are kept alive"
-        await asyncio.sleep(2 * LONG_IN_HAND)
-        got[-1].ack()
-        assert plans[-1] is False
-    sender.send("held")
-    await eventually(lambda: len(got) == 4)
-    await asyncio.sleep(3 * lane.ack_wait)
-    assert [delivery.times_delivered for delivery in got] == [1] * 4
-    await bench.end(lane)
-    plans.clear()
-    got[-1].ack()
-    assert plans == [], "a lane that has ended is not tended"
 
 
 async def test_a_fallback_gets_nothing_while_a_primary_has_a_parked_pull(bench: Bench) -> None:

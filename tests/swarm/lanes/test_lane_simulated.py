@@ -6,11 +6,13 @@ import asyncio
 from itertools import pairwise
 
 import pytest
-from simulated_server import SimulatedLane, stand_still
+from simulated_server import TRIP, SimulatedLane, stand_still
 
 from swarm.lanes import work_of
+from swarm.lanes.consumer import LONG_IN_HAND
 from swarm.lanes.message import WORKING
 from swarm.lanes.pulls import EXPIRES
+from swarm.lanes.rounds import Rounds
 from swarm.lanes.tuning import STOPS, STOPS_WITHIN
 
 pytestmark = pytest.mark.simulated
@@ -87,3 +89,41 @@ async def test_an_idle_lane_asks_in_few_pulls_for_all_that_it_may_hold() -> None
         await asyncio.sleep(60.0)
         assert 60 / EXPIRES * 0.9 <= len(s.server.asked) <= 2 * 60 / EXPIRES
         assert s.lane.asked * 2 >= s.lane.credit
+
+
+async def test_messages_in_hand_are_kept_alive_in_one_write() -> None:
+    async with SimulatedLane(credit=4) as s:
+        for _ in range(3):
+            s.server.store(b"x")
+        await asyncio.sleep(1.0)
+        assert len(s.server.gathered) >= 15, "five rounds of three messages"
+        assert all(s.server.gathered)
+        assert not s.server.gather.corked
+        assert [message.times_delivered for message in s.got] == [1] * 3
+
+
+async def test_a_lane_is_tended_seldom_as_soon_as_nothing_is_in_hand(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A round is a turn of the loop, beside the run of another stage."""
+    plans: list[bool] = []
+    plan = Rounds.plan
+
+    def noted(rounds: Rounds, in_hand: bool, ack_wait: float) -> None:
+        plans.append(in_hand)
+        plan(rounds, in_hand, ack_wait)
+
+    monkeypatch.setattr(Rounds, "plan", noted)
+    async with SimulatedLane(credit=4) as s:
+        for _ in range(3):
+            s.server.store(b"x")
+            await asyncio.sleep(2 * TRIP)
+            assert plans[-1] is True, "messages in hand are kept alive"
+            await asyncio.sleep(2 * LONG_IN_HAND)
+            assert s.got[-1].ack()
+            assert plans[-1] is False
+        s.server.store(b"held")
+        await asyncio.sleep(1.0)
+    plans.clear()
+    s.got[-1].ack()
+    assert plans == [], "a lane that has ended is not tended"
