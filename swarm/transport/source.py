@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import partial
@@ -228,7 +227,7 @@ class StageSource:
         def server_knows(read: asyncio.Future[Any]) -> None:
             # Copies that lay in the socket with it have come by now.
             if not read.cancelled() and read.exception() is None:
-                self._gone_memory.add(message_id, time.monotonic())
+                self._gone_memory.add(message_id, self._routes.clock())
 
         with contextlib.suppress(NotConnected):  # then the lane hands it out again
             link.sync().add_done_callback(server_knows)
@@ -276,6 +275,7 @@ class StageSource:
             clock=options.clock,
             message_bytes=info.stages[self.stage - 1].message_bytes,
             is_kept=partial(is_kept, link, subjects.whereabouts(info.model, info.version)),
+            now=routes.clock,
         )
         self.lanes[name] = lane
         routes.socket.listen(self._subject(name), self._receiver.came)
@@ -291,7 +291,7 @@ class StageSource:
 
     async def close_idle_lanes(self, own: str) -> None:
         """Stop serving, and delete, lanes of gone nodes that have been empty for a while."""
-        now = time.monotonic()
+        now = self._routes.clock()
         for name, lane in list(self.lanes.items()):
             if name in (ANY, own):
                 continue
@@ -369,7 +369,7 @@ class _Life:
     """The tasks of a source's lanes, in one group."""
 
     def __init__(self) -> None:
-        self.idle_since: dict[str, float] = {}  # lanes of gone nodes, `time.monotonic()`
+        self.idle_since: dict[str, float] = {}  # lanes of gone nodes, by `Routes.clock`
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._group: asyncio.TaskGroup | None = None
         self._closed = asyncio.Event()

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
-from nodes.life.config import NodeConfig
-from nodes.life.takeover import Takeover
+from nodes.life.config import NodeConfig, lane_options
+from nodes.life.takeover import ADAPT_EVERY, Takeover
 from swarm.fleet.advertised import serves_entries, takes_entries
+from swarm.flow.latency import LatencyWindow
 from swarm.gossip import Event, PeerView
 from swarm.model import ModelInfo, Spec, Stage
 from swarm.routing.rendezvous import rendezvous
+from swarm.subjects import Subjects
 from swarm.transport.source import StageSource
 
 SPEC = (Spec("x", "FP32", (-1, 4)),)
@@ -35,12 +37,28 @@ class FakeQueue:
         self.closed.set()
 
 
+class FakeLane:
+    """A lane without a server; `set_ack_wait` is told of."""
+
+    def __init__(self, ack_wait: float) -> None:
+        self.ack_wait = ack_wait
+        self.link_wait = 0.0
+        self.holding = LatencyWindow()
+
+    def suit(self, nodes: int) -> None: ...
+
+    async def refresh(self) -> None: ...
+
+    async def set_ack_wait(self, seconds: float) -> None:
+        self.ack_wait = seconds
+
+
 class FakeSource:
     """Opens lanes; each is found empty at once, and closed."""
 
     def __init__(self) -> None:
         self.fast = FakeQueue()
-        self.lanes: dict[str, None] = {}
+        self.lanes: dict[str, FakeLane | None] = {}
         self.opened: list[str] = []
 
     def open_lane(self, name: str) -> None:
@@ -49,7 +67,7 @@ class FakeSource:
             self.opened.append(name)
 
     async def close_idle_lanes(self, own: str) -> None:
-        self.lanes = {name: None for name in self.lanes if name == own}
+        self.lanes = {name: lane for name, lane in self.lanes.items() if name == own}
 
 
 class FakeServer:
@@ -59,6 +77,9 @@ class FakeServer:
         self.stage = 1
         self.info = INFO
         self.source = FakeSource()
+
+    def take_longest_budget(self) -> float:
+        return 0.0
 
 
 class Scene:
@@ -75,13 +96,15 @@ class Scene:
         config = NodeConfig(role, "m@1")
         self.add(node, config.priority)
         placement = SimpleNamespace(forget=self._forget_placement)
+        link = SimpleNamespace(domain="", may_call=lambda subject: False)
         self.takeover = Takeover(
-            SimpleNamespace(placement=placement),  # type: ignore[arg-type]
+            SimpleNamespace(placement=placement, link=link, subjects=Subjects("t")),  # type: ignore[arg-type]
             config,
             self,  # type: ignore[arg-type]
             SimpleNamespace(uses_own_lanes=lambda model: self.own_lanes),  # type: ignore[arg-type]
             lambda: [self.serving],  # type: ignore[list-item]
             lambda kind, detail: self.told.append(kind),
+            lambda: asyncio.get_running_loop().time(),
         )
 
     @property
@@ -245,3 +268,28 @@ async def test_where_nodes_are_is_asked_again_at_any_news_but_of_how_busy_they_a
     scene = Scene()
     scene.takeover.on_event(event)
     assert (scene.placements_forgotten == 0) is kept
+
+
+@pytest.mark.simulated
+async def test_one_primary_keeps_ack_wait_in_tune_and_gives_it_back_when_the_lane_is_idle() -> None:
+    usual = lane_options(INFO, NodeConfig("shard-1", "m@1")).ack_wait
+    lanes = []
+    async with asyncio.TaskGroup() as group:
+        tasks = []
+        for node in ("me", "you"):
+            scene = Scene(node=node)
+            scene.add("me")
+            scene.add("you")
+            lane = FakeLane(usual)
+            scene.source.lanes[node] = lane
+            lanes.append(lane)
+            tasks.append(group.create_task(scene.takeover.run()))
+        for lane in lanes:
+            for _ in range(100):
+                lane.holding.add(0.2, asyncio.get_running_loop().time())
+        await asyncio.sleep(2 * ADAPT_EVERY)
+        assert [lane.ack_wait for lane in lanes] == [pytest.approx(0.8, rel=0.05), usual]
+        await asyncio.sleep(120.0)
+        assert [lane.ack_wait for lane in lanes] == [usual, usual]
+        for task in tasks:
+            task.cancel()
