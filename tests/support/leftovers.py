@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from swarm.scratch import LOCK, Scratch
 from swarm.scratch import sweep as sweep_folders
 from swarm.shm import sweep
 from swarm.shm.claim import mesh_of
@@ -33,32 +33,38 @@ OF_PYTHON = "multiprocessing.resource_tracker"  # ends with the process that it 
 def nothing_left_behind() -> Iterator[None]:
     """Temporary files go to a folder of this run. Fails where anything is left at the end.
 
-    Processes that are left are named, and then killed.
+    Processes that are left are named, and then killed. The folder of a run that was killed is
+    removed by the next run.
     """
-    folder = Path(tempfile.mkdtemp(prefix="tests-"))
-    folder.chmod(0o1777)  # some tests start processes of another user
-    with pytest.MonkeyPatch.context() as environment:
+    with Scratch("tests") as folder, pytest.MonkeyPatch.context() as environment:
+        folder.chmod(0o1777)  # some tests start processes of another user
         environment.setenv("TMPDIR", str(folder))
         environment.setattr(tempfile, "tempdir", None)
+        before = frozenset(process.pid for process in processes_of(folder))
+        at_first = left_behind(folder, os.getpid(), before)
         try:
             yield
-            left = left_behind(folder, os.getpid())
+            left = [
+                line for line in left_behind(folder, os.getpid(), before) if line not in at_first
+            ]
         finally:
-            for process in processes_of(folder):
+            for process in processes_of(folder, before):
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
-            shutil.rmtree(folder, ignore_errors=True)
     assert not left, "the tests left behind: " + "; ".join(left)
 
 
-def left_behind(folder: Path, pid: int, within: float = ENDS_WITHIN) -> list[str]:
-    """What is left of the run with this temporary folder, one line each."""
+def left_behind(
+    folder: Path, pid: int, before: frozenset[int] = frozenset(), within: float = ENDS_WITHIN
+) -> list[str]:
+    """What is left of the run with this temporary folder, one line each. before: processes that
+    were there when it began."""
     until = time.monotonic() + within
-    while (running := processes_of(folder)) and time.monotonic() < until:
+    while (running := processes_of(folder, before)) and time.monotonic() < until:
         time.sleep(LOOK_EVERY)
     sweep_folders()  # those of processes that were killed, as the next process does
     left = [f"process {process.pid}: {told(process)}" for process in running]
-    left += [f"temporary: {path.name}" for path in sorted(folder.iterdir())]
+    left += [f"temporary: {path.name}" for path in sorted(folder.iterdir()) if path.name != LOCK]
     return left + [f"shared memory: {path.name}" for path in segments_of(pid)]
 
 
@@ -76,8 +82,8 @@ def segments_of(pid: int) -> list[Path]:
     return sorted(SHARED_MEMORY.glob(pattern))
 
 
-def processes_of(folder: Path) -> list[psutil.Process]:
-    """This process's descendants, and all that inherited this temporary folder."""
+def processes_of(folder: Path, but: frozenset[int] = frozenset()) -> list[psutil.Process]:
+    """This process's descendants, and all that inherited this temporary folder; `but` these."""
     found = {process.pid: process for process in psutil.Process().children(recursive=True)}
     mark = os.fsencode(f"TMPDIR={folder}")
     for place in Path("/proc").glob("[0-9]*/environ"):
@@ -85,7 +91,7 @@ def processes_of(folder: Path) -> list[psutil.Process]:
             if mark in place.read_bytes().split(b"\0"):
                 pid = int(place.parent.name)
                 found.setdefault(pid, psutil.Process(pid))
-    return [process for process in found.values() if _runs(process)]
+    return [process for pid, process in found.items() if pid not in but and _runs(process)]
 
 
 def told(process: psutil.Process) -> str:

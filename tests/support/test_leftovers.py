@@ -28,7 +28,7 @@ def test_what_cleans_up_is_left_alone() -> None:
         subprocess.run([sys.executable, "-c", "pass"], check=True)
         with tempfile.TemporaryDirectory():
             pass
-        assert Path(tempfile.gettempdir()).name.startswith("tests-")
+        assert Path(tempfile.gettempdir()).name.startswith("swarm-tests-")
 
 
 def test_a_temporary_folder_that_stays_is_named_and_removed() -> None:
