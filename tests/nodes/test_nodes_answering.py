@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from typing import Any
 
 import numpy as np
 import pytest
 from noted_tracer import NotedTracer
-from support.waiting import eventually
+from support.waiting import GENEROUS, eventually
 
 from nodes.life.answering import LIGHTER_ANSWERS, LIGHTER_ROOM, InferAnswerer
 from nodes.life.serving import Loaded
@@ -184,10 +183,9 @@ async def test_wrong_inputs_go_no_further_and_get_no_degraded_answer(
 
 async def test_a_lookup_that_takes_too_long_ends_with_the_budget() -> None:
     scene = Scene(loaded())
-    began = time.monotonic()
-    result = await scene.answer(budget=0.1, version="slow")
+    async with asyncio.timeout(GENEROUS):
+        result = await scene.answer(budget=0.1, version="slow")
     assert result.status is Status.DEADLINE_EXCEEDED
-    assert time.monotonic() - began < 5.0
     assert (await scene.answer(version="absent")).status is Status.NOT_FOUND
 
 

@@ -22,7 +22,7 @@ INPUTS = {"x": np.zeros(1, np.float32)}
 
 async def failures(link: Link, seen: SeenWeights) -> set[Status]:
     requester = ServiceRequester(link, SUBJECTS, seen, "agent")
-    asked = [await requester.ask("m", INPUTS, 5.0, "s1", "", 0, "") for _ in range(FAILURES + 1)]
+    asked = [await requester.ask("m", INPUTS, 30.0, "s1", "", 0, "") for _ in range(FAILURES + 1)]
     return {result.status for result in asked}
 
 
