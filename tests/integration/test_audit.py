@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from meshes import READY, Command, Commands, digits, split_digits
 from nats.aio.client import Client
-from support.waiting import eventually_told
+from support.waiting import eventually
 
 import swarm
 from nodes.local.mesh import LocalMesh, local_mesh, push
@@ -53,7 +53,7 @@ async def records(local: LocalMesh, count: int) -> list[dict[str, Any]]:
         found = await stored(local)
         return found if len(found) >= count else []
 
-    return [parse(each.data) for each in await eventually_told(all_there, f"{count} records")]
+    return [parse(each.data) for each in await eventually(all_there, f"{count} records")]
 
 
 def marked() -> np.ndarray:

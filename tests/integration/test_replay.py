@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from meshes import READY, Command, Commands, add_model, digits, split_digits
-from support.waiting import eventually, eventually_told
+from support.waiting import eventually
 from test_learned_weights import MODEL, Minter, split_fresh
 
 import swarm
@@ -54,7 +54,7 @@ async def test_recorded_requests_run_again_to_the_same_bits(
         return dict(json.loads(command.stdout))
 
     recording = start("record", "digits", "--for", "5m")
-    await eventually_told(republished, "it is recorded", READY)
+    await eventually(republished, "it is recorded", READY)
     images = digits()[0]
     async with swarm.connect(local.url, agent="robot-7", stored=True) as mesh:
         answers = [await mesh.infer("digits", {"image": images[i : i + 1]}, 10.0) for i in range(3)]
@@ -64,7 +64,7 @@ async def test_recorded_requests_run_again_to_the_same_bits(
         info = await jetstream.call(local.mesh.link, api("STREAM.INFO", kept))
         return int(info["state"]["messages"]) == 9
 
-    await eventually_told(all_kept, "all stages are kept")
+    await eventually(all_kept, "all stages are kept")
     recording.signal(signal.SIGINT)
     told = await end(recording)
     assert (told["requests"], told["messages"], told["missed"]) == (3, 9, 0)
@@ -117,7 +117,7 @@ async def test_a_request_runs_again_with_the_weights_of_then() -> None:
         async def all_on_record() -> bool:
             return all(each.output for each in await recorded(link, subjects, MODEL))
 
-        await eventually_told(all_on_record, "all are on record")
+        await eventually(all_on_record, "all are on record")
         found = await recorded(link, subjects, MODEL)
         assert [request.weights for request in found] == [0, 1, 2]
         session = await Session.open(local.mesh, MODEL, "1")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from meshes import READY, Command, Commands, commands, digits, free_port, split_digits
+from support.commands import said
 from support.waiting import eventually
 
 import swarm
@@ -39,11 +40,12 @@ class Device:
         self.where = ("--nats", url, "--mesh", "signed")
 
     async def swarm(self, *arguments: str, code: int = 0) -> dict[str, Any]:
-        command = self._run.start("nodes.cli.main", *arguments, "--json", env=self._env)
-        await asyncio.to_thread(command.wait, 90.0)
-        assert command.process.returncode == code, command.stderr
-        assert "Traceback" not in command.stderr
-        return dict(json.loads(command.stdout))
+        with pytest.MonkeyPatch.context() as environment:
+            for name, value in self._env.items():
+                environment.setenv(name, value)
+            told = await asyncio.to_thread(said, *arguments, "--json")
+        assert told.code == code, told.stderr
+        return dict(json.loads(told.stdout))
 
     def node(self, *extra: str) -> Command:
         return self._run.start(

@@ -5,19 +5,18 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 GENEROUS = 30.0  # seconds; how soon an event comes is no promise, so no test is stricter
 LOOK_EVERY = 0.005  # seconds
-ASK_EVERY = 0.02  # seconds between questions to a server
 
 
 async def eventually(
     promise: Callable[[], Any], what: str = "the promise", within: float = GENEROUS
-) -> None:
-    """Wait until `promise()` holds, which may have to be awaited; fails the test after `within`
-    seconds of the loop's time.
+) -> Any:
+    """Wait until `promise()` holds, which may have to be awaited, and return what it said; fails
+    the test after `within` seconds of the loop's time.
 
     The loop's time is simulated where the test's is.
     """
@@ -25,26 +24,12 @@ async def eventually(
     deadline = loop.time() + within
     while True:
         holds = promise()
-        if await holds if inspect.isawaitable(holds) else holds:
-            return
+        if inspect.isawaitable(holds):
+            holds = await holds
+        if holds:
+            return holds
         assert loop.time() < deadline, f"not within {within} s: {what}"
         await asyncio.sleep(LOOK_EVERY)
-
-
-async def eventually_told(
-    ask: Callable[[], Awaitable[Any]],
-    what: str = "the promise",
-    within: float = GENEROUS,
-    every: float = ASK_EVERY,
-) -> Any:
-    """Ask somebody, such as a server that tells nothing by itself, until the answer is a yes, which
-    is returned; fails the test after `within` seconds."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + within
-    while not (answer := await ask()):
-        assert loop.time() < deadline, f"not within {within} s: {what}"
-        await asyncio.sleep(every)
-    return answer
 
 
 def eventually_now(

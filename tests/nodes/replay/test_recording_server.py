@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from support.waiting import eventually_told
+from support.waiting import eventually
 
 import swarm
 from nodes.replay.recording import Recording, RecordLimits, tap_config
@@ -45,6 +45,6 @@ async def test_it_goes_on_with_lanes_that_are_made_long_after_the_server_has_ret
             async def copied_again() -> bool:
                 return await copies(mesh) == wanted
 
-            await eventually_told(copied_again, "the lanes are copied again")
+            await eventually(copied_again, "the lanes are copied again")
         await recording.stop()
         assert await copies(mesh) is None

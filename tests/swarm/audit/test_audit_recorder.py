@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from real_server import Links, eventually
+from real_server import Links
+from support.waiting import eventually
 
 from swarm.audit.acts import record_act
 from swarm.audit.chain import Verdict, verify
@@ -59,7 +60,7 @@ async def test_a_full_stream_keeps_nobody_waiting_and_what_was_lost_is_told(
         assert len(told) == 1
         assert "lost" in told[0]
         await jetstream.update_stream(link, full | {"max_msgs": -1})
-        await eventually(lambda: made.waiting == 0, 60.0, "all are written")
+        await eventually(lambda: made.waiting == 0, "all are written", 60.0)
         made.offer(asked("behind"))
         await made.close(Entry("end", "node-1", 1.5e9))
         assert "again" in told[1]

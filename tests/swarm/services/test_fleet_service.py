@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 from real_server import Links, cut
 from statuses import message
-from support.waiting import GENEROUS, eventually_told
+from support.waiting import GENEROUS, eventually
 
 from swarm.fleet.status_pace import SMALL_FLEET, asked_within, status_every
 from swarm.gossip import PeerView
@@ -85,7 +85,7 @@ async def test_whoever_asks_too_often_is_refused_and_is_answered_again_later(
     async def is_answered() -> bool:
         return await ask_fleet(reader, SUBJECTS, lambda page: None)
 
-    await eventually_told(is_answered)
+    await eventually(is_answered)
 
 
 async def test_without_a_node_nobody_is_waited_for(
@@ -194,7 +194,7 @@ async def test_events_are_kept_within_limits_and_read_after_the_fact(
     async def are_stored() -> bool:
         return len(await told(100)) == 70
 
-    await eventually_told(are_stored)
+    await eventually(are_stored)
     assert await told(100) == [f"n{n}" for n in range(70)]
     assert await told(40) == [f"n{n}" for n in range(30, 70)]
     async with FleetWatch(reader, SUBJECTS, events=10) as watch:
@@ -219,11 +219,11 @@ async def test_a_stream_that_the_server_lost_is_made_again_at_the_next_connectio
         return await last_events(reader, SUBJECTS) is not None
 
     try:
-        await eventually_told(is_there)
+        await eventually(is_there)
         await jetstream.call(reader, api("STREAM.DELETE", SUBJECTS.events_stream))
         assert not await is_there()
         cut(node)
-        await eventually_told(is_there)
+        await eventually(is_there)
     finally:
         keeping.cancel()
 

@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any
 
 import pytest
-from real_server import Inbox, Links, eventually
-from support.waiting import eventually_told
+from real_server import Inbox, Links
+from support.waiting import eventually
 
 from swarm.errors import (
     InvalidArgument,
@@ -224,7 +224,7 @@ async def test_what_was_pushed_survives_a_restart_of_the_server(
         await registry.serving("m")
     await own_server.start()
     await link.ready(5.0)
-    await eventually_told(partial(answers, registry), "JetStream is back")
+    await eventually(partial(answers, registry), "JetStream is back")
     assert await registry.fetch("m", "1", ["a"]) == {"a": b"x" * 200_000}
 
 

@@ -7,7 +7,8 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from real_server import Links, eventually
+from real_server import Links
+from support.waiting import eventually
 
 from swarm.errors import InvalidArgument, NotFound, Status
 from swarm.fleet.placement import Served

@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from real_server import ConfiguredServer, Inbox, Links, eventually
-from support.waiting import GENEROUS, eventually_now
+from real_server import ConfiguredServer, Inbox, Links
+from support.waiting import GENEROUS, eventually, eventually_now
 
 from swarm.errors import Unavailable
 from swarm.link import jetstream

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from real_server import Links, cut, eventually
-from support.waiting import eventually_told
+from real_server import Links, cut
+from support.waiting import eventually
 
 from swarm.errors import (
     BadSignature,
@@ -60,7 +60,7 @@ async def until_stored(link: Link, wanted: set[str]) -> None:
     async def are_stored() -> bool:
         return await stored(link) == wanted
 
-    await eventually_told(are_stored, f"{wanted} are stored")
+    await eventually(are_stored, f"{wanted} are stored")
 
 
 async def stored(link: Link) -> set[str]:
