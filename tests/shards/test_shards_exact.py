@@ -27,20 +27,21 @@ from shard_graphs import (
 from shards.split.split import split
 
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
-# VGG-19 is a chain as AlexNet and ZFNet are, with half a gigabyte of weights.
+# VGG-19 and ZFNet are chains as AlexNet is, and Inception 1 has no branch that Inception 2 lacks.
 NAMES = sorted(path.stem.removeprefix("light_") for path in LIGHT.glob("*.onnx"))
-NAMES.remove("vgg19")
+for name in ("vgg19", "zfnet512", "inception_v1"):
+    NAMES.remove(name)
 
 
 def test_the_real_graphs_are_all_here() -> None:
-    assert len(NAMES) == 8
+    assert len(NAMES) == 6
 
 
 @pytest.mark.parametrize(
     "name",
     [pytest.param(n, marks=pytest.mark.slow) if n == "resnet50" else n for n in NAMES],
 )
-def test_real_graphs_compute_the_same_in_two_three_and_five_stages(name: str) -> None:
+def test_real_graphs_compute_the_same_in_two_and_five_stages(name: str) -> None:
     model = with_random_weights(onnx.load(str(LIGHT / f"light_{name}.onnx")))
     data = model.SerializeToString()
     key = next(i.name for i in model.graph.input if len(i.type.tensor_type.shape.dim) == 4)
@@ -54,13 +55,13 @@ def test_real_graphs_compute_the_same_in_two_three_and_five_stages(name: str) ->
     )
     other = whole(data, {**feeds, key: patches(8)})
     assert np.abs(next(iter(other.values())) - logits).max() > 3e-3 * np.abs(logits).max()
-    for stages in (2, 3, 5):
-        result = split(data, name=name, stages=stages, profile=stages == 3)
+    for stages in (2, 5):
+        result = split(data, name=name, stages=stages, profile=False)
         assert result.manifest.stages == stages
         same(expected, chained(result, feeds, bare=True))
         if stages == 2:
             continue
-        for key_, array in chained(result, feeds, "all", bare=stages == 5).items():
+        for key_, array in chained(result, feeds, "all").items():
             apart = np.abs(array - at_best[key_]).max()
             assert apart <= 1e-5 * np.abs(at_best[key_]).max()
 

@@ -50,7 +50,7 @@ def _overlap(one: np.ndarray, two: np.ndarray) -> float:
     return both / (float(np.prod(one[2:] - one[:2]) + np.prod(two[2:] - two[:2])) - both)
 
 
-@pytest.mark.parametrize("stages", [1, 2, 3, 5])
+@pytest.mark.parametrize("stages", [1, 3])
 def test_the_split_detector_finds_the_astronauts_face(stages: int, picture: np.ndarray) -> None:
     feeds = {"input": picture}
     result = split(MODEL, name="ultraface", stages=stages)

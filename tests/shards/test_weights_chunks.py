@@ -54,7 +54,7 @@ def test_a_model_that_is_cut_short_is_cut_evenly_as_any_bytes(cut_at: int) -> No
     assert sum(piece_lengths(memoryview(data))) == len(data)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=10)
 @given(st.binary(max_size=2000), st.integers(0, 2))
 def test_the_pieces_of_any_bytes_are_the_bytes(data: bytes, times: int) -> None:
     data = data + bytes(times * LARGEST)

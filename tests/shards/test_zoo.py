@@ -225,7 +225,7 @@ def test_backward_is_the_gradient_of_forward():
 def test_the_exported_graph_computes_what_was_trained(network_of: Callable[[int], Sequential]):
     images, labels, held_images, _ = split_digits()
     network = network_of(3)
-    train(network, images[:256], labels[:256], epochs=1, rate=0.004, augment=0.5)
+    train(network, images[:64], labels[:64], epochs=1, rate=0.004, augment=0.5)
     x = held_images[:20].astype(np.float32) / 16
     ours = network.forward(np.moveaxis(x, 1, -1), False)
     theirs = run(to_onnx(network, "trained"), {"image": x})
@@ -237,7 +237,7 @@ def test_training_twice_gives_the_same_bytes():
 
     def once() -> bytes:
         network = digits_network(5)
-        train(network, images[:256], labels[:256], epochs=1, rate=0.004, augment=0.5)
+        train(network, images[:64], labels[:64], epochs=1, rate=0.004, augment=0.5)
         return to_onnx(network, "digits")
 
     assert once() == once()
