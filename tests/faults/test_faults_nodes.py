@@ -36,7 +36,7 @@ async def mesh() -> AsyncIterator[LocalMesh]:
 async def under_load(local: LocalMesh, delivery: str = "durable") -> AsyncIterator[Load]:
     """Requests all the time, of a client of its own. The mesh is left as it was found."""
     async with as_found(local), swarm.connect(local.url, local.name) as client:
-        load = Load(client, rate=100, budget=BUDGET, delivery=delivery)
+        load = Load(client, rate=50, budget=BUDGET, delivery=delivery)
         async with load.steady():
             await load.answers()
             yield load

@@ -151,7 +151,7 @@ class Client:
 
 @contextmanager
 def clients(
-    url: str, folder: Path, trees: Sequence[Path], deliveries: Sequence[str] = ("durable",)
+    url: str, folder: Path, trees: Sequence[Path], deliveries: Sequence[str]
 ) -> Iterator[list[Client]]:
     """A client for each tree of code."""
     images, logits = digits()
@@ -199,52 +199,34 @@ def test_processes_of_versions_with_other_layouts_share_neither_memory_nor_socke
 async def test_nodes_are_replaced_one_by_one_and_every_request_of_both_versions_is_answered(
     before: Path, split_before: Path, tmp_path: Path
 ) -> None:
+    """In the midst of it, with stages of both versions in turn, one of either is killed."""
     async with mesh_of(name="default") as local:
         push = ("model", "push", str(split_before), "--nats", local.url)
         await asyncio.to_thread(run_before, before, *push)
-        with clients(local.url, tmp_path, [ROOT, before]) as asking:
-            old = [start_before(local, before, role) for role in (*SHARDS, "fallback")]
-            await local.ready(READY)
-            for client in asking:
-                await client.answered(20)
-            for node in old:
-                assert await dismiss(local, [node]) == [0], local.tail(node)
-                local.start(node.role, "digits", UNSIGNED)
-                await local.ready(READY)
+        with clients(local.url, tmp_path, [ROOT, before], ["durable", "core"]) as asking:
+
+            async def answered(more: int = 20) -> None:
                 for client in asking:
-                    await client.answered(10)
-            new = {s["node"] for s in local.statuses.values() if s["state"] == "ready"}
+                    await client.answered(more)
+
+            old = {role: start_before(local, before, role) for role in (*SHARDS, "fallback")}
+            new: dict[str, NodeProcess] = {}
+            await local.ready(READY)
+            await answered()
+            for role in ("shard-2", "fallback", "shard-1", "shard-3"):
+                assert await dismiss(local, [old[role]]) == [0], local.tail(old[role])
+                new[role] = local.start(role, "digits", UNSIGNED)
+                await local.ready(READY)
+                await answered()
+                if role == "fallback":
+                    for victim in (old["shard-1"], new["shard-2"]):
+                        victim.signal(signal.SIGKILL)
+                        await answered()
+                        await all_ready(local)
+                        await answered()
+            names = {(local.status_of(node) or {})["node"] for node in new.values()}
             for client in asking:
                 answers = await client.end()
                 check(answers)
-                assert not new & set(answers[0]["nodes"])
-                assert set(answers[-1]["nodes"]) <= new
-
-
-async def test_stages_of_both_versions_in_turn_lose_nothing_when_one_of_either_is_killed(
-    before: Path, split_before: Path, tmp_path: Path
-) -> None:
-    async with mesh_of(name="default") as local:
-        push = ("model", "push", str(split_before), "--nats", local.url)
-        await asyncio.to_thread(run_before, before, *push)
-        # The version before knows its own names of consumers only: it makes those of its lanes.
-        first, third = (
-            start_before(local, before, "shard-1"),
-            start_before(local, before, "shard-3"),
-        )
-        await local.ready(READY)
-        second = local.start("shard-2", "digits", UNSIGNED)
-        nodes = [first, second, third, local.start("fallback", "digits", UNSIGNED)]
-        await local.ready(READY)
-        with clients(local.url, tmp_path, [ROOT, before], ["durable", "core"]) as asking:
-            for client in asking:
-                await client.answered(20)
-            for victim in nodes[:2]:
-                victim.signal(signal.SIGKILL)
-                for client in asking:
-                    await client.answered(20)
-                await all_ready(local)
-                for client in asking:
-                    await client.answered(20)
-            for client in asking:
-                check(await client.end())
+                assert not names & set(answers[0]["nodes"])
+                assert set(answers[-1]["nodes"]) <= names

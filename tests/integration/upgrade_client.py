@@ -23,6 +23,7 @@ import swarm
 
 BUDGET = 20.0  # seconds
 AT_A_TIME = 2  # requests under way
+PAUSE = 0.02  # seconds between two
 TOLERANCE = 1e-5  # relative
 
 
@@ -54,6 +55,7 @@ async def main(url: str, feeds: str, *deliveries: str) -> None:
             await ask(mesh, arrays[f"image.{name}"], arrays[f"logits.{name}"], delivery)
             if ended.is_set():
                 return
+            await asyncio.sleep(PAUSE)  # leaves the processor to nodes that start
 
     async with swarm.connect(url) as mesh:
         await asyncio.gather(*(keep_asking(mesh) for _ in range(AT_A_TIME)))
