@@ -63,13 +63,18 @@ async def near(near_mesh: LocalMesh) -> AsyncIterator[LocalMesh]:
         assert near_mesh.mesh.link.callback_errors == 0
 
 
+def statuses(local: LocalMesh) -> list[dict[str, Any]]:
+    """Of the processes that run: a node that was killed has said that it is ready, and no more."""
+    return [status for node in local.supervisor.nodes if (status := local.status_of(node))]
+
+
 async def counters(local: LocalMesh, name: str) -> dict[str, int]:
     """By role, as of now."""
-    ready = [status for status in local.statuses.values() if status["state"] == "ready"]
-    for status in ready:
+    present = statuses(local)
+    for status in present:
         status["at"] = ""
     local.mesh.link.publish(local.mesh.subjects.status_request)
-    nodes = [status["node"] for status in ready]
+    nodes = [status["node"] for status in present]
     await eventually(lambda: all(local.statuses[node]["at"] for node in nodes), "the statuses")
     return {
         (status := local.statuses[node])["role"]: sum(
@@ -309,9 +314,5 @@ async def test_nodes_that_end_with_lone_requests_in_hand_lose_nothing(
 
 
 async def test_status_says_where_a_node_is_reached_and_its_priority(near: LocalMesh) -> None:
-    told = {
-        s["role"]: (s["inbox"][:7], s["priority"])
-        for s in near.statuses.values()
-        if s["state"] == "ready"
-    }
+    told = {s["role"]: (s["inbox"][:7], s["priority"]) for s in statuses(near)}
     assert told == dict.fromkeys(ROLES, ("_INBOX.", 0)) | {"fallback": ("_INBOX.", 2)}
