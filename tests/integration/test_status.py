@@ -314,8 +314,13 @@ async def test_an_objective_that_burns_is_told_by_who_answers(
                             "swarm.default.infer.digits", asked, timeout=GENEROUS
                         )
         place = ("--nats", digits_mesh.url)
-        shown = await asyncio.to_thread(said, "status", *place)
-        assert "BURNS (latency)" in shown.stdout
+
+        async def is_shown() -> bool:
+            """Once who answers has spoken while the command listened."""
+            shown = await asyncio.to_thread(said, "status", *place)
+            return "BURNS (latency)" in shown.stdout
+
+        await eventually(is_shown, "`swarm status` shows it")
         told = await asyncio.to_thread(said, "model", "slo", "digits", "--json", *place)
         assert json.loads(told.stdout)["slo"] == {"p99_ms": 0.001, "errors": 0.01}
     finally:
