@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import numpy as np
+import pytest
 from contract import (
     HANDED,
     LARGE,
@@ -47,6 +48,7 @@ async def test_a_late_parcel_and_its_copy_in_the_lane_are_one(rig: MakeRig, path
     assert (sent.events, len(receiver.came)) == ([Held(), Stored(late=True)], 1)
 
 
+@pytest.mark.usefixtures("patient")
 @handed_over
 async def test_a_copy_that_comes_when_the_work_is_done_is_settled_and_not_worked_on(
     rig: MakeRig, path: Path
@@ -81,6 +83,7 @@ async def test_the_same_parcel_from_two_senders_is_taken_once(rig: MakeRig, path
     assert len(receiver.came) == 1
 
 
+@pytest.mark.usefixtures("patient")
 @handed_over
 async def test_another_attempt_is_another_parcel_and_goes_by_the_server(
     rig: MakeRig, path: Path
@@ -122,6 +125,7 @@ async def test_one_loan_of_memory_spans_all_tries_and_ends_with_the_work(
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.usefixtures("patient")
 async def test_memory_of_a_parcel_is_free_when_its_word_comes_and_not_before(rig: MakeRig) -> None:
     r = await rig(HANDED)
     receiver = await r.receiver()
@@ -148,6 +152,7 @@ async def test_memory_that_a_process_may_be_reading_is_kept_when_nobody_waits_an
     assert taken.still_mine()
 
 
+@pytest.mark.usefixtures("patient")
 async def test_memory_that_was_recycled_is_noticed_by_its_reader(rig: MakeRig) -> None:
     r = await rig(HANDED)
     receiver = await r.receiver()

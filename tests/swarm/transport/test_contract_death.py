@@ -87,6 +87,7 @@ async def test_a_receiver_that_died_before_costs_a_parcel_no_more_than_its_lane_
     assert heir.values[-1] == 5.0
 
 
+@pytest.mark.usefixtures("patient")
 @stored_or_handed
 @pytest.mark.parametrize("point", ["taken", "answered"])
 async def test_a_receiver_that_dies_with_a_parcel_in_hand_leaves_it_to_another(
@@ -141,6 +142,7 @@ async def test_a_receiver_that_is_stopped_keeps_a_parcel_no_longer_than_patience
     assert heir.values[-1] == 5.0
 
 
+@pytest.mark.usefixtures("patient")
 @handed_over
 async def test_a_receiver_whose_socket_is_gone_has_the_next_parcel_from_its_lane(
     rig: MakeRig, path: Path
