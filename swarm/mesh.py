@@ -20,6 +20,7 @@ from swarm.errors import (
 )
 from swarm.fleet.advertised import StagePeer
 from swarm.fleet.observed import StatusListener
+from swarm.fleet.placement import Served
 from swarm.flow.codec_choice import AUTO, mode_of
 from swarm.ids import ulid
 from swarm.link import Link, LinkMessage, LinkOptions, jetstream
@@ -105,7 +106,7 @@ class Mesh:
         self.routes_for = self._links.routes_for
         self.registry = Registry(self.link, self.subjects, signer, verifier, kept)
         self.rollouts = Rollouts(self.link, self.subjects)
-        self.catalog = Catalog(self.registry, self.rollouts, self.placement.served)
+        self.catalog = Catalog(self.registry, self.rollouts, self._served)
         self._stored = stored
         self.statuses = StatusListener(self.link, self.subjects, self.placement.forget)
         self.socket.on_gone.append(self.statuses.gone)
@@ -162,6 +163,13 @@ class Mesh:
         if self._known_peers is not None:
             return self._known_peers(info, stage)
         return self.statuses.serving(info.model, info.version, stage)
+
+    def _served(self, info: ModelInfo) -> Served:
+        """The nodes of a version at present. A client that did not listen remembers the nodes of
+        the version before, and has not heard of those of the new one: it knows of neither."""
+        if self._known_peers is None and not self.statuses.current:
+            return Served.NOWHERE
+        return self.placement.served(info)
 
     @property
     def inbox(self) -> str:

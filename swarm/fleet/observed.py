@@ -31,6 +31,7 @@ IDLE_AFTER = 5.0  # seconds without a reason to listen, after which listening en
 # this memory and 14 ms without.)
 REMEMBER_FOR = 60.0
 ASK_WITHIN = 0.5  # seconds in which the nodes of a large fleet answer, one after the other
+CURRENT_AFTER = 1.0  # seconds of listening: the nodes were asked, and say a status each second
 MOST_NODES = 4096  # that are known at a time; a member may say any number of names
 
 
@@ -74,6 +75,12 @@ class StatusListener:
     def listening(self) -> bool:
         """Whether statuses are subscribed to at present."""
         return self._sid != 0
+
+    @property
+    def current(self) -> bool:
+        """Whether the nodes known are those of now: statuses are heard, and each node of a small
+        fleet has said one since."""
+        return self._sid != 0 and self._clock() - self._since >= CURRENT_AFTER
 
     def serving(self, model: str, version: str, stage: int) -> list[StagePeer]:
         """The nodes known of that serve the stage."""

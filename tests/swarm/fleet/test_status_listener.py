@@ -161,6 +161,18 @@ def rested() -> Client:
     return client
 
 
+def test_what_is_remembered_is_not_of_now_before_the_nodes_have_spoken_again() -> None:
+    client = rested()
+    assert client.known == {"a"}
+    assert not client.listener.current
+    client.sends(large=True)
+    client.status("a", stages=[{"stage": 1, "version": "2"}])
+    assert client.listens
+    assert not client.listener.current
+    client.seconds(1, heard="a")
+    assert client.listener.current
+
+
 def test_after_a_rest_the_nodes_heard_before_it_are_still_known() -> None:
     client = rested()
     client.now += REMEMBER_FOR - 5
