@@ -29,7 +29,8 @@ class Scene:
         self.said += 1
         data = json.dumps(a_status("s1", detail=f"{self.said}")).encode()
         # A node a second: a flood would not be read.
-        self.feed.picture.take_status("swarm.default.status.s1", data, time.monotonic() + self.said)
+        now = time.monotonic() + self.said
+        self.feed.picture.take_status("swarm.default.status.s1.-", data, now)
         self.feed.news.set()
         self.feed.urgent.set()
 

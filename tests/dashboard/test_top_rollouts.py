@@ -73,7 +73,9 @@ async def test_a_rollout_is_followed_from_its_judges_words_to_its_end() -> None:
     )
     guards = mesh.callbacks[SUBJECTS.guards("digits")]
     guards(LinkMessage("", "", None, b"no statement"))
-    guards(LinkMessage("", "", None, statement.encode()))
+    guards(LinkMessage(SUBJECTS.guards("digits", "other"), "", None, statement.encode()))
+    assert "as soon as judges" in await mesh.line(), "nobody states in another's name"
+    guards(LinkMessage(SUBJECTS.guards("digits", "j"), "", None, statement.encode()))
     assert await mesh.line() == "2 rolls out: 20 %, step 2 of 10"
     mesh.aborted = "p99<20ms broke"
     assert await mesh.line() == "2 was rolled back: p99<20ms broke"
