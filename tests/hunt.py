@@ -64,8 +64,8 @@ def run_once(selection: list[str], seed: int, workers: int, limit: float) -> dic
             os.killpg(process.pid, signal.SIGKILL)
             output, _ = process.communicate()
             return {RAN_OUT: output.decode(errors="replace")[-4000:]}
-        if not report.exists():
-            sys.exit(output.decode(errors="replace"))
+        if process.returncode not in (0, 1) or not report.exists():  # nothing that could fail ran
+            sys.exit(f"nothing ran: {output.decode(errors='replace')}")
         return failures_of(report)
 
 
