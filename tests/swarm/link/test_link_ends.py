@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from real_server import Links
-from simulated_server import Session, SimulatedServer
+from simulated_sessions import Session, SimulatedServer
 from support.waiting import eventually
 
 from swarm.errors import NotAdmitted, NotConnected
