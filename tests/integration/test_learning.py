@@ -113,14 +113,15 @@ async def test_learners_under_rights_mint_for_all_without_a_violation() -> None:
         await push(local, result.manifest.to_json(), result.files)
         for role in ("shard-1", "shard-2", "shard-3"):
             local.start(role, MODEL)
-        nodes = {name: local.start("learner", MODEL, "--node", name, *QUICK) for name in "ab"}
+        nodes = [local.start("learner", MODEL, *QUICK) for _ in range(2)]
         await local.ready(READY)
         await eventually(
-            lambda: all("rounds" in learning(local, node) for node in nodes.values()),
+            lambda: all("rounds" in learning(local, node) for node in nodes),
             "both learners have their model",
         )
-        for name, classes in (("a", range(5)), ("b", range(5, 10))):
+        for node, classes in zip(nodes, (range(5), range(5, 10)), strict=True):
             images, labels = part(*classes)
+            name = (local.status_of(node) or {})["node"]  # which rights bind to its credentials
             await local.mesh.teach(MODEL, {"image": images}, labels, node=name)
         assert local.rights is not None
         asks = local.rights.issue("requester", MODEL)
@@ -131,7 +132,7 @@ async def test_learners_under_rights_mint_for_all_without_a_violation() -> None:
 
             await eventually(is_learned, "all classes are served", 60.0)
         await eventually(
-            lambda: all(learning(local, n)["exchange"]["accepted"] > 3 for n in nodes.values()),
+            lambda: all(learning(local, n)["exchange"]["accepted"] > 3 for n in nodes),
             "both take the other's deltas",
         )
         assert local.server is not None
