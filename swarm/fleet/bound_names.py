@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from swarm.gossip import LAN
 from swarm.link.grants import Grants
 from swarm.subjects import Subjects, parts_of
 
-MOST_OF_USER = LAN.user_nodes  # nodes of one user that a reader of statuses keeps there
+# Nodes of one user that a reader of statuses keeps there: as many as gossip does (`user_nodes`),
+# which a client does not import.
+MOST_OF_USER = 64
 
 
 def is_bound(grants: Grants, subjects: Subjects) -> bool:

@@ -8,6 +8,8 @@ import sys
 import pytest
 
 import swarm
+from swarm.fleet.bound_names import MOST_OF_USER
+from swarm.gossip import LAN
 
 
 def test_the_public_surface_is_this_and_no_more() -> None:
@@ -56,6 +58,11 @@ def test_a_client_imports_nothing_that_it_may_never_need() -> None:
     assert not {"nats", "importlib.metadata", "rich"} & found
     rooms = ("swarm.learning", "swarm.site", "swarm.gossip", "swarm.authority", "swarm.local.teach")
     assert [name for name in found if name.startswith(rooms)] == []
+
+
+def test_readers_of_statuses_keep_as_many_nodes_of_a_user_as_gossip_does() -> None:
+    """The number stands twice: no client imports gossip."""
+    assert LAN.user_nodes == MOST_OF_USER
 
 
 def test_a_name_that_the_package_does_not_have_is_an_attribute_error() -> None:
