@@ -87,7 +87,6 @@ async def test_a_receiver_that_died_before_costs_a_parcel_no_more_than_its_lane_
     assert heir.values[-1] == 5.0
 
 
-@pytest.mark.usefixtures("patient")
 @stored_or_handed
 @pytest.mark.parametrize("point", ["taken", "answered"])
 async def test_a_receiver_that_dies_with_a_parcel_in_hand_leaves_it_to_another(
