@@ -43,7 +43,7 @@ class Membership:
 
     on_event(event) is called for each change. Whoever learns that a process of this host has ended
     calls `gone`. mesh_key: 16 to 64 bytes shared by all nodes; with it, messages that are not
-    marked with it are refused and counted. Several keys: see `Gossip`.
+    marked with it are refused and counted. Several keys: see `Gossip`. clock: seconds, monotonic.
     """
 
     def __init__(
@@ -54,11 +54,13 @@ class Membership:
         on_event: Callable[[Event], None],
         config: GossipConfig = LAN,
         mesh_key: MeshKey = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._link = link
         self._subjects = subjects
         self._on_event = on_event
         self._config = config
+        self._clock = clock
         self.gossip = Gossip(
             node, time.time_ns() // 1_000_000, random.Random(), config, mesh_key, valid
         )
@@ -85,7 +87,7 @@ class Membership:
     def view(self) -> Mapping[str, PeerView]:
         """All known nodes, this one included; computed once a round."""
         if self._view is None:
-            self._view = self.gossip.view(time.monotonic())
+            self._view = self.gossip.view(self._clock())
         return self._view
 
     def alive(self) -> list[PeerView]:
@@ -100,7 +102,7 @@ class Membership:
         """
         self._view = None
         try:
-            changed = self.gossip.set(key, value, time.monotonic())
+            changed = self.gossip.set(key, value, self._clock())
         except ValueError as error:
             self.gossip.counters["own_value_refused"] += 1
             if key not in self._refused:
@@ -118,7 +120,7 @@ class Membership:
         """Delete one of this node's own keys, at its peers too; unknown ones are ignored."""
         self._view = None
         self._refused.discard(key)
-        self.gossip.delete(key, time.monotonic())
+        self.gossip.delete(key, self._clock())
         if not of_load(key):
             self.gossip.detector.hurry()
 
@@ -141,7 +143,7 @@ class Membership:
                 await beat(self._config.interval, self._apart)
                 if not self._link.connected:
                     continue  # our own silence must not look like everyone else's
-                now = time.monotonic()
+                now = self._clock()
                 pause = DISCOVER_EVERY_ALONE if self.gossip.detector.alone else DISCOVER_EVERY
                 if now - self._discovered > pause:
                     self._discover()
@@ -161,14 +163,14 @@ class Membership:
 
     def leave(self) -> None:
         """Tell some peers that this node leaves; they tell the others."""
-        self._apply(self.gossip.leave(time.monotonic()))
+        self._apply(self.gossip.leave(self._clock()))
 
     # --- this host ---------------------------------------------------------------------------
 
     def gone(self, inbox: str) -> None:
         """The process of this host that has this inbox has no socket any more: its node is asked at
         once, and it is dead if nobody listens there."""
-        now = time.monotonic()
+        now = self._clock()
         for peer in self.view().values():
             if peer.values.get("inbox") == inbox:
                 self._apply(self.gossip.detector.ask_now(peer.node, now))
@@ -209,7 +211,7 @@ class Membership:
         token, timer = entry
         timer.cancel()
         self.received_bytes += len(message.data)
-        now = time.monotonic()
+        now = self._clock()
         if message.status == b"503":
             settling = now - self._connected < SETTLE_FOR
             outcome = self.gossip.on_timeout if settling else self.gossip.on_no_responders
@@ -221,7 +223,7 @@ class Membership:
         entry = self._waiting.pop(reply, None)
         self._link.forget(reply)
         if entry is not None:
-            self._apply(self.gossip.on_timeout(entry[0], time.monotonic()))
+            self._apply(self.gossip.on_timeout(entry[0], self._clock()))
 
     def _forget_waiting(self) -> None:
         """The connection is lost: silence means nothing now."""
@@ -238,7 +240,7 @@ class Membership:
         self.received_bytes += len(data)
         # A message that is too large is refused by its size alone: it is not even copied whole.
         payload = bytes(data[: self._config.refuse_bytes + 1])
-        answer, effects = self.gossip.on_request(payload, time.monotonic())
+        answer, effects = self.gossip.on_request(payload, self._clock())
         if answer is not None and INBOX.fullmatch(message.reply):
             self.sent_bytes += len(answer)
             self._link.publish(message.reply, answer)
@@ -247,13 +249,13 @@ class Membership:
     # --- discovery ------------------------------------------------------------------------
 
     def _reconnected(self) -> None:
-        self._connected = time.monotonic()
+        self._connected = self._clock()
         self._discover()
 
     def _discover(self) -> None:
         """Look for nodes: all answer who is alone; who is not asks one of them, or a fleet of n
         would answer n² questions."""
-        self._discovered = time.monotonic()
+        self._discovered = self._clock()
         alone = self.gossip.detector.alone
         subject = self._subjects.discovery if alone else self._subjects.someone
         try:

@@ -3,15 +3,19 @@ nodes believe: both go on, and no node is denied what it needs."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 from meshes import READY, Load, add_model, dismiss, split_digits, until
 
 import swarm
+from nodes.life.lanes import lanes_maker
 from nodes.local.mesh import LocalMesh, local_mesh
 from swarm.audit.stream import ensure_audit, extent_of
+from swarm.ids import ulid
 from swarm.link import jetstream
+from swarm.rollout import plan_of
 from swarm.subjects import api, kv_get_subject
 
 pytestmark = [pytest.mark.integration, pytest.mark.processes]
@@ -82,4 +86,27 @@ async def test_clients_old_and_new_are_answered_and_desired_state_is_as_it_was(
     standby = next(node for node in local.supervisor.nodes if node.role == "standby")
     assert await dismiss(local, [late, standby]) == [0, 0]
     await until(lambda: not late.alive, READY, "the node has drained")
+    assert [line for line in local.server.log.splitlines() if "iolation" in line] == []
+
+
+async def test_under_rights_nodes_end_a_rollout_that_breaks_its_guard_and_are_denied_nothing(
+    secured: LocalMesh,
+) -> None:
+    local = secured
+    assert local.rights is not None
+    assert local.server is not None
+    second = split_digits("2")
+    await local.mesh.registry.push(
+        second.manifest.to_json(), second.files, prepare=lanes_maker(local.mesh)
+    )
+    # Nothing is that fast: every request of the new version is a breach.
+    plan = plan_of(ulid(), "2", "50%", "50%/5m", "p99<10us", samples=10)
+    await local.mesh.registry.roll_out("digits", plan)
+    asks = local.rights.issue("requester", "digits").options()
+    async with swarm.connect(local.url, agent="r", **asks) as requester, asyncio.timeout(90.0):
+        while not await local.mesh.registry.aborted("digits", plan.id):
+            load = Load(requester, RATE)
+            await load.run(20)
+            load.check(20)
+    assert await local.mesh.registry.served("digits") == "1"
     assert [line for line in local.server.log.splitlines() if "iolation" in line] == []

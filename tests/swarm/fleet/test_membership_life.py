@@ -10,7 +10,6 @@ from fleet import SUBJECTS, WAIT, Fleet
 from real_server import Links, eventually
 
 from swarm.fleet.membership import Membership
-from swarm.gossip import GossipConfig
 from swarm.services.embedded import EmbeddedServer
 
 pytestmark = pytest.mark.integration
@@ -60,35 +59,31 @@ async def test_what_a_member_says_reaches_all_as_it_was_said(fleet: Fleet) -> No
     assert seen[0]["numbers"] == {"digits/1": (1, 2, 3, 4, 5, 6, 7, 8)}
 
 
-async def test_a_crash_is_known_to_all_within_about_a_second(fleet: Fleet) -> None:
-    """No timeout is waited for: nobody was suspected before it was dead."""
+async def test_a_crash_is_known_to_all_and_nobody_was_suspected_first(fleet: Fleet) -> None:
+    """No timeout is waited for. (How many rounds it takes: test_gossip_targets.)"""
     members = await fleet.start("a", "b", "c", "d", "e")
     dead = members.pop(2)
-    began = time.monotonic()
     await fleet.links.crash(dead.link)
     await eventually(
         lambda: all("c" in m.heard("died") for m in members), WAIT, "the news of the death"
     )
-    assert time.monotonic() - began < 4.0  # about 0.3 s on a quiet machine
     assert all(member.state_of("c") == "dead" for member in members)
-    assert all(member.heard("suspected") == [] for member in members)
+    assert all("c" not in member.heard("suspected") for member in members)
     alive = {"a", "b", "d", "e"}
     assert all({p.node for p in m.gossip.alive()} == alive for m in members)
 
 
 async def test_a_node_whose_process_has_ended_is_dead_at_once(fleet: Fleet, links: Links) -> None:
-    """Gossip alone would take a round or two, of three seconds here."""
-    slow = GossipConfig(interval=3.0)
-    a = await fleet.join("a", config=slow)
-    b = await fleet.join("b", config=slow)
+    """It is asked now; gossip's rounds do not find it here, since there are none any more."""
+    a, b = await fleet.start("a", "b")
     b.gossip.set("inbox", "_INBOX.b")
-    await eventually(lambda: a.value_of("b", "inbox") == "_INBOX.b", 5 * WAIT, "the spread")
+    await eventually(lambda: a.value_of("b", "inbox") == "_INBOX.b", WAIT, "the spread")
+    a.task.cancel()
+    await asyncio.gather(a.task, return_exceptions=True)
     a.gossip.gone("_INBOX.nobody")
     await links.crash(b.link)
-    began = time.monotonic()
     a.gossip.gone("_INBOX.b")
     await eventually(lambda: a.heard("died") == ["b"], WAIT, "the news of the death")
-    assert time.monotonic() - began < 2.0
 
 
 async def test_a_question_that_a_lost_connection_left_unanswered_is_asked_again(
