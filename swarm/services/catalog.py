@@ -4,19 +4,29 @@ change."""
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable
 
-from swarm.errors import ApiError, NotConnected, Unavailable
+from swarm.errors import (
+    ApiError,
+    BadSignature,
+    DecodeError,
+    NotConnected,
+    Unavailable,
+    Untrusted,
+)
 from swarm.fleet.placement import Served
 from swarm.flow.backoff import Backoff
 from swarm.flow.objective import Objective
 from swarm.link import Link
 from swarm.model import ModelInfo, unknown_model
-from swarm.routing import DesiredState, RequestInfo
-from swarm.services.registry import Registry
+from swarm.routing import BadDesiredState, DesiredState, RequestInfo
+from swarm.services.registry import InForce, Registry
 from swarm.services.rollouts import Rollouts
+
+log = logging.getLogger("swarm.catalog")
 
 MOST_SESSIONS = 4096
 LOOK_UP_PAUSE, LOOK_UP_PAUSE_MOST = 0.02, 0.5  # seconds between reads of a key, doubled
@@ -48,6 +58,7 @@ class Catalog:
         self.fixed: dict[str, ModelInfo] = {}
         self._infos: dict[tuple[str, str], ModelInfo] = {}
         self._desired: dict[str, DesiredState] = {}
+        self._verified: dict[str, InForce] = {}  # by model: the last that could be believed
         self._changes = 0  # times that all was forgotten
         # The version of each session, the longest unused last to stay.
         self._sessions: OrderedDict[Session, str] = OrderedDict()
@@ -114,7 +125,7 @@ class Catalog:
         """The version that serves this requester. Raises `NotFound`, `Unavailable`."""
         while model not in self._desired:
             changes = self._changes
-            present = await self._registry.in_force(model)
+            present = await self._believed(model)
             if present is None:
                 raise unknown_model(model)
             if changes != self._changes:
@@ -124,6 +135,24 @@ class Catalog:
             if changes == self._changes:
                 self._desired[model] = present.state
         return self._known_version(model, agent, session, request_id)
+
+    async def _believed(self, model: str) -> InForce | None:
+        """The model's desired state; one that is spoilt changes nothing for who knew a good one.
+        Raises `BadDesiredState`, `BadSignature`, `Untrusted` where none was known."""
+        try:
+            present = await self._registry.in_force(model)
+        except (BadDesiredState, BadSignature, Untrusted, DecodeError) as error:
+            if model not in self._verified:
+                raise
+            log.warning(
+                "%s: the desired state is refused, the last good one holds: %s", model, error
+            )
+            return self._verified[model]
+        if present is None:
+            self._verified.pop(model, None)
+        else:
+            self._verified[model] = present
+        return present
 
     def _known_version(self, model: str, agent: str, session: str, request_id: str) -> str:
         """The version that serves this requester; "" when it has to be looked up."""

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 
 import pytest
 
+from swarm.errors import BadSignature, Untrusted
 from swarm.fleet.advertised import StagePeer
 from swarm.fleet.placement import Placement, Served
 from swarm.link import Link, LinkOptions
 from swarm.model import ModelInfo, Spec, Stage
 from swarm.priorities import FALLBACK, PRIMARY
-from swarm.routing import parse_desired
+from swarm.routing import BadDesiredState, parse_desired
 from swarm.services.catalog import KEPT_FOR, Catalog
 from swarm.services.registry import InForce, Registry
 from swarm.services.rollouts import Rollouts
@@ -109,3 +110,32 @@ async def test_a_version_whose_primaries_never_come_serves_by_its_fallback_in_th
     fleet = Fleet([primary(1, 99.0), primary(2, 99.0), primary(3, 99.0), fallback])
     seen = await fleet.asked(ROLLED_BACK + KEPT_FOR + 2.0)
     assert seen[-1][1:] == ("1", Served.BY_FALLBACKS)
+
+
+class Spoilt(Fleet):
+    """Desired state that somebody has written over, once it was read; or from the beginning."""
+
+    error: Exception | None = None
+
+    async def in_force(self, model: str) -> InForce:
+        if self.error is not None:
+            raise self.error
+        return await super().in_force(model)
+
+
+@pytest.mark.parametrize("error", [BadDesiredState("garbage"), BadSignature("no"), Untrusted("no")])
+async def test_a_spoilt_desired_state_changes_nothing_for_who_knew_a_good_one(
+    error: Exception,
+) -> None:
+    fleet = Spoilt([])
+    fleet.error = error
+    with pytest.raises(type(error)):
+        await fleet.catalog.model("m")
+    fleet.error = None
+    assert (await fleet.catalog.model("m")).version == "2"
+    fleet.error = error
+    fleet.catalog.forget()
+    assert (await fleet.catalog.model("m")).version == "2"
+    fleet.error, fleet.now = None, ROLLED_BACK
+    fleet.catalog.forget()
+    assert (await fleet.catalog.model("m")).version == "1"
