@@ -16,6 +16,7 @@ from swarm.audit.stream import ensure_audit, extent_of
 from swarm.ids import ulid
 from swarm.link import jetstream
 from swarm.rollout import plan_of
+from swarm.routing import RequestInfo
 from swarm.subjects import api, kv_get_subject
 
 pytestmark = [pytest.mark.integration, pytest.mark.processes]
@@ -103,7 +104,12 @@ async def test_under_rights_nodes_end_a_rollout_that_breaks_its_guard_and_are_de
     plan = plan_of(ulid(), "2", "50%", "50%/5m", "p99<10us", samples=10)
     await local.mesh.registry.roll_out("digits", plan)
     asks = local.rights.issue("requester", "digits").options()
-    async with swarm.connect(local.url, agent="r", **asks) as requester, asyncio.timeout(90.0):
+    # Versions stick to agents: half of them ask the new one, and the others for five minutes not.
+    present = await local.mesh.registry.in_force("digits")
+    assert present is not None
+    agents = (RequestInfo("", "digits", "", 1, f"r{number}", "") for number in range(1000))
+    agent = next(a.agent for a in agents if present.state.version_for(a, 50.0) == "2")
+    async with swarm.connect(local.url, agent=agent, **asks) as requester, asyncio.timeout(90.0):
         while not await local.mesh.registry.aborted("digits", plan.id):
             load = Load(requester, RATE)
             await load.run(20)
