@@ -14,6 +14,7 @@ from fleets import DashboardProcess, dashboard, fetch, publish_status
 from playwright.async_api import Page, expect
 from statuses import a_status
 from support.meshes import READY, dismiss, mesh_of, split_digits
+from support.waiting import eventually
 
 from nodes.local.mesh import LocalMesh, push
 from swarm.link import Link
@@ -144,6 +145,7 @@ async def test_a_node_is_drained_by_two_presses_and_by_none_without_the_token(
     await page.get_by_role("button", name="Yes, do it").press("Enter")
     await expect(page.locator(".actions .said")).to_contain_text("done (no audit)")
     await expect(page.locator(".facts-list")).to_contain_text("left")
+    await eventually(lambda: not node.alive, "it ends by itself")
     assert await dismiss(live_mesh, [node]) == [0]
 
 

@@ -93,7 +93,7 @@ async def test_a_dashboards_credentials_are_enough_to_read_and_its_page_cannot_a
         assert closed_mesh.rights is not None
         access = closed_mesh.rights.access("shard-1-x", "shard-1", "digits")
         async with linked(closed_mesh.url, **access.options()) as link:
-            publish_status(link, a_status("s1"))
+            publish_status(link, a_status("shard-1-x-1"))
             await link.flush()
         found = await until_told(process, lambda p: served(p) != {}, "desired state")
         assert served(found) == {"2": 100.0}
@@ -134,6 +134,7 @@ async def test_an_operators_page_acts_with_its_token_only_and_each_act_is_in_the
     record = await last_act(closed_mesh)
     assert (record["act"], record["model"], record["version"]) == ("promote", "digits", "1")
     assert record["browser"] == "127_0_0_1"
+    await closed_mesh.mesh.registry.promote("digits", "2")  # as it was found
 
 
 def served(picture: dict[str, Any]) -> dict[str, float]:
