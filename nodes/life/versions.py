@@ -87,6 +87,7 @@ class Versions:
         self._refused = RefusedVersions()
         self._asked = AskedModels(self._load_for_gateway, self._free, time.monotonic)
         self._state: DesiredState | None = None  # as read last
+        self._spoilt = ""  # why a newer one is not believed
         self._unwanted: dict[str, float] = {}  # since when, `time.monotonic()`
         self._all_served_at = 0.0  # when a wanted version lacked a node last
 
@@ -112,12 +113,14 @@ class Versions:
 
     @property
     def refused(self) -> str:
-        """The wanted versions that this node cannot run, and why; "" where it serves all."""
+        """Why the desired state is not believed, where that of before holds, and the wanted
+        versions that this node cannot run; "" where it serves all."""
         name = self._config.model_name
-        reasons = self._refused.reasons.items()
-        return "; ".join(
-            f"{name}@{version} cannot be served here: {why}" for version, why in reasons
-        )
+        reasons = [
+            f"{name}@{version} cannot be served here: {why}"
+            for version, why in self._refused.reasons.items()
+        ]
+        return "; ".join([self._spoilt, *reasons] if self._spoilt else reasons)
 
     @property
     def look_again(self) -> float | None:
@@ -220,6 +223,7 @@ class Versions:
         name, pinned = self._config.model_name, self._config.version
         present = await self._mesh.registry.in_force(name)
         self._mesh.rollouts.follow(name, present)
+        self._spoilt = "" if present is None else present.refused
         state = None if present is None else present.state
         if state != self._state:
             self._refused.changed()

@@ -40,6 +40,8 @@ NO_PEERS = (10005, 10074)  # for so many replicas: too few servers in the cluste
 # is being moved. All of them pass.
 ELECTING = (10004, 10006, 10008, 10009, 10118, 10119)
 
+HISTORY = 64  # revisions of a key that a bucket keeps
+
 CLUSTER_REPLICAS = 3  # copies where a cluster has so many servers: any one of them may be lost
 
 # Seconds for which a server may be behind, and between two reads of it.
@@ -253,14 +255,14 @@ async def ensure_bucket(link: Link, bucket: str, republish: str, storage: str = 
 
     A watcher reads its keys after each reconnect, and hears of changes on a core subscription: that
     loses nothing and needs no consumer (measured: KV's own watch resumes 18 s after a restart of
-    the server, and loses updates).
+    the server, and loses updates). A key's older revisions stay, for `kv_before`.
     """
     await ensure_stream(
         link,
         {
             "name": f"KV_{bucket}",
             "subjects": [f"$KV.{bucket}.>"],
-            "max_msgs_per_subject": 8,
+            "max_msgs_per_subject": HISTORY,
             "storage": storage,
             "discard": "new",
             "deny_delete": True,
@@ -326,6 +328,32 @@ async def _kv_read(
         return None, 0, b""
     except TimeoutError:
         raise Unavailable(f"the key store did not answer within {timeout} s") from None
+    return _stored_in(message)
+
+
+async def kv_before(
+    link: Link, bucket: str, key: str, revision: int, timeout: float = 2.0
+) -> tuple[bytes | None, int, bytes]:
+    """As `kv_message`, of the newest revision of a key before this one; revision 0 where none is
+    kept. Raises `PermissionDenied`, `Unavailable`."""
+    if revision <= 1:
+        return None, 0, b""
+    ask = {"multi_last": [f"$KV.{bucket}.{key}"], "up_to_seq": revision - 1}
+    subject = api("DIRECT.GET", f"KV_{bucket}")
+    try:
+        message = await link.request(subject, json.dumps(ask).encode(), timeout, from_server=True)
+    except NoResponders:  # a server whose configuration is older than this call
+        return None, 0, b""
+    except TimeoutError:
+        raise Unavailable(f"the key store did not answer within {timeout} s") from None
+    value, found, headers = _stored_in(message)
+    if found >= revision:  # of a server before 2.11, which gives no older ones
+        return None, 0, b""
+    return value, found, headers
+
+
+def _stored_in(message: LinkMessage) -> tuple[bytes | None, int, bytes]:
+    """Of a direct answer: the value, or None, its revision, 0 where there is none, its headers."""
     headers = message.headers or b""
     # The server adds its headers behind those of the sender, who may have chosen such a name too.
     found = _SEQUENCE.findall(headers)

@@ -80,7 +80,9 @@ def store_of(mesh: str) -> Store:
     services = (
         Service(f"{_API}.STREAM.>"),
         Service(f"{_API}.CONSUMER.>"),
+        Service(f"{get}.{config}"),
         Service(f"{get}.{config}.>"),
+        Service(f"{get}.{weights}"),
         Service(f"{get}.{weights}.>"),
         Service(f"{get}.{files}", many=True),
         Service(f"{get}.{audit}"),

@@ -270,6 +270,11 @@ TABLE = (
         "manifests",
         publish=NODES | {Role.REQUESTER},
     ),
+    _row(
+        f"{_GET}.KV_{_CONFIG}",
+        "older revisions of both, where the newest cannot be believed; of any model",
+        publish=NODES | {Role.REQUESTER, Role.DASHBOARD},
+    ),
     # A node can end a rollout, and nothing else: the traffic goes back to the version before.
     _row(
         f"$KV.{_CONFIG}.abort.{{model}}.*",
@@ -314,6 +319,11 @@ TABLE = (
     _row(
         f"{_GET}.KV_{_WEIGHTS}.$KV.{_WEIGHTS}.*.{{model}}.>",
         "weight versions, and their tensors",
+        publish=NODES,
+    ),
+    _row(
+        f"{_GET}.KV_{_WEIGHTS}",
+        "older revisions of them; of any model",
         publish=NODES,
     ),
     _row(f"$JS.API.STREAM.INFO.KV_{_WEIGHTS}", "is their store there?", publish=NODES),

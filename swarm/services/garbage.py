@@ -71,8 +71,8 @@ class Collector:
             except (BadDesiredState, Untrusted) as error:
                 kept[model] = str(error)
                 continue
-            if wanted is None:
-                kept[model] = "no version of it serves"
+            if isinstance(wanted, str):
+                kept[model] = wanted
                 continue
             wanted |= {version for name, version in in_use if name == model}
             for version in unneeded(revisions, wanted, keep):
@@ -93,11 +93,13 @@ class Collector:
         }
         return Garbage(gone, left, lost, kept)
 
-    async def _wanted(self, model: str) -> set[str] | None:
-        """The versions that the desired state names, and the one before; None without one."""
+    async def _wanted(self, model: str) -> set[str] | str:
+        """The versions that the desired state names, and the one before; or why nobody can say."""
         present = await self._registry.in_force(model)
         if present is None:
-            return None
+            return "no version of it serves"
+        if present.refused:  # others may take it for what it says
+            return present.refused
         return {*present.state.versions, str(present.document.get("previous") or "")}
 
     async def sweep(self, garbage: Garbage) -> Garbage:
@@ -105,7 +107,7 @@ class Collector:
         gone: dict[tuple[str, str], int] = {}
         for (model, version), size in garbage.versions.items():
             wanted = await self._wanted(model)
-            if wanted is None or version in wanted:
+            if isinstance(wanted, str) or version in wanted:
                 continue
             # The manifest first: a version is there as a whole, or not at all.
             await self._registry.forget(model, version)

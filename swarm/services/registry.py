@@ -14,13 +14,13 @@ version before, and can do nothing else.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from swarm.errors import (
@@ -40,6 +40,7 @@ from swarm.routing import BadDesiredState, DesiredState, parse_desired
 from swarm.routing.desired import read_desired
 from swarm.services import claims
 from swarm.services.artifacts import Cut, ObjectStore, Source, evenly
+from swarm.services.believed import BelievedEntries, Entry
 from swarm.services.kept_entries import KeptEntries
 from swarm.services.recipes import Recipe
 from swarm.subjects import Subjects, api, token
@@ -74,12 +75,14 @@ class _Present:
 @dataclass(frozen=True, slots=True)
 class InForce:
     """A model's desired state. age: seconds since it was stored, by the server's clock; 0.0 where
-    it has no rollout. aborted: why its rollout was ended, "" where it was not."""
+    it has no rollout. aborted: why its rollout was ended, "" where it was not. refused: why what is
+    stored now is not believed, and this is what was before; "" where this is what is stored."""
 
     document: Document
     state: DesiredState
     age: float = 0.0
     aborted: str = ""
+    refused: str = ""
 
     @property
     def version(self) -> str:
@@ -113,7 +116,7 @@ class Registry:
         self._objects = ObjectStore(link, subjects.models_bucket)
         self._signer = signer
         self._verifier = verifier
-        self._kept = kept
+        self._entries = BelievedEntries(link, self._bucket, verifier, kept)
         self._counter = 0  # the last one that was signed here
 
     @property
@@ -128,7 +131,7 @@ class Registry:
     async def manifest(self, model: str, version: str) -> bytes:
         """A version's manifest, JSON. Raises `NotFound`."""
         key = f"models.{token(model, 'model name')}.{token(version, 'version')}"
-        data = await self._read(key)
+        data = (await self._entries.read(key, partial(_check_manifest, model, version))).value()
         if data is None:
             raise unknown_model(model, version)
         return data
@@ -152,26 +155,34 @@ class Registry:
 
     async def desired(self, model: str) -> Document | None:
         """The model's desired state, or None. Raises `BadDesiredState`."""
-        data = await self._read(f"serve.{token(model, 'model name')}")
-        return None if data is None else read_desired(model, data)
+        return (await self._read_desired(model))[1]
 
     async def in_force(self, model: str) -> InForce | None:
         """The model's desired state, and what became of its rollout. Raises `BadDesiredState`."""
-        key = f"serve.{token(model, 'model name')}"
-        data, headers = await self._checked(key)
-        if data is None:
+        entry, document = await self._read_desired(model)
+        if document is None:
             return None
-        document = read_desired(model, data)
         state = parse_desired(document | {"model": model})
-        if state.rollout is None or not headers:  # from disk: nobody can say how far it has come
-            return InForce(document, state)
+        present = InForce(document, state, refused=str(entry.refusal or ""))
+        if state.rollout is None or not entry.headers:
+            return present  # from disk: nobody can say how far it has come
         try:
             aborted = await self.aborted(model, state.rollout.id)
-            age = await jetstream.age_of(self._link, self._bucket, headers)
+            age = await jetstream.age_of(self._link, self._bucket, entry.headers)
         except PermissionDenied as error:
             # Who cannot see that a rollout was ended keeps to the version before.
-            return InForce(document, state, aborted=f"this user cannot follow rollouts: {error}")
-        return InForce(document, state, age, aborted)
+            return replace(present, aborted=f"this user cannot follow rollouts: {error}")
+        return replace(present, age=age, aborted=aborted)
+
+    async def _read_desired(self, model: str) -> tuple[Entry, Document | None]:
+        """The desired state that can be believed. Raises `BadDesiredState`, `Untrusted`."""
+        entry = await self._desired_entry(model)
+        data = entry.value()
+        return entry, None if data is None else read_desired(model, data)
+
+    async def _desired_entry(self, model: str) -> Entry:
+        key = f"serve.{token(model, 'model name')}"
+        return await self._entries.read(key, partial(read_desired, model))
 
     async def aborted(self, model: str, plan: str) -> str:
         """Why this rollout was ended by a node; "" where it was not."""
@@ -192,41 +203,6 @@ class Registry:
             return False
         return True
 
-    async def _read(self, key: str) -> bytes | None:
-        return (await self._checked(key))[0]
-
-    async def _checked(self, key: str) -> tuple[bytes | None, bytes]:
-        """A key's value, checked, and its headers; without headers, as it was when the registry
-        could be read last. Raises `Untrusted`."""
-        try:
-            data, _, headers = await jetstream.kv_message(self._link, self._bucket, key)
-        except Unavailable as error:
-            return await self._read_kept(key, error), b""
-        if data is not None and self._verifier is not None:
-            self._verifier.check(self._bucket, key, data, headers)
-        if data is not None and self._kept is not None:
-            try:
-                await asyncio.to_thread(self._kept.save, self._bucket, key, data, headers)
-            except OSError as error:
-                log.warning("%s is not kept for a start without the registry: %s", key, error)
-        return data, headers
-
-    async def _read_kept(self, key: str, away: Unavailable) -> bytes:
-        """A key's value from this host's disk. Raises `away` without one, and `Untrusted`."""
-        try:
-            found = None
-            if self._kept is not None:
-                found = await asyncio.to_thread(self._kept.load, self._bucket, key)
-        except OSError as error:
-            log.warning("%s cannot be read from this host's disk: %s", key, error)
-        if found is None:
-            raise away
-        data, headers = found
-        if self._verifier is not None:
-            self._verifier.check(self._bucket, key, data, headers)
-        log.info("%s is taken from this host's disk: %s", key, away)
-        return data
-
     async def _write(self, key: str, value: bytes, counter: int, after: int | None = None) -> None:
         """Store a value, signed where there is a key; its counter is above `counter`."""
         more = {}
@@ -239,17 +215,13 @@ class Registry:
         await jetstream.kv_put(self._link, self._bucket, key, value, after=after, more=more)
 
     async def _present(self, model: str) -> _Present:
-        key = f"serve.{token(model, 'model name')}"
-        data, revision, headers = await jetstream.kv_message(self._link, self._bucket, key)
-        if data is None:
-            return _Present(None, None, revision, 0)
-        counter = 0
+        entry = await self._desired_entry(model)
         try:
-            if self._verifier is not None:
-                counter = self._verifier.check(self._bucket, key, data, headers).counter
-            return _Present(read_desired(model, data), None, revision, counter)
+            data = entry.value()
+            document = None if data is None else read_desired(model, data)
         except (Untrusted, BadDesiredState) as error:
-            return _Present(None, error, revision, counter)
+            return _Present(None, error, entry.revision, entry.counter)
+        return _Present(document, None, entry.revision, entry.counter)
 
     async def _replace(self, model: str, document: Document, present: _Present) -> bool:
         """Whether the desired state was still the present one, and is this document now."""
@@ -441,7 +413,9 @@ class Registry:
         key = f"models.{info.model}.{info.version}"
         existing, revision, headers = await jetstream.kv_message(self._link, self._bucket, key)
         if existing is not None and existing != manifest:
-            if not (spoiled := self._spoiled(key, info, existing, headers)):
+            spoiled = self._spoiled(key, info, existing, headers)
+            check = partial(_check_manifest, info.model, info.version)
+            if not spoiled or (await self._entries.read(key, check)).data not in (None, manifest):
                 raise InvalidArgument(
                     f"{info.model}@{info.version} exists and versions are immutable: "
                     "split again with another --version"
@@ -480,16 +454,11 @@ class Registry:
     def _spoiled(self, key: str, info: ModelInfo, existing: bytes, headers: bytes) -> str:
         """Why what lies in a version's place is not that version; "" where it is."""
         try:
-            found = ModelInfo.from_manifest(existing)
-        except SwarmError as error:
-            return f"it holds no manifest ({error})"
-        if (found.model, found.version) != (info.model, info.version):
-            return f"it holds the manifest of {found.model}@{found.version}"
-        if self._verifier is not None:
-            try:
+            _check_manifest(info.model, info.version, existing)
+            if self._verifier is not None:
                 self._verifier.check(self._bucket, key, existing, headers)
-            except Untrusted as error:
-                return str(error)
+        except SwarmError as error:
+            return str(error)
         return ""
 
     async def forget(self, model: str, version: str) -> None:
@@ -537,6 +506,15 @@ class Registry:
 def _largest(document: Document) -> str:
     entries = document["serve"]
     return str(max(entries, key=lambda entry: float(str(entry["share"])))["version"])
+
+
+def _check_manifest(model: str, version: str, data: bytes) -> None:
+    """Raises `InvalidArgument` for what is no manifest of this version."""
+    found = ModelInfo.from_manifest(data)
+    if (found.model, found.version) != (model, version):
+        raise InvalidArgument(
+            f"in the place of {model}@{version} is the manifest of {found.model}@{found.version}"
+        )
 
 
 def abort_reason(data: bytes | memoryview) -> str:

@@ -128,6 +128,25 @@ async def test_a_node_that_serves_goes_on_when_its_desired_state_is_forged(
         assert (await mesh.infer("digits", {"image": digits()[0][:1]})).status == "OK"
 
 
+async def test_who_starts_when_desired_state_is_spoilt_serves_and_asks_by_the_last_good_one(
+    office: Device, field: Device
+) -> None:
+    async with swarm.connect(office.where[1], "signed", agent="operator") as mesh:
+        spoilt = b'{"stream": "KV_swarm-signed-config", "seq": 7}'
+        await jetstream.kv_put(mesh.link, mesh.subjects.config_bucket, "serve.digits", spoilt)
+    heard: list[bytes] = []
+    async with swarm.connect(office.where[1], "signed", agent="new") as mesh:
+        rejected = mesh.subjects.event("rejected")
+        mesh.link.subscribe(rejected, lambda message: heard.append(bytes(message.data)))
+        await mesh.link.flush()
+        node = field.node()
+        await state(node, "ready")
+        assert (await mesh.infer("digits", {"image": digits()[0][:1]})).status == "OK"
+        await eventually(lambda: any(b"is unsigned" in e for e in heard), "the event", READY)
+    assert "the last value that can be believed holds" in node.stderr
+    await office.swarm("model", "promote", "digits@1", *office.where)
+
+
 async def test_an_unsigned_model_runs_only_where_the_node_was_told_so(
     office: Device, field: Device
 ) -> None:

@@ -228,6 +228,11 @@ async def test_members_write_and_read_in_the_store_what_is_theirs(
     await eventually(lambda: heard.bodies == [b"broken"], 30.0)
     await jetstream.kv_put(learner, WEIGHTS, "ledger.digits.7", b"learned")
     assert await jetstream.kv_get(shard, WEIGHTS, "ledger.digits.7") == b"learned"
+    await jetstream.kv_put(operator, CONFIG, "serve.digits", b"spoilt")
+    _, revision, _ = await jetstream.kv_message(shard, CONFIG, "serve.digits")
+    before = await jetstream.kv_before(shard, CONFIG, "serve.digits", revision)
+    assert before[0] == b"believed", "whoever reads a key reads its older revisions"
+    assert (await jetstream.kv_before(shard, CONFIG, "serve.digits", before[1]))[1] == 0
     await shard.request("swarm.default.audit.me", b"record", from_server=True)
     found = await operator.request(f"$JS.API.DIRECT.GET.{AUDIT}", b'{"seq": 1}', from_server=True)
     assert bytes(found.data) == b"record"

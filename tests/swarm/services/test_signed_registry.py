@@ -17,7 +17,7 @@ from swarm.routing import BadDesiredState
 from swarm.services.embedded import EmbeddedServer
 from swarm.services.registry import Registry
 from swarm.subjects import Subjects
-from swarm.trust.entries import HEADER, Verifier, signature_in
+from swarm.trust.entries import HEADER, Highest, Verifier, sign_entry, signature_in
 from swarm.trust.identity import Identity
 from swarm.trust.signers import TrustedKeys, trust
 
@@ -106,9 +106,9 @@ async def test_a_value_of_another_mesh_with_the_same_operator_is_refused(
     await operator.push(manifest("1"), {})
     value, _, headers = await jetstream.kv_message(link, other.config_bucket, "serve.m")
     assert value is not None
-    await jetstream.kv_put(link, BUCKET, "serve.m", value, more=signature_of(headers))
+    await jetstream.kv_put(link, BUCKET, "serve.n", value, more=signature_of(headers))
     with pytest.raises(Untrusted, match="altered"):
-        await node.desired("m")
+        await node.desired("n")
 
 
 async def attacked(link: Link, asked: str, body: bytes) -> None:
@@ -121,34 +121,108 @@ async def attacked(link: Link, asked: str, body: bytes) -> None:
     link.unsubscribe(sid)
 
 
-async def test_desired_state_that_a_reply_subject_has_overwritten_is_refused_and_mended(
-    link: Link, operator: Registry, node: Registry
+async def refused(reader: Registry) -> str:
+    """Why what is stored is not believed, by who serves version 2 all the same."""
+    present = await reader.in_force("m")
+    assert present is not None
+    assert present.version == "2"
+    return present.refused
+
+
+async def test_desired_state_that_is_spoilt_gives_way_to_the_last_that_is_believed(
+    link: Link, operator: Registry, node: Registry, keys: TrustedKeys
 ) -> None:
     await operator.push(manifest("1"), {})
     await operator.push(manifest("2"), {})
     first, _, headers = await jetstream.kv_message(link, BUCKET, "serve.m")
     await operator.promote("m", "2")
-    assert await node.serving("m") == "2"
-    stream = f"KV_{BUCKET}"
+    assert await refused(node) == ""
+
+    def new() -> Registry:
+        return Registry(link, SUBJECTS, verifier=Verifier(keys))
+
     # The stream's own description, as a value.
-    await attacked(link, f"$JS.API.STREAM.INFO.{stream}", b"")
-    with pytest.raises(Untrusted, match="unsigned"):
-        await node.desired("m")
+    await attacked(link, f"$JS.API.STREAM.INFO.KV_{BUCKET}", b"")
+    for reader in (node, new()):
+        assert "unsigned" in await refused(reader)
+    assert "refused" in await refused(Registry(link, SUBJECTS)), "who trusts everybody parses it"
     # Another key's value, with its signature. The server stores no answer of ours there: it has the
     # header of the revision that was expected when it was written.
     value, _, of_manifest = await jetstream.kv_message(link, BUCKET, "models.m.1")
     assert value is not None
     assert b"Nats-Expected-Last-Subject-Sequence: " in of_manifest
     await jetstream.kv_put(link, BUCKET, "serve.m", value, more=signature_of(of_manifest))
-    with pytest.raises(Untrusted, match="altered"):
-        await node.desired("m")
+    for reader in (node, new()):
+        assert "altered" in await refused(reader)
+    await jetstream.kv_put(link, BUCKET, "serve.m", b"", more={"KV-Operation": "DEL"})
+    for reader in (node, new()):
+        assert "removed" in await refused(reader)
     # The key's own earlier value, with its signature: a rollback without the right to one.
     assert first is not None
     await jetstream.kv_put(link, BUCKET, "serve.m", first, more=signature_of(headers))
-    with pytest.raises(Untrusted, match="older"):
-        await node.desired("m")
+    assert "older" in await refused(node)
     await operator.promote("m", "2")
-    assert await node.serving("m") == "2"
+    for reader in (node, new()):
+        assert await refused(reader) == ""
+
+
+async def test_an_older_revision_is_not_taken_below_the_highest_counter_that_was_seen(
+    link: Link, operator: Registry, keys: TrustedKeys
+) -> None:
+    await operator.push(manifest("1"), {})
+    value, _, headers = await jetstream.kv_message(link, BUCKET, "serve.m")
+    assert value is not None
+    signature = signature_in(headers)
+    assert signature is not None
+    await jetstream.kv_put(link, BUCKET, "serve.m", b"spoilt")
+    seen = f"{BUCKET}/serve.m"
+    for highest, serves in ((signature.counter, True), (signature.counter + 1, False)):
+        reader = Registry(link, SUBJECTS, verifier=Verifier(keys, Highest({seen: highest})))
+        if serves:
+            assert await reader.serving("m") == "1"
+        else:
+            with pytest.raises(Untrusted, match="unsigned"):
+                await reader.serving("m")
+
+
+async def test_a_newer_value_that_is_signed_is_never_passed_by(
+    link: Link, signer: Identity, operator: Registry, node: Registry
+) -> None:
+    await operator.push(manifest("1"), {})
+    signed = sign_entry(signer, BUCKET, "serve.m", 2**62, b"no JSON")
+    await jetstream.kv_put(link, BUCKET, "serve.m", b"no JSON", more={HEADER: signed.text()})
+    with pytest.raises(BadDesiredState):
+        await node.serving("m")
+
+
+async def test_a_value_that_was_spoilt_again_and_again_is_found_as_far_as_the_bucket_goes_back(
+    link: Link, operator: Registry, node: Registry, caplog: pytest.LogCaptureFixture
+) -> None:
+    await operator.push(manifest("1"), {})
+    for number in range(jetstream.HISTORY - 1):
+        await jetstream.kv_put(link, BUCKET, "serve.m", b"spoilt %d" % number)
+    for _ in range(3):
+        assert await node.serving("m") == "1"
+    said = [record for record in caplog.records if "can be believed holds" in record.message]
+    assert len(said) == 1, "once, however often it is read"
+    await jetstream.kv_put(link, BUCKET, "serve.m", b"spoilt")
+    with pytest.raises(Untrusted, match="unsigned"):
+        await node.serving("m")
+
+
+async def test_a_spoilt_manifest_gives_way_to_the_one_before_and_stays_immutable(
+    link: Link, operator: Registry, node: Registry
+) -> None:
+    await operator.push(manifest("1"), {})
+    for spoilt in (b"{}", manifest("2")):
+        await jetstream.kv_put(link, BUCKET, "models.m.1", spoilt)
+        for reader in (node, Registry(link, SUBJECTS)):
+            assert await reader.manifest("m", "1") == manifest("1")
+    with pytest.raises(InvalidArgument, match="versions are immutable"):
+        await operator.push(another("1"), {})
+    await operator.push(manifest("1"), {})
+    stored = await jetstream.kv_get(link, BUCKET, "models.m.1")
+    assert stored == manifest("1"), "a push mends it"
 
 
 async def test_a_return_that_the_operator_signs_is_taken_by_a_node_that_saw_the_newer_version(
@@ -184,7 +258,7 @@ async def test_nothing_of_a_desired_state_that_is_not_trusted_is_signed_by_the_n
     await operator.push(manifest("1"), {})
     forged = {"serve": [{"version": "1", "share": 100}], "policy": "random", "previous": "1"}
     await jetstream.kv_put(link, BUCKET, "serve.m", json.dumps(forged).encode())
-    with pytest.raises(Untrusted):
+    with pytest.raises(NotFound, match="no earlier version"):
         await operator.rollback("m")
     await operator.promote("m", "1")
     desired = await operator.desired("m")
