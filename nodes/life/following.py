@@ -97,13 +97,16 @@ class WeightFollower:
     async def _look(self, which: Which) -> None:
         """Raises what may pass by itself: the server is away, a tensor was just deleted."""
         try:
-            ledger = (await self._weights.read(*which)).ledger
-            record = ledger.present if ledger is not None else None
+            held = await self._weights.read(*which)
+            if held.refusal is not None:
+                self._refuse(which, str(held.refusal))
+            record = held.ledger.present if held.ledger is not None else None
             if record is None:
                 return
             tensors = await self._weights.tensors(*which, record)
             await self._take(*which, record.n, tensors, record.base)
-            self._refused.pop(which, None)
+            if held.refusal is None:
+                self._refused.pop(which, None)
         except (DecodeError, InvalidArgument, Unauthenticated, ShardsError) as error:
             self._refuse(which, str(error))
         except SwarmError:

@@ -5,7 +5,8 @@ Keys of the bucket `swarm-<mesh>-weights`:
     ledger.<model>.<version>                    the `Ledger`, JSON; replaced by compare-and-set
     tensors.<model>.<version>.<stored>.<part>   the tensors' bytes of a kept record, in parts
 
-A change of a ledger is announced on `swarm.<mesh>.weights.<model>.<version>`, without its value:
+Of each ledger the bucket keeps some older revisions, for who cannot believe the newest. A change of
+a ledger is announced on `swarm.<mesh>.weights.<model>.<version>`, without its value:
 whoever hears it reads the ledger. Everything goes over the mesh's own link.
 """
 
@@ -18,8 +19,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from swarm.errors import ApiError, InvalidArgument, NotAllowed, SwarmError, Unavailable
-from swarm.learning.record import Ledger, Sign, WeightRecord, packed, unpacked
+from swarm.errors import (
+    ApiError,
+    BadSignature,
+    DecodeError,
+    InvalidArgument,
+    NotAllowed,
+    PermissionDenied,
+    SwarmError,
+    Unavailable,
+)
+from swarm.learning.record import KEPT, Ledger, Sign, WeightRecord, packed, unpacked
 from swarm.link import Link, LinkMessage, jetstream
 from swarm.subjects import Subjects, api, token
 from swarm.trust.allowed import AllowList
@@ -37,10 +47,12 @@ TRY_AGAIN_AFTER = 0.02  # seconds
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A ledger as it was read. revision: of its key, 0 where there is none yet."""
+    """A ledger as it was read. revision: the newest of its key, 0 where there is none yet. refusal:
+    why that is not believed, and this ledger is of an older one."""
 
     ledger: Ledger | None
     revision: int
+    refusal: SwarmError | None = None
 
     def of(self, base: str) -> Ledger:
         """The ledger, or an empty one. Raises `InvalidArgument` for a ledger of another base."""
@@ -80,6 +92,7 @@ class Weights:
         self._link = link
         self._subjects = subjects
         self._bucket = subjects.weights_bucket
+        self._seen: dict[str, int] = {}  # the highest weight version by the ledger's key
 
     async def prepare(self) -> None:
         """Create the bucket, unless it exists. Raises `Unavailable` where this process may not."""
@@ -98,7 +111,7 @@ class Weights:
                 {
                     "name": name,
                     "subjects": [f"$KV.{bucket}.>"],
-                    "max_msgs_per_subject": 1,
+                    "max_msgs_per_subject": KEPT,  # their records' tensors are there, too
                     "storage": "file",
                     "discard": "new",
                     "deny_delete": True,
@@ -119,20 +132,44 @@ class Weights:
             ) from None
 
     async def read(self, model: str, version: str) -> Held:
-        """The ledger of a model version.
+        """The ledger of a model version: the newest that can be believed, of no lower weight
+        version than was read here before.
 
-        Raises `DecodeError` where its chain is broken, `BadSignature` where the present record was
-        changed, `NotAllowed` where its key may not teach.
+        Raises, where there is no such ledger, what is wrong with the newest: `DecodeError` where
+        its chain is broken, `BadSignature` where the present record was changed, `NotAllowed` where
+        its key may not teach.
         """
-        data, revision = await jetstream.kv_entry(
-            self._link, self._bucket, _ledger_key(model, version)
-        )
-        if data is None:
-            return Held(None, revision)
+        key = _ledger_key(model, version)
+        data, newest, _ = await jetstream.kv_message(self._link, self._bucket, key)
+        refusal: SwarmError | None = None
+        revision = newest
+        for _ in range(KEPT):
+            if data is None:
+                break
+            try:
+                ledger = self._believed(model, version, data)
+            except (DecodeError, BadSignature, NotAllowed) as error:
+                refusal = refusal or error
+            else:
+                if refusal is None or ledger.n >= self._seen.get(key, 0):
+                    self._seen[key] = max(ledger.n, self._seen.get(key, 0))
+                    return Held(ledger, newest, refusal)
+                break
+            try:
+                data, revision, _ = await jetstream.kv_before(
+                    self._link, self._bucket, key, revision
+                )
+            except PermissionDenied:  # credentials that are older than this right
+                break
+        if refusal is not None:
+            raise refusal
+        return Held(None, newest)
+
+    def _believed(self, model: str, version: str, data: bytes) -> Ledger:
         ledger = Ledger.from_json(data)
         if ledger.present is not None:
             self._verify(model, version, ledger.present)
-        return Held(ledger, revision)
+        return ledger
 
     def _verify(self, model: str, version: str, record: WeightRecord) -> None:
         """The chain holds for the records before this one."""
@@ -180,8 +217,11 @@ class Weights:
         """Make `tensors` the next weight version; None where another node minted meanwhile.
 
         held: the ledger as it was read before, which the server compares. Other arguments: see
-        `WeightRecord`. Raises `InvalidArgument` for tensors that cannot be a weight version.
+        `WeightRecord`. Raises `InvalidArgument` for tensors that cannot be a weight version, and
+        `NotAllowed` where others have minted, who may not teach here: others may let them.
         """
+        if isinstance(held.refusal, NotAllowed):
+            raise held.refusal
         before = held.of(base)
         key, signed = self._signing(model, version)
         after = before.minted(

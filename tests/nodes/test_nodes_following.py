@@ -157,6 +157,12 @@ async def test_weights_of_a_key_that_may_not_teach_are_refused(link: Link) -> No
     await runtimes.until(lambda: runtimes.taken)
     assert runtimes.values == [2.0]
     running.cancel()
+    # Who starts when a stranger has minted on it goes by the teacher's, and says so.
+    await mint(link, 3.0, Identity.make())
+    late = Runtimes()
+    await WeightFollower(weights, late.take, late.tell).follow("m", "1")
+    assert late.values == [2.0]
+    assert [kind for kind, _ in late.events] == ["rejected"]
 
 
 async def test_tensors_that_come_late_are_taken_when_they_are_there(link: Link) -> None:
@@ -192,7 +198,8 @@ class BadWeights:
     async def read(self, model: str, version: str) -> Any:
         if version == "1":
             raise ValueError("cannot reshape")
-        return SimpleNamespace(ledger=SimpleNamespace(present=SimpleNamespace(n=7, base=BASE)))
+        present = SimpleNamespace(n=7, base=BASE)
+        return SimpleNamespace(ledger=SimpleNamespace(present=present), refusal=None)
 
     async def tensors(self, model: str, version: str, record: Any) -> dict[str, np.ndarray]:
         return {}

@@ -239,9 +239,38 @@ async def test_tampered_ledgers_and_tensors_are_refused(weights: Weights, link: 
     )
     with pytest.raises(Unavailable, match="are gone"):
         await weights.tensors("m", "1", record)
-    await jetstream.kv_put(link, bucket, "ledger.m.1", b'{"v": 1}')
+    await jetstream.kv_put(link, bucket, "ledger.m.2", b'{"v": 1}')
+    with pytest.raises(DecodeError):
+        await weights.read("m", "2")
+
+
+async def test_a_ledger_that_is_spoilt_gives_way_to_the_one_before_and_the_next_minter_mends_it(
+    weights: Weights, link: Link
+) -> None:
+    for value in (1.0, 2.0):
+        record = await mint(weights, value)
+    bucket, key = SUBJECTS.weights_bucket, "ledger.m.1"
+    good = await jetstream.kv_get(link, bucket, key)
+    for spoilt in (b"{}", b'{"stream": "x", "seq": 7}'):
+        await jetstream.kv_put(link, bucket, key, spoilt)
+    for reader in (weights, Weights(link, SUBJECTS)):
+        held = await reader.read("m", "1")
+        assert held.ledger is not None
+        assert held.ledger.present == record
+        assert isinstance(held.refusal, DecodeError)
+    assert (await mint(weights, 3.0)) is not None
+    held = await weights.read("m", "1")
+    assert (held.of(BASE).n, held.refusal) == (3, None)
+    # What is older than a reader has seen is nothing to go back to.
+    await jetstream.call(
+        link, api("STREAM.PURGE", f"KV_{bucket}"), {"filter": f"$KV.{bucket}.{key}"}
+    )
+    assert good is not None
+    await jetstream.kv_put(link, bucket, key, good)
+    await jetstream.kv_put(link, bucket, key, b"{}")
     with pytest.raises(DecodeError):
         await weights.read("m", "1")
+    assert (await Weights(link, SUBJECTS).read("m", "1")).of(BASE).n == 2
 
 
 async def test_signed_records_are_taken_only_from_those_who_may_teach(link: Link) -> None:
@@ -255,8 +284,11 @@ async def test_signed_records_are_taken_only_from_those_who_may_teach(link: Link
     assert (await reading.read("m", "1")).ledger is not None
     for other in (Weights(link, SUBJECTS, stranger), Weights(link, SUBJECTS)):
         await mint(other, 2.0)
+        held = await reading.read("m", "1")
+        assert held.of(BASE).present == record, "the last of who may teach"
+        assert "no key on the list" in str(held.refusal)
         with pytest.raises(NotAllowed, match="no key on the list"):
-            await reading.read("m", "1")
+            await mint(reading, 3.0)
     await signing.roll_back("m", "1", 1, by="operator", at=3.0)
     assert (await reading.read("m", "1")).ledger is not None
 
@@ -269,8 +301,9 @@ async def test_where_signatures_are_needed_a_weight_version_of_nobody_is_refused
     await mint(Weights(link, SUBJECTS, Identity.make()), 1.0)
     assert (await reading.read("m", "1")).ledger is not None
     await mint(Weights(link, SUBJECTS), 2.0)
-    with pytest.raises(NotAllowed, match="signed by nobody"):
-        await reading.read("m", "1")
+    held = await reading.read("m", "1")
+    assert (held.of(BASE).n, isinstance(held.refusal, NotAllowed)) == (1, True)
+    assert "signed by nobody" in str(held.refusal)
 
 
 async def test_a_signature_of_one_model_is_none_of_another(link: Link) -> None:
