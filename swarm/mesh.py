@@ -91,7 +91,7 @@ class Mesh:
         kept: KeptEntries | None = None,
     ) -> None:
         self.tracer = tracer
-        self.subjects = Subjects(mesh)
+        self.subjects = Subjects(mesh, by_user=bool(options.connects_as))
         self.agent = agent
         self._known_peers = known_peers
         short_cuts = shm and not stored

@@ -73,28 +73,32 @@ def id_of(user: str, unique: str) -> str:
     return user if unique == "-" else f"{user}-{unique}"
 
 
-def _owned(node: str) -> str:
-    """Two tokens that name a node: its user, to which rights bind them, and the rest of its id."""
-    return ".".join(parts_of(token(node, "node id")))
-
-
 def speaker(subject: str, headers: object = None) -> str:
-    """The node that a status, or what a judge states, is of: its subject says so, and only that
-    node's user may publish there. "" where the subject names none.
+    """The node that a status, or what a judge states, is of: its subject says so, and under rights
+    only that node's user may publish there. "" where the subject names none.
 
     headers: of the message. A node sends none, and the server has some in what it reads from a
     stream: so an answer that somebody aimed at the subject has no speaker.
     """
     tokens = subject.split(".")
-    speaks = headers is None and len(tokens) >= 5 and tokens[2] in ("status", "guards")
-    return id_of(*tokens[-2:]) if speaks else ""
+    before = {"status": 3, "guards": 4}.get(tokens[2], 0) if len(tokens) > 2 else 0
+    named = tokens[before:] if before and headers is None else []
+    if len(named) == 2:
+        return id_of(*named)
+    return named[0] if len(named) == 1 else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Subjects:
-    """The subjects of one mesh. All methods raise `SubjectError` on a bad token."""
+    """The subjects of one mesh. All methods raise `SubjectError` on a bad token.
+
+    by_user: whether who asks connects as a user with a name. Then a node's user is a token of its
+    own in the subjects that the node speaks or is spoken to on, and the server's rights can bind
+    it; in a mesh without users the id is one token.
+    """
 
     mesh: str = "default"
+    by_user: bool = False
 
     def __post_init__(self) -> None:
         token(self.mesh, "mesh name")
@@ -102,6 +106,10 @@ class Subjects:
     @property
     def root(self) -> str:
         return f"swarm.{self.mesh}"
+
+    def _named(self, node: str) -> str:
+        id_ = token(node, "node id")
+        return ".".join(parts_of(id_)) if self.by_user else id_
 
     def infer(self, model: str) -> str:
         return f"{self.root}.infer.{token(model, 'model name')}"
@@ -124,7 +132,7 @@ class Subjects:
         return f"{self.root}.cancel.{token(model, 'model name')}.{token(version, 'version')}"
 
     def gossip(self, node: str) -> str:
-        return f"{self.root}.gossip.{_owned(node)}"
+        return f"{self.root}.gossip.{self._named(node)}"
 
     @property
     def discovery(self) -> str:
@@ -137,7 +145,7 @@ class Subjects:
         return f"{self.root}.someone"
 
     def status(self, node: str) -> str:
-        return f"{self.root}.status.{_owned(node)}"
+        return f"{self.root}.status.{self._named(node)}"
 
     @property
     def status_all(self) -> str:
@@ -160,7 +168,7 @@ class Subjects:
 
     def drain(self, node: str) -> str:
         """Asks a node to drain and to end, as SIGTERM does."""
-        return f"{self.root}.drain.{_owned(node)}"
+        return f"{self.root}.drain.{self._named(node)}"
 
     def event(self, kind: str) -> str:
         return f"{self.root}.events.{token(kind, 'event kind')}"
@@ -217,7 +225,7 @@ class Subjects:
 
     def guards(self, model: str, node: str = "*") -> str:
         """What a judge of a rollout says of its guards."""
-        name = "*.*" if node == "*" else _owned(node)
+        name = self._named(node) if node != "*" else "*.*" if self.by_user else "*"
         return f"{self.root}.guards.{token(model, 'model name')}.{name}"
 
     @property

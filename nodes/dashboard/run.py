@@ -20,7 +20,6 @@ class Dashboard:
     """`run()` serves until it is told to stop. token: who has it may act; "" where nobody may."""
 
     def __init__(self, link: LinkOptions, mesh: str) -> None:
-        self.subjects = Subjects(mesh)
         self._feed = Feed(Picture(mesh))
         self._source = MeshSource(link, self._feed.picture, self._feed.news, self._feed.urgent)
         self._acts: Acts | None = None
@@ -29,6 +28,10 @@ class Dashboard:
     @property
     def link(self) -> Link:
         return self._source.link
+
+    @property
+    def subjects(self) -> Subjects:
+        return self._source.subjects
 
     def allow_acts(self, registry: Registry, token: str) -> None:
         """Let whoever has the token act. registry: signs as an operator."""

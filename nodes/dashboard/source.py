@@ -49,7 +49,7 @@ class MeshSource:
         urgent: asyncio.Event,
     ) -> None:
         self.picture = picture
-        self.subjects = Subjects(picture.mesh)
+        self.subjects = Subjects(picture.mesh, by_user=bool(options.connects_as))
         self.link = Link(options)
         self.registry = Registry(self.link, self.subjects)
         self._news = news

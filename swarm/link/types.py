@@ -70,10 +70,15 @@ class LinkOptions:
             token(self.domain, "JetStream domain")
         tls_context(self)  # a fault is told before anything starts
         if not self.inbox:
-            owner = inbox_owner(self) or _user_of(self.servers)
+            owner = self.connects_as
             # Twelve characters: a socket of the host bears the inbox as its name.
             parts = ["_INBOX", *([owner] if owner else []), secrets.token_urlsafe(9)]
             object.__setattr__(self, "inbox", ".".join(parts))
+
+    @property
+    def connects_as(self) -> str:
+        """The name of the user who connects; "" where nobody connects by name."""
+        return inbox_owner(self) or _user_of(self.servers)
 
     @property
     def owner(self) -> str:

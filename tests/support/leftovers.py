@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import tempfile
 import time
 from collections.abc import Iterator
@@ -26,6 +27,8 @@ from swarm.shm.claim import mesh_of
 SHARED_MEMORY = Path("/dev/shm")
 ENDS_WITHIN = 10.0  # seconds, for processes that were told to end
 LOOK_EVERY = 0.05  # seconds
+# uv leaves the lock files of the environments that it has looked at.
+KEPT = re.compile(rf"{re.escape(LOCK)}|uv-[0-9a-f]+\.lock")
 OF_PYTHON = "multiprocessing.resource_tracker"  # ends with the process that it serves
 
 
@@ -64,7 +67,8 @@ def left_behind(
         time.sleep(LOOK_EVERY)
     sweep_folders()  # those of processes that were killed, as the next process does
     left = [f"process {process.pid}: {told(process)}" for process in running]
-    left += [f"temporary: {path.name}" for path in sorted(folder.iterdir()) if path.name != LOCK]
+    files = [path.name for path in sorted(folder.iterdir()) if not KEPT.fullmatch(path.name)]
+    left += [f"temporary: {name}" for name in files]
     return left + [f"shared memory: {path.name}" for path in segments_of(pid)]
 
 

@@ -67,9 +67,12 @@ def test_the_subjects_are_the_documented_ones() -> None:
     assert subjects.features("digits", "1", 2) == "swarm.default.features.digits.1.2.any"
     assert subjects.features("d", "1", 2, "n-1") == "swarm.default.features.d.1.2.n-1"
     assert subjects.features_of("d", "1") == "swarm.default.features.d.1.*.*"
-    assert subjects.gossip("n") == "swarm.default.gossip.n.-"
-    assert subjects.status("n") == "swarm.default.status.n.-"
-    assert subjects.status("a-user-x1") == "swarm.default.status.a-user.x1"
+    assert subjects.gossip("a-user-x1") == "swarm.default.gossip.a-user-x1"
+    assert subjects.status("a-user-x1") == "swarm.default.status.a-user-x1"
+    of_users = Subjects("default", by_user=True)
+    assert of_users.gossip("n") == "swarm.default.gossip.n.-"
+    assert of_users.status("a-user-x1") == "swarm.default.status.a-user.x1"
+    assert of_users.guards("d", "a-user-x1") == "swarm.default.guards.d.a-user.x1"
     assert subjects.event("died") == "swarm.default.events.died"
     assert subjects.dead("d") == "swarm.default.dead.d"
     assert subjects.weights("d", "1") == "swarm.default.weights.d.1"
@@ -83,15 +86,23 @@ tokens = st.from_regex(r"[A-Za-z0-9_-]{1,12}", fullmatch=True)
 
 @given(tokens)
 def test_a_nodes_subject_names_it_and_the_user_with_whose_name_it_begins(node: str) -> None:
-    subject = Subjects().status(node)
-    assert speaker(subject) == node
+    for subjects in (Subjects(), Subjects(by_user=True)):
+        assert speaker(subjects.status(node)) == speaker(subjects.guards("d", node)) == node
+    subject = subjects.status(node)
     user, unique = subject.split(".")[3:]
     assert node in (user, f"{user}-{unique}")
     assert "-" not in unique.removesuffix("-")
 
 
 @pytest.mark.parametrize(
-    "subject", ["swarm.m.status.n", "swarm.m.features.d.1.2.any", "swarm.m.events.died", ""]
+    "subject",
+    [
+        "swarm.m.status",
+        "swarm.m.status.a.b.c",
+        "swarm.m.features.d.1.2.any",
+        "swarm.m.events.x",
+        "",
+    ],
 )
 def test_other_subjects_name_no_speaker(subject: str) -> None:
     assert speaker(subject) == ""

@@ -164,4 +164,5 @@ async def test_memory_that_was_recycled_is_noticed_by_its_reader(rig: MakeRig) -
     assert not taken.still_mine()
     assert not taken.fail(Status.INTERNAL, "it failed on other bytes", 2, "n1")
     assert isinstance(await sent.final(), Stored), "its sender has it again"
-    assert sent.answers == other.answers == []
+    assert Status.INTERNAL not in [answer.status for answer in sent.answers]
+    assert other.answers == []
