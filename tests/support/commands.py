@@ -20,6 +20,7 @@ import psutil
 from typer.testing import CliRunner
 
 from nodes.cli.main import app
+from nodes.console import err, out
 
 from .waiting import GENEROUS, eventually_now
 
@@ -208,7 +209,8 @@ def said(*arguments: str) -> Said:
     process takes to start. In a thread of its own where a loop runs."""
     without = {name: None for name in os.environ if name.startswith("SWARM_")}
     with _one_at_a_time:
-        result = CliRunner(env={**without, "COLUMNS": "200"}).invoke(app, list(arguments))
+        out.width = err.width = 200  # a table of 80 columns cuts what is looked for
+        result = CliRunner(env=without).invoke(app, list(arguments))
     error = result.exception
     if error is not None and not isinstance(error, SystemExit):
         raise error
