@@ -78,6 +78,7 @@ def test_a_run_fails_for_a_wrong_answer_a_lost_request_or_too_few_answers() -> N
         assert len(failures(good | {name: value}, at_least=0.95)) == 1
 
 
+@pytest.mark.benchmark
 @pytest.mark.slow
 @pytest.mark.processes
 def test_ten_seconds_of_chaos_give_no_wrong_answer_and_lose_no_request() -> None:

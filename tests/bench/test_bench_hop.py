@@ -84,6 +84,7 @@ def test_what_goes_over_the_wire_has_its_own_ratios_to_the_floors() -> None:
     assert not any("over_mesh/" in name or name.endswith("over_mesh") for name in figures)
 
 
+@pytest.mark.benchmark
 @pytest.mark.processes
 @pytest.mark.integration
 @pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
@@ -97,6 +98,7 @@ def test_large_features_are_measured_over_the_wire_too() -> None:
     show(document)
 
 
+@pytest.mark.benchmark
 @pytest.mark.processes
 @pytest.mark.integration
 def test_the_mesh_and_all_floors_answer_rightly_in_the_same_rounds_and_leave_no_process() -> None:
@@ -119,6 +121,7 @@ def test_the_mesh_and_all_floors_answer_rightly_in_the_same_rounds_and_leave_no_
     assert document["figures"]["1024/mesh/hop_p50_us"]["value"] > 0
 
 
+@pytest.mark.benchmark
 @pytest.mark.processes
 @pytest.mark.integration
 @pytest.mark.parametrize(
@@ -151,6 +154,7 @@ def test_swarm_up_cuts_the_whole_model_where_the_stages_of_the_others_end(tiny: 
     ]
 
 
+@pytest.mark.benchmark
 @pytest.mark.processes
 @pytest.mark.integration
 def test_a_contender_that_is_not_installed_does_not_stop_the_others(tiny: Workload) -> None:

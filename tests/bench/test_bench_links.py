@@ -59,6 +59,7 @@ def test_a_core_serves_more_cameras_the_more_layers_are_at_the_edge() -> None:
     assert 1 < cameras_a_core(PARTS) < cameras_a_core(deep)
 
 
+@pytest.mark.benchmark
 @pytest.mark.netns
 @pytest.mark.processes
 @pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))

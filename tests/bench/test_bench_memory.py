@@ -86,6 +86,7 @@ def test_the_parts_of_a_process_add_up_to_its_memory(
     assert all(size.resident >= 0 and size.proportional >= 0 for size in found.values())
 
 
+@pytest.mark.benchmark
 @pytest.mark.processes
 def test_a_mesh_as_a_user_starts_it_is_measured_process_by_process(
     capsys: pytest.CaptureFixture[str],
@@ -103,6 +104,7 @@ def test_a_mesh_as_a_user_starts_it_is_measured_process_by_process(
     assert document["total"]["resident"] == sum(r["resident"] for r in document["processes"])
 
 
+@pytest.mark.benchmark
 def test_a_model_that_is_no_file_is_refused_with_the_meshs_own_words(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

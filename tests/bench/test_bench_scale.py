@@ -65,6 +65,7 @@ def test_the_limit_of_open_files_is_never_lowered() -> None:
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == before
 
 
+@pytest.mark.benchmark
 @pytest.mark.processes
 @pytest.mark.integration
 def test_nodes_models_and_agents_are_swept_on_a_real_server() -> None:
@@ -103,6 +104,7 @@ def test_the_longest_gap_begins_with_the_last_answer_before_the_kill() -> None:
     assert longest_gap([], 1.0) == 0.0
 
 
+@pytest.mark.benchmark
 @pytest.mark.processes
 @pytest.mark.integration
 def test_a_fleet_of_real_and_imitated_nodes_is_measured_beside_five() -> None:

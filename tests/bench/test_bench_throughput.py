@@ -85,6 +85,7 @@ def test_a_floors_processes_share_the_requests_and_notice_a_wrong_answer(tmp_pat
     assert json.loads(line)["wrong"] == "logits differs"
 
 
+@pytest.mark.benchmark
 @pytest.mark.processes
 @pytest.mark.integration
 def test_a_pipeline_is_measured_beside_its_floors_and_every_answer_is_compared() -> None:

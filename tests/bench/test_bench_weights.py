@@ -21,6 +21,7 @@ LEARNED = split(digits_model(), name="digits", stages=3, profile=False).files["s
 INPUTS = {"image": digits_heldout()[0][:2]}
 
 
+@pytest.mark.benchmark
 @pytest.mark.processes
 async def test_updates_under_load_lose_and_tear_no_answer() -> None:
     document = await measure_weights(WeightsPlan(("digits",), 6, 0.1, 1), lambda text: None)

@@ -38,6 +38,7 @@ async def test_a_node_behind_a_cut_link_is_taken_over_and_comes_back(rig: Rig) -
         await load.answers(by="shard-2")
 
 
+@pytest.mark.benchmark
 async def test_a_scenario_of_the_bench_is_played_to_its_end(rig: Rig) -> None:
     """What the figures are is no concern of this test."""
     figures = await play_scenario(rig, SCENARIOS["cut-shard-2"], 1, 50.0)

@@ -127,6 +127,7 @@ def test_a_percentile_is_one_of_the_values() -> None:
         percentile([], 0.5)
 
 
+@pytest.mark.benchmark
 @pytest.mark.slow
 def test_the_quick_report_is_json_and_meets_every_target() -> None:
     report = run_report(quick=True)
