@@ -22,7 +22,7 @@ class SharedServer:
     """Tests that kill it, stop it or want another configuration take `own_server`."""
 
     def __init__(self, users: str = "") -> None:
-        """users: lines of its configuration. With some, no test of it makes a stream."""
+        """users: lines of its configuration. With some, the streams that tests make stay."""
         self._server = EmbeddedServer(more='http: "127.0.0.1:-1"\n' + users)
         self._has_users = bool(users)
         self._monitor: http.client.HTTPConnection | None = None
@@ -36,6 +36,11 @@ class SharedServer:
     @property
     def port(self) -> int:
         return self._server.port
+
+    @property
+    def log(self) -> str:
+        """What it has said, in all tests so far."""
+        return self._server.log
 
     def start_now(self) -> None:
         """Start it, without an event loop."""

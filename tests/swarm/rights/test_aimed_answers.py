@@ -8,24 +8,31 @@ believes as the reply, by a plain client that keeps to no manners.
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
-from collections.abc import AsyncIterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from real_server import ConfiguredServer, Inbox, Links, eventually
-from test_rights_matrix import CREATE, LANES, NODES, USERS, consumer, files, issued
+from rights_users import NODES, USERS, files, issued
+from shared_server import SharedServer
+from test_rights_matrix import CREATE, LANES, OTHER_LANES, consumer, named
 
 from swarm.audit.stream import ensure_audit
 from swarm.authority.authority import Authority
-from swarm.authority.server_conf import operator_conf, plain_conf
-from swarm.errors import PermissionDenied
+from swarm.authority.server_conf import operator_conf
+from swarm.errors import DecodeError, InvalidArgument, PermissionDenied
+from swarm.fleet.documents import read_event
+from swarm.gossip import wire as gossip
 from swarm.lanes import LaneOptions, make_lanes
-from swarm.link import Link, LinkOptions, jetstream
+from swarm.link import Link, LinkMessage, LinkOptions, jetstream
+from swarm.rollout.statement import Report
 from swarm.services.embedded_cluster import EmbeddedCluster, elected
 from swarm.services.registry import Registry
 from swarm.services.weights import Weights
 from swarm.subjects import Subjects, api, speaker
+from swarm.wire.messages import Features
 
 pytestmark = pytest.mark.integration
 
@@ -97,23 +104,16 @@ def behind_the_way(subject: str) -> str:
     return f"$JS.ACK.store.-.-.-.{subject}"
 
 
-@pytest.fixture(params=["operator mode", "plain"])
-async def mesh(
-    request: pytest.FixtureRequest, tmp_path: Path
-) -> AsyncIterator[tuple[ConfiguredServer, Authority, bool]]:
-    authority = issued(tmp_path / "auth")
-    plain = request.param == "plain"
-    conf = plain_conf(authority, 0.0) if plain else operator_conf(authority, str(tmp_path / "jwt"))
-    async with ConfiguredServer(conf) as server:
-        yield server, authority, plain
-
-
 async def filled(operator: Link) -> None:
-    """All that the operator makes, with values of its own in it."""
+    """All that the operator makes, with values of its own in it, and lanes without messages."""
     await Registry(operator, SUBJECTS).prepare()
     await Weights(operator, SUBJECTS).prepare()
     await ensure_audit(operator, SUBJECTS)
-    await make_lanes(operator, SUBJECTS, "digits", "7", 3, LaneOptions())
+    for model in ("digits", "other"):
+        await make_lanes(operator, SUBJECTS, model, "7", 3, LaneOptions())
+        await jetstream.call(
+            operator, api("STREAM.PURGE", SUBJECTS.stream(model, "7", operator.domain))
+        )
     config = {"name": FILES, "subjects": ["$O.swarm-default-models.>"], "allow_direct": True}
     await jetstream.ensure_stream(operator, config)
     for key in ("serve.digits", "serve.other", "models.digits.7"):
@@ -147,7 +147,7 @@ async def asks_everything(member: Link, sender: Link, aims: tuple[str, ...]) -> 
 
 @pytest.mark.parametrize("user", MEMBERS)
 async def test_no_answer_of_the_server_changes_what_somebody_believes(
-    mesh: tuple[ConfiguredServer, Authority, bool], links: Links, user: str
+    mesh: tuple[SharedServer, Authority, bool], links: Links, user: str
 ) -> None:
     server, authority, plain = mesh
     who = {role: files(authority, role, plain) for role in ("operator", "fallback", user)}
@@ -212,10 +212,85 @@ async def attacked(
         assert await jetstream.kv_get(operator, CONFIG, key) == b"believed", key
 
 
-async def test_members_write_and_read_in_the_store_what_is_theirs(
-    mesh: tuple[ConfiguredServer, Authority, bool], links: Links
+def refused_by(reader: Callable[[bytes], object]) -> Callable[[LinkMessage], bool]:
+    """Whether a reader refuses what the server says."""
+
+    def is_refused(message: LinkMessage) -> bool:
+        try:
+            reader(bytes(message.data))
+        except InvalidArgument:
+            return True
+        return False
+
+    return is_refused
+
+
+# What the members hear from each other: where, who listens for this test, and why an answer of the
+# server is nothing there. <fallback> is the user of that name.
+AMONG_MEMBERS: dict[str, tuple[str, Callable[[LinkMessage], bool]]] = {
+    "swarm.default.events.died": ("operator", refused_by(lambda data: read_event(data, "died"))),
+    "swarm.default.reports.digits.x": ("fallback", refused_by(Report.decode)),
+    # A question to any node is answered to whom its reply names.
+    "swarm.default.fleet": ("fallback", lambda message: not message.reply),
+    "swarm.default.gossip.<fallback>.x": (
+        "fallback",
+        refused_by(lambda data: gossip.decode(data, None, 1 << 20)),
+    ),
+}
+OTHER_LANE = SUBJECTS.features("other", "7", 2)
+
+
+@pytest.mark.parametrize("user", MEMBERS)
+async def test_among_members_an_answer_of_the_server_is_nothing_and_a_copy_is_of_who_may_write(
+    mesh: tuple[SharedServer, Authority, bool], links: Links, user: str
 ) -> None:
     server, authority, plain = mesh
+    who = {
+        role: await links.connect(server.url, **files(authority, role, plain))
+        for role in {"operator", "fallback", user}
+    }
+    operator = who["operator"]
+    await filled(operator)
+    heard: dict[str, Inbox] = {}
+    for aim, (listener, _) in AMONG_MEMBERS.items():
+        subject = named(aim, authority, plain)
+        heard[subject] = Inbox()
+        queue = "fleet" if subject == SUBJECTS.fleet else ""
+        who[listener].subscribe(subject, heard[subject], queue)
+    await who["fallback"].flush()
+    await operator.flush()
+    await asks_everything(who[user], who["fallback"], (*heard, OTHER_LANE))
+    for link in who.values():
+        await link.flush()
+    for (_, is_nothing), (subject, inbox) in zip(
+        AMONG_MEMBERS.values(), heard.items(), strict=True
+    ):
+        copies = [m for m in inbox if bytes(m.data) in (WORK, CHOSEN)]
+        assert (copies != []) == (user in READ_ABORTS), subject
+        answers = [m for m in inbox if m not in copies and not is_nothing(m)]
+        assert [bytes(m.data) for m in answers] == [], subject
+    lane = await messages_of(operator, OTHER_LANES)
+    assert (CHOSEN in lane) == (user in READ_ABORTS)
+    for body in set(lane) - {WORK, CHOSEN}:
+        with pytest.raises(DecodeError):
+            Features.decode(body)
+
+
+async def messages_of(operator: Link, stream: str) -> list[bytes]:
+    """All that is stored in a lane."""
+    state = (await jetstream.call(operator, api("STREAM.INFO", stream)))["state"]
+    found = []
+    for seq in range(state["first_seq"], state["last_seq"] + 1):
+        answer = await jetstream.call(operator, api("STREAM.MSG.GET", stream), {"seq": seq})
+        found.append(base64.b64decode(answer["message"].get("data", "")))
+    return found
+
+
+async def test_members_write_and_read_in_the_store_what_is_theirs(
+    mesh: tuple[SharedServer, Authority, bool], links: Links
+) -> None:
+    server, authority, plain = mesh
+    before_all = violations(server)
     operator = await links.connect(server.url, **files(authority, "operator", plain))
     await filled(operator)
     heard = Inbox()
@@ -232,15 +307,15 @@ async def test_members_write_and_read_in_the_store_what_is_theirs(
     _, revision, _ = await jetstream.kv_message(shard, CONFIG, "serve.digits")
     before = await jetstream.kv_before(shard, CONFIG, "serve.digits", revision)
     assert before[0] == b"believed", "whoever reads a key reads its older revisions"
-    assert (await jetstream.kv_before(shard, CONFIG, "serve.digits", before[1]))[1] == 0
     await shard.request("swarm.default.audit.me", b"record", from_server=True)
-    found = await operator.request(f"$JS.API.DIRECT.GET.{AUDIT}", b'{"seq": 1}', from_server=True)
+    last = b'{"last_by_subj": "swarm.default.audit.me"}'
+    found = await operator.request(f"$JS.API.DIRECT.GET.{AUDIT}", last, from_server=True)
     assert bytes(found.data) == b"record"
-    assert violations(server) == []
+    assert violations(server) == before_all
 
 
 async def test_a_member_is_told_at_once_what_it_may_not_do_in_the_store_by_the_name_that_it_used(
-    mesh: tuple[ConfiguredServer, Authority, bool], links: Links
+    mesh: tuple[SharedServer, Authority, bool], links: Links
 ) -> None:
     server, authority, plain = mesh
     shard = await links.connect(server.url, **files(authority, "shard-2", plain))
@@ -250,5 +325,5 @@ async def test_a_member_is_told_at_once_what_it_may_not_do_in_the_store_by_the_n
         await jetstream.call(shard, api("STREAM.DELETE", f"KV_{CONFIG}"))
 
 
-def violations(server: ConfiguredServer) -> list[str]:
+def violations(server: SharedServer) -> list[str]:
     return [line for line in server.log.splitlines() if "iolation" in line]

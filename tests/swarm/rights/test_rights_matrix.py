@@ -7,31 +7,16 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
-from real_server import ConfiguredServer, Inbox, Links
+from real_server import Inbox, Links
+from rights_users import NODES, USERS, files
+from shared_server import SharedServer
 
 from swarm.authority.authority import Authority
-from swarm.authority.server_conf import operator_conf, plain_conf
 
 pytestmark = pytest.mark.integration
 
-USERS = (
-    "client",
-    "requester",
-    "edge",
-    "shard-1",
-    "shard-2",
-    "fallback",
-    "standby",
-    "gateway",
-    "learner",
-    "dashboard",
-    "operator",
-)
-NODES = "edge shard-1 shard-2 fallback standby gateway learner"
 ANSWERERS = "edge shard-1 fallback standby gateway"
 REQUESTERS = f"requester {ANSWERERS}"
 ALL = " ".join(USERS)
@@ -202,30 +187,6 @@ QUEUES = {
 }
 
 
-def issued(folder: Path) -> Authority:
-    authority = Authority.create(folder, "default")
-    for role in USERS:
-        authority.add(role, role, ["*"] if role == "gateway" else ["digits"], stages=3)
-    return authority
-
-
-@pytest.fixture(params=["operator mode", "plain"])
-async def mesh(
-    request: pytest.FixtureRequest, tmp_path: Path
-) -> AsyncIterator[tuple[ConfiguredServer, Authority, bool]]:
-    authority = issued(tmp_path / "auth")
-    plain = request.param == "plain"
-    conf = plain_conf(authority, 0.0) if plain else operator_conf(authority, str(tmp_path / "jwt"))
-    async with ConfiguredServer(conf) as server:
-        yield server, authority, plain
-
-
-def files(authority: Authority, user: str, plain: bool) -> dict[str, str]:
-    if plain:
-        return {"nkey": str(authority.seed(user))}
-    return {"credentials": str(authority.credentials(user))}
-
-
 def of(user: str, who: dict[str, str]) -> set[str]:
     return {subject for subject, users in who.items() if user in users.split()}
 
@@ -235,7 +196,7 @@ def all_named(who: dict[str, str], authority: Authority, plain: bool) -> dict[st
 
 
 async def test_each_role_publishes_what_it_may_and_nothing_else(
-    mesh: tuple[ConfiguredServer, Authority, bool], links: Links
+    mesh: tuple[SharedServer, Authority, bool], links: Links
 ) -> None:
     server, authority, plain = mesh
     expected = all_named(PUBLISH, authority, plain)
@@ -250,7 +211,7 @@ async def test_each_role_publishes_what_it_may_and_nothing_else(
 
 
 async def test_each_role_hears_what_it_may_and_nothing_else(
-    mesh: tuple[ConfiguredServer, Authority, bool],
+    mesh: tuple[SharedServer, Authority, bool],
     links: Links,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -278,7 +239,7 @@ async def test_each_role_hears_what_it_may_and_nothing_else(
 
 
 async def test_a_client_reaches_the_infer_service_of_its_model_and_gets_the_answer(
-    mesh: tuple[ConfiguredServer, Authority, bool], links: Links
+    mesh: tuple[SharedServer, Authority, bool], links: Links
 ) -> None:
     server, authority, plain = mesh
     node = await links.connect(server.url, **files(authority, "shard-1", plain))
@@ -289,7 +250,7 @@ async def test_a_client_reaches_the_infer_service_of_its_model_and_gets_the_answ
 
 
 async def test_a_client_cannot_aim_the_answer_at_a_process_of_the_mesh(
-    mesh: tuple[ConfiguredServer, Authority, bool], links: Links
+    mesh: tuple[SharedServer, Authority, bool], links: Links
 ) -> None:
     server, authority, plain = mesh
     node = await links.connect(server.url, **files(authority, "shard-1", plain))

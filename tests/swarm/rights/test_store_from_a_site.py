@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from real_server import ConfiguredServer, Inbox, Links, eventually
-from test_rights_matrix import files, issued
+from rights_users import files, issued
 
 from swarm.authority.server_conf import plain_conf
 from swarm.errors import SwarmError
