@@ -55,7 +55,7 @@ class BelievedEntries:
         self._bucket = bucket
         self._verifier = verifier
         self._kept = kept
-        self._told: dict[str, int] = {}  # by key: the revision whose refusal was logged
+        self._instead: dict[str, Entry] = {}  # by key: what is believed while it is spoilt
 
     async def read(self, key: str, parse: Callable[[bytes], object]) -> Entry:
         """The key's value. parse raises `SwarmError` for what is no value of this key.
@@ -77,8 +77,13 @@ class BelievedEntries:
             if before is None:
                 # What was removed is gone: such as a manifest, whose version is pushed anew.
                 return Entry(None, headers, revision, refusal=None if data is None else refusal)
-            self._tell(key, revision, refusal)
             entry = replace(before, revision=revision, refusal=refusal)
+            known = self._instead.get(key)
+            if known is None or known.revision != revision:
+                log.warning("%s: the last value that can be believed holds: %s", key, refusal)
+            self._instead[key] = entry
+        else:
+            self._instead.pop(key, None)
         await self._keep(key, entry)
         return entry
 
@@ -86,6 +91,12 @@ class BelievedEntries:
         self, key: str, data: bytes | None, revision: int, parse: Callable[[bytes], object]
     ) -> Entry | None:
         """What can be believed instead of this revision."""
+        known = self._instead.get(key)
+        if known is not None and known.revision == revision:
+            # Readers look again and again; its signer may not be trusted any more.
+            with contextlib.suppress(SwarmError):
+                self._believed(key, known.data, revision, known.headers, parse)
+                return known
         found = await self._older(key, revision, parse)
         if found is None and data is not None:
             with contextlib.suppress(Untrusted):
@@ -134,11 +145,6 @@ class BelievedEntries:
                 # Without a verifier an end counts as a value does, and nothing before it.
                 return None if entry.data is None else entry
         return None
-
-    def _tell(self, key: str, revision: int, refusal: SwarmError) -> None:
-        if self._told.get(key) != revision:
-            self._told[key] = revision
-            log.warning("%s: the last value that can be believed holds: %s", key, refusal)
 
     async def _keep(self, key: str, entry: Entry) -> None:
         if self._kept is None or entry.data is None or not entry.headers:

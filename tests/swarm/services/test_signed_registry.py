@@ -8,18 +8,19 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from real_server import Links
+from real_server import ConfiguredServer, Links
 from test_swarm_registry import manifest
 
 from swarm.errors import ApiError, InvalidArgument, NotFound, Unavailable, Untrusted
 from swarm.link import Link, jetstream
 from swarm.routing import BadDesiredState
 from swarm.services.embedded import EmbeddedServer
+from swarm.services.kept_entries import KeptEntries
 from swarm.services.registry import Registry
 from swarm.subjects import Subjects
 from swarm.trust.entries import HEADER, Highest, Verifier, sign_entry, signature_in
 from swarm.trust.identity import Identity
-from swarm.trust.signers import TrustedKeys, trust
+from swarm.trust.signers import TrustedKeys, distrust, trust
 
 pytestmark = pytest.mark.integration
 SUBJECTS = Subjects("test")
@@ -196,18 +197,70 @@ async def test_a_newer_value_that_is_signed_is_never_passed_by(
 
 
 async def test_a_value_that_was_spoilt_again_and_again_is_found_as_far_as_the_bucket_goes_back(
-    link: Link, operator: Registry, node: Registry, caplog: pytest.LogCaptureFixture
+    link: Link,
+    operator: Registry,
+    node: Registry,
+    keys: TrustedKeys,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    reads: list[int] = []
+
+    async def counted(
+        link: Link, bucket: str, key: str, revision: int
+    ) -> tuple[bytes | None, int, bytes]:
+        reads.append(revision)
+        return await before(link, bucket, key, revision)
+
+    before = jetstream.kv_before
+    monkeypatch.setattr(jetstream, "kv_before", counted)
+    kept = Registry(link, SUBJECTS, None, Verifier(keys), KeptEntries(tmp_path / "kept"))
     await operator.push(manifest("1"), {})
+    assert await kept.serving("m") == "1"
     for number in range(jetstream.HISTORY - 1):
         await jetstream.kv_put(link, BUCKET, "serve.m", b"spoilt %d" % number)
     for _ in range(3):
         assert await node.serving("m") == "1"
+    assert len(reads) == jetstream.HISTORY - 1, "and once alone"
     said = [record for record in caplog.records if "can be believed holds" in record.message]
-    assert len(said) == 1, "once, however often it is read"
+    assert len(said) == 1
     await jetstream.kv_put(link, BUCKET, "serve.m", b"spoilt")
     with pytest.raises(Untrusted, match="unsigned"):
         await node.serving("m")
+    assert await kept.serving("m") == "1", "from this host's disk"
+
+
+async def test_what_is_believed_instead_is_believed_no_more_once_its_signer_is_not_trusted(
+    link: Link, operator: Registry, node: Registry, signer: Identity, tmp_path: Path
+) -> None:
+    await operator.push(manifest("1"), {})
+    await jetstream.kv_put(link, BUCKET, "serve.m", b"spoilt")
+    assert await node.serving("m") == "1"
+    distrust(signer.public, tmp_path / "trusted")
+    with pytest.raises(Untrusted, match="unsigned"):
+        await node.serving("m")
+
+
+async def test_credentials_that_are_older_than_the_right_to_older_revisions_refuse_as_before(
+    links: Links, signer: Identity, keys: TrustedKeys
+) -> None:
+    denied = f'{{publish: {{deny: "$JS.API.DIRECT.GET.KV_{BUCKET}"}}}}'
+    users = (
+        "authorization { users: [ {user: operator, password: p},"
+        f" {{user: old, password: p, permissions: {denied}}} ] }}"
+    )
+    async with ConfiguredServer(users) as server:
+        at = server.url.removeprefix("nats://")
+        writer = await links.connect(f"nats://operator:p@{at}")
+        old = await links.connect(f"nats://old:p@{at}")
+        await Registry(writer, SUBJECTS, signer, Verifier(keys)).push(manifest("1"), {})
+        reader = Registry(old, SUBJECTS, verifier=Verifier(keys))
+        assert await reader.serving("m") == "1"
+        await jetstream.kv_put(writer, BUCKET, "serve.m", b"spoilt")
+        with pytest.raises(Untrusted, match="unsigned"):
+            await reader.serving("m")
+        await links.close()
 
 
 async def test_a_spoilt_manifest_gives_way_to_the_one_before_and_stays_immutable(
