@@ -139,7 +139,8 @@ async def linked(url: str, **options: Any) -> AsyncIterator[Link]:
 
 
 def publish_status(link: Link, document: dict[str, Any]) -> None:
-    link.publish(Subjects().status(document["node"]), json.dumps(document).encode())
+    subjects = Subjects(by_user=bool(link.options.connects_as))
+    link.publish(subjects.status(document["node"]), json.dumps(document).encode())
 
 
 def publish_event(link: Link, kind: str, node: str, **fields: Any) -> None:

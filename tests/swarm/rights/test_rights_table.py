@@ -17,6 +17,7 @@ README = Path(__file__).parents[3] / "swarm" / "README.md"
 # Of `Subjects`: names of streams, consumers and buckets, and the subjects that a stream takes.
 NO_SUBJECTS = {
     "mesh",
+    "by_user",
     "root",
     "stream",
     "dead_stream",
@@ -41,7 +42,7 @@ NO_SUBJECTS = {
 
 def every_subject() -> dict[str, str]:
     """An example of each subject that `Subjects` makes, by the name of its maker."""
-    subjects, made = Subjects("m"), {}
+    subjects, made = Subjects("m", by_user=True), {}
     for name in dir(Subjects):
         if name.startswith("_") or name in NO_SUBJECTS:
             continue
