@@ -53,7 +53,7 @@ def test_the_folders_of_a_killed_demo_go_when_the_next_command_starts(
     with commands(tmp_path / "commands") as run:
         command = run.start("nodes.cli.main", "demo", "--secure", "--json")
         monkeypatch.setattr(tempfile, "tempdir", str(run.temporary))
-        eventually_now(lambda: list(run.temporary.glob("swarm-demo-*")), "its folder", 90.0)
+        eventually_now(lambda: list(run.temporary.glob("swarm-demo-*/lock")), "its folder", 90.0)
         command.signal(signal.SIGKILL)
         command.process.wait()
         sweep()

@@ -7,7 +7,7 @@ import asyncio
 import numpy as np
 import pytest
 from support.meshes import READY, mesh_of
-from support.waiting import eventually
+from support.waiting import GENEROUS, eventually
 
 import swarm
 from nodes.local.mesh import push
@@ -51,6 +51,7 @@ async def test_a_lost_connection_of_large_messages_loses_no_request_and_stops_no
                 for number, feed in enumerate(feeds):
                     tasks.append(group.create_task(mesh.infer("chain", {"features": feed}, 30.0)))
                     if number in (10, 25):
+                        await mesh.bulk.ready(GENEROUS)
                         mesh.bulk.gather.transport.abort()
                     # Beside each one: a round trip, so that they are not all lost at once.
                     answer = await mesh.infer("digits", image, 30.0)
