@@ -20,6 +20,8 @@ from nodes.bench.sim.gossip_report import (
 from nodes.bench.sim.gossip_world import World
 from swarm.gossip import LAN, LOCAL, WAN, GossipConfig
 
+pytestmark = pytest.mark.benchmark
+
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_change_reaches_a_thousand_nodes_in_twelve_rounds(seed: int) -> None:
@@ -127,7 +129,6 @@ def test_a_percentile_is_one_of_the_values() -> None:
         percentile([], 0.5)
 
 
-@pytest.mark.benchmark
 @pytest.mark.slow
 def test_the_quick_report_is_json_and_meets_every_target() -> None:
     report = run_report(quick=True)
