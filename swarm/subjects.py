@@ -117,8 +117,13 @@ class Subjects:
     def features(self, model: str, version: str, stage: int, lane: str = ANY) -> str:
         return _features(self.root, model, version, int(stage), lane)
 
-    def features_of(self, model: str, version: str) -> str:
-        return f"{self.root}.features.{token(model, 'model name')}.{token(version, 'version')}.*.*"
+    def features_of(self, model: str, version: str, stage: int | str = "*") -> str:
+        """All lanes of one stage, or of all stages."""
+        number = stage if stage == "*" else int(stage)
+        return (
+            f"{self.root}.features.{token(model, 'model name')}.{token(version, 'version')}"
+            f".{number}.*"
+        )
 
     def fresh(self, model: str, version: str, stage: int) -> str:
         """Core NATS subject of a stage in fast mode (`--delivery core`)."""
@@ -270,19 +275,25 @@ class Subjects:
     def dead_all(self) -> str:
         return f"{self.root}.dead.*"
 
-    def stream(self, model: str, version: str, domain: str = "") -> str:
-        """The stream of a model version's lanes.
+    def stream(self, model: str, version: str, stage: int, domain: str = "") -> str:
+        """The stream of the lanes of one stage: who fills them fills no other stage's.
 
         domain: of the JetStream that holds it, "" where it has none. Acks name a stream and no
         domain, so two linked servers may not have streams of one name.
         """
+        lanes = self.older_stream(model, version)
+        return f"{lanes}=stage{int(stage)}" + (f"={token(domain, 'domain')}" if domain else "")
+
+    def older_stream(self, model: str, version: str, domain: str = "") -> str:
+        """The stream of all lanes of a model version, as older swarms have it. Without a domain:
+        what the names of all of the version's streams begin with."""
         name = f"SWARM={self.mesh}={token(model, 'model name')}={token(version, 'version')}"
         return f"{name}={token(domain, 'domain')}" if domain else name
 
-    def whereabouts(self, model: str, version: str) -> str:
-        """A subject of the stream of lanes, for questions to each server that has such a stream;
+    def whereabouts(self, model: str, version: str, stage: int) -> str:
+        """A subject of the stage's stream, for questions to each server that has such a stream;
         no node serves it."""
-        return self.features(model, version, 0, "where")
+        return self.features(model, version, stage, "where")
 
     @property
     def dead_stream(self) -> str:

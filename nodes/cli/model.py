@@ -146,8 +146,7 @@ async def _check_domain(client: swarm.Mesh, model: str, version: str) -> None:
     link = client.link
     if link.domain:  # a server without one is seldom linked, and its nodes look too
         streams = await streams_of(link, client.subjects, model, version)
-        own = client.subjects.stream(model, version, link.domain)
-        check_one_domain(streams, own, f"{model}@{version}")
+        check_one_domain(streams, link.domain, f"{model}@{version}")
 
 
 def run_push(

@@ -190,7 +190,7 @@ def lane_options(info: ModelInfo, config: NodeConfig) -> LaneOptions:
     ack_wait = ack_wait_for(slowest * 3)
     return LaneOptions(
         depth=depth.messages,
-        max_bytes=depth.total_bytes,
+        stage_bytes=depth.stage_bytes,
         ack_wait=ack_wait,
         storage=config.storage,
         copies=1 if config.lanes == MOVED else 0,

@@ -32,7 +32,7 @@ class LaneDepth:
         budgets = self._budgets.setdefault(key, Budgets(self._usual, now))
         budgets.seen(server.take_longest_budget(), now)
         mesh = self._mesh
-        stream = mesh.subjects.stream(info.model, info.version, mesh.link.domain)
+        stream = mesh.subjects.stream(info.model, info.version, 1, mesh.link.domain)
         if not (leads and mesh.link.may_call(api("STREAM.UPDATE", stream))):
             return
         wanted = depth_for(info, budgets.longest)

@@ -19,7 +19,8 @@ from swarm.lanes import is_due, is_kept, make_anew, stream_config
 from swarm.lanes.moving import TRY_EVERY
 from swarm.mesh import Mesh
 from swarm.periodic import BEAT, beat
-from swarm.subjects import api
+from swarm.subjects import ANY, api
+from swarm.transport.source import StageSource
 
 log = logging.getLogger("swarm.node")
 
@@ -40,7 +41,7 @@ class LaneMoves:
         self._members = membership
         self._servings = servings
         self._tell = tell
-        self._tried = 0.0
+        self._tried: dict[str, float] = {}  # when, by stream
 
     async def run(self) -> None:
         """Look at the lanes, and make the lost ones anew when it is this node's turn."""
@@ -48,41 +49,45 @@ class LaneMoves:
             return
         while True:
             await beat(BEAT)
-            for each in self._servings():
+            for source in [server.source for each in self._servings() for server in each.servers]:
                 now = time.monotonic()
-                if self._is_due(each, now) and now - self._tried >= TRY_EVERY:
-                    self._tried = now
-                    await self._move(each)
+                if self._is_due(source, now):
+                    self._tried[source.lanes[ANY].stream] = now
+                    await self._move(source)
 
-    def _is_due(self, each: Serving, now: float) -> bool:
-        """Whether this node is to make the version's lanes anew."""
-        lanes = [lane for server in each.servers for lane in server.source.lanes.values()]
+    def _is_due(self, source: StageSource, now: float) -> bool:
+        """Whether this node is to make the stage's lanes anew."""
+        lanes = source.lanes.values()
         lost = [lane.lost_at for lane in lanes if lane.lost_at and lane.copies == 1]
-        if not lost:
+        stream, link, info = source.lanes[ANY].stream, self._mesh.link, source.info
+        if not lost or now - self._tried.get(stream, 0.0) < TRY_EVERY:
             return False
-        stream, link, info = lanes[0].stream, self._mesh.link, each.info
         if not all(link.may_call(api(f"STREAM.{verb}", stream)) for verb in ("DELETE", "CREATE")):
             return False
-        nodes = {
+        alive = self._members.alive()
+        nodes = {  # they alone see that the stage's lanes are lost
             peer.node
-            for stage in range(1, info.last + 1)
-            for peer in serving(self._members.alive(), info.model, info.version, stage)
+            for peer in serving(alive, info.model, info.version, source.stage)
             if not peer.draining
         }
         return is_due(stream, self._members.node, nodes, now - min(lost))
 
-    async def _move(self, each: Serving) -> None:
-        info, mesh = each.info, self._mesh
-        link = mesh.link
-        options = lane_options(info, self._config)
-        config = stream_config(mesh.subjects, info.model, info.version, options, link.domain)
+    async def _move(self, source: StageSource) -> None:
+        link, subjects = self._mesh.link, self._mesh.subjects
+        info = source.info
+        lanes = info.model, info.version, source.stage
+        config = stream_config(subjects, *lanes, lane_options(info, self._config), link.domain)
+        stream = source.lanes[ANY].stream
+        if stream != config["name"]:  # an older swarm's, which has the lanes of all stages
+            config |= {"name": stream, "subjects": [subjects.features_of(info.model, info.version)]}
         try:
             # Another node may have made them anew since.
-            if await is_kept(link, mesh.subjects.whereabouts(info.model, info.version)):
+            if await is_kept(link, subjects.whereabouts(*lanes)):
                 return
             await make_anew(link, config)
         except SwarmError as error:
             log.info("%s: the lost lanes could not be made anew yet: %s", config["name"], error)
             return
         log.warning("%s: its server is lost; made anew on another one", config["name"])
-        self._tell("moved-lanes", {"model": info.model, "version": info.version})
+        detail = {"model": info.model, "version": info.version, "stage": source.stage}
+        self._tell("moved-lanes", detail)

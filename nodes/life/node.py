@@ -514,7 +514,7 @@ class Node:
         """Whether this user's rights name lanes of single nodes."""
         subjects, grants = self.mesh.subjects, self.mesh.link.grants
         lane = subjects.features(model, "0", (self.config.stage or 0) + 1, self.id)
-        stream = subjects.stream(model, "0", self.mesh.link.domain)
+        stream = subjects.stream(model, "0", 1, self.mesh.link.domain)
         makes = api("CONSUMER.CREATE", stream, subjects.consumer(model, 1, self.id), lane)
         return grants.may_publish(lane) and self.mesh.link.may_call(makes)
 

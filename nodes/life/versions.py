@@ -257,7 +257,10 @@ class Versions:
         mesh = self._mesh
         info = await mesh.registry.info(self._config.model_name, version)
         urgent = self._config.missed and not self.serving
-        others = asyncio.create_task(streams_of(mesh.link, mesh.subjects, info.model, version))
+        # By the rights of a shard it may ask for its own stage.
+        others = asyncio.create_task(
+            streams_of(mesh.link, mesh.subjects, info.model, version, self._config.stage or 1)
+        )
         try:
             loaded = await load(
                 mesh,
@@ -272,8 +275,7 @@ class Versions:
             )
             try:
                 await learn_known(loaded, self._config, urgent)
-                own = mesh.subjects.stream(info.model, version, mesh.link.domain)
-                check_one_domain(await others, own, f"{info.model}@{version}")
+                check_one_domain(await others, mesh.link.domain, f"{info.model}@{version}")
                 self.weights.add(loaded)
                 await self.follower.follow(info.model, version)
                 serving = self._new_serving(loaded)

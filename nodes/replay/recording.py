@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
-from swarm.errors import ApiError, InvalidArgument, NotFound, SwarmError
+from swarm.errors import InvalidArgument, NotFound, SwarmError
+from swarm.lanes import lane_streams
 from swarm.link import Link, LinkMessage, jetstream
-from swarm.subjects import TOKEN, Subjects, api
+from swarm.subjects import TOKEN, Subjects
 
 log = logging.getLogger("swarm.record")
 
@@ -48,7 +49,7 @@ def is_drawn(request: str, share: float) -> bool:
 
 
 def tap_config(subjects: Subjects, model: str, version: str) -> dict[str, str]:
-    """`republish` of the lanes' stream. The copies have a subject of their own: a stream refuses
+    """`republish` of the streams of lanes. The copies have a subject of their own: a stream refuses
     subjects that another stream has (10065)."""
     ends = "{{wildcard(1)}}.{{wildcard(2)}}"
     source = subjects.features_of(model, version)
@@ -98,6 +99,7 @@ class Recording:
         self._tasks: set[asyncio.Task[None]] = set()
         self._copying: asyncio.Task[None] | None = None
         self._sid = 0
+        self._streams = 0  # that were copied at first
 
     async def start(self, limits: RecordLimits = _LIMITS, *, again: bool = False) -> None:
         """Listen, and let the server copy. again: take over from a recording that was killed.
@@ -105,8 +107,9 @@ class Recording:
         Raises `NotFound` (the version has no lanes), `InvalidArgument` (a recording is under way),
         `ApiError`, `Unavailable`, `PermissionDenied`.
         """
-        config = await self._lanes()
-        if config.get("republish") and not again:
+        configs = await self._lanes()
+        self._streams = len(configs)
+        if any(config.get("republish") for config in configs) and not again:
             raise InvalidArgument(
                 f"{self._model}@{self._version} is being recorded already; if that recording was "
                 "killed: --again"
@@ -125,30 +128,28 @@ class Recording:
         if self._reconnected in self._link.on_up:
             self._link.on_up.remove(self._reconnected)
         self._end_copying()
-        config = await self._lanes()
-        config.pop("republish", None)
-        await jetstream.update_stream(self._link, config)
+        for config in await self._lanes():
+            config.pop("republish", None)
+            await jetstream.update_stream(self._link, config)
         await self._link.unsubscribe_and_drain(self._sid)
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=STORE_TIMEOUT)
 
-    async def _lanes(self) -> dict[str, Any]:
-        """The configuration of the version's stream of lanes."""
-        name = self._subjects.stream(self._model, self._version, self._link.domain)
-        try:
-            info = await jetstream.call(self._link, api("STREAM.INFO", name))
-        except ApiError as error:
-            if error.err_code != jetstream.STREAM_NOT_FOUND:
-                raise
+    async def _lanes(self) -> list[dict[str, Any]]:
+        """The configurations of the version's streams of lanes."""
+        found = await lane_streams(self._link, self._subjects, self._model, self._version)
+        if not found:
+            raise NotFound(f"{self._model}@{self._version} has no lanes yet: no node serves it")
+        if len(found) < self._streams:
             raise NotFound(
-                f"{self._model}@{self._version} has no lanes yet: no node serves it"
-            ) from None
-        return dict(info["config"])
+                f"lanes of {self._model}@{self._version} are away, or not made again yet"
+            )
+        return [dict(info["config"]) for info in found]
 
     async def _copy(self) -> None:
-        config = await self._lanes()
-        config["republish"] = tap_config(self._subjects, self._model, self._version)
-        await jetstream.update_stream(self._link, config)
+        tap = tap_config(self._subjects, self._model, self._version)
+        for config in await self._lanes():
+            await jetstream.update_stream(self._link, config | {"republish": tap})
 
     def _reconnected(self) -> None:
         """A server that lost its memory has lanes that were made anew."""

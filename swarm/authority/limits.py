@@ -22,8 +22,8 @@ class AccountLimits:
     """connections: of the members' account, and as many of the clients', over all servers.
     subscriptions: of one connection; a server of a site takes all of its nodes' through one.
     payload: bytes of a member's message; the server's own limit holds beside it. client_payload:
-    of a client's. streams, consumers: in the account, and as many in the store's; each model
-    version has one stream, and a consumer for each stage. memory, disk: bytes of all streams,
+    of a client's. streams, consumers: in the account, and as many in the store's; each stage
+    of a model version has one stream, and a consumer. memory, disk: bytes of all streams,
     unlimited unless set: the server sets aside as much at once. Of the disk the store has half.
 
     Raises `InvalidArgument` for what is no number from 1 on, or -1.
@@ -33,7 +33,7 @@ class AccountLimits:
     subscriptions: int = 1 << 16
     payload: int = 64 << 20
     client_payload: int = 8 << 20
-    streams: int = 1024
+    streams: int = 4096
     consumers: int = 1 << 14
     memory: int = UNLIMITED
     disk: int = UNLIMITED

@@ -11,6 +11,7 @@ from swarm.lanes.streams import (
     consumer_config,
     ensure_lanes,
     follow_depth,
+    lane_streams,
     make_lanes,
     stream_config,
 )
@@ -34,6 +35,7 @@ __all__ = [
     "follow_depth",
     "is_due",
     "is_kept",
+    "lane_streams",
     "make_anew",
     "make_lanes",
     "may_be_stored",

@@ -60,12 +60,12 @@ class Lane:
     """`run()` owns it; `on_message(message)` is called inside the read, and must not block.
 
     config: the consumer's configuration (`swarm.lanes.streams.consumer_config`).
-    provision: makes sure that the stream exists. credit: messages asked for plus at work; it
-    follows the rate of messages up to max_credit, and is less behind a slow link. clock: the
-    server's, if it is shared. message_bytes: of a message, as far as it is known before the first.
-    is_kept(): whether any server of a cluster has the lane. now(): seconds, monotonic. lost_at:
-    since when no server has it, by `now`; 0.0 while one has. waits_for: why it does not pull at
-    present, "" while it does.
+    provision: makes sure that the stream exists (`ensure_lanes`). credit: messages asked for plus
+    at work; it follows the rate of messages up to max_credit, and is less behind a slow link.
+    clock: the server's, if it is shared. message_bytes: of a message, as far as it is known before
+    the first. is_kept(): whether any server of a cluster has the lane. now(): seconds, monotonic.
+    lost_at: since when no server has it, by `now`; 0.0 while one has. waits_for: why it does not
+    pull at present, "" while it does.
 
     Its arguments are many because four of them describe the consumer at the server, which all nodes
     of the lane share, and four this node's part in it. Its attributes are eighteen: six that
@@ -77,7 +77,7 @@ class Lane:
         link: Link,
         stream: str,
         config: dict[str, Any],
-        provision: Callable[[], Awaitable[Any]],
+        provision: Callable[[], Awaitable[str]],
         on_message: Callable[[LaneMessage], None],
         *,
         priority: int = PRIMARY,

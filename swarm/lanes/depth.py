@@ -16,6 +16,9 @@ LEAST_SECONDS = 0.25  # of work that a lane holds, however short the budgets
 LEAST_DEPTH, MOST_DEPTH = 16, 4096  # messages
 FEWEST_LARGE = 4  # messages of a lane, however large they are
 LANE_BYTES = 256 << 20  # of one lane's messages, with free dimensions at 1
+# A stage gets as many bytes as all stages together, up to so many: batches and free dimensions make
+# messages larger than the manifest knows, and a server has so few to set aside.
+SHARED_BYTES = 4 << 20
 MESSAGE_ROOM = 4096  # bytes of a message beside its tensors
 # A change of the depth is a change of the stream: only differences of more than this factor pay.
 HYSTERESIS = 1.5
@@ -23,11 +26,11 @@ WINDOW = 60.0  # seconds for which a budget counts as in use, and up to twice as
 
 
 class Depth(NamedTuple):
-    """messages: in one lane, those at work included. total_bytes: of all lanes of the model version
-    together."""
+    """messages: in one lane, those at work included. stage_bytes: of all lanes of a stage together,
+    from stage 1 on."""
 
     messages: int
-    total_bytes: int
+    stage_bytes: tuple[int, ...]
 
 
 def depth_for(info: ModelInfo, budget: float) -> Depth:
@@ -37,7 +40,8 @@ def depth_for(info: ModelInfo, budget: float) -> Depth:
     wanted = min(MOST_DEPTH, max(LEAST_DEPTH, seconds / max(slowest, 1e-6)))
     sizes = [MESSAGE_ROOM + sum(spec.nbytes for spec in stage.receives) for stage in info.stages]
     messages = int(min(wanted, max(FEWEST_LARGE, LANE_BYTES // max(sizes))))
-    return Depth(messages, messages * sum(sizes))
+    least = min(SHARED_BYTES, messages * sum(sizes))
+    return Depth(messages, tuple(max(least, messages * size) for size in sizes))
 
 
 def changed_depth(present: int, wanted: int, held: int) -> bool:

@@ -23,7 +23,8 @@ MOST_ACK_WAIT = 5.0  # seconds: longer runs are kept alive, not waited for
 class ServerConsumer:
     """Makes sure that the consumer exists, and changes its settings.
 
-    config: its configuration (`swarm.lanes.streams.consumer_config`). provision: makes its stream.
+    config: its configuration (`swarm.lanes.streams.consumer_config`). provision: makes its stream;
+    what it returns is the stream that has the lane instead, "" for none.
     clock: the server's clock, which every answer about the consumer is a sample of.
     """
 
@@ -32,7 +33,7 @@ class ServerConsumer:
         link: Link,
         stream: str,
         config: dict[str, Any],
-        provision: Callable[[], Awaitable[Any]],
+        provision: Callable[[], Awaitable[str]],
         clock: ServerClock,
         now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
@@ -44,6 +45,7 @@ class ServerConsumer:
         self._link = link
         self._now_ns = now_ns
         self._provision = provision
+        self._own = stream
 
     @property
     def ack_wait(self) -> float:
@@ -75,7 +77,7 @@ class ServerConsumer:
         except ApiError as error:
             if error.err_code != jetstream.STREAM_NOT_FOUND:
                 raise
-            await self._provision()
+            self.stream = await self._provision() or self._own
             await self._make()
 
     async def _make(self) -> None:

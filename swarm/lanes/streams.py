@@ -1,12 +1,12 @@
-"""The server's configuration of lanes: one WorkQueue stream for each model version, and one
-consumer for each lane."""
+"""The server's configuration of lanes: one WorkQueue stream for each stage of a model version, and
+one consumer for each lane. Lanes of one stream share its bytes: those of two stages share none."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from swarm.errors import ApiError
+from swarm.errors import ApiError, Unavailable
 from swarm.lanes.depth import Depth, changed_depth
 from swarm.lanes.pulls import GROUP
 from swarm.link import Link, jetstream
@@ -20,7 +20,8 @@ class LaneOptions:
     """How the lanes of a model version are kept. Times in seconds.
 
     depth: messages a lane holds, the unacked ones included; one more is refused at once.
-    max_bytes: of all lanes together, 0 for as many as the server has room for.
+    stage_bytes: of all lanes of a stage together, from stage 1 on; () for as many as the server has
+    room for.
     ack_wait: silence after which a message is handed to another node. storage: `memory` (a restart
     of the server loses the queued messages; requesters retry) or `file`. copies: servers of a
     cluster that keep the messages; 0: as many as keep all else (`jetstream.replicas_of`).
@@ -30,7 +31,7 @@ class LaneOptions:
     """
 
     depth: int = 256
-    max_bytes: int = 0
+    stage_bytes: tuple[int, ...] = ()
     ack_wait: float = 0.1
     storage: str = "memory"
     copies: int = 1
@@ -42,19 +43,24 @@ UNBOUNDED = {"max_bytes": -1}
 
 
 def stream_config(
-    subjects: Subjects, model: str, version: str, options: LaneOptions, domain: str = ""
+    subjects: Subjects,
+    model: str,
+    version: str,
+    stage: int,
+    options: LaneOptions,
+    domain: str = "",
 ) -> dict[str, Any]:
-    """The stream's configuration, as JetStream's API takes it."""
+    """The configuration of a stage's stream, as JetStream's API takes it."""
     copies = {"num_replicas": options.copies} if options.copies else {}
     return copies | {
-        "name": subjects.stream(model, version, domain),
-        "subjects": [subjects.features_of(model, version)],
+        "name": subjects.stream(model, version, stage, domain),
+        "subjects": [subjects.features_of(model, version, stage)],
         "retention": "workqueue",
         "storage": options.storage,
         "discard": "new",
         "discard_new_per_subject": True,
         "max_msgs_per_subject": options.depth,
-        "max_bytes": options.max_bytes or -1,
+        "max_bytes": options.stage_bytes[stage - 1] if options.stage_bytes else -1,
         "max_age": int(options.max_age * NS),
         "duplicate_window": int(min(options.duplicates, options.max_age) * NS),
     }
@@ -82,15 +88,24 @@ def consumer_config(
 
 
 async def ensure_lanes(
-    link: Link, subjects: Subjects, model: str, version: str, options: LaneOptions
-) -> None:
-    """Make the model version's stream, and the mesh's stream of dead letters.
+    link: Link, subjects: Subjects, model: str, version: str, stages: int, options: LaneOptions
+) -> str:
+    """Make the streams of all stages of a model version, so that each message finds the next lane
+    before that stage's first node comes; and the mesh's stream of dead letters.
 
+    Returns the one stream that has all these lanes where an older swarm has made it, and else "".
     Raises `ApiError`, `Unavailable`, `NotConnected`.
     """
-    config = stream_config(subjects, model, version, options, link.domain)
-    # The depth and the server's own limit bound it too.
-    await jetstream.ensure_bounded_stream(link, config)
+    # A cluster's leader names those too whose server is away, which would not answer.
+    asked = {"subject": subjects.features_of(model, version)}
+    names = (await jetstream.call(link, api("STREAM.NAMES"), asked)).get("streams") or ()
+    if (older := subjects.older_stream(model, version, link.domain)) in names:
+        return older  # it has their subjects, and nodes of that swarm may serve still
+    for stage in range(1, stages + 1):
+        config = stream_config(subjects, model, version, stage, options, link.domain)
+        if config["name"] not in names:
+            # The depth and the server's own limit bound it too.
+            await jetstream.ensure_bounded_stream(link, config)
     await jetstream.ensure_stream(
         link,
         {
@@ -103,6 +118,35 @@ async def ensure_lanes(
             "discard": "old",
         },
     )
+    return ""
+
+
+async def lane_streams(
+    link: Link, subjects: Subjects, model: str, version: str
+) -> list[dict[str, Any]]:
+    """What the server says of each stream of a model version's lanes; none where it has none.
+
+    Raises `ApiError`, `Unavailable`, `NotConnected`.
+    """
+    asked = {"subject": subjects.features_of(model, version)}
+    answer = await jetstream.call(link, api("STREAM.LIST"), asked)
+    own = subjects.older_stream(model, version)  # an operator may have streams with copies of lanes
+    return [
+        info
+        for info in answer.get("streams") or ()
+        if f"{info['config']['name']}=".startswith(f"{own}=")
+    ]
+
+
+async def _remove_if_empty(link: Link, older: str) -> None:
+    """What it holds ends within `max_age`: raises `Unavailable` until then."""
+    info = await jetstream.call(link, api("STREAM.INFO", older))
+    if held := info["state"]["messages"]:
+        raise Unavailable(
+            f"{older}, an older swarm's stream of lanes, is replaced when it is empty, and holds "
+            f"{held} messages: stop that swarm's nodes, and push again"
+        )
+    await jetstream.call(link, api("STREAM.DELETE", older))
 
 
 async def follow_depth(
@@ -112,14 +156,30 @@ async def follow_depth(
 
     Raises `ApiError`, `Unavailable`, `NotConnected`.
     """
-    name = subjects.stream(model, version, link.domain)
-    info = await jetstream.call(link, api("STREAM.INFO", name))
-    config, held = info["config"], int(info["state"]["messages"])
-    if not changed_depth(int(config["max_msgs_per_subject"]), wanted.messages, held):
-        return False
-    changed = config | {"max_msgs_per_subject": wanted.messages}
+    streams = (
+        subjects.stream(model, version, stage, link.domain)
+        for stage in range(1, len(wanted.stage_bytes) + 1)
+    )
+    changed = [
+        await _follow(link, stream, wanted.messages, most)
+        for stream, most in zip(streams, wanted.stage_bytes, strict=True)
+    ]
+    return any(changed)
+
+
+async def _follow(link: Link, stream: str, messages: int, most: int) -> bool:
     try:
-        await jetstream.update_stream(link, changed | {"max_bytes": wanted.total_bytes})
+        info = await jetstream.call(link, api("STREAM.INFO", stream))
+    except ApiError as error:
+        if error.err_code != jetstream.STREAM_NOT_FOUND:
+            raise
+        return False  # the stream of an older swarm stays as that one makes it
+    config, held = info["config"], int(info["state"]["messages"])
+    if not changed_depth(int(config["max_msgs_per_subject"]), messages, held):
+        return False
+    changed = config | {"max_msgs_per_subject": messages}
+    try:
+        await jetstream.update_stream(link, changed | {"max_bytes": most})
     except ApiError as error:
         if error.err_code not in jetstream.NO_ROOM:
             raise
@@ -131,12 +191,15 @@ async def make_lanes(
     link: Link, subjects: Subjects, model: str, version: str, stages: int, options: LaneOptions
 ) -> None:
     """Make all that the nodes of a model version need: streams, and the consumer of each stage's
-    shared lane. What exists stays as it is. Nodes without the right to make them use these.
+    shared lane. What exists stays as it is, but for the one stream of an older swarm, which is
+    replaced. Nodes without the right to make them use these.
 
     Raises `ApiError`, `Unavailable`, `NotConnected`, `PermissionDenied`.
     """
-    await ensure_lanes(link, subjects, model, version, options)
-    stream = subjects.stream(model, version, link.domain)
+    if older := await ensure_lanes(link, subjects, model, version, stages, options):
+        await _remove_if_empty(link, older)
+        await ensure_lanes(link, subjects, model, version, stages, options)
     for stage in range(1, stages + 1):
+        stream = subjects.stream(model, version, stage, link.domain)
         config = consumer_config(subjects, model, version, stage, options)
         await jetstream.ensure_consumer(link, stream, config)

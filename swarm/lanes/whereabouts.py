@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Sequence
 
 from swarm.errors import (
@@ -24,6 +25,7 @@ from swarm.subjects import Subjects
 SLOW = 0.5  # seconds in which a server answers as a rule
 OLD_LANES_GO = 3.0  # seconds; measured: 2
 WAIT = 0.3  # seconds: longer than a round trip between two sites
+_STAGE = re.compile("stage[0-9]+")
 _NO_STREAM = b"NATS/1.0\r\nNats-Expected-Stream: -\r\n\r\n"
 
 
@@ -32,14 +34,15 @@ class TwoDomains(InvalidArgument):
 
 
 async def streams_of(
-    link: Link, subjects: Subjects, model: str, version: str, wait: float = WAIT
+    link: Link, subjects: Subjects, model: str, version: str, stage: int = 1, wait: float = WAIT
 ) -> list[str]:
-    """The streams of these lanes, one name for each server that has one; asked for `wait` seconds.
+    """The streams of the lanes of a stage, one name for each server that has one; asked for `wait`
+    seconds. All stages of a version are in the same servers.
 
     Empty where this user may not ask, or there is no connection. In a cluster, a server that comes
     back has for a moment the lanes that were made anew without it: then it is asked again.
     """
-    asked = subjects.whereabouts(model, version)
+    asked = subjects.whereabouts(model, version, stage)
     if not link.grants.may_publish(asked):
         return []
     found = await _streams_at(link, asked, wait)
@@ -86,20 +89,20 @@ async def is_kept(link: Link, asked: str) -> bool:
 
 
 def check_one_domain(streams: Sequence[str], own: str, lanes: str) -> None:
-    """Raises `TwoDomains` where the lanes called `lanes` are in another stream than `own`, or in
-    two of its name."""
-    others = list(streams)
+    """Raises `TwoDomains` where the lanes called `lanes` are in another domain than `own`, or in
+    two servers that both have it."""
+    others = [_domain_of(stream) for stream in streams]
     if own in others:
         others.remove(own)
     if not others:
         return
-    other = _domain_of(others[0])
-    if other == _domain_of(own):
+    other = others[0]
+    if other == own:
         raise TwoDomains(
             f"the lanes of {lanes} are on two linked servers under one name: give each server a "
             "`domain` in its jetstream {} block, and restart both"
         )
-    here = f"in domain {_domain_of(own)!r}" if _domain_of(own) else "on this server"
+    here = f"in domain {own!r}" if own else "on this server"
     there = f"in domain {other!r}" if other else "on a linked server without a domain"
     mend = f"start with --domain {other}" if other else "name that server's domain"
     raise TwoDomains(
@@ -118,6 +121,8 @@ def _stream_in(message: LinkMessage) -> str | None:
 
 
 def _domain_of(stream: str) -> str:
-    """The domain in the name of a stream of lanes."""
-    parts = stream.split("=")
-    return parts[4] if len(parts) > 4 else ""
+    """The domain in the name of a stream of lanes; one of an older swarm names no stage."""
+    behind = stream.split("=")[4:]
+    if behind and _STAGE.fullmatch(behind[0]):
+        del behind[0]
+    return behind[0] if behind else ""

@@ -112,13 +112,18 @@ TABLE = (
         publish=SERVERS,
     ),
     _row(
-        "swarm.{mesh}.features.{model}.*.0.where",
+        "swarm.{mesh}.features.{model}.*.1.where",
         "on which linked servers are the lanes?",
-        publish=NODES,
+        publish=ANSWERERS,
     ),
     _row(
-        "swarm.{mesh}.features.*.*.0.where",
-        "the same, of any model",
+        "swarm.{mesh}.features.{model}.*.{stage}.where",
+        "is there a server with the own stage's lanes?",
+        publish=SERVERS,
+    ),
+    _row(
+        "swarm.{mesh}.features.*.*.1.where",
+        "the same of stage 1, of any model",
         publish={Role.OPERATOR},
     ),
     _row("swarm.{mesh}.fresh.{model}.*.1", "fast mode, stage 1", publish=REQUESTERS),

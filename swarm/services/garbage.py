@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
-from swarm.errors import ApiError, Untrusted
+from swarm.errors import Untrusted
+from swarm.lanes import lane_streams
 from swarm.link import Link, jetstream
 from swarm.routing import BadDesiredState
 from swarm.services.artifacts import ObjectStore
@@ -122,11 +123,6 @@ class Collector:
 
     async def _remove_lanes(self, model: str, version: str) -> None:
         """Only where nothing waits in them."""
-        stream = self._subjects.stream(model, version, self._link.domain)
-        try:
-            info = await jetstream.call(self._link, api("STREAM.INFO", stream))
+        for info in await lane_streams(self._link, self._subjects, model, version):
             if not info["state"]["messages"]:
-                await jetstream.call(self._link, api("STREAM.DELETE", stream))
-        except ApiError as error:
-            if error.err_code != jetstream.STREAM_NOT_FOUND:
-                raise
+                await jetstream.call(self._link, api("STREAM.DELETE", info["config"]["name"]))

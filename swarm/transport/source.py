@@ -265,16 +265,20 @@ class StageSource:
         )
         lane = Lane(
             link,
-            subjects.stream(info.model, info.version, link.domain),
+            subjects.stream(info.model, info.version, self.stage, link.domain),
             config,
-            partial(ensure_lanes, link, subjects, info.model, info.version, options.lanes),
+            partial(
+                ensure_lanes, link, subjects, info.model, info.version, info.last, options.lanes
+            ),
             self._from_lane,
             priority=options.priority,
             credit=options.credit,
             max_credit=options.most_credit,
             clock=options.clock,
             message_bytes=info.stages[self.stage - 1].message_bytes,
-            is_kept=partial(is_kept, link, subjects.whereabouts(info.model, info.version)),
+            is_kept=partial(
+                is_kept, link, subjects.whereabouts(info.model, info.version, self.stage)
+            ),
             now=routes.clock,
         )
         self.lanes[name] = lane

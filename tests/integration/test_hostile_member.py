@@ -78,7 +78,7 @@ class Member:
         await self._claims(answer)
 
     async def _claims(self, then: Callable[[Features], object]) -> None:
-        stream = self._subjects.stream("digits", "1")
+        stream = self._subjects.stream("digits", "1", 1)
         inbox = f"{self.link.server_inbox}.claimed"
         consumer = self._subjects.consumer("digits", 1)
         pulls = Pulls(api("CONSUMER.MSG.NEXT", stream, consumer), inbox, 0)
@@ -181,13 +181,14 @@ async def test_others_requests_are_answered_whatever_a_member_of_one_role_does(
             known = local.statuses[node]["gossip"]["peers"]["alive"]
             assert known <= len(member.nodes) + 2 * LAN.user_nodes, node
 
-        # One stream has all lanes of a version: they are full, and what goes by no lane is not
-        # touched.
-        stream = subjects.stream("digits", "1")
+        # That lane alone is full: what goes by the other stages' lanes, or by none, is not touched.
+        stream = subjects.stream("digits", "1", 2)
         async with meanwhile(member.floods_the_next_lane):
             await answered(near)
+            await answered(by_lane)
             info = await jetstream.call(link, api("STREAM.INFO", stream))
             assert info["state"]["bytes"] <= info["config"]["max_bytes"] > 0
+            assert info["state"]["messages"] <= info["config"]["max_msgs_per_subject"]
         dead = await jetstream.call(link, api("STREAM.INFO", subjects.dead_stream))
         assert dead["state"]["bytes"] <= dead["config"]["max_bytes"] == 256 << 20
         assert dead["state"]["messages"] <= dead["config"]["max_msgs"] == 10_000

@@ -38,7 +38,7 @@ async def test_recorded_requests_run_again_to_the_same_bits(
     stored_mesh: LocalMesh, run: Commands
 ) -> None:
     local = stored_mesh
-    lanes = local.mesh.subjects.stream("digits", "1")
+    lanes = local.mesh.subjects.stream("digits", "1", 3)
 
     async def republished() -> bool:
         info = await jetstream.call(local.mesh.link, api("STREAM.INFO", lanes))

@@ -33,10 +33,9 @@ import swarm
 from nodes.local.mesh import LocalMesh, push
 from shards.split.split import split
 from shards.zoo.chain import chain, chain_cuts, chain_expected
-from swarm.link import jetstream
+from swarm.lanes import lane_streams
 from swarm.model import ModelInfo
 from swarm.shm import unavailable
-from swarm.subjects import api
 
 pytestmark = [
     pytest.mark.integration,
@@ -124,9 +123,8 @@ def remembered(local: LocalMesh) -> set[str]:
 
 async def stored(local: LocalMesh, model: str = "digits") -> int:
     """Messages that were ever stored in the lanes."""
-    name = local.mesh.subjects.stream(model, "1")
-    info = await jetstream.call(local.mesh.link, api("STREAM.INFO", name))
-    return int(info["state"]["last_seq"])
+    found = await lane_streams(local.mesh.link, local.mesh.subjects, model, "1")
+    return sum(int(info["state"]["last_seq"]) for info in found)
 
 
 @pytest.mark.parametrize("together", [1, 40], ids=["one at a time", "forty at a time"])

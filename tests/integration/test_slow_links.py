@@ -209,6 +209,6 @@ def far_is_ready(local: LocalMesh) -> bool:
 async def ack_wait(local: LocalMesh) -> float:
     """Of the far stage's lane, in seconds, as the server has it."""
     subjects = local.mesh.subjects
-    name = api("CONSUMER.INFO", subjects.stream("chain", "1"), subjects.consumer("chain", 2))
+    name = api("CONSUMER.INFO", subjects.stream("chain", "1", 2), subjects.consumer("chain", 2))
     info = await jetstream.call(local.mesh.link, name)
     return float(info["config"]["ack_wait"]) / 1e9

@@ -62,13 +62,13 @@ class Scene:
     async def let_no_lane_be_made(self, version: str) -> None:
         """Somebody has taken the only consumer that the lanes' stream may have."""
         link, subjects = self.mesh.link, self.mesh.subjects
-        config = stream_config(subjects, "digits", version, LaneOptions())
+        config = stream_config(subjects, "digits", version, 1, LaneOptions())
         await jetstream.ensure_stream(link, config | {"max_consumers": 1})
         consumer = {"durable_name": "other", "filter_subject": "nothing", "ack_policy": "explicit"}
         await jetstream.ensure_consumer(link, config["name"], consumer)
 
     async def let_a_lane_be_made(self, version: str) -> None:
-        stream = self.mesh.subjects.stream("digits", version)
+        stream = self.mesh.subjects.stream("digits", version, 1)
         await jetstream.delete_consumer(self.mesh.link, stream, "other")
 
     @asynccontextmanager

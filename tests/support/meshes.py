@@ -24,11 +24,9 @@ from shards.runtimes.ort import OrtRuntime
 from shards.split.split import SplitResult, split
 from shards.zoo import digits_heldout, digits_model
 from swarm.errors import NotConnected
-from swarm.lanes import streams_of
-from swarm.link import jetstream
+from swarm.lanes import lane_streams
 from swarm.local.socket_directory import VERSION
 from swarm.shm import claim, sweep
-from swarm.subjects import api
 
 from .waiting import eventually
 
@@ -265,11 +263,10 @@ async def good_request(mesh: swarm.Mesh, model: str = "digits", budget: float = 
 
 async def emptied(local: LocalMesh, model: str = "digits") -> None:
     """Until every lane of the model has nothing stored and nothing handed out."""
-    stream = (await streams_of(local.mesh.link, local.mesh.subjects, model, "1"))[0]
 
     async def is_empty() -> bool:
-        info = await jetstream.call(local.mesh.link, api("STREAM.INFO", stream))
-        return not info["state"]["messages"]
+        lanes = await lane_streams(local.mesh.link, local.mesh.subjects, model, "1")
+        return not any(info["state"]["messages"] for info in lanes)
 
     await eventually(is_empty, f"the lanes of {model} are empty")
 

@@ -66,13 +66,13 @@ class FakeStage:
         self.seen: list[Features] = []
         self.behave: Behaviour = answer_at_once
         config = consumer_config(SUBJECTS, "m", "1", 1, options)
-        stream = SUBJECTS.stream("m", "1")
+        stream = SUBJECTS.stream("m", "1", 1)
         self.lane = Lane(link, stream, config, self._provision, self._came, credit=32)
         subject = SUBJECTS.fresh("m", "1", 1)
         self.fast = FastQueue(link, HostSocket(link), subject, PRIMARIES, self._came)
 
     async def _provision(self) -> None:
-        await ensure_lanes(self.link, SUBJECTS, "m", "1", self.options)
+        await ensure_lanes(self.link, SUBJECTS, "m", "1", 1, self.options)
 
     def _came(self, message: Message) -> None:
         features = Features.decode(message.data)

@@ -48,7 +48,7 @@ def test_nothing_supplied_from_outside_reaches_a_subject_unchecked(bad: str) -> 
         lambda: subjects.weights(bad, "1"),
         lambda: subjects.weights("m", bad),
         lambda: subjects.results(bad),
-        lambda: subjects.stream("m", bad),
+        lambda: subjects.stream("m", bad, 1),
         lambda: subjects.consumer("m", 1, bad),
     ):
         with pytest.raises(SubjectError):
@@ -67,6 +67,7 @@ def test_the_subjects_are_the_documented_ones() -> None:
     assert subjects.features("digits", "1", 2) == "swarm.default.features.digits.1.2.any"
     assert subjects.features("d", "1", 2, "n-1") == "swarm.default.features.d.1.2.n-1"
     assert subjects.features_of("d", "1") == "swarm.default.features.d.1.*.*"
+    assert subjects.features_of("d", "1", 2) == "swarm.default.features.d.1.2.*"
     assert subjects.gossip("a-user-x1") == "swarm.default.gossip.a-user-x1"
     assert subjects.status("a-user-x1") == "swarm.default.status.a-user-x1"
     of_users = Subjects("default", by_user=True)
@@ -109,11 +110,14 @@ def test_other_subjects_name_no_speaker(subject: str) -> None:
 
 
 @settings(deadline=None)
-@given(st.tuples(tokens, tokens, tokens), st.tuples(tokens, tokens, tokens))
-def test_two_model_versions_never_share_a_stream(
-    one: tuple[str, str, str], other: tuple[str, str, str]
+@given(
+    st.tuples(tokens, tokens, tokens, st.integers(1, 30)),
+    st.tuples(tokens, tokens, tokens, st.integers(1, 30)),
+)
+def test_two_stages_or_model_versions_never_share_a_stream(
+    one: tuple[str, str, str, int], other: tuple[str, str, str, int]
 ) -> None:
-    names = [Subjects(mesh).stream(model, version) for mesh, model, version in (one, other)]
+    names = [Subjects(mesh).stream(*stage) for mesh, *stage in (one, other)]
     assert (names[0] == names[1]) == (one == other)
     assert not set(".*> ") & set("".join(names))
 

@@ -28,9 +28,9 @@ def layout_of(lanes: str, servers: int = 3) -> Layout:
 
 
 async def with_lanes(rig: Rig) -> int:
-    """The server that leads the lanes' stream."""
+    """The server that leads the stream of the first stage's lanes."""
     mesh, manifest = rig.local.mesh, rig.workload.model.manifest
-    stream = mesh.subjects.stream(manifest.model, manifest.version, mesh.link.domain)
+    stream = mesh.subjects.stream(manifest.model, manifest.version, 1, mesh.link.domain)
     return await rig.cluster.leader_of(mesh.link, stream)
 
 

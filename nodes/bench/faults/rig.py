@@ -187,9 +187,10 @@ class Rig:
         """The lanes' `ack_wait` in milliseconds by stage, as the server has it."""
         mesh = self.local.mesh
         manifest = self.workload.model.manifest
-        stream = mesh.subjects.stream(manifest.model, manifest.version, mesh.link.domain)
+        lanes, domain = (manifest.model, manifest.version), mesh.link.domain
         waits = {}
         for stage in range(1, STAGES + 1):
+            stream = mesh.subjects.stream(*lanes, stage, domain)
             name = mesh.subjects.consumer(manifest.model, stage)
             info = await jetstream.call(mesh.link, api("CONSUMER.INFO", stream, name))
             waits[str(stage)] = info["config"]["ack_wait"] / 1e6

@@ -19,7 +19,7 @@ _INFO = (
     b'{"server_id":"N","max_payload":1048576,"headers":true,"connect_urls":["a:4222"],"nonce":"x"}'
 )
 _HEADERS = b"NATS/1.0 503 No Responders\r\nNats-Sequence: 7\r\n\r\n"
-_ACK = "$JS.ACK.SWARM=default=digits=1.default=digits=stage1=any.1.7.7.1700000000000000000.3"
+_ACK = "$JS.ACK.SWARM=default=digits=1=stage1.default=digits=stage1=any.1.7.7.1700000000000000000.3"
 
 
 _MOST_PIECES = 500
@@ -71,7 +71,7 @@ def _open_answer(stack: ExitStack) -> Case:
         parse(data)
 
     seeds = (
-        b'{"stream":"SWARM=default=digits=1", "seq":7}',
+        b'{"stream":"SWARM=default=digits=1=stage1", "seq":7}',
         b'{"stream":"S","seq":7,"duplicate":true,"domain":"hub"}',
         b'{"type":"io.nats","error":{"code":404,"err_code":10059,"description":"not found"}}',
         b'{"data":{"user":"U","permissions":{"publish":{"allow":["a.>"],"deny":["b"]}}}}',

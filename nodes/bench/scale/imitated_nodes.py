@@ -73,9 +73,9 @@ class ImitatedNode:
         options = LaneOptions()
         self.lane = Lane(
             self.link,
-            subjects.stream(model, "1"),
+            subjects.stream(model, "1", stage),
             consumer_config(subjects, model, "1", stage, options),
-            lambda: ensure_lanes(self.link, subjects, model, "1", options),
+            lambda: ensure_lanes(self.link, subjects, model, "1", STAGES, options),
             lambda message: None,
         )
         self._fleet = FleetAnswers(self.link, subjects, self.id, self.members.view)

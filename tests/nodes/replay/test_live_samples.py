@@ -13,10 +13,9 @@ from nodes.cli.live_samples import live_samples
 from shards.split.split import split
 from shards.zoo import digits_heldout, digits_model
 from swarm.errors import InvalidArgument, NotFound, PermissionDenied
-from swarm.lanes import LaneOptions, make_lanes
+from swarm.lanes import LaneOptions, lane_streams, make_lanes
 from swarm.link import jetstream
 from swarm.services.embedded import EmbeddedServer
-from swarm.subjects import api
 from swarm.wire.messages import Features
 
 pytestmark = pytest.mark.integration
@@ -64,8 +63,8 @@ async def test_inputs_are_taken_as_they_pass_and_stored_nowhere(mesh: swarm.Mesh
     assert found.shape == (5, *IMAGES.shape[1:])
     assert all(any(np.array_equal(row, image) for image in IMAGES) for row in found)
     assert not await jetstream.stream_exists(mesh.link, mesh.subjects.record_stream("digits"))
-    info = await jetstream.call(mesh.link, api("STREAM.INFO", mesh.subjects.stream("digits", "1")))
-    assert "republish" not in info["config"]
+    for info in await lane_streams(mesh.link, mesh.subjects, "digits", "1"):
+        assert "republish" not in info["config"]
 
 
 async def test_without_consent_the_error_names_the_command(mesh: swarm.Mesh) -> None:

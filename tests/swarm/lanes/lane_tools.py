@@ -20,7 +20,7 @@ from swarm.link import Link, jetstream
 from swarm.subjects import Subjects, api
 
 SUBJECTS = Subjects("test")
-STREAM = SUBJECTS.stream("m", "1")
+STREAM = SUBJECTS.stream("m", "1", 1)
 SUBJECT = SUBJECTS.features("m", "1", 1)
 CONSUMER = SUBJECTS.consumer("m", 1)
 
@@ -49,7 +49,7 @@ class Bench:
                 self.provision_fails -= 1
                 raise Unavailable("not yet")
             self.provisioned += 1
-            await ensure_lanes(link, SUBJECTS, "m", "1", self.options)
+            await ensure_lanes(link, SUBJECTS, "m", "1", 1, self.options)
 
         def delivered(message: LaneMessage) -> None:
             got.append(message)

@@ -15,7 +15,9 @@ from swarm.lanes.depth import (
     FEWEST_LARGE,
     LANE_BYTES,
     LEAST_DEPTH,
+    MESSAGE_ROOM,
     MOST_DEPTH,
+    SHARED_BYTES,
     WINDOW,
     Budgets,
     changed_depth,
@@ -47,7 +49,7 @@ def test_a_lane_holds_no_more_bytes_however_long_the_budget() -> None:
     deep = depth_for(model(1.0, features // 4), 60.0)
     assert 100 < deep.messages < 4096
     assert deep.messages * features <= LANE_BYTES
-    assert deep.total_bytes <= 3 * LANE_BYTES
+    assert max(deep.stage_bytes) <= LANE_BYTES
 
 
 @given(
@@ -65,7 +67,22 @@ def test_every_depth_is_bounded_in_messages_and_bytes(
     size = 4 * elements
     assert depth.messages >= LEAST_DEPTH or depth.messages * size * 2 >= min(LANE_BYTES, 4 * size)
     assert depth.messages == FEWEST_LARGE or depth.messages * size <= LANE_BYTES
-    assert depth.total_bytes >= depth.messages * size * stages
+    assert len(depth.stage_bytes) == stages
+    assert min(depth.stage_bytes) >= depth.messages * size
+
+
+@given(st.lists(st.integers(1, 1 << 24), min_size=1, max_size=9))
+def test_stages_set_aside_what_one_stream_of_all_would_or_few_bytes_more(sizes: list[int]) -> None:
+    """And the largest message that such a stream takes fits, as far as it is not very large."""
+    stages = [
+        Stage(number, (Spec("x", "FP32", (size,)),), (), 1000.0)
+        for number, size in enumerate(sizes, 1)
+    ]
+    info = ModelInfo("m", "1", (), (), tuple(stages))
+    messages, stage_bytes = depth_for(info, 1.0)
+    together = messages * sum(MESSAGE_ROOM + 4 * size for size in sizes)
+    assert sum(stage_bytes) <= together + (len(sizes) - 1) * SHARED_BYTES
+    assert min(stage_bytes) >= min(SHARED_BYTES, together)
 
 
 def test_small_differences_change_no_lane_and_no_message_is_pushed_out_by_a_shallower_one() -> None:
@@ -107,7 +124,7 @@ def test_a_node_that_has_just_started_believes_in_the_usual_budget_until_it_has_
 
 
 async def limits(link: Link) -> tuple[int, int]:
-    """Messages a lane, bytes of all lanes: as the server has them."""
+    """Messages a lane, bytes of the stage's lanes: as the server has them."""
     config = (await jetstream.call(link, api("STREAM.INFO", STREAM)))["config"]
     return int(config["max_msgs_per_subject"]), int(config["max_bytes"])
 
@@ -116,19 +133,19 @@ async def limits(link: Link) -> tuple[int, int]:
 async def test_lanes_become_deeper_and_shallower_while_they_serve(bench: Bench) -> None:
     lane, got = await bench.lane(credit=1)
     sender = await bench.sender()
-    assert await follow_depth(lane.link, SUBJECTS, "m", "1", Depth(64, 1 << 20))
+    assert await follow_depth(lane.link, SUBJECTS, "m", "1", Depth(64, (1 << 20,)))
     assert await limits(lane.link) == (64, 1 << 20)
     for number in range(40):
         sender.send(str(number))
     await eventually(lambda: sender.settled(40))
     assert [calls[0][0] for calls in sender.outcomes.values()] == [None] * 40
-    assert not await follow_depth(lane.link, SUBJECTS, "m", "1", Depth(16, 1 << 20))
+    assert not await follow_depth(lane.link, SUBJECTS, "m", "1", Depth(16, (1 << 20,)))
     assert await sender.stored() == 40, "a shallower lane would have lost 24 messages"
     got[0].ack()
     await bench.end(lane)
     await bench.lane(ack=True)
     assert await sender.emptied()
-    assert await follow_depth(lane.link, SUBJECTS, "m", "1", Depth(16, 1 << 20))
+    assert await follow_depth(lane.link, SUBJECTS, "m", "1", Depth(16, (1 << 20,)))
     assert await limits(lane.link) == (16, 1 << 20)
 
 
@@ -137,7 +154,7 @@ async def test_a_lane_that_is_full_of_bytes_refuses_as_one_full_of_messages(
     server: EmbeddedServer, links: Links
 ) -> None:
     link = await links.connect(server.url)
-    await ensure_lanes(link, SUBJECTS, "m", "1", LaneOptions(depth=1000, max_bytes=100_000))
+    await ensure_lanes(link, SUBJECTS, "m", "1", 1, LaneOptions(1000, (100_000,)))
     sender = Sender(link)
     for number in range(20):
         sender.send(str(number), bytes(10_000))
@@ -152,7 +169,7 @@ async def test_where_the_server_has_no_bytes_to_set_aside_lanes_are_bounded_in_m
     server: EmbeddedServer, links: Links
 ) -> None:
     link = await links.connect(server.url)
-    await ensure_lanes(link, SUBJECTS, "m", "1", LaneOptions(depth=100, max_bytes=1 << 50))
+    await ensure_lanes(link, SUBJECTS, "m", "1", 1, LaneOptions(100, (1 << 50,)))
     assert await limits(link) == (100, -1)
-    assert await follow_depth(link, SUBJECTS, "m", "1", Depth(1000, 1 << 50))
+    assert await follow_depth(link, SUBJECTS, "m", "1", Depth(1000, (1 << 50,)))
     assert await limits(link) == (1000, -1)

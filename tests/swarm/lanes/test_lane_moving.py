@@ -33,11 +33,11 @@ async def test_lanes_are_known_to_be_gone_at_once_and_the_question_is_not_stored
     server: EmbeddedServer, links: Links
 ) -> None:
     link, subjects = await links.connect(server.url), Subjects("m")
-    asked = subjects.whereabouts("digits", "1")
+    asked = subjects.whereabouts("digits", "1", 1)
     assert not await is_kept(link, asked)
-    await ensure_lanes(link, subjects, "digits", "1", LaneOptions())
+    await ensure_lanes(link, subjects, "digits", "1", 1, LaneOptions())
     assert await is_kept(link, asked)
-    config = stream_config(subjects, "digits", "1", LaneOptions())
+    config = stream_config(subjects, "digits", "1", 1, LaneOptions())
     await make_anew(link, config)
     assert await is_kept(link, asked)
     await links.close()
@@ -48,7 +48,7 @@ async def test_an_ack_of_the_old_lane_means_no_message_of_the_new_one(
     server: EmbeddedServer, links: Links
 ) -> None:
     link, subjects = await links.connect(server.url), Subjects("m")
-    config = stream_config(subjects, "digits", "1", LaneOptions())
+    config = stream_config(subjects, "digits", "1", 1, LaneOptions())
     lane, stream = subjects.features("digits", "1", 1), config["name"]
 
     async def numbers() -> list[int]:

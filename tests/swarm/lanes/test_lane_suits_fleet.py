@@ -50,9 +50,9 @@ async def seconds_of_pulls(links: Links, url: str, domain: str) -> set[float]:
     options = LaneOptions()
     lane = Lane(
         link,
-        SUBJECTS.stream("m", "1", link.domain),
+        SUBJECTS.stream("m", "1", 1, link.domain),
         consumer_config(SUBJECTS, "m", "1", 1, options),
-        lambda: ensure_lanes(link, SUBJECTS, "m", "1", options),
+        lambda: ensure_lanes(link, SUBJECTS, "m", "1", 1, options),
         lambda message: None,
     )
     running = asyncio.get_running_loop().create_task(lane.run())

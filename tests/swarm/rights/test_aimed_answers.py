@@ -17,7 +17,7 @@ import pytest
 from real_server import ConfiguredServer, Inbox, Links, eventually
 from rights_users import NODES, USERS, files, issued
 from shared_server import SharedServer
-from test_rights_matrix import CREATE, LANES, OTHER_LANES, consumer, named
+from test_rights_matrix import CREATE, OTHER_LANES, consumer, named
 
 from swarm.audit.stream import ensure_audit
 from swarm.authority.authority import Authority
@@ -47,6 +47,10 @@ WORK = b'{"name": "KV_swarm-default-config", "filter": "$KV.>", "seq": 1}'
 PULL = json.dumps({"batch": 1, "expires": 10**9, "group": "g"}).encode()
 
 
+def lanes(stage: int) -> str:
+    return SUBJECTS.stream("digits", "7", stage)
+
+
 def calls() -> dict[str, bytes]:
     """Everything that the server answers, and what is sent with it."""
     asked = {
@@ -58,7 +62,7 @@ def calls() -> dict[str, bytes]:
         "swarm.default.dead.digits": b"dead",
         "swarm.default.infer.digits": b"?",
     }
-    for stream in (*STORED, LANES):
+    for stream in (*STORED, *map(lanes, (1, 2, 3))):
         asked |= {
             f"$JS.API.STREAM.INFO.{stream}": b"",
             f"$JS.API.STREAM.MSG.GET.{stream}": b'{"seq": 1}',
@@ -71,8 +75,8 @@ def calls() -> dict[str, bytes]:
         asked[f"$JS.API.DIRECT.GET.KV_{CONFIG}.$KV.{CONFIG}.{key}"] = b""
     asked[f"$JS.API.DIRECT.GET.KV_{WEIGHTS}.$KV.{WEIGHTS}.ledger.digits.7"] = b""
     for stage in (1, 2, 3):
-        asked[f"$JS.API.CONSUMER.INFO.{LANES}.{consumer(stage)}"] = b""
-        asked[f"$JS.API.CONSUMER.MSG.NEXT.{LANES}.{consumer(stage)}"] = PULL
+        asked[f"$JS.API.CONSUMER.INFO.{lanes(stage)}.{consumer(stage)}"] = b""
+        asked[f"$JS.API.CONSUMER.MSG.NEXT.{lanes(stage)}.{consumer(stage)}"] = PULL
     return asked
 
 
@@ -111,9 +115,9 @@ async def filled(operator: Link) -> None:
     await ensure_audit(operator, SUBJECTS)
     for model in ("digits", "other"):
         await make_lanes(operator, SUBJECTS, model, "7", 3, LaneOptions())
-        await jetstream.call(
-            operator, api("STREAM.PURGE", SUBJECTS.stream(model, "7", operator.domain))
-        )
+        for stage in (1, 2, 3):
+            stream = SUBJECTS.stream(model, "7", stage, operator.domain)
+            await jetstream.call(operator, api("STREAM.PURGE", stream))
     config = {"name": FILES, "subjects": ["$O.swarm-default-models.>"], "allow_direct": True}
     await jetstream.ensure_stream(operator, config)
     for key in ("serve.digits", "serve.other", "models.digits.7"):

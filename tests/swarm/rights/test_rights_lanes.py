@@ -53,11 +53,11 @@ async def test_a_node_uses_the_lane_that_an_operator_makes_and_says_what_it_wait
     came: list[LaneMessage] = []
 
     async def provision() -> None:
-        await ensure_lanes(node, SUBJECTS, "digits", "1", OPTIONS)
+        await ensure_lanes(node, SUBJECTS, "digits", "1", 3, OPTIONS)
 
     lane = Lane(
         node,
-        SUBJECTS.stream("digits", "1"),
+        SUBJECTS.stream("digits", "1", 2),
         consumer_config(SUBJECTS, "digits", "1", 2, OPTIONS),
         provision,
         came.append,

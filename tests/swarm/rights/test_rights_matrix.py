@@ -20,8 +20,8 @@ pytestmark = pytest.mark.integration
 ANSWERERS = "edge shard-1 fallback standby gateway"
 REQUESTERS = f"requester {ANSWERERS}"
 ALL = " ".join(USERS)
-LANES = "SWARM=default=digits=7"
-OTHER_LANES = "SWARM=default=other=7"
+LANES = "SWARM=default=digits=7=stage2"
+OTHER_LANES = "SWARM=default=other=7=stage2"
 CREATE = "$JS.API.CONSUMER.CREATE"
 GET_KV = "$JS.API.DIRECT.GET.KV_swarm-default-config.$KV.swarm-default-config"
 
@@ -49,6 +49,10 @@ PUBLISH = {
     "swarm.default.features.other.7.1.any": "gateway",
     "swarm.default.features.other.7.3.any": "",
     "swarm.other.features.digits.7.3.any": "",
+    "swarm.default.features.digits.7.1.where": f"{ANSWERERS} operator",
+    "swarm.default.features.digits.7.2.where": "shard-2 fallback standby",
+    "swarm.default.features.digits.7.3.where": "fallback standby",
+    "swarm.default.features.digits.7.0.where": "",
     "swarm.default.features.digits.7.3.node-1": "",
     "swarm.default.features.digits.7.1.node-1": "",
     "swarm.default.fresh.digits.7.1": REQUESTERS,

@@ -27,6 +27,7 @@ NO_SUBJECTS = {
     "weights_bucket",
     "deltas_bucket",
     "features_of",
+    "older_stream",
     "audit_stream",
     "events_stream",
     "record_stream",
@@ -116,8 +117,12 @@ def test_a_shard_reads_its_own_stage_and_writes_the_next_of_its_own_model() -> N
     assert not may(features("digits", "7", 4))
     assert not may(features("other", "7", 3))
     assert not may(features("digits", "7", 3, "node-1"))
+    asks = Subjects("default").whereabouts
+    assert may(asks("digits", "7", 2))
+    assert not may(asks("digits", "7", 1))
+    assert not may(asks("digits", "7", 3))
     consumer = Subjects("default").consumer
-    stream = Subjects("default").stream("digits", "7")
+    stream = Subjects("default").stream("digits", "7", 2)
     assert may(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer('digits', 2)}")
     assert not may(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer('digits', 1)}")
     assert not may(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer('other', 2)}")

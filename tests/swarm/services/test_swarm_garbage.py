@@ -9,6 +9,7 @@ from real_server import Links
 from test_swarm_registry import manifest
 
 from swarm.errors import NotFound
+from swarm.lanes import LaneOptions, lane_streams, make_lanes
 from swarm.link import Link, jetstream
 from swarm.services.artifacts import ObjectStore
 from swarm.services.embedded import EmbeddedServer
@@ -59,6 +60,8 @@ async def test_versions_that_nobody_needs_go_with_their_chunks(
     await registry.promote("m", "2")
     await registry.promote("m", "3")  # 2 is the one before
     await registry.pin("m", "camera", "4")
+    for version in "12":
+        await make_lanes(link, SUBJECTS, "m", version, 2, LaneOptions())
     collector = Collector(link, SUBJECTS, registry)
     before = await stored(link)
     garbage = await collector.look({("m", "5")}, keep=1)
@@ -71,6 +74,7 @@ async def test_versions_that_nobody_needs_go_with_their_chunks(
     with pytest.raises(NotFound):
         await registry.manifest("m", "1")
     assert await stored(link) == before * 6 // 7
+    assert [len(await lane_streams(link, SUBJECTS, "m", version)) for version in "12"] == [0, 2]
     for version in "234567":
         assert (await registry.fetch("m", version, ["a"]))["a"] == DATA
     await registry.push(manifest("1"), {"a": DATA})  # its name is free again

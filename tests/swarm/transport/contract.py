@@ -279,7 +279,7 @@ class Rig:
 
     async def _stream(self) -> dict[str, Any]:
         await self.mesh.bulk.flush()
-        stream = self.mesh.subjects.stream(INFO.model, INFO.version)
+        stream = self.mesh.subjects.stream(INFO.model, INFO.version, self.path.stage)
         info = await jetstream.call(self.mesh.link, api("STREAM.INFO", stream))
         return dict(info["state"])
 

@@ -138,7 +138,7 @@ async def test_a_woken_node_says_nothing_of_a_message_that_another_node_has_done
     stands_still(r.lanes.ack_wait)
     if done_elsewhere:
         consumer = r.mesh.subjects.consumer("m", 2)
-        stream = r.mesh.subjects.stream("m", "1")
+        stream = r.mesh.subjects.stream("m", "1", 2)
         says(r.url, f"$JS.ACK.{stream}.{consumer}.1.1.1.0.0", b"+ACK")
     stands_still(r.lanes.ack_wait)
     if not done_elsewhere:
@@ -293,7 +293,7 @@ async def test_the_lane_of_a_gone_node_is_drained_and_goes_when_it_has_been_empt
     for _ in range(2):
         await receiver.source.close_idle_lanes("n1")
     assert set(receiver.source.lanes) == {"any", "n1"}
-    stream = r.mesh.subjects.stream(INFO.model, INFO.version)
+    stream = r.mesh.subjects.stream(INFO.model, INFO.version, 2)
     names = await jetstream.call(r.mesh.link, api("CONSUMER.NAMES", stream))
     subjects = r.mesh.subjects
     assert sorted(names["consumers"]) == [
