@@ -7,7 +7,8 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from meshes import READY, Load, add_model, dismiss, split_digits, until
+from support.meshes import READY, Load, add_model, dismiss, split_digits
+from support.waiting import eventually
 
 import swarm
 from nodes.life.lanes import lanes_maker
@@ -86,7 +87,7 @@ async def test_clients_old_and_new_are_answered_and_desired_state_is_as_it_was(
     await local.ready(READY)
     standby = next(node for node in local.supervisor.nodes if node.role == "standby")
     assert await dismiss(local, [late, standby]) == [0, 0]
-    await until(lambda: not late.alive, READY, "the node has drained")
+    await eventually(lambda: not late.alive, "the node has drained", READY)
     assert [line for line in local.server.log.splitlines() if "iolation" in line] == []
 
 

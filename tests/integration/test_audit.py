@@ -10,8 +10,9 @@ from typing import Any
 import nats
 import numpy as np
 import pytest
-from meshes import READY, Command, Commands, digits, split_digits
 from nats.aio.client import Client
+from support.commands import Command, Commands
+from support.meshes import READY, digits, split_digits
 from support.waiting import eventually
 
 import swarm

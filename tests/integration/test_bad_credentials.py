@@ -7,7 +7,9 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from meshes import READY, Commands, commands, until, until_now
+from support.commands import Commands, commands
+from support.meshes import READY
+from support.waiting import eventually, eventually_now
 
 from nodes.local.mesh import LocalMesh, local_mesh
 from nodes.local.rights import LocalRights
@@ -71,11 +73,11 @@ async def test_a_node_that_is_revoked_while_it_runs_ends_with_one_line_and_exit_
             *("--role", "edge", "--model", "digits", "--nats", server.url),
             *("--credentials", str(kept), "--tls-ca", access.tls_ca),
         )
-        until_now(lambda: "waiting: " in node.stderr, READY, "the node is connected and waits")
+        eventually_now(lambda: "waiting: " in node.stderr, "the node is connected and waits", READY)
         rights.authority.revoke("cam-1")
         options = LinkOptions(servers=(server.url,), tls_ca=access.tls_ca)
         await announce(rights.authority, options)
-        await until(lambda: node.process.poll() is not None, 20.0, "the revoked node ends")
+        await eventually(lambda: node.process.poll() is not None, "the revoked node ends")
         assert node.process.returncode == 2, node.stderr
         last = node.stderr.splitlines()[-1]
         assert last.startswith("swarm-node: "), node.stderr

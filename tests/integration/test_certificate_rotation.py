@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from meshes import READY, Commands, Load, commands, split_digits, until
+from support.commands import Commands, commands
+from support.meshes import READY, Load, split_digits
+from support.waiting import eventually
 
 import swarm
 from nodes.access import Access
@@ -109,7 +111,7 @@ async def test_certificates_and_their_authority_are_rotated_under_load_without_a
         for role in ("shard-1", "shard-2")
     ]
     for node in nodes:
-        await until(lambda node=node: '"ready"' in node.stdout, READY, f"ready: {node.stderr}")
+        await eventually(lambda node=node: '"ready"' in node.stdout, f"ready: {node.stderr}", READY)
 
     asking = site.access("asks", "requester")
     async with swarm.connect(url, **asking.options()) as mesh:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from meshes import commands
+from support.commands import commands
 from support.waiting import eventually_now
 
 from nodes.cli.demo_secure import all_held, files_with, pieces_of

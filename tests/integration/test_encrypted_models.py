@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from meshes import READY, Commands, close, commands, digits, free_port, split_digits
+from support.commands import Commands, commands, free_port
+from support.meshes import READY, close, digits, split_digits
 from support.waiting import eventually
 
 import swarm

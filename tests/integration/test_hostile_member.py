@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from meshes import Load, add_model, emptied, split_digits, until
+from support.meshes import Load, add_model, emptied, split_digits
+from support.waiting import eventually
 
 import swarm
 from nodes.local.mesh import LocalMesh, local_mesh
@@ -197,6 +198,6 @@ async def test_others_requests_are_answered_whatever_a_member_of_one_role_does(
         rights.authority.revoke("bad")
         to = LinkOptions(servers=(local.url,), tls_ca=asks["tls_ca"])
         await announce(rights.authority, to)
-        await until(lambda: not hostile.link.connected, 10.0, "the member is cut off")
+        await eventually(lambda: not hostile.link.connected, "the member is cut off")
         await emptied(local)
         await answered(by_lane)

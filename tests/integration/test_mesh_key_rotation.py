@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from meshes import READY, Command, Commands, commands
+from support.commands import Command, Commands, commands
+from support.meshes import READY
 from support.waiting import eventually
 
 import swarm

@@ -8,7 +8,8 @@ import signal
 from typing import Any
 
 import pytest
-from meshes import READY, Command, Commands, add_model, digits, split_digits
+from support.commands import Command, Commands
+from support.meshes import READY, add_model, digits, split_digits
 from support.waiting import eventually
 from test_learned_weights import MODEL, Minter, split_fresh
 

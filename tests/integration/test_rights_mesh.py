@@ -10,7 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from meshes import READY, Load, add_model, close, commands, digits, split_digits, until
+from support.commands import commands
+from support.meshes import READY, Load, add_model, close, digits, split_digits
+from support.waiting import eventually
 
 import swarm
 from nodes.local.mesh import LocalMesh, local_mesh, push
@@ -76,13 +78,13 @@ async def test_a_mesh_serves_takes_over_and_changes_versions_without_a_violation
 
         second = split_digits("2")
         await push(local, second.manifest.to_json(), second.files)
-        await until(lambda: serves(local, "2"), READY, "version 2 serves")
+        await eventually(lambda: serves(local, "2"), "version 2 serves", READY)
         load = Load(sends, 25)
         await load.run(25)
         load.check(25)
         assert {result.version for result in load.results[-5:]} == {"2"}
         await local.mesh.registry.rollback("digits")
-        await until(lambda: serves(local, "1"), READY, "version 1 serves again")
+        await eventually(lambda: serves(local, "1"), "version 1 serves again", READY)
         images, logits = digits()
         answer = await asks.infer("digits", {"image": images[:1]}, 5.0)
         assert close(answer.outputs["logits"], logits[:1])

@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from meshes import READY, Command, Commands, digits, split_digits, until
+from support.commands import Command, Commands
+from support.meshes import READY, digits, split_digits
+from support.waiting import eventually
 
 from nodes.local.mesh import LocalMesh, local_mesh, push
 from shards.split.split import SplitResult, split
@@ -102,7 +104,7 @@ def doubled() -> SplitResult:
 async def answered(traffic: Traffic, since: float, count: int) -> Counter[str]:
     """The versions that answered requests asked after a moment, once there are so many."""
     enough = lambda: sum(traffic.versions_since(since).values()) >= count  # noqa: E731
-    await until(enough, 30.0, f"{count} answers")
+    await eventually(enough, f"{count} answers")
     return traffic.versions_since(since)
 
 
@@ -114,7 +116,7 @@ async def followed_by(local: LocalMesh, plan: Plan) -> Followed:
         followed = local.mesh.rollouts.of("digits")
         return followed is not None and followed.plan == plan and followed.progress.step >= 0
 
-    await until(begun, 30.0, "the canary begins")
+    await eventually(begun, "the canary begins")
     followed = local.mesh.rollouts.of("digits")
     assert followed is not None
     return followed
@@ -136,7 +138,7 @@ async def test_a_bad_version_is_gone_by_itself_and_a_good_one_gets_all_traffic(
         await local.ready(READY)
         traffic = Traffic(local)
         running = asyncio.create_task(traffic.run())
-        await until(lambda: len(traffic.sessions) == SESSIONS, READY, "each session has asked")
+        await eventually(lambda: len(traffic.sessions) == SESSIONS, "each session has asked", READY)
         await breach(local, traffic, run)
         await success(local, traffic)
         traffic.stop()
@@ -153,9 +155,9 @@ async def breach(local: LocalMesh, traffic: Traffic, run: Commands) -> None:
     )
     # Nothing is that fast: every request of the new version is a breach.
     followed = await followed_by(local, plan("2", "p99<10us", "10%/5m"))
-    await until(lambda: followed.progress.aborted, 30.0, "the rollout goes back")
+    await eventually(lambda: followed.progress.aborted, "the rollout goes back")
     assert set(await answered(traffic, time.monotonic(), 30)) == {"1"}
-    await until(lambda: len(events) > 0, 30.0, "an event says so")
+    await eventually(lambda: len(events) > 0, "an event says so")
     assert "p99<10us" in events[0]["detail"]
     shown = await asyncio.to_thread(status, run, local)
     assert shown.process.returncode == 1
@@ -167,12 +169,12 @@ async def success(local: LocalMesh, traffic: Traffic) -> None:
     followed = await followed_by(local, plan("2", guards, shadow="50%"))
     with pytest.raises(InvalidArgument, match="runs: wait for its end"):
         await local.mesh.registry.roll_out("digits", plan("2"))
-    await until(lambda: followed.progress.step >= 1, 30.0, "a step is made")
+    await eventually(lambda: followed.progress.step >= 1, "a step is made")
     assert set(await answered(traffic, time.monotonic(), 30)) == {"1", "2"}
     assert local.mesh.shadows.compared > 0
     assert all(set(versions) == {"1"} for versions in traffic.sessions.values())
     traffic.pins = False
-    await until(lambda: followed.progress.done, 30.0, "the rollout is done")
+    await eventually(lambda: followed.progress.done, "the rollout is done")
     assert set(await answered(traffic, time.monotonic(), 20)) == {"2"}
     assert await local.mesh.registry.rollback("digits") == "1"
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from meshes import READY, Command, Commands, commands, digits, free_port, split_digits
-from support.commands import said
+from support.commands import Command, Commands, commands, free_port, said
+from support.meshes import READY, digits, split_digits
 from support.waiting import eventually
 
 import swarm
