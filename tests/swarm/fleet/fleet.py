@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from real_server import Links, eventually
@@ -15,7 +17,7 @@ from swarm.link import Link, LinkMessage
 from swarm.subjects import Subjects
 
 SUBJECTS = Subjects("test")
-DISCOVERY = "$SRV.PING.swarm-test"
+DISCOVERY = SUBJECTS.discovery
 WAIT = 10.0  # seconds; only a broken promise gets there
 
 
@@ -41,9 +43,10 @@ class Member:
 class Fleet:
     """Members that answer service discovery as a node's service does."""
 
-    def __init__(self, links: Links, url: str) -> None:
+    def __init__(self, links: Links, url: str, clock: Callable[[], float] = time.monotonic) -> None:
         self.links = links
         self.url = url
+        self._clock = clock
         self.members: list[Member] = []
 
     async def join(
@@ -53,12 +56,13 @@ class Fleet:
         key: bytes | None = None,
         config: GossipConfig = LAN,
         discoverable: bool = True,
+        subjects: Subjects = SUBJECTS,
     ) -> Member:
         link = await self.links.connect(self.url)
         events: list[Event] = []
-        gossip = Membership(link, SUBJECTS, node, events.append, config, key)
+        gossip = Membership(link, subjects, node, events.append, config, key, self._clock)
         if discoverable:
-            announce(link, node)
+            announce(link, node, subjects)
         task = asyncio.get_running_loop().create_task(gossip.run())
         member = Member(link, gossip, task, events)
         self.members.append(member)
@@ -93,7 +97,7 @@ class Fleet:
         assert not failures, f"a member ended by an exception: {failures}"
 
 
-def announce(link: Link, node: str) -> None:
+def announce(link: Link, node: str, subjects: Subjects) -> None:
     """Answer service discovery with the metadata of a node."""
 
     def answer(message: LinkMessage) -> None:
@@ -102,4 +106,4 @@ def announce(link: Link, node: str) -> None:
         except NotConnected:
             return
 
-    link.subscribe(DISCOVERY, answer)
+    link.subscribe(subjects.discovery, answer)

@@ -6,11 +6,11 @@ import asyncio
 import time
 
 import pytest
-from fleet import SUBJECTS, WAIT, Fleet
+from fleet import WAIT, Fleet
 from real_server import Links, eventually
 
-from swarm.fleet.membership import Membership
 from swarm.services.embedded import EmbeddedServer
+from swarm.subjects import Subjects
 
 pytestmark = pytest.mark.integration
 
@@ -30,17 +30,14 @@ async def test_a_latecomer_whom_nobody_can_discover_finds_the_others(fleet: Flee
     await fleet.agree([*members, late], ("a", "b", "late"))
 
 
-async def test_two_meshes_on_one_server_do_not_meet(fleet: Fleet, links: Links) -> None:
-    [here, _] = await fleet.start("a", "b")
-    stranger = await fleet.join("stranger")
-    stranger.task.cancel()
-    link = await links.connect(fleet.url)
-    other = Membership(link, type(SUBJECTS)("elsewhere"), "other", lambda _: None)
-    task = asyncio.create_task(other.run())
-    await asyncio.sleep(0.5)
-    assert set(other.view()) == {"other"}
-    assert here.state_of("other") == "unknown"
-    task.cancel()
+async def test_two_meshes_on_one_server_do_not_meet(fleet: Fleet) -> None:
+    here = await fleet.start("a", "b")
+    elsewhere = [await fleet.join(node, subjects=Subjects("elsewhere")) for node in ("x", "y")]
+    await fleet.agree(elsewhere, ("x", "y"))
+    here.append(await fleet.join("c"))
+    await fleet.agree(here, ("a", "b", "c"))  # they have all looked around since
+    assert all(set(member.gossip.view()) == {"x", "y"} for member in elsewhere)
+    assert all(set(member.gossip.view()) == {"a", "b", "c"} for member in here)
 
 
 async def test_what_a_member_says_reaches_all_as_it_was_said(fleet: Fleet) -> None:
@@ -84,19 +81,6 @@ async def test_a_node_whose_process_has_ended_is_dead_at_once(fleet: Fleet, link
     await links.crash(b.link)
     a.gossip.gone("_INBOX.b")
     await eventually(lambda: a.heard("died") == ["b"], WAIT, "the news of the death")
-
-
-async def test_a_question_that_a_lost_connection_left_unanswered_is_asked_again(
-    fleet: Fleet, own_server: EmbeddedServer
-) -> None:
-    """Or a node that hangs after it would be doubted, and never dead."""
-    a, b = await fleet.start("a", "b")
-    await fleet.hang(b)
-    await eventually(lambda: a.gossip.unanswered > 0, WAIT, "a question without an answer")
-    await own_server.kill()
-    await own_server.start()
-    await eventually(lambda: a.link.connected and a.link.reconnects == 1, WAIT, "reconnected")
-    await eventually(lambda: a.heard("died") == ["b"], 2 * WAIT, "the news of the death")
 
 
 async def test_a_member_that_hangs_is_suspected_first_and_dead_then(fleet: Fleet) -> None:
@@ -164,25 +148,6 @@ async def test_a_restart_of_the_server_kills_nobody(
         lambda: all(len(m.gossip.alive()) == 5 for m in members), WAIT, "that all are alive"
     )
     assert [event for m in members for event in m.events if event.kind == "died"] == []
-    # And a death afterwards is still seen at once.
-    await asyncio.sleep(3.2)
-    await fleet.links.crash(members[4].link)
-    await eventually(
-        lambda: all("e" in m.heard("died") for m in members[:4]), WAIT, "a death after all"
-    )
-
-
-async def test_without_a_server_nobody_is_blamed(fleet: Fleet, own_server: EmbeddedServer) -> None:
-    """Our own silence must not look like everyone else's."""
-    members = await fleet.start("a", "b", "c")
-    await own_server.kill()
-    await eventually(lambda: not any(m.link.connected for m in members), WAIT, "the loss")
-    for member in members:
-        member.events.clear()
-    await asyncio.sleep(1.0)
-    assert [event for m in members for event in m.events] == []
-    assert all(len(member.gossip.alive()) == 3 for member in members)
-    await own_server.start()
 
 
 async def test_an_id_used_twice_is_reported_as_an_event(fleet: Fleet) -> None:
@@ -201,9 +166,6 @@ async def test_an_id_used_twice_is_reported_as_an_event(fleet: Fleet) -> None:
         WAIT,
         "the count",
     )
-    # At most one report a second, however often it is seen.
-    await asyncio.sleep(1.0)
-    assert len(witness.heard("duplicate")) <= 5
 
 
 async def test_wall_clocks_play_no_part(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
