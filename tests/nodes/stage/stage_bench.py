@@ -71,7 +71,7 @@ class FakeModel:
     def _wait(self, cancel: CancelToken | None) -> None:
         until = time.monotonic() + self.slow
         while time.monotonic() < until or (self.gate is not None and not self.gate.is_set()):
-            time.sleep(0.002)
+            time.sleep(0.002)  # a thread cannot wait for its gate and for a cancel at once
             if cancel is not None and cancel.cancelled:
                 raise RunTerminated("cancelled")
 

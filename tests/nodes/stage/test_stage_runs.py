@@ -306,16 +306,14 @@ async def test_a_run_on_the_loop_is_ended_from_outside_when_its_budget_is_over(
 ) -> None:
     model = gated(compute_ms=2.0)
     b = await bench(model, inline_alone_below=0.010)
-    done = threading.Event()
 
     def guard() -> None:
-        while not done.wait(0.02):
-            b.server.end_overdue(time.monotonic())
+        model.begun.wait(LIMIT)
+        b.server.end_overdue(time.monotonic() + 2 * LIMIT)
 
     thread = threading.Thread(target=guard)
     thread.start()
-    late = b.send(budget=0.1)  # blocks the loop meanwhile
-    done.set()
+    late = b.send(budget=LIMIT)  # blocks the loop meanwhile
     thread.join()
     assert late.ended == "ack"
     assert b.answers()["r1"].status is Status.DEADLINE_EXCEEDED
