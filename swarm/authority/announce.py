@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from swarm.authority.authority import SYSTEM_USER, Authority
-from swarm.errors import InvalidArgument, NoResponders, Unavailable
+from swarm.errors import InvalidArgument, NoResponders, NotAdmitted, Unavailable
 from swarm.link import Link, LinkOptions
 
 CONNECT_TIMEOUT = 5.0  # seconds
+ASK_AGAIN = 0.2  # seconds behind a refusal
 PAGE = 1024  # connections that a server lists at a time
 NAME = "swarm auth"
 NO_SYSTEM = (
@@ -80,7 +81,7 @@ async def _system_link(authority: Authority, options: LinkOptions) -> AsyncItera
     link = Link(replace(options, credentials=credentials, inbox="", name=NAME))
     running = asyncio.create_task(link.run(), name=f"{NAME} link")
     try:
-        await link.ready(CONNECT_TIMEOUT)
+        await _admitted(link)
         yield link
     except (NoResponders, TimeoutError):
         raise Unavailable(NO_SYSTEM) from None
@@ -88,6 +89,21 @@ async def _system_link(authority: Authority, options: LinkOptions) -> AsyncItera
         await link.close()
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+
+async def _admitted(link: Link) -> None:
+    """Wait until the server admits the system user. While a server reads its files anew, as a
+    signal just told it to, it refuses everybody; so a refusal counts after `CONNECT_TIMEOUT`."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + CONNECT_TIMEOUT
+    while True:
+        try:
+            await link.ready(CONNECT_TIMEOUT)
+            return
+        except NotAdmitted:
+            if loop.time() >= until:
+                raise
+            await asyncio.sleep(ASK_AGAIN)
 
 
 def reload_servers(pid_files: str) -> None:
