@@ -19,7 +19,7 @@ log = logging.getLogger("swarm.node")
 
 def own_id(config: NodeConfig) -> str:
     """The node's id, which rights bind to its user. Raises `InvalidArgument` for another one."""
-    owner = config.link.owner
+    owner = config.link.connects_as
     if not config.node:
         return node_id(owner or nobodys_user(config.role))
     if (config.link.credentials or config.link.nkey) and parts_of(config.node)[0] != owner:

@@ -77,14 +77,8 @@ class LinkOptions:
 
     @property
     def connects_as(self) -> str:
-        """The name of the user who connects; "" where nobody connects by name."""
+        """The user who connects, as rights name it; "" where nobody connects by name."""
         return inbox_owner(self) or _user_of(self.servers)
-
-    @property
-    def owner(self) -> str:
-        """The user whose inbox this is, as rights name it; "" where nobody connects by name."""
-        parts = self.inbox.split(".")
-        return parts[1] if len(parts) == 3 else ""
 
 
 def _user_of(servers: Sequence[str]) -> str:
