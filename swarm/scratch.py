@@ -81,9 +81,23 @@ def sweep() -> list[Path]:
         except BlockingIOError:
             continue  # its owner lives
         else:
-            shutil.rmtree(lock.parent, ignore_errors=True)
-            log.info("%s was left by a process that was killed: removed", lock.parent)
-            found.append(lock.parent)
+            if _remove(lock.parent):
+                log.info("%s was left by a process that was killed: removed", lock.parent)
+                found.append(lock.parent)
         finally:
             os.close(file)
     return found
+
+
+def _remove(folder: Path) -> bool:
+    """Remove a folder, and its lock last: a folder that processes of the killed owner still write
+    into stays whole enough for the next sweep. Returns whether it is gone."""
+    for entry in folder.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry, ignore_errors=True)
+        elif entry.name != LOCK:
+            entry.unlink(missing_ok=True)
+    if [entry.name for entry in folder.iterdir()] != [LOCK]:
+        return False
+    shutil.rmtree(folder, ignore_errors=True)
+    return not folder.exists()

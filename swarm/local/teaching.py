@@ -91,6 +91,11 @@ def _prefix(mesh: str, model: str) -> str:
     return blake2b(f"{mesh}/{model}".encode(), digest_size=8).hexdigest()
 
 
+def _socket_name(mesh: str, model: str, node: str) -> str:
+    name = blake2b(node.encode(), digest_size=8).hexdigest()
+    return f"{_prefix(mesh, model)}-{name}"
+
+
 @asynccontextmanager
 async def listening(
     mesh: str, model: str, node: str, pupil: Pupil, directory: str = ""
@@ -99,8 +104,7 @@ async def listening(
     end. Raises `OSError` where the directory is not this user's alone."""
     directory = directory or teaching_directory()
     enter_private(directory)
-    name = blake2b(node.encode(), digest_size=8).hexdigest()
-    path = f"{directory}/{_prefix(mesh, model)}-{name}"
+    path = f"{directory}/{_socket_name(mesh, model, node)}"
     listener = _Listener(pupil)
     _sweep(directory)
     with contextlib.suppress(FileNotFoundError):
@@ -247,6 +251,10 @@ async def _find(mesh: str, model: str, node: str, directory: str) -> str:
         names = sorted(n for n in os.listdir(directory) if n.startswith(f"{prefix}-"))
     except OSError:
         names = []
+    named = _socket_name(mesh, model, node)
+    # A named learner may be too busy to say who it is: its socket says that it is there.
+    if node and named in names and await _listens(f"{directory}/{named}"):
+        return f"{directory}/{named}"
     found: dict[str, str] = {}
     for name in names:
         with contextlib.suppress(SwarmError, TimeoutError):
@@ -254,8 +262,6 @@ async def _find(mesh: str, model: str, node: str, directory: str) -> str:
                 answer = await _ask(f"{directory}/{name}", [pack({"v": VERSION, "kind": "who"})])
             found[answer.node] = f"{directory}/{name}"
     if node:
-        if node in found:
-            return found[node]
         others = f"; there are {', '.join(sorted(found))}" if found else ""
         raise NotFound(f"no learner {node!r} of {model!r} runs on this host as this user{others}")
     if not found:
@@ -269,6 +275,15 @@ async def _find(mesh: str, model: str, node: str, directory: str) -> str:
             f"{', '.join(sorted(found))} (--node)"
         )
     return next(iter(found.values()))
+
+
+async def _listens(path: str) -> bool:
+    try:
+        _, writer = await asyncio.open_unix_connection(path)
+    except OSError:
+        return False
+    writer.close()
+    return True
 
 
 async def _ask(path: str, parts: list[Any]) -> Taught:

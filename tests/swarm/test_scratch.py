@@ -61,6 +61,20 @@ def test_what_a_killed_process_leaves_is_removed_and_what_a_living_one_has_stays
             owner.communicate()
 
 
+def test_a_folder_that_another_process_still_fills_goes_with_a_later_sweep(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = temporary / "swarm-test-left"
+    (folder / "cache").mkdir(parents=True)
+    (folder / "lock").touch()
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr("shutil.rmtree", lambda *_, **__: None)
+        assert sweep() == []
+    assert (folder / "lock").exists()
+    assert sweep() == [folder]
+    assert not folder.exists()
+
+
 def test_folders_of_others_are_left_alone(temporary: Path) -> None:
     theirs = temporary / "swarm-by-hand"
     theirs.mkdir()

@@ -147,6 +147,17 @@ async def test_of_several_learners_one_has_to_be_named(directory: str) -> None:
     assert (len(a.calls), len(b.calls)) == (0, 1)
 
 
+async def test_a_named_learner_that_is_slow_to_answer_is_waited_for(directory: str) -> None:
+    with socket.socket(socket.AF_UNIX) as busy:
+        async with learning(directory, "busy"):
+            path = f"{directory}/{next(iter(os.listdir(directory)))}"
+            os.unlink(path)
+            busy.bind(path)
+            busy.listen()
+            with pytest.raises(DeadlineExceeded):
+                await give(directory, node="busy", timeout=0.1)
+
+
 async def test_a_socket_that_a_dead_process_left_is_no_learner(directory: str) -> None:
     with socket.socket(socket.AF_UNIX) as dead:
         async with learning(directory) as (learner,):
