@@ -10,6 +10,8 @@ import pytest
 from hypothesis import settings
 from support.leftovers import nothing_left_behind
 
+from nodes.cli.bench import reach_benchmarks
+
 if TYPE_CHECKING:
     from support.beside_raw_nats import BesideRawNats
 
@@ -45,6 +47,7 @@ def folders_of_this_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
     """The environment that the tests' processes inherit. A run that leaves anything fails."""
     tmp_path_factory.getbasetemp()  # pytest's own folders stay where they are
     with nothing_left_behind(), pytest.MonkeyPatch.context() as environment:
+        reach_benchmarks()
         environment.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         environment.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
         yield

@@ -12,7 +12,7 @@ import typer
 from nodes.cli.access import add_access_flags
 from nodes.cli.audit_commands import register as register_audit
 from nodes.cli.auth_commands import register as register_auth
-from nodes.cli.bench import register
+from nodes.cli.bench import register as register_bench
 from nodes.cli.keys_commands import register as register_keys
 from nodes.cli.model_commands import app as model_app
 from nodes.cli.options import (
@@ -63,7 +63,7 @@ site_app = typer.Typer(
 app.add_typer(site_app, name="site")
 register_site(app, site_app)
 app.add_typer(bench_app, name="bench")
-register(bench_app)
+register_bench(bench_app)
 
 
 def _tell_version(asked: bool) -> None:

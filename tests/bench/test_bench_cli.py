@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 import typer
+from sim.gossip import run_gossip
 from typer.testing import CliRunner
 
-from nodes.bench.hop.measure import HopPlan
-from nodes.bench.peers.command import OURS, entrants, figures_of
-from nodes.bench.report.command import ChartsMissing, run_benchmark
-from nodes.bench.sim.gossip import run_gossip
-from nodes.cli.bench import register
+from bench.commands import add_commands
+from bench.cost.hop.measure import HopPlan
+from bench.report.command import ChartsMissing, run_benchmark
+from bench.rivals.peers.command import OURS, entrants, figures_of
 
 app = typer.Typer()
-register(app)
+add_commands(app)
 runner = CliRunner()
 
 MEASURED = (
@@ -36,10 +36,10 @@ MEASURED = (
 def test_the_command_line_loads_no_benchmark_until_one_runs() -> None:
     code = (
         "import sys, nodes.cli.main;"
-        "print([name for name in sys.modules if name.startswith('nodes.bench')])"
+        "print([name for name in sys.modules if name.startswith(('bench.', 'sim'))])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.stdout.strip() == "[]", done.stderr
+    assert done.stdout.strip() == "['bench.commands']", done.stderr
 
 
 def test_all_benchmarks_are_commands() -> None:
@@ -116,7 +116,7 @@ def test_the_simulations_reports_are_shown_and_a_missed_target_is_an_exit_code(
 ) -> None:
     row = {"scenario": "spread", "nodes": 10, "rounds_max": 13, "target": "12", "met": False}
     report = {"seed": 1, "interval_s": 0.1, "rows": [row], "met": False}
-    monkeypatch.setattr("nodes.bench.sim.gossip_report.run_report", lambda quick, seed: report)
+    monkeypatch.setattr("sim.gossip_report.run_report", lambda quick, seed: report)
     assert run_gossip() == 1
     assert "missed" in capsys.readouterr().out
     row["met"] = True
@@ -125,7 +125,7 @@ def test_the_simulations_reports_are_shown_and_a_missed_target_is_an_exit_code(
 
 def test_hop_hands_its_options_on(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[object] = []
-    monkeypatch.setattr("nodes.bench.hop.command.run_hop", lambda *given: seen.extend(given) or 0)
+    monkeypatch.setattr("bench.cost.hop.command.run_hop", lambda *given: seen.extend(given) or 0)
     arguments = ["hop", "--sizes", "1KiB,8MB", "--rounds", "2", "--json"]
     assert runner.invoke(app, arguments).exit_code == 0
     assert seen == [HopPlan([1024, 8_000_000], 150, 2, "durable"), True, "", ""]

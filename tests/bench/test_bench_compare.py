@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from nodes.bench.report.compare import BASELINE, change, compare, read_document, run_compare
-from nodes.bench.report.figure import Figure
+from bench.report.compare import BASELINE, change, compare, read_document, run_compare
+from bench.report.figure import Figure
 
 
 def document(**figures: Figure) -> dict[str, Any]:

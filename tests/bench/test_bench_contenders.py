@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -10,14 +11,14 @@ import numpy as np
 import psutil
 import pytest
 
-from nodes.bench.contenders.catalogue import CONTENDERS, FLOOR, contender_class
-from nodes.bench.contenders.contract import missing_packages
-from nodes.bench.contenders.systems.inprocess import InProcess
-from nodes.bench.contenders.workload import Tensors, Workload, pack, unpack
-from nodes.bench.peers.measure import Load, measure
-from nodes.bench.peers.networks import build_workload
-from nodes.bench.peers.runner import Entrant, run_client, run_peers
-from nodes.bench.peers.summary import document, summarise
+from bench.rivals.catalogue import CONTENDERS, FLOOR, contender_class
+from bench.rivals.contract import missing_packages
+from bench.rivals.peers.measure import Load, measure
+from bench.rivals.peers.networks import build_workload
+from bench.rivals.peers.runner import Entrant, run_client, run_peers
+from bench.rivals.peers.summary import document, summarise
+from bench.rivals.systems.inprocess import InProcess
+from bench.rivals.workload import Tensors, Workload, pack, unpack
 
 QUICK = Load(warmup=2, sequential=5, concurrent=20)
 
@@ -97,12 +98,12 @@ def test_a_contender_whose_package_is_missing_says_which_and_how_to_install_it(
 ) -> None:
     module = tiny / "absent_contender.py"
     module.write_text(
-        "from nodes.bench.contenders.systems.inprocess import InProcess\n"
+        "from bench.rivals.systems.inprocess import InProcess\n"
         "class Absent(InProcess):\n"
         "    packages = ('no_such_package_anywhere',)\n"
         "    install = 'pip install anywhere'\n"
     )
-    monkeypatch.setenv("PYTHONPATH", str(tiny))
+    monkeypatch.setenv("PYTHONPATH", str(tiny), prepend=os.pathsep)
     entrant = Entrant("absent", "absent_contender:Absent", Path(sys.executable))
     row = run_client(entrant, tiny, QUICK, timeout=60)
     assert row["status"] == "unavailable"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from nodes.bench.hop.sizes import parse_size, parse_sizes, size_text
-from nodes.bench.report.figure import Figure, percentile, significant
-from nodes.bench.scale.growth_law import fit
-from nodes.cli.bench import HOP_SIZES
+from bench.commands import HOP_SIZES
+from bench.cost.hop.sizes import parse_size, parse_sizes, size_text
+from bench.fleets.scale.growth_law import fit
+from bench.report.figure import Figure, percentile, significant
 
 
 def test_a_figure_is_the_median_of_its_rounds_with_the_extremes_beside_it() -> None:

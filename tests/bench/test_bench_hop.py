@@ -9,19 +9,19 @@ from pathlib import Path
 import psutil
 import pytest
 
-from nodes.bench.contenders.catalogue import MESH, MESH_BY_UP, contender_class
-from nodes.bench.contenders.contract import missing_packages
-from nodes.bench.contenders.side_by_side import checked_latencies, side_by_side
-from nodes.bench.contenders.systems.swarm_mesh import manifest_of
-from nodes.bench.contenders.workload import Workload, WrongAnswer
-from nodes.bench.hop.chain_workload import STAGES, chain_workload
-from nodes.bench.hop.measure import FLOORS, HopPlan, measure_hop, summarise
-from nodes.bench.hop.regression import Attempt, misses, run_regression
-from nodes.bench.hop.tables import show
-from nodes.bench.peers.measure import Load
-from nodes.bench.peers.networks import build_workload
-from nodes.bench.peers.runner import Entrant, run_client
-from nodes.bench.report.figure import Figure
+from bench.cost.hop.chain_workload import STAGES, chain_workload
+from bench.cost.hop.measure import FLOORS, HopPlan, measure_hop, summarise
+from bench.cost.hop.regression import Attempt, misses, run_regression
+from bench.cost.hop.tables import show
+from bench.report.figure import Figure
+from bench.rivals.catalogue import MESH, MESH_BY_UP, contender_class
+from bench.rivals.contract import missing_packages
+from bench.rivals.peers.measure import Load
+from bench.rivals.peers.networks import build_workload
+from bench.rivals.peers.runner import Entrant, run_client
+from bench.rivals.side_by_side import checked_latencies, side_by_side
+from bench.rivals.systems.swarm_mesh import manifest_of
+from bench.rivals.workload import Workload, WrongAnswer
 from shards.manifest import Manifest
 from shards.split.split import split
 from swarm.shm import unavailable
@@ -220,5 +220,5 @@ def test_a_regression_is_an_exit_code(
 ) -> None:
     row = {"ratio": 3.0, "p50_ratio": 3.5}
     document = {"missed": missed, "attempts": [row], "best": 3.0, "limit": 1.15, "seconds": 4.0}
-    monkeypatch.setattr("nodes.bench.hop.regression.check_regression", lambda *_, **__: document)
+    monkeypatch.setattr("bench.cost.hop.regression.check_regression", lambda *_, **__: document)
     assert run_regression() == code

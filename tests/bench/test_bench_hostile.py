@@ -16,10 +16,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nodes.bench.hostile.campaign import HostilePlan, play
-from nodes.bench.hostile.catalogue import TARGETS, shares
-from nodes.bench.hostile.slices import message_at, replay, run_slice
-from nodes.bench.hostile.target import TYPED, Case, Target
+from bench.hostile.campaign import HostilePlan, play
+from bench.hostile.catalogue import TARGETS, shares
+from bench.hostile.slices import message_at, replay, run_slice
+from bench.hostile.target import TYPED, Case, Target
 from shards.weights.protobuf import bytes_field, number_field, text_field
 
 MESSAGES = 20_000  # of all parsers together

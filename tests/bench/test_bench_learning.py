@@ -10,11 +10,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from sim.learning_report import play, run_report
+from sim.learning_task import split_by_label, training_samples
+from sim.learning_world import Fleet
 from typer.testing import CliRunner
 
-from nodes.bench.sim.learning_report import play, run_report
-from nodes.bench.sim.learning_task import split_by_label, training_samples
-from nodes.bench.sim.learning_world import Fleet
 from nodes.cli.main import app
 
 SHORT = Fleet(8, rounds=150)
@@ -29,8 +29,8 @@ def test_a_node_has_two_shards_of_label_sorted_samples_and_each_sample_has_one_n
 
 def test_one_seed_is_one_run_in_any_process() -> None:
     code = (
-        "from nodes.bench.sim.learning_report import play; "
-        "from nodes.bench.sim.learning_world import Fleet; "
+        "from sim.learning_report import play; "
+        "from sim.learning_world import Fleet; "
         "print(play(Fleet(8, rounds=60, loss=0.1, churn=20), '', 0.0))"
     )
     shown = [

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodes.bench.links.command import run_links
-from nodes.bench.links.cost_model import Link, Parts, cameras_a_core, latencies, quickest, rates
-from nodes.bench.links.measure import LinksPlan, Shape, shapes_of
-from nodes.bench.links.network import unavailable
-from nodes.bench.links.workload import changed, overlap
+from bench.fleets.links.command import run_links
+from bench.fleets.links.cost_model import Link, Parts, cameras_a_core, latencies, quickest, rates
+from bench.fleets.links.measure import LinksPlan, Shape, shapes_of
+from bench.fleets.links.network import unavailable
+from bench.fleets.links.workload import changed, overlap
 from swarm.errors import InvalidArgument
 
 MBIT = 125_000.0  # bytes a second

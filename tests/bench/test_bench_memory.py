@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodes.bench.memory.command import run_memory
-from nodes.bench.memory.mappings import Mapping, parse
-from nodes.bench.memory.measure import MemoryPlan
-from nodes.bench.memory.parts import (
+from bench.cost.memory.command import run_memory
+from bench.cost.memory.mappings import Mapping, parse
+from bench.cost.memory.measure import MemoryPlan
+from bench.cost.memory.parts import (
     BUFFERS,
     INTERPRETER,
     KINDS,

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nodes.bench.rollout.command import misses
-from nodes.bench.rollout.load import Load
-from nodes.bench.rollout.versions import Version, images, make_versions, matches
+from bench.fleets.rollout.command import misses
+from bench.fleets.rollout.load import Load
+from bench.fleets.rollout.versions import Version, images, make_versions, matches
 from shards.runtimes.load import load_stage
 from swarm import Result, Status
 

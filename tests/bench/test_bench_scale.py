@@ -7,10 +7,10 @@ import json
 import psutil
 import pytest
 
-from nodes.bench.scale.large_fleet import LargeFleetPlan, longest_gap, measure_large_fleet
-from nodes.bench.scale.large_tables import misses
-from nodes.bench.scale.point import Point, manifest
-from nodes.bench.scale.sweeps import (
+from bench.fleets.scale.large_fleet import LargeFleetPlan, longest_gap, measure_large_fleet
+from bench.fleets.scale.large_tables import misses
+from bench.fleets.scale.point import Point, manifest
+from bench.fleets.scale.sweeps import (
     GROWING_FIGURES,
     ScalePlan,
     allow_connections,

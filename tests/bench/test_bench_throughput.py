@@ -11,11 +11,11 @@ import numpy as np
 import psutil
 import pytest
 
-from nodes.bench.contenders.ultraface import NoModel, ultraface_file
-from nodes.bench.throughput.closed_loop import Sample, WorkerLoad
-from nodes.bench.throughput.measure import ThroughputPlan, measure_throughput, summarise
-from nodes.bench.throughput.pipelines import EXPECTED_FILE, build_pipeline
-from nodes.bench.throughput.tables import show
+from bench.cost.throughput.closed_loop import Sample, WorkerLoad
+from bench.cost.throughput.measure import ThroughputPlan, measure_throughput, summarise
+from bench.cost.throughput.pipelines import EXPECTED_FILE, build_pipeline
+from bench.cost.throughput.tables import show
+from bench.rivals.ultraface import NoModel, ultraface_file
 
 
 def sample(per_s: float, latency: float) -> Sample:
@@ -74,7 +74,7 @@ def test_a_floors_processes_share_the_requests_and_notice_a_wrong_answer(tmp_pat
     command = [
         sys.executable,
         "-m",
-        "nodes.bench.throughput.floor_process",
+        "bench.cost.throughput.floor_process",
         str(directory),
         "whole",
         "1",

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from nodes.bench.faults.command import run_failover
-from nodes.bench.faults.figures import Trial, scenario_figures
-from nodes.bench.faults.scenarios import Scenario
-from nodes.bench.faults.trials import scenario_entry
-from nodes.bench.overload.command import run_overload
+from bench.cost.overload.command import run_overload
+from bench.faults.command import run_failover
+from bench.faults.figures import Trial, scenario_figures
+from bench.faults.scenarios import Scenario
+from bench.faults.trials import scenario_entry
 from swarm.errors import Unavailable
 
-COMMAND = "nodes.bench.faults.command"
+COMMAND = "bench.faults.command"
 
 
 class FakeMeshes:
@@ -95,6 +95,6 @@ def test_overload_passes_when_goodput_stays_near_the_capacity(
     async def measured(*_: object) -> dict[str, Any]:
         return {"goodput_share": share}
 
-    monkeypatch.setattr("nodes.bench.overload.command.measure_overload", measured)
+    monkeypatch.setattr("bench.cost.overload.command.measure_overload", measured)
     assert run_overload() == code
     assert "goodput share" in capsys.readouterr().out

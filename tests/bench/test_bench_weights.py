@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nodes.bench.weights.command import misses
-from nodes.bench.weights.judge import Answer, count_torn
-from nodes.bench.weights.measure import WeightsPlan, measure_weights
-from nodes.bench.weights.updates import CASES, changed_block, changed_head
+from bench.fleets.weights.command import misses
+from bench.fleets.weights.judge import Answer, count_torn
+from bench.fleets.weights.measure import WeightsPlan, measure_weights
+from bench.fleets.weights.updates import CASES, changed_block, changed_head
 from shards.runtimes.ort import make_session
 from shards.split.split import split
 from shards.zoo import digits_heldout, digits_model

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-
-from nodes.bench.faults.rig import Rig, Workload, make_workload, start_rig
+from bench.faults.rig import Rig, Workload, make_workload, start_rig
 
 
 @pytest.fixture(scope="session")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from bench.faults.cluster_scenarios import check_nodes, layout_of, with_lanes
+from bench.faults.rig import Rig
 from support.meshes import Load
 from support.waiting import GENEROUS, eventually
 
-from nodes.bench.faults.cluster_scenarios import check_nodes, layout_of, with_lanes
-from nodes.bench.faults.rig import Rig
 from nodes.life.config import MOVED
 from swarm.errors import SwarmError
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
-from nodes.bench.faults.figures import (
+from bench.faults.figures import (
     Trial,
     quiet_latency,
     scenario_figures,
     window_figures,
 )
-from nodes.bench.faults.scenarios import Targets
-from nodes.bench.report.figure import percentile
+from bench.faults.scenarios import Targets
+from bench.report.figure import percentile
 
 TRIAL = Trial(quiet=0.0, fault=1.0, end=2.0, ready_again=2.5)
 WAITS = {"1": 60.0}

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from bench.faults.cut_link import why_not
+from bench.faults.rig import Layout, Rig
+from bench.faults.scenarios import SCENARIOS
+from bench.faults.trials import play_scenario
 from support.meshes import Load
-
-from nodes.bench.faults.cut_link import why_not
-from nodes.bench.faults.rig import Layout, Rig
-from nodes.bench.faults.scenarios import SCENARIOS
-from nodes.bench.faults.trials import play_scenario
 
 pytestmark = [
     pytest.mark.processes,

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import pytest_asyncio
+from bench.faults.site.linked_servers import HUB, SITE, LinkedServers, linked_servers
 from support.commands import Commands, said
 from support.meshes import (
     READY,
@@ -29,7 +30,6 @@ from support.meshes import (
 from support.waiting import eventually
 
 import swarm
-from nodes.bench.site.linked_servers import HUB, SITE, LinkedServers, linked_servers
 from nodes.local.mesh import LocalMesh, push
 from shards.manifest import write_dir
 from shards.split.split import split

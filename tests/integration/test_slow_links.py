@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from bench.fleets.links.network import SlowLink, slow_link, unavailable
 from support.commands import ROOT, environment
 from support.meshes import READY, mesh_of
 from support.waiting import eventually
 
-from nodes.bench.links.network import SlowLink, slow_link, unavailable
 from nodes.local.mesh import LocalMesh, push
 from shards.manifest import CodecError
 from shards.split.split import split

@@ -24,11 +24,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-
-from nodes.bench.contenders.processes import ONE_THREAD_EACH, REPOSITORY
-from nodes.bench.contenders.side_by_side import checked_latencies
-from nodes.bench.contenders.systems.nats_jetstream import NatsJetStream
-from nodes.bench.hop.chain_workload import chain_workload
+from bench.cost.hop.chain_workload import chain_workload
+from bench.rivals.processes import ONE_THREAD_EACH, REPOSITORY
+from bench.rivals.side_by_side import checked_latencies
+from bench.rivals.systems.nats_jetstream import NatsJetStream
 
 ATTEMPTS = 3
 FEATURE_BYTES = 4096

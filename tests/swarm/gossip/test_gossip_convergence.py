@@ -6,8 +6,8 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sim.gossip_world import World
 
-from nodes.bench.sim.gossip_world import World
 from swarm.gossip import GossipConfig
 
 _STEP = st.one_of(

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgpack
 import pytest
+from sim.gossip_world import World
 
-from nodes.bench.sim.gossip_world import World
 from swarm.gossip import GossipConfig, Request
 
 

@@ -7,8 +7,8 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sim.gossip_world import World
 
-from nodes.bench.sim.gossip_world import World
 from swarm.gossip import Gossip
 from swarm.trust.mesh_keys import MeshKeys, new_key
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+from sim.gossip_report import crash, spread, traffic
+from sim.gossip_world import World
 
-from nodes.bench.sim.gossip_report import crash, spread, traffic
-from nodes.bench.sim.gossip_world import World
 from swarm.gossip import LAN
 from swarm.gossip.pace import (
     LEAST_PER_SECOND,

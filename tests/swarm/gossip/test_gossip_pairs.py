@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from sim.gossip_world import World
 
-from nodes.bench.sim.gossip_world import World
 from swarm.gossip import LAN, Event, Request
 
 ROUND = LAN.interval

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-
-from nodes.bench.sim.gossip_report import (
+from sim.gossip_report import (
     crash,
     false_positives,
     hang,
@@ -17,7 +16,8 @@ from nodes.bench.sim.gossip_report import (
     spread,
     traffic,
 )
-from nodes.bench.sim.gossip_world import World
+from sim.gossip_world import World
+
 from swarm.gossip import LAN, LOCAL, WAN, GossipConfig
 
 pytestmark = pytest.mark.benchmark

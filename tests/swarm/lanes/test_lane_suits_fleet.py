@@ -6,13 +6,13 @@ import asyncio
 import json
 
 import pytest
+from bench.faults.site.linked_servers import HUB, linked_servers
 from hypothesis import given
 from hypothesis import strategies as st
 from lane_tools import SUBJECTS
 from real_server import Links
 from support.waiting import eventually
 
-from nodes.bench.site.linked_servers import HUB, linked_servers
 from swarm.lanes import Lane, LaneOptions, consumer_config, ensure_lanes
 from swarm.lanes.pulls import EXPIRES, MOST_EXPIRES, expires_for
 from swarm.link import LinkMessage

@@ -4,10 +4,9 @@ import json
 from typing import Any
 
 import pytest
-
-from nodes.bench.sim.routing_pipeline import Simulation, clairvoyant
-from nodes.bench.sim.routing_report import CONTENDERS, REFERENCE, render_markdown, run_report
-from nodes.bench.sim.routing_scenarios import scenarios
+from sim.routing_pipeline import Simulation, clairvoyant
+from sim.routing_report import CONTENDERS, REFERENCE, render_markdown, run_report
+from sim.routing_scenarios import scenarios
 
 
 @pytest.fixture(scope="module")

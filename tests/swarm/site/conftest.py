@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
-
-from nodes.bench.site.linked_servers import LinkedServers, linked_servers
+from bench.faults.site.linked_servers import LinkedServers, linked_servers
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import numpy as np
+from bench.faults.site.linked_servers import SITE
 
 import swarm
-from nodes.bench.site.linked_servers import SITE
 from swarm.errors import Status
 from swarm.site.forwarder import Ask, Forwarder
 from swarm.wire.messages import Request, Result

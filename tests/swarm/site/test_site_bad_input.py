@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from bench.faults.site.linked_servers import SITE, LinkedServers
 from site_tools import forwarding, numbered, read
 from support.waiting import GENEROUS, eventually
 
 import swarm
-from nodes.bench.site.linked_servers import SITE, LinkedServers
 from swarm.errors import InvalidArgument, NoResponders, ResourceExhausted, Status
 from swarm.link import LinkMessage
 from swarm.services.embedded import EmbeddedServer

@@ -6,11 +6,11 @@ import asyncio
 
 import numpy as np
 import pytest
+from bench.faults.site.linked_servers import SITE, LinkedServers
 from site_tools import doubled, forwarding, numbered, read
 from support.waiting import GENEROUS, eventually
 
 import swarm
-from nodes.bench.site.linked_servers import SITE, LinkedServers
 from swarm.errors import InvalidArgument, NotFound, ResourceExhausted, Status, Unavailable
 from swarm.site.forwarding import dropped_so_far
 from swarm.site.store import DROP_OLDEST, Limits, SiteStore

@@ -1,0 +1,458 @@
+"""`swarm bench …`: the commands and their options.
+
+A command imports its benchmark when it runs: nothing else in the programs imports `bench`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nodes.cli.bench import reach_benchmarks
+
+Json = Annotated[bool, typer.Option("--json", help="Machine-readable output on stdout.")]
+Chart = Annotated[str, typer.Option(help="Draw the result into this image (needs matplotlib).")]
+Output = Annotated[str, typer.Option("-o", "--output", help="Write the JSON document here.")]
+Rounds = Annotated[int, typer.Option(min=1, max=100, help="Interleaved rounds.")]
+Delivery = Annotated[str, typer.Option(help="durable (lanes) or fast (nothing is stored).")]
+
+HOP_SIZES = "1KiB,4KiB,16KiB,64KiB,256KiB,1MiB,2MiB,4MiB,8MB"
+TRUST_SIZES = "4KiB,1MiB"
+# The largest is decimal: with its header the message must fit into the 8 MiB above which
+# nats-server warns.
+MOST_REAL_NODES = 200  # of `scale`; of more all but twenty are imitated
+
+
+def hop(
+    sizes: Annotated[str, typer.Option(help="Bytes of features, separated by commas.")] = HOP_SIZES,
+    requests: Annotated[int, typer.Option(min=1, help="In one slice of one contender.")] = 150,
+    rounds: Rounds = 5,
+    delivery: Delivery = "durable",
+    trust: Annotated[
+        bool,
+        typer.Option(
+            "--trust", help="Instead: what users, TLS and encryption at rest cost; 4KiB and 1MiB."
+        ),
+    ] = False,
+    json_: Json = False,
+    chart: Chart = "",
+    output: Output = "",
+) -> None:
+    """What the mesh adds per hop, beside raw NATS chains measured in the same run."""
+    from bench.cost.hop.command import run_hop, run_trust
+    from bench.cost.hop.measure import HopPlan
+    from bench.cost.hop.sizes import parse_sizes
+
+    delivery = _delivery_mode(delivery)
+    try:
+        feature_bytes = parse_sizes(TRUST_SIZES if trust and sizes == HOP_SIZES else sizes)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--sizes") from None
+    plan = HopPlan(feature_bytes, requests, rounds, delivery)
+    if trust:
+        raise typer.Exit(run_trust(plan, json_, output))
+    raise typer.Exit(run_hop(plan, json_, chart, output))
+
+
+def throughput(
+    models: Annotated[
+        str, typer.Option(help="digits, resnet50, resnet50-small, ultraface.")
+    ] = "digits,resnet50,ultraface",
+    concurrency: Annotated[str, typer.Option(help="Requests at once.")] = "1,2,4,8,16,32,64",
+    rounds: Rounds = 3,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Length of a slice.")] = 2.0,
+    stages: Annotated[int, typer.Option(min=1, max=16, help="Processes of a pipeline.")] = 3,
+    delivery: Delivery = "durable",
+    ultraface: Annotated[str, typer.Option(help="The detector's ONNX file or folder.")] = "",
+    json_: Json = False,
+    chart: Chart = "",
+    output: Output = "",
+) -> None:
+    """What a pipeline yields, beside the same cores without a mesh."""
+    from bench.cost.throughput.command import run_throughput
+    from bench.cost.throughput.measure import ThroughputPlan
+    from bench.cost.throughput.pipelines import PIPELINES
+
+    delivery = _delivery_mode(delivery)
+    names = [name for name in models.split(",") if name]
+    unknown = [name for name in names if name not in PIPELINES]
+    if unknown or not names:
+        raise typer.BadParameter(f"{unknown}: choose of {', '.join(PIPELINES)}")
+    levels = _numbers(concurrency, "--concurrency")
+    plan = ThroughputPlan(names, levels, rounds, seconds, stages, delivery, ultraface)
+    raise typer.Exit(run_throughput(plan, json_, chart, output))
+
+
+def scale(
+    nodes: Annotated[
+        str,
+        typer.Option(
+            help="Nodes; empty: no such sweep. A number over 200 alone: twenty real nodes among "
+            "imitated ones, beside a mesh of five."
+        ),
+    ] = "3,12,25,50,100",
+    models: Annotated[str, typer.Option(help="Models, three nodes each.")] = "1,5,10,25,50",
+    agents: Annotated[str, typer.Option(help="Clients asking at once.")] = "1,10,100,300,1000",
+    requests: Annotated[int, typer.Option(min=1, help="At each point.")] = 2000,
+    hosts: Annotated[int, typer.Option(min=1, help="Processes the nodes are spread over.")] = 2,
+    rounds: Rounds = 1,
+    trials: Annotated[int, typer.Option(min=1, help="Kills in a large fleet, and in five.")] = 5,
+    json_: Json = False,
+    chart: Chart = "",
+    output: Output = "",
+) -> None:
+    """What grows with nodes, models and agents; the laws in words."""
+    counts = _numbers(nodes, "--nodes") if nodes else []
+    if max(counts, default=0) > MOST_REAL_NODES:
+        if len(counts) > 1:
+            raise typer.BadParameter(f"--nodes: more than {MOST_REAL_NODES} nodes stand alone")
+        from bench.fleets.scale.command import run_large_fleet
+        from bench.fleets.scale.large_fleet import LargeFleetPlan
+
+        raise typer.Exit(run_large_fleet(LargeFleetPlan(counts[0], trials=trials), json_, output))
+    from bench.fleets.scale.command import run_scale
+    from bench.fleets.scale.point import Point
+    from bench.fleets.scale.sweeps import ScalePlan
+
+    plan = ScalePlan(
+        counts,
+        _numbers(models, "--models") if models else [],
+        _numbers(agents, "--agents") if agents else [],
+        rounds,
+        Point(requests=requests, hosts=hosts),
+    )
+    raise typer.Exit(run_scale(plan, json_, chart, output))
+
+
+def peers(
+    only: Annotated[str, typer.Option(help="Contenders, with commas; all when empty.")] = "",
+    rounds: Rounds = 3,
+    kinds: Annotated[
+        str, typer.Option(help="tiny (4 KB features), large (0.8-1.6 MB), resnet50.")
+    ] = "tiny,large,resnet50",
+    environment: Annotated[
+        str, typer.Option(help="Where the peers are installed; in the user's cache when empty.")
+    ] = "",
+    json_: Json = False,
+    chart: Chart = "",
+    output: Output = "",
+) -> None:
+    """The mesh beside what users would pick; installs them into an environment of their own."""
+    from bench.rivals.peers.command import run_peers_command
+
+    raise typer.Exit(
+        run_peers_command(_words(only), rounds, _words(kinds), environment, json_, chart, output)
+    )
+
+
+def compare(
+    before: Annotated[str, typer.Argument(help="A JSON document; `baseline`: the stored one.")],
+    after: Annotated[str, typer.Argument(help="Another one of the same benchmark.")],
+    fail_above: Annotated[
+        float, typer.Option(help="Exit 1 when a ratio to a floor got so many times worse.")
+    ] = 0.0,
+    all_: Annotated[bool, typer.Option("--all", help="Show what did not change, too.")] = False,
+    json_: Json = False,
+) -> None:
+    """What changed between two results, with the spread of their rounds."""
+    from bench.report.compare import BASELINE, run_compare
+
+    first = str(BASELINE) if before == "baseline" and not Path(before).exists() else before
+    raise typer.Exit(run_compare(first, after, fail_above, json_, all_))
+
+
+def regression(
+    limit: Annotated[
+        float, typer.Option(min=0.0, help="Most of the ratio to the floor; 0: the gate's own.")
+    ] = 0.0,
+    attempts: Annotated[int, typer.Option(min=1, max=20, help="The best one counts.")] = 3,
+    json_: Json = False,
+) -> None:
+    """The gate of CI: a 4 KiB hop by `swarm up` beside raw JetStream; exit 1 above the limit."""
+    from bench.cost.hop.regression import MOST_RATIO, run_regression
+
+    raise typer.Exit(run_regression(limit or MOST_RATIO, attempts, json_))
+
+
+def gossip(
+    full: Annotated[bool, typer.Option(help="Up to 2000 nodes: some minutes.")] = False,
+    seed: Annotated[int, typer.Option(help="Of the simulation.")] = 1,
+    json_: Json = False,
+    chart: Chart = "",
+    output: Output = "",
+) -> None:
+    """What the gossip achieves, simulated: spread, traffic, crashes, splits."""
+    from sim.gossip import run_gossip
+
+    raise typer.Exit(run_gossip(full, seed, json_, chart, output))
+
+
+def learning(
+    full: Annotated[bool, typer.Option(help="Up to 256 nodes: a quarter of an hour.")] = False,
+    seed: Annotated[int, typer.Option(help="Of the simulation.")] = 1,
+    json_: Json = False,
+    chart: Chart = "",
+    output: Output = "",
+) -> None:
+    """What a fleet learns by sparse deltas, simulated, beside a parameter server's bytes."""
+    from sim.learning import run_learning
+
+    raise typer.Exit(run_learning(full, seed, json_, chart, output))
+
+
+def routing(
+    full: Annotated[bool, typer.Option(help="Ten times the requests: some minutes.")] = False,
+    seed: Annotated[int, typer.Option(help="Of the simulation.")] = 1,
+    json_: Json = False,
+    chart: Chart = "",
+    output: Output = "",
+) -> None:
+    """All routing policies in all scenarios, simulated, beside one that knows the future."""
+    from sim.routing import run_routing
+
+    raise typer.Exit(run_routing(full, seed, json_, chart, output))
+
+
+def failover(
+    trials: Annotated[int, typer.Option(min=1, help="Per scenario.")] = 10,
+    scenarios: Annotated[str, typer.Option(help="Names, with commas; all when empty.")] = "",
+    servers: Annotated[
+        int, typer.Option(help="3: the scenarios of a cluster, whose servers are lost.")
+    ] = 1,
+    json_: Json = False,
+) -> None:
+    """How long a takeover lasts and what is lost: nodes killed, hung, cut off, drained."""
+    from bench.faults.command import run_failover
+
+    raise typer.Exit(run_failover(trials, _words(scenarios) or None, json_, servers))
+
+
+def overload(
+    seconds: Annotated[float, typer.Option(min=1, help="How long the overload lasts.")] = 30.0,
+    factor: Annotated[float, typer.Option(min=1, help="Offered load, in capacities.")] = 3.0,
+    budget: Annotated[str, typer.Option(help="Time for a request.")] = "100ms",
+    json_: Json = False,
+) -> None:
+    """Goodput, refusals and recovery at three times the capacity."""
+    from bench.cost.overload.command import run_overload
+    from nodes.console import duration
+
+    raise typer.Exit(run_overload(seconds, factor, duration(budget), json_))
+
+
+def chaos(
+    seed: Annotated[int, typer.Option(help="Of the faults: a seed plays the same ones.")] = 1,
+    rate: Annotated[float, typer.Option(min=0.1, help="Requests a second.")] = 60.0,
+    every: Annotated[str, typer.Option(help="Time between two faults.")] = "1.5s",
+    seconds: Annotated[float, typer.Option(min=1, help="How long the load lasts.")] = 60.0,
+    budget: Annotated[str, typer.Option(help="Time for a request.")] = "5s",
+    nodes_per_stage: Annotated[int, typer.Option(min=1, max=8, help="Beside a fallback.")] = 1,
+    model: Annotated[str, typer.Option(help="digits, or an ONNX file.")] = "digits",
+    server: Annotated[bool, typer.Option("--server", help="The server is a victim too.")] = False,
+    at_least: Annotated[
+        float, typer.Option(min=0, max=1, help="Exit 1 when a smaller share is answered.")
+    ] = 0.0,
+    json_: Json = False,
+) -> None:
+    """Random faults under load: nothing may be wrong, and no request without an outcome."""
+    from bench.faults.chaos.command import run_chaos
+    from bench.faults.chaos.play import ChaosPlan
+    from nodes.console import duration
+
+    plan = ChaosPlan(
+        seed, rate, duration(every), seconds, duration(budget), nodes_per_stage, model, server
+    )
+    raise typer.Exit(run_chaos(plan, at_least, json_))
+
+
+def site(
+    cut: Annotated[str, typer.Option(help="How long the link is away.")] = "60s",
+    requests: Annotated[int, typer.Option(min=8, help="Half of them while it is away.")] = 1000,
+    agents: Annotated[int, typer.Option(min=1, max=64, help="Who submit, in turn.")] = 4,
+    silent: Annotated[bool, typer.Option("--silent", help="Silent instead of cut.")] = False,
+    flap: Annotated[
+        bool, typer.Option("--flap", help="Cut for one second of each five instead.")
+    ] = False,
+    json_: Json = False,
+    output: Output = "",
+) -> None:
+    """What a site submits while its link to the hub is cut: each answer once, in order, right."""
+    from bench.faults.site.command import run_site
+    from bench.faults.site.play import SitePlan
+    from nodes.console import duration
+
+    plan = SitePlan(duration(cut), requests, agents, silent, flap)
+    raise typer.Exit(run_site(plan, json_, output))
+
+
+def memory(
+    model: Annotated[
+        str, typer.Option(help="An ONNX file, or digits or resnet50 of this project.")
+    ] = "digits",
+    stages: Annotated[int, typer.Option(min=1, max=16, help="Shards of the model.")] = 3,
+    requests: Annotated[int, typer.Option(min=1, help="Requests before the look.")] = 20,
+    json_: Json = False,
+    output: Output = "",
+) -> None:
+    """The memory of `swarm up`, by process and by what it is for (Linux)."""
+    from bench.cost.memory.command import run_memory
+    from bench.cost.memory.measure import MemoryPlan
+
+    raise typer.Exit(run_memory(MemoryPlan(model, stages, requests), json_, output))
+
+
+def hostile(
+    messages: Annotated[int, typer.Option(min=1, help="Of all parsers together.")] = 1_000_000,
+    seed: Annotated[int, typer.Option(help="A seed makes the same messages again.")] = 1,
+    targets: Annotated[str, typer.Option(help="Parsers, with commas; all when empty.")] = "",
+    seconds: Annotated[float, typer.Option(min=0, help="At most; 0: until the end.")] = 0.0,
+    workers: Annotated[int, typer.Option(min=1, max=64, help="Processes at a time.")] = 2,
+    keep: Annotated[str, typer.Option(help="A folder for the messages of findings.")] = "",
+    json_: Json = False,
+) -> None:
+    """Mutated messages against every parser: no crash, no hang, bounded memory, typed errors."""
+    from bench.hostile.campaign import HostilePlan
+    from bench.hostile.catalogue import TARGETS
+    from bench.hostile.command import run_hostile
+
+    names = tuple(_words(targets))
+    if unknown := [name for name in names if name not in TARGETS]:
+        raise typer.BadParameter(f"{unknown}: choose of {', '.join(TARGETS)}")
+    plan = HostilePlan(messages, seed, names, seconds or float("inf"), workers)
+    raise typer.Exit(run_hostile(plan, keep, json_))
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _delivery_mode(name: str) -> str:
+    from swarm.requests.request import DELIVERY_MODES
+
+    mode = DELIVERY_MODES.get(name)
+    if mode is None:
+        raise typer.BadParameter(f"{name!r}: it is durable or fast", param_hint="--delivery")
+    return mode
+
+
+def _numbers(text: str, hint: str) -> list[int]:
+    """Positive integers, separated by commas."""
+    try:
+        values = [int(part) for part in _words(text)]
+    except ValueError:
+        values = []
+    if not values or min(values) < 1:
+        raise typer.BadParameter(f"{text!r}: numbers from 1, with commas", param_hint=hint)
+    return values
+
+
+def weights(
+    cases: Annotated[
+        str, typer.Option(help="digits (its head), resnet50 (a stage's convolutions).")
+    ] = "digits,resnet50",
+    updates: Annotated[int, typer.Option(min=2, help="Weight versions of each case.")] = 100,
+    every: Annotated[str, typer.Option(help="Time between two updates.")] = "500ms",
+    rounds: Rounds = 5,
+    json_: Json = False,
+    output: Output = "",
+) -> None:
+    """New weights under load: what they cost, and whether any answer mixes two versions."""
+    from bench.fleets.weights.command import run_weights
+    from bench.fleets.weights.measure import WeightsPlan
+    from bench.fleets.weights.updates import CASES
+    from nodes.console import duration
+
+    names = tuple(_words(cases))
+    unknown = [name for name in names if name not in CASES]
+    if unknown or not names:
+        raise typer.BadParameter(f"{unknown}: choose of {', '.join(CASES)}")
+    plan = WeightsPlan(names, updates, duration(every), min(rounds, updates))
+    raise typer.Exit(run_weights(plan, json_, output))
+
+
+def links(
+    full: Annotated[
+        bool,
+        typer.Option(
+            "--full", help="5, 20, 100 Mbit/s, round trips of 10 and 50 ms, 0 and 1 % lost."
+        ),
+    ] = False,
+    links_: Annotated[
+        str, typer.Option("--links", help="Others: Mbit/s/ms/percent lost, as 20/10/0,5/50/1.")
+    ] = "",
+    codecs: Annotated[
+        str,
+        typer.Option(help="Of features: none, f16, i8, i6, i4. Results: i8 with the last three."),
+    ] = "none,i8,i4",
+    requests: Annotated[
+        int, typer.Option(min=4, help="One after the other, and as many four at a time.")
+    ] = 24,
+    congestion: Annotated[
+        str, typer.Option(help="TCP's, of what the far side sends: bbr, cubic, reno.")
+    ] = "",
+    ultraface: Annotated[str, typer.Option(help="The detector's ONNX file or folder.")] = "",
+    json_: Json = False,
+    output: Output = "",
+) -> None:
+    """A detector over slow links: first layers at the edge, a stage behind the link, JPEG."""
+    from bench.fleets.links.command import run_links
+    from bench.fleets.links.measure import FULL, QUICK, LinksPlan, shapes_of
+    from swarm.errors import InvalidArgument
+    from swarm.flow.codec_choice import MODES
+
+    names = tuple(_words(codecs))
+    if unknown := [name for name in names if name not in MODES]:
+        raise typer.BadParameter(f"{unknown}: choose of {', '.join(MODES)}")
+    try:
+        shapes = shapes_of(links_) if links_ else FULL if full else QUICK
+    except InvalidArgument as error:
+        raise typer.BadParameter(str(error)) from None
+    plan = LinksPlan(shapes, names, requests, requests, congestion=congestion, ultraface=ultraface)
+    raise typer.Exit(run_links(plan, json_, output))
+
+
+def rollout(
+    rate: Annotated[float, typer.Option(min=1.0, help="Requests a second.")] = 100.0,
+    quiet: Annotated[
+        float, typer.Option(min=0.5, help="Seconds of load alone before each phase, to compare.")
+    ] = 3.0,
+    kills: Annotated[bool, typer.Option(help="Kill a node in the middle of each phase.")] = True,
+    json_: Json = False,
+    output: Output = "",
+) -> None:
+    """Versions come and go under load, by promotion, canary and shadow: nothing may be lost."""
+    from bench.fleets.rollout.command import run_rollout
+    from bench.fleets.rollout.play import RolloutPlan
+
+    raise typer.Exit(run_rollout(RolloutPlan(rate, quiet, kills), json_, output))
+
+
+COMMANDS = (
+    hop,
+    throughput,
+    peers,
+    scale,
+    failover,
+    chaos,
+    site,
+    hostile,
+    overload,
+    memory,
+    gossip,
+    learning,
+    routing,
+    compare,
+    regression,
+    weights,
+    links,
+    rollout,
+)
+
+
+def add_commands(app: typer.Typer) -> None:
+    """Add all benchmark commands to `swarm bench`."""
+    app.callback()(reach_benchmarks)
+    for command in COMMANDS:
+        app.command()(command)

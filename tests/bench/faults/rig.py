@@ -1,0 +1,276 @@
+"""The mesh that scenarios are played on: real processes, and a load in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.faults.cut_link import CutLink, NamespacedNode, cut_link
+from bench.faults.servers import Servers, start_servers
+from nodes.life.config import MOVED
+from nodes.local.mesh import LocalMesh, local_mesh, push
+from nodes.local.supervisor import NodeProcess
+from shards.runtimes.ort import OrtRuntime
+from shards.split.split import SplitResult, split
+from shards.zoo import digits_heldout, digits_model
+from swarm.errors import Unavailable
+from swarm.link import jetstream
+from swarm.services.embedded import EmbeddedServer, die_with_parent
+from swarm.subjects import api
+
+LOCAL_BANDWIDTH = 1e6  # bytes a millisecond: loopback, so that compute decides the cuts
+REQUEST_BUDGET = 5.0  # seconds for every request
+READY_TIMEOUT = 30.0  # seconds that a node may take to come up, or to leave
+RETURN_TIMEOUT = 5.0  # seconds that a node may take to serve again after a hang or a cut
+STAGES = 3
+SEED = 7  # of the faults' moments
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The processes of a mesh: `replicas` nodes for each shard, `fallbacks`, and `extra` roles.
+
+    storage: of the lanes, `memory` or `file`. credit: as `swarm-node --credit`; 0: its default.
+    remote: the role (`shard-2`) that runs behind a link that can be cut, or empty. watched: whether
+    the server starts again as under `swarm up`; else the scenarios decide when. servers:
+    several are a cluster, and every message goes by them. lanes: as `swarm-node --lanes`. budget:
+    seconds of each request.
+    """
+
+    replicas: int = 1
+    fallbacks: int = 1
+    extra: tuple[str, ...] = ()
+    storage: str = "memory"
+    credit: int = 0
+    remote: str = ""
+    watched: bool = False
+    servers: int = 1
+    lanes: str = MOVED
+    budget: float = REQUEST_BUDGET
+
+    def roles(self) -> list[str]:
+        shards = [f"shard-{k}" for k in range(1, STAGES + 1) for _ in range(self.replicas)]
+        return [*shards, *self.extra, *["fallback"] * self.fallbacks]
+
+    def flags(self) -> list[str]:
+        credit = ["--credit", str(self.credit)] if self.credit else []
+        cluster = ["--lanes", self.lanes, "--stored"] if self.servers > 1 else []
+        return ["--storage", self.storage, *credit, *cluster]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The split model, and a file with its held-out images and the whole model's logits."""
+
+    model: SplitResult
+    data: Path
+
+
+def make_workload(directory: Path) -> Workload:
+    """Split the digits model in three, and run the whole model once for the expected answers."""
+    result = split(digits_model(), name="digits", stages=STAGES, bandwidth=LOCAL_BANDWIDTH)
+    images = digits_heldout()[0]
+    whole = OrtRuntime(digits_model())
+    # One at a time, as the mesh runs them.
+    rows = [whole.run({"image": images[i : i + 1]})["logits"] for i in range(len(images))]
+    whole.close()
+    data = directory / "digits.npz"
+    np.savez(data, images=images, expected=np.concatenate(rows))
+    return Workload(result, data)
+
+
+class LoadProcess:
+    """A running `bench.faults.requester` process."""
+
+    def __init__(
+        self, process: asyncio.subprocess.Process, directory: Path, budget: float = REQUEST_BUDGET
+    ) -> None:
+        self._process = process
+        self._budget = budget
+        self._file = directory / f"load-{process.pid}.json"
+
+    async def take(self) -> dict[str, Any]:
+        """The records since the last call. Raises `Unavailable` when the process has ended."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"take {self._file}\n".encode())
+        line = await asyncio.wait_for(self._process.stdout.readline(), self._budget + READY_TIMEOUT)
+        if not line:
+            raise Unavailable("the bench's own requester ended early")
+        return dict(json.loads(self._file.read_text()))
+
+    async def stop(self) -> None:
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        try:
+            await asyncio.wait_for(self._process.wait(), 5.0)
+        except TimeoutError:
+            self._process.kill()
+            await self._process.wait()
+
+
+@dataclass
+class Rig:
+    """A ready mesh and the tools of the scenarios.
+
+    server: scenarios may restart it. servers: of a cluster, None without one. link: scenarios may
+    cut it; None where there is none. rng: draws the moments of the faults. quick: stops and cuts
+    are short.
+    """
+
+    local: LocalMesh
+    server: EmbeddedServer
+    layout: Layout
+    workload: Workload
+    directory: Path
+    quick: bool
+    link: CutLink | None = None
+    servers: Servers | None = None
+    rng: random.Random = field(default_factory=lambda: random.Random(SEED), init=False)
+
+    @property
+    def cluster(self) -> Servers:
+        """The servers of a layout that has several."""
+        assert self.servers is not None
+        return self.servers
+
+    def node(self, role: str, index: int = 0) -> NodeProcess:
+        """The index-th process of a role, in order of its first start."""
+        return [n for n in self.local.supervisor.nodes if n.role == role][index]
+
+    async def revive(self, nodes: Sequence[NodeProcess]) -> None:
+        """Start the dead ones of `nodes` and wait until every node of the mesh is ready."""
+        for node in nodes:
+            if not node.alive:
+                node.start()
+        await _ready(self.local)
+
+    async def drain(self, node: NodeProcess) -> None:
+        """SIGTERM, and wait until it has left. Raises `Unavailable` when it does not."""
+        node.signal(signal.SIGTERM)
+        deadline = time.monotonic() + READY_TIMEOUT
+        while node.alive:
+            if time.monotonic() > deadline:
+                raise Unavailable(f"{node.role} did not end within {READY_TIMEOUT} s of SIGTERM")
+            await asyncio.sleep(0.01)
+
+    async def idle_shards(self) -> list[NodeProcess]:
+        """The shards that serve nothing while the load runs, whatever state they report."""
+        idle = [n for n in self.local.supervisor.nodes if n.role.startswith("shard-")]
+        before = {node.pid: self._served(node) for node in idle}
+        deadline = time.monotonic() + RETURN_TIMEOUT
+        while idle and time.monotonic() < deadline:
+            await asyncio.sleep(0.05)
+            idle = [node for node in idle if self._served(node) <= before[node.pid]]
+        return idle
+
+    def _served(self, node: NodeProcess) -> int:
+        """Requests served, by the node's last status, which comes every second."""
+        stages = (self.local.status_of(node) or {}).get("stages", ())
+        return sum(int(stage["counters"]["served"]) for stage in stages)
+
+    async def ack_waits(self) -> dict[str, float]:
+        """The lanes' `ack_wait` in milliseconds by stage, as the server has it."""
+        mesh = self.local.mesh
+        manifest = self.workload.model.manifest
+        lanes, domain = (manifest.model, manifest.version), mesh.link.domain
+        waits = {}
+        for stage in range(1, STAGES + 1):
+            stream = mesh.subjects.stream(*lanes, stage, domain)
+            name = mesh.subjects.consumer(manifest.model, stage)
+            info = await jetstream.call(mesh.link, api("CONSUMER.INFO", stream, name))
+            waits[str(stage)] = info["config"]["ack_wait"] / 1e6
+        return waits
+
+    @asynccontextmanager
+    async def load(self, rate: float, in_flight: int = 0) -> AsyncIterator[LoadProcess]:
+        """rate: requests a second, or 0 for `in_flight` at a time."""
+        arguments = {
+            "url": self.local.url,
+            "mesh": self.local.name,
+            "data": str(self.workload.data),
+            "rate": rate,
+            "in_flight": in_flight,
+            "budget": self.layout.budget,
+            "shm": self.layout.servers == 1,
+        }
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-m", "bench.faults.requester", json.dumps(arguments)),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            preexec_fn=die_with_parent if sys.platform == "linux" else None,
+        )
+        load = LoadProcess(process, self.directory, self.layout.budget)
+        try:
+            yield load
+        finally:
+            await load.stop()
+
+
+async def _ready(local: LocalMesh) -> None:
+    """Wait until every node is ready. Raises `Unavailable`, at once when a node has ended: the
+    supervisor does not start it again here."""
+    waiting = asyncio.create_task(local.ready(READY_TIMEOUT), name="ready")
+    try:
+        while not (await asyncio.wait([waiting], timeout=0.05))[0]:
+            for node in local.supervisor.nodes:
+                if not node.alive:
+                    raise Unavailable(f"{node.role} ended:\n{local.tail(node)}")
+    finally:
+        waiting.cancel()
+    waiting.result()
+
+
+@asynccontextmanager
+async def start_rig(layout: Layout, workload: Workload, quick: bool) -> AsyncIterator[Rig]:
+    """A ready mesh of this layout. Raises `Unavailable` when a node does not come up."""
+    async with contextlib.AsyncExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="failover-")))
+        link = None
+        url = ""
+        server: EmbeddedServer | None = None
+        if layout.remote:
+            link = stack.enter_context(cut_link())
+            server = await stack.enter_async_context(EmbeddedServer(host=link.server_address))
+            url = server.url
+        servers: Servers | None = None
+        if layout.servers > 1:
+            servers = await stack.enter_async_context(start_servers(layout.servers))
+            url, server = servers.url, servers.all[0]
+        local = await stack.enter_async_context(local_mesh(url=url, watch_server=layout.watched))
+        server = server or local.server
+        assert server is not None
+        await push(local, workload.model.manifest.to_json(), workload.model.files)
+        rig = Rig(local, server, layout, workload, directory, quick, link, servers)
+        for index, role in enumerate(layout.roles()):
+            if link is not None and role == layout.remote:
+                arguments = ["--role", role, "--nats", url, "--mesh", local.name]
+                arguments += ["--model", "digits", "--trust", local.trusted, *layout.flags()]
+                path = local.logs / f"{role}-remote.log"
+                node: NodeProcess = NamespacedNode(
+                    role, arguments, path, namespace=link.node_namespace
+                )
+                local.supervisor.add(node)
+            else:
+                where = ["--nats", servers.url_from(index)] if servers is not None else []
+                node = local.start(role, "digits", *where, *layout.flags())
+            # The scenarios decide when a node starts again, not the supervisor.
+            node.wanted = False
+        await _ready(local)
+        yield rig

@@ -1,0 +1,261 @@
+"""The faults: the mesh that each one needs, the damage that it does, and the most that it may cost.
+
+`inflict` does the damage and returns when its window is over. Nodes that are dead then are started
+again before the next trial. `prepare` runs before the quiet part.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+
+from bench.faults import cut_link
+from bench.faults.rig import REQUEST_BUDGET, Layout, Rig
+from bench.faults.starved import starved
+
+WINDOW_TAIL = 1.2  # seconds of a window after the last act of a scenario
+SERVER_AWAY = 0.2  # seconds between the server's end and its new start
+SERVER_HUNG = 4.0  # seconds at the most until a hung server is killed and started again
+SLOW_SHARE = 0.03  # of one core: 3 ms of work, then a stall of 97 ms, and so on
+
+Step = Callable[[Rig], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Bounds in ms at 100 requests/s; None: no bound. No scenario may lose, refuse or falsify a
+    request.
+
+    gap: the longest time without an answer, p99 over the trials. slowest: the slowest request of a
+    window, p99 over the trials. times_usual: the slowest request of all as a multiple of the quiet
+    p99. by_ack_wait: slowest ≤ ack_wait + 2 x the quiet p99. doubles: superfluous answers that may
+    reach the requester. returns: a node that was only hung or cut off serves again by itself.
+    """
+
+    gap: float | None = None
+    slowest: float | None = None
+    times_usual: float | None = None
+    by_ack_wait: bool = False
+    doubles: int | None = None
+    returns: bool = False
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One fault. unavailable() says why the scenario cannot be played here, or ''."""
+
+    name: str
+    title: str
+    inflict: Step
+    targets: Targets
+    layout: Layout = field(default_factory=Layout)
+    prepare: Step | None = None
+    unavailable: Callable[[], str] = lambda: ""
+
+
+KILL_TARGETS = Targets(gap=60, slowest=150, by_ack_wait=True)
+HANG_TARGETS = Targets(gap=100, slowest=250, by_ack_wait=True, returns=True)
+SLOW_TARGETS = Targets(by_ack_wait=True, returns=True)
+ORDERLY_TARGETS = Targets(times_usual=3.0)
+ANSWERED_TARGETS = Targets(slowest=REQUEST_BUDGET * 1e3)
+
+
+def kill(*roles: str, count: int = 1) -> Step:
+    """SIGKILL to the first `count` nodes of each role, all at the same moment."""
+
+    async def inflict(rig: Rig) -> None:
+        for node in [rig.node(role, index) for role in roles for index in range(count)]:
+            node.signal(signal.SIGKILL)
+        await asyncio.sleep(WINDOW_TAIL)
+
+    return inflict
+
+
+def stop_and_continue(role: str) -> Step:
+    """SIGSTOP for 10 s (quick: 2 s), then SIGCONT: the node wakes with old work in hand."""
+
+    async def inflict(rig: Rig) -> None:
+        node = rig.node(role)
+        node.signal(signal.SIGSTOP)
+        try:
+            await asyncio.sleep(2.0 if rig.quick else 10.0)
+        finally:
+            node.signal(signal.SIGCONT)
+        await asyncio.sleep(WINDOW_TAIL)
+
+    return inflict
+
+
+async def drain_shard_2(rig: Rig) -> None:
+    await rig.drain(rig.node("shard-2"))
+    await asyncio.sleep(WINDOW_TAIL / 2)
+
+
+async def restart_each(rig: Rig) -> None:
+    """Every node in turn: SIGTERM, start again, wait until it serves."""
+    for node in rig.local.supervisor.nodes:
+        await rig.drain(node)
+        await rig.revive([node])
+        await asyncio.sleep(WINDOW_TAIL / 4)
+
+
+async def restart_server(rig: Rig) -> None:
+    """SIGKILL of the server, a pause, and a new start with the same port and store."""
+    await rig.server.kill()
+    await asyncio.sleep(SERVER_AWAY)
+    await rig.server.start()
+    await asyncio.sleep(3 * WINDOW_TAIL)
+
+
+def signal_server(number: signal.Signals, seconds: float) -> Step:
+    """A signal to the server, whose supervisor starts it again; then `seconds` of waiting."""
+
+    async def inflict(rig: Rig) -> None:
+        os.kill(rig.server.pid, number)
+        await asyncio.sleep(seconds)
+
+    return inflict
+
+
+async def cut_and_heal(rig: Rig) -> None:
+    """Cut the link for longer than both ends need to notice."""
+    assert rig.link is not None
+    rig.link.cut()
+    try:
+        await asyncio.sleep(3.0 if rig.quick else 10.0)
+    finally:
+        rig.link.heal()
+    await asyncio.sleep(2 * WINDOW_TAIL)
+
+
+async def starve_shard_2(rig: Rig) -> None:
+    """Little CPU for shard-2 for 5 s (quick: 2 s)."""
+    async with starved(rig.node("shard-2").pid, SLOW_SHARE):
+        await asyncio.sleep(2.0 if rig.quick else 5.0)
+    await asyncio.sleep(WINDOW_TAIL)
+
+
+def without(role: str, count: int = 1) -> Step:
+    """Kill the primaries of a role, so that the fallback serves."""
+
+    async def prepare(rig: Rig) -> None:
+        for index in range(count):
+            rig.node(role, index).signal(signal.SIGKILL)
+        await asyncio.sleep(WINDOW_TAIL / 2)
+
+    return prepare
+
+
+async def kill_last_of_stage_2(rig: Rig) -> None:
+    """Kill the only node left that serves stage 2; it and the primary start again at once."""
+    rig.node("fallback").signal(signal.SIGKILL)
+    await asyncio.sleep(0.05)
+    await rig.revive([rig.node("shard-2"), rig.node("fallback")])
+    await asyncio.sleep(WINDOW_TAIL)
+
+
+def _all_scenarios() -> list[Scenario]:
+    plain = [
+        Scenario(f"kill-shard-{k}", f"SIGKILL of shard-{k}", kill(f"shard-{k}"), KILL_TARGETS)
+        for k in (1, 2, 3)
+    ]
+    redundant = Layout(extra=("shard-2",), fallbacks=2)
+    return [
+        *plain,
+        Scenario(
+            "kill-fallback-idle", "SIGKILL of the fallback, idle", kill("fallback"), KILL_TARGETS
+        ),
+        Scenario(
+            "kill-two",
+            "SIGKILL of shard-2 and shard-3 at once",
+            kill("shard-2", "shard-3"),
+            KILL_TARGETS,
+        ),
+        Scenario(
+            "kill-fallback",
+            "SIGKILL of the fallback that serves stage 2, nobody left",
+            kill_last_of_stage_2,
+            ANSWERED_TARGETS,
+            prepare=without("shard-2"),
+        ),
+        Scenario(
+            "stop-shard-2",
+            "SIGSTOP of shard-2, then SIGCONT",
+            stop_and_continue("shard-2"),
+            replace(HANG_TARGETS, doubles=0),
+        ),
+        Scenario(
+            "stop-shard-3",
+            "SIGSTOP of shard-3, then SIGCONT",
+            stop_and_continue("shard-3"),
+            HANG_TARGETS,
+        ),
+        Scenario("slow-shard-2", "shard-2 gets 3 % of a core", starve_shard_2, SLOW_TARGETS),
+        Scenario("drain-shard-2", "SIGTERM of shard-2", drain_shard_2, ORDERLY_TARGETS),
+        Scenario(
+            "rolling-fallback",
+            "rolling restart, one node a shard + fallback",
+            restart_each,
+            ORDERLY_TARGETS,
+        ),
+        Scenario(
+            "kill-fallback-of-two",
+            "SIGKILL of a fallback that serves stage 2 with another",
+            kill("fallback"),
+            KILL_TARGETS,
+            redundant,
+            prepare=without("shard-2", count=2),
+        ),
+        Scenario(
+            "kill-replicas",
+            "SIGKILL of both replicas of shard-2 at once",
+            kill("shard-2", count=2),
+            KILL_TARGETS,
+            redundant,
+        ),
+        Scenario(
+            "rolling-replicas",
+            "rolling restart, two nodes a shard, no fallback",
+            restart_each,
+            ORDERLY_TARGETS,
+            Layout(replicas=2, fallbacks=0),
+        ),
+        Scenario(
+            "server-memory", "server restart, lanes in memory", restart_server, ANSWERED_TARGETS
+        ),
+        Scenario(
+            "server-file",
+            "server restart, lanes in files",
+            restart_server,
+            ANSWERED_TARGETS,
+            Layout(storage="file"),
+        ),
+        Scenario(
+            "up-server-killed",
+            "SIGKILL of the server under `swarm up`",
+            signal_server(signal.SIGKILL, WINDOW_TAIL),
+            ANSWERED_TARGETS,
+            Layout(watched=True),
+        ),
+        Scenario(
+            "up-server-hung",
+            "SIGSTOP of the server under `swarm up`",
+            signal_server(signal.SIGSTOP, SERVER_HUNG + 2 * WINDOW_TAIL),
+            ANSWERED_TARGETS,
+            Layout(watched=True),
+        ),
+        Scenario(
+            "cut-shard-2",
+            "the link of shard-2 is cut, and healed",
+            cut_and_heal,
+            HANG_TARGETS,
+            Layout(remote="shard-2"),
+            unavailable=cut_link.why_not,
+        ),
+    ]
+
+
+SCENARIOS: dict[str, Scenario] = {scenario.name: scenario for scenario in _all_scenarios()}

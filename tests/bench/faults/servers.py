@@ -1,0 +1,125 @@
+"""The servers of a cluster that scenarios kill, cut off, and send away."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import time
+import urllib.request
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from bench.faults.route_proxies import RouteProxies
+from swarm.errors import Unavailable
+from swarm.link import Link, LinkOptions, jetstream
+from swarm.services.embedded import EmbeddedServer
+from swarm.services.embedded_cluster import cluster_lines, elected, free_ports
+from swarm.subjects import api
+
+# Nobody reaches a server's routes there: without it servers would tell each other the way round the
+# proxies.
+NOWHERE = 'advertise: "127.0.0.1:9", '
+LEAVES_WITHIN = 45.0  # seconds; a lame duck may take thirty to send its clients away
+JOINS_WITHIN = 20.0  # seconds
+LOOK_EVERY = 0.1  # seconds
+
+
+@dataclass
+class Servers:
+    """A cluster, in the order of its start. url: of all, separated by commas."""
+
+    all: list[EmbeddedServer]
+    proxies: RouteProxies
+    monitors: list[int]
+
+    @property
+    def url(self) -> str:
+        return ",".join(server.url for server in self.all)
+
+    def url_from(self, first: int) -> str:
+        """The same URLs, with another server first: so processes are spread over the servers."""
+        at = first % len(self.all)
+        return ",".join(server.url for server in [*self.all[at:], *self.all[:at]])
+
+    async def leader_of(self, link: Link, stream: str) -> int:
+        """The server that leads a stream. Raises `Unavailable`, `ApiError`."""
+        info = await jetstream.call(link, api("STREAM.INFO", stream))
+        return self._named(str((info.get("cluster") or {}).get("leader", "")))
+
+    async def meta_leader(self) -> int:
+        """The server that leads the cluster's JetStream. Raises `Unavailable`."""
+        for port in self.monitors:
+            try:
+                info = await asyncio.to_thread(_jsz, port)
+            except OSError:
+                continue
+            return self._named(str((info.get("meta_cluster") or {}).get("leader", "")))
+        raise Unavailable("no server tells who leads JetStream")
+
+    def _named(self, name: str) -> int:
+        for index, server in enumerate(self.all):
+            if server.name == name:
+                return index
+        raise Unavailable(f"no server of the cluster is called {name!r}")
+
+    async def send_away(self, index: int) -> None:
+        """Lame-duck mode, until the process has ended. Raises `Unavailable`."""
+        server = self.all[index]
+        server.send(signal.SIGUSR2)
+        deadline = time.monotonic() + LEAVES_WITHIN
+        while server.alive:
+            if time.monotonic() > deadline:
+                raise Unavailable(f"{server.url} did not leave within {LEAVES_WITHIN:g} s")
+            await asyncio.sleep(LOOK_EVERY)
+
+    async def bring_back(self, index: int) -> None:
+        """Start it again, and wait until it takes part. Raises `Unavailable`."""
+        await self.all[index].start()
+        await self.takes_part(index)
+
+    async def takes_part(self, index: int) -> None:
+        """Wait until a server has all that it missed. Raises `Unavailable`."""
+        deadline = time.monotonic() + JOINS_WITHIN
+        while not await asyncio.to_thread(_is_healthy, self.monitors[index]):
+            if time.monotonic() > deadline:
+                raise Unavailable(f"{self.all[index].url} did not take part again")
+            await asyncio.sleep(LOOK_EVERY)
+
+
+@asynccontextmanager
+async def start_servers(count: int) -> AsyncIterator[Servers]:
+    """A cluster that has a leader. Raises `Unavailable`."""
+    async with AsyncExitStack() as stack:
+        ports = free_ports(2 * count)
+        routes, monitors = ports[:count], ports[count:]
+        proxies = RouteProxies(routes)
+        await proxies.start()
+        stack.push_async_callback(proxies.stop)
+        servers = [
+            EmbeddedServer(
+                more=cluster_lines("bench", routes[i], proxies.routes(i), NOWHERE)
+                + f'http: "127.0.0.1:{monitors[i]}"\n'
+            )
+            for i in range(count)
+        ]
+        for server in servers:
+            await stack.enter_async_context(server)
+        await elected(LinkOptions(servers=[server.url for server in servers]))
+        yield Servers(servers, proxies, monitors)
+
+
+def _jsz(port: int) -> dict[str, Any]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/jsz", timeout=2) as answer:
+        found: dict[str, Any] = json.load(answer)
+        return found
+
+
+def _is_healthy(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=2) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False

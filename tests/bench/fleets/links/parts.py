@@ -1,0 +1,90 @@
+"""The parts of one frame, measured on one core, for the cost model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgpack
+import numpy as np
+from bench.fleets.links.cost_model import Link, Parts, cameras_a_core, latencies, rates
+from bench.fleets.links.workload import LinkModel, as_input, as_jpeg, of_jpeg
+
+from shards.manifest import read_dir
+from shards.runtimes.load import load_stage
+from swarm.wire.tensors import Coding, decode_tensors, encode_coded, map_prefix
+
+REPEATS = 15
+SLOWER = (4, 8)  # devices, against the core
+MBIT = 125_000.0  # bytes a second
+ROUND_TRIP = 0.010  # seconds
+
+
+def measure_parts(model: LinkModel, lossy: str) -> Parts:
+    """Of the split with edge layers, its cut in a codec with zstd; "" for plain bytes."""
+    manifest, fetch = read_dir(model.folder / "edge")
+    head, tail = load_stage(manifest, 0, fetch), load_stage(manifest, 1, fetch)
+    picture = np.load(model.pictures)[0]
+    inputs = as_input(picture, manifest.inputs[0].name)
+    features = head.run(inputs)
+    coding = Coding(lossy, zstd=bool(lossy))
+
+    def code() -> int:
+        coded = b"".join([map_prefix(len(features)), *encode_coded(features, coding)])
+        decode_tensors(msgpack.unpackb(coded))
+        return len(coded)
+
+    try:
+        return Parts(
+            head=_seconds(lambda: head.run(inputs)),
+            tail=_seconds(lambda: tail.run(features)),
+            coding=_seconds(code),
+            jpeg=_seconds(lambda: of_jpeg(as_jpeg(picture))),
+            cut=code(),
+            picture=len(as_jpeg(picture)),
+        )
+    finally:
+        head.close()
+        tail.close()
+
+
+def _seconds(work: Callable[[], Any]) -> float:
+    """The shortest of some runs: others use the machine too."""
+    times = []
+    for _ in range(REPEATS):
+        began = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - began)
+    return min(times)
+
+
+def where_it_pays(model: LinkModel, codecs: tuple[str, ...]) -> dict[str, Any]:
+    """The cost model's answer for devices and links: by the codec of the split."""
+    parts = {codec: measure_parts(model, "" if codec == "none" else codec) for codec in codecs}
+    rows = []
+    for slower in SLOWER:
+        for mbit in (5, 20, 100):
+            link = Link(mbit * MBIT, ROUND_TRIP)
+            row: dict[str, Any] = {"slower": slower, "mbit": mbit}
+            for codec, of in parts.items():
+                times, paces = latencies(of, link, slower), rates(of, link, slower)
+                for way, seconds in times.items():
+                    name = f"split {codec}" if way == "split" else way
+                    row[name] = [round(seconds * 1e3, 1), round(paces[way])]
+            rows.append(row)
+    return {
+        "parts": {
+            codec: {
+                "head_ms": of.head * 1e3,
+                "tail_ms": of.tail * 1e3,
+                "coding_ms": of.coding * 1e3,
+                "jpeg_ms": of.jpeg * 1e3,
+                "cut_bytes": of.cut,
+                "picture_bytes": of.picture,
+                "cameras_a_core": cameras_a_core(of),
+            }
+            for codec, of in parts.items()
+        },
+        "model": rows,
+    }
