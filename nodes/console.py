@@ -13,7 +13,7 @@ from rich.console import Console
 
 import swarm
 from nodes.access import present
-from nodes.life.process import run_event_loop
+from nodes.event_loop import run_event_loop
 from shards.errors import ShardsError
 from swarm.errors import InvalidArgument, SwarmError, Unauthenticated
 from swarm.requests.request import DELIVERY_MODES

@@ -24,7 +24,7 @@ from swarm.errors import (
 )
 
 if TYPE_CHECKING:
-    from swarm.local.teaching import Taught
+    from swarm.learning.teaching import Taught
     from swarm.mesh import Mesh, connect
     from swarm.site.client import Answer, Ticket
     from swarm.wire.hops import Hop
@@ -37,7 +37,7 @@ else:
         "Hop": "swarm.wire.hops",
         "Mesh": "swarm.mesh",
         "Result": "swarm.wire.messages",
-        "Taught": "swarm.local.teaching",
+        "Taught": "swarm.learning.teaching",
         "Ticket": "swarm.site.client",
         "connect": "swarm.mesh",
     }

@@ -21,31 +21,31 @@ from swarm.errors import (
 from swarm.fleet.advertised import StagePeer
 from swarm.fleet.observed import StatusListener
 from swarm.fleet.placement import Served
-from swarm.flow.codec_choice import AUTO, mode_of
 from swarm.ids import ulid
 from swarm.link import Link, LinkMessage, LinkOptions, jetstream
 from swarm.link.grants import EVERYTHING
-from swarm.links import Links, Own
-from swarm.model import ModelInfo
+from swarm.manifest import ModelInfo
+from swarm.models.catalog import Catalog
+from swarm.models.followed_rollouts import Rollouts
+from swarm.models.kept_entries import KeptEntries
+from swarm.models.registry import Registry
 from swarm.periodic import BEAT, beat
 from swarm.requests.by_service import ServiceRequester, refused
 from swarm.requests.request import DELIVERY_MODES, DURABLE, FAST, Ask, Picker
 from swarm.requests.requester import Requester
-from swarm.services.catalog import Catalog
-from swarm.services.kept_entries import KeptEntries
-from swarm.services.registry import Registry
-from swarm.services.rollouts import Rollouts
-from swarm.shadows import BUDGET as SHADOW_BUDGET
-from swarm.shadows import Shadows, answered
+from swarm.requests.shadows import BUDGET as SHADOW_BUDGET
+from swarm.requests.shadows import Shadows, answered
+from swarm.security.entries import Verifier
+from swarm.security.identity import Identity
 from swarm.subjects import TOKEN, Subjects, kv_get_subject
 from swarm.tracing.traceparent import checked
 from swarm.tracing.tracer import Tracer
-from swarm.trust.entries import Verifier
-from swarm.trust.identity import Identity
+from swarm.transport.process_links import Links, Own
+from swarm.wire.codec_choice import AUTO, mode_of
 from swarm.wire.messages import Result
 
 if TYPE_CHECKING:
-    from swarm.local.teaching import Taught
+    from swarm.learning.teaching import Taught
     from swarm.site.client import Results, Ticket
 
 DEFAULT_BUDGET = 5.0  # seconds
@@ -515,7 +515,7 @@ class Mesh:
         learned, of which none is kept then; `ResourceExhausted`, `Unavailable`,
         `DeadlineExceeded`.
         """
-        from swarm.local.teaching import teach  # few clients have labels
+        from swarm.learning.teaching import teach  # few clients have labels
 
         name, _, version = model.partition("@")
         return await teach(

@@ -15,7 +15,7 @@ from swarm.errors import SubjectError
 
 TOKEN = re.compile(r"[A-Za-z0-9_-]{1,128}")
 # What a message names to be answered at is published to: a space or a line's end in it would be a
-# command to the server. It names a socket too (`swarm.local.host_socket`).
+# command to the server. It names a socket too (`swarm.samehost.host_socket`).
 INBOX = re.compile(r"_INBOX(?:\.[A-Za-z0-9_-]{1,128}){1,8}")
 # Processes answer each other on `<inbox>.<number>`, and only the server answers below an inbox that
 # ends so: a right to answer processes is none to forge what the server says.

@@ -1,6 +1,6 @@
 """Hunt for tests that fail now and then: run a selection many times, shuffled, on a busy machine.
 
-    uv run python tests/hunt.py tests/swarm/lanes --times 30 --busy 2
+    uv run python tests/hunt.py tests/swarm/transport/lane --times 30 --busy 2
 
 Runs the selection `--times` times beside `--busy` endless loops, each time in another order of the
 tests, and prints which test failed how often. The first failure of each test is kept in `--keep`.

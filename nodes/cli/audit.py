@@ -13,14 +13,14 @@ from rich.table import Table
 
 import swarm
 from nodes.console import err, guarded, out, print_json, with_mesh
-from nodes.life.process import stop_on_signals
+from nodes.event_loop import stop_on_signals
 from swarm.audit.chain import Extent, Head, Verdict, verify
 from swarm.audit.record import parse
 from swarm.audit.stream import AuditLimits, Stored, extent_of, limit_audit, read_stream
 from swarm.errors import DecodeError, InvalidArgument, NotFound
 from swarm.fleet.picture import FleetPicture
+from swarm.fleet.service import FleetWatch
 from swarm.link import LinkMessage
-from swarm.services.fleet import FleetWatch
 from swarm.subjects import token
 
 EXPORT_VERSION = 1

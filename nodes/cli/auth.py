@@ -12,12 +12,14 @@ from typing import Any
 from rich.table import Table
 
 from nodes.access import present
+from nodes.announce import announce, reload_servers
 from nodes.cli.acts import auth_on_record
 from nodes.console import err, guarded, out, print_json
-from swarm.authority.announce import announce, reload_servers
-from swarm.authority.authority import Authority, User
-from swarm.authority.keys import make_private_folder, write_private
-from swarm.authority.server_conf import (
+from swarm.errors import InvalidArgument
+from swarm.link import LinkOptions
+from swarm.security.authority.authority import Authority, User
+from swarm.security.authority.keys import make_private_folder, write_private
+from swarm.security.authority.server_conf import (
     BASE,
     CIPHER,
     ENCRYPTED,
@@ -25,9 +27,7 @@ from swarm.authority.server_conf import (
     plain_conf,
     tls_conf,
 )
-from swarm.errors import InvalidArgument
-from swarm.link import LinkOptions
-from swarm.rights.permissions import permissions_of
+from swarm.security.rights.permissions import permissions_of
 
 CONF, USERS_CONF, TLS_CONF = "nats-server.conf", "users.conf", "tls.conf"
 PLAIN_MARK = "# plain: users by their public keys\n"

@@ -13,14 +13,18 @@ from typing import Any
 from rich.table import Table
 
 from nodes.access import present
+from nodes.announce import end_connections, reload_servers
 from nodes.cli.auth import days
 from nodes.console import err, guarded, out, print_json
-from swarm.authority.announce import end_connections, reload_servers
-from swarm.authority.authority import Authority
-from swarm.authority.certificates import CertificateAuthority, CertificateState, read_certificate
-from swarm.authority.keys import read_private, write_private
 from swarm.errors import InvalidArgument
 from swarm.link import LinkOptions
+from swarm.security.authority.authority import Authority
+from swarm.security.authority.certificates import (
+    CertificateAuthority,
+    CertificateState,
+    read_certificate,
+)
+from swarm.security.authority.keys import read_private, write_private
 from swarm.subjects import token
 
 

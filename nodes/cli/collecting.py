@@ -10,9 +10,9 @@ from nodes.cli.acts import on_record
 from nodes.cli.signing import operator
 from nodes.console import err, out, print_json, with_mesh
 from swarm.errors import InvalidArgument
-from swarm.services.artifacts import CHUNK
-from swarm.services.fleet import FleetWatch
-from swarm.services.garbage import Collector, Garbage
+from swarm.fleet.service import FleetWatch
+from swarm.models.artifacts import CHUNK
+from swarm.models.garbage import Collector, Garbage
 
 
 def run_gc(keep: int, dry_run: bool, sign_with: str, nats: str, mesh: str, as_json: bool) -> int:

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from nodes.access import present
 from nodes.cli.signing import operator
 from nodes.console import err, guarded, out, print_json
-from nodes.life.logs import LogForm, set_up_logging
-from nodes.life.process import stop_on_signals
+from nodes.event_loop import stop_on_signals
+from nodes.logs import LogForm, set_up_logging
 from swarm.errors import InvalidArgument
 from swarm.link import LinkOptions
-from swarm.services.registry import Registry
+from swarm.models.registry import Registry
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ def run_dashboard(options: DashboardOptions, as_json: bool) -> int:
 
     async def main() -> int:
         try:
-            from nodes.dashboard.run import Dashboard
-            from nodes.dashboard.serve import Place
+            from nodes.watch.dashboard.run import Dashboard
+            from nodes.watch.dashboard.serve import Place
         except ImportError as error:
             raise InvalidArgument(
                 f"{error}: the dashboard is an extra: pip install 'swarm-mesh[dashboard]'"

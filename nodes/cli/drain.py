@@ -8,10 +8,10 @@ import swarm
 from nodes.cli.acts import on_record
 from nodes.console import err, out, print_json, with_mesh
 from swarm.errors import InvalidArgument, NotFound
+from swarm.fleet.drain import drain
 from swarm.fleet.picture import FleetPicture
-from swarm.fleet.status_pace import SMALL_FLEET
-from swarm.services.drain import drain
-from swarm.services.fleet import FleetWatch
+from swarm.fleet.service import FleetWatch
+from swarm.fleet.status_interval import SMALL_FLEET
 from swarm.subjects import token
 
 GONE_WITHIN = 13.0  # seconds; a node ends twelve seconds after it was told to, in any case

@@ -9,10 +9,10 @@ import time
 
 import swarm
 from nodes.console import err, print_json, with_mesh
-from nodes.life.process import stop_on_signals
+from nodes.event_loop import stop_on_signals
 from swarm.errors import InvalidArgument
 from swarm.fleet.picture import FleetPicture
-from swarm.services.fleet import FleetWatch
+from swarm.fleet.service import FleetWatch
 
 
 def run_exporter(port: str, most_nodes: int, nats: str, mesh: str, as_json: bool) -> int:
@@ -20,8 +20,8 @@ def run_exporter(port: str, most_nodes: int, nats: str, mesh: str, as_json: bool
 
     async def work(client: swarm.Mesh) -> int:
         try:
-            from nodes.metrics.endpoint import Where, endpoint
-            from nodes.metrics.fleet import of_fleet
+            from nodes.watch.metrics.endpoint import Where, endpoint
+            from nodes.watch.metrics.fleet import of_fleet
         except ModuleNotFoundError as error:
             raise InvalidArgument(f"{error}: pip install 'swarm-mesh[metrics]'") from None
         where = Where.of(port)

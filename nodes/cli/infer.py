@@ -12,14 +12,14 @@ from rich.table import Table
 import swarm
 from nodes.console import connect, duration, guarded, out, print_json
 from nodes.console import delivery as delivery_of
-from nodes.profiling.bars import bar_lines
-from nodes.short_ids import short_ids
+from nodes.watch.profiling.bars import bar_lines
+from nodes.watch.short_ids import short_ids
 from shards.manifest import Manifest
 from shards.runtimes.synthetic import random_feeds
 from swarm.errors import InvalidArgument, PermissionDenied, Status, error_for
-from swarm.flow.codec_choice import AUTO
 from swarm.tracing.anatomy import parts_of
 from swarm.tracing.traceparent import make
+from swarm.wire.codec_choice import AUTO
 from swarm.wire.messages import Result
 from swarm.wire.tensors import datatype_of
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from nodes.console import err, guarded, out, print_json
 from swarm.errors import BadKey, InvalidArgument
-from swarm.trust.identity import Identity
-from swarm.trust.nkey import decode_public
-from swarm.trust.signers import (
+from swarm.security.identity import Identity
+from swarm.security.nkey import decode_public
+from swarm.security.signers import (
     TrustedKeys,
     distrust,
     own_key,

@@ -182,10 +182,10 @@ def demo(
     if learn and secure:
         raise typer.BadParameter("--learn and --secure are two stories: give one of them")
     if learn:
-        from nodes.cli.demo_learn import run_learn_demo
+        from nodes.demo.learn import run_learn_demo
 
         raise typer.Exit(run_learn_demo(seconds or 60.0, rate or 50.0, picture, json_, dashboard))
-    from nodes.cli.demo import run_demo
+    from nodes.demo.demo import run_demo
 
     raise typer.Exit(run_demo(seconds or 20.0, rate or 30.0, secure, json_, dashboard))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from nodes.console import err, guarded, out, print_json
-from swarm.trust.mesh_keys import (
+from swarm.security.mesh_keys import (
     MeshKeys,
     key_id,
     make_mesh_key,

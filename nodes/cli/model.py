@@ -16,22 +16,22 @@ from nodes.access import read_replicas
 from nodes.cli.acts import on_record
 from nodes.cli.codec_error import AllowedCodecs, codecs_lines, with_codecs
 from nodes.cli.objective import Wanted, set_objective
-from nodes.cli.sealing import sealed_version
 from nodes.cli.signing import operator
 from nodes.console import err, guarded, out, print_json, with_mesh
-from nodes.life.lanes import lanes_maker
-from nodes.life.process import end_with_supervisor
+from nodes.event_loop import end_with_supervisor
 from nodes.progress import progress
+from nodes.versions.lanes import lanes_maker
+from nodes.versions.sealing import sealed_version
 from shards.manifest import Manifest, read_dir, write_dir
 from shards.weights.chunks import piece_lengths
 from swarm.errors import InvalidArgument
-from swarm.lanes import check_one_domain, streams_of
+from swarm.fleet.events import ensure_events
+from swarm.learning.weights import Weights
 from swarm.link import jetstream
+from swarm.models.copies import raise_copies
 from swarm.scratch import Scratch
-from swarm.services.copies import raise_copies
-from swarm.services.events import ensure_events
-from swarm.services.weights import Weights
-from swarm.trust.sealed import ModelKey
+from swarm.security.sealed import ModelKey
+from swarm.transport.lane import check_one_domain, streams_of
 
 
 def model_name(path: str) -> str:

@@ -18,7 +18,7 @@ from typing import Any  # noqa: E402
 from nodes.access import HELP as ACCESS_HELP  # noqa: E402
 from nodes.access import REPLICAS_HELP, Access, read_replicas  # noqa: E402
 from nodes.cli.flags import Flag, parse  # noqa: E402
-from nodes.life.low_priority import MISSED, wait_for_low_priority_thread  # noqa: E402
+from nodes.low_priority import MISSED, wait_for_low_priority_thread  # noqa: E402
 
 USAGE = "swarm-node --role ROLE [--model NAME[@VERSION]] [--nats URL] [--mesh NAME] [OPTION …]"
 ABOUT = """\
@@ -338,24 +338,25 @@ def _learns(settings: Mapping[str, Any]) -> bool:
 
 def import_work() -> None:
     """All modules of a node: half a second of a core beside nodes that serve."""
-    import nodes.life.edge
+    import nodes.edge.edge
     import nodes.life.node
-    import nodes.life.process  # noqa: F401
+    import nodes.process  # noqa: F401
 
 
 def serve(settings: dict[str, Any], missed: bool) -> int:
+    from nodes.config import NodeConfig, gossip_preset
+    from nodes.edge.edge import EdgeOptions
+    from nodes.event_loop import end_with_supervisor
     from nodes.learning.options import learn_config
-    from nodes.life.config import NodeConfig, gossip_preset
     from nodes.life.cores import stay_on
-    from nodes.life.edge import EdgeOptions
-    from nodes.life.logs import LogForm
-    from nodes.life.process import end_with_supervisor, run_node
+    from nodes.logs import LogForm
+    from nodes.process import run_node
     from shards.errors import DeviceError
     from shards.runtimes.device import Placement, parse_options
     from swarm.errors import SwarmError
     from swarm.link import LinkOptions
-    from swarm.trust.sealed import ModelKey
-    from swarm.trust.signers import TrustedKeys
+    from swarm.security.sealed import ModelKey
+    from swarm.security.signers import TrustedKeys
 
     end_with_supervisor()
     try:
@@ -422,7 +423,7 @@ def serve(settings: dict[str, Any], missed: bool) -> int:
 
 def _cache(settings: dict[str, Any]) -> str:
     """The folder of the cache, '' for none."""
-    from swarm.services.artifact_cache import default_folder
+    from swarm.models.artifact_cache import default_folder
 
     return "" if settings["no_cache"] else settings["cache"] or str(default_folder())
 

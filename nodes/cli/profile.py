@@ -15,11 +15,11 @@ from rich.table import Table
 import swarm
 from nodes.cli.infer import random_inputs, read_inputs
 from nodes.console import out, print_json, with_mesh
-from nodes.profiling.advice import advise
-from nodes.profiling.bars import figure
-from nodes.profiling.spent import OUTSIDE, Profile, Spread, profile_of
+from nodes.watch.profiling.advice import advise
+from nodes.watch.profiling.bars import figure
+from nodes.watch.profiling.spent import OUTSIDE, Profile, Spread, profile_of
 from swarm.errors import InvalidArgument, Status
-from swarm.services.fleet import FleetWatch
+from swarm.fleet.service import FleetWatch
 from swarm.tracing.anatomy import KINDS, Part, parts_of
 from swarm.tracing.traceparent import make
 

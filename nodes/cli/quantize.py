@@ -13,7 +13,7 @@ from rich.table import Table
 from nodes.cli.live_samples import PREFIX, live_samples
 from nodes.cli.model import read_model
 from nodes.console import connect, duration, err, guarded, out, print_json
-from nodes.life.process import end_with_supervisor
+from nodes.event_loop import end_with_supervisor
 from nodes.progress import phases
 from shards.quantize.quantize import MODES, QuantizeOptions, Report, quantize
 from shards.quantize.tools import RANGES

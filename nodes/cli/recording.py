@@ -17,16 +17,16 @@ from rich.table import Table
 import swarm
 from nodes.cli.acts import on_record
 from nodes.console import duration, err, out, print_json, with_mesh
-from nodes.life.process import stop_on_signals
+from nodes.event_loop import stop_on_signals
 from nodes.replay.recorded import Recorded, recorded, recorded_models
 from nodes.replay.recording import Recording, RecordLimits
 from nodes.replay.session import Replay, Session, Step, replay_other, replay_same
 from swarm.errors import InvalidArgument, NotFound
-from swarm.services.fleet import FleetWatch
+from swarm.fleet.service import FleetWatch
+from swarm.security.entries import Verifier
+from swarm.security.sealed import ModelKey
+from swarm.security.signers import TrustedKeys
 from swarm.subjects import token
-from swarm.trust.entries import Verifier
-from swarm.trust.sealed import ModelKey
-from swarm.trust.signers import TrustedKeys
 
 IDS_SHOWN = 10
 

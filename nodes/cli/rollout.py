@@ -17,10 +17,10 @@ from nodes.cli.signing import operator
 from nodes.console import out, print_json, with_mesh
 from swarm.errors import InvalidArgument, NotFound, Untrusted
 from swarm.ids import ulid
-from swarm.model import unknown_model
+from swarm.manifest import unknown_model
+from swarm.models.registry import InForce
 from swarm.rollout import Plan, Progress, Statement, plan_of, share_of
 from swarm.routing import BadDesiredState
-from swarm.services.registry import InForce
 
 # Seconds in which a judge states how the guards stand, also behind the end of a rollout.
 LISTEN, LISTEN_AT_END = 1.5, 2.5

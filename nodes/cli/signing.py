@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from swarm.trust.entries import Verifier
-from swarm.trust.signers import TrustedKeys, own_key
+from swarm.security.entries import Verifier
+from swarm.security.signers import TrustedKeys, own_key
 
 NOT_AT_ALL = "none"
 

@@ -12,8 +12,8 @@ import swarm
 from nodes.cli.infer import read_inputs
 from nodes.console import err, out, print_json, with_mesh
 from swarm.errors import InvalidArgument, Status
+from swarm.fleet.service import request_statuses
 from swarm.link import LinkMessage
-from swarm.services.fleet import request_statuses
 from swarm.site.forwarding import dropped_so_far
 from swarm.site.store import Limits, SiteStore
 from swarm.subjects import speaker

@@ -13,11 +13,11 @@ from rich.table import Table
 
 import swarm
 from nodes.console import out, print_json, with_mesh
-from nodes.life.process import stop_on_signals
-from nodes.status_table import node_view, one_line, status_table
+from nodes.event_loop import stop_on_signals
+from nodes.watch.status_table import node_view, one_line, status_table
 from swarm.fleet.picture import FleetNode, FleetPicture
+from swarm.fleet.service import FleetWatch
 from swarm.flow.objective import Objective
-from swarm.services.fleet import FleetWatch
 
 NO_DOCUMENT = (ValueError, TypeError, ArithmeticError, RecursionError)  # of a foreign message
 LAST_NOTES = 4  # events of the server that are shown

@@ -10,7 +10,7 @@ import numpy as np
 
 from nodes.console import duration, guarded, out, print_json
 from swarm.errors import InvalidArgument
-from swarm.local.teaching import teach
+from swarm.learning.teaching import teach
 
 
 def run_teach(

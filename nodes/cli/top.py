@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from nodes.access import present
 from nodes.cli.status import run_plain_top, run_status
 from nodes.console import err, guarded, out
-from nodes.life.process import stop_on_signals
+from nodes.event_loop import stop_on_signals
 from swarm.link import LinkOptions
 
 HINT = "for filters, an order of your own and a page a node: pip install 'swarm-mesh[top]'"
@@ -24,7 +24,7 @@ def run_top(nats: str, mesh: str, once: bool, plain: bool) -> int:
         return run_plain_top(nats, mesh)
 
     async def main() -> int:
-        from nodes.top.run import show
+        from nodes.watch.top.run import show
 
         link = LinkOptions(
             servers=tuple(nats.split(",")), name="swarm top", **present.get().options()

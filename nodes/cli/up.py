@@ -11,18 +11,18 @@ from typing import Any
 from nodes.access import present
 from nodes.cli.model import model_name, read_model, show
 from nodes.console import err, guarded, out, print_json
-from nodes.life.logs import LogForm, set_up_logging
-from nodes.life.process import stop_on_signals
-from nodes.local.how_to_ask import how_to_ask
-from nodes.local.mesh import LocalMesh, check_embedded, local_mesh
-from nodes.local.splitting import split_into
+from nodes.event_loop import stop_on_signals
+from nodes.logs import LogForm, set_up_logging
 from nodes.progress import progress
+from nodes.up.embedded_server import MAX_PAYLOAD
+from nodes.up.how_to_ask import how_to_ask
+from nodes.up.mesh import LocalMesh, check_embedded, local_mesh
+from nodes.up.splitting import split_into
 from shards.manifest import Manifest, read_dir
 from swarm.errors import BadKey
 from swarm.scratch import Scratch
-from swarm.services.embedded import MAX_PAYLOAD
-from swarm.trust.identity import Identity
-from swarm.trust.signers import own_key
+from swarm.security.identity import Identity
+from swarm.security.signers import own_key
 
 OPEN = (
     "Open on loopback: every process of this machine may ask it, and change it; --secure closes it."

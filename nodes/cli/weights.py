@@ -13,9 +13,9 @@ import swarm
 from nodes.cli.acts import on_record
 from nodes.console import out, print_json, with_mesh
 from swarm.errors import InvalidArgument
-from swarm.services.weights import Weights
-from swarm.trust.identity import Identity
-from swarm.trust.signers import own_key
+from swarm.learning.weights import Weights
+from swarm.security.identity import Identity
+from swarm.security.signers import own_key
 
 
 async def _named(client: swarm.Mesh, model: str) -> tuple[str, str]:

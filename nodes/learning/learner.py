@@ -32,8 +32,8 @@ from nodes.learning.training import Training, change
 from shards.errors import ShardsError
 from swarm.errors import InvalidArgument, NotFound, SwarmError
 from swarm.learning.record import Ledger
-from swarm.local.teaching import Taught
-from swarm.services.weights import Weights
+from swarm.learning.teaching import Taught
+from swarm.learning.weights import Weights
 
 log = logging.getLogger("swarm.learner")
 

@@ -15,28 +15,28 @@ from typing import Any
 
 import numpy as np
 
+from nodes.config import NodeConfig
 from nodes.learning.frozen import FrozenModel
 from nodes.learning.head import Parameters
 from nodes.learning.learner import Learner
 from nodes.learning.options import LearnConfig
 from nodes.learning.samples import Samples
-from nodes.life.config import NodeConfig
-from nodes.life.low_priority import in_low_priority_thread
-from nodes.life.versions import Versions
+from nodes.low_priority import in_low_priority_thread
+from nodes.versions.versions import Versions
 from shards.errors import ShardsError
 from shards.manifest import Manifest
 from swarm.errors import InvalidArgument, SwarmError
 from swarm.fleet.advertised import learners
 from swarm.fleet.membership import Membership
+from swarm.learning.exchange import Exchange
 from swarm.learning.layout import Layout
 from swarm.learning.participant import Event
-from swarm.local.teaching import listening
+from swarm.learning.teaching import listening
+from swarm.learning.weights import Weights
 from swarm.mesh import Mesh
 from swarm.periodic import BEAT, beat
-from swarm.services.exchange import Exchange
-from swarm.services.weights import Weights
-from swarm.trust.allowed import AllowList
-from swarm.trust.identity import Identity
+from swarm.security.allowed import AllowList
+from swarm.security.identity import Identity
 
 log = logging.getLogger("swarm.learner")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from swarm.errors import BadKey
 from swarm.gossip.wire import MeshKey
 from swarm.periodic import beat
-from swarm.trust.mesh_keys import MeshKeys, key_id, read_mesh_keys
+from swarm.security.mesh_keys import MeshKeys, key_id, read_mesh_keys
 
 log = logging.getLogger("swarm.node")
 

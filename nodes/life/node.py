@@ -17,24 +17,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import swarm
-from nodes.life.answering import InferAnswerer
+from nodes.config import NodeConfig
 from nodes.life.checkpoint import Checkpoint
-from nodes.life.config import NodeConfig
 from nodes.life.following_others import REASON_LIMIT, go_on
-from nodes.life.judging import Judging
-from nodes.life.lane_moves import LaneMoves
 from nodes.life.mesh_key import MeshKeyFile
-from nodes.life.objectives import Objectives
 from nodes.life.own_entry import OwnEntry
 from nodes.life.own_identity import identity_of, own_id, verifier_of
-from nodes.life.router import Router
-from nodes.life.serving import Serving
 from nodes.life.standby import Standby
 from nodes.life.status import StatusPublisher
 from nodes.life.takeover import Takeover
 from nodes.life.tracing import tracer_of
-from nodes.life.versions import LanesWait, Versions
 from nodes.life.watchdog import NodeWatchdog
+from nodes.requests.answering import InferAnswerer
+from nodes.requests.objectives import Objectives
+from nodes.requests.router import Router
+from nodes.versions.judging import Judging
+from nodes.versions.lane_moves import LaneMoves
+from nodes.versions.serving import Serving
+from nodes.versions.versions import LanesWait, Versions
 from shards.errors import ShardsError
 from swarm.errors import (
     ApiError,
@@ -47,22 +47,22 @@ from swarm.errors import (
     Untrusted,
 )
 from swarm.fleet.advertised import StagePeer, serving
+from swarm.fleet.events import keep_events
 from swarm.fleet.membership import Membership
+from swarm.fleet.service import FleetAnswers
 from swarm.fleet.warm_pool import ROLE as WARM
 from swarm.flow.objective import Objective
 from swarm.gossip import Event, PeerView
 from swarm.link import LinkMessage
-from swarm.links import Own
+from swarm.manifest import ModelInfo
 from swarm.mesh import Mesh
-from swarm.model import ModelInfo
+from swarm.models.kept_entries import KeptEntries
 from swarm.periodic import BEAT, beat
+from swarm.requests.infer_service import InferService
 from swarm.routing import BadDesiredState, parse_desired
-from swarm.services.events import keep_events
-from swarm.services.fleet import FleetAnswers
-from swarm.services.infer import InferService
-from swarm.services.kept_entries import KeptEntries
 from swarm.site.forwarder import Forwarder
 from swarm.subjects import api
+from swarm.transport.process_links import Own
 from swarm.wire.messages import Request, Result
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Set
 
-from nodes.life.config import NodeConfig
-from nodes.life.serving import Serving, link_rate
+from nodes.config import NodeConfig
 from nodes.stage.server import StageServer
+from nodes.versions.serving import Serving, link_rate
 from shards.runtimes.memory import free_bytes
 from swarm.fleet.advertised import (
     AUDITS,
@@ -18,12 +18,12 @@ from swarm.fleet.advertised import (
     takes_entries,
 )
 from swarm.fleet.membership import Membership
+from swarm.fleet.priorities import RESERVE
 from swarm.flow.ack_wait import FLOOR_S
 from swarm.mesh import Mesh
 from swarm.periodic import BEAT, beat
-from swarm.priorities import RESERVE
-from swarm.trust.attestation import GOSSIP_KEY, attest
-from swarm.trust.identity import Identity
+from swarm.security.attestation import GOSSIP_KEY, attest
+from swarm.security.identity import Identity
 from swarm.wire.tensors import known_codecs
 
 LOAD_EVERY = 3 * BEAT  # seconds between looks at the load

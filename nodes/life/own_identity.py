@@ -6,13 +6,13 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 
+from nodes.config import NodeConfig
 from nodes.life.checkpoint import Checkpoint
-from nodes.life.config import NodeConfig
 from swarm.errors import InvalidArgument
 from swarm.ids import nobodys_user, node_id
+from swarm.security.entries import Highest, Verifier
+from swarm.security.identity import Identity
 from swarm.subjects import parts_of
-from swarm.trust.entries import Highest, Verifier
-from swarm.trust.identity import Identity
 
 log = logging.getLogger("swarm.node")
 

@@ -13,13 +13,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from nodes.life.serving import Serving
+from nodes.versions.serving import Serving
 from swarm.fleet.advertised import Where, of_load
 from swarm.fleet.membership import Membership
+from swarm.fleet.priorities import PRIMARY, RESERVE, STANDBY
 from swarm.fleet.warm_pool import Lacking, assign, standbys_of, states_of
 from swarm.gossip import Event
 from swarm.periodic import BEAT, next_beat
-from swarm.priorities import PRIMARY, RESERVE, STANDBY
 
 log = logging.getLogger("swarm.node")
 

@@ -1,7 +1,7 @@
 """Status documents and events of a node, as JSON, for dashboards.
 
 A status document goes out each second, at each change of state, and on request. In a large fleet
-it goes out less often: `swarm.fleet.status_pace`.
+it goes out less often: `swarm.fleet.status_interval`.
 `swarm/schemas/status.schema.json` is its contract.
 """
 
@@ -21,14 +21,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 import swarm
-from nodes.life.config import NodeConfig
-from nodes.life.serving import link_rate
-from nodes.life.versions import Versions
+from nodes.config import NodeConfig
 from nodes.stage.server import StageServer
+from nodes.versions.serving import link_rate
+from nodes.versions.versions import Versions
 from swarm.errors import SwarmError
 from swarm.fleet.membership import Membership
 from swarm.fleet.picture import RATE_COUNTS, note_count, rate_of, served
-from swarm.fleet.status_pace import (
+from swarm.fleet.status_interval import (
     MOST_EVERY,
     STATUS_EVERY,
     answer_after,

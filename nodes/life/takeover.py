@@ -15,22 +15,22 @@ from collections.abc import Callable, Iterable
 from typing import Any
 from weakref import WeakSet
 
-from nodes.life.config import NodeConfig, lane_options
-from nodes.life.lane_depth import LaneDepth
-from nodes.life.router import Router
-from nodes.life.serving import Serving
+from nodes.config import NodeConfig, lane_options
+from nodes.requests.router import Router
 from nodes.stage.server import StageServer
+from nodes.versions.lane_depth import LaneDepth
+from nodes.versions.serving import Serving
 from swarm.errors import SwarmError
 from swarm.fleet.advertised import StagePeer, of_load, serving
 from swarm.fleet.membership import Membership
+from swarm.fleet.priorities import FALLBACK, PRIMARY
 from swarm.fleet.warm_pool import ROLE as WARM
 from swarm.gossip import Event
-from swarm.lanes import MOST_ACK_WAIT, Lane, Tuning, work_of
+from swarm.manifest import ModelInfo
 from swarm.mesh import Mesh
-from swarm.model import ModelInfo
 from swarm.periodic import BEAT, next_beat
-from swarm.priorities import FALLBACK, PRIMARY
 from swarm.routing.rendezvous import rendezvous
+from swarm.transport.lane import MOST_ACK_WAIT, Lane, Tuning, work_of
 
 log = logging.getLogger("swarm.node")
 

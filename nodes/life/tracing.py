@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nodes.life.config import NodeConfig
+from nodes.config import NodeConfig
 from swarm.tracing.tracer import Tracer
 
 

@@ -1,9 +1,9 @@
 """The node's watchdog: a run that hangs, a loop that stalls, a stage that computes wrongly.
 
-`swarm.flow.watchdog` decides; this module observes and carries out. A stage that fails gives its
-work back to its lane, gets a new session, and returns. After three failures in a minute it stays
-out and says so. An event loop that is blocked for good can do none of this: then a thread, the
-`LoopGuard`, ends the process, and the process's supervisor starts it again.
+`nodes.life.watchdog_rules` decides; this module observes and carries out. A stage that fails gives
+its work back to its lane, gets a new session, and returns. After three failures in a minute it
+stays out and says so. An event loop that is blocked for good can do none of this: then a thread,
+the `LoopGuard`, ends the process, and the process's supervisor starts it again.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from nodes.life.low_priority import in_low_priority_thread
+from nodes.life.watchdog_rules import Action, Verdict, Watchdog
+from nodes.low_priority import in_low_priority_thread
 from nodes.stage.server import StageServer
 from shards.errors import ShardsError
 from swarm.errors import SwarmError
-from swarm.flow.watchdog import Action, Verdict, Watchdog
 from swarm.periodic import BEAT, beat, next_beat
 
 log = logging.getLogger("swarm.watchdog")

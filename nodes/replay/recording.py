@@ -16,9 +16,9 @@ from hashlib import sha256
 from typing import Any
 
 from swarm.errors import InvalidArgument, NotFound, SwarmError
-from swarm.lanes import lane_streams
 from swarm.link import Link, LinkMessage, jetstream
 from swarm.subjects import TOKEN, Subjects
+from swarm.transport.lane import lane_streams
 
 log = logging.getLogger("swarm.record")
 

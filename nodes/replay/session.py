@@ -9,18 +9,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nodes.life.artifacts import NodeArtifacts
-from nodes.life.config import NodeConfig
-from nodes.life.live_weights import NodeWeights
-from nodes.life.serving import Loaded, load
+from nodes.config import NodeConfig
 from nodes.replay.compare import Difference, compare, decides_otherwise
 from nodes.replay.recorded import Recorded
+from nodes.versions.artifacts import NodeArtifacts
+from nodes.versions.live_weights import NodeWeights
+from nodes.versions.serving import Loaded, load
 from swarm.audit.record import digest_of
 from swarm.errors import NotFound
+from swarm.learning.weights import Weights
 from swarm.mesh import Mesh
-from swarm.services.artifact_cache import default_folder
-from swarm.services.weights import Weights
-from swarm.trust.sealed import ModelKey
+from swarm.models.artifact_cache import default_folder
+from swarm.security.sealed import ModelKey
 
 Tensors = dict[str, np.ndarray]
 

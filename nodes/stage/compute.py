@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from nodes.stage.batching import split_on_failure
 from nodes.stage.counters import StageStats
 from nodes.stage.jobs import Job
 from nodes.stage.readiness import is_worth_starting
@@ -24,7 +25,6 @@ from nodes.stage.worker import Worker
 from shards.errors import InputError, RunTerminated
 from shards.runtimes.runtime import CancelToken
 from swarm.errors import Status
-from swarm.flow.batching import split_on_failure
 from swarm.flow.recent import RecentIds
 from swarm.transport.api import Delivery
 

@@ -7,8 +7,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from nodes.stage.batching import ArrivalRate, BatchLimit, Group, Run, decide
 from nodes.stage.jobs import Job
-from swarm.flow.batching import ArrivalRate, BatchLimit, Group, Run, decide
 
 
 class Waiting:

@@ -10,7 +10,7 @@ weight      its share of the requests beside its peers', absent if 1
 codecs      codecs that it reads (swarm.wire.tensors.known_codecs)
 inbox       where processes of its host reach it without the server, or ""
 audits      the inbox of a node that records the requests that it answers (nodes.life.auditing)
-identity    [public key, signature]          the key is this node's (swarm.trust.attestation)
+identity    [public key, signature]          the key is this node's (swarm.security.attestation)
 learns/T    [model, version, base (8 bytes), epoch, run, sequence]   what it learns, and how far
 serves/T    [model, version, [stage, …]]     one model version and its stages, in order
 takes/T     [model, version, [stage, …]]     of these stages the node is a primary, whatever its
@@ -34,11 +34,11 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-from swarm.priorities import PRIMARY
+from swarm.fleet.priorities import PRIMARY
 from swarm.routing import Candidate
+from swarm.security.attestation import GOSSIP_KEY as IDENTITY
+from swarm.security.attestation import attested_key, is_attestation
 from swarm.subjects import TOKEN
-from swarm.trust.attestation import GOSSIP_KEY as IDENTITY
-from swarm.trust.attestation import attested_key, is_attestation
 from swarm.wire.hops import LONGEST_CODEC
 
 if TYPE_CHECKING:

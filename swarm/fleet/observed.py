@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from swarm.errors import NotConnected, ResourceExhausted
 from swarm.fleet.advertised import MAX_CODECS, StagePeer
 from swarm.fleet.bound_names import MOST_OF_USER, is_bound, of_user
-from swarm.fleet.status_pace import request_body, silent_after
+from swarm.fleet.status_interval import request_body, silent_after
 from swarm.link import Link, LinkMessage
 from swarm.subjects import Subjects, speaker
 

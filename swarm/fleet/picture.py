@@ -1,7 +1,7 @@
 """The picture of a fleet: what is known of each node at this moment, for whoever shows it.
 
 First come the pages of one node that answers (`swarm.fleet.pages`), then each node's status
-documents and the events. Nothing here reads a clock or a socket: `swarm.services.fleet` feeds it.
+documents and the events. Nothing here reads a clock or a socket: `swarm.fleet.service` feeds it.
 It is bounded in nodes and in bytes, whatever comes; a node whose messages cannot be is marked.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 from swarm.errors import DecodeError
 from swarm.fleet.bound_names import MOST_OF_USER, of_user
 from swarm.fleet.documents import Faults, read_event, read_status
-from swarm.fleet.status_pace import every_of, silent_after
+from swarm.fleet.status_interval import every_of, silent_after
 from swarm.flow.bucket import TokenBucket
 from swarm.subjects import TOKEN, speaker
 

@@ -17,8 +17,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from swarm.fleet.advertised import Where, serving, stage_loads, takes_of
+from swarm.fleet.priorities import PRIMARY
 from swarm.gossip import PeerView
-from swarm.priorities import PRIMARY
 from swarm.routing.rendezvous import rendezvous
 
 ROLE = "standby"

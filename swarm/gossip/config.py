@@ -26,7 +26,7 @@ class GossipConfig:
 
     calm_above: int = 24
     """Living nodes above which a round contacts fewer peers while there is no news: fanout *
-    calm_above / n, and one a second at least (see `swarm.gossip.pace`)."""
+    calm_above / n, and one a second at least (see `swarm.gossip.fanout`)."""
 
     helpers: int = 3
     """Peers asked to try a silent node (SWIM's k). At packet loss p, all of them fail on a living
@@ -77,7 +77,7 @@ class GossipConfig:
 
     window_min: int = 8
     """Nodes listed in one round's repair window while peers agree; a calm fleet's has more (see
-    `swarm.gossip.pace`)."""
+    `swarm.gossip.fanout`)."""
 
     window_max: int = 64
     """Nodes listed in a repair window while they do not: the window doubles after an exchange that

@@ -23,8 +23,8 @@ import msgpack
 from swarm.gossip.config import GossipConfig
 from swarm.gossip.effects import Effect, Event, Request, Send
 from swarm.gossip.exchange import Exchange
+from swarm.gossip.fanout import Pace, Watch
 from swarm.gossip.health import Doubt, LocalHealth, suspicion_seconds
-from swarm.gossip.pace import Pace, Watch
 from swarm.gossip.phi import PhiDetector, deviations
 from swarm.gossip.state import ALIVE, DEAD, LEFT, SUSPECT, Entry
 from swarm.gossip.table import Table

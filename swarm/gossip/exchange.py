@@ -24,7 +24,7 @@ import msgpack
 
 from swarm.gossip.config import GossipConfig
 from swarm.gossip.effects import Event
-from swarm.gossip.pace import least_window
+from swarm.gossip.fanout import least_window
 from swarm.gossip.rumours import Rumours
 from swarm.gossip.state import (
     ALIVE,

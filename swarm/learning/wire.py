@@ -36,8 +36,8 @@ from swarm.errors import DecodeError, SwarmError
 from swarm.learning.layout import Layout, Vector
 from swarm.learning.refused import Reason, Refused
 from swarm.learning.sparse import Sparse
-from swarm.trust.identity import Identity
-from swarm.trust.signing import SIGNATURE_BYTES, sign, verify
+from swarm.security.identity import Identity
+from swarm.security.signing import SIGNATURE_BYTES, sign, verify
 from swarm.wire.maps import pack, unpack_map
 
 VERSION = 1

@@ -14,17 +14,35 @@ import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from swarm.errors import InvalidArgument, NotAdmitted, NotConnected
 from swarm.subjects import TOKEN
 
-if TYPE_CHECKING:
-    from swarm.link.types import LinkOptions
-
 LARGEST_FILE = 64 * 1024  # bytes
 OUT_OF_TIME = (9, 10)  # OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID, X509_V_ERR_CERT_HAS_EXPIRED
 LATEST = 1 << 53  # seconds since 1970, of an expiry
+
+
+class Access(Protocol):
+    """How a client is admitted; `LinkOptions` describes each of these."""
+
+    @property
+    def user(self) -> str | None: ...
+    @property
+    def token(self) -> str | None: ...
+    @property
+    def credentials(self) -> str | None: ...
+    @property
+    def nkey(self) -> str | None: ...
+    @property
+    def tls(self) -> ssl.SSLContext | None: ...
+    @property
+    def tls_ca(self) -> str: ...
+    @property
+    def tls_cert(self) -> str: ...
+    @property
+    def tls_key(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +62,7 @@ class Signer:
         return ({"jwt": self.jwt} if self.jwt else {"nkey": self.public}) | {"sig": signature}
 
 
-def signer_of(options: LinkOptions) -> Signer | None:
+def signer_of(options: Access) -> Signer | None:
     """The user of the options' credentials or nkey file; None where there is neither.
 
     Raises `NotAdmitted` for a file that cannot be read, that others may read, or that holds
@@ -89,8 +107,8 @@ def read_credentials(path: str) -> Signer:
 
 
 def _signer(path: str, seed: str, flag: str) -> Signer:
-    from swarm.trust.identity import Identity
-    from swarm.trust.nkey import decode_seed
+    from swarm.security.identity import Identity
+    from swarm.security.nkey import decode_seed
 
     try:
         identity = Identity(decode_seed(seed))
@@ -127,7 +145,7 @@ def read_secret(path: str, flag: str) -> str:
     return data.decode("ascii", "replace")
 
 
-def inbox_owner(options: LinkOptions) -> str:
+def inbox_owner(options: Access) -> str:
     """The token of the inbox that a user's rights can name: the user's name, or its public key;
     "" where nobody connects by name. Raises `NotAdmitted` as `signer_of`."""
     signer = signer_of(options)
@@ -137,7 +155,7 @@ def inbox_owner(options: LinkOptions) -> str:
     return user if TOKEN.fullmatch(user) else ""
 
 
-def tls_context(options: LinkOptions) -> ssl.SSLContext | None:
+def tls_context(options: Access) -> ssl.SSLContext | None:
     """The context of the options' files, at least TLS 1.3; None where they ask for no TLS.
 
     Raises `NotAdmitted`.
@@ -179,7 +197,7 @@ def _reason(error: OSError) -> str:
     return error.strerror or "it cannot be read"
 
 
-def tls_refusal(error: ssl.SSLError, where: str, options: LinkOptions) -> NotAdmitted:
+def tls_refusal(error: ssl.SSLError, where: str, options: Access) -> NotAdmitted:
     """A failed handshake in words."""
     if isinstance(error, ssl.SSLCertVerificationError):
         if error.verify_code in OUT_OF_TIME:
@@ -218,7 +236,7 @@ def ended_in_tls(where: str) -> NotConnected:
 
 
 def early_end(
-    error: Exception | None, where: str, options: LinkOptions, asks_certificate: bool
+    error: Exception | None, where: str, options: Access, asks_certificate: bool
 ) -> NotConnected | None:
     """Why a connection ended before the server admitted it, where TLS may be the reason."""
     if isinstance(error, ssl.SSLError):
@@ -226,7 +244,7 @@ def early_end(
     return ended_in_tls(where) if asks_certificate else None
 
 
-def refusal(text: str, where: str, options: LinkOptions, in_url: bool = False) -> NotAdmitted:
+def refusal(text: str, where: str, options: Access, in_url: bool = False) -> NotAdmitted:
     """The server's refusal of this user, in words: which file, which remedy. in_url: whether the
     server's URL holds a user or a token."""
     if options.credentials is not None:

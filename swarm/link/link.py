@@ -1,8 +1,8 @@
 """A supervised connection to NATS for the hot path: features, results, acks, gossip.
 
 nats-py wakes two tasks for each message, copies the payload four times and parses headers as
-e-mail, so it is used only for calls that are seldom (object store, KV, services:
-`swarm.services.control`). Callbacks run inside the read: they must not block. An exception in one
+e-mail, so it is used only for the object store of large deltas (`swarm.learning.nats_client`).
+Callbacks run inside the read: they must not block. An exception in one
 is logged and counted, and ends nothing.
 
 Publishing never waits. While there is no connection it raises `NotConnected` and keeps nothing:
@@ -32,7 +32,6 @@ from swarm.errors import (
     SwarmError,
 )
 from swarm.flow.backoff import Backoff
-from swarm.flow.pace import Pace
 from swarm.link.access import early_end, is_about_identity, refusal
 from swarm.link.asked import Asked, answered
 from swarm.link.denials import Denial, DenialLog, read_denial
@@ -42,6 +41,7 @@ from swarm.link.greetings import check_cluster, look_at_given, wait_for_better
 from swarm.link.parser import Parser, ProtocolError
 from swarm.link.pings import Pings
 from swarm.link.revisions import Revisions
+from swarm.link.send_rate import Pace
 from swarm.link.servers import Greeting, ServerList, split_url
 from swarm.link.session import (
     connect_command,

@@ -4,7 +4,7 @@ Two reasons to refuse. Overload: by Little's law a new request waits for those a
 the pace at which answers come. When the wait exceeds the request's budget, the request is
 `RESOURCE_EXHAUSTED` now instead of late. A broken stage: its circuit breaker is open, and the
 request is `UNAVAILABLE` now. So it is where no lane takes requests for longer than its budget
-(`swarm.flow.outage`): then no stage has failed, and a request with a longer budget may wait.
+(`swarm.requests.outage`): then no stage has failed, and a request with a longer budget may wait.
 
 Overload has two rules (`QueueAdmission`). The predicted time in the queue must fit the request's
 budget. And when queueing stays above a target for a whole interval the queue is *standing*: it adds
@@ -25,11 +25,11 @@ from math import ceil, inf
 from typing import NamedTuple
 
 from swarm.errors import ResourceExhausted, Status, Unavailable
-from swarm.flow.breaker import Breaker, BreakerState
 from swarm.flow.latency import LatencyWindow
-from swarm.flow.outage import Leave, Outage
-from swarm.flow.silence import Silences
-from swarm.flow.stalls import Stalls
+from swarm.requests.breaker import Breaker, BreakerState
+from swarm.requests.outage import Leave, Outage
+from swarm.requests.silence import Silences
+from swarm.requests.stalls import Stalls
 from swarm.wire.messages import Result
 
 # Requests inside from which the pace of answers tells the capacity.

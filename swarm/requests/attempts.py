@@ -19,7 +19,7 @@ from swarm.errors import (
     SwarmError,
     Unavailable,
 )
-from swarm.flow.silence import Silences
+from swarm.requests.silence import Silences
 from swarm.wire.messages import Result
 
 Outcome = Result | SwarmError | None  # of an attempt; None: no answer in good time

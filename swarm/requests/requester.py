@@ -23,11 +23,8 @@ from swarm.errors import (
     Unavailable,
 )
 from swarm.flow.backoff import Backoff
-from swarm.flow.hedge import Hedger
-from swarm.flow.retry import RetryBudget
 from swarm.link import Link, LinkMessage
-from swarm.local.compact import decode_result
-from swarm.model import ModelInfo
+from swarm.manifest import ModelInfo
 from swarm.requests.admission import ModelAdmission
 from swarm.requests.attempts import (
     Do,
@@ -43,10 +40,13 @@ from swarm.requests.attempts import (
     no_lane_took,
     unheard,
 )
+from swarm.requests.hedge import Hedger
 from swarm.requests.request import FAST, Ask, Picker
+from swarm.requests.retry import RetryBudget
 from swarm.requests.sessions import SeenWeights
 from swarm.requests.under_way import ModelWay, UnderWay, ready_or_refused
-from swarm.shm import ShmError
+from swarm.samehost.compact import decode_result
+from swarm.samehost.memory import ShmError
 from swarm.subjects import ANY
 from swarm.transport.api import Event, Held, Left, Refused, Safe, Stored
 from swarm.transport.coding import accepts

@@ -10,12 +10,12 @@ from functools import partial
 from swarm.errors import Status, SwarmError
 from swarm.fleet.placement import Placement
 from swarm.flow.latency import Usual
-from swarm.flow.silence import Silences
 from swarm.link import Link
-from swarm.model import ModelInfo
+from swarm.manifest import ModelInfo
 from swarm.requests.admission import WHOLE_PIPELINE, ModelAdmission
 from swarm.requests.attempts import Outcome, Tried
 from swarm.requests.request import Ask
+from swarm.requests.silence import Silences
 from swarm.transport.api import Sending
 from swarm.transport.parcel import Parcel
 from swarm.transport.routes import Routes

@@ -7,7 +7,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from swarm.flow.codec_choice import (
+from swarm.link import Link
+from swarm.manifest import ModelInfo
+from swarm.transport.parcel import Parcel
+from swarm.transport.routes import Routes
+from swarm.wire.codec_choice import (
     AUTO,
     NONE,
     Choice,
@@ -17,10 +21,6 @@ from swarm.flow.codec_choice import (
     path_rate,
     rule_of_results,
 )
-from swarm.link import Link
-from swarm.model import ModelInfo
-from swarm.transport.parcel import Parcel
-from swarm.transport.routes import Routes
 from swarm.wire.messages import Features
 from swarm.wire.tensors import PLAIN, Coding, Part, encode_coded, known_codecs, map_prefix
 

@@ -11,12 +11,12 @@ from typing import Protocol
 import numpy as np
 
 from swarm.errors import Status, SwarmError
-from swarm.lanes import LaneMessage
-from swarm.local.compact import answer_parts
-from swarm.local.lending import NO_LOAN, Loan, Opened
-from swarm.model import ModelInfo
+from swarm.manifest import ModelInfo
+from swarm.samehost.compact import answer_parts
+from swarm.samehost.lending import NO_LOAN, Loan, Opened
 from swarm.transport.coding import AnswerCoder
 from swarm.transport.fast import FastMessage
+from swarm.transport.lane import LaneMessage
 from swarm.transport.parcel import are_large
 from swarm.transport.routes import Routes
 from swarm.wire.messages import Features, Result, failure, result_parts

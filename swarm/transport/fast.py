@@ -14,7 +14,7 @@ from functools import partial
 
 from swarm.errors import NoResponders, Status, SwarmError
 from swarm.link import Link, LinkMessage
-from swarm.local.host_socket import HostSocket
+from swarm.samehost.host_socket import HostSocket
 from swarm.subjects import Subjects
 from swarm.transport.api import LEFT, OnEvent, Refused
 from swarm.transport.parcel import Parcel

@@ -6,16 +6,16 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from swarm.local.compact import features_parts
-from swarm.local.lending import NO_LOAN, Loan
-from swarm.shm import MIN_BYTES
+from swarm.samehost.compact import features_parts
+from swarm.samehost.lending import NO_LOAN, Loan
+from swarm.samehost.memory import MIN_BYTES
 from swarm.subjects import ANY
 from swarm.wire.messages import Features
 from swarm.wire.tensors import Part, Tensors
 
 
 class Lends(Protocol):
-    """What a parcel needs of the process's shared memory (`swarm.local.lending.Lender`)."""
+    """What a parcel needs of the process's shared memory (`swarm.samehost.lending.Lender`)."""
 
     def lend(self, tensors: Tensors) -> Loan: ...
 

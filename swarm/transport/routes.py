@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable
 
 from swarm.fleet.placement import Placement
-from swarm.flow.codec_choice import AUTO
-from swarm.lanes import Publisher
 from swarm.link import Link
-from swarm.local.host_socket import HostSocket
-from swarm.local.lending import Lender
+from swarm.samehost.host_socket import HostSocket
+from swarm.samehost.lending import Lender
 from swarm.subjects import Subjects
+from swarm.transport.lane import Publisher
+from swarm.wire.codec_choice import AUTO
 
 
 class Routes:
@@ -19,7 +19,7 @@ class Routes:
 
     placement: which nodes there are, and which of them on this host. look_out(), if any: it is
     worth knowing that soon. codec: the setting by which tensors are coded that go by the server
-    (`swarm.flow.codec_choice.MODES`). clock: seconds."""
+    (`swarm.wire.codec_choice.MODES`). clock: seconds."""
 
     __slots__ = (
         "clock",

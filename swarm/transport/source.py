@@ -15,20 +15,27 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from swarm.clock import ServerClock
 from swarm.errors import DecodeError, NotConnected, Status
+from swarm.fleet.priorities import PRIMARY
 from swarm.flow.recent import RecentIds
-from swarm.lanes import Lane, LaneMessage, LaneOptions, consumer_config, ensure_lanes, is_kept
 from swarm.link import jetstream
-from swarm.local.compact import decode_features
-from swarm.model import ModelInfo
-from swarm.priorities import PRIMARY
-from swarm.shm import ShmError
+from swarm.manifest import ModelInfo
+from swarm.samehost.compact import decode_features
+from swarm.samehost.memory import ShmError
+from swarm.server_clock import ServerClock
 from swarm.subjects import ANY
 from swarm.transport.api import Delivery, Room
 from swarm.transport.delivery import BaseDelivery, FastDelivery, LaneDelivery, ReplyDesk, Tally
 from swarm.transport.fast import COVER, PRIMARIES, FastMessage, FastQueue
 from swarm.transport.handover.receiver import HandoverReceiver
+from swarm.transport.lane import (
+    Lane,
+    LaneMessage,
+    LaneOptions,
+    consumer_config,
+    ensure_lanes,
+    is_kept,
+)
 from swarm.transport.routes import Routes
 from swarm.wire.messages import Features
 from swarm.wire.tensors import Claimed

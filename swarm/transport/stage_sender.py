@@ -10,13 +10,13 @@ from typing import Protocol
 from swarm.errors import SwarmError
 from swarm.fleet.placement import NOWHERE, Nearby
 from swarm.flow.latency import Usual
-from swarm.model import ModelInfo
+from swarm.manifest import ModelInfo
 from swarm.subjects import ANY
 from swarm.transport.api import OnEvent, Refused, Sending
 from swarm.transport.coding import StageCoder
 from swarm.transport.fast import FastSender
 from swarm.transport.handover.sender import HandoverSender
-from swarm.transport.lane import LaneSender
+from swarm.transport.lane_sender import LaneSender
 from swarm.transport.parcel import Parcel, are_large
 from swarm.transport.routes import Routes
 from swarm.wire.hops import Hop

@@ -400,7 +400,7 @@ def links(
     from bench.fleets.links.command import run_links
     from bench.fleets.links.measure import FULL, QUICK, LinksPlan, shapes_of
     from swarm.errors import InvalidArgument
-    from swarm.flow.codec_choice import MODES
+    from swarm.wire.codec_choice import MODES
 
     names = tuple(_words(codecs))
     if unknown := [name for name in names if name not in MODES]:

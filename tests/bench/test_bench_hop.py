@@ -24,7 +24,7 @@ from bench.rivals.systems.swarm_mesh import manifest_of
 from bench.rivals.workload import Workload, WrongAnswer
 from shards.manifest import Manifest
 from shards.split.split import split
-from swarm.shm import unavailable
+from swarm.samehost.memory import unavailable
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ from fleets import linked
 from playwright.async_api import Browser, async_playwright, expect
 from support.waiting import GENEROUS
 
+from nodes.up.embedded_server import EmbeddedServer
 from swarm.link import Link
-from swarm.services.embedded import EmbeddedServer
 
 INSTALL = "apt-get install --yes chromium"
 expect.set_options(timeout=GENEROUS * 1000)

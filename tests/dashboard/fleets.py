@@ -21,8 +21,8 @@ from support.commands import environment
 from support.meshes import READY
 from support.waiting import GENEROUS, eventually_now
 
+from nodes.event_loop import die_with_parent
 from swarm.link import Link, LinkOptions
-from swarm.services.embedded import die_with_parent
 from swarm.subjects import Subjects
 
 

@@ -12,8 +12,8 @@ import pytest
 from statuses import a_status
 from support.waiting import GENEROUS
 
-from nodes.dashboard.feed import FRAMES_KEPT, MOST_BROWSERS, Feed
-from nodes.dashboard.picture import Picture
+from nodes.watch.dashboard.feed import FRAMES_KEPT, MOST_BROWSERS, Feed
+from nodes.watch.dashboard.page_state import Picture
 
 
 class Scene:

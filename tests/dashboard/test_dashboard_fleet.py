@@ -17,8 +17,8 @@ from fleets import DashboardProcess, SimulatedFleet, dashboard, publish_event, p
 from playwright.async_api import Browser, expect
 from statuses import a_stage, a_status
 
+from nodes.up.embedded_server import EmbeddedServer
 from swarm.link import Link
-from swarm.services.embedded import EmbeddedServer
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
 

@@ -16,9 +16,9 @@ from statuses import a_status
 from support.meshes import READY, dismiss, mesh_of, split_digits
 from support.waiting import eventually
 
-from nodes.local.mesh import LocalMesh, push
+from nodes.up.embedded_server import EmbeddedServer
+from nodes.up.mesh import LocalMesh, push
 from swarm.link import Link
-from swarm.services.embedded import EmbeddedServer
 
 pytestmark = [
     pytest.mark.integration,

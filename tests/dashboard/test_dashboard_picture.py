@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from statuses import a_stage, a_status
 
-from nodes.dashboard.history import History, Rate
-from nodes.dashboard.picture import MOST_NAMELESS, MOST_NODES, Picture
+from nodes.watch.dashboard.history import History, Rate
+from nodes.watch.dashboard.page_state import MOST_NAMELESS, MOST_NODES, Picture
 from swarm.fleet.documents import LARGEST_STATUS
 from swarm.subjects import Subjects
 

@@ -15,8 +15,8 @@ from statuses import a_status
 from support.meshes import mesh_of, split_digits
 from support.waiting import eventually
 
-from nodes.dashboard.serve import Place
-from nodes.local.mesh import LocalMesh, push
+from nodes.up.mesh import LocalMesh, push
+from nodes.watch.dashboard.serve import Place
 from swarm.audit.stream import ensure_audit
 from swarm.errors import InvalidArgument
 from swarm.subjects import api

@@ -8,13 +8,13 @@ from contextlib import AsyncExitStack
 import pytest
 from support.waiting import GENEROUS
 
-from nodes.dashboard.picture import Picture
-from nodes.dashboard.source import MeshSource
-from swarm.fleet.status_pace import SMALL_FLEET, asked_within
+from nodes.up.embedded_server import EmbeddedServer
+from nodes.watch.dashboard.page_state import Picture
+from nodes.watch.dashboard.source import MeshSource
+from swarm.fleet.service import ASK_WITHIN, FleetAnswers
+from swarm.fleet.status_interval import SMALL_FLEET, asked_within
 from swarm.gossip import PeerView
 from swarm.link import Link, LinkOptions
-from swarm.services.embedded import EmbeddedServer
-from swarm.services.fleet import ASK_WITHIN, FleetAnswers
 from swarm.subjects import Subjects
 
 pytestmark = pytest.mark.integration

@@ -12,8 +12,8 @@ import pytest
 from statuses import a_stage, a_status
 from textual.widgets import DataTable, Static
 
-from nodes.dashboard.picture import Picture
-from nodes.top.app import TopApp
+from nodes.watch.dashboard.page_state import Picture
+from nodes.watch.top.app import TopApp
 from swarm.subjects import Subjects
 
 NARROW, WIDE = (80, 24), (160, 40)

@@ -9,11 +9,11 @@ from typing import Any
 
 from support.waiting import GENEROUS
 
-from nodes.top.rollouts import RolloutWatch
+from nodes.watch.top.rollouts import RolloutWatch
 from swarm.link import LinkMessage
+from swarm.models.registry import InForce
 from swarm.rollout import Statement, Verdict, plan_of
 from swarm.routing import parse_desired
-from swarm.services.registry import InForce
 from swarm.subjects import Subjects
 
 PLAN = plan_of("01J", "2", "10%", "10%/1m")

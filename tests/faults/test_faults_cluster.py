@@ -8,7 +8,7 @@ from bench.faults.rig import Rig
 from support.meshes import Load
 from support.waiting import GENEROUS, eventually
 
-from nodes.life.config import MOVED
+from nodes.config import MOVED
 from swarm.errors import SwarmError
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]

@@ -16,8 +16,8 @@ from support.meshes import READY, Load, as_found, digits, dismiss, mesh_of, spli
 from support.waiting import eventually
 
 import swarm
-from nodes.local.mesh import LocalMesh
-from nodes.local.supervisor import NodeProcess
+from nodes.up.mesh import LocalMesh
+from nodes.up.supervisor import NodeProcess
 from swarm.wire.messages import Request, Result
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]

@@ -12,7 +12,7 @@ from nats.aio.client import Client
 from support.commands import Commands, commands
 from support.meshes import add_model, as_found, awake, mesh_of, split_digits
 
-from nodes.local.mesh import LocalMesh
+from nodes.up.mesh import LocalMesh
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

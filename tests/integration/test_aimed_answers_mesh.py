@@ -11,8 +11,8 @@ from support.meshes import READY, Load, add_model, dismiss, split_digits
 from support.waiting import eventually
 
 import swarm
-from nodes.life.lanes import lanes_maker
-from nodes.local.mesh import LocalMesh, local_mesh
+from nodes.up.mesh import LocalMesh, local_mesh
+from nodes.versions.lanes import lanes_maker
 from swarm.audit.stream import ensure_audit, extent_of
 from swarm.ids import ulid
 from swarm.link import jetstream

@@ -16,11 +16,11 @@ from support.meshes import READY, digits, split_digits
 from support.waiting import eventually
 
 import swarm
-from nodes.local.mesh import LocalMesh, local_mesh, push
+from nodes.up.mesh import LocalMesh, local_mesh, push
 from swarm.audit.record import digest_of, parse
 from swarm.audit.stream import Stored, extent_of, read_stream
 from swarm.link import LinkMessage
-from swarm.trust.identity import Identity
+from swarm.security.identity import Identity
 
 pytestmark = [pytest.mark.integration, pytest.mark.processes]
 

@@ -11,11 +11,11 @@ from support.commands import Commands, commands
 from support.meshes import READY
 from support.waiting import eventually, eventually_now
 
-from nodes.local.mesh import LocalMesh, local_mesh
-from nodes.local.rights import LocalRights
-from swarm.authority.announce import announce
+from nodes.announce import announce
+from nodes.up.embedded_server import EmbeddedServer
+from nodes.up.mesh import LocalMesh, local_mesh
+from nodes.up.rights import LocalRights
 from swarm.link import LinkOptions
-from swarm.services.embedded import EmbeddedServer
 
 pytestmark = [pytest.mark.integration, pytest.mark.processes]
 

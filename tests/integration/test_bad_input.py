@@ -16,7 +16,7 @@ from support.meshes import add_model, digits, dismiss, emptied, good_request
 from support.waiting import GENEROUS, eventually
 
 import swarm
-from nodes.local.mesh import LocalMesh
+from nodes.up.mesh import LocalMesh
 from shards.split.split import split
 from shards.zoo.builders import transformer_encoder
 from swarm.wire.messages import Features, Request, Result

@@ -18,8 +18,8 @@ from support.meshes import READY, Load, close, digits
 from support.waiting import eventually
 
 import swarm
+from nodes.up.embedded_server import EmbeddedServer
 from shards.zoo import digits_model
-from swarm.services.embedded import EmbeddedServer
 
 pytestmark = [
     pytest.mark.integration,

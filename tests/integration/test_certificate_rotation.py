@@ -16,11 +16,11 @@ from support.waiting import eventually
 
 import swarm
 from nodes.access import Access
-from nodes.life.lanes import lanes_maker
-from swarm.authority.authority import SYSTEM_USER, Authority
-from swarm.authority.certificates import read_certificate
-from swarm.authority.server_conf import operator_conf, tls_conf
-from swarm.services.embedded import EmbeddedServer
+from nodes.up.embedded_server import EmbeddedServer
+from nodes.versions.lanes import lanes_maker
+from swarm.security.authority.authority import SYSTEM_USER, Authority
+from swarm.security.authority.certificates import read_certificate
+from swarm.security.authority.server_conf import operator_conf, tls_conf
 
 pytestmark = [pytest.mark.integration, pytest.mark.processes]
 HOSTS = ["127.0.0.1", "localhost"]

@@ -12,7 +12,7 @@ import pytest
 from support.commands import commands
 from support.waiting import eventually_now
 
-from nodes.cli.demo_secure import all_held, files_with, pieces_of
+from nodes.demo.secure import all_held, files_with, pieces_of
 from swarm.scratch import sweep
 
 GOOD: dict[str, Any] = {

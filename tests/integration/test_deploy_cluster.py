@@ -14,8 +14,8 @@ import pytest
 from support.commands import ROOT
 from support.waiting import eventually
 
-from swarm.services.embedded import find_binary
-from swarm.services.embedded_cluster import free_ports
+from nodes.up.embedded_cluster import free_ports
+from nodes.up.embedded_server import find_binary
 
 pytestmark = pytest.mark.integration
 READY, ALIVE = "/healthz", "/healthz?js-server-only=true"

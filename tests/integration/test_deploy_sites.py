@@ -10,8 +10,8 @@ import pytest
 from support.commands import ROOT
 from support.waiting import eventually_now
 
-from swarm.services.embedded import find_binary
-from swarm.services.embedded_cluster import free_ports
+from nodes.up.embedded_cluster import free_ports
+from nodes.up.embedded_server import find_binary
 
 pytestmark = pytest.mark.integration
 CONFIGURATIONS = ["nats-server.conf", "sites/hub.conf", "sites/leaf.conf"]

@@ -14,8 +14,8 @@ from support.meshes import READY, close, digits, split_digits
 from support.waiting import eventually
 
 import swarm
+from nodes.up.embedded_server import EmbeddedServer
 from shards.manifest import write_dir
-from swarm.services.embedded import EmbeddedServer
 
 pytestmark = [pytest.mark.integration, pytest.mark.processes]
 WINDOW = 32  # bytes: no other file has them by chance

@@ -11,7 +11,7 @@ import pytest
 from support.commands import ROOT
 from support.meshes import add_model, close, digits, dismiss, split_digits, whole
 
-from nodes.local.mesh import LocalMesh
+from nodes.up.mesh import LocalMesh
 from shards.split.split import split
 from shards.zoo.builders import transformer_encoder
 

@@ -14,15 +14,15 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from nodes.announce import announce
 from nodes.cli.main import app
 from nodes.cli.node import node
-from swarm.authority.announce import announce
-from swarm.authority.authority import Authority
-from swarm.authority.server_conf import operator_conf, tls_conf
+from nodes.up.embedded_server import EmbeddedServer
 from swarm.errors import BadKey, Unavailable
 from swarm.link import Link, LinkOptions, jetstream
-from swarm.services.embedded import EmbeddedServer
-from swarm.trust.mesh_keys import make_mesh_key
+from swarm.security.authority.authority import Authority
+from swarm.security.authority.server_conf import operator_conf, tls_conf
+from swarm.security.mesh_keys import make_mesh_key
 
 pytestmark = pytest.mark.integration
 HOSTS = ["127.0.0.1"]

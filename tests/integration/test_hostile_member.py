@@ -16,14 +16,14 @@ from support.meshes import Load, add_model, emptied, split_digits
 from support.waiting import eventually
 
 import swarm
-from nodes.local.mesh import LocalMesh, local_mesh
-from swarm.authority.announce import announce
+from nodes.announce import announce
+from nodes.up.mesh import LocalMesh, local_mesh
 from swarm.errors import SwarmError
 from swarm.fleet.advertised import LOAD_FIELDS, load_entries, serves_entries
 from swarm.gossip import LAN, Gossip, Request
-from swarm.lanes.pulls import Pulls
 from swarm.link import Link, LinkMessage, LinkOptions, jetstream
 from swarm.subjects import api
+from swarm.transport.lane.pulls import Pulls
 from swarm.wire.messages import Features
 from swarm.wire.tensors import Part
 

@@ -16,7 +16,7 @@ from support.commands import ROOT, Commands, environment
 from support.meshes import READY
 from support.waiting import eventually_now
 
-from nodes.local.how_to_ask import how_to_ask
+from nodes.up.how_to_ask import how_to_ask
 from shards.manifest import Manifest
 from shards.split.split import split
 from shards.zoo.transformer import transformer_encoder

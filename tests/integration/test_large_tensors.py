@@ -11,13 +11,13 @@ from support.meshes import READY, mesh_of, segments
 from support.waiting import eventually
 
 import swarm
-from nodes.local.mesh import LocalMesh, push
+from nodes.up.embedded_server import EmbeddedServer
+from nodes.up.mesh import LocalMesh, push
 from shards.split.split import SplitResult, split
 from shards.zoo.builders import chain, chain_cuts, chain_expected
 from swarm.errors import DeadlineExceeded
-from swarm.services.embedded import EmbeddedServer
-from swarm.shm import unavailable
-from swarm.shm.ring import CAPACITY, MAX_AGE
+from swarm.samehost.memory import unavailable
+from swarm.samehost.memory.ring import CAPACITY, MAX_AGE
 
 pytestmark = [pytest.mark.integration, pytest.mark.processes]
 

@@ -20,8 +20,8 @@ from support.waiting import eventually
 from test_learned_weights import MODEL, frozen_part, split_fresh
 
 import swarm
-from nodes.local.mesh import LocalMesh, push
-from nodes.local.supervisor import NodeProcess
+from nodes.up.mesh import LocalMesh, push
+from nodes.up.supervisor import NodeProcess
 from shards.zoo import digits_heldout, digits_training
 
 PARTS = {"learner-a": (0, 1, 2, 3), "learner-b": (4, 5, 6), "learner-c": (7, 8, 9)}

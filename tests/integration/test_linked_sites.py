@@ -30,14 +30,14 @@ from support.meshes import (
 from support.waiting import eventually
 
 import swarm
-from nodes.local.mesh import LocalMesh, push
+from nodes.up.mesh import LocalMesh, push
 from shards.manifest import write_dir
 from shards.split.split import split
 from shards.zoo import digits_model
-from swarm.lanes import streams_of
 from swarm.link import jetstream
 from swarm.site.store import Limits, SiteStore
 from swarm.subjects import api
+from swarm.transport.lane import streams_of
 
 pytestmark = [
     pytest.mark.integration,

@@ -16,8 +16,8 @@ from support.waiting import eventually
 import swarm
 from shards.weights.onnx_file import OnnxFile
 from shards.zoo import digits_heldout
-from swarm.services.weights import Weights
-from swarm.trust.identity import Identity
+from swarm.learning.weights import Weights
+from swarm.security.identity import Identity
 
 IMAGE = digits_heldout()[0][:1]
 LAST = split_digits().manifest.shard(3)

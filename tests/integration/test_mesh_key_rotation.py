@@ -14,9 +14,9 @@ from support.meshes import READY
 from support.waiting import eventually
 
 import swarm
+from nodes.up.embedded_server import EmbeddedServer
 from swarm.link import LinkMessage
-from swarm.services.embedded import EmbeddedServer
-from swarm.trust.mesh_keys import make_mesh_key, rotate_mesh_key
+from swarm.security.mesh_keys import make_mesh_key, rotate_mesh_key
 
 pytestmark = [pytest.mark.integration, pytest.mark.processes]
 

@@ -20,7 +20,7 @@ from support.commands import ROOT, Commands, free_port
 from support.meshes import READY, dismiss, good_request
 from support.waiting import eventually
 
-from nodes.local.mesh import LocalMesh
+from nodes.up.mesh import LocalMesh
 
 pytestmark = [
     pytest.mark.integration,

@@ -13,14 +13,14 @@ import pytest
 from onnx import numpy_helper
 
 import swarm
-from nodes.life.artifacts import NodeArtifacts
+from nodes.up.embedded_server import EmbeddedServer
+from nodes.versions.artifacts import NodeArtifacts
 from shards.split.split import SplitResult, split
 from shards.weights.chunks import piece_lengths
 from shards.zoo.builders import mlp
 from swarm.errors import Unavailable
-from swarm.services.embedded import EmbeddedServer
-from swarm.services.recipes import Recipe
-from swarm.services.registry import Registry
+from swarm.models.recipes import Recipe
+from swarm.models.registry import Registry
 
 pytestmark = pytest.mark.integration
 

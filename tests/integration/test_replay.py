@@ -14,10 +14,10 @@ from support.waiting import eventually
 from test_learned_weights import MODEL, Minter, split_fresh
 
 import swarm
-from nodes.local.mesh import LocalMesh, local_mesh, push
 from nodes.replay.recorded import recorded
 from nodes.replay.recording import Recording, RecordLimits
 from nodes.replay.session import Session, replay_same
+from nodes.up.mesh import LocalMesh, local_mesh, push
 from swarm.link import jetstream
 from swarm.subjects import api
 

@@ -11,7 +11,7 @@ from support.meshes import READY, mesh_of
 from two_results import CUT, VALUES, early_and_late, expected
 
 import swarm
-from nodes.local.mesh import LocalMesh, push
+from nodes.up.mesh import LocalMesh, push
 from shards.manifest import CodecError
 from shards.split.split import split
 

@@ -15,7 +15,7 @@ from support.meshes import READY, Load, add_model, close, digits, split_digits
 from support.waiting import eventually
 
 import swarm
-from nodes.local.mesh import LocalMesh, local_mesh, push
+from nodes.up.mesh import LocalMesh, local_mesh, push
 from shards.zoo import digits_model
 
 pytestmark = [pytest.mark.integration, pytest.mark.processes]

@@ -27,14 +27,14 @@ from support.commands import ROOT, environment
 from support.meshes import READY, all_ready, digits, dismiss, mesh_of
 from support.waiting import eventually
 
-from nodes.life.process import SUPERVISOR
-from nodes.local.mesh import LocalMesh
-from nodes.local.supervisor import NodeProcess
+from nodes.event_loop import SUPERVISOR
+from nodes.up.mesh import LocalMesh
+from nodes.up.supervisor import NodeProcess
 from shards.zoo import digits_model
 from swarm.fleet.advertised import StagePeer
 from swarm.fleet.placement import NOWHERE, nearby
-from swarm.priorities import PRIMARY
-from swarm.shm import host_id, unavailable
+from swarm.fleet.priorities import PRIMARY
+from swarm.samehost.memory import host_id, unavailable
 
 pytestmark = [pytest.mark.integration, pytest.mark.processes]
 

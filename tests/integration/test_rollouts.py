@@ -15,13 +15,13 @@ from support.commands import Command, Commands
 from support.meshes import READY, digits, split_digits
 from support.waiting import eventually
 
-from nodes.local.mesh import LocalMesh, local_mesh, push
+from nodes.up.mesh import LocalMesh, local_mesh, push
 from shards.split.split import SplitResult, split
 from swarm import Result, Status
 from swarm.errors import InvalidArgument
 from swarm.ids import ulid
+from swarm.models.followed_rollouts import Followed
 from swarm.rollout import Plan, plan_of
-from swarm.services.rollouts import Followed
 
 pytestmark = [pytest.mark.integration, pytest.mark.processes]
 

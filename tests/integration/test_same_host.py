@@ -30,12 +30,12 @@ from support.meshes import (
 from support.waiting import eventually
 
 import swarm
-from nodes.local.mesh import LocalMesh, push
+from nodes.up.mesh import LocalMesh, push
 from shards.split.split import split
 from shards.zoo.chain import chain, chain_cuts, chain_expected
-from swarm.lanes import lane_streams
-from swarm.model import ModelInfo
-from swarm.shm import unavailable
+from swarm.manifest import ModelInfo
+from swarm.samehost.memory import unavailable
+from swarm.transport.lane import lane_streams
 
 pytestmark = [
     pytest.mark.integration,

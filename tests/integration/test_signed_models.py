@@ -16,10 +16,10 @@ from support.meshes import READY, digits, split_digits
 from support.waiting import eventually
 
 import swarm
+from nodes.up.embedded_server import EmbeddedServer
 from shards.manifest import write_dir
 from shards.zoo import digits_model
 from swarm.link import jetstream
-from swarm.services.embedded import EmbeddedServer
 
 VERSION_2 = ("--name", "digits", "--version", "2")
 

@@ -19,12 +19,12 @@ from support.commands import ROOT, environment
 from support.meshes import READY, mesh_of
 from support.waiting import eventually
 
-from nodes.local.mesh import LocalMesh, push
+from nodes.up.embedded_server import EmbeddedServer
+from nodes.up.mesh import LocalMesh, push
 from shards.manifest import CodecError
 from shards.split.split import split
 from shards.zoo.builders import chain, chain_cuts, chain_expected
 from swarm.link import jetstream
-from swarm.services.embedded import EmbeddedServer
 from swarm.subjects import api
 
 pytestmark = [

@@ -19,10 +19,10 @@ from support.meshes import READY, awake, digits, dismiss, good_request
 from support.waiting import GENEROUS, eventually
 
 import swarm
-from nodes.local.mesh import LocalMesh
+from nodes.up.mesh import LocalMesh
 from swarm.fleet.picture import FleetPicture
+from swarm.fleet.service import FleetWatch, ask_fleet
 from swarm.flow.objective import Objective
-from swarm.services.fleet import FleetWatch, ask_fleet
 
 pytestmark = [
     pytest.mark.integration,

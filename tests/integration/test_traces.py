@@ -14,7 +14,7 @@ from nats.aio.client import Client
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 import swarm
-from nodes.local.mesh import LocalMesh
+from nodes.up.mesh import LocalMesh
 from swarm.errors import InvalidArgument, NotFound
 from swarm.tracing.otel import OtlpTracer
 from swarm.tracing.traceparent import make, span_of, trace_of

@@ -10,13 +10,13 @@ from support.meshes import READY, mesh_of
 from support.waiting import GENEROUS, eventually
 
 import swarm
-from nodes.local.mesh import push
+from nodes.up.mesh import push
 from shards.split.split import split
 from shards.zoo import digits_heldout, digits_model
 from shards.zoo.builders import chain, chain_cuts, chain_expected
 from swarm.audit.record import parse
 from swarm.audit.stream import extent_of, read_stream
-from swarm.model import ModelInfo
+from swarm.manifest import ModelInfo
 
 pytestmark = [pytest.mark.integration, pytest.mark.processes]
 

@@ -10,8 +10,8 @@ import pytest
 from support.simulated_time import Loops, loops_of
 from support.waiting import GENEROUS
 
+from nodes.up.embedded_server import EmbeddedServer
 from swarm.link import Link, LinkOptions, jetstream
-from swarm.services.embedded import EmbeddedServer
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -7,7 +7,7 @@ import logging
 import subprocess
 import sys
 
-from nodes.life.logs import BURST, PER_SECOND, FloodGate
+from nodes.logs import BURST, PER_SECOND, FloodGate
 
 
 class Clock:
@@ -44,7 +44,7 @@ def test_another_kind_and_every_error_passes_in_a_flood() -> None:
 
 def test_json_has_a_message_a_line_with_the_fields_of_process_and_message() -> None:
     code = (
-        "import logging; from nodes.life.logs import LogForm, set_up_logging\n"
+        "import logging; from nodes.logs import LogForm, set_up_logging\n"
         "set_up_logging(LogForm(as_json=True), role='shard-1', mesh='m')\n"
         "log = logging.getLogger('swarm.stage')\n"
         "log.info('request %s is late', 7, extra={'request': '01J', 'stage': 2})\n"

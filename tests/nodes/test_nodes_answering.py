@@ -11,11 +11,11 @@ import pytest
 from noted_tracer import NotedTracer
 from support.waiting import GENEROUS, eventually
 
-from nodes.life.answering import LIGHTER_ANSWERS, LIGHTER_ROOM, InferAnswerer
-from nodes.life.serving import Loaded
+from nodes.requests.answering import LIGHTER_ANSWERS, LIGHTER_ROOM, InferAnswerer
+from nodes.versions.serving import Loaded
 from shards.errors import RunError
 from swarm.errors import NotFound, Status
-from swarm.model import ModelInfo, Spec, Stage
+from swarm.manifest import ModelInfo, Spec, Stage
 from swarm.requests.request import Ask
 from swarm.wire.hops import Hop
 from swarm.wire.messages import Request, Result

@@ -12,12 +12,12 @@ from typing import Any, cast
 
 import pytest
 
-from nodes.life.artifacts import NodeArtifacts
+from nodes.versions.artifacts import NodeArtifacts
 from shards.errors import ArtifactError
 from shards.manifest import Manifest, SealedFile
 from swarm.errors import BadKey, BadSeal
-from swarm.services.registry import Registry
-from swarm.trust.sealed import ModelKey
+from swarm.models.registry import Registry
+from swarm.security.sealed import ModelKey
 
 DATA = b"the layers of a stage" * 1000
 

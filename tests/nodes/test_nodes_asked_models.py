@@ -9,19 +9,19 @@ from collections.abc import Iterator
 import pytest
 from support.waiting import GENEROUS
 
-import nodes.life.asked_models
 import nodes.life.node
+import nodes.versions.asked_models
 import swarm
-from nodes.life.asked_models import LOADS_WITHIN, UNASKED_FOR, AskedModels
-from nodes.life.config import NodeConfig
+from nodes.config import NodeConfig
 from nodes.life.node import Node
-from nodes.life.serving import Loaded
+from nodes.versions.asked_models import LOADS_WITHIN, UNASKED_FOR, AskedModels
+from nodes.versions.serving import Loaded
 from shards.split.split import split
 from shards.zoo import digits_model
 from swarm.errors import NotFound, Status, Unavailable
 from swarm.link import LinkOptions
+from swarm.manifest import ModelInfo, Spec, Stage
 from swarm.mesh import MAX_BUDGET
-from swarm.model import ModelInfo, Spec, Stage
 from swarm.wire.messages import Request
 
 SPEC = (Spec("x", "FP32", (1,)),)
@@ -178,7 +178,7 @@ def unloaded(caplog: pytest.LogCaptureFixture) -> Iterator[Unloaded]:
 async def test_a_gateway_lets_go_by_itself_what_it_was_asked_for_once(
     url: str, unloaded: Unloaded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nodes.life.asked_models, "UNASKED_FOR", 0.05)
+    monkeypatch.setattr(nodes.versions.asked_models, "UNASKED_FOR", 0.05)
     monkeypatch.setattr(nodes.life.node, "CHECK_WHILE_SERVING", 0.1)
     model = split(
         digits_model(), name="digits", version="1", stages=1, edge_layers=2, profile=False

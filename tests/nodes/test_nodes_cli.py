@@ -16,16 +16,16 @@ from typer.testing import CliRunner
 import nodes.cli.infer
 import nodes.cli.status
 import nodes.cli.up
-import nodes.life.process
+import nodes.process
 import swarm
 from nodes.cli.main import app
 from nodes.cli.node import FLAGS
 from nodes.cli.node import node as run
 from nodes.cli.rollout import RolloutWords
 from nodes.cli.up import UpOptions
+from nodes.config import NodeConfig
 from nodes.console import delivery, duration
-from nodes.life.config import NodeConfig
-from nodes.life.edge import EdgeOptions
+from nodes.edge.edge import EdgeOptions
 from swarm.errors import InvalidArgument
 
 HEAVY = ("onnxruntime", "onnx", "numpy", "nats", "msgpack", "uvloop")
@@ -111,7 +111,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[NodeConfig, EdgeOptio
         seen.append((config, edge))
         return 0
 
-    monkeypatch.setattr(nodes.life.process, "run_node", run_node)
+    monkeypatch.setattr(nodes.process, "run_node", run_node)
     return seen
 
 

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from support.waiting import eventually
 
-from nodes.life.edge import Edge, EdgeCounters, EdgeOptions, open_source
+from nodes.edge.edge import Edge, EdgeCounters, EdgeOptions, open_source
 from swarm.errors import InvalidArgument, NotConnected, Status
-from swarm.flow.pace import Pace
+from swarm.link.send_rate import Pace
 from swarm.subjects import Subjects
 from swarm.wire.hops import Hop
 from swarm.wire.messages import Request, Result

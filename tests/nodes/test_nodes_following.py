@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from support.waiting import GENEROUS
 
-from nodes.life.following import LOOK_EVERY, WeightFollower
 from nodes.life.following_others import BEGIN_AGAIN_AFTER, go_on
+from nodes.versions.following import LOOK_EVERY, WeightFollower
 from shards.errors import DeltaError, DeltaFault
+from swarm.learning.weights import Weights
 from swarm.link import Link, jetstream
-from swarm.services.weights import Weights
+from swarm.security.allowed import AllowList
+from swarm.security.identity import Identity
 from swarm.subjects import Subjects
-from swarm.trust.allowed import AllowList
-from swarm.trust.identity import Identity
 
 pytestmark = pytest.mark.integration
 SUBJECTS = Subjects("test")

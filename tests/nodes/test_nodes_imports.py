@@ -17,7 +17,7 @@ OTHERS = (
     "matplotlib",
     "sklearn",
     "prometheus_client",
-    "nodes.metrics",
+    "nodes.watch.metrics",
     "textual",
 )
 
@@ -35,8 +35,8 @@ def imported(code: str) -> set[str]:
     [
         (
             "a node that serves",
-            "import nodes.cli.node, nodes.life.edge, nodes.life.node, nodes.life.process\n"
-            "import onnxruntime, swarm.services.artifact_cache",
+            "import nodes.cli.node, nodes.edge.edge, nodes.life.node, nodes.process\n"
+            "import onnxruntime, swarm.models.artifact_cache",
             (*SPLITTER, *TERMINAL, *OTHERS),
         ),
         (

@@ -10,12 +10,12 @@ from types import SimpleNamespace
 import pytest
 from support.waiting import GENEROUS
 
-import nodes.life.judging
-from nodes.life.judging import Judging
+import nodes.versions.judging
+from nodes.versions.judging import Judging
 from swarm.fleet.documents import Faults, read_status
+from swarm.models.followed_rollouts import Followed
 from swarm.rollout import Report, Seen, plan_of
 from swarm.rollout.judge import MOST_REPORTERS
-from swarm.services.rollouts import Followed
 from swarm.subjects import Subjects
 
 PLAN = plan_of("p1", "2", "10%", "30%/10s", "errors<1%", samples=20)
@@ -45,7 +45,7 @@ class Scene:
 async def test_a_judge_tells_how_many_reports_it_had_no_room_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(nodes.life.judging, "beat", lambda seconds: asyncio.sleep(0))
+    monkeypatch.setattr(nodes.versions.judging, "beat", lambda seconds: asyncio.sleep(0))
     scene = Scene()
     life = asyncio.create_task(scene.judging.run())
     scene.judging.look()

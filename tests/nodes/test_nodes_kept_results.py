@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.waiting import eventually
 
-from nodes.life.kept_results import MOST_KEPT, KeptResults
+from nodes.edge.kept_results import MOST_KEPT, KeptResults
+from nodes.up.embedded_server import EmbeddedServer
 from swarm.errors import NotConnected, ResourceExhausted
 from swarm.link import Link, LinkOptions
-from swarm.services.embedded import EmbeddedServer
 
 
 class Wire:

@@ -13,14 +13,14 @@ import pytest
 from support.waiting import GENEROUS
 
 import nodes.life.node
-import nodes.life.versions
+import nodes.versions.versions
 import swarm
-from nodes.life.config import NodeConfig
+from nodes.config import NodeConfig
 from nodes.life.node import Node
 from shards.split.split import SplitResult, split
 from shards.zoo import digits_model
-from swarm.lanes import LaneOptions, stream_config
 from swarm.link import LinkMessage, LinkOptions, jetstream
+from swarm.transport.lane import LaneOptions, stream_config
 
 pytestmark = pytest.mark.integration
 
@@ -84,8 +84,8 @@ class Scene:
 
 @pytest.fixture
 async def scene(url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
-    monkeypatch.setattr(nodes.life.versions, "PULLS_WITHIN", 0.2)
-    monkeypatch.setattr(nodes.life.versions, "PULLS_AGAIN_WITHIN", 0.2)
+    monkeypatch.setattr(nodes.versions.versions, "PULLS_WITHIN", 0.2)
+    monkeypatch.setattr(nodes.versions.versions, "PULLS_AGAIN_WITHIN", 0.2)
     monkeypatch.setattr(nodes.life.node, "CHECK_WHILE_WAITING", 0.1)
     async with swarm.connect(url, shm=False) as mesh:
         yield Scene(url, mesh)

@@ -11,19 +11,19 @@ import numpy as np
 import pytest
 from support.waiting import eventually
 
-import nodes.life.live_weights
-from nodes.life.artifacts import NodeArtifacts
-from nodes.life.config import NodeConfig
-from nodes.life.live_weights import NodeWeights
-from nodes.life.serving import Loaded
+import nodes.versions.live_weights
+from nodes.config import NodeConfig
 from nodes.stage.selftest import Known
+from nodes.versions.artifacts import NodeArtifacts
+from nodes.versions.live_weights import NodeWeights
+from nodes.versions.serving import Loaded
 from shards.errors import ArtifactError, DeltaError, DeltaFault
 from shards.runtimes.load import load_stage
 from shards.runtimes.stage import StageRuntime
 from shards.split.split import split
 from shards.weights.onnx_file import OnnxFile
 from shards.zoo import digits_heldout, digits_model
-from swarm.model import ModelInfo
+from swarm.manifest import ModelInfo
 
 SPLIT = split(digits_model(), name="digits", stages=2, edge_layers=4, profile=False)
 IMAGES = digits_heldout()[0][:2]
@@ -86,7 +86,7 @@ class Node:
 @pytest.fixture
 def node(monkeypatch: pytest.MonkeyPatch) -> Node:
     # A test holds the sessions of before: no run of them is waited for.
-    monkeypatch.setattr(nodes.life.live_weights, "LONGEST_RUN", 0.0)
+    monkeypatch.setattr(nodes.versions.live_weights, "LONGEST_RUN", 0.0)
     return Node()
 
 

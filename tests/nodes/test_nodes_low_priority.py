@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from nodes.life.low_priority import (
+from nodes.low_priority import (
     MISSED,
     NICE,
     in_low_priority_thread,

@@ -11,7 +11,7 @@ from support.waiting import GENEROUS, eventually
 
 from nodes.life.mesh_key import MeshKeyFile
 from swarm.gossip.wire import MeshKey
-from swarm.trust.mesh_keys import make_mesh_key, read_mesh_keys, rotate_mesh_key
+from swarm.security.mesh_keys import make_mesh_key, read_mesh_keys, rotate_mesh_key
 
 
 async def test_each_step_reaches_a_node_that_runs_and_a_bad_file_changes_nothing(

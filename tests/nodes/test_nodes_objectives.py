@@ -9,7 +9,7 @@ import pytest
 
 from nodes.cli.objective import Wanted, share
 from nodes.cli.status import objective_lines
-from nodes.life.objectives import MOST_MODELS, Objectives
+from nodes.requests.objectives import MOST_MODELS, Objectives
 from swarm.errors import InvalidArgument, Status
 from swarm.fleet.documents import Faults, read_status
 from swarm.flow.objective import WINDOWS, Objective

@@ -10,19 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nodes.life.config import NodeConfig
+from nodes.config import NodeConfig
 from nodes.life.own_entry import OwnEntry
-from nodes.life.router import Router
+from nodes.requests.router import Router
 from nodes.stage.counters import StageStats
 from shards.runtimes import memory
 from swarm.fleet.advertised import candidates, identity_of, serving
 from swarm.fleet.membership import Membership
 from swarm.gossip import LAN, Gossip, PeerView, Request, Send
 from swarm.link import Link, LinkOptions
-from swarm.model import ModelInfo, Spec, Stage
+from swarm.manifest import ModelInfo, Spec, Stage
 from swarm.requests.request import Ask
+from swarm.security.identity import Identity
 from swarm.subjects import Subjects
-from swarm.trust.identity import Identity
 from swarm.wire.messages import Features
 
 SPEC = (Spec("x", "FP32", (-1, 4)),)

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodes.local.restarts import (
+from nodes.up.restarts import (
     AT_ONCE,
     FIRST_PAUSE,
     LONGEST_PAUSE,

@@ -14,8 +14,8 @@ import pytest
 from support.waiting import GENEROUS
 
 import swarm
-from nodes.local.mesh import LocalMesh, local_mesh
-from nodes.local.supervisor import NodeProcess
+from nodes.up.mesh import LocalMesh, local_mesh
+from nodes.up.supervisor import NodeProcess
 from shards.split.split import SplitResult, split
 from shards.zoo import digits_heldout, digits_model
 

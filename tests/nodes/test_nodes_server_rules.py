@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodes.local.server_rules import (
+from nodes.up.server_rules import (
     FIRST_PAUSE,
     HUNG_AFTER,
     LEAST_LOOKS,
@@ -19,7 +19,7 @@ from nodes.local.server_rules import (
     Step,
     next_step,
 )
-from nodes.local.server_store import (
+from nodes.up.server_store import (
     FULL_BELOW,
     ROOM_ABOVE,
     StoreFiles,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nodes.local.server_store import StoreState, judged, look_at
+from nodes.up.server_store import StoreState, judged, look_at
 
 
 class Vanishing(type(Path())):  # type: ignore[misc]

@@ -10,7 +10,7 @@ import psutil
 import pytest
 from support.waiting import eventually
 
-from nodes.local.splitting import split_into
+from nodes.up.splitting import split_into
 from shards.manifest import read_dir
 from shards.zoo import digits_model
 from swarm.errors import InvalidArgument

@@ -15,12 +15,12 @@ from support.waiting import GENEROUS
 
 import nodes.life.node
 import swarm
-from nodes.life.config import NodeConfig
+from nodes.config import NodeConfig
 from nodes.life.node import Node
 from nodes.life.status import STATUS_PAUSE, StatusPublisher
 from swarm.errors import NotConnected
 from swarm.fleet.picture import RATE_LEAST
-from swarm.fleet.status_pace import SMALL_FLEET, STATUS_EVERY, request_body, status_every
+from swarm.fleet.status_interval import SMALL_FLEET, STATUS_EVERY, request_body, status_every
 from swarm.gossip import PeerView
 from swarm.link import LinkMessage, LinkOptions
 from swarm.subjects import Subjects

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from support.waiting import GENEROUS
 
-from nodes.local import supervisor as module
-from nodes.local.restarts import AT_ONCE, FIRST_PAUSE, LONGEST_PAUSE, STABLE_AFTER
-from nodes.local.supervisor import POLL_EVERY, NodeProcess, Supervisor
+from nodes.up import supervisor as module
+from nodes.up.restarts import AT_ONCE, FIRST_PAUSE, LONGEST_PAUSE, STABLE_AFTER
+from nodes.up.supervisor import POLL_EVERY, NodeProcess, Supervisor
 
 
 def now() -> float:

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from nodes.life.config import NodeConfig, lane_options
+from nodes.config import NodeConfig, lane_options
 from nodes.life.takeover import ADAPT_EVERY, Takeover
 from swarm.fleet.advertised import serves_entries, takes_entries
 from swarm.flow.latency import LatencyWindow
 from swarm.gossip import Event, PeerView
-from swarm.model import ModelInfo, Spec, Stage
+from swarm.manifest import ModelInfo, Spec, Stage
 from swarm.routing.rendezvous import rendezvous
 from swarm.subjects import Subjects
 from swarm.transport.source import StageSource

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from nodes.profiling.advice import advise
-from nodes.profiling.bars import SIGNS, bar_lines, figure
-from nodes.profiling.spent import Profile, Spread, StageProfile, profile_of
+from nodes.watch.profiling.advice import advise
+from nodes.watch.profiling.bars import SIGNS, bar_lines, figure
+from nodes.watch.profiling.spent import Profile, Spread, StageProfile, profile_of
 from swarm.flow.latency import BUCKETS_S
 from swarm.tracing.anatomy import Kind, Part
 

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from support.waiting import GENEROUS
 
-import nodes.life.versions
+import nodes.versions.versions
 import swarm
-from nodes.life.config import NodeConfig
+from nodes.config import NodeConfig
 from nodes.life.node import Node
-from nodes.life.refused_versions import AGAIN_AFTER, AGAIN_AFTER_AT_MOST, RefusedVersions
-from nodes.life.serving import Loaded
+from nodes.versions.refused_versions import AGAIN_AFTER, AGAIN_AFTER_AT_MOST, RefusedVersions
+from nodes.versions.serving import Loaded
 from shards.errors import DoesNotFit, ModelError
 from shards.manifest import sha256
 from shards.split.split import SplitResult, split
@@ -26,7 +26,7 @@ from shards.zoo import digits_heldout, digits_model
 from swarm.errors import Status
 from swarm.ids import ulid
 from swarm.link import LinkMessage, LinkOptions, jetstream
-from swarm.model import ModelInfo
+from swarm.manifest import ModelInfo
 from swarm.rollout import plan_of
 from swarm.wire.messages import Request
 
@@ -190,7 +190,7 @@ async def test_a_version_whose_files_are_missing_is_told_of_and_waited_for(scene
 async def test_a_node_that_cannot_run_the_desired_version_asks_those_that_can(
     scene: Scene, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    really = nodes.life.versions.load
+    really = nodes.versions.versions.load
 
     async def load(
         mesh: swarm.Mesh, artifacts: Any, config: NodeConfig, info: ModelInfo, **more: Any
@@ -199,7 +199,7 @@ async def test_a_node_that_cannot_run_the_desired_version_asks_those_that_can(
             raise DoesNotFit("no memory")
         return await really(mesh, artifacts, config, info, **more)
 
-    monkeypatch.setattr(nodes.life.versions, "load", load)
+    monkeypatch.setattr(nodes.versions.versions, "load", load)
     link = LinkOptions(servers=(url,))
     able = Scene(url, scene.mesh, Node(NodeConfig("fallback", "digits", link=link, shm=False)))
     async with scene.lives(), able.lives(["1", "1"]):

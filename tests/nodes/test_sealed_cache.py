@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from nodes.life.sealed_cache import SealedCache
-from swarm.services.artifact_cache import ArtifactCache
-from swarm.trust.sealed import ModelKey
+from nodes.versions.sealed_cache import SealedCache
+from swarm.models.artifact_cache import ArtifactCache
+from swarm.security.sealed import ModelKey
 
 SECRET = b"weights that nobody else may read" * 100_000
 KEY, OTHER_KEY = ModelKey(bytes(32)), ModelKey(bytes(range(32)))

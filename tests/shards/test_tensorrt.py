@@ -32,7 +32,7 @@ from shards.runtimes.runtime import CancelToken
 from shards.runtimes.synthetic import TOLERANCE, deviation
 from shards.runtimes.tensorrt import TensorRtRuntime
 from shards.specs import TensorSpec
-from swarm.services.artifact_cache import ArtifactCache
+from swarm.models.artifact_cache import ArtifactCache
 
 MLP = mlp(layers=2).SerializeToString()
 SETTINGS = Settings(hashlib.sha256(MLP).hexdigest(), TOLERANCE)

@@ -21,7 +21,7 @@ from swarm.learning.mixing import graph_of, row_weights
 from swarm.learning.refused import Reason, Refused
 from swarm.learning.sparse import Sparse
 from swarm.learning.wire import Message, Scope, encode, tensors_of, whole
-from swarm.trust.identity import Identity
+from swarm.security.identity import Identity
 from swarm.wire.maps import pack
 
 RATE = 1.0  # of local steps

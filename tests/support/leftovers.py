@@ -19,10 +19,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from swarm.samehost.memory import sweep
+from swarm.samehost.memory.claim import mesh_of
 from swarm.scratch import LOCK, Scratch
 from swarm.scratch import sweep as sweep_folders
-from swarm.shm import sweep
-from swarm.shm.claim import mesh_of
 
 SHARED_MEMORY = Path("/dev/shm")
 ENDS_WITHIN = 10.0  # seconds, for processes that were told to end

@@ -18,15 +18,15 @@ from typing import Any
 import numpy as np
 
 import swarm
-from nodes.local.mesh import LocalMesh, local_mesh, push
-from nodes.local.supervisor import NodeProcess
+from nodes.up.mesh import LocalMesh, local_mesh, push
+from nodes.up.supervisor import NodeProcess
 from shards.runtimes.ort import OrtRuntime
 from shards.split.split import SplitResult, split
 from shards.zoo import digits_heldout, digits_model
 from swarm.errors import NotConnected
-from swarm.lanes import lane_streams
-from swarm.local.socket_directory import VERSION
-from swarm.shm import claim, sweep
+from swarm.samehost.memory import claim, sweep
+from swarm.samehost.socket_directory import VERSION
+from swarm.transport.lane import lane_streams
 
 from .waiting import eventually
 

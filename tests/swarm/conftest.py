@@ -11,7 +11,7 @@ from real_server import Links
 from shared_server import SharedServer
 from support.simulated_time import Loops, loops_of
 
-from swarm.services.embedded import EmbeddedServer
+from nodes.up.embedded_server import EmbeddedServer
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -11,16 +11,23 @@ from real_server import Links
 
 from swarm.errors import Status
 from swarm.fleet.placement import Placement
-from swarm.lanes import Lane, LaneMessage, LaneOptions, Publisher, consumer_config, ensure_lanes
 from swarm.link import Link
-from swarm.local.host_socket import HostSocket
-from swarm.local.lending import Lender
-from swarm.model import ModelInfo, Spec, Stage
+from swarm.manifest import ModelInfo, Spec, Stage
 from swarm.requests.admission import ModelAdmission
 from swarm.requests.request import Ask
 from swarm.requests.requester import Requester
+from swarm.samehost.host_socket import HostSocket
+from swarm.samehost.lending import Lender
 from swarm.subjects import Subjects
 from swarm.transport.fast import PRIMARIES, FastMessage, FastQueue
+from swarm.transport.lane import (
+    Lane,
+    LaneMessage,
+    LaneOptions,
+    Publisher,
+    consumer_config,
+    ensure_lanes,
+)
 from swarm.transport.routes import Routes
 from swarm.wire.hops import Hop
 from swarm.wire.messages import Features, Result, failure

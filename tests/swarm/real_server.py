@@ -11,8 +11,8 @@ from pathlib import Path
 from support import waiting
 from support.waiting import GENEROUS
 
+from nodes.up.embedded_server import EmbeddedServer
 from swarm.link import Link, LinkMessage, LinkOptions
-from swarm.services.embedded import EmbeddedServer
 
 
 async def eventually(

@@ -12,7 +12,7 @@ from typing import Any
 
 from support.waiting import eventually_now
 
-from swarm.services.embedded import EmbeddedServer
+from nodes.up.embedded_server import EmbeddedServer
 
 TIMEOUT = 30.0  # seconds
 ANSWERS = "_INBOX.shared.server"

@@ -56,7 +56,13 @@ def test_a_client_imports_nothing_that_it_may_never_need() -> None:
     found = imported_by("swarm.connect")
     assert "swarm.mesh" in found
     assert not {"nats", "importlib.metadata", "rich"} & found
-    rooms = ("swarm.learning", "swarm.site", "swarm.gossip", "swarm.authority", "swarm.local.teach")
+    rooms = (
+        "swarm.learning",
+        "swarm.site",
+        "swarm.gossip",
+        "swarm.security.authority",
+        "swarm.samehost.teach",
+    )
     assert [name for name in found if name.startswith(rooms)] == []
 
 

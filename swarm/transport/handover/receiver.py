@@ -12,13 +12,13 @@ from collections import deque
 from collections.abc import Callable
 
 from swarm.errors import DecodeError
-from swarm.lanes import LaneMessage
-from swarm.local.compact import decode_features
-from swarm.local.lending import Lender
-from swarm.shm import ShmError
+from swarm.samehost.compact import decode_features
+from swarm.samehost.lending import Lender
+from swarm.samehost.memory import ShmError
 from swarm.transport.api import Room
 from swarm.transport.delivery import BaseDelivery, ReplyDesk
 from swarm.transport.handover.words import DONE, PASSED_ON, REFUSED
+from swarm.transport.lane import LaneMessage
 from swarm.wire.messages import Features
 from swarm.wire.tensors import Claimed
 

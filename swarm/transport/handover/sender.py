@@ -13,11 +13,11 @@ from functools import partial
 
 from swarm.errors import ResourceExhausted, SwarmError, Unavailable
 from swarm.link import Link, LinkMessage
-from swarm.local.host_socket import LARGEST_MESSAGE, LIVING, HostSocket
+from swarm.samehost.host_socket import LARGEST_MESSAGE, LIVING, HostSocket
 from swarm.transport.api import HELD, Event, OnEvent, Refused, Safe
 from swarm.transport.handover.policy import HandoverPolicy
 from swarm.transport.handover.words import DONE, PASSED_ON
-from swarm.transport.lane import LaneSender
+from swarm.transport.lane_sender import LaneSender
 from swarm.transport.parcel import Parcel
 from swarm.wire.hops import Hop
 from swarm.wire.tensors import Part

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 
 from bench.faults.rig import Layout, Rig
 from bench.faults.scenarios import Scenario, Step, Targets
-from nodes.life.config import MOVED, REPLICATED
+from nodes.config import MOVED, REPLICATED
 from swarm.errors import Unavailable
 
 RATE = 50.0  # requests a second

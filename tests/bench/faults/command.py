@@ -22,7 +22,7 @@ from bench.faults.tables import misses, scenario_line, table
 from bench.faults.trials import play_scenario, scenario_entry
 from bench.report.machine import machine
 from nodes.console import err, guarded, out, print_json
-from nodes.life.logs import LogForm, set_up_logging
+from nodes.logs import LogForm, set_up_logging
 from swarm.errors import InvalidArgument, SwarmError
 
 MOST_QUICK_TRIALS = 3  # trials up to which stops and cuts are short

@@ -24,7 +24,7 @@ from bench.faults.trials import play_scenario
 from bench.report.figure import percentile
 from bench.report.machine import machine
 from nodes.console import err, guarded, out, print_json
-from nodes.life.logs import LogForm, set_up_logging
+from nodes.logs import LogForm, set_up_logging
 
 CREDITS = (1, 2, 4, 8, 16)
 RATES = (100.0, 300.0, 0.0)  # requests a second; 0: as fast as they are answered

@@ -17,9 +17,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from nodes.local.supervisor import NodeProcess
+from nodes.event_loop import die_with_parent
+from nodes.up.supervisor import NodeProcess
 from swarm.errors import Unavailable
-from swarm.services.embedded import die_with_parent
 
 BRIDGE = "switch0"
 

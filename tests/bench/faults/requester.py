@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 import swarm
-from nodes.life.process import run_event_loop
+from nodes.event_loop import run_event_loop
 from swarm.errors import DecodeError, Status
 from swarm.ids import ulid
 from swarm.link import LinkMessage

@@ -21,15 +21,16 @@ import numpy as np
 
 from bench.faults.cut_link import CutLink, NamespacedNode, cut_link
 from bench.faults.servers import Servers, start_servers
-from nodes.life.config import MOVED
-from nodes.local.mesh import LocalMesh, local_mesh, push
-from nodes.local.supervisor import NodeProcess
+from nodes.config import MOVED
+from nodes.event_loop import die_with_parent
+from nodes.up.embedded_server import EmbeddedServer
+from nodes.up.mesh import LocalMesh, local_mesh, push
+from nodes.up.supervisor import NodeProcess
 from shards.runtimes.ort import OrtRuntime
 from shards.split.split import SplitResult, split
 from shards.zoo import digits_heldout, digits_model
 from swarm.errors import Unavailable
 from swarm.link import jetstream
-from swarm.services.embedded import EmbeddedServer, die_with_parent
 from swarm.subjects import api
 
 LOCAL_BANDWIDTH = 1e6  # bytes a millisecond: loopback, so that compute decides the cuts

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.faults.route_proxies import RouteProxies
+from nodes.up.embedded_cluster import cluster_lines, elected, free_ports
+from nodes.up.embedded_server import EmbeddedServer
 from swarm.errors import Unavailable
 from swarm.link import Link, LinkOptions, jetstream
-from swarm.services.embedded import EmbeddedServer
-from swarm.services.embedded_cluster import cluster_lines, elected, free_ports
 from swarm.subjects import api
 
 # Nobody reaches a server's routes there: without it servers would tell each other the way round the

@@ -19,8 +19,8 @@ from swarm.learning import wire
 from swarm.learning.layout import Layout
 from swarm.learning.record import Ledger
 from swarm.routing.desired import read_desired
-from swarm.trust.identity import Identity
-from swarm.trust.signing import sign
+from swarm.security.identity import Identity
+from swarm.security.signing import sign
 from swarm.wire.maps import pack, unpack_map
 
 _NODE_RENEWED = 2000  # messages; a node remembers some of each

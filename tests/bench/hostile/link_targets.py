@@ -5,14 +5,14 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from bench.hostile.target import FLOOR, Case, Target, json_objects
-from swarm.lanes.message import parse_ack_subject
 from swarm.link.denials import read_denial
 from swarm.link.grants import read_grants
 from swarm.link.jetstream import parse, stored_sequence
 from swarm.link.parser import CHUNK, Parser
 from swarm.link.session import parse_info
 from swarm.link.types import LinkMessage
-from swarm.trust.entries import signature_in
+from swarm.security.entries import signature_in
+from swarm.transport.lane.message import parse_ack_subject
 
 _MOST_PAYLOAD = 1 << 20  # bytes, as a server's INFO says
 _INFO = (

@@ -15,12 +15,12 @@ import numpy as np
 
 from bench.hostile.target import FLOOR, Case, Target, json_objects
 from swarm.errors import Status
-from swarm.local.compact import answer_parts, decode_features, decode_result, features_parts
-from swarm.local.datagrams import frame_head, frames
-from swarm.local.lending import NO_LOAN
-from swarm.shm import Claim, Reader, Ring, unavailable
-from swarm.shm.segment import open_segment
-from swarm.shm.slots import SEGMENT_HEADER, SEGMENT_MAGIC, SEGMENT_VERSION
+from swarm.samehost.compact import answer_parts, decode_features, decode_result, features_parts
+from swarm.samehost.datagrams import frame_head, frames
+from swarm.samehost.lending import NO_LOAN
+from swarm.samehost.memory import Claim, Reader, Ring, unavailable
+from swarm.samehost.memory.segment import open_segment
+from swarm.samehost.memory.slots import SEGMENT_HEADER, SEGMENT_MAGIC, SEGMENT_VERSION
 from swarm.wire import oip
 from swarm.wire.codecs import CODECS, encode
 from swarm.wire.hops import Hop, pack_hop, unpack_hops

@@ -15,18 +15,18 @@ from bench.hostile.target import FLOOR, Case, Target, json_objects
 from nodes.life.checkpoint import MAGIC, Checkpoint
 from swarm.audit.chain import Extent, verify
 from swarm.audit.record import BEGINNING, Entry, canonical, hash_of, parse, seal
-from swarm.authority.authority import Authority
-from swarm.authority.claims import credentials_text
-from swarm.authority.keys import AuthorityKey
 from swarm.errors import BadSignature, InvalidArgument, SwarmError, Untrusted
 from swarm.link.access import read_credentials
-from swarm.trust.allowed import AllowList
-from swarm.trust.attestation import attest, attested_key
-from swarm.trust.entries import HEADER, Verifier, sign_entry
-from swarm.trust.identity import Identity
-from swarm.trust.nkey import ACCOUNT, decode_public, decode_seed, encode_public, encode_seed
-from swarm.trust.sealed import ModelKey
-from swarm.trust.signers import TrustedKeys
+from swarm.security.allowed import AllowList
+from swarm.security.attestation import attest, attested_key
+from swarm.security.authority.authority import Authority
+from swarm.security.authority.claims import credentials_text
+from swarm.security.authority.keys import AuthorityKey
+from swarm.security.entries import HEADER, Verifier, sign_entry
+from swarm.security.identity import Identity
+from swarm.security.nkey import ACCOUNT, decode_public, decode_seed, encode_public, encode_seed
+from swarm.security.sealed import ModelKey
+from swarm.security.signers import TrustedKeys
 from swarm.wire.maps import ZERO_COPY_FROM, pack
 
 _ONE = Identity(b"\x11" * 32)

@@ -23,9 +23,9 @@ from shards.split.split import SplitResult, split
 from shards.zoo import digits_training
 from shards.zoo.fresh_head import digits_with_fresh_head
 from swarm.errors import InvalidArgument, NotFound
+from swarm.learning.weights import Weights
 from swarm.link import Link, jetstream
-from swarm.model import ModelInfo
-from swarm.services.weights import Weights
+from swarm.manifest import ModelInfo
 from swarm.subjects import Subjects
 
 pytestmark = pytest.mark.integration

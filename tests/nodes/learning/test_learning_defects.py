@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 import nodes.life.learning
+from nodes.config import NodeConfig
 from nodes.learning.options import LearnConfig
-from nodes.life.config import NodeConfig
 from nodes.life.learning import Learning
 from shards.split.split import split
 from shards.zoo.fresh_head import digits_with_fresh_head
 from swarm.errors import NotFound
-from swarm.model import ModelInfo
+from swarm.manifest import ModelInfo
 from swarm.subjects import Subjects
 
 

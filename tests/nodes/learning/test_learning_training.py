@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from nodes.config import NodeConfig
 from nodes.learning.head import HeadLayout
 from nodes.learning.options import LearnConfig, LearnOptions, learn_config
 from nodes.learning.privacy import Privacy
 from nodes.learning.samples import Samples
 from nodes.learning.training import Training, change
-from nodes.life.config import NodeConfig
 from shards.zoo import digits_training
 from swarm.errors import InvalidArgument
 

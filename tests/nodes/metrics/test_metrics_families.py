@@ -12,9 +12,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 from statuses import a_stage, a_status
 
-from nodes.metrics.endpoint import Where
-from nodes.metrics.families import MOST_STAGES, Families, Told
-from nodes.metrics.fleet import of_fleet
+from nodes.watch.metrics.endpoint import Where
+from nodes.watch.metrics.families import MOST_STAGES, Families, Told
+from nodes.watch.metrics.fleet import of_fleet
 from swarm.errors import InvalidArgument
 from swarm.fleet.picture import FleetPicture
 from swarm.flow.latency import BUCKETS_S

@@ -12,8 +12,8 @@ import pytest
 from programs import needed
 from test_metrics_families import all_told, of
 
-from nodes.metrics.families import Told
-from nodes.metrics.fleet import of_fleet
+from nodes.watch.metrics.families import Told
+from nodes.watch.metrics.fleet import of_fleet
 from swarm.fleet.picture import FleetPicture
 
 FOLDER = Path(__file__).parents[3] / "deploy" / "monitoring"

@@ -10,12 +10,12 @@ import pytest
 
 import swarm
 from nodes.cli.live_samples import live_samples
+from nodes.up.embedded_server import EmbeddedServer
 from shards.split.split import split
 from shards.zoo import digits_heldout, digits_model
 from swarm.errors import InvalidArgument, NotFound, PermissionDenied
-from swarm.lanes import LaneOptions, lane_streams, make_lanes
 from swarm.link import jetstream
-from swarm.services.embedded import EmbeddedServer
+from swarm.transport.lane import LaneOptions, lane_streams, make_lanes
 from swarm.wire.messages import Features
 
 pytestmark = pytest.mark.integration

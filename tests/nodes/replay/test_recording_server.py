@@ -9,8 +9,8 @@ from support.waiting import eventually
 
 import swarm
 from nodes.replay.recording import Recording, RecordLimits, tap_config
-from swarm.lanes import LaneOptions, lane_streams, make_lanes
-from swarm.services.embedded import EmbeddedServer
+from nodes.up.embedded_server import EmbeddedServer
+from swarm.transport.lane import LaneOptions, lane_streams, make_lanes
 
 pytestmark = pytest.mark.integration
 

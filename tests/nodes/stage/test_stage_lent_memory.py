@@ -11,7 +11,7 @@ from stage_bench import LARGE, Bench
 from support.waiting import eventually
 
 from swarm.errors import ResourceExhausted
-from swarm.shm import unavailable
+from swarm.samehost.memory import unavailable
 from swarm.transport.handover.words import DONE, PASSED_ON, REFUSED
 
 MakeBench = Callable[..., Awaitable[Bench]]

@@ -24,10 +24,10 @@ from swarm.errors import (
     Unavailable,
 )
 from swarm.fleet.advertised import StagePeer
-from swarm.local.host_socket import LARGEST_MESSAGE
-from swarm.model import ModelInfo, Stage
-from swarm.priorities import FALLBACK
-from swarm.shm import unavailable
+from swarm.fleet.priorities import FALLBACK
+from swarm.manifest import ModelInfo, Stage
+from swarm.samehost.host_socket import LARGEST_MESSAGE
+from swarm.samehost.memory import unavailable
 from swarm.transport.handover.words import DONE, PASSED_ON, REFUSED
 from swarm.wire.messages import Features
 

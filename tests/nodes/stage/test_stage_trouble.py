@@ -14,7 +14,7 @@ from support.waiting import eventually
 from nodes.stage.readiness import MOST_WAITING_FAST
 from swarm.errors import NotConnected, Status
 from swarm.link import LinkMessage
-from swarm.shm import MIN_BYTES, unavailable
+from swarm.samehost.memory import MIN_BYTES, unavailable
 from swarm.transport.fast import MOST_UNHEARD
 from swarm.transport.source import DEADLY_DELIVERIES
 from swarm.wire.messages import Features

@@ -12,6 +12,7 @@ import pytest
 from real_server import Links
 from support.waiting import eventually
 
+from nodes.up.embedded_server import EmbeddedServer
 from swarm.audit.acts import record_act
 from swarm.audit.chain import Verdict, verify
 from swarm.audit.record import Entry
@@ -19,7 +20,6 @@ from swarm.audit.recorder import MOST_WAITING, Recorder
 from swarm.audit.stream import AuditLimits, ensure_audit, extent_of, read_stream, stream_config
 from swarm.errors import ApiError, NotConnected
 from swarm.link import Link, LinkMessage, jetstream
-from swarm.services.embedded import EmbeddedServer
 from swarm.subjects import Subjects, api
 
 SUBJECTS = Subjects("m")

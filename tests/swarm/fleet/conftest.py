@@ -6,7 +6,7 @@ import pytest
 from fleet import Fleet
 from real_server import Links
 
-from swarm.services.embedded import EmbeddedServer
+from nodes.up.embedded_server import EmbeddedServer
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from swarm.errors import InvalidArgument
 from swarm.fleet.documents import LARGEST_STATUS
 from swarm.fleet.pages import MOST_NODES, Question, page, read_page, read_question
 from swarm.fleet.picture import FORGET_GONE, FORGET_SILENT, MARK_FOR, SILENT_AFTER, FleetPicture
-from swarm.fleet.status_pace import LONGEST_BELIEVED
+from swarm.fleet.status_interval import LONGEST_BELIEVED
 from swarm.gossip import PeerView
 
 ENTRY = {"draining": False, "priority": 0, "host_id": "", "stages": [], "role": "shard-1"}

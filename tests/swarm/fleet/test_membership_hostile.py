@@ -11,9 +11,9 @@ import pytest
 from fleet import DISCOVERY, SUBJECTS, WAIT, Fleet, Member
 from real_server import Inbox, Links, eventually
 
+from nodes.up.embedded_server import EmbeddedServer
 from swarm.fleet.advertised import candidates, load_entries, serves_entries, serving, valid
 from swarm.gossip import GossipConfig
-from swarm.services.embedded import EmbeddedServer
 
 KEY = b"0123456789abcdef"
 DIGITS = ("digits", "1", 1)

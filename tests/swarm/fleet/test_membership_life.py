@@ -9,7 +9,7 @@ import pytest
 from fleet import WAIT, Fleet
 from real_server import Links, eventually
 
-from swarm.services.embedded import EmbeddedServer
+from nodes.up.embedded_server import EmbeddedServer
 from swarm.subjects import Subjects
 
 pytestmark = pytest.mark.integration

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from swarm.fleet.observed import ASK_WITHIN, IDLE_AFTER, MOST_NODES, REMEMBER_FOR, StatusListener
-from swarm.fleet.status_pace import asked_within, silent_after
+from swarm.fleet.status_interval import asked_within, silent_after
 from swarm.link import Link, LinkMessage, LinkOptions
 from swarm.subjects import Subjects
 from swarm.wire.tensors import Part

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nodes.life.watchdog_rules import Action, Watchdog
 from swarm.flow.ack_wait import ack_wait_for
 from swarm.flow.backoff import Backoff
-from swarm.flow.hedge import Hedger
 from swarm.flow.latency import Usual
-from swarm.flow.watchdog import Action, Watchdog
 from swarm.flow.window import SlidingCount
+from swarm.requests.hedge import Hedger
 
 
 def test_pauses_double_up_to_the_longest_one() -> None:

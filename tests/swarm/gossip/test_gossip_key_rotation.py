@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sim.gossip_world import World
 
 from swarm.gossip import Gossip
-from swarm.trust.mesh_keys import MeshKeys, new_key
+from swarm.security.mesh_keys import MeshKeys, new_key
 
 OLD, NEW = new_key(), new_key()
 STEPS = [MeshKeys(OLD)]

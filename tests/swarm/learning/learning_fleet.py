@@ -13,8 +13,8 @@ from swarm.learning.layout import Layout, digest_of
 from swarm.learning.options import LearningOptions
 from swarm.learning.participant import Ask, Effect, Event, Fetch, Participant, Publish
 from swarm.learning.wire import Message, Scope, encode
-from swarm.trust.allowed import AllowList
-from swarm.trust.identity import Identity
+from swarm.security.allowed import AllowList
+from swarm.security.identity import Identity
 
 BASE = b"\7" * 32
 SCOPE = Scope("default", "digits", "1", BASE, 0)

@@ -19,8 +19,8 @@ from swarm.learning.participant import MOST_WAITING, TELL_EVERY
 from swarm.learning.refused import HARMLESS, Reason
 from swarm.learning.sparse import top_k
 from swarm.learning.wire import ALL, BITS, LIST, Reference, read_tensors, tensors_of, whole
-from swarm.trust.allowed import AllowList
-from swarm.trust.identity import Identity
+from swarm.security.allowed import AllowList
+from swarm.security.identity import Identity
 from swarm.wire.maps import pack
 
 STRANGER = Identity(b"\x77" * 32)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from nodes.up.embedded_server import EmbeddedServer
 from swarm.errors import NotFound, ResourceExhausted, Unavailable
+from swarm.learning import delta_store
 from swarm.link import LinkOptions
-from swarm.services import delta_store
-from swarm.services.embedded import EmbeddedServer
 
 BUCKET = "swarm-default-deltas"
 

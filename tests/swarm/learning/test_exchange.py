@@ -13,19 +13,19 @@ import pytest
 from real_server import Links, cut
 from support.waiting import GENEROUS, eventually
 
+from nodes.up.embedded_server import EmbeddedServer
 from swarm.fleet.membership import Membership
 from swarm.gossip import LOCAL
+from swarm.learning import delta_store
+from swarm.learning.exchange import Exchange
 from swarm.learning.layout import digest_of
 from swarm.learning.options import LearningOptions
 from swarm.learning.participant import Event
 from swarm.learning.refused import Reason
 from swarm.link import Link, LinkMessage
-from swarm.services import delta_store
-from swarm.services.embedded import EmbeddedServer
-from swarm.services.exchange import Exchange
+from swarm.security.attestation import GOSSIP_KEY, attest
+from swarm.security.identity import Identity
 from swarm.subjects import Subjects
-from swarm.trust.attestation import GOSSIP_KEY, attest
-from swarm.trust.identity import Identity
 
 SUBJECTS = Subjects("default")
 BASE = b"\7" * 32

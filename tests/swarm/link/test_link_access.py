@@ -12,11 +12,11 @@ import pytest
 from real_server import ConfiguredServer, Links
 from support.waiting import GENEROUS, eventually
 
-from swarm.authority.authority import Authority
-from swarm.authority.certificates import write_certificates
-from swarm.authority.server_conf import operator_conf, plain_conf, tls_conf
 from swarm.errors import NotAdmitted, NotConnected, Unauthenticated
 from swarm.link import LinkOptions
+from swarm.security.authority.authority import Authority
+from swarm.security.authority.certificates import write_certificates
+from swarm.security.authority.server_conf import operator_conf, plain_conf, tls_conf
 
 HOSTS = ("127.0.0.1", "localhost")
 

@@ -11,9 +11,9 @@ from shared_server import SharedServer
 from support.waiting import GENEROUS, eventually
 
 from swarm.errors import NotConnected, PermissionDenied, Status, SwarmError
-from swarm.lanes import Publisher
 from swarm.link import jetstream
 from swarm.subjects import FROM_SERVER, Subjects
+from swarm.transport.lane import Publisher
 
 pytestmark = pytest.mark.integration
 

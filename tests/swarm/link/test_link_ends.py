@@ -14,7 +14,7 @@ from simulated_sessions import Session, SimulatedServer
 from support.waiting import eventually
 
 from swarm.errors import NotAdmitted, NotConnected
-from swarm.trust.nkey import encode_seed
+from swarm.security.nkey import encode_seed
 
 pytestmark = pytest.mark.simulated
 

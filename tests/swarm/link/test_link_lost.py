@@ -13,11 +13,11 @@ import pytest
 from real_server import Inbox, Links, hang, resume
 from support.waiting import GENEROUS, eventually
 
+from nodes.up.embedded_server import EmbeddedServer
 from swarm.errors import NotConnected
 from swarm.link import Link, LinkOptions
 from swarm.link.servers import split_url
 from swarm.link.session import open_session
-from swarm.services.embedded import EmbeddedServer
 
 pytestmark = pytest.mark.integration
 

@@ -9,9 +9,9 @@ import pytest
 from real_server import Inbox, Links, hang, resume
 from support.waiting import GENEROUS, eventually
 
+from nodes.up.embedded_server import EmbeddedServer
 from swarm.errors import NoResponders, NotConnected, ResourceExhausted
 from swarm.link import Link, LinkMessage, LinkOptions
-from swarm.services.embedded import EmbeddedServer
 
 pytestmark = pytest.mark.integration
 

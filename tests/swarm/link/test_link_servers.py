@@ -9,10 +9,10 @@ import signal
 import pytest
 from real_server import Links, eventually
 
+from nodes.up.embedded_cluster import EmbeddedCluster, free_ports
+from nodes.up.embedded_server import EmbeddedServer
 from swarm.errors import NotAdmitted
 from swarm.link.servers import MOST_LEARNED, Greeting, ServerList, better_server, mixed
-from swarm.services.embedded import EmbeddedServer
-from swarm.services.embedded_cluster import EmbeddedCluster, free_ports
 
 A, B, C = "nats://a:4222", "nats://b:4222", "nats://c:4222"
 

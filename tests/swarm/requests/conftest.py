@@ -7,8 +7,8 @@ from fake_stage import Desk
 from real_server import Links
 from simulated_desk import SimulatedDesk
 
-from swarm.lanes import LaneOptions
-from swarm.services.embedded import EmbeddedServer
+from nodes.up.embedded_server import EmbeddedServer
+from swarm.transport.lane import LaneOptions
 
 
 @pytest.fixture

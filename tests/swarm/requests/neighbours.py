@@ -17,15 +17,15 @@ from support.waiting import eventually
 from swarm.errors import Status, SwarmError
 from swarm.fleet.advertised import StagePeer
 from swarm.fleet.placement import Placement
-from swarm.lanes import Publisher
+from swarm.fleet.priorities import PRIMARY
 from swarm.link import LinkMessage
-from swarm.local.compact import decode_features
-from swarm.local.host_socket import LARGEST_MESSAGE, LIVING, HostSocket
-from swarm.local.lending import Lender
-from swarm.model import ModelInfo
-from swarm.priorities import PRIMARY
+from swarm.manifest import ModelInfo
 from swarm.requests.request import Ask
 from swarm.requests.requester import Requester
+from swarm.samehost.compact import decode_features
+from swarm.samehost.host_socket import LARGEST_MESSAGE, LIVING, HostSocket
+from swarm.samehost.lending import Lender
+from swarm.transport.lane import Publisher
 from swarm.transport.routes import Routes
 from swarm.wire.hops import Hop
 from swarm.wire.messages import Features, Result

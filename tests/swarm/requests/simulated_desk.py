@@ -17,13 +17,13 @@ from nowhere import Wire
 
 from swarm.errors import NoResponders, NotConnected, ResourceExhausted, Status, SwarmError
 from swarm.fleet.placement import Placement
-from swarm.lanes import Publisher
 from swarm.link import LinkMessage
-from swarm.local.host_socket import HostSocket
-from swarm.local.lending import Lender
 from swarm.requests.admission import USUAL_KEPT_FOR, ModelAdmission
 from swarm.requests.request import FAST, Ask
 from swarm.requests.requester import Requester
+from swarm.samehost.host_socket import HostSocket
+from swarm.samehost.lending import Lender
+from swarm.transport.lane import Publisher
 from swarm.transport.routes import Routes
 from swarm.wire.hops import Hop
 from swarm.wire.messages import Features, Result, failure

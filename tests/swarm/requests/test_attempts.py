@@ -21,15 +21,6 @@ from swarm.errors import (
     Unavailable,
 )
 from swarm.flow.backoff import Backoff
-from swarm.flow.retry import RetryBudget
-from swarm.flow.silence import (
-    DOUBT_FOR,
-    LASTING_AFTER,
-    MOST_REPEATS,
-    PROBE_EVERY,
-    PROBES_AFTER,
-    Silences,
-)
 from swarm.requests.attempts import (
     ASK_KEPT_LATER,
     ASK_LATER,
@@ -51,6 +42,15 @@ from swarm.requests.attempts import (
     next_step,
     no_lane_took,
     unheard,
+)
+from swarm.requests.retry import RetryBudget
+from swarm.requests.silence import (
+    DOUBT_FOR,
+    LASTING_AFTER,
+    MOST_REPEATS,
+    PROBE_EVERY,
+    PROBES_AFTER,
+    Silences,
 )
 from swarm.wire.hops import Hop
 from swarm.wire.messages import Result

@@ -7,8 +7,8 @@ import pytest
 from fake_stage import INFO, Desk, FakeStage, Message, answer_at_once, is_fast
 
 import swarm
+from nodes.up.embedded_server import EmbeddedServer
 from swarm.errors import InvalidArgument
-from swarm.services.embedded import EmbeddedServer
 from swarm.wire.messages import Features
 
 pytestmark = pytest.mark.integration

@@ -22,9 +22,9 @@ from simulated_desk import (
 )
 
 from swarm.errors import NotAdmitted, NotConnected, Status
-from swarm.flow.hedge import Hedger
 from swarm.requests import requester
 from swarm.requests.attempts import MISSING_AFTER_SHARE
+from swarm.requests.hedge import Hedger
 from swarm.requests.request import Ask
 from swarm.wire.messages import Features
 

@@ -19,11 +19,11 @@ from simulated_desk import (
 )
 
 from swarm.errors import NoResponders, ResourceExhausted, Status, SwarmError, Unavailable
-from swarm.flow.retry import RetryBudget
-from swarm.flow.silence import DOUBT_FOR, LASTING_AFTER, MOST_REPEATS
 from swarm.requests import attempts
 from swarm.requests.attempts import FAST_MISSING_AFTER_LEAST, NOBODY_FOR
 from swarm.requests.request import FAST
+from swarm.requests.retry import RetryBudget
+from swarm.requests.silence import DOUBT_FOR, LASTING_AFTER, MOST_REPEATS
 from swarm.wire.messages import Features
 
 pytestmark = pytest.mark.simulated

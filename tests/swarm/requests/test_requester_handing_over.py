@@ -15,8 +15,8 @@ from simulated_desk import now
 from support.simulated_time import SimulatedLoop
 
 from swarm.errors import NotConnected, ResourceExhausted, Status, Unavailable
-from swarm.flow.hedge import Hedger
 from swarm.requests import attempts, requester
+from swarm.requests.hedge import Hedger
 from swarm.requests.request import FAST, Ask
 from swarm.requests.requester import MOST_ALONE
 from swarm.transport.handover import policy

@@ -31,17 +31,17 @@ from swarm.errors import (
 )
 from swarm.fleet.advertised import StagePeer
 from swarm.fleet.placement import Placement
-from swarm.flow.hedge import Hedger
-from swarm.lanes import Publisher
+from swarm.fleet.priorities import PRIMARY
 from swarm.link import LinkMessage, gather
-from swarm.local.compact import decode_features
-from swarm.local.host_socket import HostSocket
-from swarm.local.lending import Lender
-from swarm.priorities import PRIMARY
 from swarm.requests import requester
+from swarm.requests.hedge import Hedger
 from swarm.requests.request import DURABLE, FAST, Ask, Picker
 from swarm.requests.requester import Requester
-from swarm.shm import MIN_BYTES, sweep, unavailable
+from swarm.samehost.compact import decode_features
+from swarm.samehost.host_socket import HostSocket
+from swarm.samehost.lending import Lender
+from swarm.samehost.memory import MIN_BYTES, sweep, unavailable
+from swarm.transport.lane import Publisher
 from swarm.transport.routes import Routes
 from swarm.wire.messages import Features, Result, result_parts
 from swarm.wire.tensors import Claimed, Part

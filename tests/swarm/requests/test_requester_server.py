@@ -9,10 +9,10 @@ import pytest
 from fake_stage import Desk, answer_at_once, silent
 from support.waiting import eventually
 
+from nodes.up.embedded_server import EmbeddedServer
 from swarm.errors import Status
 from swarm.requests import requester
 from swarm.requests.request import FAST
-from swarm.services.embedded import EmbeddedServer
 
 pytestmark = pytest.mark.integration
 

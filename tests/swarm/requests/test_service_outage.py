@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from real_server import Links
 
+from nodes.up.embedded_server import EmbeddedServer
 from swarm.errors import Status
 from swarm.link import Link, LinkMessage
 from swarm.requests.by_service import ServiceRequester
 from swarm.requests.sessions import FAILURES, SeenWeights
-from swarm.services.embedded import EmbeddedServer
 from swarm.subjects import Subjects
 from swarm.wire.messages import Result
 

@@ -17,9 +17,9 @@ from site_tools import forwarding, numbered, read
 from support.waiting import GENEROUS, eventually
 
 import swarm
+from nodes.up.embedded_server import EmbeddedServer
 from swarm.errors import InvalidArgument, NoResponders, ResourceExhausted, Status
 from swarm.link import LinkMessage
-from swarm.services.embedded import EmbeddedServer
 from swarm.site.store import Limits, SiteStore
 from swarm.wire.messages import Request, Result
 

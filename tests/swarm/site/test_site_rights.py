@@ -11,9 +11,9 @@ import pytest
 from real_server import ConfiguredServer, eventually
 
 import swarm
-from swarm.authority.authority import Authority
-from swarm.authority.server_conf import operator_conf
 from swarm.errors import PermissionDenied
+from swarm.security.authority.authority import Authority
+from swarm.security.authority.server_conf import operator_conf
 from swarm.site.forwarder import Forwarder
 from swarm.site.store import Limits, SiteStore
 from swarm.wire.messages import Request, Result

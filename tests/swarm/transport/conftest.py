@@ -8,9 +8,9 @@ from contextlib import AsyncExitStack
 import pytest
 from contract import MakeRig, Path, Rig
 
-from swarm.lanes import LaneOptions
-from swarm.services.embedded import EmbeddedServer
+from nodes.up.embedded_server import EmbeddedServer
 from swarm.transport.handover import policy
+from swarm.transport.lane import LaneOptions
 
 
 @pytest.fixture

@@ -14,16 +14,16 @@ import pytest
 
 from swarm.errors import DecodeError
 from swarm.fleet.advertised import StagePeer
-from swarm.lanes import LaneOptions
+from swarm.fleet.priorities import PRIMARY
 from swarm.link import LinkMessage, LinkOptions, jetstream
-from swarm.local.compact import decode_result
+from swarm.manifest import ModelInfo, Spec, Stage
 from swarm.mesh import Mesh
-from swarm.model import ModelInfo, Spec, Stage
-from swarm.priorities import PRIMARY
-from swarm.shm import MIN_BYTES, unavailable
+from swarm.samehost.compact import decode_result
+from swarm.samehost.memory import MIN_BYTES, unavailable
 from swarm.subjects import ANY, api
 from swarm.transport.api import Delivery, Event, Left, Refused, Room, Safe, Sending, Stored
 from swarm.transport.handover.words import WORDS
+from swarm.transport.lane import LaneOptions
 from swarm.transport.parcel import Parcel
 from swarm.transport.source import SourceOptions, StageSource
 from swarm.transport.stage_sender import StageSender

@@ -11,10 +11,10 @@ import sys
 
 from contract import Receiver
 
-from swarm.lanes import LaneOptions
 from swarm.link import LinkOptions
 from swarm.mesh import Mesh
 from swarm.transport.api import Delivery
+from swarm.transport.lane import LaneOptions
 from swarm.transport.source import SourceOptions
 
 

@@ -21,7 +21,7 @@ from contract import (
 )
 
 from swarm.errors import Status
-from swarm.priorities import FALLBACK
+from swarm.fleet.priorities import FALLBACK
 from swarm.transport.api import Delivery, Held, Safe, Stored
 
 pytestmark = needs_shared_memory

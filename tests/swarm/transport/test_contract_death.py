@@ -23,7 +23,7 @@ from contract import (
     usual_end,
 )
 
-from swarm.priorities import FALLBACK
+from swarm.fleet.priorities import FALLBACK
 from swarm.transport.api import Held, Safe, Stored
 
 pytestmark = needs_shared_memory

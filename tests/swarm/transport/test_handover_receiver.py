@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from contract import Counts
 
-from swarm.lanes import LaneMessage
-from swarm.local.compact import features_parts
-from swarm.local.lending import NO_LOAN
+from swarm.samehost.compact import features_parts
+from swarm.samehost.lending import NO_LOAN
 from swarm.transport.api import Room
 from swarm.transport.handover.receiver import (
     COPY_COMES_WITHIN,
@@ -23,6 +22,7 @@ from swarm.transport.handover.receiver import (
     Taken,
 )
 from swarm.transport.handover.words import DONE, PASSED_ON, REFUSED
+from swarm.transport.lane import LaneMessage
 from swarm.wire.messages import Features
 
 

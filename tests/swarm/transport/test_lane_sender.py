@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from nowhere import Wire
 
-from swarm.lanes import Publisher
 from swarm.link import LinkMessage
-from swarm.local.lending import Lender
-from swarm.shm import MIN_BYTES, sweep, unavailable
+from swarm.samehost.lending import Lender
+from swarm.samehost.memory import MIN_BYTES, sweep, unavailable
 from swarm.transport.api import Event, Refused
-from swarm.transport.lane import LaneSender
+from swarm.transport.lane import Publisher
+from swarm.transport.lane_sender import LaneSender
 from swarm.transport.parcel import Parcel
 from swarm.wire.messages import Features
 

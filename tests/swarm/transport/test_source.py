@@ -13,9 +13,9 @@ from contract import FAST, HANDED, INFO, LANE, LIMIT, Path, Receiver, Rig, finis
 from support.waiting import eventually
 
 from swarm.errors import DecodeError, Status
+from swarm.fleet.priorities import FALLBACK, STANDBY
 from swarm.link import LinkMessage, jetstream
-from swarm.priorities import FALLBACK, STANDBY
-from swarm.shm import MIN_BYTES, unavailable
+from swarm.samehost.memory import MIN_BYTES, unavailable
 from swarm.subjects import api
 from swarm.transport import source
 from swarm.transport.api import Room

@@ -9,9 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+
 from bench.rivals.split_workload import write_split
 from bench.rivals.workload import Workload
-
 from shards.split.split import split
 from shards.zoo.chain import chain, chain_cuts, chain_expected
 

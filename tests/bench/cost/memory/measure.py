@@ -16,12 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import swarm
 from bench.cost.memory.mappings import mappings_of
 from bench.cost.memory.parts import KINDS, Reference, Size, parts, private_bytes
 from bench.report.machine import machine
 from bench.rivals.processes import descendants
-
-import swarm
 from shards.manifest import Manifest
 from shards.runtimes.synthetic import random_feeds
 from swarm.errors import Unavailable
@@ -33,7 +32,7 @@ REFERENCE_TIMEOUT = 30.0  # seconds for a reference process to import
 # Modules that a process of each kind has imported when it serves.
 IMPORTS = {
     "up": ("uvloop", "nodes.cli.main", "nodes.cli.up"),
-    "node": ("uvloop", "onnxruntime", "nodes.cli.node", "nodes.life.node", "nodes.life.process"),
+    "node": ("uvloop", "onnxruntime", "nodes.cli.node", "nodes.life.node", "nodes.process"),
 }
 
 

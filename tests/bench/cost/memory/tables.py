@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from bench.cost.memory.parts import KINDS
 from rich.table import Table
 
+from bench.cost.memory.parts import KINDS
 from nodes.console import out
 
 MB = 1e6

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from bench.cost.overload.measure import measure_overload
 from rich.table import Table
 
+from bench.cost.overload.measure import measure_overload
 from nodes.console import err, guarded, out, print_json
 
 LEAST_GOODPUT_SHARE = 0.85

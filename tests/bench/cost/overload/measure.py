@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 import psutil
-from bench.report.figure import percentile
 
 import swarm
-from nodes.local.mesh import LocalMesh, local_mesh, push
+from bench.report.figure import percentile
+from nodes.up.mesh import LocalMesh, local_mesh, push
 from shards.split.split import split
 from shards.zoo.builders import mobilenet
 from swarm.errors import Status

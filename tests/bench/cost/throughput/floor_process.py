@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from bench.cost.throughput.pipelines import EXPECTED_FILE, INPUT_FILE, Tensors
 from bench.rivals.workload import WHOLE_FILE, close
 
@@ -80,7 +81,7 @@ def measure(
 
 def main(arguments: list[str]) -> int:
     """Entry point; ends with its standard input."""
-    from swarm.services.embedded import die_with_parent
+    from nodes.event_loop import die_with_parent
 
     if sys.platform == "linux":
         die_with_parent()

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+
 from bench.rivals.ultraface import ultraface_file
 from bench.rivals.workload import WHOLE_FILE, Spec, Workload
-
 from shards.manifest import TensorSpec, write_dir
 from shards.runtimes.ort import make_session
 from shards.split.split import split

@@ -10,7 +10,7 @@ from rich.table import Table
 from bench.faults.chaos.figures import failures
 from bench.faults.chaos.play import ChaosPlan, play
 from nodes.console import err, guarded, out, print_json
-from nodes.life.logs import LogForm, set_up_logging
+from nodes.logs import LogForm, set_up_logging
 
 
 def run_chaos(plan: ChaosPlan, at_least: float, as_json: bool = False) -> int:

@@ -19,7 +19,7 @@ from bench.faults.chaos.load import ask_steadily
 from bench.faults.chaos.schedule import Fault, rule, schedule
 from bench.faults.chaos.workload import STAGES, Workload, make_workload
 from bench.report.machine import machine
-from nodes.local.mesh import LocalMesh, local_mesh
+from nodes.up.mesh import LocalMesh, local_mesh
 from shards.manifest import write_dir
 
 SERVER = "server"

@@ -12,7 +12,7 @@ from rich.table import Table
 from bench.faults.site.figures import failures
 from bench.faults.site.play import SitePlan, play
 from nodes.console import err, guarded, out, print_json
-from nodes.life.logs import LogForm, set_up_logging
+from nodes.logs import LogForm, set_up_logging
 
 
 def run_site(plan: SitePlan, as_json: bool = False, output: str = "") -> int:

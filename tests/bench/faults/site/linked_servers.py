@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import swarm
 from bench.faults.site.link_proxy import LinkProxy
+from nodes.up.embedded_cluster import free_ports
+from nodes.up.embedded_server import EmbeddedServer
 from swarm.errors import NoResponders
-from swarm.services.embedded import EmbeddedServer
-from swarm.services.embedded_cluster import free_ports
 
 HUB, SITE = "hub", "edge1"  # the domains
 LINKED_WITHIN = 15.0  # seconds that the leaf may take to connect

@@ -14,7 +14,7 @@ import swarm
 from bench.faults.site.figures import Came, Submitted, site_figures
 from bench.faults.site.linked_servers import SITE, LinkedServers, linked_servers
 from bench.report.machine import machine
-from nodes.local.mesh import LocalMesh, local_mesh, push
+from nodes.up.mesh import LocalMesh, local_mesh, push
 from shards.runtimes.ort import OrtRuntime
 from shards.split.split import SplitResult, split
 from shards.zoo import digits_heldout, digits_model

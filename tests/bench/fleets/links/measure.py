@@ -23,9 +23,10 @@ from bench.report.figure import percentile, significant
 from bench.report.machine import machine
 from bench.rivals.processes import REPOSITORY
 
-from nodes.local.mesh import LocalMesh, local_mesh, push
+from nodes.event_loop import die_with_parent
+from nodes.up.embedded_server import EmbeddedServer
+from nodes.up.mesh import LocalMesh, local_mesh, push
 from swarm.errors import InvalidArgument, SwarmError, Unavailable
-from swarm.services.embedded import EmbeddedServer, die_with_parent
 
 READY = 40.0  # seconds for a node to become ready
 BUDGET = 15.0  # seconds for each request

@@ -11,7 +11,7 @@ from bench.report.command import run_judged_benchmark
 from rich.table import Table
 
 from nodes.console import out
-from nodes.life.logs import LogForm, set_up_logging
+from nodes.logs import LogForm, set_up_logging
 
 MOST_RATIO = 2.0  # p99 of a phase, in the quiet p99
 BACK_WITHIN = 2.0  # seconds

@@ -13,12 +13,12 @@ from bench.fleets.rollout.versions import Version, make_versions
 from bench.report.figure import percentile
 from bench.report.machine import machine
 
-from nodes.life.lanes import lanes_maker
-from nodes.local.mesh import LocalMesh, local_mesh, push
+from nodes.up.mesh import LocalMesh, local_mesh, push
+from nodes.versions.lanes import lanes_maker
 from swarm.errors import Unavailable
 from swarm.ids import ulid
+from swarm.models.followed_rollouts import Followed
 from swarm.rollout import Plan, plan_of
-from swarm.services.rollouts import Followed
 
 ROLES = ("shard-1", "shard-2", "shard-3", "fallback")
 READY_TIMEOUT = 60.0  # seconds

@@ -20,11 +20,10 @@ import numpy as np
 from bench.rivals.workload import ABSOLUTE_TOLERANCE, RELATIVE_TOLERANCE, WrongAnswer
 
 import swarm
-from nodes.life.process import run_event_loop
+from nodes.event_loop import die_with_parent, run_event_loop
 from shards.runtimes.ort import OrtRuntime
 from shards.zoo import digits_heldout, digits_model
 from swarm.errors import Status
-from swarm.services.embedded import die_with_parent
 
 MODEL = "digits"
 BUDGET = 5.0  # seconds

@@ -23,18 +23,17 @@ from typing import Any
 from bench.fleets.scale.point import STAGES
 
 import swarm
-from nodes.life.process import run_event_loop
+from nodes.event_loop import die_with_parent, run_event_loop
 from nodes.life.takeover import ADAPT_EVERY
 from swarm.errors import SwarmError
 from swarm.fleet.advertised import serves_entries
 from swarm.fleet.membership import Membership
-from swarm.fleet.status_pace import answer_after, asked_within, status_every
-from swarm.lanes import Lane, LaneOptions, consumer_config, ensure_lanes
+from swarm.fleet.service import FleetAnswers
+from swarm.fleet.status_interval import answer_after, asked_within, status_every
 from swarm.link import Link, LinkMessage, LinkOptions
-from swarm.services.embedded import die_with_parent
-from swarm.services.fleet import FleetAnswers
-from swarm.services.infer import InferService
+from swarm.requests.infer_service import InferService
 from swarm.subjects import Subjects
+from swarm.transport.lane import Lane, LaneOptions, consumer_config, ensure_lanes
 from swarm.wire.messages import Request, Result
 from swarm.wire.tensors import known_codecs
 

@@ -31,12 +31,12 @@ from bench.fleets.scale.sweeps import allow_connections
 from bench.report.figure import percentile, significant
 from bench.report.machine import machine
 
-from nodes.local.mesh import LocalMesh, local_mesh, push
-from nodes.local.supervisor import NodeProcess
+from nodes.up.mesh import LocalMesh, local_mesh, push
+from nodes.up.supervisor import NodeProcess
 from shards.split.split import SplitResult, split
 from shards.zoo import digits_model
 from swarm.errors import Unavailable
-from swarm.lanes import LaneOptions, make_lanes
+from swarm.transport.lane import LaneOptions, make_lanes
 
 FIVE, FLEET = 0, 1  # the meshes' numbers
 NAMES = ("five", "fleet")
@@ -73,7 +73,7 @@ class LargeFleetPlan:
 
 def measure_large_fleet(plan: LargeFleetPlan, progress: Progress) -> dict[str, Any]:
     """The document. Raises `SwarmError`, `WrongAnswer`, `RuntimeError`, `TimeoutError`."""
-    from nodes.life.process import run_event_loop
+    from nodes.event_loop import run_event_loop
 
     allow_connections(4 * plan.nodes + 500)
     return run_event_loop(_measure(plan, progress))

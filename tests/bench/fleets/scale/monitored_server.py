@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 from bench.rivals.processes import free_port
 
-from swarm.services.embedded import EmbeddedServer
+from nodes.up.embedded_server import EmbeddedServer
 
 
 @dataclass(frozen=True, slots=True)

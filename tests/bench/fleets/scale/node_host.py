@@ -18,11 +18,10 @@ import sys
 
 import psutil
 
-from nodes.life.config import NodeConfig
+from nodes.config import NodeConfig
+from nodes.event_loop import die_with_parent, run_event_loop
 from nodes.life.node import Node
-from nodes.life.process import run_event_loop
 from swarm.link import LinkOptions
-from swarm.services.embedded import die_with_parent
 
 STARTING_AT_ONCE = 8
 """Nodes that start together; a hundred at once would only wait for each other."""

@@ -71,7 +71,7 @@ class ScalePlan:
 
 def measure_scale(plan: ScalePlan, progress: Callable[[str], None] = lambda _: None) -> Any:
     """The document of `swarm bench scale`. Raises `WrongAnswer`, `RuntimeError`."""
-    from nodes.life.process import run_event_loop
+    from nodes.event_loop import run_event_loop
 
     allow_connections(2 * max([*plan.agents, plan.base.agents]) + 500)
     seen: dict[tuple[str, int], list[dict[str, float]]] = {}

@@ -22,10 +22,10 @@ from typing import Any
 
 from bench.fleets.weights.updates import CASES
 
-from nodes.life.config import NodeConfig
-from nodes.life.low_priority import in_low_priority_thread
+from nodes.config import NodeConfig
+from nodes.event_loop import run_event_loop
 from nodes.life.node import Node
-from nodes.life.process import run_event_loop
+from nodes.low_priority import in_low_priority_thread
 from shards.runtimes.ort import trim_memory
 from swarm.link import LinkOptions
 

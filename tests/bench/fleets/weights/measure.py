@@ -22,10 +22,10 @@ from bench.fleets.weights.updates import CASES, Case, Tensors
 from bench.report.figure import percentile
 
 import swarm
-from nodes.local.mesh import local_mesh, push
+from nodes.event_loop import die_with_parent
+from nodes.up.mesh import local_mesh, push
 from shards.split.split import SplitResult, split
 from swarm.errors import Status, Unavailable
-from swarm.services.embedded import die_with_parent
 
 BUDGET = 5.0  # seconds for a request
 READY_TIMEOUT = 60.0  # seconds

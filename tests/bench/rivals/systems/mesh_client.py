@@ -133,7 +133,7 @@ class _LoopThread:
             raise self._failure
 
     def _live(self, serve: Serve) -> None:
-        from nodes.life.process import run_event_loop
+        from nodes.event_loop import run_event_loop
 
         async def live() -> None:
             loop, stopping = asyncio.get_running_loop(), asyncio.Event()

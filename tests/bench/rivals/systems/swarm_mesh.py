@@ -29,7 +29,7 @@ LEAST_MAX_PAYLOAD, MOST_MAX_PAYLOAD = 16 << 20, 64 << 20
 """Bounds of the server's limit on a message, in bytes."""
 
 if TYPE_CHECKING:
-    from nodes.local.mesh import LocalMesh
+    from nodes.up.mesh import LocalMesh
 
 
 def manifest_of(workload: Workload) -> tuple[bytes, dict[str, bytes]]:
@@ -106,7 +106,7 @@ class Swarm(MeshContender):
         self._artifacts = manifest_of(self.workload)
 
     async def serve(self, ready: Callable[[], None], stopping: asyncio.Event) -> None:
-        from nodes.local.mesh import local_mesh, push
+        from nodes.up.mesh import local_mesh, push
 
         manifest, files = self._artifacts or manifest_of(self.workload)
         room = max(LEAST_MAX_PAYLOAD, 2 * self.workload.largest + (1 << 20))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from bench.rivals.systems.swarm_mesh import Swarm, SwarmWire
 
 if TYPE_CHECKING:
-    from nodes.local.mesh import LocalMesh
+    from nodes.up.mesh import LocalMesh
 
 KEY = "k0123456789abcdef0123456789abcdef"  # of the files of a benchmark
 

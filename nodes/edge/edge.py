@@ -1,0 +1,270 @@
+"""The edge: captures, runs the first layers, asks the mesh, hands results to a sink.
+
+    source ─► bounded queue ─► in_flight tasks: stage 0, mesh ─► sink
+              (drop-oldest | block)
+
+Behind a link that is slower than the source, as many are in flight as keep the link busy, and of
+those that wait the newest is sent (`nodes.edge.live`).
+
+What leaves this process is the output of stage 0, or the model's input where the model was split
+without edge layers. Neither is anonymous: features can tell who is in a picture.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nodes.edge.kept_results import KeptResults
+from nodes.edge.live import Backlog
+from nodes.life.node import Node
+from swarm.errors import InvalidArgument, Status
+from swarm.flow.latency import Usual
+from swarm.wire.messages import Request, Result
+
+log = logging.getLogger("swarm.edge")
+
+TELL_DROPPED_EVERY = 10.0  # seconds
+
+
+@dataclass(frozen=True)
+class EdgeOptions:
+    """source: see `open_source`. rate: captures a second. sink: `stdout`, or NAME for
+    `swarm.<mesh>.results.<NAME>`. on_full: `drop-oldest` or `block`, when the queue is full.
+    queue: captures that may wait. in_flight: requests at a time. count: captures in all, 0 for
+    endless. budget: seconds from a capture's turn to its answer. Raises `InvalidArgument`.
+    """
+
+    source: str = "digits"
+    rate: float = 30.0
+    sink: str = "stdout"
+    on_full: str = "drop-oldest"
+    queue: int = 8
+    in_flight: int = 8
+    count: int = 0
+    budget: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.on_full not in ("drop-oldest", "block"):
+            raise InvalidArgument(f"--on-full {self.on_full!r}: it is drop-oldest or block")
+
+
+def open_source(name: str) -> list[dict[str, np.ndarray]]:
+    """The captures of a source, played in turn for ever. Raises `InvalidArgument`.
+
+    `digits`: the held-out handwritten digits, one image each. `FILE.npz`: arrays named as
+    the model's inputs; axis 0 counts the captures, each is sent as a batch of one.
+    """
+    if name == "digits":
+        from shards.zoo import digits_heldout
+
+        images, _labels = digits_heldout()
+        return [{"image": images[i : i + 1]} for i in range(len(images))]
+    path = Path(name)
+    if path.suffix != ".npz" or not path.exists():
+        raise InvalidArgument(f"--source {name!r}: it is `digits` or an existing .npz file")
+    with np.load(path) as arrays:
+        columns = {key: arrays[key] for key in arrays.files}
+    lengths = {len(column) for column in columns.values() if column.ndim}
+    if len(lengths) != 1:
+        raise InvalidArgument(f"{name}: all arrays must have the same number of captures")
+    return [
+        {key: column[i : i + 1] for key, column in columns.items()} for i in range(lengths.pop())
+    ]
+
+
+@dataclass(slots=True)
+class EdgeCounters:
+    """Captures since the start, by how they ended."""
+
+    captured: int = 0
+    dropped: int = 0
+    answered: int = 0
+    failed: int = 0
+    degraded: int = 0
+
+    def as_doc(self) -> dict[str, int]:
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+    def status(self) -> dict[str, Any]:
+        """The field that an edge adds to its node's status documents."""
+        return {"edge": self.as_doc()}
+
+
+class Capture(NamedTuple):
+    """at: `time.monotonic()` of its capture."""
+
+    sequence: int
+    inputs: dict[str, np.ndarray]
+    at: float
+
+
+class Edge:
+    """`run(stop)`: the node's life, with capture beside it.
+
+    counters: given to the node too, whose status documents show them.
+    """
+
+    def __init__(self, node: Node, options: EdgeOptions, counters: EdgeCounters) -> None:
+        self.node = node
+        self.options = options
+        self.counters = counters
+        sink = node.mesh.subjects.results(options.sink)
+        self._results = KeptResults(node.mesh.link, sink)
+        drops = options.on_full == "drop-oldest"
+        self._queue: Backlog[Capture] = Backlog(options.queue, options.in_flight, drops)
+        self._holding = Usual()
+        self._told_dropped = 0
+        self._tell_at = 0.0
+        self._filled = asyncio.Event()
+        self._room = asyncio.Event()
+        self._ended = asyncio.Event()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Ends when `count` captures were answered or, on `stop`, when those under way are.
+
+        Raises `SwarmError`.
+        """
+        captures = open_source(self.options.source)
+        finished = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            life = group.create_task(self.node.run(finished), name="node")
+            work = group.create_task(self._work(captures), name="edge")
+            waiter = group.create_task(stop.wait(), name="stop")
+            await asyncio.wait({life, work, waiter}, return_when=asyncio.FIRST_COMPLETED)
+            if self.node.became_ready.is_set() and not work.done() and not life.done():
+                self._ended.set()
+                self._room.set()
+                self._filled.set()
+                await asyncio.wait(
+                    {work, life},
+                    timeout=self.options.budget + 1.0,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+            waiter.cancel()
+            work.cancel()
+            finished.set()
+
+    async def _work(self, captures: list[dict[str, np.ndarray]]) -> None:
+        await self.node.became_ready.wait()
+        async with asyncio.TaskGroup() as group:
+            for number in range(self.options.in_flight):
+                group.create_task(self._send(), name=f"sender {number}")
+            await self._capture(iter_endless(captures))
+            # From here on each sender ends as soon as the queue is empty.
+            self._ended.set()
+            self._filled.set()
+
+    async def _capture(self, captures: Iterator[dict[str, np.ndarray]]) -> None:
+        """Capture at the source's pace, however long inference takes."""
+        loop = asyncio.get_running_loop()
+        options, counters = self.options, self.counters
+        began = loop.time()
+        for sequence, inputs in enumerate(captures):
+            if options.count and sequence >= options.count:
+                return
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(began + sequence / options.rate):
+                    await self._ended.wait()
+            while self._queue.is_full and not self._ended.is_set():
+                self._room.clear()
+                await self._room.wait()
+            if self._ended.is_set():
+                return
+            counters.captured += 1
+            self._queue.add(Capture(sequence, inputs, time.monotonic()))
+            self._count_dropped()
+            self._filled.set()
+
+    async def _send(self) -> None:
+        node = self.node
+        while True:
+            while (capture := self._take()) is None:
+                if self._ended.is_set() and not self._queue:
+                    return
+                self._filled.clear()
+                await self._filled.wait()
+            self._room.set()
+            request = Request(capture.inputs, budget=self.options.budget, agent=node.id)
+            try:
+                result = await node.answerer.answer(
+                    node.config.model_name, request, capture.sequence
+                )
+            finally:
+                self._queue.ended()
+                self._filled.set()
+            self._count(result)
+            self._deliver(capture, result)
+
+    def _take(self) -> Capture | None:
+        """The next capture to be sent, as long as the link has room."""
+        pace = self.node.mesh.bulk.pace
+        transfer = pace.transfer(time.monotonic())
+        capture = self._queue.take(transfer, pace.round_trip, self._holding.ewma)
+        self._count_dropped()
+        return capture
+
+    def _count_dropped(self) -> None:
+        dropped = self.counters.dropped = self._queue.dropped
+        now = time.monotonic()
+        if dropped > self._told_dropped and now >= self._tell_at:
+            self._told_dropped, self._tell_at = dropped, now + TELL_DROPPED_EVERY
+            captured = self.counters.captured
+            log.warning(
+                "captures come faster than answers: %d of %d dropped so far, the oldest first",
+                dropped,
+                captured,
+            )
+
+    def _count(self, result: Result) -> None:
+        if result.status is Status.OK:
+            self.counters.answered += 1
+            self.counters.degraded += result.degraded
+            held = sum([hop.queue_us + hop.compute_us for hop in result.hops if hop.stage > 0])
+            self._holding.add(max(0, held) / 1e6)  # other nodes say these numbers
+        else:
+            self.counters.failed += 1
+
+    def _deliver(self, capture: Capture, result: Result) -> None:
+        line = result_line(capture.sequence, result)
+        line["age_ms"] = round((time.monotonic() - capture.at) * 1e3, 3)
+        data = json.dumps(line, separators=(",", ":"))
+        if self.options.sink == "stdout":
+            sys.stdout.write(data + "\n")
+            sys.stdout.flush()
+            return
+        self._results.publish(data.encode())
+
+
+def iter_endless(captures: list[dict[str, np.ndarray]]) -> Iterator[dict[str, np.ndarray]]:
+    """The captures again and again."""
+    while True:
+        yield from captures
+
+
+def result_line(sequence: int, result: Result) -> dict[str, Any]:
+    """The JSON document that a sink gets for one capture; times in milliseconds."""
+    line: dict[str, Any] = {
+        "sequence": sequence,
+        "id": result.id,
+        "status": str(result.status),
+        "latency_ms": round(result.latency * 1e3, 3),
+        "degraded": result.degraded,
+        "attempt": result.attempt,
+        "hops": [hop.as_json() for hop in result.hops],
+    }
+    if result.status is Status.OK:
+        line["outputs"] = {name: array.tolist() for name, array in result.outputs.items()}
+    else:
+        line["error"] = result.message
+    return line

@@ -1,0 +1,354 @@
+"""Answers requests for an inference: those of `infer.<model>` from any NATS client, and an edge's.
+
+The answerer checks a request, runs the model's first layers (stage 0) if the model was split with
+edge layers, and asks the mesh as every requester does. Where a lighter model is at hand, it
+answers what the mesh cannot answer in time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from nodes.stage.compute import BEHIND_FOR, BEHIND_SHARE
+from nodes.stage.counters import histogram, latencies
+from nodes.stage.worker import Worker
+from nodes.versions.serving import Loaded
+from shards.errors import ShardsError
+from swarm.errors import (
+    DeadlineExceeded,
+    Internal,
+    InvalidArgument,
+    Status,
+    SwarmError,
+    Unavailable,
+)
+from swarm.flow.latency import LatencyWindow
+from swarm.ids import ulid
+from swarm.mesh import MAX_BUDGET, Mesh
+from swarm.requests.request import Ask
+from swarm.requests.shadows import BUDGET as SHADOW_BUDGET
+from swarm.requests.shadows import answered
+from swarm.tracing.traceparent import checked
+from swarm.wire.hops import Hop
+from swarm.wire.messages import Request, Result
+
+LOOK_UP_SHARE = 0.5  # of a budget, for the question which version is desired
+# Of a budget, in which a lane that takes nothing may come back before the lighter model answers.
+IN_VAIN_SHARE = 0.25
+LIGHTER_ROOM = 0.002  # seconds beside the lighter model's own time
+INLINE_BELOW = 0.0003  # seconds: a shorter run costs less than a thread and back
+# Outcomes in whose place the lighter model answers.
+LIGHTER_ANSWERS = {Status.DEADLINE_EXCEEDED, Status.UNAVAILABLE, Status.RESOURCE_EXHAUSTED}
+
+HUNG_AFTER = 1.0  # seconds of one run, from which on its thread is given up
+MOST_GIVEN_UP = 4  # threads; a runtime that hangs each time must not fill the process with them
+
+Lookup = Callable[[str, str], Awaitable[Loaded]]  # (model, version) -> its runtimes
+
+
+class InferAnswerer:
+    """`answer` never raises for a bad request: the failure is the result.
+
+    node: this node's id. lookup: the runtimes of a model version; raises `NotFound`. budget:
+    seconds for requests that name none. pinned: the version for requests that name none, or ''
+    to follow the mesh's desired state. on_answered(model, request, result): is called with each
+    result, which has the id that the mesh knows the request by. served(model): a version that this
+    node serves, '' for none: it is taken while nobody can say which one the mesh desires.
+    """
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        node: str,
+        lookup: Lookup,
+        budget: float,
+        pinned: str = "",
+        on_answered: Callable[[str, Request, Result], None] | None = None,
+        served: Callable[[str], str] = lambda model: "",
+    ) -> None:
+        self._mesh = mesh
+        self._node = node
+        self._lookup = lookup
+        self._budget = budget
+        self._pinned = pinned
+        self._on_answered = on_answered
+        self._served = served
+        self.by_status: dict[str, int] = {}  # answers since the start, without copies
+        self.latency = LatencyWindow()
+        self._worker: Worker | None = None
+        self._given_up = 0  # threads
+
+    async def answer(self, model: str, request: Request, sequence: int = 0) -> Result:
+        """The result of one request, inside its budget. sequence: number of an edge's capture."""
+        started = asyncio.get_running_loop().time()
+        began = time.perf_counter()
+        # The client's own id comes back with the answer, but does not travel: clients reuse their
+        # ids, and the lanes would drop the second request as a duplicate.
+        request.id = request.id or ulid()
+        header = checked(request.traceparent) if request.traceparent else ""
+        tracer = None if request.shadow else self._mesh.tracer  # nobody asks for a copy's trace
+        trace = tracer.begin(model, header) if tracer is not None else None
+        request.traceparent = trace.traceparent if trace is not None else header
+        try:
+            deadline = started + self._checked_budget(request)
+            async with asyncio.timeout_at(deadline):
+                loaded = await self._loaded(model, request, deadline)
+            loaded.info.check(request.inputs)
+            if self._mesh.rollouts and not request.shadow:
+                result = await self._ask_under_rollout(loaded, request, deadline, sequence)
+            else:
+                result = await self._ask(loaded, request, deadline, sequence)
+        except TimeoutError:
+            result = self._failed(
+                request, model, DeadlineExceeded("the budget ended before it was sent")
+            )
+        except SwarmError as error:
+            result = self._failed(request, model, error)
+        except ShardsError as error:
+            result = self._failed(request, model, Internal(f"stage 0: {error}"))
+        except BaseException as error:
+            if trace is not None:
+                trace.give_up(error)
+            raise
+        result.latency = time.perf_counter() - began
+        if not request.shadow:
+            self.by_status[result.status] = self.by_status.get(result.status, 0) + 1
+            self.latency.add(result.latency, time.monotonic())
+        if trace is not None:
+            trace.end(result)
+        if self._on_answered is not None and not request.shadow:
+            self._on_answered(model, request, result)
+        result.id = request.id
+        return result
+
+    async def _loaded(self, model: str, request: Request, deadline: float) -> Loaded:
+        version = request.version or self._pinned or await self._desired(model, request, deadline)
+        return await self._lookup(model, version)
+
+    async def _ask_under_rollout(
+        self, loaded: Loaded, request: Request, deadline: float, sequence: int
+    ) -> Result:
+        """Ask, and observe. What the version under rollout fails, the one that serves is asked."""
+        mesh, info = self._mesh, loaded.info
+
+        async def copy(inputs: dict[str, np.ndarray]) -> Result:
+            followed = mesh.rollouts.of(info.model)
+            version = "" if followed is None else followed.plan.version
+            copied = Request(inputs, version=version, budget=SHADOW_BUDGET, shadow=True)
+            return await self.answer(info.model, copied)
+
+        started = time.perf_counter()
+        compare = mesh.shadows.begin(info.model, info.version, request.inputs, copy)
+        asked = self._ask_or_fail(loaded, request, deadline, sequence)
+        result = await answered(asked, compare)
+        status = Status.UNAVAILABLE if result.degraded else result.status
+        took = time.perf_counter() - started
+        base = mesh.rollouts.answered(info.model, info.version, took, status)
+        pinned = request.version or self._pinned
+        if not base or pinned or result.degraded or deadline <= asyncio.get_running_loop().time():
+            return result
+        try:
+            async with asyncio.timeout_at(deadline):
+                loaded = await self._lookup(info.model, base)
+            loaded.info.check(request.inputs)
+        except (SwarmError, TimeoutError):
+            return result
+        mesh.catalog.left(info.model, request.agent, request.session, base)
+        return await self._ask(loaded, request, deadline, sequence)
+
+    async def _ask_or_fail(
+        self, loaded: Loaded, request: Request, deadline: float, sequence: int
+    ) -> Result:
+        """As `_ask`; what stage 0 fails is a result too, by which its version is judged."""
+        try:
+            return await self._ask(loaded, request, deadline, sequence)
+        except SwarmError as error:
+            return self._failed(request, loaded.info.model, error)
+        except ShardsError as error:
+            return self._failed(request, loaded.info.model, Internal(f"stage 0: {error}"))
+
+    async def _desired(self, model: str, request: Request, deadline: float) -> str:
+        """The version that the mesh desires; behind a cut link, one that is served here."""
+        now = asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout_at(now + (deadline - now) * LOOK_UP_SHARE):
+                return await self._mesh.catalog.version_for(
+                    model, request.agent, request.session, request.id
+                )
+        except (Unavailable, TimeoutError):
+            if version := self._served(model):
+                return version
+            raise
+
+    async def _ask(
+        self, loaded: Loaded, request: Request, deadline: float, sequence: int
+    ) -> Result:
+        """Ask the mesh; the lighter model, if there is one, answers in its place where it fails."""
+        reserve = 0.0
+        if loaded.lighter is not None:
+            reserve = loaded.lighter_seconds * 2 + LIGHTER_ROOM
+        try:
+            result = await self._ask_mesh(loaded, request, deadline - reserve, sequence)
+        except (Unavailable, DeadlineExceeded) as error:  # of stage 0
+            if loaded.lighter is None:
+                raise
+            result = self._failed(request, loaded.info.model, error)
+        if loaded.lighter is not None and result.status in LIGHTER_ANSWERS:
+            return await self._lighter(loaded, request, result, deadline)
+        return result
+
+    async def _ask_mesh(
+        self, loaded: Loaded, request: Request, deadline: float, sequence: int
+    ) -> Result:
+        """Raises `Unavailable`, `DeadlineExceeded` and `ShardsError` for stage 0."""
+        tried_until = inf
+        if loaded.lighter is not None:
+            now = asyncio.get_running_loop().time()
+            tried_until = now + (deadline - now) * IN_VAIN_SHARE
+        info, tensors = loaded.info, request.inputs
+        hops: list[Hop] = []
+        if info.edge is not None:
+            await self._until_weights(loaded, request.weights, deadline)
+            tensors, hops = await self._edge_layers(loaded, request.inputs, deadline)
+        return await self._mesh.requester.infer(
+            Ask(
+                info,
+                tensors,
+                deadline,
+                agent=request.agent,
+                session=request.session,
+                sequence=sequence,
+                hops=[hop.as_doc() for hop in hops],
+                weights=request.weights,
+                traceparent=request.traceparent,
+                shadow=request.shadow,
+                tried_until=tried_until,
+            )
+        )
+
+    async def _lighter(
+        self, loaded: Loaded, request: Request, failed: Result, deadline: float
+    ) -> Result:
+        """The degraded answer, flagged as such; `message` names the failure that it replaces.
+        Raises `DeadlineExceeded`."""
+        lighter = loaded.lighter
+        assert lighter is not None
+        started = time.perf_counter()
+        if loaded.lighter_seconds < INLINE_BELOW:
+            outputs = lighter.run(request.inputs)
+        else:
+            outputs = await self._in_thread(lambda: lighter.run(request.inputs), deadline)
+        spent = int((time.perf_counter() - started) * 1e6)
+        return Result(
+            failed.id,
+            loaded.info.model,
+            loaded.info.version,
+            outputs=outputs,
+            message=f"degraded: {failed.status}: {failed.message}",
+            degraded=True,
+            attempt=failed.attempt,
+            hops=(Hop(0, self._node, 0, spent, 1),),
+        )
+
+    def figures(self, now: float) -> dict[str, Any]:
+        """What became of all requests, for status documents; now: `time.monotonic()`. Attempts,
+        retries, hedges and breakers are of this node's way to stage 1."""
+        requester = self._mesh.requester
+        return {
+            "by_status": dict(self.by_status),
+            "latency_ms": latencies(self.latency, now),
+            "latency_s": histogram(self.latency),
+            "under_way": requester.under_way,
+            "attempts": requester.sent,
+            "retries": requester.retries,
+            "hedges": requester.hedges,
+            "breakers": requester.breakers(),
+        }
+
+    def _checked_budget(self, request: Request) -> float:
+        budget = self._budget if request.budget is None else request.budget
+        if not budget <= MAX_BUDGET:
+            raise InvalidArgument(f"a budget of {budget} s: at most {MAX_BUDGET:.0f} s are given")
+        if budget <= 0:
+            raise DeadlineExceeded(f"a budget of {budget} s leaves no time at all")
+        return budget
+
+    async def _until_weights(self, loaded: Loaded, weights: int, deadline: float) -> None:
+        """Wait for newer weights as a stage does. Raises `Unavailable`."""
+        if not weights or loaded.weights >= weights:
+            return
+        left = deadline - asyncio.get_running_loop().time()
+        if not await loaded.reached(weights, min(BEHIND_FOR, left * BEHIND_SHARE)):
+            raise Unavailable(
+                f"stage 0 computes with weight version {loaded.weights} here, the request asks for "
+                f"{weights} at least: ask again later, or for less"
+            )
+
+    async def _edge_layers(
+        self, loaded: Loaded, inputs: dict[str, np.ndarray], deadline: float
+    ) -> tuple[dict[str, np.ndarray], list[Hop]]:
+        """Run stage 0, in a thread unless it is very short. Raises `DeadlineExceeded`."""
+        runtime = loaded.edge
+        if runtime is None:
+            raise Internal("this node has not loaded the model's first layers (stage 0)")
+        started = time.perf_counter()
+        if runtime.compute_ms < INLINE_BELOW * 1e3:
+            outputs = runtime.run(inputs)
+        else:
+            outputs = await self._in_thread(lambda: runtime.run(inputs), deadline)
+        spent = int((time.perf_counter() - started) * 1e6)
+        return outputs, [Hop(0, self._node, 0, spent, 1, weights=runtime.weights_version)]
+
+    async def _in_thread(self, work: Callable[[], Any], deadline: float) -> Any:
+        """The outcome of a run. Raises `DeadlineExceeded` where it does not come in time."""
+        loop = asyncio.get_running_loop()
+        if self._worker is None:
+            self._worker = Worker(loop, "stage-0")
+        future: asyncio.Future[Any] = loop.create_future()
+
+        def done(result: Any, error: Exception | None, _seconds: float) -> None:
+            if future.done():
+                return
+            if error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(error)
+
+        # Nobody waits for a run whose request has ended while it was queued.
+        self._worker.submit(lambda: None if future.done() else work(), done)
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await future
+        except TimeoutError:
+            self._give_up_thread()
+            raise DeadlineExceeded("a run on this node did not end inside the budget") from None
+
+    def _give_up_thread(self) -> None:
+        """A run came too late. Where the thread hangs in it, later runs get another one."""
+        worker = self._worker
+        hangs = worker is not None and 0 < worker.busy_since < time.monotonic() - HUNG_AFTER
+        if worker is not None and hangs and self._given_up < MOST_GIVEN_UP:
+            worker.abandon()
+            self._given_up += 1
+            self._worker = None
+
+    def _failed(self, request: Request, model: str, error: SwarmError) -> Result:
+        return Result(
+            request.id,
+            model,
+            request.version,
+            status=error.status if isinstance(error.status, Status) else Status.INTERNAL,
+            message=str(error),
+            node=self._node,
+        )
+
+    def close(self) -> None:
+        """End the thread of stage 0, if there is one."""
+        if self._worker is not None:
+            self._worker.close()

@@ -1,0 +1,97 @@
+"""A model version in a folder, which a local mesh serves: pushed once, and put back where the
+server lost it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import swarm
+from nodes.versions.lanes import lanes_maker
+from shards.manifest import read_dir
+from shards.weights.chunks import piece_lengths
+from swarm.errors import SwarmError
+from swarm.flow.backoff import Backoff
+
+log = logging.getLogger("swarm.up")
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0  # seconds between attempts to put a model back, doubled
+
+
+class KeptModel:
+    """`push()` puts the folder's model into the mesh; `run()` puts it back, after each reconnect,
+    where parts of it are missing.
+
+    folder: made by `shards.manifest.write_dir`. tell(kind, detail): is told when it was put back.
+    Raises `ShardsError` for a folder that holds no model.
+    """
+
+    def __init__(
+        self, mesh: swarm.Mesh, folder: Path, tell: Callable[[str, dict[str, Any]], None]
+    ) -> None:
+        self._mesh = mesh
+        self._tell = tell
+        self.manifest, _ = read_dir(folder)
+        self._document = self.manifest.to_json()
+        self._files = {name: folder / name for name in self.manifest.files()}
+
+    @property
+    def name(self) -> str:
+        """NAME@VERSION."""
+        return f"{self.manifest.model}@{self.manifest.version}"
+
+    async def push(self, sent: Callable[[int], None] = lambda size: None) -> None:
+        """Store the version, and let it serve all traffic. Raises as `Registry.push`."""
+        model, version = self.manifest.model, self.manifest.version
+        registry = self._mesh.registry
+        prepare = lanes_maker(self._mesh)
+        await registry.push(
+            self._document, self._files, prepare=prepare, sent=sent, cut=piece_lengths
+        )
+        if await registry.served(model) != version:
+            await registry.promote(model, version)
+
+    async def missing(self) -> list[str]:
+        """What the mesh lacks of it, in words; empty when it has all. Raises `SwarmError`."""
+        model, version = self.manifest.model, self.manifest.version
+        lacking = await self._mesh.registry.lacking(model, version, self._files)
+        if await self._mesh.registry.desired(model) is None:
+            lacking.append("which version serves")
+        return lacking
+
+    async def put_back(self) -> list[str]:
+        """Store again what is missing; returns that. Raises `SwarmError`, `OSError`."""
+        lacking = await self.missing()
+        if lacking:
+            # Where no version is named to serve, this one is from now on; else that one stays.
+            prepare = lanes_maker(self._mesh)
+            await self._mesh.registry.push(
+                self._document, self._files, prepare=prepare, cut=piece_lengths
+            )
+            self._tell(
+                "put-back",
+                {"detail": f"{self.name} is in the mesh again", "restored": lacking},
+            )
+        return lacking
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        connected = asyncio.Event()
+        self._mesh.link.on_up.append(connected.set)
+        backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
+        try:
+            while True:
+                await connected.wait()
+                connected.clear()
+                try:
+                    await self.put_back()
+                    backoff.reset()
+                except (SwarmError, OSError) as error:
+                    log.warning("%s is not put back yet: %s", self.name, error)
+                    connected.set()
+                    await asyncio.sleep(backoff.next())
+        finally:
+            self._mesh.link.on_up.remove(connected.set)

@@ -1,0 +1,291 @@
+"""A local mesh: an embedded server unless one is given, and node processes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import swarm
+from nodes.access import NOTHING, Access
+from nodes.up.embedded_cluster import EmbeddedCluster, elected
+from nodes.up.embedded_server import EmbeddedServer
+from nodes.up.kept_model import KeptModel
+from nodes.up.rights import LocalRights
+from nodes.up.server_report import ServerReport
+from nodes.up.server_watch import ServerWatch
+from nodes.up.supervisor import NodeProcess, Supervisor
+from nodes.versions.lanes import lanes_maker
+from shards.weights.chunks import piece_lengths
+from swarm.errors import InvalidArgument, Unavailable
+from swarm.learning.weights import Weights
+from swarm.link import LinkMessage, LinkOptions
+from swarm.models.artifacts import Source
+from swarm.scratch import Scratch
+from swarm.security.entries import Verifier
+from swarm.security.identity import Identity
+from swarm.security.signers import TrustedKeys, own_trust_file, trust
+from swarm.subjects import speaker
+
+log = logging.getLogger("swarm.up")
+
+BROKEN_FROM = 3  # deaths in a row before it was ready from which a node will not become ready
+LOOK_EVERY = 0.2  # seconds: a process that dies publishes no status
+
+
+@dataclass
+class LocalMesh:
+    """A running mesh. statuses: the last status document of each node, by node id.
+
+    changed: set at each status. shm: see `local_mesh`. servers: those that are embedded. report:
+    what people hear of them. rights: of users, where its servers are embedded and know any.
+    access: of all its processes to another server. trusted: what its nodes are given for --trust:
+    the user's own file and, where a key was made for this mesh, one with that key. tasks: live as
+    long as the mesh.
+    """
+
+    url: str
+    name: str
+    mesh: swarm.Mesh
+    supervisor: Supervisor
+    logs: Path
+    servers: list[EmbeddedServer]
+    report: ServerReport
+    shm: bool = True
+    rights: LocalRights | None = None
+    access: Access = NOTHING
+    trusted: str = ""
+    statuses: dict[str, dict[str, Any]] = field(default_factory=dict)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    tasks: list[asyncio.Task[None]] = field(default_factory=list)
+
+    @property
+    def server(self) -> EmbeddedServer | None:
+        """The first embedded server; None where a server was given."""
+        return self.servers[0] if self.servers else None
+
+    async def keep(self, folder: Path, sent: Callable[[int], None] = lambda size: None) -> None:
+        """Push the model of a folder and let it serve; from now on put it back where the server
+        loses it. The folder stays where it is as long as the mesh runs. sent: as `Registry.push`.
+        """
+        model = KeptModel(self.mesh, folder, self.report.tell)
+        await model.push(sent)
+        self.own(model.run(), f"keep {model.name}")
+
+    def own(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Run some work as long as the mesh runs; its failure is logged at once."""
+        task = asyncio.create_task(work, name=name)
+        task.add_done_callback(_log_failure)
+        self.tasks.append(task)
+
+    @property
+    def pid_files(self) -> str:
+        """Of the embedded servers, for `swarm auth … --pid-file`."""
+        return ",".join(str(server.pid_file) for server in self.servers)
+
+    def start(self, role: str, model: str, *extra: str) -> NodeProcess:
+        """Start one node process; its log goes to `logs`."""
+        arguments = ["--role", role, "--nats", self.url, "--mesh", self.name, *extra]
+        if not self.shm:
+            arguments.append("--stored")
+        if self.trusted:
+            arguments += ["--trust", self.trusted]
+        if self.rights is not None:
+            # A gateway of no model answers for every one.
+            arguments += self.rights.issue(role, model.partition("@")[0] or "*").arguments()
+        else:
+            arguments += self.access.arguments()
+        if model:
+            arguments += ["--model", model]
+        count = sum(node.role == role for node in self.supervisor.nodes)
+        path = self.logs / f"{role}-{count + 1}.log"
+        return self.supervisor.add(NodeProcess(role, arguments, path))
+
+    def status_of(self, node: NodeProcess) -> dict[str, Any] | None:
+        """The last status document of a node's present process, or None before the first."""
+        for status in self.statuses.values():
+            if status["pid"] == node.pid:
+                return status
+        return None
+
+    async def ready(self, timeout: float = 30.0) -> None:
+        """Wait until every node process says `ready`. Raises `Unavailable`, which names a node
+        that did not, with the end of its log. timeout: seconds."""
+        deadline = time.monotonic() + timeout
+        while True:
+            waiting = [
+                node
+                for node in self.supervisor.nodes
+                if (self.status_of(node) or {}).get("state") != "ready"
+            ]
+            if not waiting:
+                return
+            broken = [n for n in waiting if not n.alive and n.past.failures >= BROKEN_FROM]
+            if broken or time.monotonic() > deadline:
+                node = (broken or waiting)[0]
+                raise Unavailable(f"{node.role} did not become ready:\n{self.tail(node)}")
+            await self._next_status(LOOK_EVERY)
+
+    async def until(self, condition: Callable[[], bool], timeout: float) -> bool:
+        """Wait until `condition`, which is asked at each status; False after `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        while not condition():
+            if time.monotonic() > deadline:
+                return False
+            await self._next_status(LOOK_EVERY)
+        return True
+
+    async def _next_status(self, timeout: float) -> None:
+        self.changed.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self.changed.wait()
+
+    @staticmethod
+    def tail(node: NodeProcess) -> str:
+        """The last lines of a node's log."""
+        try:
+            assert node.log_path is not None
+            return node.log_path.read_text(errors="replace")[-1500:]
+        except OSError:
+            return "(no log)"
+
+    def take_status(self, message: LinkMessage) -> None:
+        """Note a status document that came."""
+        try:
+            doc = json.loads(bytes(message.data))
+            if doc["node"] != speaker(message.subject, message.headers):
+                raise ValueError("a member speaks for another")
+            self.statuses[doc["node"]] = doc
+            if doc["state"] == "ready":
+                self._note_ready(doc["pid"])
+        except (ValueError, KeyError, TypeError, RecursionError):
+            log.warning("a malformed status arrived on %s", message.subject)
+        self.changed.set()
+
+    def _note_ready(self, pid: int) -> None:
+        for node in self.supervisor.nodes:
+            if node.pid == pid:
+                node.was_ready = True
+
+
+def check_embedded(url: str, secure: bool, servers: int) -> None:
+    """Raises `InvalidArgument` for settings of embedded servers beside the URL of one that runs."""
+    if url and (secure or servers > 1):
+        flag = "--secure" if secure else "--servers"
+        raise InvalidArgument(f"{flag} starts servers of its own: leave out --nats")
+
+
+@asynccontextmanager
+async def local_mesh(
+    *,
+    url: str = "",
+    name: str = "default",
+    max_payload: int = 16 << 20,
+    shm: bool = True,
+    watch_server: bool = True,
+    servers: int = 1,
+    secure: bool = False,
+    tls: bool = True,
+    store_key: str | None = None,
+    access: Access = NOTHING,
+    signer: Identity | None = None,
+) -> AsyncIterator[LocalMesh]:
+    """A mesh with no node yet. Everything started inside ends with it: nodes drain, then the
+    server stops.
+
+    url: a running server, '' for embedded ones. max_payload: bytes of an embedded server's largest
+    message. shm: whether messages may go between processes without the server. watch_server:
+    whether an embedded server that dies or hangs is started again. servers: how many are embedded;
+    several are a cluster. secure: whether embedded servers know users, speak TLS and encrypt their
+    files, with keys that end with the mesh. tls: False leaves TLS out of that. store_key: in place
+    of a new one, "" for files in plain. access: to the server of `url`, for all processes.
+
+    Raises `InvalidArgument` for `secure` or several servers with a server that runs already.
+    """
+    check_embedded(url, secure, servers)
+    embedded: list[EmbeddedServer] = []
+    scratch = Scratch("logs")
+    logs = scratch.path
+    supervisor = Supervisor()
+    try:
+        rights = LocalRights(logs / "rights", name, tls) if secure else None
+        own = access if rights is None else rights.access("operator", "operator")
+        if not url:
+            more = "" if rights is None else rights.configuration()
+            # A letter first: nats-server reads a variable of digits as a number.
+            fresh = f"k{secrets.token_hex(32)}" if secure else ""
+            key = fresh if store_key is None else store_key
+            if servers > 1:
+                cluster = EmbeddedCluster(servers, max_payload, more, store_key=key)
+                embedded = cluster.servers
+                await cluster.start()
+                url = cluster.url
+                await elected(LinkOptions(servers=url.split(","), **own.options()))
+            else:
+                embedded = [EmbeddedServer(max_payload=max_payload, more=more, store_key=key)]
+                await embedded[0].start()
+                url = embedded[0].url
+        trusted = str(own_trust_file())
+        if signer is None:
+            signer = Identity.make()
+            trust(signer.public, "made for this mesh", logs / "trusted")
+            trusted = f"{logs / 'trusted'},{trusted}"
+        verifier = Verifier(TrustedKeys.of(trusted))
+        async with swarm.connect(
+            url, name, shm=shm, signer=signer, verifier=verifier, **own.options()
+        ) as mesh:
+            report = ServerReport(mesh)
+            local = LocalMesh(
+                url, name, mesh, supervisor, logs, embedded, report, shm, rights, access, trusted
+            )
+            mesh.link.subscribe(mesh.subjects.status_all, local.take_status)
+            await mesh.registry.prepare()
+            # Learners may have no right to make the store of what they learn.
+            await Weights(mesh.link, mesh.subjects).prepare()
+            local.own(supervisor.run(), "supervisor")
+            if embedded and watch_server:
+                watches = [ServerWatch(server, report.teller(server.url)) for server in embedded]
+                for watch in watches:
+                    local.own(watch.run(), "server watch")
+                local.own(report.run(watches), "server report")
+            try:
+                yield local
+            finally:
+                for task in local.tasks:
+                    task.cancel()
+                await asyncio.gather(*local.tasks, return_exceptions=True)
+                await supervisor.stop()
+    finally:
+        await supervisor.stop(0.5)
+        await asyncio.gather(*(server.stop() for server in embedded))
+        scratch.remove()
+
+
+def _log_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("%s failed", task.get_name(), exc_info=error)
+
+
+async def push(
+    local: LocalMesh,
+    manifest: bytes,
+    files: Mapping[str, Source],
+    sent: Callable[[int], None] = lambda size: None,
+) -> str:
+    """Push a version that was just split, and let it serve all traffic. Returns its version."""
+    prepare = lanes_maker(local.mesh)
+    info = await local.mesh.registry.push(
+        manifest, files, prepare=prepare, sent=sent, cut=piece_lengths
+    )
+    if await local.mesh.registry.served(info.model) != info.version:
+        await local.mesh.registry.promote(info.model, info.version)
+    return info.version

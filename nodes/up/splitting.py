@@ -1,0 +1,65 @@
+"""A model split by a process that ends: what splitting needs is not kept while the mesh runs.
+
+Splitting imports `onnx` and ONNX Runtime, and has the model in memory several times over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from nodes.event_loop import SUPERVISOR
+from nodes.up.supervisor import one_ends
+from swarm.errors import Internal, error_for
+
+LOOK_EVERY = 1.0  # seconds between looks, beside the kernel's word that the process ended
+END_TIMEOUT = 5.0  # seconds to end after Ctrl-C
+
+
+async def split_into(folder: Path, file: str, arguments: Sequence[str]) -> None:
+    """Run `swarm model split FILE -o FOLDER ARGUMENTS`; `folder` must not exist yet.
+
+    Raises the `SwarmError` that the command ends with. Cancelling ends the process.
+    """
+    command = [sys.executable, "-m", "nodes.cli.main", "model", "split", file, "-o", str(folder)]
+    process = subprocess.Popen(  # noqa: ASYNC220 - a millisecond, once
+        [*command, *arguments, "--json"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        env=os.environ | {SUPERVISOR: str(os.getpid())},
+        start_new_session=True,  # Ctrl-C is for this process, which ends the other one
+    )
+    try:
+        while process.poll() is None:
+            await one_ends([process.pid], LOOK_EVERY)
+    finally:
+        await _end(process)
+    assert process.stdout is not None
+    # The document is far smaller than a pipe holds, so the process never waits for a reader.
+    with process.stdout as output:
+        said = output.read()
+    if process.returncode != 0:
+        raise _error(said, process.returncode)
+
+
+async def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        await one_ends([process.pid], END_TIMEOUT)
+    if process.poll() is None:
+        process.kill()
+    process.wait()
+
+
+def _error(said: bytes, code: int) -> Exception:
+    """The error that a command's `--json` document tells of."""
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        doc = json.loads(said)
+        return error_for(str(doc["status"]), str(doc["error"]))
+    return Internal(f"the process that splits the model ended with code {code}")

@@ -1,0 +1,125 @@
+"""Keeps this node's runtimes at the mesh's present weight versions."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from shards.errors import ShardsError
+from swarm.errors import DecodeError, InvalidArgument, SwarmError, Unauthenticated
+from swarm.learning.weights import Weights
+
+log = logging.getLogger("swarm.node")
+
+RETRY_AFTER = 1.0  # seconds, after a server that did not answer
+LOOK_EVERY = 30.0  # seconds: an announcement may be lost
+FIRST_LOOK = 3.0  # seconds that the first look may hold up a node that is about to serve
+
+Which = tuple[str, str]  # model, version
+Take = Callable[[str, str, int, Mapping[str, np.ndarray], str], Awaitable[bool]]
+
+
+class WeightFollower:
+    """Watches the ledgers of the model versions that this node computes.
+
+    take(model, version, n, tensors, base): brings the runtimes to that weight version, or raises
+    and leaves them as they are. tell(kind, detail): publishes an event, which the status document
+    counts. A weight version that cannot be taken, whatever was raised, is refused once, with the
+    event `rejected`, and looked at again when the ledger changes and every `LOOK_EVERY`.
+    """
+
+    def __init__(
+        self, weights: Weights, take: Take, tell: Callable[[str, dict[str, Any]], None]
+    ) -> None:
+        self._weights = weights
+        self._take = take
+        self._tell = tell
+        self._followed: dict[Which, Callable[[], None]] = {}  # what ends the watch
+        self._due: set[Which] = set()
+        self._wake = asyncio.Event()
+        self._refused: dict[Which, str] = {}  # what was told last
+
+    async def follow(self, model: str, version: str) -> None:
+        """Watch a model version that was just loaded, and take its present weights before it
+        serves, if they can be had in good time."""
+        which = model, version
+
+        def changed() -> None:
+            self._mark(which)
+
+        self.unfollow(model, version)  # a watch that is there already would never end
+        self._followed[which] = self._weights.watch(model, version, changed)
+        try:
+            async with asyncio.timeout(FIRST_LOOK):
+                await self._look(which)
+        except (SwarmError, ShardsError, TimeoutError) as error:
+            log.warning("%s@%s begins with its base: %s", model, version, error)
+            self._mark(which)
+
+    def unfollow(self, model: str, version: str) -> None:
+        """The model version is served here no more."""
+        end = self._followed.pop((model, version), None)
+        if end is not None:
+            end()
+
+    def behind(self, model: str, version: str, n: int) -> None:
+        """A request asks for weight version `n`, which is not here: look again."""
+        if (model, version) in self._followed:
+            self._mark((model, version))
+
+    def _mark(self, which: Which) -> None:
+        self._due.add(which)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Take what is announced, until cancelled."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_EVERY):
+                    await self._wake.wait()
+            self._wake.clear()
+            due, self._due = self._due or set(self._followed), set()
+            for which in due & self._followed.keys():
+                try:
+                    await self._look(which)
+                except (SwarmError, ShardsError) as error:
+                    log.info("weights of %s@%s: %s", *which, error)
+                    self._due.add(which)
+            if self._due:
+                await asyncio.sleep(RETRY_AFTER)
+                self._wake.set()
+
+    async def _look(self, which: Which) -> None:
+        """Raises what may pass by itself: the server is away, a tensor was just deleted."""
+        try:
+            held = await self._weights.read(*which)
+            if held.refusal is not None:
+                self._refuse(which, str(held.refusal))
+            record = held.ledger.present if held.ledger is not None else None
+            if record is None:
+                return
+            tensors = await self._weights.tensors(*which, record)
+            await self._take(*which, record.n, tensors, record.base)
+            if held.refusal is None:
+                self._refused.pop(which, None)
+        except (DecodeError, InvalidArgument, Unauthenticated, ShardsError) as error:
+            self._refuse(which, str(error))
+        except SwarmError:
+            raise
+        except Exception as error:
+            # Others wrote what was read: no defect that it meets may end the serving.
+            log.exception("weights of %s@%s met a defect", *which)
+            self._refuse(which, f"a defect: {error!r}")
+
+    def _refuse(self, which: Which, reason: str) -> None:
+        if self._refused.get(which) == reason:
+            return
+        self._refused[which] = reason
+        log.warning("weights of %s@%s are refused: %s", *which, reason)
+        detail = {"model": which[0], "version": which[1], "detail": reason[:500]}
+        self._tell("rejected", detail)

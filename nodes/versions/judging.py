@@ -1,0 +1,183 @@
+"""This node as one of the judges of its model's rollout.
+
+A few nodes judge: the first of all that serve the model, by rendezvous hashing over the plan's id.
+Each adds up the requesters' reports, and states how the guards stand. The first that sees a broken
+guard ends the rollout. A judge that dies is replaced as soon as gossip knows of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from nodes.versions.versions import Versions
+from swarm.errors import DecodeError, SwarmError
+from swarm.link import LinkMessage
+from swarm.mesh import Mesh
+from swarm.models.followed_rollouts import Followed
+from swarm.periodic import BEAT, beat
+from swarm.rollout import Plan, Report, Statement, Verdict, share_of
+from swarm.rollout.judge import Judge, reason
+from swarm.routing.rendezvous import rendezvous
+
+log = logging.getLogger("swarm.node")
+
+JUDGES = 3
+JUDGE_EVERY = 2 * BEAT  # seconds
+AFTER_THE_END = 5  # of these periods pass from one statement to the next
+LISTEN_FIRST = 3  # periods for which a new judge only listens
+
+
+class Judging:
+    """`run()` judges while there is a rollout. tell(kind, detail): publishes an event."""
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        model: str,
+        node: str,
+        versions: Versions,
+        tell: Callable[[str, dict[str, Any]], None],
+    ) -> None:
+        self._mesh = mesh
+        self._model = model
+        self._node = node
+        self._versions = versions
+        self._tell = tell
+        self._wake = asyncio.Event()
+        self._told = ""  # the last state of the rollout that was told
+        self._judge_of: tuple[str, Judge] | None = None  # a plan's id, and its last judge here
+
+    def look(self) -> None:
+        """Desired state was read: a rollout may have begun."""
+        if self._mesh.rollouts.of(self._model) is not None:
+            self._wake.set()
+
+    async def run(self) -> None:
+        """Judge one rollout after the other, until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            followed = self._mesh.rollouts.of(self._model)
+            if followed is not None and not followed.progress.aborted:
+                await self._watch(followed)
+
+    async def _watch(self, followed: Followed) -> None:
+        """Judge whenever this node is one of the judges, until the rollout is aborted or gone."""
+        while self._is_present(followed):
+            if self._place(followed.plan) < JUDGES:
+                await self._judge(followed)
+            else:
+                await beat(JUDGE_EVERY)
+
+    def _is_present(self, followed: Followed) -> bool:
+        present = self._mesh.rollouts.of(self._model) is followed
+        return present and not followed.progress.aborted
+
+    def _place(self, plan: Plan) -> int:
+        """Of this node in the order of those that may judge."""
+        nodes = {self._node}
+        for serving in self._versions.all():
+            for stage in serving.info.stages:
+                nodes |= self._mesh.placement.serving(serving.info, stage.stage)
+        return rendezvous(f"{self._model}/{plan.id}", nodes).index(self._node)
+
+    async def _judge(self, followed: Followed) -> None:
+        """Judge until this node is a judge no more."""
+        judge = Judge(followed.plan, self._node)
+        self._judge_of = followed.plan.id, judge
+        newcomers = False
+
+        def report(message: LinkMessage) -> None:
+            nonlocal newcomers
+            with contextlib.suppress(DecodeError):  # a foreign message reports nothing
+                came = Report.decode(message.data)
+                newcomers = judge.heard(came, time.monotonic()) or newcomers
+
+        sid = self._mesh.link.subscribe(self._mesh.subjects.reports(self._model), report)
+        try:
+            for _ in range(LISTEN_FIRST):
+                await beat(JUDGE_EVERY)
+            judge.resume(followed.fresh(time.monotonic()))
+            turn = 0
+            while self._is_present(followed) and self._place(followed.plan) < JUDGES:
+                turn += 1
+                progress = followed.advance(time.monotonic())
+                if newcomers or not progress.done or turn % AFTER_THE_END == 0:
+                    newcomers = False
+                    await self._state(followed, judge)
+                self._tell_of(followed)
+                await beat(JUDGE_EVERY)
+        finally:
+            self._mesh.link.unsubscribe(sid)
+
+    async def _state(self, followed: Followed, judge: Judge) -> None:
+        now = time.monotonic()
+        ready = self._is_ready(followed.plan)
+        statement = judge.state(now, followed.elapsed(now), ready)
+        if statement.verdict is Verdict.BAD and not followed.progress.done:
+            await self._abort(followed.plan, statement)
+            return
+        followed.heard(statement, now)
+        with contextlib.suppress(SwarmError):  # without a connection nobody could hear it
+            subject = self._mesh.subjects.guards(self._model, self._node)
+            self._mesh.link.publish(subject, statement.encode())
+
+    def _is_ready(self, plan: Plan) -> bool:
+        """Whether each stage of the new version has a node."""
+        serving = self._versions.serving.get(plan.version)
+        return serving is not None and all(
+            self._mesh.placement.serving(serving.info, stage.stage) for stage in serving.info.stages
+        )
+
+    async def _abort(self, plan: Plan, statement: Statement) -> None:
+        why = reason(plan, statement)
+        try:
+            first = await self._mesh.registry.abort(self._model, plan.id, self._node, why)
+        except SwarmError as error:
+            log.warning("a rollout cannot be ended yet: %s", error)
+            return  # the next statement is as bad
+        followed = self._mesh.rollouts.of(self._model)
+        if followed is not None and followed.plan.id == plan.id:
+            followed.abort(why)
+        if first:
+            log.warning("%s@%s is rolled back: %s", self._model, plan.version, why)
+            self._tell("rolled-back", self._named(plan) | {"detail": why})
+
+    def _tell_of(self, followed: Followed) -> None:
+        """Publish the rollout's steps as events; one of the judges does."""
+        if self._place(followed.plan):
+            return
+        share = share_of(followed.plan, followed.progress)
+        done = followed.progress.done
+        state = f"{followed.plan.id} {share} {done}"
+        if state != self._told and followed.progress.step >= 0:
+            self._told = state
+            kind = "rolled-out" if done else "rollout"
+            self._tell(kind, self._named(followed.plan) | {"share": share})
+
+    def _named(self, plan: Plan) -> dict[str, Any]:
+        return {"model": self._model, "version": plan.version, "plan": plan.id}
+
+    def status(self) -> dict[str, Any]:
+        """Of a status document: the rollout as this node sees it; {} without one."""
+        followed = self._mesh.rollouts.of(self._model)
+        if followed is None:
+            return {}
+        progress = followed.progress
+        state = "running"
+        if progress.aborted or progress.done:
+            state = "rolled-back" if progress.aborted else "done"
+        document = self._named(followed.plan) | {
+            "share": share_of(followed.plan, progress),
+            "state": state,
+        }
+        if followed.reason:
+            document["reason"] = followed.reason
+        if self._judge_of is not None and self._judge_of[0] == followed.plan.id:
+            document["reports_refused"] = self._judge_of[1].refused
+        return {"rollout": document}

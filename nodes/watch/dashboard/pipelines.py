@@ -1,0 +1,120 @@
+"""The pipelines of a fleet, put together from what its nodes say: pure.
+
+A pipeline is a model version: its stages, which nodes serve each of them, and where time goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nodes.watch.dashboard.facts import FALLBACK, PRIMARY, NodeFacts, Pair, StageFacts
+from nodes.watch.dashboard.health import GONE, Health
+from nodes.watch.dashboard.history import rounded
+
+KINDS = ("primary", "standby", "fallback")
+MOST_PIPELINES = 64  # that a page shows
+
+
+@dataclass(frozen=True, slots=True)
+class NodeNow:
+    """A node as it is known now. rates: requests a second of each (version, stage)."""
+
+    facts: NodeFacts
+    health: Health
+    rates: Mapping[tuple[str, int], float | None]
+
+    def kind(self) -> str:
+        return KINDS[min(self.facts.priority, FALLBACK)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Seat:
+    """A node at a stage."""
+
+    node: NodeNow
+    stage: StageFacts
+
+    @property
+    def rate(self) -> float:
+        return self.node.rates.get((self.stage.version, self.stage.stage)) or 0.0
+
+    @property
+    def takes_work(self) -> bool:
+        return self.node.health in (Health.WELL, Health.SUSPECT)
+
+
+def pipelines_of(nodes: Iterable[NodeNow]) -> list[dict[str, Any]]:
+    """A document for each model version that some node has stages of, by name. Latencies in ms,
+    rates in requests a second."""
+    seats: dict[tuple[str, str], dict[int, list[_Seat]]] = {}
+    for node in nodes:
+        for stage in node.facts.stages:
+            if stage.model and stage.version:
+                stages = seats.setdefault((stage.model, stage.version), {})
+                stages.setdefault(stage.stage, []).append(_Seat(node, stage))
+    chosen = sorted(seats)[:MOST_PIPELINES]
+    return [_pipeline(model, version, seats[model, version]) for model, version in chosen]
+
+
+def _pipeline(model: str, version: str, stages: dict[int, list[_Seat]]) -> dict[str, Any]:
+    # A stage that nobody tells of, below the last one that is known, has nobody.
+    last = max(stages)
+    documents = [_stage(number, stages.get(number, [])) for number in range(1, last + 1)]
+    rates = [stage["rate"] for stage in documents]
+    return {
+        "model": model,
+        "version": version,
+        "stages": documents,
+        "rate": rounded(rates[-1]),
+        "p50": _sum(stage[part][0] for stage in documents for part in ("queue", "compute")),
+        "p99": _sum(stage[part][1] for stage in documents for part in ("queue", "compute")),
+    }
+
+
+def _stage(number: int, seats: list[_Seat]) -> dict[str, Any]:
+    able = [seat for seat in seats if seat.takes_work]
+    best = min((seat.node.facts.priority for seat in able), default=None)
+    working = [seat for seat in able if seat.rate > 0] or able
+    return {
+        "stage": number,
+        "cover": "none" if best is None else KINDS[min(best, FALLBACK)],
+        "backed": sum(seat.node.facts.priority > 0 for seat in able),
+        "rate": rounded(sum(seat.rate for seat in able)) or 0.0,
+        "queue": _over(working, [seat.stage.queue for seat in working]),
+        "compute": _over(working, [seat.stage.compute for seat in working]),
+        "waiting": sum(seat.stage.waiting for seat in able),
+        "in_hand": sum(seat.stage.in_hand for seat in able),
+        "failed": sum(seat.stage.failed for seat in seats if seat.node.health not in GONE),
+        "weights": sorted({seat.stage.weights for seat in able}),
+        "seats": [
+            {
+                "node": seat.node.facts.node,
+                "kind": seat.node.kind(),
+                "health": seat.node.health,
+                "rate": rounded(seat.rate),
+                "serves": seat.takes_work and (seat.node.facts.priority == best or seat.rate > 0),
+                "alone": seat.takes_work and seat.node.facts.priority == best != PRIMARY,
+            }
+            for seat in sorted(seats, key=lambda s: (s.node.facts.priority, s.node.facts.node))
+        ],
+    }
+
+
+def _over(seats: Sequence[_Seat], pairs: Sequence[Pair]) -> list[float | None]:
+    """The median of several nodes, weighted by their rates; of the p99 the worst."""
+    known = [(p, seat.rate) for p, seat in zip(pairs, seats, strict=True) if p[0] is not None]
+    if not known:
+        return [None, None]
+    weight = sum(rate for _, rate in known)
+    if weight:
+        middle = sum((pair[0] or 0.0) * rate for pair, rate in known) / weight
+    else:
+        middle = sum(pair[0] or 0.0 for pair, _ in known) / len(known)
+    return [rounded(middle), rounded(max(pair[1] or 0.0 for pair, _ in known))]
+
+
+def _sum(figures: Iterable[float | None]) -> float | None:
+    known = [figure for figure in figures if figure is not None]
+    return rounded(sum(known)) if known else None

@@ -1,0 +1,171 @@
+"""Where the picture comes from: a Protocol, and the mesh itself, as a NATS client hears it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from nodes.watch.dashboard.page_state import Picture
+from swarm.errors import SwarmError
+from swarm.fleet.bound_names import is_bound
+from swarm.fleet.events import last_events
+from swarm.fleet.service import ask_fleet, request_statuses, speaks_seldom
+from swarm.link import Link, LinkMessage, LinkOptions
+from swarm.models.registry import Registry
+from swarm.routing import BadDesiredState
+from swarm.subjects import Subjects
+
+log = logging.getLogger("swarm.dashboard")
+
+TICK = 1.0  # seconds
+ASK_EVERY = 30.0  # seconds; events that were lost are made good by it
+READ_DESIRED_EVERY = 10.0  # seconds; changes are heard of at once, where this user may hear them
+MODELS_READ = 64
+
+
+class Source(Protocol):
+    """Feeds a picture until it is cancelled. news(urgent) is called after each change."""
+
+    async def run(self) -> None: ...
+
+
+class MeshSource:
+    """Hears a mesh: statuses, events, results, the server, desired state.
+
+    Goes on for ever: where no server can be reached the picture says so, and the link tries again.
+    What this user may not hear is left out. news: an event that is set at each change; urgent: one
+    that is set where people should see it at once.
+    """
+
+    def __init__(
+        self,
+        options: LinkOptions,
+        picture: Picture,
+        news: asyncio.Event,
+        urgent: asyncio.Event,
+    ) -> None:
+        self.picture = picture
+        self.subjects = Subjects(picture.mesh, by_user=bool(options.connects_as))
+        self.link = Link(options)
+        self.registry = Registry(self.link, self.subjects)
+        self._news = news
+        self._urgent = urgent
+        self._ask = asyncio.Event()  # for the picture that nodes have
+        self._look = asyncio.Event()  # desired state may have changed
+        self._read: set[str] = set()  # models whose desired state was looked for
+        self.link.on_up.append(self._went_up)
+        self.link.on_down.append(self._went_down)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        link, subjects = self.link, self.subjects
+        link.subscribe(subjects.status_all, self._status)
+        link.subscribe(subjects.events_all, self._event)
+        link.subscribe(subjects.server, self._server)
+        link.subscribe(f"{subjects.root}.results.*", self._result)
+        link.subscribe(f"{subjects.root}.config.serve.*", lambda _: self._look.set())
+        async with asyncio.TaskGroup() as group:
+            group.create_task(link.run(), name="link")
+            group.create_task(self._tick(), name="tick")
+            group.create_task(self._ask_fleet(), name="fleet")
+            group.create_task(self._follow_desired(), name="desired state")
+
+    # --- what comes -------------------------------------------------------------------------
+
+    def _status(self, message: LinkMessage) -> None:
+        if message.headers is not None:
+            return  # an answer of the server, which somebody aimed here
+        if self.picture.take_status(message.subject, message.data, time.monotonic()):
+            self._urgent.set()
+        self._news.set()
+
+    def _event(self, message: LinkMessage) -> None:
+        if self.picture.take_event(message.subject, message.data, time.monotonic()):
+            self._urgent.set()
+        self._news.set()
+
+    def _server(self, message: LinkMessage) -> None:
+        self.picture.take_server(message.data)
+
+    def _result(self, message: LinkMessage) -> None:
+        self.picture.take_result(message.data, time.monotonic())
+
+    # --- the connection ---------------------------------------------------------------------
+
+    def _went_up(self) -> None:
+        self._tell_link()
+        self._look.set()
+        self._ask.set()
+
+    def _went_down(self) -> None:
+        self._tell_link()
+
+    def _tell_link(self) -> None:
+        link = self.link
+        url = link.url.netloc.rpartition("@")[2] if link.url is not None else ""
+        error = "" if link.connected else str(link.refusal or link.last_error)
+        before = self.picture.link
+        self.picture.take_link(link.connected, url, error, time.monotonic())
+        if before != self.picture.link:
+            self._urgent.set()
+            self._news.set()
+
+    # --- periodic -----------------------------------------------------------------------------
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK)
+            self._tell_link()
+            self.picture.tick(time.monotonic())
+            if set(self.picture.model_names()) - self._read:
+                self._look.set()
+            self._news.set()
+
+    async def _ask_fleet(self) -> None:
+        """Ask for the whole picture and past events after each connection, and now and then."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(ASK_EVERY):
+                    await self._ask.wait()
+            came_up = self._ask.is_set()
+            self._ask.clear()
+            if self.link.connected:
+                self.picture.fleet.bound = is_bound(self.link.grants, self.subjects)
+                try:
+                    if self.link.grants.may_publish(self.subjects.fleet):
+                        await ask_fleet(self.link, self.subjects, self._page)
+                    if came_up and speaks_seldom(self.picture.fleet, time.monotonic()):
+                        request_statuses(self.link, self.subjects)
+                    self.picture.take_past(await last_events(self.link, self.subjects) or ())
+                except SwarmError as error:  # statuses and events come all the same
+                    log.debug("no picture of the fleet: %s", error)
+                self._news.set()
+
+    def _page(self, page: Mapping[str, Any]) -> None:
+        self.picture.take_page(page, time.monotonic())
+        self._news.set()
+
+    async def _follow_desired(self) -> None:
+        """Read which versions serve, when it may have changed and now and then."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(READ_DESIRED_EVERY):
+                    await self._look.wait()
+            self._look.clear()
+            if self.link.connected:
+                for model in self.picture.model_names()[:MODELS_READ]:
+                    await self._read_desired(model)
+                self._read = set(self.picture.model_names())
+                self._news.set()
+
+    async def _read_desired(self, model: str) -> None:
+        try:
+            self.picture.take_desired(model, await self.registry.desired(model))
+        except BadDesiredState as error:
+            log.warning("the desired state of %s is not to be read: %s", model, error)
+        except SwarmError as error:
+            log.debug("the desired state of %s is not known: %s", model, error)

@@ -1,0 +1,158 @@
+"""What is wrong, in words, the worst first: what a person reads in the first five seconds. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from nodes.watch.dashboard.facts import FALLBACK, PRIMARY, Objective
+from nodes.watch.dashboard.health import Health
+from nodes.watch.dashboard.pipelines import NodeNow
+
+RANK = {"bad": 0, "warn": 1, "note": 2}
+RECENT_DEATH = 60.0  # seconds for which a death is told although nothing is missing any more
+SLOW_START = 15.0  # seconds without becoming ready that are told
+MOST_PROBLEMS = 20
+
+
+def problem(level: str, text: str, **where: str) -> dict[str, str]:
+    """level: bad, warn or note. where: node or model, for a link."""
+    return {"level": level, "text": text, **where}
+
+
+def problems_of(
+    nodes: Iterable[NodeNow],
+    pipelines: Iterable[dict[str, Any]],
+    served: Mapping[str, frozenset[str]],
+    offenders: Iterable[Mapping[str, str]],
+    silent: Mapping[str, float],
+    waiting: Mapping[str, float],
+    server: str,
+    objectives: Iterable[dict[str, Any]],
+) -> list[dict[str, str]]:
+    """The worst first, `MOST_PROBLEMS` at the most.
+
+    served: versions that get traffic, by model, as far as they are known. silent: seconds since
+    each node's last word. waiting: seconds for which a node has not been ready. server: what an
+    embedded server's supervisor complains of, or "".
+    """
+    nodes = list(nodes)
+    found = [problem("bad", server)] if server else []
+    told: set[str] = set()
+    for pipeline in pipelines:
+        model, version = pipeline["model"], pipeline["version"]
+        if model in served and version not in served[model]:
+            continue  # it gets no traffic
+        for stage in pipeline["stages"]:
+            found += _of_stage(model, stage, told)
+        if _has_no_cover(nodes, model) and any(s["backed"] == 0 for s in pipeline["stages"]):
+            found.append(problem("warn", f"{model}: no fallback is left", model=model))
+    for node in nodes:
+        found += _of_node(node, silent, waiting, told)
+    found += [_of_objective(o) for o in objectives if o.get("burning")]
+    found += [
+        problem("warn", f"“{offender['name']}” is not believed: {offender['reason']}")
+        for offender in offenders
+    ]
+    return sorted(found, key=lambda p: RANK[p["level"]])[:MOST_PROBLEMS]
+
+
+def _of_stage(model: str, stage: dict[str, Any], told: set[str]) -> list[dict[str, str]]:
+    name = f"{model}, stage {stage['stage']}"
+    gone = [s["node"] for s in stage["seats"] if s["health"] in (Health.DEAD, Health.FAILED)]
+    if stage["cover"] == "none":
+        told.update(gone)
+        return [problem("bad", f"{name}: no node serves it", model=model)]
+    if stage["cover"] == "primary":
+        return []
+    heir = next(s["node"] for s in stage["seats"] if s["serves"])
+    told.update(gone)
+    lost = f"{gone[0]} is gone" if gone else "no primary serves it"
+    return [problem("warn", f"{name}: {lost}, {heir} took over", model=model, node=heir)]
+
+
+def _of_node(
+    node: NodeNow, silent: Mapping[str, float], waiting: Mapping[str, float], told: set[str]
+) -> list[dict[str, str]]:
+    facts, name = node.facts, node.facts.node
+    if node.health is Health.FAILED:
+        return [problem("bad", f"{name} ({facts.role}) failed: {facts.detail}", node=name)]
+    if node.health is Health.DEAD and name not in told and silent.get(name, 0.0) < RECENT_DEATH:
+        rest = "; others do its work" if facts.stages else ""
+        return [problem("warn", f"{name} ({facts.role}) is gone{rest}", node=name)]
+    if node.health is Health.SUSPECT:
+        return [problem("warn", f"{name} ({facts.role}) does not answer its peers", node=name)]
+    if node.health is Health.BUSY and waiting.get(name, 0.0) > SLOW_START:
+        text = f"{name} ({facts.role}) is {facts.state}: {facts.detail}"
+        return [problem("warn", text, node=name)]
+    return []
+
+
+def _has_no_cover(nodes: Iterable[NodeNow], model: str) -> bool:
+    """Whether a model had a standby or a fallback, and none of them takes work any more."""
+    covers = [n for n in nodes if n.facts.model == model and n.facts.priority > PRIMARY]
+    had = any(n.facts.priority >= FALLBACK and n.health is not Health.LEFT for n in covers)
+    return had and not any(n.health in (Health.WELL, Health.SUSPECT) for n in covers)
+
+
+def _of_objective(objective: dict[str, Any]) -> dict[str, str]:
+    model = str(objective["model"])
+    how = f"{objective['burning']}, {objective['burn']:.1f} times as fast as allowed"
+    return problem("bad", f"{model} misses its objective: {how}", model=model)
+
+
+def objectives_of(objectives: Iterable[Objective]) -> dict[str, dict[str, Any]]:
+    """One document for each model that has an objective: its requests over all nodes that answer
+    for it, and the fastest burn of them."""
+    of_model: dict[str, list[Objective]] = {}
+    for objective in objectives:
+        of_model.setdefault(objective.model, []).append(objective)
+    return {model: _objective(model, told) for model, told in sorted(of_model.items())}
+
+
+def _objective(model: str, told: list[Objective]) -> dict[str, Any]:
+    worst = max(told, key=lambda objective: (bool(objective.burning), objective.burn))
+    requests = sum(objective.requests for objective in told) or 1.0
+    parts = []
+    if worst.p99_ms is not None:
+        slow = sum(objective.slow for objective in told) / requests
+        parts.append(f"99 % within {worst.p99_ms:g} ms ({slow:.2%} took longer)")
+    if worst.errors is not None:
+        failed = sum(objective.failed for objective in told) / requests
+        parts.append(f"at most {worst.errors:.2%} errors ({failed:.2%} failed)")
+    parts.append(f"spends its error budget {worst.burn:.1f} times as fast as allowed")
+    return {
+        "model": model,
+        "p99_ms": worst.p99_ms,
+        "burning": worst.burning,
+        "burn": worst.burn,
+        "text": ", ".join(parts),
+    }
+
+
+def headline(
+    problems: list[dict[str, str]], nodes: int, stages: int, rate: float
+) -> dict[str, Any]:
+    """The one line above all."""
+    serious = [p for p in problems if p["level"] != "note"]
+    level = serious[0]["level"] if serious else "well"
+    if not nodes:
+        return {"level": "warn", "text": "No node speaks in this mesh yet", "problems": problems}
+    if not serious:
+        counts = f"{_counted(nodes, 'node')}, {_counted(stages, 'stage')}"
+        text = f"All well: {counts}, {rate:.0f} requests a second"
+    elif len(serious) == 1:
+        text = serious[0]["text"]
+    else:
+        text = f"{serious[0]['text']} (and {len(serious) - 1} more)"
+    return {"level": level, "text": text, "problems": problems}
+
+
+def unreachable() -> dict[str, Any]:
+    """The one line while nothing is heard: nobody knows how the fleet is."""
+    text = "Not known: the mesh cannot be reached"
+    return {"level": "bad", "text": text, "problems": []}
+
+
+def _counted(count: int, word: str) -> str:
+    return f"{count} {word}{'' if count == 1 else 's'}"

@@ -1,0 +1,300 @@
+"""`swarm.<mesh>.fleet`: any one node tells the whole fleet's picture, and whoever shows it asks.
+
+A reader asks once, page by page, then hears changes: statuses, events, and the word of an embedded
+server's supervisor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any
+
+from swarm.errors import (
+    DecodeError,
+    InvalidArgument,
+    NoResponders,
+    NotConnected,
+    PermissionDenied,
+    ResourceExhausted,
+    SwarmError,
+)
+from swarm.fleet.bound_names import is_bound
+from swarm.fleet.events import last_events
+from swarm.fleet.pages import PAGE_BYTES, Question, page, read_page, read_question
+from swarm.fleet.picture import FleetPicture
+from swarm.fleet.status_interval import SMALL_FLEET, STATUS_EVERY, request_body, status_every
+from swarm.flow.bucket import TokenBucket
+from swarm.gossip import PeerView
+from swarm.link import Link, LinkMessage
+from swarm.link.denials import Denial
+from swarm.periodic import BEAT, beat
+from swarm.subjects import Subjects, speaker
+
+log = logging.getLogger("swarm.fleet")
+
+QUEUE = "fleet"  # the nodes' queue group: one of them answers
+KEEP_PAGES = 0.2  # seconds for which a page is told again as it is; gossip is hardly newer
+MOST_KEPT = 16  # pages
+ANSWERS_PER_SECOND, ANSWERS_AT_ONCE = 50.0, 200.0  # of one node
+REST = 0.1  # seconds after a refusal
+PAGE_TIMEOUT, PAGE_ATTEMPTS = 1.0, 3  # seconds
+MOST_PAGES = 100
+ASK_EVERY = 30.0  # seconds; events that were lost are made good by it
+TEND_EVERY = 5 * BEAT  # seconds
+LISTEN = 0.5  # seconds, where it is not known how many nodes there are
+ASK_WITHIN = 1.0  # seconds in which the nodes of a large fleet answer, one after the other
+SPOKEN_WITHIN = 1.3  # seconds; by then every node has said its status
+LARGEST_SERVER_WORD, MOST_SERVERS = 64 << 10, 16  # bytes, servers
+
+
+class FleetAnswers:
+    """Answers for the whole fleet, as one of its nodes: `start()`, then `stop()`.
+
+    view(): what this node's gossip knows.
+    """
+
+    def __init__(
+        self, link: Link, subjects: Subjects, node: str, view: Callable[[], Mapping[str, PeerView]]
+    ) -> None:
+        self._link = link
+        self._subjects = subjects
+        self._node = node
+        self._view = view
+        self._bucket = TokenBucket(ANSWERS_PER_SECOND, ANSWERS_AT_ONCE)
+        self._kept: dict[Question, tuple[float, bytes]] = {}
+        self._sid = 0
+
+    def start(self) -> None:
+        """Answer from now on."""
+        self._sid = self._link.subscribe(self._subjects.fleet, self._asked, QUEUE)
+
+    def stop(self) -> None:
+        """Let the other nodes answer."""
+        if self._sid:
+            self._link.unsubscribe(self._sid)
+            self._sid = 0
+
+    def _asked(self, message: LinkMessage) -> None:
+        if not message.reply:
+            return
+        now = time.monotonic()
+        try:
+            if not self._bucket.take(now):
+                raise ResourceExhausted("the fleet's picture is asked for too often", REST)
+            answer = self._page(read_question(message.data), now)
+        except (InvalidArgument, ResourceExhausted) as error:
+            answer = json.dumps({"error": str(error), "status": error.status}).encode()
+        with contextlib.suppress(SwarmError):  # the reader asks again
+            self._link.publish(message.reply, answer)
+
+    def _page(self, question: Question, now: float) -> bytes:
+        kept = self._kept.get(question)
+        if kept is not None and now - kept[0] < KEEP_PAGES:
+            return kept[1]
+        if len(self._kept) >= MOST_KEPT:
+            self._kept.clear()
+        at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        most = min(PAGE_BYTES, self._link.max_payload // 2)
+        told = page(question, self._view(), self._subjects.mesh, self._node, at, most)
+        answer = json.dumps(told).encode()
+        self._kept[question] = now, answer
+        return answer
+
+
+async def ask_fleet(
+    link: Link, subjects: Subjects, take: Callable[[Mapping[str, Any]], None]
+) -> bool:
+    """Ask for the whole picture; `take(page)` gets each page. False where no node answers, or what
+    answers is no picture. Raises `PermissionDenied`, `NotConnected`."""
+    after = ""
+    for _ in range(MOST_PAGES):
+        told = await _ask_page(link, subjects, Question(after))
+        if told is None:
+            return False
+        take(told)
+        following = told["next"]
+        if following is None:
+            return True
+        if following <= after:  # a node that lies keeps nobody asking
+            return False
+        after = following
+    return False
+
+
+async def _ask_page(link: Link, subjects: Subjects, question: Question) -> dict[str, Any] | None:
+    """One page, of whichever node answers; one that has just died does not."""
+    for _ in range(PAGE_ATTEMPTS):
+        try:
+            message = await link.request(subjects.fleet, question.encoded(), PAGE_TIMEOUT)
+            return read_page(message.data)
+        except NoResponders:
+            return None
+        except (TimeoutError, DecodeError, InvalidArgument) as error:
+            log.info("no picture of the fleet: %r", error)
+            await asyncio.sleep(REST)
+    return None
+
+
+def request_statuses(link: Link, subjects: Subjects, within: float = ASK_WITHIN) -> None:
+    """Have every node say its status: at once in a small fleet, within so many seconds in a large
+    one. Nothing happens where this user may not ask, or is not connected."""
+    if link.grants.may_publish(subjects.status_request):
+        with contextlib.suppress(NotConnected, ResourceExhausted):
+            link.publish(subjects.status_request, request_body(within))
+
+
+def speaks_seldom(picture: FleetPicture, now: float) -> bool:
+    """Whether the nodes of this fleet are so many that they say their statuses less often than each
+    second: a reader that comes asks for them."""
+    return status_every(len(picture.living(now))) > STATUS_EVERY
+
+
+class FleetWatch:
+    """Keeps a `FleetPicture` current: `async with FleetWatch(mesh.link, mesh.subjects) as watch:`.
+
+    Inside, `watch.picture` has what the fleet told at once; statuses and events change it. servers:
+    the last words of embedded servers' supervisors, by the server's URL. events: how many past
+    events are read. Entering raises `PermissionDenied` where this user may not hear statuses.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        subjects: Subjects,
+        picture: FleetPicture | None = None,
+        events: int = 200,
+    ) -> None:
+        self.picture = FleetPicture() if picture is None else picture
+        self.servers: dict[str, dict[str, Any]] = {}
+        self.answered = False  # whether a node told the picture
+        self._link = link
+        self._subjects = subjects
+        self._events = events
+        self._sids: list[int] = []
+        self._task: asyncio.Task[None] | None = None
+        self._ask = asyncio.Event()
+        self._news = asyncio.Event()
+
+    async def __aenter__(self) -> FleetWatch:
+        subjects, link = self._subjects, self._link
+        if not link.grants.may_subscribe(subjects.status_all):
+            raise Denial(False, subjects.status_all).error()
+        self._sids.append(link.subscribe(subjects.status_all, self._status))
+        self._sids.append(link.subscribe(subjects.server, self._server))
+        if link.grants.may_subscribe(subjects.events_all):
+            self._sids.append(link.subscribe(subjects.events_all, self._event))
+        link.on_up.append(self._ask.set)
+        try:
+            await self._look()
+            self._ask_a_large_fleet()
+        except BaseException:
+            await self.__aexit__(None, None, None)
+            raise
+        self._task = asyncio.create_task(self._tend(), name="fleet watch")
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self._link.on_up.remove(self._ask.set)
+        for sid in self._sids:
+            self._link.unsubscribe(sid)
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def until(self, holds: Callable[[FleetPicture, float], bool], timeout: float) -> bool:
+        """Wait until `holds(picture, now)`, looked at with each message; False after `timeout`
+        seconds."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                while not holds(self.picture, time.monotonic()):
+                    self._news.clear()
+                    await self._news.wait()
+                return True
+        return False
+
+    def request_statuses(self, within: float = ASK_WITHIN) -> None:
+        """Have every node say its status: see `request_statuses` of this module."""
+        request_statuses(self._link, self._subjects, within)
+
+    async def hear_all(self) -> None:
+        """Wait until each living node has said its status, as far as that is known; about a second
+        at most. A small fleet is asked to speak at once."""
+        if not self.answered:
+            self.request_statuses(LISTEN / 2)
+            await asyncio.sleep(LISTEN)
+            return
+        if not speaks_seldom(self.picture, time.monotonic()):  # else it was asked at the beginning
+            self.request_statuses(0.0 if len(self.picture.nodes) <= SMALL_FLEET else ASK_WITHIN)
+        await self.until(_all_spoke, SPOKEN_WITHIN)
+
+    def _ask_a_large_fleet(self) -> None:
+        if speaks_seldom(self.picture, time.monotonic()):
+            self.request_statuses()
+
+    async def _look(self) -> None:
+        """Ask for the picture and the past events; where nobody answers, statuses alone tell."""
+
+        def take(told: Mapping[str, Any]) -> None:
+            self.picture.take_page(told, time.monotonic())
+            self._news.set()
+
+        self.picture.bound = is_bound(self._link.grants, self._subjects)
+        try:
+            if self._link.grants.may_publish(self._subjects.fleet):
+                self.answered = await ask_fleet(self._link, self._subjects, take)
+            past = await last_events(self._link, self._subjects, self._events)
+        except (NotConnected, PermissionDenied) as error:
+            log.info("no picture of the fleet: %s", error)
+            return
+        if past:
+            self.picture.take_past(past, time.monotonic())
+
+    async def _tend(self) -> None:
+        asked = time.monotonic()
+        while True:
+            await beat(TEND_EVERY)
+            now = time.monotonic()
+            self.picture.tend(now)
+            connected = self._ask.is_set()  # since the last look
+            if connected or now - asked > ASK_EVERY:
+                self._ask.clear()
+                asked = now
+                with contextlib.suppress(SwarmError):  # it is tried again in a while
+                    await self._look()
+                if connected:
+                    self._ask_a_large_fleet()
+
+    def _status(self, message: LinkMessage) -> None:
+        if speaker(message.subject, message.headers):
+            self.picture.take_status(message.subject, message.data, time.monotonic())
+            self._news.set()
+
+    def _event(self, message: LinkMessage) -> None:
+        self.picture.take_event(message.subject, message.data, time.monotonic())
+        self._news.set()
+
+    def _server(self, message: LinkMessage) -> None:
+        if len(message.data) > LARGEST_SERVER_WORD:
+            return
+        with contextlib.suppress(ValueError, RecursionError):  # a foreign message: nothing to show
+            document = json.loads(bytes(message.data))
+            url = document.get("url") if isinstance(document, dict) else None
+            if isinstance(url, str) and (url in self.servers or len(self.servers) < MOST_SERVERS):
+                self.servers[url] = document
+                self._news.set()
+
+
+def _all_spoke(picture: FleetPicture, now: float) -> bool:
+    return all(node.heard is not None for node in picture.living(now))

@@ -1,0 +1,551 @@
+"""The models of a mesh: artifacts in an object store, manifests and desired state in KV.
+
+Keys of the bucket `swarm-<mesh>-config`:
+
+    models.<model>.<version>   the manifest, JSON; immutable
+    serve.<model>              desired state: {"serve": [{"version", "share"}], …}, JSON
+    abort.<model>.<plan>       this rollout was ended: {"node", "reason"}, JSON, written by a node
+
+A change of any key is republished as `swarm.<mesh>.config.<key>`. Both kinds are signed
+(`swarm.security.entries`) by who has a key, and checked, before anything parses them, by who has a
+list of trusted keys. An abort is not signed: whatever stands there, it sends traffic back to the
+version before, and can do nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from swarm.errors import (
+    ApiError,
+    InvalidArgument,
+    NotFound,
+    PermissionDenied,
+    SwarmError,
+    Unavailable,
+    Untrusted,
+)
+from swarm.flow.objective import Objective
+from swarm.link import Link, jetstream
+from swarm.manifest import ModelInfo, unknown_model
+from swarm.models import push_claims as claims
+from swarm.models.artifacts import Cut, ObjectStore, Source, evenly
+from swarm.models.believed import BelievedEntries, Entry
+from swarm.models.kept_entries import KeptEntries
+from swarm.models.recipes import Recipe
+from swarm.rollout import Plan
+from swarm.routing import BadDesiredState, DesiredState, parse_desired
+from swarm.routing.desired import read_desired
+from swarm.security.entries import HEADER, Verifier, sign_entry
+from swarm.security.identity import Identity
+from swarm.subjects import Subjects, api, token
+
+log = logging.getLogger("swarm.registry")
+
+PROMOTIONS = 8  # attempts at a change that others change at the same time
+REASON_LIMIT = 500  # characters of an abort's reason
+NO_REASON = "no reason was given"
+
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Present:
+    """A model's desired state as it is stored now. document: None where there is none, or none
+    that can be read; refused says why then. revision, counter: 0 where there are none."""
+
+    document: Document | None
+    refused: Untrusted | BadDesiredState | None
+    revision: int
+    counter: int
+
+    @property
+    def version(self) -> str:
+        """The version with the largest share, or ""."""
+        return "" if self.document is None else _largest(self.document)
+
+
+@dataclass(frozen=True, slots=True)
+class InForce:
+    """A model's desired state. age: seconds since it was stored, by the server's clock; 0.0 where
+    it has no rollout. aborted: why its rollout was ended, "" where it was not. refused: why what is
+    stored now is not believed, and this is what was before; "" where this is what is stored."""
+
+    document: Document
+    state: DesiredState
+    age: float = 0.0
+    aborted: str = ""
+    refused: str = ""
+
+    @property
+    def version(self) -> str:
+        """The version with the largest share. A rollout's, once its time is over."""
+        plan = self.state.rollout
+        if plan is not None and not self.aborted and self.age >= plan.lasts:
+            return plan.version
+        return _largest(self.document)
+
+
+class Registry:
+    """Reads and writes the models of one mesh.
+
+    signer: signs what is written; verifier: decides what is taken of what is read. Without them
+    nothing is signed, and everything is taken. All methods raise `Unavailable` when the server
+    cannot be reached, `SubjectError` for a name or version that is no token, and `Untrusted` for
+    what the verifier refuses.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        subjects: Subjects,
+        signer: Identity | None = None,
+        verifier: Verifier | None = None,
+        kept: KeptEntries | None = None,
+    ) -> None:
+        self._link = link
+        self._subjects = subjects
+        self._bucket = subjects.config_bucket
+        self._objects = ObjectStore(link, subjects.models_bucket)
+        self._signer = signer
+        self._verifier = verifier
+        self._entries = BelievedEntries(link, self._bucket, verifier, kept)
+        self._counter = 0  # the last one that was signed here
+
+    @property
+    def signs_as(self) -> str:
+        """The public key that signs what is written here; "" where nothing is signed."""
+        return "" if self._signer is None else self._signer.public
+
+    async def prepare(self) -> None:
+        """Create the config bucket, unless it exists."""
+        await jetstream.ensure_bucket(self._link, self._bucket, f"{self._subjects.root}.config")
+
+    async def manifest(self, model: str, version: str) -> bytes:
+        """A version's manifest, JSON. Raises `NotFound`."""
+        key = f"models.{token(model, 'model name')}.{token(version, 'version')}"
+        data = (await self._entries.read(key, partial(_check_manifest, model, version))).value()
+        if data is None:
+            raise unknown_model(model, version)
+        return data
+
+    async def info(self, model: str, version: str = "") -> ModelInfo:
+        """A version of a model; without a version, the one that `serving` names. Raises
+        `NotFound`."""
+        version = version or await self.serving(model)
+        return ModelInfo.from_manifest(await self.manifest(model, version))
+
+    async def serving(self, model: str) -> str:
+        """The version with the largest share of the traffic. Raises `NotFound`."""
+        present = await self.in_force(model)
+        if present is None:
+            raise unknown_model(model)
+        return present.version
+
+    async def served(self, model: str) -> str:
+        """As `serving`; "" where no version is served, or by no desired state to rely on."""
+        return (await self._present(model)).version
+
+    async def desired(self, model: str) -> Document | None:
+        """The model's desired state, or None. Raises `BadDesiredState`."""
+        return (await self._read_desired(model))[1]
+
+    async def in_force(self, model: str) -> InForce | None:
+        """The model's desired state, and what became of its rollout. Raises `BadDesiredState`."""
+        entry, document = await self._read_desired(model)
+        if document is None:
+            return None
+        state = parse_desired(document | {"model": model})
+        present = InForce(document, state, refused=str(entry.refusal or ""))
+        if state.rollout is None or not entry.headers:
+            return present  # from disk: nobody can say how far it has come
+        try:
+            aborted = await self.aborted(model, state.rollout.id)
+            age = await jetstream.age_of(self._link, self._bucket, entry.headers)
+        except PermissionDenied as error:
+            # Who cannot see that a rollout was ended keeps to the version before.
+            return replace(present, aborted=f"this user cannot follow rollouts: {error}")
+        return replace(present, age=age, aborted=aborted)
+
+    async def _read_desired(self, model: str) -> tuple[Entry, Document | None]:
+        """The desired state that can be believed. Raises `BadDesiredState`, `Untrusted`."""
+        entry = await self._desired_entry(model)
+        data = entry.value()
+        return entry, None if data is None else read_desired(model, data)
+
+    async def _desired_entry(self, model: str) -> Entry:
+        key = f"serve.{token(model, 'model name')}"
+        return await self._entries.read(key, partial(read_desired, model))
+
+    async def aborted(self, model: str, plan: str) -> str:
+        """Why this rollout was ended by a node; "" where it was not."""
+        key = _abort_key(model, plan)
+        data, revision, _ = await jetstream.kv_message(self._link, self._bucket, key)
+        return abort_reason(data or b"") if revision else ""
+
+    async def abort(self, model: str, plan: str, node: str, reason: str) -> bool:
+        """End a rollout: its traffic goes back to the version before. The first word counts:
+        whether this was it."""
+        value = json.dumps({"v": 1, "node": node, "reason": reason[:REASON_LIMIT]}).encode()
+        try:
+            key = _abort_key(model, plan)
+            await jetstream.kv_put(self._link, self._bucket, key, value, after=0)
+        except ApiError as error:
+            if error.err_code not in jetstream.WRONG_REVISIONS:
+                raise
+            return False
+        return True
+
+    async def _write(self, key: str, value: bytes, counter: int, after: int | None = None) -> None:
+        """Store a value, signed where there is a key; its counter is above `counter`."""
+        more = {}
+        if self._signer is not None:
+            # The clock keeps it growing where a server has lost the value that was there before.
+            now = time.time_ns() // 1_000_000
+            self._counter = max(now, counter + 1, self._counter + 1)
+            signature = sign_entry(self._signer, self._bucket, key, self._counter, value)
+            more[HEADER] = signature.text()
+        await jetstream.kv_put(self._link, self._bucket, key, value, after=after, more=more)
+
+    async def _present(self, model: str) -> _Present:
+        entry = await self._desired_entry(model)
+        try:
+            data = entry.value()
+            document = None if data is None else read_desired(model, data)
+        except (Untrusted, BadDesiredState) as error:
+            return _Present(None, error, entry.revision, entry.counter)
+        return _Present(document, None, entry.revision, entry.counter)
+
+    async def _replace(self, model: str, document: Document, present: _Present) -> bool:
+        """Whether the desired state was still the present one, and is this document now."""
+        value = json.dumps(document).encode()
+        parse_desired(document | {"model": model})
+        try:
+            key = f"serve.{model}"
+            await self._write(key, value, present.counter, after=present.revision)
+        except ApiError as error:
+            if error.err_code in jetstream.WRONG_REVISIONS:
+                return False
+            raise
+        return True
+
+    async def desire(self, model: str, document: Document) -> None:
+        """Put a whole desired state in force, of versions that the mesh has.
+
+        Raises `BadDesiredState`, `NotFound`.
+        """
+        parse_desired(document | {"model": model})
+        for entry in document["serve"]:
+            await self.manifest(model, entry["version"])
+        for _ in range(PROMOTIONS):
+            if await self._replace(model, document, await self._present(model)):
+                return
+        raise _busy(model)
+
+    async def promote(self, model: str, version: str, done: str = "") -> str:
+        """Let `version` serve all traffic; the policy and all else of the desired state stay, but
+        for a rollout, which ends. done: the id of a rollout that is known to be done. Returns the
+        version that served before, or "".
+
+        Raises `NotFound`.
+        """
+        await self.manifest(model, version)
+        for _ in range(PROMOTIONS):
+            present = await self._settled(model, done)
+            if present.refused is not None:
+                log.warning("nothing of the present desired state is kept: %s", present.refused)
+            if await self._replace(model, _promoted(present, version), present):
+                return present.version
+        raise _busy(model)
+
+    async def roll_out(self, model: str, plan: Plan, done: str = "") -> str:
+        """Let a version prove itself by a plan, beside the version that serves, which is returned.
+        done: as for `promote`.
+
+        Raises `NotFound` where the version, or a version that serves, is not in the mesh;
+        `InvalidArgument` while another rollout runs, and for the version that serves.
+        """
+        await self.manifest(model, plan.version)
+        for _ in range(PROMOTIONS):
+            present = await self._settled(model, done)
+            if present.refused is not None:
+                raise present.refused
+            if present.document is None:
+                raise unknown_model(model)
+            running = present.document.get("rollout")
+            if running is not None:
+                raise InvalidArgument(
+                    f"a rollout of {model}@{running['version']} runs: wait for its end (`swarm "
+                    f"model status {model}`), or end it by `swarm model rollback {model}`"
+                )
+            if any(entry["version"] == plan.version for entry in present.document["serve"]):
+                raise InvalidArgument(f"{model}@{plan.version} serves already: name another one")
+            document = present.document | {"rollout": plan.document()}
+            if await self._replace(model, document, present):
+                return present.version
+        raise _busy(model)
+
+    async def pin(self, model: str, agent: str, version: str) -> None:
+        """Let an agent keep to a version; "" ends that. Raises `NotFound`, `InvalidArgument`."""
+        if version:
+            await self.manifest(model, version)
+
+        def pinned(document: Document) -> Document:
+            pins = dict(document.get("pins", {}))
+            pins.pop(agent, None)
+            return document | {"pins": pins | ({agent: version} if version else {})}
+
+        await self._change(model, pinned)
+
+    async def set_objective(self, model: str, objective: Objective | None) -> None:
+        """Give a model's desired state another objective, or none; all else of it stays.
+
+        Raises `NotFound` where nothing serves the model, and what made the present desired state be
+        refused.
+        """
+        await self._set(model, "slo", None if objective is None else objective.as_doc())
+
+    async def allow_samples(self, model: str, allowed: bool) -> None:
+        """Whether an operator may take inputs from the model's traffic. Raises as
+        `set_objective`."""
+        await self._set(model, "samples", allowed)
+
+    async def _set(self, model: str, name: str, value: Any) -> None:
+        """Give one field of a model's desired state a value, None for no such field."""
+
+        def with_value(document: Document) -> Document:
+            kept = {field: value for field, value in document.items() if field != name}
+            return kept if value is None else kept | {name: value}
+
+        await self._change(model, with_value)
+
+    async def _change(self, model: str, changed: Callable[[Document], Document]) -> None:
+        """Put `changed(document)` in the place of the desired state, whatever others change at the
+        same time. Raises `NotFound`, and what made the present desired state be refused."""
+        for _ in range(PROMOTIONS):
+            present = await self._present(model)
+            if present.refused is not None:
+                raise present.refused
+            if present.document is None:
+                raise unknown_model(model)
+            if await self._replace(model, changed(present.document), present):
+                return
+        raise _busy(model)
+
+    async def _settled(self, model: str, done: str) -> _Present:
+        """The present state, in which a rollout that has ended is no more: the version of one that
+        is done serves, that of an aborted one does not. One that runs is left in."""
+        present = await self._present(model)
+        plan = (present.document or {}).get("rollout")
+        if present.document is None or plan is None:
+            return present
+        if await self.aborted(model, plan["id"]):
+            return replace(present, document=_without_rollout(present.document))
+        if plan["id"] != done:
+            return present
+        served = _promoted(present, plan["version"])
+        return replace(present, document=served)
+
+    async def rollback(self, model: str) -> str:
+        """Let the version that served before the present one serve again, and return it. During a
+        rollout, and behind it, that is the version from which it began.
+
+        Raises `NotFound`, and `Unavailable` where others change the desired state just now.
+        """
+        present = await self._settled(model, "")
+        if present.refused is not None:
+            raise present.refused
+        document = present.document or {}
+        if "rollout" in document:
+            if not await self._replace(model, _without_rollout(document), present):
+                raise _busy(model)
+            return present.version
+        previous = str(document.get("previous") or "")
+        if not previous:
+            raise NotFound(f"model {model!r} has no earlier version to go back to")
+        await self.manifest(model, previous)
+        if not await self._replace(model, _promoted(present, previous), present):
+            raise _busy(model)
+        return previous
+
+    async def models(self) -> list[tuple[str, str]]:
+        """The model and version of each manifest that was pushed, sorted."""
+        found = []
+        for key in await jetstream.kv_keys(self._link, self._bucket, "models"):
+            # A version that is being pushed has a key, and no manifest yet.
+            if await jetstream.kv_get(self._link, self._bucket, key) is not None:
+                _, model, version = key.split(".")
+                found.append((model, version))
+        return found
+
+    async def push(
+        self,
+        manifest: bytes,
+        files: Mapping[str, Source],
+        progress: Callable[[str, int], None] = lambda name, size: None,
+        prepare: Callable[[ModelInfo], Awaitable[None]] | None = None,
+        *,
+        sent: Callable[[int], None] = lambda size: None,
+        cut: Cut = evenly,
+    ) -> ModelInfo:
+        """Store a version: its files first, its manifest last, so it appears whole.
+
+        files: artifacts by name, as bytes or as paths; `progress(name, bytes)` is called before
+        each, `sent(bytes)` after each part that is stored; cut: the pieces of a file, of which a
+        reader fetches those that it has not. prepare(info) is awaited before the
+        manifest: nodes find there what it has made.
+
+        The first version of a model serves at once. Raises `InvalidArgument` when the
+        version exists with other content: versions are immutable. What lies in a version's place
+        and is none is replaced: no manifest of it, or one that the verifier refuses. Raises
+        `Unavailable` where somebody else begins to push the version before this push has ended,
+        with other content: of such pushes the one that began last stores it.
+        """
+        info = ModelInfo.from_manifest(manifest)
+        await self.prepare()
+        key = f"models.{info.model}.{info.version}"
+        existing, revision, headers = await jetstream.kv_message(self._link, self._bucket, key)
+        if existing is not None and existing != manifest:
+            spoiled = self._spoiled(key, info, existing, headers)
+            check = partial(_check_manifest, info.model, info.version)
+            if not spoiled or (await self._entries.read(key, check)).data not in (None, manifest):
+                raise InvalidArgument(
+                    f"{info.model}@{info.version} exists and versions are immutable: "
+                    "split again with another --version"
+                )
+            log.warning("%s was spoiled, and is replaced: %s", key, spoiled)
+        if existing != manifest:
+            revision = await claims.claim(
+                self._link, self._bucket, key, manifest, revision, headers
+            )
+
+        async def may_store() -> None:
+            await claims.check(self._link, self._bucket, key, manifest, revision)
+
+        await self._objects.put(
+            f"{info.model}/{info.version}/", files, progress, sent, cut, may_store
+        )
+        if prepare is not None:
+            await may_store()
+            await prepare(info)
+        counter = 0
+        if existing is not None and self._verifier is not None:
+            with contextlib.suppress(Untrusted):  # it is replaced by the same, signed
+                counter = self._verifier.check(self._bucket, key, existing, headers).counter
+        try:
+            await self._write(key, manifest, counter, after=revision)
+        except ApiError as error:
+            if error.err_code not in jetstream.WRONG_REVISIONS:
+                raise
+            if (await jetstream.kv_get(self._link, self._bucket, key)) != manifest:
+                raise claims.pushed_by_others(key) from None
+        present = await self._present(info.model)
+        if present.document is None and present.refused is None:
+            await self.promote(info.model, info.version)
+        return info
+
+    def _spoiled(self, key: str, info: ModelInfo, existing: bytes, headers: bytes) -> str:
+        """Why what lies in a version's place is not that version; "" where it is."""
+        try:
+            _check_manifest(info.model, info.version, existing)
+            if self._verifier is not None:
+                self._verifier.check(self._bucket, key, existing, headers)
+        except SwarmError as error:
+            return str(error)
+        return ""
+
+    async def forget(self, model: str, version: str) -> None:
+        """Remove a version's manifest: the version is not in the mesh any more."""
+        key = f"models.{token(model, 'model name')}.{token(version, 'version')}"
+        stale = {"filter": f"$KV.{self._bucket}.{key}"}
+        await jetstream.call(self._link, api("STREAM.PURGE", f"KV_{self._bucket}"), stale)
+
+    async def artifact(
+        self, model: str, version: str, name: str
+    ) -> AsyncIterator[bytes | memoryview]:
+        """An artifact in chunks. Raises `NotFound`. The caller checks its hash."""
+        try:
+            async for chunk in self._objects.read(f"{model}/{version}/{name}"):
+                yield chunk
+        except NotFound:
+            text = f"{model}@{version} lacks the file {name!r} in this mesh"
+            raise NotFound(text) from None
+
+    async def recipe(self, model: str, version: str, name: str) -> Recipe | None:
+        """The pieces of an artifact, or None: then it is to be read as a whole. Not signed: who
+        puts an artifact together by it compares the whole with its hash."""
+        return await self._objects.recipe(f"{model}/{version}/", name)
+
+    def part(self, recipe: Recipe, begin: int, end: int) -> AsyncIterator[bytes | memoryview]:
+        """The bytes [begin, end) of the artifact of a recipe. The caller checks their hash."""
+        return self._objects.read_part(recipe, begin, end)
+
+    async def fetch(self, model: str, version: str, names: list[str]) -> dict[str, bytes]:
+        """Artifacts by name, whole. Raises `NotFound`. The caller checks their hashes."""
+        files = {}
+        for name in names:
+            chunks = [chunk async for chunk in self.artifact(model, version, name)]
+            files[name] = b"".join(chunks)
+        return files
+
+    async def lacking(self, model: str, version: str, names: Iterable[str]) -> list[str]:
+        """Which of these artifacts, and of "manifest", the mesh does not have whole."""
+        key = f"models.{token(model, 'model name')}.{token(version, 'version')}"
+        manifest = await jetstream.kv_get(self._link, self._bucket, key)
+        lacking = await self._objects.lacking(f"{model}/{version}/", names)
+        return lacking if manifest is not None else [*lacking, "manifest"]
+
+
+def _largest(document: Document) -> str:
+    entries = document["serve"]
+    return str(max(entries, key=lambda entry: float(str(entry["share"])))["version"])
+
+
+def _check_manifest(model: str, version: str, data: bytes) -> None:
+    """Raises `InvalidArgument` for what is no manifest of this version."""
+    found = ModelInfo.from_manifest(data)
+    if (found.model, found.version) != (model, version):
+        raise InvalidArgument(
+            f"in the place of {model}@{version} is the manifest of {found.model}@{found.version}"
+        )
+
+
+def abort_reason(data: bytes | memoryview) -> str:
+    """Why a rollout was ended. An abort counts, whatever stands in it."""
+    try:
+        return str(json.loads(bytes(data))["reason"])[:REASON_LIMIT] or NO_REASON
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return NO_REASON
+
+
+def _abort_key(model: str, plan: str) -> str:
+    return f"abort.{token(model, 'model name')}.{token(plan, 'plan')}"
+
+
+def _without_rollout(document: Document) -> Document:
+    return {name: value for name, value in document.items() if name != "rollout"}
+
+
+def _promoted(present: _Present, version: str) -> Document:
+    """The present desired state, with one version for all traffic, and no rollout."""
+    doc = _without_rollout(present.document or {})
+    # To promote the version that serves signs it anew: the way back stays.
+    if version != present.version:
+        doc["previous"] = present.version
+    doc.setdefault("previous", "")
+    doc["serve"] = [{"version": version, "share": 100}]
+    return doc
+
+
+def _busy(model: str) -> Unavailable:
+    return Unavailable(
+        f"others change what serves {model!r} at the same time: look at `swarm model list`, "
+        "and try again"
+    )

@@ -1,0 +1,130 @@
+"""Copies of requests, on which a version under rollout works beside the version that serves.
+
+A copy is asked for when the request has its answer, and only while this process has nothing else to
+ask. It is stored nowhere and asked once. Its answer is compared with the first one and thrown away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Mapping
+
+import numpy as np
+
+from swarm.errors import Status
+from swarm.models.followed_rollouts import Rollouts
+from swarm.rollout import Plan
+from swarm.rollout.agreement import agree
+from swarm.wire.messages import Result
+
+log = logging.getLogger("swarm.requests.shadows")
+
+Inputs = dict[str, np.ndarray]
+Run = Callable[[Inputs], Awaitable[Result]]  # asks the new version
+
+MOST_COPIES = 2  # under way, or waiting for the answer to compare with
+BUDGET = 1.0  # seconds for a copy
+# Outcomes of a copy that say something of the version; the others say that there was no room.
+_COMPARED = {Status.OK, Status.INTERNAL}
+
+
+async def answered(request: Awaitable[Result], compare: asyncio.Future[Result] | None) -> Result:
+    """The result of a request. compare: as `Shadows.begin` gave it, for the same request."""
+    if compare is None:
+        return await request
+    try:
+        result = await request
+    except BaseException:
+        compare.cancel()
+        raise
+    if not compare.done():  # `Shadows.close` ends it
+        compare.set_result(result)
+    return result
+
+
+class Shadows:
+    """The copies of one process. dropped, compared, failed: counts since the start; failed: copies
+    that a fault of this process ended, before they were compared.
+
+    under_way(): requests of this process that wait for their answers, copies among them.
+    """
+
+    def __init__(self, rollouts: Rollouts, under_way: Callable[[], int]) -> None:
+        self._rollouts = rollouts
+        self._under_way = under_way
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._rng = random.Random()
+        self.dropped = 0
+        self.compared = 0
+        self.failed = 0
+
+    def begin(
+        self, model: str, version: str, inputs: Mapping[str, np.ndarray], run: Run
+    ) -> asyncio.Future[Result] | None:
+        """A request of the version that serves is about to be asked. Returns where its result has
+        to be put, or None where it is not copied."""
+        followed = self._rollouts.of(model)
+        if followed is None or not followed.plan.shadow or version == followed.plan.version:
+            return None
+        if self._rng.random() * 100.0 >= followed.plan.shadow:
+            return None
+        # Before the first step some stage has no node of the new version yet.
+        if followed.progress.aborted or followed.progress.step < 0:
+            return None
+        if len(self._tasks) >= MOST_COPIES:
+            self.dropped += 1
+            return None
+        loop = asyncio.get_running_loop()
+        answered: asyncio.Future[Result] = loop.create_future()
+        task = loop.create_task(self._copy(model, followed.plan, inputs, run, answered))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return answered
+
+    async def _copy(
+        self,
+        model: str,
+        plan: Plan,
+        inputs: Mapping[str, np.ndarray],
+        run: Run,
+        answered: asyncio.Future[Result],
+    ) -> None:
+        try:
+            await self._follow(model, plan, inputs, run, answered)
+        except Exception as error:
+            # The request has its answer, and nobody waits for its copy.
+            self.failed += 1
+            level = logging.WARNING if self.failed == 1 else logging.DEBUG
+            log.log(level, "a copy of a request for %s was not compared: %r", model, error)
+
+    async def _follow(
+        self,
+        model: str,
+        plan: Plan,
+        inputs: Mapping[str, np.ndarray],
+        run: Run,
+        answered: asyncio.Future[Result],
+    ) -> None:
+        # While the request is under way: afterwards its caller may write into its arrays.
+        copies = {name: array.copy() for name, array in inputs.items()}
+        present = await answered
+        if present.status is not Status.OK or present.degraded:
+            return
+        if self._under_way():
+            self.dropped += 1
+            return
+        outputs = {name: array.copy() for name, array in present.outputs.items()}
+        result = await run(copies)
+        if result.status not in _COMPARED:
+            self.dropped += 1
+            return
+        alike = result.status is Status.OK and agree(plan.agreement, outputs, result.outputs)
+        self._rollouts.compared(model, plan.id, alike)
+        self.compared += 1
+
+    def close(self) -> None:
+        """Ask nothing more."""
+        for task in self._tasks:
+            task.cancel()

@@ -1,0 +1,299 @@
+"""Messages between processes of one host without the server: datagrams on sockets of the kernel.
+
+A message through the server wakes two processes, a datagram one (measured: 0.01 to 0.03 ms). The
+kernel keeps a datagram until its receiver reads it; nobody keeps it when the receiver dies. So a
+message that must not be lost is stored beside, or kept by its sender until the receiver has said
+that the work is done (`swarm.transport`). A message that a full or missing socket refuses goes
+through the server.
+
+Each process has one socket, named by its inbox (`SocketDirectory`); where it has a second
+connection, that one's inbox is another name of the same socket. It sends over a connection to each
+process (`Connections`); several messages of one burst for the same process lie in one datagram
+(`datagrams`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import time
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+
+from swarm.errors import DecodeError, SwarmError
+from swarm.link import Link, LinkMessage
+from swarm.samehost.connections import Connections, largest_datagram
+from swarm.samehost.datagrams import LARGEST_DATAGRAM, Bundles, OnSent, frame_head, frames
+from swarm.samehost.memory import SHM_DIRECTORY
+from swarm.samehost.senders import ROOM, ask_for_senders, is_from, own_user, user_of
+from swarm.samehost.socket_directory import SocketDirectory
+from swarm.subjects import INBOX
+from swarm.wire.tensors import Part
+
+log = logging.getLogger("swarm.direct")
+
+# Bytes; larger messages go by shared memory, or through the server. A socket takes ten datagrams by
+# default (net.unix.max_dgram_qlen), and a sender 416 KB that are not read: both, of the largest.
+LARGEST_MESSAGE = 20_000
+SWEEP_EVERY = 30.0  # seconds
+MOST_KNOWN_INBOXES = 256
+LIVING = "living"  # the subject of the question whether a process's loop turns
+
+# (message, when it was sent: time.monotonic_ns(), where its sender waits for `answer`, or "")
+OnMessage = Callable[[bytes, int, str], None]
+
+
+class HostSocket:
+    """One process's socket. Without one (`open` was not called, or failed) nothing is sent.
+
+    on_unheard(subject, data, reply) is called for a message that nobody listens for here (any
+    more): its sender thinks that it was delivered. directory: where the directory of this user's
+    sockets lies.
+
+    on_gone: callbacks, told the inbox of a process that a message was to be sent to and that is
+    not there (any more). sent, received: how many messages. foreign: datagrams of other users,
+    which are dropped.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        *,
+        on_unheard: Callable[[str, bytes, str], None] = lambda subject, data, reply: None,
+        directory: str = SHM_DIRECTORY,
+    ) -> None:
+        self.on_gone: list[Callable[[str], None]] = []
+        self.sent = 0
+        self.received = 0
+        self.foreign = 0
+        self._link = link
+        self._inbox = link.options.inbox
+        self._second: Link | None = None
+        self._second_inbox = ""
+        self._links: tuple[Link, ...] = (link,)
+        self._on_unheard = on_unheard
+        self._listeners: dict[str, OnMessage] = {}
+        self._directory = SocketDirectory(directory)
+        self._connections = Connections(self._directory.peer, self._gone)
+        self._user = own_user()
+        self._socket: socket.socket | None = None
+        self._bundles: Bundles | None = None  # while there is a socket
+        self._identity = (0, 0)  # of the socket's name: device, inode
+        self._wanted = False  # to be reachable
+        self._failed = ""  # why it is not, as logged
+        self._swept = 0.0  # time.monotonic()
+
+    # --- sending ----------------------------------------------------------------------
+
+    def send(self, inbox: str, subject: str, parts: Sequence[Part], reply: str = "") -> bool:
+        """Whether the message lies in the socket of the process with that inbox. False, and nothing
+        is sent, when the process has no socket, when its socket is full, and when the message is
+        larger than `LARGEST_MESSAGE`.
+
+        reply: a reply subject of this process, where the receiver answers (`answer`).
+        """
+        size = sum(map(len, parts))
+        if self._socket is None or size > LARGEST_MESSAGE:
+            return False
+        sent = self._connections.send(inbox, (frame_head(size, subject, reply), *parts))
+        self.sent += sent
+        return sent
+
+    def post(
+        self, inbox: str, subject: str, parts: Sequence[Part], then: OnSent, reply: str = ""
+    ) -> None:
+        """Send a message with the rest of a burst (`Link.bursting`), or at once. The parts are
+        copied. then(sent) is told, at once or at the end of the burst, what `send` returns; it
+        should not raise."""
+        link = self._link
+        bursting = link.bursting
+        if not bursting and self._second is not None:
+            link, bursting = self._second, self._second.bursting
+        bundles = self._bundles if bursting else None
+        if bundles is None or (size := sum(map(len, parts))) > LARGEST_MESSAGE:
+            then(self.send(inbox, subject, parts, reply))
+            return
+        bundles.add(inbox, frame_head(size, subject, reply), parts, partial(self._tell, then))
+        link.gather.gathered()
+
+    def answer(self, reply: str, parts: Sequence[Part], then: OnSent) -> None:
+        """`post` to a reply subject that a process of this host is waiting on."""
+        self.post(reply.rpartition(".")[0], reply, parts, then)
+
+    def _gone(self, inbox: str) -> None:
+        """Never raises: the messages to others of the same burst must go."""
+        for callback in self.on_gone:
+            try:
+                callback(inbox)
+            except Exception:
+                self._link.callback_errors += 1
+                log.exception("a callback failed that was told the end of a process of this host")
+
+    def _tell(self, then: OnSent, sent: bool) -> None:
+        self.sent += sent
+        try:
+            then(sent)
+        except Exception:
+            self._link.callback_errors += 1
+            log.exception("a callback failed that was told whether a message was sent")
+
+    # --- receiving --------------------------------------------------------------------
+
+    def listen(self, subject: str, callback: OnMessage) -> None:
+        """Take the messages of a subject; the callback must not block."""
+        self._listeners[subject] = callback
+
+    def forget(self, subject: str) -> None:
+        """Take the messages of a subject no more."""
+        self._listeners.pop(subject, None)
+
+    def _readable(self, mine: socket.socket, buffer: memoryview) -> None:
+        try:
+            # One datagram: where more have come, the loop calls again, for less than asking costs.
+            size, ancillary, _, _ = mine.recvmsg_into((buffer,), ROOM)
+        except OSError:
+            return
+        if not is_from(self._user, ancillary):
+            self._foreign(user_of(ancillary))
+            return
+        try:
+            messages = frames(buffer[:size])
+        except DecodeError:
+            self._link.callback_errors += 1
+            log.exception("a datagram from this host is damaged")
+            return
+        if len(messages) == 1:
+            self._received(*messages[0])
+            return
+        for link in self._links:
+            link.gather.begin(len(messages))
+        for message in messages:
+            self._received(*message)
+        for link in self._links:
+            link.gather.end()
+
+    def _foreign(self, user: int) -> None:
+        """Drop a datagram of another user: counted, and told once."""
+        self.foreign += 1
+        if self.foreign == 1:
+            log.warning(
+                "user %d sends messages to this process's socket: they are dropped; look at the "
+                "rights of %s",
+                user,
+                self._directory.name,
+            )
+
+    def _received(self, sent: int, subject: str, reply: str, data: bytes) -> None:
+        try:
+            self._deliver(sent, subject, reply, data)
+        except Exception:
+            self._link.callback_errors += 1
+            log.exception("a message from this host failed")
+
+    def _deliver(self, sent: int, subject: str, reply: str, data: bytes) -> None:
+        if reply and not _is_reply_subject(reply):
+            return
+        self.received += 1
+        if subject.rpartition(".")[0] == self._inbox:
+            self._link.deliver(LinkMessage(subject, "", None, data))
+        elif (callback := self._listeners.get(subject)) is not None:
+            callback(data, sent, reply)
+        elif subject == LIVING:
+            if reply and not self.send(reply.rpartition(".")[0], reply, []):
+                with contextlib.suppress(SwarmError):
+                    self._link.publish(reply, b"")
+        elif self._second is not None and subject.rpartition(".")[0] == self._second_inbox:
+            self._second.deliver(LinkMessage(subject, "", None, data))
+        else:
+            self._on_unheard(subject, data, reply)
+
+    # --- life -------------------------------------------------------------------------
+
+    def answer_for(self, second: Link) -> None:
+        """Take the messages to the inbox of a second connection of this process too. Call before
+        `open`."""
+        self._second, self._second_inbox = second, second.options.inbox
+        self._links = (self._link, second)
+
+    def open(self) -> str:
+        """Be reachable for the processes of this host. Returns the inbox that names the socket; ""
+        where there can be none, which is logged, and `tend` tries again."""
+        self._wanted = True
+        try:
+            self._open()
+        except (OSError, AttributeError) as error:
+            if (reason := str(error)) != self._failed:
+                log.info("messages of this host go through the server: %s", reason)
+            self._failed = reason
+            return ""
+        self._failed = ""
+        return self._inbox
+
+    def _open(self) -> None:
+        bundles = Bundles(self._connections.send, min(LARGEST_DATAGRAM, largest_datagram()))
+        buffer = memoryview(bytearray(LARGEST_DATAGRAM + LARGEST_MESSAGE))
+        with contextlib.ExitStack() as undo:
+            mine = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+            undo.enter_context(mine)
+            ask_for_senders(mine)
+            self._identity = self._directory.bind(mine, self._inbox)
+            undo.callback(self._leave)
+            if self._second_inbox:
+                self._directory.name_also(self._inbox, self._second_inbox)
+            asyncio.get_running_loop().add_reader(mine, self._readable, mine, buffer)
+            undo.pop_all()
+        for link in self._links:
+            link.gather.before.append(bundles.flush)
+        self._socket, self._bundles = mine, bundles
+
+    def tend(self) -> None:
+        """Call about every second. Opens the socket again when a cleaner took its name away;
+        removes the sockets of dead processes. Never raises."""
+        if not self._wanted:
+            return
+        if self._socket is None or not self._is_named():
+            self.close()
+            self.open()
+        if self._socket is not None and time.monotonic() - self._swept > SWEEP_EVERY:
+            self._swept = time.monotonic()
+            with contextlib.suppress(OSError):
+                self._directory.sweep()
+
+    def close(self) -> None:
+        """Not reachable any more."""
+        self._wanted = False
+        if self._bundles is not None:
+            self._bundles.flush()
+            for link in self._links:
+                link.gather.before.remove(self._bundles.flush)
+        self._connections.close()
+        mine, self._socket, self._bundles = self._socket, None, None
+        if mine is not None:
+            asyncio.get_running_loop().remove_reader(mine)
+            self._leave()
+            mine.close()
+
+    def _is_named(self) -> bool:
+        """Whether its names still lead to the socket."""
+        return all(
+            self._directory.leads_to(link.options.inbox, self._identity) for link in self._links
+        )
+
+    def _leave(self) -> None:
+        for link in self._links:
+            self._directory.leave(link.options.inbox)
+
+
+def _is_reply_subject(reply: str) -> bool:
+    """Whether `reply` is a process's inbox and a number behind it, as `Link.expect` makes them. A
+    subject of any other form could become a command to the server."""
+    inbox, _, token = reply.rpartition(".")
+    return token.isascii() and token.isalnum() and _is_inbox(inbox)
+
+
+# Kept: with cold caches the expression takes 10 us.
+@lru_cache(maxsize=MOST_KNOWN_INBOXES)
+def _is_inbox(inbox: str) -> bool:
+    return INBOX.fullmatch(inbox) is not None

@@ -1,0 +1,159 @@
+"""What an authority tells a nats-server: the part of its configuration about users.
+
+Operator mode: the server learns accounts from signed JWTs, and users bring their own. New users
+need no change; a revocation is told by the system account, or by these files and a signal.
+Plain: every user's public key and rights stand in the file; each change needs a signal.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from swarm.security.authority.authority import Authority, User
+from swarm.security.rights.permissions import Post, permissions_of
+from swarm.security.rights.store import Store, store_of
+from swarm.security.rights.table import Role
+
+# A mesh on a plant's PC. Each line says what it is for.
+BASE = """\
+port: 4222
+# Room for the largest cut plus its header. Nodes check it at start and name the value needed.
+max_payload: 16MB
+max_pending: 128MB
+# A link that was cut without a word is noticed within six seconds instead of four minutes.
+ping_interval: "2s"
+ping_max: 2
+write_deadline: "10s"
+jetstream {
+  store_dir: "/var/lib/nats"
+  max_memory_store: 1GB
+  max_file_store: 10GB
+  # Encrypted at rest with a key of the environment: JS_KEY=k$(openssl rand -hex 32), kept elsewhere
+  # too. The letter matters: digits alone are read as a number. Without the variable the server does
+  # not start; an empty one encrypts nothing. With another key it starts without its streams, and
+  # its log says "unable to recover keys": nothing is lost, they are back with the right key, and
+  # until then nobody can make streams of their names. A new key: start once with
+  # `prev_encryption_key: $JS_KEY_BEFORE` beside it.
+  # cipher: aes, key: $JS_KEY
+}
+"""
+
+
+CIPHER = "cipher: aes, key: $JS_KEY\n"
+ENCRYPTED = BASE.replace(f"# {CIPHER}", CIPHER)
+
+
+def operator_conf(authority: Authority, jwt_folder: str) -> str:
+    """The users of an authority, by JWT. jwt_folder: where the server keeps accounts that are
+    updated while it runs; absolute."""
+    preload = "\n".join(f"  {public}: {jwt}" for public, jwt in authority.accounts().items())
+    return (
+        f"operator: {authority.operator_jwt()}\n"
+        f"system_account: {authority.key('system').public}\n"
+        f"resolver: {{ type: full, dir: {json.dumps(jwt_folder)}, allow_delete: false }}\n"
+        f"resolver_preload: {{\n{preload}\n}}\n"
+    )
+
+
+def plain_conf(authority: Authority, now: float) -> str:
+    """The valid users of an authority, by public key. now: seconds since 1970.
+
+    Expiry is not the server's business here: write the file anew, and signal.
+    """
+    valid = [user for user in authority.users if user.state(now) == "valid"]
+    clients = [user for user in valid if Post.of(user.role).role is Role.CLIENT]
+    members = [user for user in valid if user not in clients]
+    limits = authority.limits
+    infer = f"swarm.{authority.mesh}.infer.*"
+    store = store_of(authority.mesh) if authority.has_store else None
+    jetstream = f"jetstream: {{ max_streams: {limits.streams}, max_consumers: {limits.consumers} }}"
+    taken = _of_store(store) if store else ""
+    account_of_store = _store(store, jetstream) if store else ""
+    return f"""\
+accounts {{
+  SYS {{ }}
+  MESH {{
+    {jetstream}
+    {limits.as_conf(limits.payload)}
+    exports: [ {{ service: {json.dumps(infer)}, accounts: [CLIENTS] }} ]
+{taken}    users: [
+{_users(authority, members)}
+    ]
+  }}
+{account_of_store}  # Whoever only asks is in an account of its own, and reaches one subject.
+  CLIENTS {{
+    {limits.as_conf(limits.client_payload)}
+    imports: [ {{ service: {{ account: MESH, subject: {json.dumps(infer)} }} }} ]
+    users: [
+{_users(authority, clients)}
+    ]
+  }}
+}}
+system_account: SYS
+"""
+
+
+def _store(store: Store, jetstream: str) -> str:
+    exports = [
+        f"      {{ service: {json.dumps(service.subject)}, accounts: [MESH]"
+        + (", response_type: stream }" if service.many else " }")
+        for service in store.services
+    ]
+    exports += [f"      {{ stream: {json.dumps(news)}, accounts: [MESH] }}" for news in store.news]
+    return (
+        "  # What somebody believes is where members cannot aim the server's answers at it.\n"
+        f"  STORE {{\n    {jetstream}\n    exports: [\n" + "\n".join(exports) + "\n    ]\n  }\n"
+    )
+
+
+def _of_store(store: Store) -> str:
+    imports = [
+        f"      {{ service: {{ account: STORE, subject: {json.dumps(service.subject)} }}, "
+        f"to: {json.dumps(service.imported)} }}"
+        for service in store.services
+    ]
+    imports += [
+        f"      {{ stream: {{ account: STORE, subject: {json.dumps(news)} }} }}"
+        for news in store.news
+    ]
+    mappings = [
+        f"      {json.dumps(mapping.subject)}: {json.dumps(mapping.target)}"
+        for mapping in store.mappings
+    ]
+    return (
+        "    imports: [\n" + "\n".join(imports) + "\n    ]\n"
+        "    mappings: {\n" + "\n".join(mappings) + "\n    }\n"
+    )
+
+
+def _users(authority: Authority, users: list[User]) -> str:
+    blocks = []
+    for user in users:
+        rights = permissions_of(
+            user.role,
+            mesh=authority.mesh,
+            models=user.models,
+            user=user.public,  # a bare key has no name: its inbox is called by the key itself
+            stages=user.stages,
+        )
+        blocks.append(
+            f"      # {user.name}: {user.role} {' '.join(user.models)}\n"
+            f"      {{ nkey: {user.public}\n{rights.as_conf('        ')} }}"
+        )
+    return "\n".join(blocks)
+
+
+def tls_conf(cert: Path, key: Path, ca: Path | None, mutual: bool) -> str:
+    """TLS 1.3 with these files. mutual: clients need a certificate of `ca`."""
+    lines = [
+        "tls {",
+        f"  cert_file: {json.dumps(str(cert.absolute()))}",
+        f"  key_file: {json.dumps(str(key.absolute()))}",
+        '  min_version: "1.3"',
+    ]
+    if ca is not None:
+        lines.append(f"  ca_file: {json.dumps(str(ca.absolute()))}")
+    if mutual:
+        lines.append("  verify: true")
+    return "\n".join([*lines, "}", ""])

@@ -1,0 +1,29 @@
+"""The table of rights as a page shows it: `python -m swarm.security.rights.document` prints it."""
+
+from __future__ import annotations
+
+from swarm.security.rights.table import ABOUT, ROLES, TABLE, Role
+
+_SHORT = {Role.SHARD: "shard-k", Role.SHARD_1: "shard-1"}
+
+
+def markdown() -> str:
+    """Two tables: the roles; each subject with who may publish and subscribe."""
+    lines = ["| role | |", "|---|---|"]
+    lines += [f"| {_SHORT.get(role, role)} | {ABOUT[role]} |" for role in ROLES]
+    lines += ["", "| subject | for | publish | subscribe |", "|---|---|---|---|"]
+    for row in TABLE:
+        queues = f", in the queues {' '.join(f'`{q}`' for q in row.queues)}" if row.queues else ""
+        heard = _names(row.subscribe) + (queues if row.subscribe else "")
+        lines.append(f"| `{row.subject}` | {row.about} | {_names(row.publish)} | {heard} |")
+    return "\n".join(lines) + "\n"
+
+
+def _names(roles: frozenset[Role]) -> str:
+    if len(roles) == len(ROLES):
+        return "everybody"
+    return " ".join(_SHORT.get(role, role) for role in ROLES if role in roles)
+
+
+if __name__ == "__main__":
+    print(markdown(), end="")

@@ -1,0 +1,45 @@
+"""Lanes: queues of features, one shared by a stage's replicas, or one of a single node."""
+
+from swarm.transport.lane.consumer import Lane
+from swarm.transport.lane.depth import Budgets, Depth, depth_for
+from swarm.transport.lane.message import LaneMessage
+from swarm.transport.lane.moving import is_due, make_anew
+from swarm.transport.lane.publisher import Publisher, may_be_stored
+from swarm.transport.lane.server_consumer import MOST_ACK_WAIT
+from swarm.transport.lane.streams import (
+    LaneOptions,
+    consumer_config,
+    ensure_lanes,
+    follow_depth,
+    lane_streams,
+    make_lanes,
+    stream_config,
+)
+from swarm.transport.lane.tuning import Tuning, work_of
+from swarm.transport.lane.whereabouts import TwoDomains, check_one_domain, is_kept, streams_of
+
+__all__ = [
+    "MOST_ACK_WAIT",
+    "Budgets",
+    "Depth",
+    "Lane",
+    "LaneMessage",
+    "LaneOptions",
+    "Publisher",
+    "Tuning",
+    "TwoDomains",
+    "check_one_domain",
+    "consumer_config",
+    "depth_for",
+    "ensure_lanes",
+    "follow_depth",
+    "is_due",
+    "is_kept",
+    "lane_streams",
+    "make_anew",
+    "make_lanes",
+    "may_be_stored",
+    "stream_config",
+    "streams_of",
+    "work_of",
+]

@@ -1,0 +1,150 @@
+from collections.abc import Sequence
+from math import ceil, inf, log2
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nodes.stage.batching import (
+    ArrivalRate,
+    BatchLimit,
+    Group,
+    Run,
+    Wait,
+    decide,
+    split_on_failure,
+)
+
+groups = st.lists(
+    st.builds(Group, st.sampled_from("abcdef"), st.integers(0, 40), st.floats(0, 10)),
+    max_size=6,
+    unique_by=lambda group: group.key,
+)
+
+
+@given(
+    groups, st.integers(0, 3), st.integers(1, 16), st.floats(0, 0.05), st.floats(0, 5000),
+    st.floats(0, 1),
+)  # fmt: skip
+def test_a_decision_never_breaks_its_bounds(
+    queued: list[Group[str]], idle: int, largest: int, wait: float, rate: float, run_s: float
+) -> None:
+    now = 10.0
+    decision = decide(
+        queued, idle, now,
+        max_batch=largest, max_wait_s=wait, arrivals_per_s=rate, run_s=run_s,
+    )  # fmt: skip
+    waiting = {group.key: group for group in queued if group.size}
+    if isinstance(decision, Run):
+        assert idle >= 1
+        assert 1 <= decision.size <= min(largest, waiting[decision.key].size)
+    elif idle and waiting:
+        oldest = min(group.oldest for group in waiting.values())
+        assert now < decision.until <= oldest + wait
+        assert all(group.size < largest for group in waiting.values())
+    else:
+        assert decision.until == inf
+
+
+@given(groups, st.floats(0, 0.05), st.floats(0.0001, 0.1))
+def test_a_lane_with_less_than_one_arrival_per_run_never_waits(
+    queued: list[Group[str]], wait: float, run_s: float
+) -> None:
+    decision = decide(
+        queued, 1, 10.0,
+        max_batch=8, max_wait_s=wait, arrivals_per_s=0.99 / run_s, run_s=run_s,
+    )  # fmt: skip
+    assert isinstance(decision, Run) or not any(group.size for group in queued)
+
+
+def test_a_second_idle_worker_makes_waiting_pointless() -> None:
+    one = [Group("a", 1, 10.0)]
+    busy = {"max_batch": 8, "max_wait_s": 0.005, "arrivals_per_s": 2000.0, "run_s": 0.010}
+    assert isinstance(decide(one, 1, 10.0, **busy), Wait)  # type: ignore[arg-type]
+    assert decide(one, 2, 10.0, **busy) == Run("a", 1)  # type: ignore[arg-type]
+
+
+def test_a_busy_lane_waits_for_a_companion_but_never_beyond_the_bound() -> None:
+    busy = {"max_batch": 8, "max_wait_s": 0.002, "arrivals_per_s": 2000.0, "run_s": 0.010}
+    waited = decide([Group("a", 1, 10.0)], 1, 10.0, **busy)  # type: ignore[arg-type]
+    assert isinstance(waited, Wait)
+    assert waited.until == pytest.approx(10.001)
+    late = decide([Group("a", 1, 10.0)], 1, 10.0019, **busy)  # type: ignore[arg-type]
+    assert late == Run("a", 1)
+
+
+def test_the_more_are_queued_the_less_it_waits_for_one_more() -> None:
+    busy = {"max_batch": 32, "max_wait_s": 0.005, "arrivals_per_s": 500.0, "run_s": 0.010}
+    assert isinstance(decide([Group("a", 4, 10.0)], 1, 10.0, **busy), Wait)  # type: ignore[arg-type]
+    assert decide([Group("a", 5, 10.0)], 1, 10.0, **busy) == Run("a", 5)  # type: ignore[arg-type]
+
+
+def test_the_oldest_request_is_served_first_and_shapes_are_never_mixed() -> None:
+    queued = [Group("small", 9, 9.9), Group("large", 2, 9.8)]
+    decision = decide(queued, 1, 10.0, max_batch=8, max_wait_s=0.0, arrivals_per_s=0.0, run_s=0.01)
+    assert decision == Run("large", 2)
+
+
+def test_a_full_group_runs_while_another_waits_for_company() -> None:
+    queued = [Group("large", 1, 10.0), Group("small", 8, 10.0001)]
+    decision = decide(
+        queued, 1, 10.0002, max_batch=8, max_wait_s=0.005, arrivals_per_s=2000, run_s=0.01
+    )
+    assert decision == Run("small", 8)
+
+
+def test_bad_bounds_are_refused() -> None:
+    with pytest.raises(ValueError, match="max_batch"):
+        decide([], 1, 0.0, max_batch=0, max_wait_s=0, arrivals_per_s=0, run_s=0)
+
+
+def test_the_arrival_rate_follows_the_gaps_and_falls_in_silence() -> None:
+    rate = ArrivalRate()
+    assert rate.per_s(0.0) == 0.0
+    for tick in range(200):
+        rate.add(tick / 100)
+    assert rate.per_s(2.0) == pytest.approx(100, rel=0.02)
+    assert rate.per_s(12.0) == pytest.approx(0.1, rel=0.02)
+
+
+@given(st.lists(st.tuples(st.integers(1, 64), st.floats(0, 0.1)), max_size=200))
+def test_the_batch_limit_stays_between_one_and_the_largest(runs: list[tuple[int, float]]) -> None:
+    limit = BatchLimit(largest=32, target_s=0.02)
+    for batch, took in runs:
+        limit.ran(batch, took)
+        assert 1 <= limit.size <= 32
+
+
+def test_the_batch_limit_finds_what_the_device_can_do() -> None:
+    limit = BatchLimit(largest=64, target_s=0.020)
+    sizes = []
+    for _ in range(200):
+        limit.ran(limit.size, 0.002 + 0.001 * limit.size)  # 18 fit the target
+        sizes.append(limit.size)
+    assert max(sizes[50:]) <= 19
+    assert min(sizes[50:]) >= 13
+
+
+@given(st.integers(1, 64), st.data())
+def test_a_poison_member_is_found_and_every_other_is_served(size: int, data: st.DataObject) -> None:
+    poison = data.draw(st.integers(0, size - 1))
+    served: list[int] = []
+    runs = 0
+
+    def run(batch: Sequence[int]) -> list[int]:
+        nonlocal runs
+        runs += 1
+        if poison not in batch:
+            served.extend(batch)
+            return []
+        halves = split_on_failure(batch)
+        return list(batch) if halves is None else [bad for half in halves for bad in run(half)]
+
+    assert run(range(size)) == [poison]
+    assert sorted(served) == [member for member in range(size) if member != poison]
+    assert runs <= 1 + 2 * ceil(log2(size)) if size > 1 else runs == 1
+
+
+def test_an_empty_batch_cannot_be_split() -> None:
+    with pytest.raises(ValueError, match="empty"):
+        split_on_failure([])

@@ -1,0 +1,51 @@
+"""A client of `infer.<model>` hears of each failure at once, instead of waiting for its budget."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from real_server import Links
+
+from nodes.up.embedded_server import EmbeddedServer
+from swarm.errors import Status
+from swarm.requests.infer_service import Answer, InferService
+from swarm.wire.messages import Request, Result
+
+SUBJECT = "swarm.default.infer.digits"
+IN_JSON = json.dumps(
+    {"inputs": [{"name": "x", "shape": [1], "datatype": "FP32", "data": [1.0]}]}
+).encode()
+IN_MESSAGEPACK = b"".join(Request({"x": np.ones(1, np.float32)}, "r1").parts())
+
+
+async def too_large(model: str, request: Request) -> Result:
+    return Result(request.id, model, outputs={"y": np.zeros(1 << 20, np.float32)})
+
+
+async def faulty(model: str, request: Request) -> Result:
+    raise ValueError("a defect of the node")
+
+
+@pytest.mark.parametrize("body", [IN_JSON, IN_MESSAGEPACK])
+@pytest.mark.parametrize(
+    ("answer", "status"),
+    [(too_large, Status.RESOURCE_EXHAUSTED), (faulty, Status.INTERNAL)],
+)
+async def test_an_answer_that_cannot_be_sent_or_made_is_a_failure_at_once(
+    server: EmbeddedServer, links: Links, answer: Answer, status: Status, body: bytes
+) -> None:
+    link = await links.connect(server.url)
+    link.max_payload = 1 << 20
+    service = InferService(link, "swarm-default", "1.0.0", {}, [SUBJECT], answer)
+    service.start()
+    client = await links.connect(server.url)
+    await link.flush()
+    message = await client.request(SUBJECT, body, 5.0)
+    assert b"Nats-Service-Error: " in (message.headers or b"")
+    if body is IN_MESSAGEPACK:
+        assert Result.decode(message.data).status is status
+    else:
+        assert "error" in json.loads(bytes(message.data))
+    await service.stop()

@@ -1,0 +1,224 @@
+import copy
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swarm.requests.breaker import Breaker, BreakerState
+from swarm.requests.retry import RetryBudget
+
+CLOSED, OPEN, HALF = BreakerState.CLOSED, BreakerState.OPEN, BreakerState.HALF_OPEN
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 0.5), st.booleans()), max_size=300),
+    st.sampled_from([0.0, 0.1, 0.5]),
+    st.sampled_from([0.0, 1.0]),
+)
+def test_retries_never_exceed_their_share_of_the_traffic(
+    steps: list[tuple[float, bool]], ratio: float, reserve: float
+) -> None:
+    budget, now = RetryBudget(ratio, min_per_s=reserve, window_s=10), 0.0
+    requests: list[float] = []
+    retries: list[float] = []
+    for step, is_request in steps:
+        now += step
+        if is_request:
+            budget.on_requests(1, now)
+            requests.append(now)
+        elif budget.try_retry(now):
+            retries.append(now)
+            asked = sum(at >= now - 10.0 for at in requests)
+            granted = sum(at > now - 9.0 + 1e-6 for at in retries)
+            assert granted <= ratio * asked + reserve * 10 + 1e-6
+
+
+def test_a_total_outage_adds_only_the_ratio_to_the_load() -> None:
+    budget, retries = RetryBudget(0.1, min_per_s=1), 0
+    for tick in range(20_000):  # 1000 requests a second, all of which fail and want 3 retries
+        now = tick / 1000
+        budget.on_requests(1, now)
+        retries += sum(budget.try_retry(now) for _ in range(3))
+    assert retries <= 0.1 * 20_000 + 3 * 10
+
+
+def test_a_quiet_client_may_retry() -> None:
+    budget = RetryBudget(0.1, min_per_s=1, window_s=10)
+    budget.on_requests(1, 0.0)
+    assert budget.try_retry(0.0)
+
+
+def test_a_retry_budget_comes_back_with_traffic() -> None:
+    budget = RetryBudget(0.5, min_per_s=0)
+    assert not budget.try_retry(0.0)
+    budget.on_requests(1, 0.0)
+    assert not budget.try_retry(0.0)
+    budget.on_requests(1, 0.0)
+    assert budget.try_retry(0.0)
+    assert not budget.try_retry(0.0)
+
+
+def test_a_breaker_opens_after_failures_in_a_row_and_lets_nothing_pass() -> None:
+    breaker = Breaker(consecutive=3, open_s=1.0)
+    for _ in range(2):
+        breaker.record(False, 0.0)
+    assert breaker.try_call(0.0)
+    breaker.record(False, 0.0)
+    assert breaker.state is OPEN
+    assert not breaker.try_call(0.99)
+
+
+def test_a_success_in_between_keeps_it_closed() -> None:
+    breaker = Breaker(consecutive=3, min_calls=100)
+    for _ in range(30):
+        breaker.record(False, 0.0)
+        breaker.record(False, 0.0)
+        breaker.record(True, 0.0)
+        assert breaker.state is CLOSED
+
+
+def test_a_breaker_opens_at_the_failure_rate_only_once_enough_calls_were_seen() -> None:
+    breaker = Breaker(consecutive=100, failure_rate=0.5, min_calls=10)
+    for index in range(9):
+        breaker.record(index % 2 == 0, 0.0)
+    assert breaker.state is CLOSED
+    breaker.record(False, 0.0)
+    assert breaker.state is OPEN
+
+
+def test_exactly_one_probe_passes_while_half_open() -> None:
+    breaker = Breaker(consecutive=1, open_s=1.0)
+    breaker.record(False, 0.0)
+    assert [breaker.try_call(1.0) for _ in range(5)] == [True, False, False, False, False]
+    assert breaker.state is HALF
+
+
+def test_a_good_probe_closes_it_and_a_bad_one_doubles_the_pause() -> None:
+    breaker = Breaker(consecutive=1, open_s=1.0, max_open_s=3.0)
+    breaker.record(False, 0.0)
+    assert breaker.try_call(1.0)
+    breaker.record(False, 1.1)
+    assert not breaker.try_call(3.0)
+    assert breaker.try_call(3.1)
+    breaker.record(False, 3.2)
+    assert not breaker.try_call(6.1)
+    assert breaker.try_call(6.2)  # 3 s, not 4: the longest pause
+    breaker.record(True, 6.3)
+    assert breaker.state is CLOSED
+    assert breaker.try_call(6.3)
+    breaker.record(False, 7.0)
+    assert breaker.try_call(8.0)  # the pause is short again
+
+
+def test_an_answer_from_before_the_probe_says_nothing() -> None:
+    breaker = Breaker(consecutive=1, open_s=1.0)
+    breaker.record(False, 0.0)
+    breaker.record(True, 0.5, started=-1.0)
+    assert breaker.state is OPEN
+    assert breaker.try_call(1.0)
+    breaker.record(True, 1.1, started=0.0)
+    assert breaker.state is HALF
+    breaker.record(True, 1.2, started=1.0)
+    assert breaker.state is CLOSED
+
+
+def test_a_probe_that_is_never_answered_does_not_block_for_ever() -> None:
+    breaker = Breaker(consecutive=1, open_s=1.0, probe_timeout_s=2.0)
+    breaker.record(False, 0.0)
+    assert breaker.try_call(1.0)
+    assert not breaker.try_call(3.0)
+    assert breaker.state is OPEN
+    assert breaker.try_call(5.0)
+
+
+LEGAL = {(CLOSED, OPEN), (OPEN, HALF), (HALF, OPEN), (HALF, CLOSED)}
+
+
+@given(st.lists(st.tuples(st.floats(0, 2), st.sampled_from(["try", "ok", "fail"])), max_size=200))
+def test_only_legal_transitions_happen(
+    steps: list[tuple[float, str]],
+) -> None:
+    breaker, now, state = Breaker(consecutive=2, min_calls=4), 0.0, CLOSED
+    for step, what in steps:
+        now += step
+        if what == "try":
+            breaker.try_call(now)
+        else:
+            breaker.record(what == "ok", now)
+        assert breaker.state is state or (state, breaker.state) in LEGAL
+        state = breaker.state
+
+
+def test_asking_whether_a_breaker_blocks_takes_no_probe() -> None:
+    breaker = Breaker(consecutive=1, open_s=1.0)
+    assert not breaker.blocks(0.0)
+    breaker.record(False, 0.0)
+    assert breaker.blocks(0.99)
+    assert [breaker.blocks(1.0) for _ in range(5)] == [False] * 5
+    assert breaker.state is OPEN
+    assert breaker.try_call(1.0)
+    assert breaker.blocks(1.1)
+    breaker.record(True, 1.2)
+    assert not breaker.blocks(1.2)
+
+
+def test_a_lost_probe_runs_out_by_asking_for_leave_and_not_by_asking_whether_it_blocks() -> None:
+    breaker = Breaker(consecutive=1, open_s=1.0, probe_timeout_s=2.0)
+    breaker.record(False, 0.0)
+    assert breaker.try_call(1.0)
+    assert breaker.blocks(3.0)
+    assert breaker.blocks(1e6)
+    assert breaker.state is HALF
+    assert not breaker.try_call(1e6)  # the probe ran out: a pause of 2 s begins
+    assert breaker.blocks(1e6 + 1.9)
+    assert not breaker.blocks(1e6 + 2.0)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.floats(0, 3),
+            st.sampled_from(["try", "blocks", "ok", "fail"]),
+            st.one_of(st.none(), st.floats(0, 3)),  # seconds ago that the call was made
+        ),
+        max_size=100,
+    ),
+    st.floats(0, 10),
+)
+def test_a_breaker_blocks_exactly_when_it_would_refuse_a_call(
+    steps: list[tuple[float, str, float | None]], later: float
+) -> None:
+    breaker, now = Breaker(consecutive=2, min_calls=4, max_open_s=2.0, probe_timeout_s=1.0), 0.0
+    for step, what, ago in [*steps, (later, "blocks", None)]:
+        now += step
+        before = pickle.dumps(breaker)
+        blocked = breaker.blocks(now)
+        assert pickle.dumps(breaker) == before
+        assert blocked == (not copy.deepcopy(breaker).try_call(now))
+        if what == "try":
+            breaker.try_call(now)
+        elif what != "blocks":
+            breaker.record(what == "ok", now, None if ago is None else now - ago)
+
+
+def test_knobs_out_of_range_are_refused() -> None:
+    with pytest.raises(ValueError, match="failure_rate"):
+        Breaker(failure_rate=0)
+    with pytest.raises(ValueError, match="open_s"):
+        Breaker(open_s=2, max_open_s=1)
+    with pytest.raises(ValueError, match="ratio"):
+        RetryBudget(-0.1)
+
+
+def test_a_probe_that_succeeds_late_closes_the_breaker_and_an_older_call_does_not() -> None:
+    """Where every answer takes longer than the probe's timeout it would stay open for ever."""
+    breaker = Breaker(consecutive=1, open_s=1.0, probe_timeout_s=1.0)
+    breaker.record(False, 10.0, 9.0)
+    assert breaker.try_call(11.0)
+    assert not breaker.try_call(12.5), "the probe ran out"
+    assert breaker.state is BreakerState.OPEN
+    breaker.record(True, 12.6, 9.5)
+    assert breaker.state is BreakerState.OPEN, "a call of before it opened"
+    breaker.record(True, 12.7, 11.0)
+    assert breaker.state is BreakerState.CLOSED
