@@ -14,7 +14,7 @@ from swarm.fleet.warm_pool import ROLE as WARM
 from swarm.flow.ack_wait import ack_wait_for
 from swarm.gossip import LAN, LOCAL, WAN, GossipConfig
 from swarm.link import Link, LinkOptions
-from swarm.manifest import ModelInfo
+from swarm.model import ModelInfo
 from swarm.security.sealed import ModelKey
 from swarm.security.signers import TrustedKeys
 from swarm.subjects import token

@@ -24,7 +24,7 @@ from swarm.fleet.placement import Served
 from swarm.ids import ulid
 from swarm.link import Link, LinkMessage, LinkOptions, jetstream
 from swarm.link.grants import EVERYTHING
-from swarm.manifest import ModelInfo
+from swarm.model import ModelInfo
 from swarm.models.catalog import Catalog
 from swarm.models.followed_rollouts import Rollouts
 from swarm.models.kept_entries import KeptEntries

@@ -11,7 +11,7 @@ import swarm
 from nodes.cli.acts import on_record
 from nodes.replay.recording import Recording
 from swarm.errors import DecodeError, InvalidArgument, NotFound, PermissionDenied
-from swarm.manifest import ModelInfo, unknown_model
+from swarm.model import ModelInfo, unknown_model
 from swarm.wire.messages import Features
 
 PREFIX = "mesh:"

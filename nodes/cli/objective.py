@@ -12,7 +12,7 @@ from nodes.cli.signing import operator
 from nodes.console import duration, out, print_json, with_mesh
 from swarm.errors import InvalidArgument
 from swarm.flow.objective import Objective, parse_objective
-from swarm.manifest import unknown_model
+from swarm.model import unknown_model
 
 
 @dataclass(frozen=True, slots=True)

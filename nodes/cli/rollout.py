@@ -17,7 +17,7 @@ from nodes.cli.signing import operator
 from nodes.console import out, print_json, with_mesh
 from swarm.errors import InvalidArgument, NotFound, Untrusted
 from swarm.ids import ulid
-from swarm.manifest import unknown_model
+from swarm.model import unknown_model
 from swarm.models.registry import InForce
 from swarm.rollout import Plan, Progress, Statement, plan_of, share_of
 from swarm.routing import BadDesiredState

@@ -406,7 +406,7 @@ class LearnDemo:
 
 def swarm_info(result: SplitResult) -> Any:
     """What the mesh knows of a model that was just split."""
-    from swarm.manifest import ModelInfo
+    from swarm.model import ModelInfo
 
     return ModelInfo.from_manifest(result.manifest.to_json())
 

@@ -14,7 +14,7 @@ from shards.runtimes.load import Fetch, StageRuntime, load_stage
 from shards.runtimes.ort import OrtRuntime
 from shards.weights.head import Head, split_off_head
 from swarm.errors import InvalidArgument
-from swarm.manifest import ModelInfo
+from swarm.model import ModelInfo
 
 ROWS = 64  # of one run: a batch that needs little memory
 

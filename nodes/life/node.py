@@ -54,8 +54,8 @@ from swarm.fleet.warm_pool import ROLE as WARM
 from swarm.flow.objective import Objective
 from swarm.gossip import Event, PeerView
 from swarm.link import LinkMessage
-from swarm.manifest import ModelInfo
 from swarm.mesh import Mesh
+from swarm.model import ModelInfo
 from swarm.models.kept_entries import KeptEntries
 from swarm.periodic import BEAT, beat
 from swarm.requests.infer_service import InferService

@@ -26,8 +26,8 @@ from swarm.fleet.membership import Membership
 from swarm.fleet.priorities import FALLBACK, PRIMARY
 from swarm.fleet.warm_pool import ROLE as WARM
 from swarm.gossip import Event
-from swarm.manifest import ModelInfo
 from swarm.mesh import Mesh
+from swarm.model import ModelInfo
 from swarm.periodic import BEAT, next_beat
 from swarm.routing.rendezvous import rendezvous
 from swarm.transport.lane import MOST_ACK_WAIT, Lane, Tuning, work_of

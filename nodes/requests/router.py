@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from swarm.fleet.advertised import candidates
 from swarm.gossip import PeerView
-from swarm.manifest import ModelInfo
+from swarm.model import ModelInfo
 from swarm.requests.request import Ask
 from swarm.routing import ANY, DEFAULT_POLICY, RequestInfo, RoutingTable
 from swarm.routing.errors import BadDesiredState

@@ -35,7 +35,7 @@ from swarm.errors import (
     Unavailable,
 )
 from swarm.flow.bucket import Quotas
-from swarm.manifest import ModelInfo
+from swarm.model import ModelInfo
 from swarm.subjects import ANY
 from swarm.tracing.anatomy import moments
 from swarm.tracing.traceparent import is_sampled

@@ -8,8 +8,8 @@ from nodes.config import REPLICATED, NodeConfig, lane_options
 from swarm.errors import InvalidArgument
 from swarm.learning.weights import Weights
 from swarm.link.grants import EVERYTHING
-from swarm.manifest import ModelInfo
 from swarm.mesh import Mesh
+from swarm.model import ModelInfo
 from swarm.transport.lane import make_lanes
 
 # A lane in memory is gone with its server, and nodes without the right to make one wait for ever.

@@ -22,12 +22,12 @@ from shards.manifest import Manifest
 from shards.runtimes.load import DeviceChange, StageRuntime, load_lighter, load_stage
 from shards.runtimes.ort import Level, OrtRuntime
 from shards.runtimes.synthetic import random_feeds
+from swarm.clock import ServerClock
 from swarm.errors import SwarmError
 from swarm.fleet.warm_pool import ROLE as WARM
 from swarm.link import LinkMessage
-from swarm.manifest import ModelInfo
 from swarm.mesh import Mesh
-from swarm.server_clock import ServerClock
+from swarm.model import ModelInfo
 from swarm.transport.source import SourceOptions
 
 log = logging.getLogger("swarm.node")

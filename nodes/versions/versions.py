@@ -17,17 +17,17 @@ from nodes.versions.live_weights import NodeWeights
 from nodes.versions.refused_versions import RefusedVersions
 from nodes.versions.serving import Loaded, Serving, learn_known, load
 from shards.errors import ShardsError
+from swarm.clock import ServerClock
 from swarm.errors import ApiError, NotFound, SwarmError, Unavailable
 from swarm.fleet.placement import Served
 from swarm.fleet.warm_pool import ROLE as WARM
 from swarm.learning.weights import Weights
-from swarm.manifest import ModelInfo
 from swarm.mesh import Mesh
+from swarm.model import ModelInfo
 from swarm.models.followed_rollouts import Followed
 from swarm.routing import DesiredState
 from swarm.routing.rendezvous import rendezvous
 from swarm.security.allowed import AllowList
-from swarm.server_clock import ServerClock
 from swarm.transport.lane import check_one_domain, streams_of
 
 log = logging.getLogger("swarm.node")

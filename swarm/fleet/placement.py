@@ -8,7 +8,7 @@ from enum import IntEnum
 
 from swarm.fleet.advertised import StagePeer
 from swarm.fleet.priorities import PRIMARY
-from swarm.manifest import ModelInfo
+from swarm.model import ModelInfo
 from swarm.subjects import ANY
 
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from swarm.clock import parse_rfc3339
 from swarm.errors import (
     ApiError,
     DecodeError,
@@ -22,7 +23,6 @@ from swarm.errors import (
     Unavailable,
 )
 from swarm.link import Link, LinkMessage
-from swarm.server_clock import parse_rfc3339
 from swarm.subjects import api, kv_get_subject
 
 # Server error numbers (nats-server, server/errors.json).

@@ -21,7 +21,7 @@ from swarm.fleet.placement import Served
 from swarm.flow.backoff import Backoff
 from swarm.flow.objective import Objective
 from swarm.link import Link
-from swarm.manifest import ModelInfo, unknown_model
+from swarm.model import ModelInfo, unknown_model
 from swarm.models.followed_rollouts import Rollouts
 from swarm.models.registry import InForce, Registry
 from swarm.routing import BadDesiredState, DesiredState, RequestInfo

@@ -34,7 +34,7 @@ from swarm.errors import (
 )
 from swarm.flow.objective import Objective
 from swarm.link import Link, jetstream
-from swarm.manifest import ModelInfo, unknown_model
+from swarm.model import ModelInfo, unknown_model
 from swarm.models import push_claims as claims
 from swarm.models.artifacts import Cut, ObjectStore, Source, evenly
 from swarm.models.believed import BelievedEntries, Entry

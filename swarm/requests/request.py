@@ -11,7 +11,7 @@ import numpy as np
 
 from swarm.errors import ResourceExhausted, SwarmError
 from swarm.ids import ulid
-from swarm.manifest import ModelInfo
+from swarm.model import ModelInfo
 from swarm.wire.messages import Result
 
 DURABLE = "durable"

@@ -24,7 +24,7 @@ from swarm.errors import (
 )
 from swarm.flow.backoff import Backoff
 from swarm.link import Link, LinkMessage
-from swarm.manifest import ModelInfo
+from swarm.model import ModelInfo
 from swarm.requests.admission import ModelAdmission
 from swarm.requests.attempts import (
     Do,

@@ -11,7 +11,7 @@ from swarm.errors import Status, SwarmError
 from swarm.fleet.placement import Placement
 from swarm.flow.latency import Usual
 from swarm.link import Link
-from swarm.manifest import ModelInfo
+from swarm.model import ModelInfo
 from swarm.requests.admission import WHOLE_PIPELINE, ModelAdmission
 from swarm.requests.attempts import Outcome, Tried
 from swarm.requests.request import Ask

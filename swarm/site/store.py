@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from swarm.clock import parse_rfc3339
 from swarm.errors import (
     ApiError,
     InvalidArgument,
@@ -23,7 +24,6 @@ from swarm.errors import (
     Unavailable,
 )
 from swarm.link import Link, LinkMessage, jetstream
-from swarm.server_clock import parse_rfc3339
 from swarm.site.forwarding import Progress, beginning
 from swarm.subjects import Subjects, api, in_domain, token
 from swarm.wire.tensors import Part

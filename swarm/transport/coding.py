@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from swarm.link import Link
-from swarm.manifest import ModelInfo
+from swarm.model import ModelInfo
 from swarm.transport.parcel import Parcel
 from swarm.transport.routes import Routes
 from swarm.wire.codec_choice import (

@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from swarm.errors import Status, SwarmError
-from swarm.manifest import ModelInfo
+from swarm.model import ModelInfo
 from swarm.samehost.compact import answer_parts
 from swarm.samehost.lending import NO_LOAN, Loan, Opened
 from swarm.transport.coding import AnswerCoder

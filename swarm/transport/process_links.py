@@ -19,7 +19,7 @@ from swarm.errors import SwarmError
 from swarm.fleet.advertised import StagePeer
 from swarm.fleet.placement import Placement
 from swarm.link import Link, LinkOptions
-from swarm.manifest import ModelInfo
+from swarm.model import ModelInfo
 from swarm.samehost.host_socket import HostSocket
 from swarm.samehost.lending import Lender
 from swarm.subjects import Subjects, second_inbox

@@ -15,14 +15,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from swarm.clock import ServerClock
 from swarm.errors import DecodeError, NotConnected, Status
 from swarm.fleet.priorities import PRIMARY
 from swarm.flow.recent import RecentIds
 from swarm.link import jetstream
-from swarm.manifest import ModelInfo
+from swarm.model import ModelInfo
 from swarm.samehost.compact import decode_features
 from swarm.samehost.memory import ShmError
-from swarm.server_clock import ServerClock
 from swarm.subjects import ANY
 from swarm.transport.api import Delivery, Room
 from swarm.transport.delivery import BaseDelivery, FastDelivery, LaneDelivery, ReplyDesk, Tally

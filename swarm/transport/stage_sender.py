@@ -10,7 +10,7 @@ from typing import Protocol
 from swarm.errors import SwarmError
 from swarm.fleet.placement import NOWHERE, Nearby
 from swarm.flow.latency import Usual
-from swarm.manifest import ModelInfo
+from swarm.model import ModelInfo
 from swarm.subjects import ANY
 from swarm.transport.api import OnEvent, Refused, Sending
 from swarm.transport.coding import StageCoder

@@ -18,7 +18,7 @@ from bench.fleets.scale.sweeps import (
     measure_scale,
 )
 from shards.manifest import Manifest
-from swarm.manifest import ModelInfo
+from swarm.model import ModelInfo
 
 
 def test_every_stage_of_every_model_has_a_node() -> None:

@@ -19,7 +19,7 @@ from shards.split.split import SplitResult, split
 from shards.zoo import digits_heldout
 from shards.zoo.fresh_head import digits_with_fresh_head
 from swarm.learning.weights import Weights
-from swarm.manifest import ModelInfo
+from swarm.model import ModelInfo
 from swarm.security.identity import Identity
 
 MODEL = "fresh"

@@ -33,7 +33,7 @@ import swarm
 from nodes.up.mesh import LocalMesh, push
 from shards.split.split import split
 from shards.zoo.chain import chain, chain_cuts, chain_expected
-from swarm.manifest import ModelInfo
+from swarm.model import ModelInfo
 from swarm.samehost.memory import unavailable
 from swarm.transport.lane import lane_streams
 

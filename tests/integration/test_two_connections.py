@@ -16,7 +16,7 @@ from shards.zoo import digits_heldout, digits_model
 from shards.zoo.builders import chain, chain_cuts, chain_expected
 from swarm.audit.record import parse
 from swarm.audit.stream import extent_of, read_stream
-from swarm.manifest import ModelInfo
+from swarm.model import ModelInfo
 
 pytestmark = [pytest.mark.integration, pytest.mark.processes]
 

@@ -15,7 +15,7 @@ import nodes.versions.serving
 from nodes.config import NodeConfig
 from nodes.versions.serving import Loaded, learn_known
 from shards.specs import TensorSpec
-from swarm.manifest import ModelInfo, Spec, Stage
+from swarm.model import ModelInfo, Spec, Stage
 
 SPEC = (Spec("x", "FP32", (1,)),)
 INFO = ModelInfo("m", "1", SPEC, SPEC, (Stage(1, SPEC, SPEC, 1.0),))

@@ -15,7 +15,7 @@ from nodes.requests.answering import LIGHTER_ANSWERS, LIGHTER_ROOM, InferAnswere
 from nodes.versions.serving import Loaded
 from shards.errors import RunError
 from swarm.errors import NotFound, Status
-from swarm.manifest import ModelInfo, Spec, Stage
+from swarm.model import ModelInfo, Spec, Stage
 from swarm.requests.request import Ask
 from swarm.wire.hops import Hop
 from swarm.wire.messages import Request, Result

@@ -20,8 +20,8 @@ from shards.split.split import split
 from shards.zoo import digits_model
 from swarm.errors import NotFound, Status, Unavailable
 from swarm.link import LinkOptions
-from swarm.manifest import ModelInfo, Spec, Stage
 from swarm.mesh import MAX_BUDGET
+from swarm.model import ModelInfo, Spec, Stage
 from swarm.wire.messages import Request
 
 SPEC = (Spec("x", "FP32", (1,)),)

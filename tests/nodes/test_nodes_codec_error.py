@@ -17,7 +17,7 @@ from shards.runtimes.stage import StageRuntime
 from shards.split.split import split
 from shards.zoo import digits_heldout, digits_model
 from swarm.errors import InvalidArgument
-from swarm.manifest import ModelInfo
+from swarm.model import ModelInfo
 
 
 @pytest.fixture(scope="module")

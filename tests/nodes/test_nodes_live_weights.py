@@ -23,7 +23,7 @@ from shards.runtimes.stage import StageRuntime
 from shards.split.split import split
 from shards.weights.onnx_file import OnnxFile
 from shards.zoo import digits_heldout, digits_model
-from swarm.manifest import ModelInfo
+from swarm.model import ModelInfo
 
 SPLIT = split(digits_model(), name="digits", stages=2, edge_layers=4, profile=False)
 IMAGES = digits_heldout()[0][:2]

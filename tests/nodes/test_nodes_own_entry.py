@@ -19,7 +19,7 @@ from swarm.fleet.advertised import candidates, identity_of, serving
 from swarm.fleet.membership import Membership
 from swarm.gossip import LAN, Gossip, PeerView, Request, Send
 from swarm.link import Link, LinkOptions
-from swarm.manifest import ModelInfo, Spec, Stage
+from swarm.model import ModelInfo, Spec, Stage
 from swarm.requests.request import Ask
 from swarm.security.identity import Identity
 from swarm.subjects import Subjects

@@ -13,7 +13,7 @@ from nodes.requests.router import OBSERVE_EVERY, Router
 from swarm.errors import InvalidArgument
 from swarm.fleet.advertised import load_entries, serves_entries, valid
 from swarm.gossip import PeerView
-from swarm.manifest import ModelInfo, Spec, Stage
+from swarm.model import ModelInfo, Spec, Stage
 from swarm.requests.request import Ask
 from swarm.routing import RequestInfo, registry
 from swarm.routing.basic import RoundRobin

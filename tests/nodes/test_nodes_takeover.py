@@ -13,7 +13,7 @@ from nodes.life.takeover import ADAPT_EVERY, Takeover
 from swarm.fleet.advertised import serves_entries, takes_entries
 from swarm.flow.latency import LatencyWindow
 from swarm.gossip import Event, PeerView
-from swarm.manifest import ModelInfo, Spec, Stage
+from swarm.model import ModelInfo, Spec, Stage
 from swarm.routing.rendezvous import rendezvous
 from swarm.subjects import Subjects
 from swarm.transport.source import StageSource

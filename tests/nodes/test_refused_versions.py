@@ -26,7 +26,7 @@ from shards.zoo import digits_heldout, digits_model
 from swarm.errors import Status
 from swarm.ids import ulid
 from swarm.link import LinkMessage, LinkOptions, jetstream
-from swarm.manifest import ModelInfo
+from swarm.model import ModelInfo
 from swarm.rollout import plan_of
 from swarm.wire.messages import Request
 

@@ -12,7 +12,7 @@ from real_server import Links
 from swarm.errors import Status
 from swarm.fleet.placement import Placement
 from swarm.link import Link
-from swarm.manifest import ModelInfo, Spec, Stage
+from swarm.model import ModelInfo, Spec, Stage
 from swarm.requests.admission import ModelAdmission
 from swarm.requests.request import Ask
 from swarm.requests.requester import Requester

@@ -19,6 +19,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from swarm.clock import ServerClock
 from swarm.errors import (
     ApiError,
     NoLeader,
@@ -30,7 +31,6 @@ from swarm.errors import (
 from swarm.fleet.priorities import PRIMARY
 from swarm.flow.latency import LatencyWindow
 from swarm.link import Link, LinkMessage
-from swarm.server_clock import ServerClock
 from swarm.transport.lane.credit import Credit
 from swarm.transport.lane.hand import Hand
 from swarm.transport.lane.message import ACK, ACK_AND_NEXT, WORKING, LaneMessage

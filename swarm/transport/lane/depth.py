@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from swarm.manifest import ModelInfo
+from swarm.model import ModelInfo
 
 BUDGET_SHARE = 0.6  # of a budget that the wait in one lane may take, as a requester's gate has it
 LEAST_SECONDS = 0.25  # of work that a lane holds, however short the budgets

@@ -7,9 +7,9 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from swarm.clock import ServerClock
 from swarm.errors import ApiError, PermissionDenied
 from swarm.link import Link, jetstream
-from swarm.server_clock import ServerClock
 from swarm.subjects import api
 
 log = logging.getLogger("swarm.transport.lane")

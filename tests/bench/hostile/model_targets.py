@@ -17,7 +17,7 @@ from shards.manifest import CodecError, LighterModel, Manifest, SealedFile, Shar
 from shards.weights.onnx_file import OnnxFile
 from shards.weights.protobuf import bytes_field, number_field, text_field
 from shards.zoo import digits_lite_model
-from swarm.manifest import ModelInfo
+from swarm.model import ModelInfo
 
 
 def _manifest(sealed: bool = False) -> bytes:

@@ -25,7 +25,7 @@ from shards.zoo.fresh_head import digits_with_fresh_head
 from swarm.errors import InvalidArgument, NotFound
 from swarm.learning.weights import Weights
 from swarm.link import Link, jetstream
-from swarm.manifest import ModelInfo
+from swarm.model import ModelInfo
 from swarm.subjects import Subjects
 
 pytestmark = pytest.mark.integration

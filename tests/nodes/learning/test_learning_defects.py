@@ -16,7 +16,7 @@ from nodes.life.learning import Learning
 from shards.split.split import split
 from shards.zoo.fresh_head import digits_with_fresh_head
 from swarm.errors import NotFound
-from swarm.manifest import ModelInfo
+from swarm.model import ModelInfo
 from swarm.subjects import Subjects
 
 

@@ -12,7 +12,7 @@ from shards.split.split import SplitResult, split
 from shards.zoo import digits_heldout, digits_model
 from shards.zoo.builders import chain, mlp
 from swarm.errors import InvalidArgument
-from swarm.manifest import ModelInfo
+from swarm.model import ModelInfo
 
 
 def load(result: SplitResult) -> FrozenModel:

@@ -17,17 +17,17 @@ from nodes.stage.compute import StageOptions
 from nodes.stage.server import LanePicker, StageServer
 from shards.errors import InputError, RunError, RunTerminated
 from shards.runtimes.runtime import CancelToken
+from swarm.clock import ServerClock
 from swarm.errors import SwarmError
 from swarm.fleet.advertised import StagePeer
 from swarm.fleet.placement import Placement
 from swarm.fleet.priorities import PRIMARY
 from swarm.link import Link, LinkMessage, LinkOptions
-from swarm.manifest import ModelInfo, Spec, Stage
+from swarm.model import ModelInfo, Spec, Stage
 from swarm.samehost.compact import decode_features, decode_result
 from swarm.samehost.host_socket import LIVING, HostSocket
 from swarm.samehost.lending import Lender
 from swarm.samehost.memory import MIN_BYTES
-from swarm.server_clock import ServerClock
 from swarm.subjects import Subjects
 from swarm.transport.handover.words import REFUSED, WORDS
 from swarm.transport.routes import Routes

@@ -25,7 +25,7 @@ from swarm.errors import (
 )
 from swarm.fleet.advertised import StagePeer
 from swarm.fleet.priorities import FALLBACK
-from swarm.manifest import ModelInfo, Stage
+from swarm.model import ModelInfo, Stage
 from swarm.samehost.host_socket import LARGEST_MESSAGE
 from swarm.samehost.memory import unavailable
 from swarm.transport.handover.words import DONE, PASSED_ON, REFUSED

@@ -13,7 +13,7 @@ from support.waiting import eventually
 from nodes.stage.compute import MOST_BEHIND
 from nodes.stage.selftest import learned
 from swarm.errors import Status
-from swarm.manifest import ModelInfo
+from swarm.model import ModelInfo
 from swarm.wire.messages import Features
 
 MakeBench = Callable[..., Awaitable[Bench]]

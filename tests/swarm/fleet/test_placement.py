@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from swarm.fleet.advertised import StagePeer
 from swarm.fleet.placement import NOWHERE, Placement, nearby
 from swarm.fleet.priorities import FALLBACK, PRIMARY, STANDBY
-from swarm.manifest import ModelInfo
+from swarm.model import ModelInfo
 from swarm.subjects import ANY
 
 HERE, THERE = "a" * 16, "b" * 16

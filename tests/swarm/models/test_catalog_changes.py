@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 
 from swarm.link import Link, LinkOptions
-from swarm.manifest import ModelInfo, Spec, Stage
+from swarm.model import ModelInfo, Spec, Stage
 from swarm.models.catalog import Catalog
 from swarm.models.followed_rollouts import Rollouts
 from swarm.models.registry import InForce, Registry

@@ -13,7 +13,7 @@ from swarm.fleet.advertised import StagePeer
 from swarm.fleet.placement import Placement, Served
 from swarm.fleet.priorities import FALLBACK, PRIMARY
 from swarm.link import Link, LinkOptions
-from swarm.manifest import ModelInfo, Spec, Stage
+from swarm.model import ModelInfo, Spec, Stage
 from swarm.models.catalog import KEPT_FOR, Catalog
 from swarm.models.followed_rollouts import Rollouts
 from swarm.models.registry import InForce, Registry

@@ -19,7 +19,7 @@ from swarm.fleet.advertised import StagePeer
 from swarm.fleet.placement import Placement
 from swarm.fleet.priorities import PRIMARY
 from swarm.link import LinkMessage
-from swarm.manifest import ModelInfo
+from swarm.model import ModelInfo
 from swarm.requests.request import Ask
 from swarm.requests.requester import Requester
 from swarm.samehost.compact import decode_features

@@ -10,8 +10,8 @@ import pytest
 
 from swarm.errors import Status
 from swarm.link import LinkOptions
-from swarm.manifest import ModelInfo, Spec, Stage
 from swarm.mesh import Mesh
+from swarm.model import ModelInfo, Spec, Stage
 from swarm.requests.request import Ask
 from swarm.wire.messages import Result
 

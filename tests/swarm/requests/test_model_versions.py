@@ -9,7 +9,7 @@ from fake_stage import INFO
 from neighbours import LONG, Shop
 
 from swarm.errors import Status
-from swarm.manifest import ModelInfo
+from swarm.model import ModelInfo
 from swarm.requests.requester import MOST_VERSIONS
 from swarm.transport.handover import policy
 

@@ -9,8 +9,8 @@ import pytest
 from noted_tracer import NotedTracer
 
 from swarm.link import LinkOptions
-from swarm.manifest import ModelInfo, Spec, Stage
 from swarm.mesh import Mesh
+from swarm.model import ModelInfo, Spec, Stage
 from swarm.requests.request import Ask
 from swarm.wire.messages import Result
 

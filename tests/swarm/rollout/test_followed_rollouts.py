@@ -14,7 +14,7 @@ from nodes.up.embedded_server import EmbeddedServer
 from swarm.errors import InvalidArgument, NotFound, Status
 from swarm.fleet.placement import Served
 from swarm.link import Link, jetstream
-from swarm.manifest import ModelInfo
+from swarm.model import ModelInfo
 from swarm.models.catalog import Catalog
 from swarm.models.followed_rollouts import REPORT_EVERY, Rollouts
 from swarm.models.registry import Registry

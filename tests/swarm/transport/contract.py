@@ -16,8 +16,8 @@ from swarm.errors import DecodeError
 from swarm.fleet.advertised import StagePeer
 from swarm.fleet.priorities import PRIMARY
 from swarm.link import LinkMessage, LinkOptions, jetstream
-from swarm.manifest import ModelInfo, Spec, Stage
 from swarm.mesh import Mesh
+from swarm.model import ModelInfo, Spec, Stage
 from swarm.samehost.compact import decode_result
 from swarm.samehost.memory import MIN_BYTES, unavailable
 from swarm.subjects import ANY, api

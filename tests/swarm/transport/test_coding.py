@@ -13,7 +13,7 @@ import pytest
 from swarm.fleet.advertised import StagePeer
 from swarm.fleet.placement import Beyond, beyond
 from swarm.link.send_rate import Pace
-from swarm.manifest import ModelInfo, Spec, Stage
+from swarm.model import ModelInfo, Spec, Stage
 from swarm.transport.coding import AnswerCoder, Coder, accepts
 from swarm.wire.messages import Features
 from swarm.wire.tensors import Part, codec_of, decode_tensors, known_codecs

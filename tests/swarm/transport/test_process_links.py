@@ -16,7 +16,7 @@ import swarm
 from nodes.up.embedded_server import EmbeddedServer
 from swarm.errors import InvalidArgument
 from swarm.link import Link
-from swarm.manifest import ModelInfo, Spec, Stage
+from swarm.model import ModelInfo, Spec, Stage
 from swarm.transport import process_links as links
 from swarm.transport import second_connection
 

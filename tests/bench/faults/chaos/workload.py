@@ -12,7 +12,7 @@ from shards.runtimes.ort import OrtRuntime
 from shards.split.split import SplitResult, split
 from shards.zoo import digits_heldout, digits_model
 from swarm.errors import InvalidArgument
-from swarm.manifest import ModelInfo
+from swarm.model import ModelInfo
 from swarm.wire.tensors import DTYPES
 
 DIGITS = "digits"

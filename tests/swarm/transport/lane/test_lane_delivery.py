@@ -10,9 +10,9 @@ from lane_tools import CONSUMER, STREAM, Bench, bodies
 from real_server import cut
 from support.waiting import GENEROUS, eventually
 
+from swarm.clock import ServerClock
 from swarm.fleet.priorities import FALLBACK, PRIMARY, STANDBY
 from swarm.link import jetstream
-from swarm.server_clock import ServerClock
 from swarm.subjects import api
 from swarm.transport.lane import LaneOptions
 from swarm.transport.lane.credit import Credit

@@ -12,7 +12,7 @@ from support.waiting import eventually
 from nodes.up.embedded_server import EmbeddedServer
 from swarm.errors import ResourceExhausted
 from swarm.link import Link, jetstream
-from swarm.manifest import ModelInfo, Spec, Stage
+from swarm.model import ModelInfo, Spec, Stage
 from swarm.subjects import api
 from swarm.transport.lane import Depth, LaneOptions, ensure_lanes, follow_depth
 from swarm.transport.lane.depth import (

@@ -23,8 +23,8 @@ from swarm.errors import (
 )
 from swarm.link import jetstream
 from swarm.subjects import api
-from swarm.transport.lane.publisher import lane_error
 from swarm.transport.lane import Publisher, publisher
+from swarm.transport.lane.publisher import lane_error
 
 pytestmark = pytest.mark.integration
 

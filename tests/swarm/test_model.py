@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from messages_strategies import damaged
 
 from swarm.errors import InvalidArgument
-from swarm.manifest import ModelInfo, Spec, check_tensors
+from swarm.model import ModelInfo, Spec, check_tensors
 
 
 def tensor(name: str = "x", shape: Any = (1, 8), datatype: str = "FP32") -> dict[str, Any]:

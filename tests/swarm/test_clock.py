@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarm.server_clock import RESAMPLE_AFTER, ServerClock, parse_rfc3339
+from swarm.clock import RESAMPLE_AFTER, ServerClock, parse_rfc3339
 
 SECOND = 1_000_000_000
 times = st.datetimes(datetime(1971, 1, 1), datetime(2200, 1, 1))
