@@ -1,0 +1,1 @@
+"""The commands `swarm` and `swarm-node`, and their options."""

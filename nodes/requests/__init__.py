@@ -1,0 +1,1 @@
+"""Requests that a node answers for clients: their lanes, and how objectives hold."""

@@ -1,0 +1,1 @@
+"""`swarm up`: a mesh on this machine, with an embedded server and supervised nodes."""

@@ -1,0 +1,1 @@
+"""What people see of a fleet: the dashboard, the terminal, metrics, profiles."""

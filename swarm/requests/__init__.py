@@ -1,0 +1,1 @@
+"""The requester's side: admission, attempts, retries, hedges, and the `infer` service."""

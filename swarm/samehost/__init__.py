@@ -1,0 +1,1 @@
+"""Processes of one host: datagrams on sockets of the kernel, and shared memory."""

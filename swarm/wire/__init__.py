@@ -1,0 +1,1 @@
+"""What the bytes of a message mean: MessagePack, JSON, tensors, codecs, hops."""

@@ -1,0 +1,103 @@
+"""The pages of the project, and the tables in them that are made from the code.
+
+    uv run python tests/pages.py
+
+A table stands between two markers, and this program writes it anew:
+
+    <!-- rooms of swarm: begin -->
+    <!-- rooms of swarm: end -->
+
+`TABLES` names the tables. `tests/test_pages.py` fails where a page and the code differ.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+_BLOCK = re.compile(r"(<!-- (?P<name>[^:>]+): begin -->\n).*?(<!-- (?P=name): end -->)", re.DOTALL)
+
+
+def pages() -> list[Path]:
+    """Every page of the repository."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return [ROOT / name for name in sorted(listed.split("\n")) if name and (ROOT / name).exists()]
+
+
+def with_tables(text: str) -> str:
+    """A page with its tables as the code has them. Raises `KeyError` for an unknown table."""
+    return _BLOCK.sub(lambda found: found[1] + TABLES[found["name"]]() + found[3], text)
+
+
+def rooms(package: str) -> str:
+    """Each room of a package, and each module that stands beside them, with its purpose."""
+    rows = [f"| `{name}` | {purpose} |" for name, purpose in purposes(package)]
+    return "\n".join(["| room | for |", "|---|---|", *rows]) + "\n"
+
+
+def purposes(package: str) -> Iterator[tuple[str, str]]:
+    """The names of a package's rooms and modules, each with the first sentence of its docstring,
+    "" where it has none. A room ends with `/`."""
+    folder = ROOT / package
+    inits = (path for path in folder.rglob("__init__.py") if path.parent != folder)
+    for path in sorted(inits, key=lambda path: path.parent.relative_to(folder).parts):
+        yield f"{path.parent.relative_to(folder).as_posix()}/", _first_sentence(path)
+    for path in sorted(folder.glob("*.py")):
+        if path.name != "__init__.py":
+            yield path.stem, _first_sentence(path)
+
+
+def _first_sentence(path: Path) -> str:
+    text = ast.get_docstring(ast.parse(path.read_text())) or ""
+    paragraph = " ".join(text.split("\n\n")[0].split())
+    return re.split(r"(?<=\.) (?=[A-Z`])", paragraph)[0].replace("|", "\\|")
+
+
+def rights() -> str:
+    from swarm.security.rights.document import markdown
+
+    return markdown()
+
+
+def node_options() -> str:
+    """The options of `swarm-node`, with their defaults."""
+    from nodes.cli.node import FLAGS
+
+    lines = ["| option | default | effect |", "|---|---|---|"]
+    for flag in FLAGS:
+        names = ", ".join(f"`{name}`" for name in flag.flags)
+        default = "" if flag.default in (None, "", False) else f"`{_as_text(flag.default)}`"
+        effect = " ".join(flag.help.split()).replace("|", "\\|")
+        lines.append(f"| {names} | {default} | {effect} |")
+    return "\n".join(lines) + "\n"
+
+
+def _as_text(default: object) -> str:
+    return "on" if default is True else str(default)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "rooms of swarm": partial(rooms, "swarm"),
+    "rooms of shards": partial(rooms, "shards"),
+    "rooms of nodes": partial(rooms, "nodes"),
+    "rights": rights,
+    "options of swarm-node": node_options,
+}
+
+
+def main() -> None:
+    for page in pages():
+        text = page.read_text()
+        if (made := with_tables(text)) != text:
+            page.write_text(made)
+            print(f"written anew: {page.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()
