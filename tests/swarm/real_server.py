@@ -5,21 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
-from support import waiting
-from support.waiting import GENEROUS
+from support.waiting import GENEROUS, eventually
 
 from nodes.up.embedded_server import EmbeddedServer
 from swarm.link import Link, LinkMessage, LinkOptions
-
-
-async def eventually(
-    promise: Callable[[], bool], within: float = GENEROUS, what: str = "the promise"
-) -> None:
-    """`support.waiting.eventually`, with its arguments in another order."""
-    await waiting.eventually(promise, what, within)
 
 
 async def hang(server: EmbeddedServer) -> None:

@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from real_server import Links, eventually
+from real_server import Links
+from support.waiting import eventually
 
 from swarm.errors import NotConnected
 from swarm.fleet.membership import Membership
@@ -18,7 +19,6 @@ from swarm.subjects import Subjects
 
 SUBJECTS = Subjects("test")
 DISCOVERY = SUBJECTS.discovery
-WAIT = 10.0  # seconds; only a broken promise gets there
 
 
 @dataclass
@@ -77,7 +77,6 @@ class Fleet:
     async def agree(self, members: list[Member], nodes: tuple[str, ...]) -> None:
         await eventually(
             lambda: all(m.state_of(n) == "alive" for m in members for n in nodes),
-            WAIT,
             "that all know all",
         )
 

@@ -8,8 +8,9 @@ import random
 
 import msgpack
 import pytest
-from fleet import DISCOVERY, SUBJECTS, WAIT, Fleet, Member
-from real_server import Inbox, Links, eventually
+from fleet import DISCOVERY, SUBJECTS, Fleet, Member
+from real_server import Inbox, Links
+from support.waiting import eventually
 
 from nodes.up.embedded_server import EmbeddedServer
 from swarm.fleet.advertised import candidates, load_entries, serves_entries, serving, valid
@@ -28,7 +29,6 @@ async def still_works(fleet: Fleet, members: list[Member], mark: str) -> None:
     members[0].gossip.set("role", mark)
     await eventually(
         lambda: all(m.value_of(members[0].gossip.node, "role") == mark for m in members),
-        WAIT,
         "that gossip goes on",
     )
     assert all(member.heard("died") == [] for member in members)
@@ -47,7 +47,7 @@ async def test_random_bytes_are_counted_and_the_mesh_goes_on(fleet: Fleet, links
     for _ in range(300):
         stranger.publish(SUBJECTS.gossip("b"), rng.randbytes(rng.randrange(200)), "_INBOX.x.y")
     await stranger.flush()
-    await eventually(lambda: refusals(members[1]) - before >= 300, WAIT, "the counts")
+    await eventually(lambda: refusals(members[1]) - before >= 300, "the counts")
     await still_works(fleet, members, "after-noise")
 
 
@@ -61,7 +61,7 @@ async def test_a_message_cut_or_changed_anywhere_is_refused_or_harmless(
     overheard = Inbox()
     stranger.subscribe("swarm.test.gossip.>", overheard)
     await stranger.flush()
-    await eventually(lambda: len(overheard) >= 10, WAIT, "some messages")
+    await eventually(lambda: len(overheard) >= 10, "some messages")
     rng = random.Random(7)
     for message in overheard[:10]:
         body = bytes(message.data)
@@ -71,7 +71,7 @@ async def test_a_message_cut_or_changed_anywhere_is_refused_or_harmless(
             changed = body[:at] + bytes([rng.randrange(256)]) + body[at + 1 :]
             stranger.publish(SUBJECTS.gossip("b"), changed)
     await stranger.flush()
-    await eventually(lambda: refusals(members[1]) > 0, WAIT, "the counts")
+    await eventually(lambda: refusals(members[1]) > 0, "the counts")
     await still_works(fleet, members, "after-mutilation")
 
 
@@ -84,7 +84,7 @@ async def test_gossip_as_large_as_the_server_lets_through_is_refused_unread(
     huge = os.urandom(stranger.max_payload)
     stranger.publish(SUBJECTS.gossip("b"), huge, "_INBOX.x.y")
     counters = members[1].gossip.gossip.counters
-    await eventually(lambda: counters["too_large"] == 1, WAIT, "the count")
+    await eventually(lambda: counters["too_large"] == 1, "the count")
     assert counters["malformed"] == 0  # it was not parsed
     await still_works(fleet, members, "after-flood")
 
@@ -116,7 +116,6 @@ async def test_a_deep_or_broken_discovery_answer_is_counted(fleet: Fleet, links:
     members = await fleet.start("a", "b")
     await eventually(
         lambda: members[0].gossip.gossip.counters["malformed_discovery"] >= len(bodies),
-        WAIT,
         "the counts",
     )
     await still_works(fleet, members, "after-discovery")
@@ -131,7 +130,7 @@ async def test_a_member_without_the_key_stays_outside(fleet: Fleet) -> None:
         await fleet.join("none"),
     ]
     await eventually(
-        lambda: all(m.gossip.gossip.counters["forged"] > 0 for m in inside), WAIT, "the refusals"
+        lambda: all(m.gossip.gossip.counters["forged"] > 0 for m in inside), "the refusals"
     )
     await still_works(fleet, inside, "inside")
     for member in inside:
@@ -153,7 +152,7 @@ async def test_an_absurd_load_is_dropped_and_the_other_keys_apply(fleet: Fleet) 
     liar.gossip.set("unheard-of", [1, 2, 3])
     for member in (a, b):
         await eventually(
-            lambda m=member: m.value_of("liar", "unheard-of") == (1, 2, 3), WAIT, "the other keys"
+            lambda m=member: m.value_of("liar", "unheard-of") == (1, 2, 3), "the other keys"
         )
         values = member.gossip.view()["liar"].values
         assert values["role"] == "shard-1"
@@ -163,7 +162,7 @@ async def test_an_absurd_load_is_dropped_and_the_other_keys_apply(fleet: Fleet) 
     # And a true value under the same key is taken again.
     liar.gossip.set(load, [[1, 7, 0, 0, 0, 0, 0, 0, 0]])
     await eventually(
-        lambda: a.value_of("liar", load) == ((1, 7, 0, 0, 0, 0, 0, 0, 0),), WAIT, "the truth"
+        lambda: a.value_of("liar", load) == ((1, 7, 0, 0, 0, 0, 0, 0, 0),), "the truth"
     )
 
 
@@ -175,7 +174,7 @@ async def test_what_arrives_by_gossip_is_what_routing_reads(fleet: Fleet) -> Non
     [load] = loads = load_entries({("digits", "1", 2): [3, 1, 5000, 4000, 9000, 0, 0, 0]})
     for key, value in (entries | loads | {"priority": 0, "host": "h1"}).items():
         assert a.gossip.set(key, value)
-    await eventually(lambda: b.value_of("a", "host") is not None, WAIT, "the spread")
+    await eventually(lambda: b.value_of("a", "host") is not None, "the spread")
     [peer] = serving(b.gossip.alive(), "digits", "1", 2)
     assert (peer.node, peer.priority, peer.host, peer.draining) == ("a", 0, "h1", False)
     assert serving(b.gossip.alive(), "digits", "1", 1) == []
@@ -185,7 +184,7 @@ async def test_what_arrives_by_gossip_is_what_routing_reads(fleet: Fleet) -> Non
     assert candidate.compute_ewma_s == pytest.approx(0.005)
     for key in entries:
         a.gossip.delete(key)
-    await eventually(lambda: candidates(b.gossip.view()) == [], WAIT, "the deletion")
+    await eventually(lambda: candidates(b.gossip.view()) == [], "the deletion")
     assert b.value_of("a", load) is not None  # of no use, and of no harm
 
 
@@ -198,7 +197,6 @@ async def test_a_node_with_sixty_stages_is_known_whole_to_all_others(fleet: Flee
     assert all([members[0].gossip.set(key, value) for key, value in entries.items()])  # noqa: C419
     await eventually(
         lambda: all(entries.keys() <= m.gossip.view()["a"].values.keys() for m in members),
-        WAIT,
         "the spread",
     )
     for member in members:
@@ -243,19 +241,18 @@ async def test_ten_thousand_joins_in_a_burst_end_nothing_and_do_not_grow_without
         stranger.publish(SUBJECTS.gossip("target"), msgpack.packb(message), "_INBOX.x.y")
         await stranger.flush()
     counters = target.gossip.gossip.counters
-    await eventually(
-        lambda: counters["too_fast"] + counters["table_full"] > 5_000, WAIT, "the refusals"
-    )
+    await eventually(lambda: counters["too_fast"] + counters["table_full"] > 5_000, "the refusals")
     assert len(target.gossip.view()) <= 512
     target.gossip.set("role", "unmoved")
     # At the latest when each has asked all of a full table: 512 / 3 rounds of 0.2 s.
     await eventually(
-        lambda: friend.value_of("target", "role") == "unmoved", 4 * WAIT, "that gossip goes on"
+        lambda: friend.value_of("target", "role") == "unmoved",
+        "that gossip goes on",
+        within=40.0,
     )
     # Nobody answers for the ghosts, so that each is found dead when its turn comes.
     await eventually(
         lambda: sum(p.state == "dead" for p in target.gossip.view().values()) > 5,
-        WAIT,
         "that ghosts are laid",
     )
     assert len(target.gossip.view()) <= 512
@@ -273,12 +270,12 @@ async def test_a_value_that_is_too_large_is_not_told_and_ends_nothing(
     for _ in range(5):
         assert not a.gossip.set("notes", ["long"] * 250)
     a.gossip.set("role", "large")
-    await eventually(lambda: b.value_of("a", "role") == "large", WAIT, "the other keys")
+    await eventually(lambda: b.value_of("a", "role") == "large", "the other keys")
     assert b.value_of("a", "notes") == ("short",)
     assert a.gossip.gossip.counters["own_value_refused"] == 5
     assert len([r for r in caplog.records if "not gossiped: notes" in r.getMessage()]) == 1
     assert a.gossip.set("notes", ["short again"])
-    await eventually(lambda: b.value_of("a", "notes") == ("short again",), WAIT, "the next value")
+    await eventually(lambda: b.value_of("a", "notes") == ("short again",), "the next value")
     assert not a.gossip.set("notes", ["long"] * 250)
     assert len([r for r in caplog.records if "not gossiped: notes" in r.getMessage()]) == 2
 
@@ -289,8 +286,8 @@ async def test_a_deleted_key_is_gone_everywhere_and_can_be_written_again(fleet: 
     a = members[0].gossip
     a.delete("never-there")
     a.set("notes", 1)
-    await eventually(lambda: all(m.value_of("a", "notes") == 1 for m in members), WAIT)
+    await eventually(lambda: all(m.value_of("a", "notes") == 1 for m in members))
     a.delete("notes")
-    await eventually(lambda: all("notes" not in m.gossip.view()["a"].values for m in members), WAIT)
+    await eventually(lambda: all("notes" not in m.gossip.view()["a"].values for m in members))
     a.set("notes", 2)
-    await eventually(lambda: all(m.value_of("a", "notes") == 2 for m in members), WAIT)
+    await eventually(lambda: all(m.value_of("a", "notes") == 2 for m in members))

@@ -6,8 +6,9 @@ import asyncio
 import time
 
 import pytest
-from fleet import WAIT, Fleet
-from real_server import Links, eventually
+from fleet import Fleet
+from real_server import Links
+from support.waiting import eventually
 
 from nodes.up.embedded_server import EmbeddedServer
 from swarm.subjects import Subjects
@@ -48,7 +49,7 @@ async def test_what_a_member_says_reaches_all_as_it_was_said(fleet: Fleet) -> No
     a.set("numbers", {"digits/1": [1, 2, 3, 4, 5, 6, 7, 8]})
     a.set("draining", True)
     await eventually(
-        lambda: all(m.value_of("a", "draining") is True for m in members), WAIT, "the spread"
+        lambda: all(m.value_of("a", "draining") is True for m in members), "the spread"
     )
     seen = [dict(member.gossip.view()["a"].values) for member in members]
     assert all(values == seen[0] for values in seen)
@@ -61,9 +62,7 @@ async def test_a_crash_is_known_to_all_and_nobody_was_suspected_first(fleet: Fle
     members = await fleet.start("a", "b", "c", "d", "e")
     dead = members.pop(2)
     await fleet.links.crash(dead.link)
-    await eventually(
-        lambda: all("c" in m.heard("died") for m in members), WAIT, "the news of the death"
-    )
+    await eventually(lambda: all("c" in m.heard("died") for m in members), "the news of the death")
     assert all(member.state_of("c") == "dead" for member in members)
     assert all("c" not in member.heard("suspected") for member in members)
     alive = {"a", "b", "d", "e"}
@@ -74,22 +73,20 @@ async def test_a_node_whose_process_has_ended_is_dead_at_once(fleet: Fleet, link
     """It is asked now; gossip's rounds do not find it here, since there are none any more."""
     a, b = await fleet.start("a", "b")
     b.gossip.set("inbox", "_INBOX.b")
-    await eventually(lambda: a.value_of("b", "inbox") == "_INBOX.b", WAIT, "the spread")
+    await eventually(lambda: a.value_of("b", "inbox") == "_INBOX.b", "the spread")
     a.task.cancel()
     await asyncio.gather(a.task, return_exceptions=True)
     a.gossip.gone("_INBOX.nobody")
     await links.crash(b.link)
     a.gossip.gone("_INBOX.b")
-    await eventually(lambda: a.heard("died") == ["b"], WAIT, "the news of the death")
+    await eventually(lambda: a.heard("died") == ["b"], "the news of the death")
 
 
 async def test_a_member_that_hangs_is_suspected_first_and_dead_then(fleet: Fleet) -> None:
     members = await fleet.start("a", "b", "c", "d")
     await fleet.hang(members[1])
     others = [member for member in members if member.gossip.node != "b"]
-    await eventually(
-        lambda: all("b" in m.heard("died") for m in others), 20.0, "that the hang is found"
-    )
+    await eventually(lambda: all("b" in m.heard("died") for m in others), "that the hang is found")
     assert any("b" in member.heard("suspected") for member in others)
     assert all(member.state_of("b") == "dead" for member in others)
     for member in others:
@@ -102,7 +99,7 @@ async def test_a_departure_is_announced_and_is_no_death(fleet: Fleet) -> None:
     leaver.gossip.leave()
     await leaver.link.flush()
     # A node goes on answering while it drains.
-    await eventually(lambda: all("a" in m.heard("left") for m in members), WAIT, "the farewell")
+    await eventually(lambda: all("a" in m.heard("left") for m in members), "the farewell")
     assert all(member.heard("died") == [] for member in members)
     assert all(member.state_of("a") == "left" for member in members)
 
@@ -112,11 +109,11 @@ async def test_a_member_that_comes_back_under_its_id_is_alive_again(fleet: Fleet
     gone = members.pop()
     await fleet.links.crash(gone.link)
     gone.task.cancel()
-    await eventually(lambda: all(m.state_of("c") == "dead" for m in members), WAIT, "the death")
+    await eventually(lambda: all(m.state_of("c") == "dead" for m in members), "the death")
     again = await fleet.join("c")
     again.gossip.set("role", "second-life")
     await eventually(
-        lambda: all(m.value_of("c", "role") == "second-life" for m in members), WAIT, "the return"
+        lambda: all(m.value_of("c", "role") == "second-life" for m in members), "the return"
     )
     assert all(member.state_of("c") == "alive" for member in members)
 
@@ -129,24 +126,19 @@ async def test_a_restart_of_the_server_kills_nobody(
         member.events.clear()
     reconnects = [member.link.reconnects for member in members]
     await own_server.kill()
-    await eventually(lambda: not any(m.link.connected for m in members), WAIT, "the loss")
+    await eventually(lambda: not any(m.link.connected for m in members), "the loss")
     await own_server.start()
     await eventually(
         lambda: all(
             m.link.connected and m.link.reconnects > before
             for m, before in zip(members, reconnects, strict=True)
         ),
-        WAIT,
         "the reconnection",
     )
     members[0].gossip.set("role", "after")
-    await eventually(
-        lambda: all(m.value_of("a", "role") == "after" for m in members), WAIT, "the spread"
-    )
+    await eventually(lambda: all(m.value_of("a", "role") == "after" for m in members), "the spread")
     # A suspicion may come up while some are back and others are not; it is refuted.
-    await eventually(
-        lambda: all(len(m.gossip.alive()) == 5 for m in members), WAIT, "that all are alive"
-    )
+    await eventually(lambda: all(len(m.gossip.alive()) == 5 for m in members), "that all are alive")
     assert [event for m in members for event in m.events if event.kind == "died"] == []
 
 
@@ -157,13 +149,12 @@ async def test_an_id_used_twice_is_reported_as_an_event(fleet: Fleet) -> None:
     def reported() -> bool:
         return any("twin" in m.heard("duplicate") for m in fleet.members)
 
-    await eventually(reported, WAIT, "the report")
+    await eventually(reported, "the report")
     await eventually(
         lambda: (
             witness.gossip.gossip.counters["duplicate_node"] > 0
             or other.gossip.gossip.counters["duplicate_self"] > 0
         ),
-        WAIT,
         "the count",
     )
 
@@ -179,8 +170,8 @@ async def test_wall_clocks_play_no_part(fleet: Fleet, monkeypatch: pytest.Monkey
     await fleet.agree(members, ("past", "future", "today"))
     members[0].gossip.set("role", "old")
     await eventually(
-        lambda: all(m.value_of("past", "role") == "old" for m in members), WAIT, "the spread"
+        lambda: all(m.value_of("past", "role") == "old" for m in members), "the spread"
     )
     await fleet.links.crash(members[1].link)
     survivors = [members[0], members[2]]
-    await eventually(lambda: all("future" in m.heard("died") for m in survivors), WAIT, "the death")
+    await eventually(lambda: all("future" in m.heard("died") for m in survivors), "the death")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from real_server import eventually
+from support.waiting import eventually
 
 from swarm.errors import (
     DeadlineExceeded,

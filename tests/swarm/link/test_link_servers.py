@@ -7,7 +7,8 @@ import os
 import signal
 
 import pytest
-from real_server import Links, eventually
+from real_server import Links
+from support.waiting import eventually
 
 from nodes.up.embedded_cluster import EmbeddedCluster, free_ports
 from nodes.up.embedded_server import EmbeddedServer
@@ -113,7 +114,7 @@ async def test_a_link_learns_the_servers_and_leaves_a_lame_duck_before_it_is_cut
         first = cluster.servers[0]
         link = await links.connect(first.url)
         known = {server.port for server in cluster.servers}
-        await eventually(lambda: len(link.servers.all()) == 3, what="learning the servers")
+        await eventually(lambda: len(link.servers.all()) == 3, "learning the servers")
         assert {int(url.rpartition(":")[2]) for url in link.servers.all()} == known
         downs: list[str] = []
         link.on_down.append(lambda: downs.append(link.last_error))

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from real_server import ConfiguredServer, eventually
+from real_server import ConfiguredServer
+from support.waiting import eventually
 
 import swarm
 from swarm.errors import PermissionDenied
@@ -57,7 +58,7 @@ async def test_a_requester_submits_a_gateway_forwards_and_nobody_else_may(
                 assert (await anext(answers)).result.outputs["y"] == [14]
             await answers.read()
             # It deletes what is answered, which is a right of its own.
-            await eventually(lambda: forwarder.status()["waiting"] == 0, 10.0)
+            await eventually(lambda: forwarder.status()["waiting"] == 0)
             with pytest.raises(PermissionDenied):
                 await client.submit("other", INPUT)
             with pytest.raises(PermissionDenied):

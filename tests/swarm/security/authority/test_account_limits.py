@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real_server import ConfiguredServer, Links, eventually
+from real_server import ConfiguredServer, Links
+from support.waiting import eventually
 
 from nodes.announce import announce
 from swarm.errors import ApiError, InvalidArgument, NotConnected, ResourceExhausted

@@ -14,9 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from real_server import ConfiguredServer, Inbox, Links, eventually
+from real_server import ConfiguredServer, Inbox, Links
 from rights_users import NODES, USERS, files, issued
 from shared_server import SharedServer
+from support.waiting import eventually
 from test_rights_matrix import CREATE, OTHER_LANES, consumer, named
 
 from nodes.up.embedded_cluster import EmbeddedCluster, elected
@@ -210,7 +211,7 @@ async def attacked(
         return [message for message in heard if bytes(message.data) == CHOSEN]
 
     if user in READ_ABORTS:  # from another server it comes when that one has answered
-        await eventually(chosen, 30.0, "what a member chose comes to who listens")
+        await eventually(chosen, "what a member chose comes to who listens")
     else:
         assert chosen() == []
     assert [m for m in chosen() if speaker(m.subject, m.headers)] == [], "and is nobody's word"
@@ -310,7 +311,7 @@ async def test_members_write_and_read_in_the_store_what_is_theirs(
     await shard.flush()
     await jetstream.kv_put(shard, CONFIG, "abort.digits.plan", b"broken")
     assert await jetstream.kv_get(learner, CONFIG, "abort.digits.plan") == b"broken"
-    await eventually(lambda: heard.bodies == [b"broken"], 30.0)
+    await eventually(lambda: heard.bodies == [b"broken"])
     await jetstream.kv_put(learner, WEIGHTS, "ledger.digits.7", b"learned")
     assert await jetstream.kv_get(shard, WEIGHTS, "ledger.digits.7") == b"learned"
     await jetstream.kv_put(operator, CONFIG, "serve.digits", b"spoilt")

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from real_server import ConfiguredServer, Links, eventually
+from real_server import ConfiguredServer, Links
+from support.waiting import eventually
 
 from swarm.errors import PermissionDenied
 from swarm.link import Link, LinkOptions

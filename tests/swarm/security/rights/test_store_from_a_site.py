@@ -7,8 +7,9 @@ import contextlib
 from pathlib import Path
 
 import pytest
-from real_server import ConfiguredServer, Inbox, Links, eventually
+from real_server import ConfiguredServer, Inbox, Links
 from rights_users import files, issued
+from support.waiting import eventually
 
 from nodes.up.embedded_cluster import free_ports
 from swarm.errors import SwarmError
@@ -62,6 +63,6 @@ async def test_it_reads_writes_and_hears_of_changes_and_aims_no_answer_at_a_key(
             member.publish(INFO, b"", aim)
         # An honest write goes the same way behind them, and is heard of.
         await jetstream.kv_put(member, CONFIG, "abort.digits.plan", b"broken")
-        await eventually(lambda: b"broken" in heard.bodies, 30.0)
+        await eventually(lambda: b"broken" in heard.bodies)
         assert await jetstream.kv_entry(operator, CONFIG, "serve.digits") == before
         await links.close()
