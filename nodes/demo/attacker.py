@@ -13,6 +13,7 @@ from nodes.learning.head import Parameters
 from nodes.learning.training import Training, change
 from swarm.errors import SwarmError
 from swarm.fleet.membership import Membership
+from swarm.fleet.peers import Peers
 from swarm.gossip import LOCAL
 from swarm.learning.exchange import Exchange
 from swarm.learning.options import LearningOptions
@@ -43,7 +44,7 @@ async def attack(
     before the first hostile update.
     """
     info = frozen.info
-    members = Membership(mesh.link, mesh.subjects, node, lambda event: None, LOCAL)
+    members = Membership(mesh.link, mesh.subjects, Peers(node, LOCAL))
     members.set(GOSSIP_KEY, attest(identity, mesh.subjects.mesh, node))
     for peer in peers:
         members.gossip.add_peer(peer)

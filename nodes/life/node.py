@@ -46,16 +46,15 @@ from swarm.errors import (
     Unavailable,
     Untrusted,
 )
-from swarm.fleet.advertised import StagePeer, serving
 from swarm.fleet.events import keep_events
 from swarm.fleet.membership import Membership
+from swarm.fleet.peers import Peers
 from swarm.fleet.service import FleetAnswers
 from swarm.fleet.warm_pool import ROLE as WARM
 from swarm.flow.objective import Objective
-from swarm.gossip import Event, PeerView
+from swarm.gossip import Event
 from swarm.link import LinkMessage
 from swarm.mesh import Mesh
-from swarm.model import ModelInfo
 from swarm.models.kept_entries import KeptEntries
 from swarm.periodic import BEAT, beat
 from swarm.requests.infer_service import InferService
@@ -109,13 +108,16 @@ class Node:
         self._on_change = on_change
         self._rejected = ""  # why the desired state is refused at present
         self._desired_changed = asyncio.Event()
-        # The router and the mesh ask for gossip's picture when requests come, never before.
-        self._router = Router(self._view, self._tell, may_use_own_lanes=self._may_use_own_lanes)
+        self._mesh_key = MeshKeyFile(config.mesh_key)
+        self._peers = Peers(self.id, config.gossip, self._mesh_key.taken)
+        self._router = Router(
+            self._peers.view, self._tell, may_use_own_lanes=self._may_use_own_lanes
+        )
         self.mesh = Mesh(
             config.link,
             config.mesh,
             shm=config.shm,
-            known_peers=self._known_peers,
+            known_peers=self._peers.serving,
             picker=self._router,
             verifier=verifier_of(config),
             codec=config.codec,
@@ -123,15 +125,12 @@ class Node:
             two_connections=config.two_connections,
             kept=_kept(config),
         )
-        self._mesh_key = MeshKeyFile(config.mesh_key)
         self._membership = Membership(
             self.mesh.link,
             self.mesh.subjects,
-            self.id,
-            self._on_gossip,
-            config.gossip,
-            self._mesh_key.taken,
+            self._peers,
         )
+        self._membership.on_event.append(self._on_gossip)
         self.mesh.socket.on_gone.append(self._membership.gone)
         self._audit: NodeAudit | None = None
         if config.audit:
@@ -142,7 +141,7 @@ class Node:
                 self.id,
                 stored=not config.shm,
                 asks=config.answers_requests,
-                view=self._view,
+                view=self._peers.view,
                 tell=lambda text: self._tell("audit", {"detail": text}),
             )
         self._checkpoint = Checkpoint(config.state_dir, config.mesh, config.role)
@@ -453,13 +452,6 @@ class Node:
             self._on_change({"event": state, "node": self.id, "detail": detail})
 
     # --- answers to its parts -----------------------------------------------------------------
-
-    def _view(self) -> Mapping[str, PeerView]:
-        return self._membership.view()
-
-    def _known_peers(self, info: ModelInfo, stage: int) -> list[StagePeer]:
-        """The living nodes that serve a stage, this one included."""
-        return serving(self._membership.alive(), info.model, info.version, stage)
 
     def _learning_status(self) -> dict[str, Any]:
         return {} if self._learning is None else self._learning.status()

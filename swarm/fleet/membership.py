@@ -12,14 +12,14 @@ import itertools
 import json
 import logging
 import random
-import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from swarm.errors import NotConnected, SwarmError
-from swarm.fleet.advertised import of_load, valid
+from swarm.fleet.advertised import of_load
 from swarm.fleet.bound_names import is_bound
-from swarm.gossip import LAN, Event, Gossip, GossipConfig, PeerView, Request, Send
+from swarm.fleet.peers import Peers
+from swarm.gossip import Event, Request, Send
 from swarm.gossip.effects import Effect
 from swarm.gossip.wire import MeshKey
 from swarm.link import Link, LinkMessage
@@ -39,32 +39,23 @@ _members_of_this_process = itertools.count()
 
 
 class Membership:
-    """The nodes of the mesh as this node sees them. `run()` gossips until cancelled.
+    """Keeps a node's picture of its peers, and theirs of it. `run()` gossips until cancelled.
 
-    on_event(event) is called for each change. Whoever learns that a process of this host has ended
-    calls `gone`. mesh_key: 16 to 64 bytes shared by all nodes; with it, messages that are not
-    marked with it are refused and counted. Several keys: see `Gossip`. clock: seconds, monotonic.
+    on_event: each is called with each change. Whoever learns that a process of this host has ended
+    calls `gone`.
     """
 
-    def __init__(
-        self,
-        link: Link,
-        subjects: Subjects,
-        node: str,
-        on_event: Callable[[Event], None],
-        config: GossipConfig = LAN,
-        mesh_key: MeshKey = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, link: Link, subjects: Subjects, peers: Peers) -> None:
         self._link = link
         self._subjects = subjects
-        self._on_event = on_event
-        self._config = config
-        self._clock = clock
-        self.gossip = Gossip(
-            node, time.time_ns() // 1_000_000, random.Random(), config, mesh_key, valid
-        )
-        self._view: Mapping[str, PeerView] | None = None
+        self._peers = peers
+        self._config = peers.config
+        self._clock = peers.clock
+        self.node = peers.node
+        self.gossip = peers.gossip
+        self.view = peers.view
+        self.alive = peers.alive
+        self.on_event: list[Callable[[Event], None]] = []
         self._refused: set[str] = set()  # own keys that could not be written
         self._waiting: dict[str, tuple[int, asyncio.TimerHandle]] = {}
         self._discovered = 0.0
@@ -76,23 +67,9 @@ class Membership:
         self._apart = random.randrange(1000) if next(_members_of_this_process) else 0
 
     @property
-    def node(self) -> str:
-        return self.gossip.node
-
-    @property
     def unanswered(self) -> int:
         """Questions to peers that still wait for an answer."""
         return len(self._waiting)
-
-    def view(self) -> Mapping[str, PeerView]:
-        """All known nodes, this one included; computed once a round."""
-        if self._view is None:
-            self._view = self.gossip.view(self._clock())
-        return self._view
-
-    def alive(self) -> list[PeerView]:
-        """The nodes that are neither dead nor gone nor suspected."""
-        return [peer for peer in self.view().values() if peer.state == "alive"]
 
     def set(self, key: str, value: object) -> bool:
         """Write one of this node's own keys.
@@ -100,7 +77,7 @@ class Membership:
         False when the value cannot be gossiped, as a rule because it is too large. The key stays as
         it was; the refusal is counted (`own_value_refused`, in the node's status) and logged once.
         """
-        self._view = None
+        self._peers.changed()
         try:
             changed = self.gossip.set(key, value, self._clock())
         except ValueError as error:
@@ -118,7 +95,7 @@ class Membership:
 
     def delete(self, key: str) -> None:
         """Delete one of this node's own keys, at its peers too; unknown ones are ignored."""
-        self._view = None
+        self._peers.changed()
         self._refused.discard(key)
         self.gossip.delete(key, self._clock())
         if not of_load(key):
@@ -179,7 +156,7 @@ class Membership:
     # --- the wire -----------------------------------------------------------------------
 
     def _apply(self, effects: list[Effect]) -> None:
-        self._view = None
+        self._peers.changed()
         for effect in effects:
             try:
                 if isinstance(effect, Request):
@@ -190,7 +167,8 @@ class Membership:
                 else:
                     self.gossip.noticed(effect)
                     self.events[effect.kind] += 1
-                    self._on_event(effect)
+                    for tell in self.on_event:
+                        tell(effect)
             except NotConnected:
                 log.debug("gossip waits for the connection")
             except SwarmError as error:

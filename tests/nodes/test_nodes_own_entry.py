@@ -17,6 +17,7 @@ from nodes.stage.counters import StageStats
 from shards.runtimes import memory
 from swarm.fleet.advertised import candidates, identity_of, serving
 from swarm.fleet.membership import Membership
+from swarm.fleet.peers import Peers
 from swarm.gossip import LAN, Gossip, PeerView, Request, Send
 from swarm.link import Link, LinkOptions
 from swarm.model import ModelInfo, Spec, Stage
@@ -63,7 +64,7 @@ class Node:
     ) -> None:
         self.servings = list(servings)
         link = Link(LinkOptions(servers=("nats://127.0.0.1:1",)))
-        self.members = Membership(link, Subjects("test"), "node", lambda event: None)
+        self.members = Membership(link, Subjects("test"), Peers("node"))
         self.entry = OwnEntry(
             SimpleNamespace(lender=SimpleNamespace(host=""), inbox=""),  # type: ignore[arg-type]
             NodeConfig(role, "m", weight=weight),
@@ -71,7 +72,7 @@ class Node:
             lambda: self.servings,
             identity,
         )
-        other = Membership(link, Subjects("test"), "other", lambda event: None)
+        other = Membership(link, Subjects("test"), Peers("other"))
         self.other: Gossip = other.gossip
         self._now = time.monotonic()
         self.members.gossip.add_peer("other")

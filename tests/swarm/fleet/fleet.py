@@ -13,6 +13,7 @@ from support.waiting import eventually
 
 from swarm.errors import NotConnected
 from swarm.fleet.membership import Membership
+from swarm.fleet.peers import Peers
 from swarm.gossip import LAN, Event, GossipConfig
 from swarm.link import Link, LinkMessage
 from swarm.subjects import Subjects
@@ -60,7 +61,8 @@ class Fleet:
     ) -> Member:
         link = await self.links.connect(self.url)
         events: list[Event] = []
-        gossip = Membership(link, subjects, node, events.append, config, key, self._clock)
+        gossip = Membership(link, subjects, Peers(node, config, key, self._clock))
+        gossip.on_event.append(events.append)
         if discoverable:
             announce(link, node, subjects)
         task = asyncio.get_running_loop().create_task(gossip.run())

@@ -15,6 +15,7 @@ from support.waiting import GENEROUS, eventually
 
 from nodes.up.embedded_server import EmbeddedServer
 from swarm.fleet.membership import Membership
+from swarm.fleet.peers import Peers
 from swarm.gossip import LOCAL
 from swarm.learning import delta_store
 from swarm.learning.exchange import Exchange
@@ -55,7 +56,7 @@ class Fleet:
     ) -> Learner:
         link = await self._links.connect(self._server.url)
         node = f"node-{len(self.learners)}"
-        members = Membership(link, SUBJECTS, node, lambda event: None, LOCAL)
+        members = Membership(link, SUBJECTS, Peers(node, LOCAL))
         identity = Identity.make()
         members.set(GOSSIP_KEY, attest(identity, "default", node))
         exchange = Exchange(

@@ -28,6 +28,7 @@ from nodes.life.takeover import ADAPT_EVERY
 from swarm.errors import SwarmError
 from swarm.fleet.advertised import serves_entries
 from swarm.fleet.membership import Membership
+from swarm.fleet.peers import Peers
 from swarm.fleet.service import FleetAnswers
 from swarm.fleet.status_interval import answer_after, asked_within, status_every
 from swarm.link import Link, LinkMessage, LinkOptions
@@ -68,7 +69,7 @@ class ImitatedNode:
         self.link = Link(LinkOptions(servers=(plan.url,), name=self.id))
         subjects = self._subjects = Subjects(plan.mesh)
         self._status = plan.status | {"node": self.id, "inbox": self.link.options.inbox}
-        self.members = Membership(self.link, subjects, self.id, lambda event: None)
+        self.members = Membership(self.link, subjects, Peers(self.id))
         model, stage = model_of(number)
         options = LaneOptions()
         self.lane = Lane(
