@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from support.fake_link import FakeLink
 from support.waiting import eventually
 
 from nodes.stage.compute import StageOptions
@@ -22,7 +23,7 @@ from swarm.errors import SwarmError
 from swarm.fleet.advertised import StagePeer
 from swarm.fleet.placement import Placement
 from swarm.fleet.priorities import PRIMARY
-from swarm.link import Link, LinkMessage, LinkOptions
+from swarm.link import LinkMessage
 from swarm.model import ModelInfo, Spec, Stage
 from swarm.samehost.compact import decode_features, decode_result
 from swarm.samehost.host_socket import LIVING, HostSocket
@@ -91,43 +92,31 @@ class FakeModel:
         return [{"x": self.compute(tensors["x"])} for tensors in requests]
 
 
-class FakeLink(Link):
+class StageLink(FakeLink):
     """Plays the server: answers what a lane asks of JetStream, and keeps what is published."""
 
     bursting = False
 
     def __init__(self) -> None:
-        self.error: SwarmError | Exception | None = None
-        self.sent: list[tuple[str, bytes]] = []
-        self.replies: list[str] = []
         self.pulls: dict[str, list[int]] = {}  # messages asked for, by consumer
         self.inboxes: dict[str, str] = {}  # where they are awaited
         self.callbacks: dict[str, Any] = {}
-        self.expected: set[str] = set()
-        super().__init__(LinkOptions(servers=("nats://127.0.0.1:1",), inbox="_INBOX.node"))
+        super().__init__("_INBOX.node")
         self.connected = True
 
     def subscribe(self, subject: str, callback: Any, queue: str = "") -> int:
         self.callbacks[subject] = callback
         return super().subscribe(subject, callback, queue)
 
-    def publish(
-        self,
-        subject: str,
-        data: Sequence[Any] | bytes = b"",
-        reply: str = "",
-        headers: bytes = b"",
-    ) -> None:
-        if self.error is not None:
+    def carry(self, message: LinkMessage) -> None:
+        if not message.subject.startswith("$JS.API.CONSUMER.MSG.NEXT."):
+            super().carry(message)
+        elif self.error is not None:
             raise self.error
-        body = data if isinstance(data, bytes) else b"".join(data)
-        if subject.startswith("$JS.API.CONSUMER.MSG.NEXT."):
-            consumer = subject.rpartition(".")[2].split("=", 2)[2]  # behind mesh and model
-            self.inboxes[consumer] = reply
-            self.pulls.setdefault(consumer, []).append(json.loads(body)["batch"])
-            return
-        self.replies.append(reply)
-        self.sent.append((subject, body))
+        else:
+            consumer = message.subject.rpartition(".")[2].split("=", 2)[2]  # behind mesh and model
+            self.inboxes[consumer] = message.reply
+            self.pulls.setdefault(consumer, []).append(json.loads(message.data)["batch"])
 
     async def request(
         self,
@@ -155,20 +144,6 @@ class FakeLink(Link):
     def push(self) -> None:
         """All was sent at once."""
 
-    def expect(self, callback: Any) -> str:
-        reply = super().expect(callback)
-        self.expected.add(reply)
-        return reply
-
-    def expect_from_server(self, callback: Any) -> str:
-        reply = super().expect_from_server(callback)
-        self.expected.add(reply)
-        return reply
-
-    def forget(self, reply: str) -> None:
-        self.expected.discard(reply)
-        super().forget(reply)
-
     def verb(self, reply: str) -> str:
         """How the message with that acknowledgement subject was settled, if it was."""
         for subject, body in self.sent:
@@ -180,7 +155,7 @@ class FakeLink(Link):
 class FakeSocket(HostSocket):
     """Keeps what is sent to processes of this host, and what they are told."""
 
-    def __init__(self, link: FakeLink) -> None:
+    def __init__(self, link: StageLink) -> None:
         super().__init__(link)
         self.link = link
         self.full = False
@@ -266,7 +241,7 @@ class FakePublisher:
 class FromLane:
     """A message as a lane handed it out."""
 
-    def __init__(self, link: FakeLink, reply: str) -> None:
+    def __init__(self, link: StageLink, reply: str) -> None:
         self._link = link
         self.reply = reply
 
@@ -290,7 +265,7 @@ class Bench:
         **options: Any,
     ) -> None:
         self.model = model
-        self.link = FakeLink()
+        self.link = StageLink()
         self.publisher = FakePublisher()
         self.number = 0
         self.sequence = 0

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import count
 
 from real_server import Links
+from support.fake_link import FakeLink
 
 from swarm.errors import NotConnected
-from swarm.link import Link, LinkMessage, LinkOptions
-from swarm.wire.tensors import Part
+from swarm.link import Link, LinkMessage
 
 TRIP = 0.0002  # seconds
 NOBODY = b"NATS/1.0 503\r\n\r\n"
@@ -21,14 +21,14 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-class SimulatedLink(Link):
+class SimulatedLink(FakeLink):
     """A link of one member. listens: (subject, callback) by subscription."""
 
     def __init__(self, server: SimulatedLinks) -> None:
         self.listens: dict[int, tuple[str, Callable[[LinkMessage], None]]] = {}
         self._sids = count(1)
         self._server = server
-        super().__init__(LinkOptions(servers=("nats://127.0.0.1:1",)))
+        super().__init__()
         self.connected = True
 
     def subscribe(
@@ -41,19 +41,10 @@ class SimulatedLink(Link):
     def unsubscribe(self, sid: int) -> None:
         self.listens.pop(sid, None)
 
-    def publish(
-        self,
-        subject: str,
-        data: Sequence[Part] | bytes = b"",
-        reply: str = "",
-        headers: bytes = b"",
-    ) -> None:
+    def carry(self, message: LinkMessage) -> None:
         if not self.connected:
             raise NotConnected("no connection")
-        whole = data if isinstance(data, bytes) else b"".join(data)
-        asyncio.get_running_loop().call_later(
-            TRIP, self._server.carry, self, LinkMessage(subject, reply, None, whole)
-        )
+        asyncio.get_running_loop().call_later(TRIP, self._server.carry, self, message)
 
     async def flush(self, timeout: float = 5.0) -> None:
         await asyncio.sleep(2 * TRIP)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pytest
+from support.fake_link import FakeLink
 
 from swarm.fleet.observed import ASK_WITHIN, IDLE_AFTER, MOST_NODES, REMEMBER_FOR, StatusListener
 from swarm.fleet.status_interval import asked_within, silent_after
-from swarm.link import Link, LinkMessage, LinkOptions
+from swarm.link import LinkMessage
 from swarm.subjects import Subjects
-from swarm.wire.tensors import Part
 
 SUBJECTS = Subjects("t")
 STAGE = ("m", "1", 1)
@@ -20,13 +20,12 @@ STAGE = ("m", "1", 1)
 Callback = Callable[[LinkMessage], None]
 
 
-class Statuses(Link):
+class Statuses(FakeLink):
     """A link without a server: it delivers only the statuses that a test publishes."""
 
     def __init__(self) -> None:
         self.callbacks: dict[int, Callback] = {}
-        super().__init__(LinkOptions())
-        self.published: list[tuple[str, bytes]] = []
+        super().__init__()
 
     def subscribe(self, subject: str, callback: Callback, queue: str = "") -> int:
         sid = super().subscribe(subject, callback, queue)
@@ -37,15 +36,6 @@ class Statuses(Link):
     def unsubscribe(self, sid: int) -> None:
         super().unsubscribe(sid)
         del self.callbacks[sid]
-
-    def publish(
-        self,
-        subject: str,
-        data: Sequence[Part] | bytes = b"",
-        reply: str = "",
-        headers: bytes = b"",
-    ) -> None:
-        self.published.append((subject, data if isinstance(data, bytes) else b"".join(data)))
 
     def hears(self, document: bytes, speaker: str = "x") -> None:
         for callback in list(self.callbacks.values()):
@@ -116,7 +106,7 @@ def test_a_large_message_is_worth_listening_at_once_and_for_a_while() -> None:
     client = Client()
     client.sends(large=True)
     assert client.listens
-    [(subject, body)] = client.link.published
+    [(subject, body)] = client.link.sent
     assert subject == SUBJECTS.status_request
     assert asked_within(body) == ASK_WITHIN, "the nodes of a large fleet do not all tell at once"
     client.tend()

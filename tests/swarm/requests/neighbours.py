@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import numpy as np
 from fake_stage import INFO, SUBJECTS
-from nowhere import Wire
 from simulated_desk import now
+from support.fake_link import FakeLink
 from support.waiting import eventually
 
 from swarm.errors import Status, SwarmError
@@ -104,7 +104,7 @@ class Shop:
     """The requester, its host and its lanes."""
 
     def __init__(self) -> None:
-        self.wire, self.host, self.lanes = Wire(), Host(), Lanes()
+        self.wire, self.host, self.lanes = FakeLink(), Host(), Lanes()
         self.wire.connected = True
         peer = StagePeer("n", PRIMARY, "here", False, FIRST)
         routes = Routes(

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 from fake_stage import INFO, SUBJECTS, outcome
-from nowhere import Wire
+from support.fake_link import FakeLink
 
 from swarm.errors import NoResponders, NotConnected, ResourceExhausted, Status, SwarmError
 from swarm.fleet.placement import Placement
@@ -27,7 +27,6 @@ from swarm.transport.lane import Publisher
 from swarm.transport.routes import Routes
 from swarm.wire.hops import Hop
 from swarm.wire.messages import Features, Result, failure
-from swarm.wire.tensors import Part
 
 TRIP = 0.0002  # seconds
 DEPTH = 8  # messages that the lane holds
@@ -44,7 +43,7 @@ def later(seconds: float, call: Callable[..., object], *args: object) -> None:
     asyncio.get_running_loop().call_later(seconds, call, *args)
 
 
-class Server(Wire):
+class Server(FakeLink):
     """Carries what is sent in fast mode to the stage, and notes what is cancelled."""
 
     def __init__(self, desk: SimulatedDesk) -> None:
@@ -54,23 +53,17 @@ class Server(Wire):
         self._desk = desk
         self.cancelled: list[str] = []
 
-    def publish(
-        self,
-        subject: str,
-        data: Sequence[Part] | bytes = b"",
-        reply: str = "",
-        headers: bytes = b"",
-    ) -> None:
+    def carry(self, message: LinkMessage) -> None:
         if not self.connected:
             raise NotConnected("no connection")
-        super().publish(subject, data, reply, headers)
-        whole = bytes(data) if isinstance(data, bytes) else b"".join(data)
-        if subject == CANCEL:
-            self.cancelled.append(whole.decode())
-        elif subject == FRESH and self._desk.fast:
-            later(TRIP, self._desk.stage.came, Message(fast=True), Features.decode(whole))
-        elif subject == FRESH:
-            later(2 * TRIP, self.brings, reply, b"", b"NATS/1.0 503\r\n\r\n")
+        super().carry(message)
+        data = bytes(message.data)
+        if message.subject == CANCEL:
+            self.cancelled.append(data.decode())
+        elif message.subject == FRESH and self._desk.fast:
+            later(TRIP, self._desk.stage.came, Message(fast=True), Features.decode(data))
+        elif message.subject == FRESH:
+            later(2 * TRIP, self.brings, message.reply, b"", b"NATS/1.0 503\r\n\r\n")
 
     def brings(self, reply: str, data: bytes, headers: bytes | None = None) -> None:
         """A message for the requester arrives, where there is a connection."""

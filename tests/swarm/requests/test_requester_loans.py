@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import pytest
 from fake_stage import INFO, SUBJECTS
-from nowhere import Wire
 from simulated_desk import now
+from support.fake_link import FakeLink
 from support.waiting import eventually
 
 from swarm.errors import (
@@ -55,7 +55,7 @@ BIG = np.zeros((1, MIN_BYTES // 4), np.float32)
 LONG = 5.0  # seconds
 
 
-class Server(Wire):
+class Server(FakeLink):
     """Takes messages, or refuses them with `error`; `asked` are those for stage 1."""
 
     def __init__(self) -> None:
@@ -63,17 +63,11 @@ class Server(Wire):
         self.asked: list[Features] = []
         self.tries = 0
 
-    def publish(
-        self,
-        subject: str,
-        data: Sequence[Part] | bytes = b"",
-        reply: str = "",
-        headers: bytes = b"",
-    ) -> None:
+    def carry(self, message: LinkMessage) -> None:
         self.tries += 1
-        super().publish(subject, data, reply, headers)
-        if not subject.startswith(f"{SUBJECTS.root}.cancel."):
-            self.asked.append(Features.decode(data if isinstance(data, bytes) else b"".join(data)))
+        super().carry(message)
+        if not message.subject.startswith(f"{SUBJECTS.root}.cancel."):
+            self.asked.append(Features.decode(message.data))
 
     def answer(self, features: Features, status: Status = Status.OK) -> None:
         result = Result(
@@ -264,7 +258,7 @@ async def test_a_policy_that_finds_no_lane_keeps_nothing_lent() -> None:
     result = await asker.infer()
     assert (result.status, result.message) == (Status.INVALID_ARGUMENT, "no lane")
     assert asker.counts[1] == 0
-    assert asker.wire.sent == []
+    assert asker.wire.replies == []
     await asker.close()
 
 
@@ -312,7 +306,7 @@ async def test_a_tensor_of_a_request_that_was_retried_is_lent_until_the_request_
 async def test_a_message_that_a_lane_refused_is_taken_back(asker: Asker) -> None:
     asking = await asker.ask()
     assert asker.counts == (1, 1)
-    [reply] = asker.wire.sent
+    [reply] = asker.wire.replies
     refusal = b'{"error":{"code":503,"err_code":10077,"description":"maximum messages exceeded"}}'
     asker.wire.deliver(LinkMessage(reply, "", None, refusal))
     assert (await asker.ended(asking)).status is Status.RESOURCE_EXHAUSTED
@@ -323,7 +317,7 @@ async def test_the_memory_of_a_message_that_nobody_heard_in_fast_mode_is_free_at
     asker: Asker,
 ) -> None:
     asking = await asker.ask(delivery=FAST)
-    [reply] = asker.wire.sent
+    [reply] = asker.wire.replies
     asker.wire.deliver(LinkMessage(reply, "", b"NATS/1.0 503\r\n\r\n", b""))
     assert asker.counts == (1, 0)
     assert not asking.done()
@@ -343,7 +337,7 @@ async def test_the_memory_of_a_request_is_used_again_by_the_next(
     for _ in range(10):
         waiting.append(await asker.ask(delivery=delivery))
         if delivery == DURABLE:
-            stored = LinkMessage(asker.wire.sent[-1], "", None, b'{"stream":"s","seq":1}')
+            stored = LinkMessage(asker.wire.replies[-1], "", None, b'{"stream":"s","seq":1}')
             asker.wire.deliver(stored)
         tensors = asker.wire.asked[-1].tensors
         [claim] = receiver.open(dict(tensors))

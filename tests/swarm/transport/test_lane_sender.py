@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from nowhere import Wire
+from support.fake_link import FakeLink
 
 from swarm.link import LinkMessage
 from swarm.samehost.lending import Lender
@@ -30,7 +30,7 @@ REFUSALS = {
 
 @pytest.mark.parametrize("what", ["silence", "a lost connection", *REFUSALS])
 async def test_memory_of_a_parcel_is_free_only_where_the_server_has_refused_it(what: str) -> None:
-    link = Wire()
+    link = FakeLink()
     publisher = Publisher(link, asyncio.get_running_loop().time)
     lender = Lender(link, "lane-sender")
     array = np.zeros(MIN_BYTES // 4, np.float32)
@@ -40,7 +40,7 @@ async def test_memory_of_a_parcel_is_free_only_where_the_server_has_refused_it(w
     events: list[Event] = []
     LaneSender(publisher).send("lane", parcel, events.append)
     if what in REFUSALS:
-        link.deliver(replace(REFUSALS[what], subject=link.sent[0]))
+        link.deliver(replace(REFUSALS[what], subject=link.replies[0]))
     elif what == "silence":
         await asyncio.sleep(60.0)
     else:

@@ -5,18 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
 from lane_tools import CONSUMER, STREAM, SUBJECT, SUBJECTS
-from nowhere import Wire
+from support.fake_link import FakeLink
 from support.simulated_time import SimulatedLoop
 
 from swarm.link import LinkMessage
 from swarm.transport.lane import Lane, LaneMessage, LaneOptions, consumer_config
 from swarm.transport.lane.message import NAK, WORKING
-from swarm.wire.tensors import Part
 
 TRIP = 0.0005  # seconds, each way
 
@@ -47,7 +46,7 @@ class _Pull:
     left: int
 
 
-class LaneServer(Wire):
+class LaneServer(FakeLink):
     """Hands messages out to pulls, and again after `ack_wait` without a word."""
 
     def __init__(self, ack_wait: float = 0.1) -> None:
@@ -94,19 +93,12 @@ class LaneServer(Wire):
             self.config = json.loads(data)["config"]
         return LinkMessage("", "", None, json.dumps({"config": self.config}).encode())
 
-    def publish(
-        self,
-        subject: str,
-        data: Sequence[Part] | bytes = b"",
-        reply: str = "",
-        headers: bytes = b"",
-    ) -> None:
+    def carry(self, message: LinkMessage) -> None:
         self._hand_out_due()
-        word = bytes(data) if isinstance(data, bytes) else b"".join(data)
-        if ".CONSUMER.MSG.NEXT." in subject:
-            self._pull(json.loads(word), reply)
+        if ".CONSUMER.MSG.NEXT." in message.subject:
+            self._pull(json.loads(message.data), message.reply)
         else:
-            self._hear(int(subject.split(".")[5]), word, reply)
+            self._hear(int(message.subject.split(".")[5]), bytes(message.data), message.reply)
         self._deal()
 
     def _hear(self, number: int, word: bytes, reply: str) -> None:

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import cast
 
 import pytest
-from nowhere import Wire
+from support.fake_link import FakeLink
 from support.simulated_time import SimulatedLoop
 
 from swarm.errors import NotConnected, SwarmError
 from swarm.link import LinkMessage
 from swarm.transport.lane import Publisher, may_be_stored
 from swarm.transport.lane.publisher import ACK_TIMEOUT, LOOK_AGAIN, NoPubAck
-from swarm.wire.tensors import Part
 
 pytestmark = pytest.mark.simulated
 
 TRIP = 0.001  # seconds to the server and back
 
 
-class Storing(Wire):
+class Storing(FakeLink):
     """Stores each message; its PubAck lies in the socket after `TRIP`, and is read one turn of the
     loop later. hangs: it stores nothing."""
 
@@ -29,18 +28,12 @@ class Storing(Wire):
         super().__init__()
         self.hangs = False
 
-    def publish(
-        self,
-        subject: str,
-        data: Sequence[Part] | bytes = b"",
-        reply: str = "",
-        headers: bytes = b"",
-    ) -> None:
-        super().publish(subject, data, reply, headers)
+    def carry(self, message: LinkMessage) -> None:
+        super().carry(message)
         loop = asyncio.get_running_loop()
         if not self.hangs:
             # The timer is the arrival. What has arrived is read behind the timers that are due.
-            loop.call_later(TRIP, loop.call_soon, self._read, reply, len(self.sent))
+            loop.call_later(TRIP, loop.call_soon, self._read, message.reply, len(self.sent))
 
     def _read(self, reply: str, sequence: int) -> None:
         ack = b'{"stream":"s","seq":%d}' % sequence
@@ -113,7 +106,7 @@ async def test_an_answer_that_comes_too_late_changes_nothing(
     publisher.publish("lane", [b""], "1", told)
     await asyncio.sleep(2 * ACK_TIMEOUT)
     assert len(told) == 1
-    link.deliver(LinkMessage(link.sent[0], "", None, b'{"stream":"s","seq":1}'))
+    link.deliver(LinkMessage(link.replies[0], "", None, b'{"stream":"s","seq":1}'))
     assert len(told) == 1
     publisher.close()
 

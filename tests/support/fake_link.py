@@ -1,28 +1,34 @@
-"""A link that leads nowhere, for requesters whose messages a test looks at."""
+"""A link without a server: a test looks at what is sent, or carries it where it likes."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
 
-from swarm.errors import SwarmError
 from swarm.link import Link, LinkMessage, LinkOptions
 from swarm.wire.tensors import Part
 
 
-class Wire(Link):
-    """It refuses with `error`, or keeps the subjects, and reply subjects, of the messages sent.
+class FakeLink(Link):
+    """What is published comes to `carry`, as one whole message; a server's part is played there.
 
-    expected: the reply subjects on which somebody waits.
+    error: raised instead. sent: subject and data of each message; `replies`: the reply subjects of
+    those that have one. expected: the reply subjects on which somebody waits.
     """
 
-    def __init__(self) -> None:
-        super().__init__(LinkOptions(servers=("nats://127.0.0.1:1",)))
-        self.error: SwarmError | None = None
-        self.sent: list[str] = []
-        self.subjects: list[str] = []
+    def __init__(self, inbox: str = "") -> None:
+        options = LinkOptions(servers=("nats://127.0.0.1:1",))
+        super().__init__(LinkOptions(options.servers, inbox=inbox) if inbox else options)
+        self.error: Exception | None = None
+        self.sent: list[tuple[str, bytes]] = []
+        self.replies: list[str] = []
         self.expected: set[str] = set()
         self._connected_again = asyncio.Event()
+
+    @property
+    def subjects(self) -> list[str]:
+        """Of the messages sent."""
+        return [subject for subject, _ in self.sent]
 
     def publish(
         self,
@@ -31,11 +37,16 @@ class Wire(Link):
         reply: str = "",
         headers: bytes = b"",
     ) -> None:
+        whole = data if isinstance(data, bytes) else b"".join(data)
+        self.carry(LinkMessage(subject, reply, headers or None, whole))
+
+    def carry(self, message: LinkMessage) -> None:
+        """Send a message."""
         if self.error is not None:
             raise self.error
-        self.subjects.append(subject)
-        if reply:
-            self.sent.append(reply)
+        self.sent.append((message.subject, bytes(message.data)))
+        if message.reply:
+            self.replies.append(message.reply)
 
     def expect(self, callback: Callable[[LinkMessage], None]) -> str:
         reply = super().expect(callback)
