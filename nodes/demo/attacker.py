@@ -15,8 +15,8 @@ from swarm.errors import SwarmError
 from swarm.fleet.membership import Membership
 from swarm.fleet.peers import Peers
 from swarm.gossip import LOCAL
+from swarm.learning.consensus.options import LearningOptions
 from swarm.learning.exchange import Exchange
-from swarm.learning.options import LearningOptions
 from swarm.learning.weights import Weights
 from swarm.security.attestation import GOSSIP_KEY, attest
 from swarm.security.identity import Identity

@@ -43,9 +43,9 @@ from shards.split.split import SplitResult, split
 from shards.zoo import digits_heldout, digits_training
 from shards.zoo.fresh_head import digits_with_fresh_head
 from swarm.errors import SwarmError, Unavailable
-from swarm.learning.layout import Layout
-from swarm.learning.sparse import top_k
-from swarm.learning.wire import Message, Scope, encode, tensors_of
+from swarm.learning.consensus.layout import Layout
+from swarm.learning.consensus.sparse import top_k
+from swarm.learning.consensus.wire import Message, Scope, encode, tensors_of
 from swarm.scratch import Scratch
 from swarm.security.identity import Identity
 

@@ -9,7 +9,7 @@ from typing import Any
 from nodes.learning.privacy import Privacy, require_accountant
 from nodes.learning.samples import CAPACITY, HELD_OUT
 from swarm.errors import InvalidArgument
-from swarm.learning.options import LearningOptions
+from swarm.learning.consensus.options import LearningOptions
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from nodes.learning.head import Array, HeadLayout, Labels, Parameters
 from nodes.learning.options import LearnOptions
 from nodes.learning.samples import Samples
 from nodes.learning.training import Training
-from swarm.learning.mixing import graph_of, mixing_matrix
+from swarm.learning.consensus.graph import graph_of, mixing_matrix
 
 CENTRAL = "central"
 

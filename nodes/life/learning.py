@@ -28,9 +28,9 @@ from shards.manifest import Manifest
 from swarm.errors import InvalidArgument, SwarmError
 from swarm.fleet.advertised import learners
 from swarm.fleet.membership import Membership
+from swarm.learning.consensus.layout import Layout
+from swarm.learning.consensus.participant import Event
 from swarm.learning.exchange import Exchange
-from swarm.learning.layout import Layout
-from swarm.learning.participant import Event
 from swarm.learning.teaching import listening
 from swarm.learning.weights import Weights
 from swarm.mesh import Mesh

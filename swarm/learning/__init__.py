@@ -1,5 +1,3 @@
-"""Learning without a server: what a node sends of its parameters, what it takes of others', and the
-weight versions that they become.
-
-Pure: no clock, no socket, no task; but `exchange`, `weights` and `teaching`, which carry messages.
+"""Learning without a server, over the mesh: the deltas that nodes exchange, the weight versions
+that they become, and who teaches. `consensus` decides, and knows no mesh.
 """

@@ -1,4 +1,4 @@
-"""The exchange of what nodes learn, over NATS: drives `swarm.learning.participant`.
+"""The exchange of what nodes learn, over NATS: drives `swarm.learning.consensus.participant`.
 
 Deltas are published on `swarm.<mesh>.deltas.<model>.<node>`, to which the node's neighbours listen.
 Who learns, and how far each one is, comes by gossip. A neighbour that lacks a delta asks on
@@ -21,10 +21,18 @@ import numpy as np
 from swarm.errors import SwarmError
 from swarm.fleet.advertised import learners, learns_entry
 from swarm.fleet.membership import Membership
-from swarm.learning.layout import Layout
-from swarm.learning.options import LearningOptions
-from swarm.learning.participant import MOST_WAITING, Ask, Effect, Event, Fetch, Participant, Publish
-from swarm.learning.wire import Scope
+from swarm.learning.consensus.layout import Layout
+from swarm.learning.consensus.options import LearningOptions
+from swarm.learning.consensus.participant import (
+    MOST_WAITING,
+    Ask,
+    Effect,
+    Event,
+    Fetch,
+    Participant,
+    Publish,
+)
+from swarm.learning.consensus.wire import Scope
 from swarm.link import Link, LinkMessage
 from swarm.periodic import BEAT, beat
 from swarm.security.allowed import AllowList

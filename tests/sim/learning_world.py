@@ -14,13 +14,13 @@ from random import Random
 import numpy as np
 
 from sim.learning_task import SIZE, Samples, Trainer, accuracy
-from swarm.learning.choco import ChocoNode
-from swarm.learning.guard import StepSize, first_step
-from swarm.learning.layout import Layout
-from swarm.learning.mixing import graph_of, row_weights
-from swarm.learning.refused import Reason, Refused
-from swarm.learning.sparse import Sparse
-from swarm.learning.wire import Message, Scope, encode, tensors_of, whole
+from swarm.learning.consensus.choco import ChocoNode
+from swarm.learning.consensus.graph import graph_of, row_weights
+from swarm.learning.consensus.layout import Layout
+from swarm.learning.consensus.refusals import Reason, Refused
+from swarm.learning.consensus.sparse import Sparse
+from swarm.learning.consensus.step_size import StepSize, first_step
+from swarm.learning.consensus.wire import Message, Scope, encode, tensors_of, whole
 from swarm.security.identity import Identity
 from swarm.wire.maps import pack
 

@@ -15,8 +15,8 @@ from bench.hostile.target import Case, Target, json_objects
 from swarm.fleet.advertised import load_entries, serves_entries, valid
 from swarm.gossip import Gossip, GossipConfig, Request
 from swarm.gossip.wire import decode as decode_gossip
-from swarm.learning import wire
-from swarm.learning.layout import Layout
+from swarm.learning.consensus import wire
+from swarm.learning.consensus.layout import Layout
 from swarm.learning.record import Ledger
 from swarm.routing.desired import read_desired
 from swarm.security.identity import Identity

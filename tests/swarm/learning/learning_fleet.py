@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from swarm.learning.layout import Layout, digest_of
-from swarm.learning.options import LearningOptions
-from swarm.learning.participant import Ask, Effect, Event, Fetch, Participant, Publish
-from swarm.learning.wire import Message, Scope, encode
+from swarm.learning.consensus.layout import Layout, digest_of
+from swarm.learning.consensus.options import LearningOptions
+from swarm.learning.consensus.participant import Ask, Effect, Event, Fetch, Participant, Publish
+from swarm.learning.consensus.wire import Message, Scope, encode
 from swarm.security.allowed import AllowList
 from swarm.security.identity import Identity
 

@@ -13,12 +13,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from learning_fleet import EAGER, LAYOUT, SCOPE, Fleet, fingerprint
 
-from swarm.learning.layout import Layout
-from swarm.learning.options import LearningOptions
-from swarm.learning.participant import MOST_WAITING, TELL_EVERY
-from swarm.learning.refused import HARMLESS, Reason
-from swarm.learning.sparse import top_k
-from swarm.learning.wire import ALL, BITS, LIST, Reference, read_tensors, tensors_of, whole
+from swarm.learning.consensus.layout import Layout
+from swarm.learning.consensus.options import LearningOptions
+from swarm.learning.consensus.participant import MOST_WAITING, TELL_EVERY
+from swarm.learning.consensus.refusals import HARMLESS, Reason
+from swarm.learning.consensus.sparse import top_k
+from swarm.learning.consensus.wire import (
+    ALL,
+    BITS,
+    LIST,
+    Reference,
+    read_tensors,
+    tensors_of,
+    whole,
+)
 from swarm.security.allowed import AllowList
 from swarm.security.identity import Identity
 from swarm.wire.maps import pack

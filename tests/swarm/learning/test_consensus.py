@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarm.learning.average import AverageNode
-from swarm.learning.choco import ChocoNode
-from swarm.learning.guard import StepSize, first_step
-from swarm.learning.limits import TIMES_USUAL, Doubts, NormBound, clip_radius
-from swarm.learning.mixing import SHAPES, graph_of, mixing_matrix, row_weights
-from swarm.learning.refused import Reason, Refused
+from swarm.learning.consensus.average import AverageNode
+from swarm.learning.consensus.choco import ChocoNode
+from swarm.learning.consensus.graph import SHAPES, graph_of, mixing_matrix, row_weights
+from swarm.learning.consensus.limits import TIMES_USUAL, Doubts, NormBound, clip_radius
+from swarm.learning.consensus.refusals import Reason, Refused
+from swarm.learning.consensus.step_size import StepSize, first_step
 
 NAMES = st.sets(st.text("abcdefgh0123", min_size=1, max_size=6), min_size=1, max_size=24)
 SIZE = 60

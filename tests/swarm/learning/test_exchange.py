@@ -18,11 +18,11 @@ from swarm.fleet.membership import Membership
 from swarm.fleet.peers import Peers
 from swarm.gossip import LOCAL
 from swarm.learning import delta_store
+from swarm.learning.consensus.layout import digest_of
+from swarm.learning.consensus.options import LearningOptions
+from swarm.learning.consensus.participant import Event
+from swarm.learning.consensus.refusals import Reason
 from swarm.learning.exchange import Exchange
-from swarm.learning.layout import digest_of
-from swarm.learning.options import LearningOptions
-from swarm.learning.participant import Event
-from swarm.learning.refused import Reason
 from swarm.link import Link, LinkMessage
 from swarm.security.attestation import GOSSIP_KEY, attest
 from swarm.security.identity import Identity

@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from learning_fleet import EAGER, LAYOUT, Fleet
 
-from swarm.learning.layout import Layout, digest_of
-from swarm.learning.options import LearningOptions
-from swarm.learning.participant import ASK_EVERY_MOST, LAG
+from swarm.learning.consensus.layout import Layout, digest_of
+from swarm.learning.consensus.options import LearningOptions
+from swarm.learning.consensus.participant import ASK_EVERY_MOST, LAG
 
 STEP, MIX, DELIVER, REPEAT, LOSE, RESTART, LEAVE, TEND = range(8)
 USUAL = [STEP] * 6 + [DELIVER] * 9

@@ -18,9 +18,9 @@ from collections.abc import Set
 
 import numpy as np
 
-from swarm.learning.layout import Vector, mean_of
-from swarm.learning.limits import clip_radius
-from swarm.learning.refused import Reason, Refused
+from swarm.learning.consensus.layout import Vector, mean_of
+from swarm.learning.consensus.limits import clip_radius
+from swarm.learning.consensus.refusals import Reason, Refused
 
 FARTHEST = 1 << 20  # rounds that a message may be ahead of this node's
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from swarm.learning.mixing import AUTOMATIC, DEGREE, SHAPES
+from swarm.learning.consensus.graph import AUTOMATIC, DEGREE, SHAPES
 
 CHOCO, AVERAGE = "choco", "average"
 

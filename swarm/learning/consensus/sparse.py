@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from swarm.learning.layout import Vector
+from swarm.learning.consensus.layout import Vector
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,9 +33,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from swarm.errors import DecodeError, SwarmError
-from swarm.learning.layout import Layout, Vector
-from swarm.learning.refused import Reason, Refused
-from swarm.learning.sparse import Sparse
+from swarm.learning.consensus.layout import Layout, Vector
+from swarm.learning.consensus.refusals import Reason, Refused
+from swarm.learning.consensus.sparse import Sparse
 from swarm.security.identity import Identity
 from swarm.security.signing import SIGNATURE_BYTES, sign, verify
 from swarm.wire.maps import pack, unpack_map

@@ -20,16 +20,16 @@ from typing import Any
 import numpy as np
 
 from swarm.flow.bucket import TokenBucket
-from swarm.learning.average import AverageNode
-from swarm.learning.choco import ChocoNode
-from swarm.learning.guard import StepSize, first_step
-from swarm.learning.layout import Layout, Vector
-from swarm.learning.limits import NormBound
-from swarm.learning.mixing import COMPLETE, graph_of, row_weights
-from swarm.learning.options import AVERAGE, LearningOptions
-from swarm.learning.refused import HARMLESS, Reason, Refusals, Refused
-from swarm.learning.sparse import Sparse
-from swarm.learning.wire import (
+from swarm.learning.consensus.average import AverageNode
+from swarm.learning.consensus.choco import ChocoNode
+from swarm.learning.consensus.graph import COMPLETE, graph_of, row_weights
+from swarm.learning.consensus.layout import Layout, Vector
+from swarm.learning.consensus.limits import NormBound
+from swarm.learning.consensus.options import AVERAGE, LearningOptions
+from swarm.learning.consensus.refusals import HARMLESS, Reason, Refusals, Refused
+from swarm.learning.consensus.sparse import Sparse
+from swarm.learning.consensus.step_size import StepSize, first_step
+from swarm.learning.consensus.wire import (
     INLINE_BYTES,
     NONCE_BYTES,
     Message,

@@ -23,11 +23,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from swarm.learning.guard import StepSize
-from swarm.learning.layout import Vector, mean_of
-from swarm.learning.limits import Doubts, clip_radius
-from swarm.learning.refused import Reason, Refused
-from swarm.learning.sparse import Sparse, add_to, top_k
+from swarm.learning.consensus.layout import Vector, mean_of
+from swarm.learning.consensus.limits import Doubts, clip_radius
+from swarm.learning.consensus.refusals import Reason, Refused
+from swarm.learning.consensus.sparse import Sparse, add_to, top_k
+from swarm.learning.consensus.step_size import StepSize
 
 
 @dataclass(slots=True)
