@@ -19,7 +19,6 @@ import numpy as np
 from nodes.stage.batching import split_on_failure
 from nodes.stage.counters import StageStats
 from nodes.stage.jobs import Job
-from nodes.stage.readiness import is_worth_starting
 from nodes.stage.waiting import Waiting
 from nodes.stage.worker import Worker
 from shards.errors import InputError, RunTerminated
@@ -212,13 +211,18 @@ class Compute:
     def _starts(self, job: Job, now: float) -> bool:
         """Refuse a job that cannot end inside its budget; whether it may start."""
         usual = self._stats.compute.ewma if self._options.start_check else 0.0
-        if is_worth_starting(job.expires - now, usual):
+        left = job.expires - now
+        if left > 0 and left >= usual:
             return True
         self._stats.counters.expired += 1
         spent = job.most_spent(self._stage)
         text = f"the budget ended before stage {self._stage}: most of it, {spent}"
         self._outcomes.not_computed(job, Status.DEADLINE_EXCEEDED, text)
         return False
+
+    def _begin(self, job: Job, now: float) -> None:
+        job.started, job.idle_since = now, self._ended
+        job.queue_us = int((now - job.arrived + job.age) * 1e6)
 
     # --- on the loop ------------------------------------------------------------------
 
@@ -240,7 +244,7 @@ class Compute:
             return
         finally:
             self._on_loop = None
-        job.begins(started, self._ended)
+        self._begin(job, started)
         self._ended = self._clock()
         seconds = self._ended - started
         self._outcomes.computed(job, result, seconds, 1, model.weights_version)
@@ -264,7 +268,7 @@ class Compute:
             now = self._clock()
             batch = [job for job in taken if self._starts(job, now)]
             for job in batch:
-                job.begins(now, self._ended)
+                self._begin(job, now)
             if batch:
                 self._start(batch, now)
 

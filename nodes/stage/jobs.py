@@ -32,11 +32,6 @@ class Job:
     sending: Sending | None = None
     ended: bool = False
 
-    def begins(self, now: float, idle_since: float) -> None:
-        """Its run begins. idle_since: when the run before ended."""
-        self.started, self.idle_since = now, idle_since
-        self.queue_us = int((now - self.arrived + self.age) * 1e6)
-
     @property
     def batch_wait_us(self) -> int:
         """Of `queue_us`: no run was under way, and the request waited for company, or for a

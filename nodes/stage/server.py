@@ -23,7 +23,6 @@ import numpy as np
 from nodes.stage.compute import GIVE_BACK_DELAY, Compute, StageModel, StageOptions
 from nodes.stage.counters import StageStats, batch_bucket
 from nodes.stage.jobs import Job
-from nodes.stage.readiness import room_for_fast, room_for_parcel
 from nodes.stage.selftest import Known, SelfTest
 from swarm.errors import (
     NoLeader,
@@ -39,7 +38,7 @@ from swarm.model import ModelInfo
 from swarm.subjects import ANY
 from swarm.tracing.anatomy import moments
 from swarm.tracing.traceparent import is_sampled
-from swarm.transport.api import Delivery, Event, Held, Left, Refused, Room, Safe, Stored
+from swarm.transport.api import Backlog, Delivery, Event, Held, Left, Refused, Safe, Stored
 from swarm.transport.parcel import Parcel
 from swarm.transport.routes import Routes
 from swarm.transport.source import SourceOptions, StageSource
@@ -142,7 +141,7 @@ class StageServer:
             source,
             self.stats.counters,
             self._accept,
-            self._room,
+            self._backlog,
         )
 
     @property
@@ -172,17 +171,9 @@ class StageServer:
 
     # --- in -------------------------------------------------------------------------
 
-    def _room(self, fast: bool) -> Room:
-        waiting = self._compute.waiting
-        if fast:
-            return room_for_fast(waiting)
-        return room_for_parcel(
-            parcels=self.source.parcels,
-            in_lanes=self.source.waiting,
-            waiting=waiting,
-            run=self.stats.compute.ewma,
-            closed=self._stopping or self._quotas is not None,
-        )
+    def _backlog(self) -> Backlog:
+        closed = self._stopping or self._quotas is not None
+        return Backlog(self._compute.waiting, self.stats.compute.ewma, closed)
 
     def _accept(self, delivery: Delivery) -> None:
         features = delivery.features
@@ -226,7 +217,7 @@ class StageServer:
             hop[WEIGHTS] = weights
         if features.codec:
             hop[CODEC] = features.codec
-        if is_sampled(features.traceparent):
+        if features.traceparent and is_sampled(features.traceparent):
             hop |= self._moments(job)
         if self._audit is not None:
             self._audit.received(features, hop)

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -115,12 +115,21 @@ class Sender(Protocol):
         ...
 
 
-class Room(Enum):
+class Admission(Enum):
     """How a stage answers the question whether more may come from this host."""
 
-    NONE = auto()
+    REFUSED = auto()
     BEHIND_LANES = auto()  # yes, when the lanes' waiting messages have been asked for first
-    FREE = auto()
+    ADMITTED = auto()
+
+
+class Backlog(NamedTuple):
+    """A stage's work that has not begun. waiting: requests that wait there for a run. run: usual
+    seconds of a run. closed: the stage ends, or counts requests against quotas, which lanes do."""
+
+    waiting: int
+    run: float
+    closed: bool
 
 
 class Delivery(Protocol):
@@ -194,8 +203,8 @@ class Delivery(Protocol):
 class Source(Protocol):
     """All messages for one stage of one node, whichever way they come.
 
-    Made with `accept(delivery)`, which takes a message that is to be worked on, and `room()`, which
-    is asked before a message is taken from this host or from the fast queue."""
+    Made with `accept(delivery)`, which takes a message that is to be worked on, and `backlog()`,
+    which is asked before a message is taken from this host or from the fast queue."""
 
     @property
     def waiting(self) -> int:

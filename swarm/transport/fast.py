@@ -23,6 +23,7 @@ from swarm.wire.messages import Features, failure
 from swarm.wire.tensors import Part
 
 PRIMARIES, COVER = "stage", "cover"  # names of queue groups; nodes of other versions know them
+MOST_WAITING = 64  # requests that may wait at a stage: no lane bounds them
 MOST_UNHEARD = (
     256  # messages that the server may still say to be unheard: it does within a round trip
 )

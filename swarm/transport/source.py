@@ -24,9 +24,10 @@ from swarm.model import ModelInfo
 from swarm.samehost.compact import decode_features
 from swarm.samehost.memory import ShmError
 from swarm.subjects import ANY
-from swarm.transport.api import Delivery, Room
+from swarm.transport.api import Admission, Backlog, Delivery
 from swarm.transport.delivery import BaseDelivery, FastDelivery, LaneDelivery, ReplyDesk, Tally
-from swarm.transport.fast import COVER, PRIMARIES, FastMessage, FastQueue
+from swarm.transport.fast import COVER, MOST_WAITING, PRIMARIES, FastMessage, FastQueue
+from swarm.transport.handover.policy import admit
 from swarm.transport.handover.receiver import HandoverReceiver
 from swarm.transport.lane import (
     Lane,
@@ -70,7 +71,7 @@ class SourceOptions:
 class StageSource:
     """Serves one stage's messages to `accept` (a `Source`). `run()` owns its lanes' tasks.
 
-    room(fast): asked before a message of the fast queue, or of this host, is taken. node: this
+    backlog(): asked before a message of the fast queue, or of this host, is taken. node: this
     node's id, for failures that it reports.
     """
 
@@ -83,7 +84,7 @@ class StageSource:
         options: SourceOptions,
         tally: Tally,
         accept: Accept,
-        room: Callable[[bool], Room],
+        backlog: Callable[[], Backlog],
     ) -> None:
         subjects = routes.subjects
         self.info = info
@@ -94,12 +95,12 @@ class StageSource:
         self._options = options
         self._tally = tally
         self._accept = accept
-        self._room = room
+        self._backlog = backlog
         self._paused = False
         desk = ReplyDesk(routes, info, stage, subjects.dead(info.model), tally)
         self._desk = desk
         self._receiver = HandoverReceiver(
-            desk, routes.lender, self._serves, self._room_here, self._ask_lanes, accept
+            desk, routes.lender, self._serves, self._admit_parcel, self._ask_lanes, accept
         )
         group = PRIMARIES if options.priority == PRIMARY else COVER
         fast_subject = subjects.fresh(info.model, info.version, stage)
@@ -135,11 +136,6 @@ class StageSource:
     def link_rate(self) -> float:
         """Bytes a second that this node's link brings, 0.0 where it is near or not known."""
         return min([rate for lane in self.lanes.values() if (rate := lane.link_rate)], default=0.0)
-
-    @property
-    def parcels(self) -> int:
-        """Messages in hand that processes of this host handed over."""
-        return self._receiver.in_hand
 
     # --- messages ---------------------------------------------------------------------
 
@@ -187,7 +183,7 @@ class StageSource:
         if features.message_id in self._came_fast:
             return
         self._came_fast.add(features.message_id, message.received / 1e9)
-        if self._serves(features) and self._room(True) is Room.NONE:
+        if self._serves(features) and self._backlog().waiting >= MOST_WAITING:
             self._tally.refused += 1
             text = "as many requests wait here as fast mode may have"
             self._turn_away(delivery, Status.RESOURCE_EXHAUSTED, text)
@@ -244,18 +240,19 @@ class StageSource:
         if delivery.fail(status, text, self.stage, self._node):
             self._routes.lender.give_back(delivery.features.tensors)
 
-    def _room_here(self) -> Room:
+    def _admit_parcel(self) -> Admission:
         """Whether a parcel of this host may be taken.
 
         Refused instead of taken behind the lanes, a parcel would be the next to wait in the lane,
         and so on: a lane in which eight requests had once waited for runs of 25 ms kept all that
         followed for seconds."""
         if self._paused or not self._routes.link.connected:
-            return Room.NONE
-        room = self._room(False)
-        if room is Room.BEHIND_LANES and len(self.lanes) > 1 and self.lanes[ANY].pending:
-            return Room.NONE  # messages are routed: another primary may be the next that is free
-        return room
+            return Admission.REFUSED
+        admission = admit(self._backlog(), self._receiver.in_hand, self.waiting)
+        routed = len(self.lanes) > 1
+        if admission is Admission.BEHIND_LANES and routed and self.lanes[ANY].pending:
+            return Admission.REFUSED  # another primary may be the next that is free
+        return admission
 
     def _ask_lanes(self) -> None:
         """Ask for all that waits in the lanes."""

@@ -1,4 +1,5 @@
-"""When to hand over, and when to store after all: decisions without a clock, a socket or a timer.
+"""When to hand over, when to take over, and when to store after all: decisions without a clock, a
+socket or a timer.
 
 A parcel that is handed over is *held*: the next process works on it, its sender keeps it. It ends
 by
@@ -23,6 +24,7 @@ from typing import NamedTuple
 
 from swarm.flow.backoff import Backoff
 from swarm.flow.latency import Usual
+from swarm.transport.api import Admission, Backlog
 
 # Seconds of patience beside the runs. A killed process keeps its sockets until its memory is freed,
 # and its lane would give it the message again, for an ack_wait. Measured: with 1 ms that happened
@@ -61,6 +63,28 @@ REFUSED_PAUSE_MOST = 0.320
 # Seconds for which nothing is handed over to a process that hangs; also the longest pause after a
 # late parcel, and the age up to which stored messages are counted as being before the next one.
 HANG_PAUSE = 1.0
+
+# Parcels in hand and messages in the lanes, and seconds of work that waits here or there, up to
+# which a stage takes more from this host. (Each sender hands over a second of work at most, but
+# there may be many.)
+MOST_AT_HAND = 256
+MOST_WORK_AT_HAND = 1.0
+# Seconds of work in the lanes that a parcel may overtake.
+MOST_OVERTAKEN = 0.002
+
+
+def admit(backlog: Backlog, parcels: int, in_lanes: int) -> Admission:
+    """Whether a stage takes one more parcel. It may wait there, but not overtake the messages of a
+    lane, which are asked for first.
+
+    parcels: messages in hand that processes of this host handed over. in_lanes: messages that wait
+    in the stage's lanes."""
+    if backlog.closed or parcels + in_lanes >= MOST_AT_HAND:
+        return Admission.REFUSED
+    in_lanes_s = in_lanes * backlog.run
+    if backlog.waiting * backlog.run + in_lanes_s > MOST_WORK_AT_HAND:
+        return Admission.REFUSED
+    return Admission.BEHIND_LANES if in_lanes_s > MOST_OVERTAKEN else Admission.ADMITTED
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from swarm.errors import DecodeError
 from swarm.samehost.compact import decode_features
 from swarm.samehost.lending import Lender
 from swarm.samehost.memory import ShmError
-from swarm.transport.api import Room
+from swarm.transport.api import Admission
 from swarm.transport.delivery import BaseDelivery, ReplyDesk
 from swarm.transport.handover.words import DONE, PASSED_ON, REFUSED
 from swarm.transport.lane import LaneMessage
@@ -164,7 +164,7 @@ class Finished:
 
 
 class HandoverReceiver:
-    """One stage's. serves(features): whether they were sent for this stage. room(): whether one
+    """One stage's. serves(features): whether they were sent for this stage. admit(): whether one
     more parcel may be taken. ask_lanes() asks for what waits in the lanes. accept(delivery) begins
     the work."""
 
@@ -173,14 +173,14 @@ class HandoverReceiver:
         desk: ReplyDesk,
         lender: Lender,
         serves: Callable[[Features], bool],
-        room: Callable[[], Room],
+        admit: Callable[[], Admission],
         ask_lanes: Callable[[], None],
         accept: Callable[[Taken], None],
     ) -> None:
         self._desk = desk
         self._lender = lender
         self._serves = serves
-        self._room = room
+        self._admit = admit
         self._ask_lanes = ask_lanes
         self._accept = accept
         self._taken: dict[Key, Taken | Finished] = {}  # while a copy may still come
@@ -233,10 +233,10 @@ class HandoverReceiver:
         now = time.monotonic_ns()
         if now - sent > STALE_AFTER:
             return None
-        room = self._room()
-        if room is Room.NONE or not self._make_room(now):
+        admission = self._admit()
+        if admission is Admission.REFUSED or not self._make_room(now):
             return None
-        if room is Room.BEHIND_LANES:
+        if admission is Admission.BEHIND_LANES:
             self._ask_lanes()
         try:
             features = decode_features(data)

@@ -16,7 +16,7 @@ import numpy as np
 from bench.hostile.target import FLOOR, Case, Target, json_objects
 from swarm.errors import Status
 from swarm.samehost.compact import answer_parts, decode_features, decode_result, features_parts
-from swarm.samehost.datagrams import frame_head, frames
+from swarm.samehost.host_socket import frame_head, frames
 from swarm.samehost.lending import NO_LOAN
 from swarm.samehost.memory import Claim, Reader, Ring, unavailable
 from swarm.samehost.memory.segment import open_segment

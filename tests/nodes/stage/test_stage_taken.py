@@ -13,8 +13,8 @@ import pytest
 from stage_bench import BEFORE, NEXT, POISON, Bench, FakeModel
 from support.waiting import eventually
 
-from nodes.stage.readiness import MOST_AT_HAND, MOST_WORK_AT_HAND
 from swarm.errors import NotConnected, Status, Unavailable
+from swarm.transport.handover.policy import MOST_AT_HAND, MOST_WORK_AT_HAND
 from swarm.transport.handover.receiver import MOST_TAKEN, STALE_AFTER
 from swarm.transport.handover.words import DONE, PASSED_ON, REFUSED
 

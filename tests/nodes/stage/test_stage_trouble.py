@@ -11,11 +11,10 @@ import pytest
 from stage_bench import LIMIT, Bench, FakeModel
 from support.waiting import eventually
 
-from nodes.stage.readiness import MOST_WAITING_FAST
 from swarm.errors import NotConnected, Status
 from swarm.link import LinkMessage
 from swarm.samehost.memory import MIN_BYTES, unavailable
-from swarm.transport.fast import MOST_UNHEARD
+from swarm.transport.fast import MOST_UNHEARD, MOST_WAITING
 from swarm.transport.source import DEADLY_DELIVERIES
 from swarm.wire.messages import Features
 
@@ -242,7 +241,7 @@ async def test_as_many_messages_of_fast_mode_wait_as_may_and_the_next_is_refused
     bench: MakeBench,
 ) -> None:
     b = await bench(gated(), max_batch=1)
-    for _ in range(1 + MOST_WAITING_FAST):  # one runs
+    for _ in range(1 + MOST_WAITING):  # one runs
         b.fast(b.message())
     assert b.answers() == {}
     b.fast(b.message())

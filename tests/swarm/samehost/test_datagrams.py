@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.errors import DecodeError
-from swarm.samehost.datagrams import Bundles, frame_head, frames
+from swarm.samehost.host_socket import Bundles, frame_head, frames
 from swarm.wire.tensors import Part
 
 NAMES = st.from_regex(r"[A-Za-z0-9_.$-]{0,40}", fullmatch=True)

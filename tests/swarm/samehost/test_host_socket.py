@@ -16,8 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from swarm.link import LinkMessage
-from swarm.samehost.connections import MOST_CONNECTIONS
-from swarm.samehost.host_socket import LARGEST_MESSAGE, LIVING
+from swarm.samehost.host_socket import LARGEST_MESSAGE, LIVING, MOST_CONNECTIONS
 
 pytestmark = pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="no Unix sockets here")
 

@@ -16,7 +16,7 @@ from other_user import as_another_user, needs_another_user
 
 from swarm.errors import NotFound
 from swarm.learning.teaching import teach
-from swarm.samehost.datagrams import frame_head
+from swarm.samehost.host_socket import frame_head
 from swarm.samehost.memory import ClaimError, Reader, Ring, ShmError
 
 pytestmark = needs_another_user

@@ -21,7 +21,7 @@ from swarm.model import ModelInfo, Spec, Stage
 from swarm.samehost.compact import decode_result
 from swarm.samehost.memory import MIN_BYTES, unavailable
 from swarm.subjects import ANY, api
-from swarm.transport.api import Delivery, Event, Left, Refused, Room, Safe, Sending, Stored
+from swarm.transport.api import Backlog, Delivery, Event, Left, Refused, Safe, Sending, Stored
 from swarm.transport.handover.words import WORDS
 from swarm.transport.lane import LaneOptions
 from swarm.transport.parcel import Parcel
@@ -100,7 +100,7 @@ class Receiver:
         self.counts = Counts()
         self.came: list[Delivery] = []
         self.work: Callable[[Delivery], Any] = lambda delivery: None
-        self.room = Room.FREE
+        self.backlog = Backlog(0, 0.0, False)
         self._new: asyncio.Queue[Delivery] = asyncio.Queue()
         self.source = StageSource(
             mesh.routes_for(LARGE_INFO),
@@ -110,7 +110,7 @@ class Receiver:
             options,
             self.counts,
             self._accept,
-            lambda fast: self.room,
+            lambda: self.backlog,
         )
         self._task: asyncio.Task[None] | None = None
 

@@ -26,7 +26,7 @@ from contract import (
 )
 
 from swarm.errors import InvalidArgument, NoResponders, NotConnected, ResourceExhausted, Status
-from swarm.transport.api import Held, Left, Refused, Room, Safe, Stored
+from swarm.transport.api import Backlog, Held, Left, Refused, Safe, Stored
 from swarm.transport.stage_sender import StageSender
 
 pytestmark = [needs_shared_memory, pytest.mark.usefixtures("patient")]
@@ -150,7 +150,7 @@ async def test_a_parcel_that_is_not_taken_is_stored_and_comes_from_there(
 ) -> None:
     r = await rig(path)
     receiver = await r.receiver()
-    receiver.room = Room.NONE
+    receiver.backlog = Backlog(0, 0.0, closed=True)
     sent = r.send(7.0)
     assert [await sent.event(), await sent.event()] == [Held(), Stored()]
     (await receiver.delivery()).done(True)

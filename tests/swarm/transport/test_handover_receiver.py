@@ -12,7 +12,7 @@ from contract import Counts
 
 from swarm.samehost.compact import features_parts
 from swarm.samehost.lending import NO_LOAN
-from swarm.transport.api import Room
+from swarm.transport.api import Admission
 from swarm.transport.handover.receiver import (
     COPY_COMES_WITHIN,
     LAST_HANDED_OUT,
@@ -73,7 +73,7 @@ class Post:
         self.desk = Desk()
         self.keeper = Keeper()
         self.taken: list[Taken] = []
-        self.room = Room.FREE
+        self.admission = Admission.ADMITTED
         self.asked = 0  # times that the lanes were asked for all that waits in them
         self.sequence = 0
         lender: Any = SimpleNamespace(give_back=lambda tensors, but: None, done=lambda opened: None)
@@ -82,7 +82,7 @@ class Post:
             desk,
             lender,
             lambda features: features.stage == 2,
-            lambda: self.room,
+            lambda: self.admission,
             self.ask_lanes,
             self.taken.append,
         )
@@ -192,18 +192,18 @@ def test_a_parcel_that_lay_in_the_socket_for_long_may_be_another_nodes_by_now(po
 
 
 def test_a_parcel_that_finds_no_room_is_refused_and_may_come_again(post: Post) -> None:
-    post.room = Room.NONE
+    post.admission = Admission.REFUSED
     post.hand("a")
-    post.room = Room.FREE
+    post.admission = Admission.ADMITTED
     post.hand("a")
     assert post.desk.words == [("word.a", REFUSED)]
     assert len(post.taken) == post.desk.tally.taken == 1
 
 
 def test_lanes_are_asked_only_where_a_parcel_is_taken_past_their_messages(post: Post) -> None:
-    for room, asked in ((Room.NONE, 0), (Room.FREE, 0), (Room.BEHIND_LANES, 1)):
-        post.room = room
-        post.hand(room.name)
+    for admission in (Admission.REFUSED, Admission.ADMITTED, Admission.BEHIND_LANES):
+        post.admission, asked = admission, int(admission is Admission.BEHIND_LANES)
+        post.hand(admission.name)
         assert post.asked == asked
     assert len(post.taken) == 2
 

@@ -18,7 +18,8 @@ from swarm.link import LinkMessage, jetstream
 from swarm.samehost.memory import MIN_BYTES, unavailable
 from swarm.subjects import api
 from swarm.transport import source
-from swarm.transport.api import Room
+from swarm.transport.api import Backlog
+from swarm.transport.fast import MOST_WAITING
 from swarm.wire.messages import Features
 
 MakeRig = Callable[..., Awaitable[Rig]]
@@ -246,7 +247,7 @@ async def test_a_message_of_fast_mode_that_comes_twice_is_worked_on_once(rig: Ma
 async def test_where_no_more_may_wait_fast_mode_refuses_at_once(rig: MakeRig) -> None:
     r = await rig(FAST)
     receiver = await r.receiver()
-    receiver.room = Room.NONE
+    receiver.backlog = Backlog(MOST_WAITING, 0.0, False)
     sent = r.send()
     assert (await sent.answer()).status is Status.RESOURCE_EXHAUSTED
     assert (receiver.came, receiver.counts.refused) == ([], 1)
