@@ -6,7 +6,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
+
+from nodes.settings import setting, settings_of
+
+who = partial(setting, "who it is, and where the server is")
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,12 +19,22 @@ class Access:
     """Paths of files, and a JetStream domain, "" for none; each is the flag of its name, on every
     command."""
 
-    credentials: str = ""
-    nkey: str = ""
-    tls_ca: str = ""
-    tls_cert: str = ""
-    tls_key: str = ""
-    domain: str = ""
+    credentials: str = who("", "A .creds file for the NATS server, as `swarm auth add` writes it.")
+    nkey: str = who("", "A file with a bare nkey seed, for servers that list users by their keys.")
+    tls_ca: str = who(
+        "",
+        "PEM file of the authorities that the server's certificate may come from; "
+        "TLS is required then.",
+    )
+    tls_cert: str = who(
+        "", "PEM file of this program's own certificate, for servers that ask for one."
+    )
+    tls_key: str = who("", "PEM file of the key of --tls-cert.")
+    domain: str = who(
+        "",
+        "JetStream domain that models and lanes are in: the hub's, at a site that is linked "
+        "to it. Empty: the server's own.",
+    )
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Access:
@@ -45,16 +60,8 @@ class Access:
         ]
 
 
-HELP = {
-    "credentials": "A .creds file for the NATS server, as `swarm auth add` writes it.",
-    "nkey": "A file with a bare nkey seed, for servers that list users by their keys.",
-    "tls_ca": "PEM file of the authorities that the server's certificate may come from; "
-    "TLS is required then.",
-    "tls_cert": "PEM file of this program's own certificate, for servers that ask for one.",
-    "tls_key": "PEM file of the key of --tls-cert.",
-    "domain": "JetStream domain that models and lanes are in: the hub's, at a site that is linked "
-    "to it. Empty: the server's own.",
-}
+HELP = {each.name: each.help for each in settings_of(Access)}
+REPLICAS = ("auto", "1", "3")
 REPLICAS_HELP = (
     "Servers of a cluster that keep a copy of keys, artifacts, dead letters and audit. auto: three "
     "where there are as many, else one. Or 1, or 3."
@@ -65,7 +72,7 @@ def read_replicas(text: str) -> int:
     """The setting `--replicas` as a number of copies, 0 for `auto`. Raises `InvalidArgument`."""
     from swarm.errors import InvalidArgument  # `--help` needs none of the packages
 
-    if text not in ("auto", "1", "3"):
+    if text not in REPLICAS:
         raise InvalidArgument(f"--replicas {text!r}: it is auto, 1 or 3")
     return 0 if text == "auto" else int(text)
 

@@ -1,123 +1,303 @@
-"""A node's settings, and the limits that follow from them and from a model's manifest."""
+"""A node's settings: each is declared once, here or in the part that it belongs to.
+
+A flag of `swarm-node`, a variable SWARM_<NAME> and a key of its TOML file follow from each
+setting. `--help` imports no library: the objects that settings stand for are made at first use.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Literal
 
-from nodes.learning.options import LearnConfig
-from shards.runtimes.device import Placement
-from swarm.errors import InvalidArgument, ResourceExhausted
-from swarm.fleet.advertised import LEAST_WEIGHT, MOST_WEIGHT, is_weight
+from nodes.access import REPLICAS, REPLICAS_HELP, Access, read_replicas, who
+from nodes.learning.options import LearnOptions, learning
+from nodes.settings import check, setting, tuning
+from swarm.errors import InvalidArgument
 from swarm.fleet.priorities import FALLBACK, PRIMARY, STANDBY
-from swarm.fleet.warm_pool import ROLE as WARM
-from swarm.flow.ack_wait import ack_wait_for
-from swarm.gossip import LAN, LOCAL, WAN, GossipConfig
-from swarm.link import Link, LinkOptions
-from swarm.model import ModelInfo
-from swarm.security.sealed import ModelKey
-from swarm.security.signers import TrustedKeys
 from swarm.subjects import token
-from swarm.transport.lane import LaneOptions, depth_for
-from swarm.transport.second_connection import setting_of
-from swarm.wire.codec_choice import AUTO, mode_of
 
-MOST_CREDIT = 32  # messages in hand for one lane
-HELD_SECONDS = 0.005  # work that a node may hold beyond what it runs
-HEADER_ROOM = 64 * 1024  # bytes for a message's header beside its tensors
+if TYPE_CHECKING:
+    from shards.runtimes.device import Placement
+    from swarm.gossip import GossipConfig
+    from swarm.link import LinkOptions
+    from swarm.model import ModelInfo
+    from swarm.security.sealed import ModelKey
+    from swarm.security.signers import TrustedKeys
+
 # Lanes in a cluster of servers: on one of them, made anew on another one when that is lost; or on
 # as many as keep keys and artifacts.
 MOVED, REPLICATED = "moved", "replicated"
-LEARNER = "learner"  # the role of a node that serves no stage
-COVERS = ("fallback", WARM)  # they serve every stage of their model
+COVERS = ("fallback", "standby")  # roles that serve every stage of their model
+
+work = partial(setting, "which stage of which model")
+resource = partial(setting, "memory and devices")
+request = partial(setting, "requests and lanes")
+capture = partial(setting, "edge")
+trusting = partial(setting, "trust")
+figure = partial(setting, "figures and messages")
+
+
+@dataclass(frozen=True)
+class EdgeOptions:
+    """How an edge captures. Raises `InvalidArgument`."""
+
+    source: str = capture(
+        "digits",
+        "Where captures come from. digits, or an .npz file with one array for each model input.",
+    )
+    rate: float = capture(30.0, "Captures a second.", least=0.01)
+    sink: str = capture(
+        "stdout", "Where results go. stdout, or NAME for the subject swarm.<mesh>.results.<NAME>."
+    )
+    count: int = capture(0, "Captures after which the node ends; 0: never.", least=0)
+    on_full: str = tuning(
+        "drop-oldest",
+        "edge: drop-oldest or block, when the queue of captures is full.",
+        one_of=("drop-oldest", "block"),
+    )
+    queue: int = tuning(8, "edge: captures that may wait to be sent.", least=1)
+    in_flight: int = tuning(8, "edge: requests in flight at a time.", least=1)
+
+    def __post_init__(self) -> None:
+        check(self)
 
 
 @dataclass(frozen=True)
 class NodeConfig:
-    """role: `shard-K`, `fallback`, `standby`, `gateway`, `edge` or `learner`. model:
-    NAME or NAME@VERSION.
-
-    node: its id, '' for one that is made up. standby: of a shard, serve only while no primary does
-    (another thing than the role `standby`, a node of the warm pool). threads:
-    ONNX Runtime threads for one stage. credit: messages asked for and in hand per lane, 0 for a
-    number that suits the stage (see `credit_of`). storage, lanes: of the lanes, `memory` or `file`,
-    `moved` (one server keeps them; lost with it, they are made anew on another) or `replicated`;
-    the node that makes a lane decides. max_batch,
-    max_wait (seconds): micro-batching. budget: seconds for requests that name none. gossip: a
-    preset. mesh_key: file of the key that all nodes share, '' for none; gossip without it is
-    refused, and a file that changes is read again. quota:
-    requests a second that one agent may send to this node, 0 for any number. state_dir: folder of
-    the checkpoint, '' for none. cache, cache_limit: folder of the artifacts that the nodes of this
-    host share, '' for none, and its bytes. shm: whether messages may go between processes of one
-    host without the server. identity: file of the node's key pair, which is made when missing, ''
-    for none. teachers: file of the public keys whose learned weights are taken, '' for all.
-    trusted: keys whose manifests and desired state are taken, None for whatever is there.
-    model_key: opens encrypted models, None where there are none. level:
-    how far ONNX Runtime optimises a stage; at `basic` a shard computes the very bits of the whole
-    model. learn: how this node learns; None where it does not, unless it has the role `learner`.
-    audit: whether this node records requests. sites: whose stored requests a gateway forwards.
-    metrics: PORT or ADDRESS:PORT where Prometheus
-    scrapes this node, '' for nowhere. codec: how tensors go by the server
-    (`swarm.wire.codec_choice.MODES`). two_connections: as of `swarm.Mesh`.
-    placement: the device of its stages. weight: its share of the requests beside its peers', for
-    routing policies that weigh nodes.
-    otlp: URL of the collector of traces, '' for none; trace_share: of the requests that this node
-    answers and whose caller has not decided.
-    missed: nobody else does the work of this node, so its first load gives way to nobody. Raises
-    `InvalidArgument`.
+    """The settings of one node. missed: nobody else does the work of this node, so its first load
+    gives way to nobody. level: how far ONNX Runtime optimises a stage; at `basic` a shard computes
+    the very bits of the whole model. Raises `InvalidArgument`.
     """
 
-    role: str
-    model: str = ""
-    mesh: str = "default"
-    link: LinkOptions = field(default_factory=LinkOptions)
-    node: str = ""
-    standby: bool = False
-    threads: int = 1
-    credit: int = 0
-    storage: str = "memory"
-    lanes: str = MOVED
-    max_batch: int = 4
-    max_wait: float = 0.0005
-    budget: float = 5.0
-    gossip: GossipConfig = LAN
-    mesh_key: str = ""
-    quota: float = 0.0
-    state_dir: str = ""
-    cache: str = ""
-    cache_limit: int = 4 << 30
-    shm: bool = True
-    audit: bool = False
-    sites: tuple[str, ...] = ()
-    metrics: str = ""
+    role: str = work(
+        None,
+        "shard-1 … shard-N: serves one stage. fallback: serves every stage that has "
+        "lost its nodes. standby: holds every stage warm, and takes the one that lacks nodes most, "
+        "as its primary. gateway: answers requests for any model. edge: captures and asks. "
+        "learner: only learns.",
+    )
+    model: str = work(
+        "",
+        "NAME: serves the version that the mesh desires. NAME@VERSION: this version "
+        "only. A gateway needs none.",
+    )
+    standby: bool = work(
+        False,
+        "Of --role shard-K: take requests of its one stage only when the primary nodes leave some. "
+        "(--role standby is another thing: a node for any stage that lacks nodes.)",
+        negatable=True,
+    )
+    site: str = work(
+        "",
+        "gateway: sites (JetStream domains) whose submitted requests it brings to the mesh, and "
+        "their answers back, separated by commas.",
+    )
+
+    nats: str = who(
+        "nats://127.0.0.1:4222",
+        "URLs of a NATS server, or of servers of one cluster, separated by commas. Others of the "
+        "cluster are learned.",
+        spelled=("--nats", "--servers"),
+    )
+    mesh: str = who("default", "Name of the mesh; several share one server without meeting.")
+    node: str = who(
+        "",
+        "Id of this node, unique in the mesh; made up when empty.",
+        spelled=("--node",),
+        name="node_id",
+    )
+
+    threads: int = resource(1, "Threads with which each stage computes.", least=1)
+    device: str = resource(
+        "auto",
+        "Where the stages compute: auto (a GPU by CUDA if there is one, else the CPU), or a name "
+        "that `swarm doctor` shows. Where it fails the CPU goes on.",
+    )
+    cores: str = resource("", "Numbers of the cores that this node stays on, as 2-3; empty: any.")
+    state_dir: str = resource(
+        "",
+        "Folder in which the node keeps how long its stages take, for its next "
+        "start; empty: nowhere.",
+    )
+    cache: str = resource(
+        "",
+        "Folder in which the nodes of this host keep artifacts, and from which their weights "
+        "are mapped; empty: swarm in $XDG_CACHE_HOME or ~/.cache.",
+    )
+    no_cache: bool = resource(
+        False, "Keep no artifacts: fetch them at each start, weights in memory."
+    )
+    cache_limit: int = tuning(
+        4096,
+        "Megabytes of the cache; artifacts unused for longest go first.",
+        unit="MB",
+        least=1,
+        name="cache_mb",
+    )
+    device_options: str = tuning(
+        "",
+        "NAME=VALUE, separated by commas, for the device's library; tensorrt: precision=fp16, "
+        "max_rows=16, workspace_mb=1024.",
+    )
+
+    budget: float = request(
+        5000.0, "Milliseconds for requests that name no budget; edge: for each capture.", unit="ms"
+    )
+    quota: float = request(
+        0.0, "Requests a second that one client may send to this node; 0: any number.", least=0
+    )
+    storage: str = request(
+        "memory",
+        "Where lanes keep requests. memory: a server restart loses them, "
+        "and requesters ask again. file: they survive it.",
+        one_of=("memory", "file"),
+    )
+    lanes: str = request(
+        MOVED,
+        "Where a cluster of servers keeps lanes. moved: one server; when it is lost, nodes make "
+        "them anew on another one, and requesters ask again. replicated: as many as --replicas.",
+        one_of=(MOVED, REPLICATED),
+    )
+    replicas: str = request("auto", REPLICAS_HELP, one_of=REPLICAS)
+    gossip: str = request(
+        "lan",
+        "How often nodes gossip. local: one host. lan: one site. wan: slow or "
+        "metered links; a crash is seen later.",
+        one_of=("local", "lan", "wan"),
+    )
+    codec: str = request(
+        "auto",
+        "How tensors go by the server. none: as they are. f16, i8, i6, i4: in this codec, where "
+        "the model's owner allowed it (results: in it, or in one that loses less). auto: in the "
+        "one that the measured link makes pay, of those that the owner allowed; exactly, where "
+        "none is.",
+    )
+    stored: bool = request(
+        False,
+        "Every message to and from this node goes through JetStream as bytes, also on one host, so "
+        "that it can be audited and recorded. The same as --no-shm. (Fast mode stores nothing.)",
+    )
+    shm: bool = tuning(
+        True,
+        "Messages between nodes of one host go by shared memory and sockets; "
+        "--no-shm, or --stored: all of them by the server.",
+    )
+    weight: float = tuning(
+        1.0,
+        "This node's share of the requests beside its peers', for routing policies that weigh "
+        "nodes: 2 for one twice as fast as gossip can tell.",
+        least=0.01,
+        most=100,
+    )
+    credit: int = tuning(
+        0,
+        "Requests that a stage asks for ahead; a node that hangs holds them back. "
+        "0: as the stage's pace needs.",
+        least=0,
+        most=256,
+    )
+    max_batch: int = tuning(4, "Requests that one run may compute together.", least=1, most=256)
+    max_wait: float = tuning(
+        0.5,
+        "Milliseconds that a request may wait for others to be computed with.",
+        unit="ms",
+        least=0,
+    )
+    two_connections: str = tuning(
+        "auto",
+        "Whether models with messages of 16 KB or more have a connection of their own, so that "
+        "gossip and small requests do not wait behind them on a slow link. on, off, or auto: where "
+        "the server is further than 2 ms away when the node starts.",
+    )
+    congestion: str = tuning(
+        "",
+        "TCP congestion control of what this node sends: bbr, where the kernel has it, for links "
+        "that lose packets. Empty: the system's.",
+    )
+
+    mesh_key: str = trusting(
+        "",
+        "A file with the key that all nodes share, as `swarm keys new --mesh-key FILE` makes it; "
+        "gossip without it is refused. A file that changes is read again.",
+    )
+    trust: str = trusting(
+        "",
+        "Files of the public keys whose models and desired state are taken, separated by commas; "
+        "empty: swarm/trusted in $XDG_CONFIG_HOME or ~/.config, as `swarm keys` keeps it.",
+    )
+    allow_unsigned: bool = trusting(
+        False,
+        "Take models and desired state that nobody has signed: whoever may write to the mesh's "
+        "store decides what this node runs.",
+    )
+    model_key: str = trusting(
+        "",
+        "Where the key of encrypted models is: file:PATH, env:NAME, or command:CMD, which prints "
+        "it; 64 hexadecimal digits.",
+    )
+    identity: str = trusting(
+        "",
+        "File of the node's key pair, with which it signs; made at the first start. Empty: none.",
+    )
+    teachers: str = trusting(
+        "", "File with the public keys whose learned weights are taken, one a line; empty: all."
+    )
+    audit: bool = trusting(
+        False,
+        "Record who asked what, when, with which outcome: `swarm audit`. Hashes only, no payload.",
+    )
+
+    learn: bool = learning(
+        False,
+        "Train the model's head beside the node's other work, with the samples that `swarm teach` "
+        "brings, and exchange deltas with other learners.",
+    )
+
+    metrics: str = figure(
+        "",
+        "PORT, for this machine alone, or ADDRESS:PORT: serves figures to Prometheus there, at "
+        "/metrics. Needs swarm-mesh[metrics]. Off when empty.",
+        name="metrics_port",
+    )
+    otlp: str = figure(
+        "",
+        "URL of an OpenTelemetry collector, as http://127.0.0.1:4318: the requests that this node "
+        "answers are traced. Empty: none.",
+    )
+    trace_share: float = tuning(
+        0.01,
+        "Share of the requests that are traced, where their caller has not decided.",
+        least=0,
+        most=1,
+    )
+    log_json: bool = figure(False, "Write messages as JSON, one object a line, on standard error.")
+    verbose: bool = figure(
+        False, "Log each detail, on standard error.", spelled=("--verbose", "-v")
+    )
+    json_events: bool = figure(
+        False, "Print each change of the node's state as a JSON line.", spelled=("--json",)
+    )
+
+    access: Access = field(default_factory=Access)
+    edge: EdgeOptions = field(default_factory=EdgeOptions)
+    learner: LearnOptions = field(default_factory=LearnOptions)
     missed: bool = False
-    identity: str = ""
-    teachers: str = ""
-    trusted: TrustedKeys | None = None
-    model_key: ModelKey | None = None
-    learn: LearnConfig | None = None
     level: Literal["all", "basic"] = "all"
-    codec: str = AUTO
-    two_connections: str | bool = "auto"
-    placement: Placement = field(default_factory=Placement)
-    weight: float = 1.0
-    otlp: str = ""
-    trace_share: float = 0.01
 
     def __post_init__(self) -> None:
+        from swarm.transport.second_connection import setting_of
+        from swarm.wire.codec_choice import mode_of
+
         token(self.mesh, "mesh name")
-        if self.role not in (*COVERS, "gateway", "edge", LEARNER) and self.stage < 1:
+        if self.role not in (*COVERS, "gateway", "edge", "learner") and self.stage < 1:
             raise InvalidArgument(
                 f"role {self.role!r}: it is shard-1, shard-2 …, fallback, standby, gateway, edge "
                 "or learner"
             )
-        if not is_weight(self.weight):
-            raise InvalidArgument(
-                f"--weight {self.weight}: it is {LEAST_WEIGHT} to {MOST_WEIGHT:.0f}"
-            )
-        if self.role == WARM and self.standby:
+        if self.role == "standby" and self.standby:
             raise InvalidArgument("--standby is for --role shard-K; --role standby needs none")
-        if self.role == "gateway" and self.learn is not None:
+        if self.role == "gateway" and self.learn:
             raise InvalidArgument("a gateway has no model of its own to learn: leave out --learn")
         for site in self.sites:
             token(site, "site (--site DOMAIN)")
@@ -125,18 +305,81 @@ class NodeConfig:
             raise InvalidArgument(
                 "a gateway forwards what sites have stored: --role gateway --site …"
             )
-        if self.role == LEARNER and self.learn is None:
-            object.__setattr__(self, "learn", LearnConfig())
         mode_of(self.codec)
         setting_of(self.two_connections)
-        if self.storage not in ("memory", "file"):
-            raise InvalidArgument(f"--storage {self.storage!r}: it is memory or file")
-        if self.lanes not in (MOVED, REPLICATED):
-            raise InvalidArgument(f"--lanes {self.lanes!r}: it is {MOVED} or {REPLICATED}")
+        check(self)
         if self.role != "gateway":
             token(self.model_name, "model name (--model NAME[@VERSION])")
             if self.version:
                 token(self.version, "version")
+
+    def check_files(self) -> None:
+        """Read what the settings name outside of them, which later uses take from memory. Raises
+        `SwarmError` and `DeviceError`."""
+        for name in ("link", "placement", "trusted", "artifact_key"):
+            getattr(self, name)
+
+    @cached_property
+    def link(self) -> LinkOptions:
+        """How the node connects."""
+        from swarm.link import LinkOptions
+
+        return LinkOptions(
+            servers=tuple(self.nats.split(",")),
+            name=self.role,
+            congestion=self.congestion,
+            replicas=read_replicas(self.replicas),
+            **self.access.options(),
+        )
+
+    @cached_property
+    def placement(self) -> Placement:
+        """The device of the stages. Raises `DeviceError`."""
+        from shards.runtimes.device import Placement, parse_options
+
+        return Placement(self.device, parse_options(self.device_options))
+
+    @cached_property
+    def trusted(self) -> TrustedKeys | None:
+        """Keys whose manifests and desired state are taken, None for whatever is there. Raises
+        `BadKey`."""
+        from swarm.security.signers import TrustedKeys
+
+        return None if self.allow_unsigned else TrustedKeys.of(self.trust)
+
+    @cached_property
+    def artifact_key(self) -> ModelKey | None:
+        """Opens encrypted models, None where there are none. Raises `BadKey`."""
+        from swarm.security.sealed import ModelKey
+
+        return ModelKey.of(self.model_key)
+
+    @property
+    def gossip_config(self) -> GossipConfig:
+        from swarm.gossip import LAN, LOCAL, WAN
+
+        return {"local": LOCAL, "lan": LAN, "wan": WAN}[self.gossip]
+
+    @property
+    def cache_folder(self) -> str:
+        """Of the artifacts that the nodes of this host share, "" for none."""
+        from swarm.models.artifact_cache import default_folder
+
+        return "" if self.no_cache else self.cache or str(default_folder())
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether messages may go between processes of one host without the server."""
+        return self.shm and not self.stored
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """Those whose stored requests a gateway forwards."""
+        return tuple(each for each in self.site.split(",") if each)
+
+    @property
+    def learns(self) -> bool:
+        return self.learn or self.role == "learner"
 
     @property
     def stage(self) -> int:
@@ -162,7 +405,7 @@ class NodeConfig:
     def priority(self) -> int:
         if self.role == "fallback":
             return FALLBACK
-        return STANDBY if self.standby or self.role == WARM else PRIMARY
+        return STANDBY if self.standby or self.role == "standby" else PRIMARY
 
     def stages_of(self, info: ModelInfo) -> list[int]:
         """The stages that this node serves. Raises `InvalidArgument` when there are none."""
@@ -176,57 +419,3 @@ class NodeConfig:
                 f"use shard-1 to shard-{info.last}"
             )
         return [self.stage]
-
-
-def lane_options(info: ModelInfo, config: NodeConfig) -> LaneOptions:
-    """Depth and ack_wait of a model's lanes, from its measured stage times.
-
-    The depth is for the budget of requests that name none, and follows the budgets in use later.
-    Every node computes these from the manifest and that budget, so any node may make the lanes.
-    """
-    slowest = max(stage.compute_ms for stage in info.stages) / 1e3
-    depth = depth_for(info, config.budget)
-    # A manifest knows medians; the p99 of a busy device is a few times as long.
-    ack_wait = ack_wait_for(slowest * 3)
-    return LaneOptions(
-        depth=depth.messages,
-        stage_bytes=depth.stage_bytes,
-        ack_wait=ack_wait,
-        storage=config.storage,
-        copies=1 if config.lanes == MOVED else 0,
-    )
-
-
-def credit_of(fixed: int, compute: float) -> tuple[int, int]:
-    """(least, most) messages that a node asks for and has in hand, by a run's seconds.
-
-    With long runs a node asks for one message ahead only: another node could have begun it. With
-    short runs the credit grows, while messages wait, until it hides a round trip. While none wait
-    it stays small: a node that hangs holds back every message that it has asked for, one ack_wait
-    each. Behind a slow link the lane asks for fewer, by its own
-    measurement (`swarm.transport.lane.way`).
-    """
-    if fixed:
-        return fixed, fixed
-    most = int(min(MOST_CREDIT, max(2, HELD_SECONDS / max(compute, 1e-6))))
-    return min(4, most), most
-
-
-def check_payload(info: ModelInfo, link: Link) -> None:
-    """Raises `ResourceExhausted` when a cut does not fit into the server's messages."""
-    for stage in info.stages:
-        needed = stage.message_bytes + HEADER_ROOM
-        if needed > link.max_payload:
-            raise ResourceExhausted(
-                f"stage {stage.stage} of {info.model} exchanges {stage.message_bytes} bytes, and "
-                f"this server's max_payload is {link.max_payload}: set `max_payload: {needed}` "
-                "in its configuration, or choose a smaller cut (`swarm model inspect`)"
-            )
-
-
-def gossip_preset(name: str) -> GossipConfig:
-    """`local`, `lan` or `wan`. Raises `InvalidArgument`."""
-    presets = {"local": LOCAL, "lan": LAN, "wan": WAN}
-    if name not in presets:
-        raise InvalidArgument(f"--gossip {name!r}: it is {', '.join(presets)}")
-    return presets[name]

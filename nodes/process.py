@@ -18,7 +18,6 @@ from swarm.errors import InvalidArgument, SwarmError, Unauthenticated
 
 if TYPE_CHECKING:
     from nodes.config import NodeConfig
-    from nodes.edge.edge import EdgeOptions
     from nodes.life.node import Node
 
 log = logging.getLogger("swarm.node")
@@ -26,26 +25,25 @@ log = logging.getLogger("swarm.node")
 T = TypeVar("T")
 
 
-def run_node(
-    config: NodeConfig, edge: EdgeOptions, form: LogForm, json_events: bool, started: float
-) -> int:
+def run_node(config: NodeConfig, started: float) -> int:
     """Run a node until it is told to stop; returns the exit code, 0 after a clean drain."""
     # Imported here: the clients' commands use this module's event loop, but no node.
     from nodes.edge.edge import Edge, EdgeCounters
     from nodes.life.node import Node
 
+    form = LogForm(config.verbose, config.log_json)
     set_up_logging(form, role=config.role, mesh=config.mesh)
 
     async def main() -> int:
         stop = stop_on_signals(STOP_LIMIT)
-        on_change = _print_line if json_events else _print_nothing
+        on_change = _print_line if config.json_events else _print_nothing
         code = 0
         try:
             if config.role == "edge":
                 counters = EdgeCounters()
                 node = Node(config, started, on_change, counters.status, stop.set)
                 with metrics_of(node):
-                    await Edge(node, edge, counters).run(stop)
+                    await Edge(node, config.edge, counters).run(stop)
             else:
                 node = Node(config, started, on_change)
                 # Everything loaded so far lives as long as the node. Frozen, it is not walked by

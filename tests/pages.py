@@ -66,20 +66,11 @@ def rights() -> str:
 
 
 def node_options() -> str:
-    """The options of `swarm-node`, with their defaults."""
-    from nodes.cli.node import FLAGS
+    """The settings of `swarm-node`, with their defaults."""
+    from nodes.cli.node import SETTINGS
+    from nodes.settings import table
 
-    lines = ["| option | default | effect |", "|---|---|---|"]
-    for flag in FLAGS:
-        names = ", ".join(f"`{name}`" for name in flag.flags)
-        default = "" if flag.default in (None, "", False) else f"`{_as_text(flag.default)}`"
-        effect = " ".join(flag.help.split()).replace("|", "\\|")
-        lines.append(f"| {names} | {default} | {effect} |")
-    return "\n".join(lines) + "\n"
-
-
-def _as_text(default: object) -> str:
-    return "on" if default is True else str(default)
+    return table(SETTINGS)
 
 
 TABLES: dict[str, Callable[[], str]] = {

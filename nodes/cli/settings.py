@@ -1,13 +1,13 @@
 """Settings of `swarm`: flags > environment (`SWARM_*`) > TOML file > defaults, by the CLI library.
 
-`nodes.cli.flags` reads the settings of a node, without that library.
+`nodes.settings` reads those of a node, without that library.
 """
 
 from __future__ import annotations
 
 import typer
 
-from nodes.cli.flags import read_settings
+from nodes.settings import read_settings
 
 
 def settings_callback(context: typer.Context, value: str) -> str:

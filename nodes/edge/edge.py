@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nodes.config import EdgeOptions
 from nodes.edge.kept_results import KeptResults
 from nodes.edge.live import Backlog
 from nodes.life.node import Node
@@ -35,28 +36,6 @@ from swarm.wire.messages import Request, Result
 log = logging.getLogger("swarm.edge")
 
 TELL_DROPPED_EVERY = 10.0  # seconds
-
-
-@dataclass(frozen=True)
-class EdgeOptions:
-    """source: see `open_source`. rate: captures a second. sink: `stdout`, or NAME for
-    `swarm.<mesh>.results.<NAME>`. on_full: `drop-oldest` or `block`, when the queue is full.
-    queue: captures that may wait. in_flight: requests at a time. count: captures in all, 0 for
-    endless. budget: seconds from a capture's turn to its answer. Raises `InvalidArgument`.
-    """
-
-    source: str = "digits"
-    rate: float = 30.0
-    sink: str = "stdout"
-    on_full: str = "drop-oldest"
-    queue: int = 8
-    in_flight: int = 8
-    count: int = 0
-    budget: float = 1.0
-
-    def __post_init__(self) -> None:
-        if self.on_full not in ("drop-oldest", "block"):
-            raise InvalidArgument(f"--on-full {self.on_full!r}: it is drop-oldest or block")
 
 
 def open_source(name: str) -> list[dict[str, np.ndarray]]:
@@ -148,7 +127,7 @@ class Edge:
                 self._filled.set()
                 await asyncio.wait(
                     {work, life},
-                    timeout=self.options.budget + 1.0,
+                    timeout=self.node.config.budget + 1.0,
                     return_when=asyncio.FIRST_COMPLETED,
                 )
             waiter.cancel()
@@ -195,7 +174,7 @@ class Edge:
                 self._filled.clear()
                 await self._filled.wait()
             self._room.set()
-            request = Request(capture.inputs, budget=self.options.budget, agent=node.id)
+            request = Request(capture.inputs, budget=self.node.config.budget, agent=node.id)
             try:
                 result = await node.answerer.answer(
                     node.config.model_name, request, capture.sequence

@@ -37,12 +37,7 @@ from swarm.learning.weights import Weights
 
 log = logging.getLogger("swarm.learner")
 
-INLINE_BELOW = 0.0003  # seconds of one step that may be made on the event loop
-LOOK_EVERY = 0.004  # seconds between looks whether the node is idle
-MOST_WAITING = 5.0  # seconds that a busy node puts a round off; then it is left out
-RETRY_AFTER = 1.0  # seconds
-MEET_WITHIN, MEET_LOOKS = 2.0, 10  # seconds that a learner waits for neighbours, and looks in them
-EPSILON_EVERY = 30.0  # seconds; computing it takes some tenths of one
+MEET_LOOKS = 10  # for neighbours, while a learner waits for them
 
 T = TypeVar("T")
 
@@ -241,7 +236,7 @@ class Learner:
                 if str(error) != told:
                     told = str(error)
                     self._tell("learning", {"what": "waiting", "detail": told[:500]})
-                await asyncio.sleep(RETRY_AFTER)
+                await asyncio.sleep(self._options.retry_after)
 
     async def _learn(self, exchange: Exchange) -> None:
         loop = asyncio.get_running_loop()
@@ -266,16 +261,16 @@ class Learner:
         for _ in range(MEET_LOOKS):
             if self.n or exchange.catch_up():
                 return
-            await asyncio.sleep(MEET_WITHIN / MEET_LOOKS)
+            await asyncio.sleep(self._options.meet_within / MEET_LOOKS)
 
     async def _until_idle(self) -> bool:
         """Serving goes first; False where the node stayed busy."""
         loop = asyncio.get_running_loop()
-        end = loop.time() + MOST_WAITING
+        end = loop.time() + self._options.most_waiting
         while not self._is_idle():
             if loop.time() > end:
                 return False
-            await asyncio.sleep(LOOK_EVERY)
+            await asyncio.sleep(self._options.look_every)
         return True
 
     async def _round(self, exchange: Exchange) -> None:
@@ -297,7 +292,7 @@ class Learner:
         """The parameters after a round of descent. Short steps are made on the event loop, one in
         each of its turns; a thread that computes in Python would hold up the loop for longer."""
         steps = self.training.round(parameters)
-        if self._step_seconds > INLINE_BELOW:
+        if self._step_seconds > self._options.inline_below:
             trained: Parameters = await self._in_background(lambda: self._timed(list, steps)[-1])
             return trained
         now = dict(parameters)
@@ -447,7 +442,7 @@ class Learner:
             self.epsilon = await self._in_background(
                 partial(epsilon_of, privacy, self.training.steps)
             )
-            await asyncio.sleep(EPSILON_EVERY)
+            await asyncio.sleep(self._options.epsilon_every)
 
     def status(self) -> dict[str, Any]:
         """The field `learning` of this node's status documents. No figure of the samples but their

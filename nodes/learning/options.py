@@ -2,73 +2,127 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING
 
-from nodes.learning.privacy import Privacy, require_accountant
-from nodes.learning.samples import CAPACITY, HELD_OUT
+from nodes.settings import check, setting, tuning
 from swarm.errors import InvalidArgument
-from swarm.learning.consensus.options import LearningOptions
+
+if TYPE_CHECKING:
+    from nodes.learning.privacy import Privacy
+    from swarm.learning.consensus.options import LearningOptions
+
+learning = partial(setting, "learning")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LearnOptions:
-    """every: seconds from one round to the next. steps: of descent in a round. batch: samples of a
-    step. rate: step size, 1 is the largest that is safe for the samples taught (`smooth_rate`) by
-    its bound; more is usual. momentum: share of the velocity that a step keeps, 0 <= momentum < 1.
-    l2: weight decay. mint_every: seconds from one weight version to the next; mint_grace: seconds
-    that each further learner waits before it mints in another's place. capacity, held_out: see
-    `Samples`. privacy: None trains without noise. Raises `InvalidArgument`.
-    """
+    """Rounds, training, minting and privacy of one learner. Raises `InvalidArgument`."""
 
-    every: float = 1.0
+    every: float = tuning(
+        1.0, "learning: seconds from one round to the next.", least=0.05, name="learn_every"
+    )
+    mint_every: float = tuning(
+        10.0,
+        "learning: seconds from one weight version that all nodes serve to the next.",
+        least=0.1,
+    )
+    delta_share: float = tuning(
+        0.1, "learning: share of the weights that one delta carries.", least=0.0001, most=1
+    )
+    delta_bytes: int = tuning(65536, "learning: bytes that one delta may have.", least=1024)
+    hostile: float = tuning(
+        0.0,
+        "learning: share of the neighbours that may lie; above 0 their pulls are clipped "
+        "(0.25 holds one of four).",
+        least=0,
+        most=0.9,
+    )
+    noise: float = learning(
+        0.0,
+        "Noise on gradients by their clipped length (DP-SGD); the status tells the "
+        "epsilon. 0: none.",
+        least=0,
+        name="private_noise",
+    )
+    clip: float = tuning(
+        1.0,
+        "learning: length that one sample's gradient is clipped to, with --private-noise.",
+        name="private_clip",
+    )
+    sampling: float = tuning(
+        0.1,
+        "learning: chance of each sample to be in a step, with --private-noise.",
+        name="private_sampling",
+    )
+
     steps: int = 4
+    """Steps of descent in a round."""
+
     batch: int = 32
+    """Samples of a step."""
+
     rate: float = 4.0
+    """Step size: 1 is the largest that is safe for the samples taught by `smooth_rate`'s bound;
+    more is usual."""
+
     momentum: float = 0.0
+    """Share of the velocity that a step keeps, 0 <= momentum < 1."""
+
     l2: float = 1e-4
-    mint_every: float = 10.0
+    """Weight decay."""
+
     mint_grace: float = 2.0
-    capacity: int = CAPACITY
-    held_out: float = HELD_OUT
-    privacy: Privacy | None = None
+    """Seconds that each further learner waits before it mints in another's place."""
+
+    capacity: int = 8192
+    """Samples that are kept, of both sides."""
+
+    held_out: float = 0.2
+    """Share of the samples, between 0 and 1, that is never trained on."""
+
+    inline_below: float = 0.0003
+    """Seconds of one step that may be made on the event loop."""
+
+    look_every: float = 0.004
+    """Seconds between looks whether the node is idle."""
+
+    most_waiting: float = 5.0
+    """Seconds that a busy node puts a round off; then the round is left out."""
+
+    retry_after: float = 1.0
+    """Seconds until the ledger is asked for again."""
+
+    meet_within: float = 2.0
+    """Seconds that a learner waits for neighbours before its first round."""
+
+    epsilon_every: float = 30.0
+    """Seconds between two computations of epsilon, which take some tenths of one."""
+
+    privacy: Privacy | None = field(init=False, default=None)
+    """None trains without noise."""
 
     def __post_init__(self) -> None:
-        if not (self.every > 0 and self.mint_every > 0 and self.mint_grace > 0):
+        check(self)
+        if not self.mint_grace > 0:
             raise InvalidArgument("a learner's rounds and weight versions come after some time")
         if not (self.steps >= 1 and self.batch >= 1 and self.rate > 0 and self.l2 >= 0):
             raise InvalidArgument("a learner makes steps of some size, with some samples")
         if not 0 <= self.momentum < 1:
             raise InvalidArgument(f"a momentum of {self.momentum}: it is from 0 to below 1")
-        if self.privacy is not None:
+        if self.noise:
+            from nodes.learning.privacy import Privacy, require_accountant
+
             require_accountant()
+            privacy = Privacy(clip=self.clip, noise=self.noise, sampling=self.sampling)
+            object.__setattr__(self, "privacy", privacy)
 
+    @property
+    def exchange(self) -> LearningOptions:
+        """Of deltas with the neighbours."""
+        from swarm.learning.consensus.options import LearningOptions
 
-@dataclass(frozen=True, slots=True)
-class LearnConfig:
-    """learner: rounds, training, privacy. exchange: of deltas with the neighbours."""
-
-    learner: LearnOptions = field(default_factory=LearnOptions)
-    exchange: LearningOptions = field(default_factory=LearningOptions)
-
-
-def learn_config(settings: Mapping[str, Any]) -> LearnConfig:
-    """From the settings of `swarm-node`. Raises `InvalidArgument`."""
-    noise = settings["private_noise"]
-    privacy = None
-    if noise:
-        clip, sampling = settings["private_clip"], settings["private_sampling"]
-        privacy = Privacy(clip=clip, noise=noise, sampling=sampling)
-    try:
-        exchange = LearningOptions(
-            share=settings["delta_share"],
-            bytes_per_delta=settings["delta_bytes"],
-            hostile=settings["hostile"],
+        return LearningOptions(
+            share=self.delta_share, bytes_per_delta=self.delta_bytes, hostile=self.hostile
         )
-    except ValueError as error:
-        raise InvalidArgument(str(error)) from None
-    learner = LearnOptions(
-        every=settings["learn_every"], mint_every=settings["mint_every"], privacy=privacy
-    )
-    return LearnConfig(learner, exchange)

@@ -14,10 +14,8 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
+from nodes.learning.options import LearnOptions
 from swarm.errors import InvalidArgument
-
-CAPACITY = 8192  # samples of both sides
-HELD_OUT = 0.2  # share
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +31,11 @@ class Samples:
     are kept. held_out: the share, 0 < share < 1, that is never trained on."""
 
     def __init__(
-        self, width: int, classes: int, capacity: int = CAPACITY, held_out: float = HELD_OUT
+        self,
+        width: int,
+        classes: int,
+        capacity: int = LearnOptions.capacity,
+        held_out: float = LearnOptions.held_out,
     ) -> None:
         if not 0 < held_out < 1:
             raise InvalidArgument(f"a held-out share of {held_out}: it is between 0 and 1")

@@ -19,7 +19,7 @@ from nodes.config import NodeConfig
 from nodes.learning.frozen import FrozenModel
 from nodes.learning.head import Parameters
 from nodes.learning.learner import Learner
-from nodes.learning.options import LearnConfig
+from nodes.learning.options import LearnOptions
 from nodes.learning.samples import Samples
 from nodes.low_priority import in_low_priority_thread
 from nodes.versions.versions import Versions
@@ -53,7 +53,7 @@ class Learning:
         self,
         mesh: Mesh,
         config: NodeConfig,
-        learn: LearnConfig,
+        learn: LearnOptions,
         node: str,
         identity: Identity,
         membership: Membership,
@@ -153,7 +153,7 @@ class Learning:
             frozen,
             self._weights,
             lambda parameters, epoch: self._join(frozen, parameters, epoch),
-            self._learn.learner,
+            self._learn,
             samples=samples,
             start=start,
             before=before,

@@ -109,14 +109,14 @@ class Node:
         self._rejected = ""  # why the desired state is refused at present
         self._desired_changed = asyncio.Event()
         self._mesh_key = MeshKeyFile(config.mesh_key)
-        self._peers = Peers(self.id, config.gossip, self._mesh_key.taken)
+        self._peers = Peers(self.id, config.gossip_config, self._mesh_key.taken)
         self._router = Router(
             self._peers.view, self._tell, may_use_own_lanes=self._may_use_own_lanes
         )
         self.mesh = Mesh(
             config.link,
             config.mesh,
-            shm=config.shm,
+            shm=config.shares_memory,
             known_peers=self._peers.serving,
             picker=self._router,
             verifier=verifier_of(config),
@@ -139,7 +139,7 @@ class Node:
             self._audit = NodeAudit(
                 self.mesh,
                 self.id,
-                stored=not config.shm,
+                stored=not config.shares_memory,
                 asks=config.answers_requests,
                 view=self._peers.view,
                 tell=lambda text: self._tell("audit", {"detail": text}),
@@ -195,13 +195,13 @@ class Node:
             self.mesh, config, self._membership, self._versions.all, self._tell
         )
         self._learning: Learning | None = None
-        if config.learn is not None and self.identity is not None:
+        if config.learns and self.identity is not None:
             from nodes.life.learning import Learning  # a node that does not learn needs none of it
 
             self._learning = Learning(
                 self.mesh,
                 config,
-                config.learn,
+                config.learner,
                 self.id,
                 self.identity,
                 self._membership,
@@ -541,9 +541,9 @@ class Node:
 
 def _kept(config: NodeConfig) -> KeptEntries | None:
     """An edge can answer by itself, so it must be able to start while its link is cut."""
-    if config.role != "edge" or not config.cache:
+    if config.role != "edge" or not config.cache_folder:
         return None
-    return KeptEntries(Path(config.cache) / "registry" / (config.link.domain or "own"))
+    return KeptEntries(Path(config.cache_folder) / "registry" / (config.link.domain or "own"))
 
 
 def usual_times(checkpoint: Mapping[str, Any]) -> dict[str, int]:

@@ -34,7 +34,7 @@ def identity_of(config: NodeConfig) -> Identity | None:
     checkpoint, or for the life of its process. Raises `InvalidArgument`."""
     if config.identity:
         return Identity.load_or_make(config.identity)
-    if config.learn is None:
+    if not config.learns:
         return None
     if config.state_dir:
         return Identity.load_or_make(Path(config.state_dir) / "identity")

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 from weakref import WeakSet
 
-from nodes.config import NodeConfig, lane_options
+from nodes.config import NodeConfig
+from nodes.limits import lane_options
 from nodes.requests.router import Router
 from nodes.stage.server import StageServer
 from nodes.versions.lane_depth import LaneDepth

@@ -19,7 +19,6 @@ from swarm.audit.record import digest_of
 from swarm.errors import NotFound
 from swarm.learning.weights import Weights
 from swarm.mesh import Mesh
-from swarm.models.artifact_cache import default_folder
 from swarm.security.sealed import ModelKey
 
 Tensors = dict[str, np.ndarray]
@@ -77,8 +76,8 @@ class Session:
     ) -> Session:
         """Load all stages of a version, as nodes do. key: opens an encrypted model. Raises
         `NotFound`, `Unavailable`, and `shards.errors.ShardsError`."""
-        config = NodeConfig("fallback", f"{model}@{version}", cache=str(default_folder()))
-        artifacts = NodeArtifacts(mesh.registry, config.cache, config.cache_limit, key)
+        config = NodeConfig("fallback", f"{model}@{version}", device="cpu")
+        artifacts = NodeArtifacts(mesh.registry, config.cache_folder, config.cache_limit, key)
         info = await mesh.registry.info(model, version)
         loaded = await load(mesh, artifacts, config, info, edge=False, lighter=False, urgent=True)
         weights = NodeWeights(mesh, artifacts, config)

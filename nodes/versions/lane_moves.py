@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from nodes.config import MOVED, NodeConfig, lane_options
+from nodes.config import MOVED, NodeConfig
+from nodes.limits import lane_options
 from nodes.versions.serving import Serving
 from swarm.errors import SwarmError
 from swarm.fleet.advertised import serving

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from nodes.config import REPLICATED, NodeConfig, lane_options
+from nodes.config import REPLICATED, NodeConfig
+from nodes.limits import lane_options
 from swarm.errors import InvalidArgument
 from swarm.learning.weights import Weights
 from swarm.link.grants import EVERYTHING

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
-from nodes.config import NodeConfig, check_payload, credit_of, lane_options
+from nodes.config import NodeConfig
+from nodes.limits import check_payload, credit_of, lane_options
 from nodes.low_priority import in_low_priority_thread
 from nodes.stage.compute import INLINE_ALONE_BELOW, StageOptions
 from nodes.stage.selftest import Known, learned

@@ -75,7 +75,7 @@ class Versions:
         self._audit = audit
         self._tell = tell
         self.artifacts = NodeArtifacts(
-            mesh.registry, config.cache, config.cache_limit, config.model_key, tell
+            mesh.registry, config.cache_folder, config.cache_limit, config.artifact_key, tell
         )
         self.weights = NodeWeights(mesh, self.artifacts, config, self._behind)
         teachers, signed = AllowList.read(config.teachers), config.trusted is not None

@@ -19,7 +19,6 @@ from nodes.versions.serving import Loaded
 from shards.split.split import split
 from shards.zoo import digits_model
 from swarm.errors import NotFound, Status, Unavailable
-from swarm.link import LinkOptions
 from swarm.mesh import MAX_BUDGET
 from swarm.model import ModelInfo, Spec, Stage
 from swarm.wire.messages import Request
@@ -186,7 +185,7 @@ async def test_a_gateway_lets_go_by_itself_what_it_was_asked_for_once(
     async with swarm.connect(url, shm=False) as mesh:
         await mesh.registry.push(model.manifest.to_json(), model.files)
         await mesh.registry.promote("digits", "1")
-        node = Node(NodeConfig("gateway", link=LinkOptions(servers=(url,)), shm=False))
+        node = Node(NodeConfig("gateway", nats=url, no_cache=True, allow_unsigned=True, shm=False))
         stop = asyncio.Event()
         life = asyncio.create_task(node.run(stop))
         await asyncio.wait_for(node.became_ready.wait(), GENEROUS)

@@ -19,13 +19,12 @@ import nodes.cli.up
 import nodes.process
 import swarm
 from nodes.cli.main import app
-from nodes.cli.node import FLAGS
+from nodes.cli.node import SETTINGS
 from nodes.cli.node import node as run
 from nodes.cli.rollout import RolloutWords
 from nodes.cli.up import UpOptions
 from nodes.config import NodeConfig
 from nodes.console import delivery, duration
-from nodes.edge.edge import EdgeOptions
 from swarm.errors import InvalidArgument
 
 HEAVY = ("onnxruntime", "onnx", "numpy", "nats", "msgpack", "uvloop")
@@ -83,7 +82,7 @@ def test_every_option_of_every_command_says_its_effect() -> None:
         if parameter.name != "help" and not getattr(parameter, "help", None)
     ]
     assert silent == []
-    assert [flag.name for flag in FLAGS if len(flag.help) < 10] == []
+    assert [each.name for each in SETTINGS if len(each.help) < 10] == []
 
 
 def commands(group: Any, path: str = "swarm") -> dict[str, Any]:
@@ -103,12 +102,12 @@ def test_a_command_that_does_not_exist_fails() -> None:
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[NodeConfig, EdgeOptions]]:
+def started(monkeypatch: pytest.MonkeyPatch) -> list[NodeConfig]:
     """The settings of each node that `swarm-node` would have run."""
-    seen: list[tuple[NodeConfig, EdgeOptions]] = []
+    seen: list[NodeConfig] = []
 
-    def run_node(config: NodeConfig, edge: EdgeOptions, *_: Any) -> int:
-        seen.append((config, edge))
+    def run_node(config: NodeConfig, started: float) -> int:
+        seen.append(config)
         return 0
 
     monkeypatch.setattr(nodes.process, "run_node", run_node)
@@ -128,7 +127,7 @@ def node(arguments: list[str], env: dict[str, str] | None = None, code: int = 0)
 
 
 def test_flags_win_over_the_environment_that_over_the_file_that_over_defaults(
-    started: list[tuple[NodeConfig, EdgeOptions]], tmp_path: Path
+    started: list[NodeConfig], tmp_path: Path
 ) -> None:
     file = tmp_path / "node.toml"
     file.write_text('threads = 2\nmax-batch = 12\nnats = "nats://file:1"\nmesh = "file"\n')
@@ -138,25 +137,23 @@ def test_flags_win_over_the_environment_that_over_the_file_that_over_defaults(
     node(config)
     node(config, environment)
     node([*config, "--threads", "4"], environment)
-    assert [settings.threads for settings, _ in started] == [1, 2, 3, 4]
-    assert [settings.max_batch for settings, _ in started] == [4, 12, 13, 13]
-    assert [settings.mesh for settings, _ in started] == ["default", "file", "file", "file"]
-    assert started[-1][0].link.servers == ("nats://file:1",)
+    assert [settings.threads for settings in started] == [1, 2, 3, 4]
+    assert [settings.max_batch for settings in started] == [4, 12, 13, 13]
+    assert [settings.mesh for settings in started] == ["default", "file", "file", "file"]
+    assert started[-1].link.servers == ("nats://file:1",)
 
 
-def test_settings_keep_their_units(started: list[tuple[NodeConfig, EdgeOptions]]) -> None:
+def test_settings_keep_their_units(started: list[NodeConfig]) -> None:
     """Milliseconds on the command line are seconds inside."""
     node(["--max-wait", "2.5", "--budget", "250"])
-    settings, edge = started[0]
-    assert settings.max_wait == 0.0025
-    assert settings.budget == edge.budget == 0.25
+    assert (started[0].max_wait, started[0].budget) == (0.0025, 0.25)
 
 
 def test_several_servers_are_tried_in_turn(
-    started: list[tuple[NodeConfig, EdgeOptions]],
+    started: list[NodeConfig],
 ) -> None:
     node(["--nats", "nats://a:1,nats://b:2"])
-    assert started[0][0].link.servers == ("nats://a:1", "nats://b:2")
+    assert started[0].link.servers == ("nats://a:1", "nats://b:2")
 
 
 @pytest.mark.parametrize(
@@ -172,7 +169,7 @@ def test_several_servers_are_tried_in_turn(
     ],
 )
 def test_a_bad_file_of_settings_is_refused_and_named(
-    started: list[tuple[NodeConfig, EdgeOptions]], tmp_path: Path, content: str, says: str
+    started: list[NodeConfig], tmp_path: Path, content: str, says: str
 ) -> None:
     file = tmp_path / "bad.toml"
     file.write_text(content)
@@ -203,7 +200,7 @@ def test_a_bad_file_of_settings_is_refused_and_named(
     ids=" ".join,
 )
 def test_a_wrong_setting_ends_a_node_with_code_2(
-    started: list[tuple[NodeConfig, EdgeOptions]], arguments: list[str]
+    started: list[NodeConfig], arguments: list[str]
 ) -> None:
     output = node(arguments, code=2)
     assert "Traceback" not in output
@@ -215,15 +212,15 @@ def test_a_wrong_setting_ends_a_node_with_code_2(
     [("", False), ("0", False), ("off", False), ("1", True), ("True", True), ("yes", True)],
 )
 def test_a_switch_is_read_from_the_environment(
-    started: list[tuple[NodeConfig, EdgeOptions]], value: str, says: bool
+    started: list[NodeConfig], value: str, says: bool
 ) -> None:
     node([], {"SWARM_STANDBY": value})
     node(["--no-standby"], {"SWARM_STANDBY": value})
-    assert [settings.standby for settings, _ in started] == [says, False]
+    assert [settings.standby for settings in started] == [says, False]
 
 
 def test_shared_memory_is_used_unless_it_is_switched_off_anywhere(
-    started: list[tuple[NodeConfig, EdgeOptions]], tmp_path: Path
+    started: list[NodeConfig], tmp_path: Path
 ) -> None:
     file = tmp_path / "node.toml"
     file.write_text("shm = false\n")
@@ -235,7 +232,7 @@ def test_shared_memory_is_used_unless_it_is_switched_off_anywhere(
     node([], {"SWARM_SHM": "0"})
     node(["--config", str(file)])
     node(["--config", str(file), "--shm"], {"SWARM_SHM": "0"})
-    assert [settings.shm for settings, _ in started] == [True, *[False] * 6, True]
+    assert [settings.shares_memory for settings in started] == [True, *[False] * 6, True]
 
 
 @pytest.mark.parametrize(
@@ -243,31 +240,33 @@ def test_shared_memory_is_used_unless_it_is_switched_off_anywhere(
     [("STANDBY", "maybe"), ("THREADS", "0"), ("THREADS", "two"), ("RATE", "nan"), ("QUOTA", "-1")],
 )
 def test_a_wrong_environment_is_refused_and_named(
-    started: list[tuple[NodeConfig, EdgeOptions]], name: str, value: str
+    started: list[NodeConfig], name: str, value: str
 ) -> None:
     assert f"--{name.lower()}" in node([], {f"SWARM_{name}": value}, code=2)
     assert started == []
 
 
 def test_a_node_is_told_all_by_its_environment(
-    started: list[tuple[NodeConfig, EdgeOptions]],
+    started: list[NodeConfig],
 ) -> None:
     assert run([], {"SWARM_ROLE": "gateway", "SWARM_NODE_ID": "g1"}) == 0
-    assert (started[0][0].role, started[0][0].node) == ("gateway", "g1")
+    assert (started[0].role, started[0].node) == ("gateway", "g1")
     with pytest.raises(SystemExit) as ended:
         run([], {})
     assert ended.value.code == 2
 
 
-def test_a_nodes_help_names_every_flag_and_variable() -> None:
+def test_a_nodes_help_names_the_settings_that_a_person_sets() -> None:
     output = node(["--help"])
-    for flag in FLAGS:
-        assert f"SWARM_{flag.name.upper()}" in output
-        assert all(spelling in output for spelling in flag.flags)
+    shown = [each for each in SETTINGS if not each.is_tuning]
+    assert len(shown) <= 45
+    for each in SETTINGS:
+        assert (f"SWARM_{each.name.upper()}" in output) is (each in shown)
+        assert each.is_tuning or all(spelling in output for spelling in each.flags)
 
 
 def test_flags_are_not_guessed_from_their_beginnings(
-    started: list[tuple[NodeConfig, EdgeOptions]],
+    started: list[NodeConfig],
 ) -> None:
     assert "--thread" in node(["--thread", "2"], code=2)
 

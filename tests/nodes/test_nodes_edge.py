@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from support.waiting import eventually
 
-from nodes.edge.edge import Edge, EdgeCounters, EdgeOptions, open_source
+from nodes.config import EdgeOptions
+from nodes.edge.edge import Edge, EdgeCounters, open_source
 from swarm.errors import InvalidArgument, NotConnected, Status
 from swarm.link.send_rate import Pace
 from swarm.subjects import Subjects
@@ -79,7 +80,7 @@ class FakeNode:
     def __init__(self) -> None:
         self.id = "edge-1"
         self.answerer = Gate()
-        self.config = type("Config", (), {"model_name": "m", "role": "edge"})()
+        self.config = type("Config", (), {"model_name": "m", "role": "edge", "budget": 1000.0})()
         self.became_ready = asyncio.Event()
         self.became_ready.set()
         self.link = FakeLink()
@@ -204,7 +205,7 @@ async def test_stop_ends_an_endless_source_long_before_a_budget_ends(source: str
     node = FakeNode()
     node.answerer.open(1_000_000)
     stop = asyncio.Event()
-    running = edge(node, source, count=0, budget=1000.0)
+    running = edge(node, source, count=0)
     life = asyncio.create_task(running.run(stop))
     await eventually(lambda: running.counters.answered > 10)
     stop.set()

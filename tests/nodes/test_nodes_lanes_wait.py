@@ -19,7 +19,7 @@ from nodes.config import NodeConfig
 from nodes.life.node import Node
 from shards.split.split import SplitResult, split
 from shards.zoo import digits_model
-from swarm.link import LinkMessage, LinkOptions, jetstream
+from swarm.link import LinkMessage, jetstream
 from swarm.transport.lane import LaneOptions, stream_config
 
 pytestmark = pytest.mark.integration
@@ -35,8 +35,9 @@ class Scene:
 
     def __init__(self, url: str, mesh: swarm.Mesh) -> None:
         self.mesh = mesh
-        link = LinkOptions(servers=(url,))
-        self.node = Node(NodeConfig("shard-1", "digits", link=link, shm=False))
+        self.node = Node(
+            NodeConfig("shard-1", "digits", nats=url, shm=False, no_cache=True, allow_unsigned=True)
+        )
         self._said: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         mesh.link.subscribe(mesh.subjects.status(self.node.id), self._hear)
 

@@ -22,7 +22,7 @@ from swarm.errors import NotConnected
 from swarm.fleet.picture import RATE_LEAST
 from swarm.fleet.status_interval import SMALL_FLEET, STATUS_EVERY, request_body, status_every
 from swarm.gossip import PeerView
-from swarm.link import LinkMessage, LinkOptions
+from swarm.link import LinkMessage
 from swarm.subjects import Subjects
 
 SCHEMA = json.loads((Path(swarm.__file__).parent / "schemas/status.schema.json").read_text())
@@ -294,10 +294,11 @@ async def test_a_node_that_finds_no_server_ends_when_it_is_told_to(
     role: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nodes.life.node, "CONNECT_TIMEOUT", 0.05)
-    nowhere = LinkOptions(servers=("nats://127.0.0.1:1",))
+    nowhere = "nats://127.0.0.1:1"
     changes: list[str] = []
     node = Node(
-        NodeConfig(role, "digits", link=nowhere), on_change=lambda doc: changes.append(doc["event"])
+        NodeConfig(role, "digits", nats=nowhere, no_cache=True, allow_unsigned=True),
+        on_change=lambda doc: changes.append(doc["event"]),
     )
     stop = asyncio.Event()
     life = asyncio.create_task(node.run(stop))
@@ -322,7 +323,9 @@ class ClosedTracer:
 async def test_a_node_whose_mesh_fails_to_close_still_sends_its_last_spans(
     error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node = Node(NodeConfig("gateway", link=LinkOptions(servers=("nats://127.0.0.1:1",))))
+    node = Node(
+        NodeConfig("gateway", nats="nats://127.0.0.1:1", no_cache=True, allow_unsigned=True)
+    )
     tracer = ClosedTracer()
     node.mesh.tracer = tracer  # type: ignore[assignment]
     free = node.mesh.close

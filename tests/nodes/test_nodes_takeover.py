@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from nodes.config import NodeConfig, lane_options
+from nodes.config import NodeConfig
 from nodes.life.takeover import ADAPT_EVERY, Takeover
+from nodes.limits import lane_options
 from swarm.fleet.advertised import serves_entries, takes_entries
 from swarm.flow.latency import LatencyWindow
 from swarm.gossip import Event, PeerView

@@ -25,7 +25,7 @@ from shards.split.split import SplitResult, split
 from shards.zoo import digits_heldout, digits_model
 from swarm.errors import Status
 from swarm.ids import ulid
-from swarm.link import LinkMessage, LinkOptions, jetstream
+from swarm.link import LinkMessage, jetstream
 from swarm.model import ModelInfo
 from swarm.rollout import plan_of
 from swarm.wire.messages import Request
@@ -76,13 +76,16 @@ def broken() -> SplitResult:
     return replace(result, manifest=manifest, files=result.files | {file: garbage})
 
 
+def node_of(role: str, url: str) -> Node:
+    return Node(NodeConfig(role, "digits", nats=url, shm=False, no_cache=True, allow_unsigned=True))
+
+
 class Scene:
     """A node of a mesh in this process, shard-2 as a rule, and what it says."""
 
     def __init__(self, url: str, mesh: swarm.Mesh, node: Node | None = None) -> None:
         self.mesh = mesh
-        link = LinkOptions(servers=(url,))
-        self.node = node or Node(NodeConfig("shard-2", "digits", link=link, shm=False))
+        self.node = node or node_of("shard-2", url)
         self.said: dict[str, Any] = {}
         self.rejected: list[str] = []
         self.rolled_back: list[dict[str, Any]] = []
@@ -200,8 +203,7 @@ async def test_a_node_that_cannot_run_the_desired_version_asks_those_that_can(
         return await really(mesh, artifacts, config, info, **more)
 
     monkeypatch.setattr(nodes.versions.versions, "load", load)
-    link = LinkOptions(servers=(url,))
-    able = Scene(url, scene.mesh, Node(NodeConfig("fallback", "digits", link=link, shm=False)))
+    able = Scene(url, scene.mesh, node_of("fallback", url))
     async with scene.lives(), able.lives(["1", "1"]):
         await scene.push(digits("2"))
         await scene.mesh.registry.promote("digits", "2")

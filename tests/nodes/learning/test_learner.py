@@ -327,8 +327,7 @@ async def test_private_learning_reports_its_epsilon_by_the_steps_that_were_made(
         return steps / 1000
 
     monkeypatch.setattr("nodes.learning.learner.epsilon_of", epsilon_of)
-    monkeypatch.setattr("nodes.learning.learner.EPSILON_EVERY", 0.01)
-    private = LearnOptions(every=0.05, mint_every=60, privacy=Privacy(noise=2.0))
+    private = LearnOptions(every=0.05, mint_every=60, noise=2.0, epsilon_every=0.01)
     async with rig.learning(private) as learner:
         await learner.take("", *digits(1, 7))
         await eventually(lambda: learner.epsilon > 0)

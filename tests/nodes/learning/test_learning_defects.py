@@ -11,7 +11,7 @@ import pytest
 
 import nodes.life.learning
 from nodes.config import NodeConfig
-from nodes.learning.options import LearnConfig
+from nodes.learning.options import LearnOptions
 from nodes.life.learning import Learning
 from shards.split.split import split
 from shards.zoo.fresh_head import digits_with_fresh_head
@@ -34,7 +34,7 @@ class Scene:
         self.learning = Learning(
             mesh,
             NodeConfig("learner", "fresh"),
-            LearnConfig(),
+            LearnOptions(),
             "learner-1",
             anything,
             anything,

@@ -7,7 +7,7 @@ import pytest
 
 from nodes.config import NodeConfig
 from nodes.learning.head import HeadLayout
-from nodes.learning.options import LearnConfig, LearnOptions, learn_config
+from nodes.learning.options import LearnOptions
 from nodes.learning.privacy import Privacy
 from nodes.learning.samples import Samples
 from nodes.learning.training import Training, change
@@ -30,7 +30,7 @@ def taught(options: LearnOptions, seed: int = 0) -> Training:
     [
         LearnOptions(steps=40),
         LearnOptions(steps=40, momentum=0.9),
-        LearnOptions(steps=40, privacy=Privacy(sampling=0.3)),
+        LearnOptions(steps=40, noise=1.0, sampling=0.3),
     ],
     ids=["plain", "momentum", "private"],
 )
@@ -77,6 +77,9 @@ def test_a_round_can_be_left_at_any_step_and_changes_nothing_in_place() -> None:
         {"l2": -1},
         {"momentum": 1},
         {"momentum": -0.1},
+        {"delta_share": 0.0},
+        {"hostile": 1.0},
+        {"noise": 1, "clip": 0},
     ],
 )
 def test_settings_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
@@ -84,39 +87,17 @@ def test_settings_that_make_no_sense_are_refused(wrong: dict[str, float]) -> Non
         LearnOptions(**wrong)  # type: ignore[arg-type]
 
 
-SETTINGS = {
-    "learn_every": 0.5,
-    "mint_every": 3.0,
-    "delta_share": 0.2,
-    "delta_bytes": 4096,
-    "hostile": 0.25,
-    "private_noise": 0.0,
-    "private_clip": 1.0,
-    "private_sampling": 0.1,
-}
-
-
-def test_the_settings_of_a_node_are_those_of_its_learner() -> None:
-    config = learn_config(SETTINGS)
-    assert (config.learner.every, config.learner.mint_every) == (0.5, 3.0)
-    assert (config.exchange.share, config.exchange.bytes_per_delta) == (0.2, 4096)
-    assert config.exchange.hostile == 0.25
-    assert config.learner.privacy is None
-    private = learn_config(SETTINGS | {"private_noise": 1.5, "private_clip": 2.0})
-    assert private.learner.privacy == Privacy(clip=2.0, noise=1.5, sampling=0.1)
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"delta_share": 0.0}, {"hostile": 1.0}, {"private_noise": 1, "private_clip": 0}]
-)
-def test_wrong_settings_of_a_learner_are_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(InvalidArgument):
-        learn_config(SETTINGS | wrong)
+def test_the_settings_of_a_learner_are_those_of_its_exchange_and_its_privacy() -> None:
+    options = LearnOptions(delta_share=0.2, delta_bytes=4096, hostile=0.25)
+    exchange = options.exchange
+    assert (exchange.share, exchange.bytes_per_delta, exchange.hostile) == (0.2, 4096, 0.25)
+    assert options.privacy is None
+    assert LearnOptions(noise=1.5, clip=2.0).privacy == Privacy(clip=2.0, noise=1.5, sampling=0.1)
 
 
 def test_a_learner_learns_by_its_role_and_a_gateway_does_not_learn() -> None:
-    assert NodeConfig("learner", "digits").learn == LearnConfig()
-    assert NodeConfig("shard-1", "digits").learn is None
+    assert NodeConfig("learner", "digits").learns
+    assert not NodeConfig("shard-1", "digits").learns
     assert NodeConfig("learner", "digits").stages_of(None) == []  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match="leave out --learn"):
-        NodeConfig("gateway", learn=LearnConfig())
+        NodeConfig("gateway", learn=True)

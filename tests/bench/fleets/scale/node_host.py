@@ -21,7 +21,6 @@ import psutil
 from nodes.config import NodeConfig
 from nodes.event_loop import die_with_parent, run_event_loop
 from nodes.life.node import Node
-from swarm.link import LinkOptions
 
 STARTING_AT_ONCE = 8
 """Nodes that start together; a hundred at once would only wait for each other."""
@@ -45,8 +44,16 @@ async def serve(url: str, mesh: str, nodes: list[tuple[str, str, str]]) -> None:
     async with asyncio.TaskGroup() as group:
         for name, role, model in nodes:
             # The nodes stand for devices of a fleet: every message goes through the server.
-            options = LinkOptions(servers=(url,), name=name)
-            config = NodeConfig(role, model, mesh, options, node=name, shm=False)
+            config = NodeConfig(
+                role,
+                model,
+                nats=url,
+                mesh=mesh,
+                node=name,
+                stored=True,
+                no_cache=True,
+                allow_unsigned=True,
+            )
             ready.append(group.create_task(begin(Node(config), group)))
         await asyncio.gather(*ready)
         _report("ready")

@@ -27,7 +27,6 @@ from nodes.event_loop import run_event_loop
 from nodes.life.node import Node
 from nodes.low_priority import in_low_priority_thread
 from shards.runtimes.ort import trim_memory
-from swarm.link import LinkOptions
 
 VERSION = "1"
 
@@ -37,7 +36,10 @@ async def _main(arguments: dict[str, Any]) -> int:
         role=arguments["role"],
         model=arguments["model"],
         mesh=arguments["mesh"],
-        link=LinkOptions(servers=(arguments["url"],)),
+        nats=arguments["url"],
+        device="cpu",
+        no_cache=True,
+        allow_unsigned=True,
         # Answers are compared bit by bit with the whole model's: they are computed one by one, and
         # at the level at which a shard computes the very bits of the whole.
         max_batch=1,
