@@ -351,7 +351,7 @@ class Mesh:
             return refused(request_id, model, error)
         if info.edge is not None:
             # Who answers observes a rollout, and decides by it.
-            decided = "@" in model or not self.rollouts
+            decided = "@" in model or not self.rollouts.followed
             name = f"{info.model}@{info.version}" if decided else info.model
             return await self.ask_service(
                 name, inputs, budget, session, request_id, weights, traceparent
@@ -368,7 +368,7 @@ class Mesh:
             weights=weights,
             traceparent=traceparent,
         )
-        if not self.rollouts:
+        if not self.rollouts.followed:
             return await self.requester.infer(ask)
         return await self._ask_under_rollout(ask, "@" in model)
 

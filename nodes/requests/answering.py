@@ -100,7 +100,7 @@ class InferAnswerer:
             async with asyncio.timeout_at(deadline):
                 loaded = await self._loaded(model, request, deadline)
             loaded.info.check(request.inputs)
-            if self._mesh.rollouts and not request.shadow:
+            if self._mesh.rollouts.followed and not request.shadow:
                 result = await self._ask_under_rollout(loaded, request, deadline, sequence)
             else:
                 result = await self._ask(loaded, request, deadline, sequence)

@@ -109,7 +109,7 @@ class Followed:
 
 
 class Rollouts:
-    """The rollouts that this process follows, by model; false while there are none."""
+    """The rollouts that this process follows. followed: by model."""
 
     def __init__(
         self, link: Link, subjects: Subjects, clock: Callable[[], float] = time.monotonic
@@ -118,19 +118,16 @@ class Rollouts:
         self._link = link
         self._subjects = subjects
         self._clock = clock
-        self._followed: dict[str, Followed] = {}
+        self.followed: dict[str, Followed] = {}
         self._sids: dict[str, int] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._followed)
 
     def of(self, model: str) -> Followed | None:
         """The rollout of a model, or None."""
-        return self._followed.get(model)
+        return self.followed.get(model)
 
     def share(self, model: str) -> float:
         """Percent of the traffic for the version under rollout; 0.0 without one."""
-        followed = self._followed.get(model)
+        followed = self.followed.get(model)
         return 0.0 if followed is None else followed.share(self._clock())
 
     def follow(self, model: str, present: InForce | None) -> None:
@@ -139,18 +136,18 @@ class Rollouts:
         if present is None or plan is None:
             self._unfollow(model)
             return
-        followed = self._followed.get(model)
+        followed = self.followed.get(model)
         if followed is None or followed.plan.id != plan.id:
             base = max(present.state.serve, key=lambda entry: entry.share).version
             followed = Followed(plan, base, present.age, self._clock())
-            self._followed[model] = followed
+            self.followed[model] = followed
             self._listen(model)
             self._report(model, followed)  # by which a judge knows of this process
         if present.aborted:
             followed.abort(present.aborted)
 
     def _unfollow(self, model: str) -> None:
-        if self._followed.pop(model, None) is not None and model in self._sids:
+        if self.followed.pop(model, None) is not None and model in self._sids:
             self._link.unsubscribe(self._sids.pop(model))
 
     def _listen(self, model: str) -> None:
@@ -159,7 +156,7 @@ class Rollouts:
             return
 
         def stated(message: LinkMessage) -> None:
-            followed = self._followed.get(model)
+            followed = self.followed.get(model)
             if followed is None:
                 return
             with contextlib.suppress(DecodeError):  # a foreign message says nothing
@@ -176,7 +173,7 @@ class Rollouts:
         if not subject.startswith(head):
             return False
         model, _, plan = subject.removeprefix(head).partition(".")
-        followed = self._followed.get(model)
+        followed = self.followed.get(model)
         if followed is not None and followed.plan.id == plan:
             followed.abort(abort_reason(data))
         return True
@@ -184,7 +181,7 @@ class Rollouts:
     def answered(self, model: str, version: str, seconds: float, status: Status) -> str:
         """A request of this process ended, after so many seconds. Returns the version that it may
         be asked of instead, where the one under rollout has failed it; else ""."""
-        followed = self._followed.get(model)
+        followed = self.followed.get(model)
         if followed is None:
             return ""
         now, is_new = self._clock(), version == followed.plan.version
@@ -197,7 +194,7 @@ class Rollouts:
 
     def compared(self, model: str, plan: str, alike: bool) -> None:
         """The new version's answer to a copy of a request was compared."""
-        followed = self._followed.get(model)
+        followed = self.followed.get(model)
         if followed is None or followed.plan.id != plan:
             return
         now = self._clock()
@@ -208,7 +205,7 @@ class Rollouts:
     def cannot_run(self, model: str, reason: str) -> None:
         """Whether this node can run the version under rollout, to be told at each look: "", or why
         it cannot, which its judges hear."""
-        followed, now = self._followed.get(model), self._clock()
+        followed, now = self.followed.get(model), self._clock()
         if followed is None:
             return
         followed.cannot_run(reason)
@@ -226,5 +223,5 @@ class Rollouts:
 
     def close(self) -> None:
         """Follow nothing any more."""
-        for model in list(self._followed):
+        for model in list(self.followed):
             self._unfollow(model)

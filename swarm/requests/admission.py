@@ -1,100 +1,136 @@
 """Whether a request is let in: refuse at once what would fail anyway, and learn from every answer.
 
-Two reasons to refuse. Overload: by Little's law a new request waits for those already inside, at
-the pace at which answers come. When the wait exceeds the request's budget, the request is
-`RESOURCE_EXHAUSTED` now instead of late. A broken stage: its circuit breaker is open, and the
-request is `UNAVAILABLE` now. So it is where no lane takes requests for longer than its budget
-(`swarm.requests.outage`): then no stage has failed, and a request with a longer budget may wait.
+Three reasons to refuse.
 
-Overload has two rules (`QueueAdmission`). The predicted time in the queue must fit the request's
-budget. And when queueing stays above a target for a whole interval the queue is *standing*: it adds
-latency and no throughput, so that until it drains, requests are admitted only while their predicted
-queueing is within the target (CoDel, RFC 8289; for servers: Maurer, "Fail at Scale", ACM Queue
-2015). A learned correction closes the loop where the prediction is wrong (DAGOR, SoCC 2018,
-measures queueing for the same reason: response times of later stages mislead). The time in which
-nothing is answered at all is no queueing: a stage is away then, and requests wait for it in its
-lane; nor is their backlog, for a while, a standing queue.
+Overload: by Little's law a new request waits for those already inside, at the interval at which
+answers come. When the wait exceeds the request's budget, the request is `RESOURCE_EXHAUSTED` now
+instead of late. And when queueing stays above a target for a whole interval the queue is
+*standing*: it adds latency and no throughput, so that until it drains, requests are admitted only
+while their predicted queueing is within the target (CoDel, RFC 8289; for servers: Maurer, "Fail at
+Scale", ACM Queue 2015). A learned correction closes the loop where the prediction is wrong (DAGOR,
+SoCC 2018, measures queueing for the same reason: response times of later stages mislead). A time in
+which nothing is answered at all is a *stall*, and no queueing: a stage is away then, and requests
+wait for it in its lane; nor is their backlog, for a while, a standing queue.
 
-A breaker is about the nodes that failed: a node that comes to the stage closes it.
+A broken stage: its circuit breaker is open, and the request is `UNAVAILABLE` now. A breaker is
+about the nodes that failed: a node that comes to the stage closes it.
+
+An outage: no lane takes a request, since the server or the link to it is away. It may end at any
+moment, so a request waits for its end; but one that would hardly live to see it is `UNAVAILABLE`
+now. How long an outage will still last is unknown: as long again as it has lasted is the usual
+guess for what has no scale of its own.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, auto
 from math import ceil, inf
 from typing import NamedTuple
 
 from swarm.errors import ResourceExhausted, Status, Unavailable
 from swarm.flow.latency import LatencyWindow
 from swarm.requests.breaker import Breaker, BreakerState
-from swarm.requests.outage import Leave, Outage
 from swarm.requests.silence import Silences
-from swarm.requests.stalls import Stalls
 from swarm.wire.messages import Result
 
-# Requests inside from which the pace of answers tells the capacity.
-BUSY_FROM = 4
 WHOLE_PIPELINE = 0  # the breaker's stage where the failing one is not known
-# Seconds. Queueing is judged by each request's own budget; a standing queue alone is no reason to
-# refuse before it is as long as a lane may hold (a quarter of a second).
-QUEUEING_TARGET, QUEUEING_INTERVAL = 0.25, 0.5
-LEAST_RUNS = 16  # as many as the shortest lane holds, however long they take
-MARGIN = 0.6  # of a budget that the predicted time may take: the rest is for jitter
-PACE_WEIGHT = 0.02  # of the newest gap between answers
-# Seconds. A control loop cannot wait half a minute for a stage that came back: one probe a second.
-BREAKER_OPEN, BREAKER_PROBE = 1.0, 1.0
-MOST_RETRY_AFTER = 60.0  # seconds
-USUAL_KEPT_FOR = 0.2  # seconds: a percentile takes 12 us
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionConfig:
+    """When requests are refused. All times are seconds. Raises `ValueError` for a value out of its
+    range."""
+
+    margin: float = 0.6
+    """Fraction of a budget that the predicted time may take, 0..1: the rest is for jitter. Smaller
+    refuses earlier."""
+
+    target: float = 0.25
+    """Queueing that may stand: as long as a lane may hold, since each request's own budget judges
+    its queueing. Smaller keeps latency lower and may idle a bursty lane."""
+
+    target_runs: float = 16.0
+    """So many answer intervals may stand, however long they take: as many as the shortest lane
+    holds."""
+
+    interval: float = 0.5
+    """Time above the target after which the queue counts as standing."""
+
+    correction_weight: float = 0.05
+    """Of the newest observation in the correction of predictions, 0..1."""
+
+    busy_from: int = 4
+    """Requests inside from which the interval between answers tells the capacity."""
+
+    answer_weight: float = 0.02
+    """Of the newest interval between answers in their mean, 0..1."""
+
+    stall: float = 0.1
+    """Time without an answer, while requests wait, from which it was a stall; it lasts at least
+    `stall_intervals` times the usual interval between answers, too."""
+
+    stall_intervals: float = 4.0
+    """See `stall`."""
+
+    stalls: int = 16
+    """Stalls remembered."""
+
+    catch_up: float = 4.0
+    """Times its length, after a stall, in which its backlog may still be there. A pipeline that is
+    busy for four fifths of its time, and takes new requests as well, needs four times as long."""
+
+    probe_every: float = 0.25
+    """Time between two requests that are let through during an outage, to see whether it lasts."""
+
+    breaker_open: float = 1.0
+    """Longest time until a breaker's next probe: a control loop cannot wait half a minute for a
+    stage that came back."""
+
+    breaker_probe: float = 1.0
+    """Time after which an unanswered probe counts as failed."""
+
+    retry_after: float = 60.0
+    """Longest time after which a refused request is told to come back."""
+
+    usual_for: float = 0.2
+    """Time for which a computed percentile is used again: it takes 12 us."""
+
+    def __post_init__(self) -> None:
+        for name in ("margin", "correction_weight", "answer_weight"):
+            if not 0 < getattr(self, name) <= 1:
+                raise ValueError(f"0 < {name} <= 1: {getattr(self, name)}")
+        for name in ("target", "target_runs", "interval"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} > 0: {getattr(self, name)}")
+
+
+DEFAULTS = AdmissionConfig()
 
 
 class Decision(NamedTuple):
-    """admitted, or why not; predicted_s: seconds until the answer; retry_after_s: seconds after
-    which the same request would be admitted if nothing else came."""
+    """admitted, or why not; predicted: seconds until the answer; retry_after: seconds after which
+    the same request would be admitted if nothing else came."""
 
     admitted: bool
-    predicted_s: float
-    retry_after_s: float = 0.0
+    predicted: float
+    retry_after: float = 0.0
     reason: str = ""
-
-    def __bool__(self) -> bool:
-        return self.admitted
 
 
 class QueueAdmission:
     """Admits or refuses one request at a time, at a gate in front of a pipeline.
 
-    How many of its own requests are inside the pipeline it knows exactly, and at which *pace* they
-    leave it: a new one waits for all of them (Little's law). Depths told by gossip are older than
-    the queue: by them, the gate would swing between refusing all and admitting all. Every admitted
-    request must be followed by one `observe` or `lost`.
-
-    margin: fraction of the budget that the prediction may use, 0..1; smaller refuses earlier and
-        forgives jitter.
-    target_s: seconds of queueing that may stand; smaller keeps latency lower and may idle a
-        bursty lane. At least `least_runs` times the pace counts as target.
-    interval_s: seconds above the target after which the queue counts as standing.
-    weight: of the newest observation in the correction, 0..1.
-    Raises ValueError for a knob out of its range.
+    How many of its own requests are inside the pipeline it knows exactly, and at which interval
+    they leave it: a new one waits for all of them (Little's law). Depths that gossip brings are
+    older than the queue: by them, the gate would swing between refusing all and admitting all.
+    Every admitted request must be followed by one `observe` or `lost`.
     """
 
-    def __init__(
-        self,
-        *,
-        margin: float = 0.9,
-        target_s: float = 0.020,
-        interval_s: float = 0.100,
-        weight: float = 0.05,
-        least_runs: float = 2.0,
-    ) -> None:
-        if not (0 < margin <= 1 and target_s > 0 and interval_s > 0 and 0 < weight <= 1):
-            raise ValueError("0 < margin <= 1, target_s > 0, interval_s > 0, 0 < weight <= 1")
-        if not least_runs > 0:
-            raise ValueError(f"least_runs > 0: {least_runs}")
-        self._least_runs = least_runs
-        self._margin = margin
-        self._target_s = target_s
-        self._interval_s = interval_s
-        self._weight = weight
+    def __init__(self, config: AdmissionConfig = DEFAULTS) -> None:
+        self._config = config
         self._above_since: float | None = None
         self._seen_at = 0.0
         self._refused_at = -inf
@@ -105,33 +141,33 @@ class QueueAdmission:
         self.correction = 1.0
         """Observed over predicted time, smoothed, 0.5 .. 4."""
 
-    def decide(self, pace_s: float, remaining_s: float, now: float) -> Decision:
-        """Admit or refuse a request with `remaining_s` seconds of budget, at `now` (seconds).
+    def decide(self, answer_interval: float, budget: float, now: float) -> Decision:
+        """Admit or refuse a request with `budget` seconds left, at `now` (seconds).
 
-        pace_s: seconds from one answer to the next while requests wait; 0.0 while none do.
+        answer_interval: seconds from one answer to the next while requests wait; 0.0 while none do.
         """
-        queueing = self.inside * pace_s * self.correction
-        predicted = queueing + pace_s
-        over = predicted - remaining_s * self._margin
-        if over > 0:
-            if pace_s > remaining_s * self._margin:
+        queueing = self.inside * answer_interval * self.correction
+        predicted = queueing + answer_interval
+        usable = budget * self._config.margin
+        if predicted > usable:
+            if answer_interval > usable:
                 return Decision(False, predicted, inf, "the budget is under the service time")
-            after = self._left_by(over, pace_s)
+            after = self._drained_after(predicted - usable, answer_interval)
             return Decision(False, predicted, after, "the budget would end in the queue")
-        if self.standing and now - self._seen_at > self._interval_s:
+        if self.standing and now - self._seen_at > self._config.interval:
             self.standing, self._above_since = False, None  # no answers: no evidence of a queue
         if self.standing:
-            over = queueing - self._target(pace_s)
+            over = queueing - self._target(answer_interval)
             if over > 0:
                 self._refused_at = now
-                after = self._left_by(over, pace_s)
+                after = self._drained_after(over, answer_interval)
                 return Decision(False, predicted, after, "the queue is standing")
         self.inside += 1
         return Decision(True, predicted)
 
-    def _left_by(self, over: float, pace_s: float) -> float:
-        """Seconds until so many have left that queueing is shorter by `over` seconds."""
-        return ceil(over / (pace_s * self.correction)) * pace_s
+    def _drained_after(self, over: float, answer_interval: float) -> float:
+        """Seconds until so many have been answered that queueing is shorter by `over` seconds."""
+        return ceil(over / (answer_interval * self.correction)) * answer_interval
 
     def lost(self) -> None:
         """An admitted request ended without an answer."""
@@ -140,44 +176,124 @@ class QueueAdmission:
     def observe(
         self,
         decision: Decision,
-        pace_s: float,
-        took_s: float,
+        answer_interval: float,
+        seconds: float,
         now: float,
         catching_up: bool = False,
     ) -> None:
-        """Learn that a request admitted by `decision` was answered after `took_s` seconds.
+        """Learn that a request admitted by `decision` was answered after so many seconds.
 
-        pace_s: what it was admitted by. catching_up: the queue is the backlog of a stall, which
-        goes by itself: it does not count as standing.
+        answer_interval: by which it was admitted. catching_up: the queue is the backlog of a stall,
+        which goes by itself: it does not count as standing.
         """
         self.lost()
-        queueing = max(0.0, took_s - pace_s)
-        predicted = decision.predicted_s - pace_s
-        target = self._target(pace_s)
+        config = self._config
+        queueing = max(0.0, seconds - answer_interval)
+        predicted = decision.predicted - answer_interval
+        target = self._target(answer_interval)
         if predicted > 0 and max(queueing, predicted) > target / 2:
-            # The prediction already holds the correction: learn what is still missing.
+            # The prediction already holds the correction: learn the rest that is still missing.
             ratio = min(2.0, max(0.5, queueing / predicted))
-            moved = self.correction * (1 + self._weight * (ratio - 1))
+            moved = self.correction * (1 + config.correction_weight * (ratio - 1))
             self.correction = min(4.0, max(0.5, moved))
         self._seen_at = now
         if queueing <= target or catching_up:
             self._above_since = None
             # While it still refuses, the queue is short *because* it refuses.
-            self.standing = self.standing and now - self._refused_at < self._interval_s
+            self.standing = self.standing and now - self._refused_at < config.interval
         elif self._above_since is None:
             self._above_since = now
-        elif now - self._above_since >= self._interval_s:
+        elif now - self._above_since >= config.interval:
             self.standing = True
 
-    def _target(self, pace_s: float) -> float:
-        return max(self._target_s, self._least_runs * pace_s)
+    def _target(self, answer_interval: float) -> float:
+        return max(self._config.target, self._config.target_runs * answer_interval)
 
 
-class Pass(NamedTuple):
-    """Leave to send; to be handed back with the outcome."""
+class Stalls:
+    """The last times in which a pipeline answered nothing although requests waited: a part of it
+    was away. Times are seconds of one clock, never going back; a request is known by the moment at
+    which it was sent."""
+
+    def __init__(self, config: AdmissionConfig = DEFAULTS) -> None:
+        self._config = config
+        self._answered = 0.0
+        self._stalls: deque[tuple[float, float]] = deque(maxlen=config.stalls)
+        self._caught_up = 0.0
+
+    def answered(
+        self, sent: float, now: float, answer_interval: float, waited: bool = False
+    ) -> bool:
+        """A request was answered; whether a stall ended by it. answer_interval: the usual one, in
+        seconds. waited: others have waited since the last answer; a young request may be answered
+        first, by a node that covers."""
+        since = self._answered if waited else max(sent, self._answered)
+        self._answered = now
+        stalled = self._is_stall(now - since, answer_interval)
+        if stalled:
+            self._stalls.append((since, now))
+            self._caught_up = max(self._caught_up, now + self._config.catch_up * (now - since))
+        return stalled
+
+    def is_catching_up(self, now: float) -> bool:
+        """Whether requests may still wait that came during a stall."""
+        return now < self._caught_up
+
+    def during(self, sent: float, now: float, answer_interval: float) -> float:
+        """Seconds of a request's time that fell into stalls, a present one included."""
+        seconds = 0.0
+        for began, ended in self._stalls:
+            seconds += max(0.0, min(ended, now) - max(began, sent))
+        silent = now - max(sent, self._answered)
+        return seconds + silent if self._is_stall(silent, answer_interval) else seconds
+
+    def _is_stall(self, silent: float, answer_interval: float) -> bool:
+        config = self._config
+        return silent > config.stall and silent > config.stall_intervals * answer_interval
+
+
+class Sends(Enum):
+    """How often a request may be sent during an outage."""
+
+    UNTIL_ANSWERED = auto()
+    ONCE = auto()  # as a probe
+    NEVER = auto()
+
+
+class Outage:
+    """A time in which no lane takes a request. Times are seconds of one clock. since: when the
+    present outage was noticed, None without one."""
+
+    def __init__(self, config: AdmissionConfig = DEFAULTS) -> None:
+        self._config = config
+        self.since: float | None = None
+        self._probed = 0.0
+
+    def begin(self, sent: float) -> None:
+        """A request that was sent at that moment found no lane."""
+        if self.since is None or sent < self.since:
+            self.since = sent
+            self._probed = sent
+
+    def end(self) -> None:
+        """A lane took a request."""
+        self.since = None
+
+    def admit(self, budget: float, now: float) -> Sends:
+        """For a request of `budget` seconds. A probe is to be made."""
+        if self.since is None or budget > now - self.since:
+            return Sends.UNTIL_ANSWERED
+        if now - self._probed < self._config.probe_every:
+            return Sends.NEVER
+        self._probed = now
+        return Sends.ONCE
+
+
+class Admitted(NamedTuple):
+    """A request that is inside, to be handed to `ModelAdmission.leave` with its outcome."""
 
     decision: Decision
-    pace: float  # seconds from one answer to the next, 0.0 while none wait
+    answer_interval: float  # seconds from one answer to the next, 0.0 while none wait
     started: float
     budget: float
     is_probe: bool = False  # it is sent once only: no lane has taken a request for a while
@@ -191,34 +307,34 @@ def _nobody_known(stage: int) -> frozenset[str]:
 
 
 class ModelAdmission:
-    """Lets requests for one model version in. `now` is `time.monotonic()`; every pass must be
-    handed back.
+    """Lets requests for one model version in. `now` is `time.monotonic()`; every request that is
+    let in must leave.
 
     present(stage): the ids of the nodes that are known to serve a stage; of `WHOLE_PIPELINE`: those
     of all stages, none while a stage has nobody.
     """
 
-    def __init__(self, present: Present = _nobody_known) -> None:
+    def __init__(
+        self, present: Present = _nobody_known, config: AdmissionConfig = DEFAULTS
+    ) -> None:
         self._present = present
+        self._config = config
         self.latency = LatencyWindow(window_s=10.0)
         self.silences = Silences()
         self.fast = Silences()  # of fast mode
         self.refused = 0
         self.shed = 0
-        self._pace = 0.0  # mean seconds between answers while busy
+        self.answer_interval = 0.0
+        """Mean seconds from one answer to the next while requests wait; 0.0 before that was
+        seen."""
         self._answered = 0.0
         self._last_ok = 0.0
         self._usual = 0.05
         self._usual_at = 0.0
         self._busy = False
-        self._admission = QueueAdmission(
-            margin=MARGIN,
-            target_s=QUEUEING_TARGET,
-            interval_s=QUEUEING_INTERVAL,
-            least_runs=LEAST_RUNS,
-        )
-        self._stalls = Stalls()
-        self._outage = Outage()
+        self._queue = QueueAdmission(config)
+        self._stalls = Stalls(config)
+        self._outage = Outage(config)
         self._breakers: dict[int, Breaker] = {}
         # By stage: the nodes that were there when its breaker opened, and have not gone since.
         self._blamed: dict[int, frozenset[str]] = {}
@@ -226,12 +342,7 @@ class ModelAdmission:
     @property
     def inside(self) -> int:
         """Requests that were let in and have not ended."""
-        return self._admission.inside
-
-    @property
-    def pace(self) -> float:
-        """Seconds from one answer to the next while requests wait; 0.0 before that was seen."""
-        return self._pace
+        return self._queue.inside
 
     @property
     def breakers(self) -> dict[int, BreakerState]:
@@ -239,32 +350,38 @@ class ModelAdmission:
         the failing one is not known."""
         return {stage: breaker.state for stage, breaker in self._breakers.items()}
 
-    def enter(self, budget: float, now: float) -> Pass:
+    def enter(self, budget: float, now: float) -> Admitted:
         """Raises `ResourceExhausted` or `Unavailable`, at once."""
-        admission = self._admission
-        self._busy = self._busy and admission.inside > 0
-        # The pace of a time that is over says nothing: with few inside, anything is let in.
-        pace = self._pace if self._busy and admission.inside >= BUSY_FROM else 0.0
-        decision = admission.decide(pace, budget, now)
+        queue = self._queue
+        self._busy = self._busy and queue.inside > 0
+        # The interval of a time that is over says nothing: with few inside, anything is let in.
+        is_busy = self._busy and queue.inside >= self._config.busy_from
+        answer_interval = self.answer_interval if is_busy else 0.0
+        decision = queue.decide(answer_interval, budget, now)
         if not decision.admitted:
             self.shed += 1
-            after = min(decision.retry_after_s, MOST_RETRY_AFTER)
+            after = min(decision.retry_after, self._config.retry_after)
             text = f"overload: {decision.reason}; try again in {after:.3f} s"
             raise ResourceExhausted(text, after)
-        outage, leave = self._outage, Leave.SEND
-        if outage.since is not None:
-            leave = outage.ask(budget, now)
-        if leave is Leave.REFUSED:
-            self.refused += 1
-            admission.lost()
-            raise Unavailable(
-                f"no lane has taken a request for {outage.lasts(now):.1f} s, longer than the "
-                "budget: the server, or the link to it, is away"
-            )
+        is_probe = False
+        if self._outage.since is not None:
+            is_probe = self._enter_in_outage(budget, now, self._outage.since)
         if self._breakers:
             self._close_where_nodes_came()
             self._pass_breakers(now)
-        return Pass(decision, pace, now, budget, leave is Leave.PROBE)
+        return Admitted(decision, answer_interval, now, budget, is_probe)
+
+    def _enter_in_outage(self, budget: float, now: float, since: float) -> bool:
+        """Whether the request is a probe. Raises `Unavailable`; the request is not inside then."""
+        sends = self._outage.admit(budget, now)
+        if sends is Sends.NEVER:
+            self.refused += 1
+            self._queue.lost()
+            raise Unavailable(
+                f"no lane has taken a request for {now - since:.1f} s, longer than the "
+                "budget: the server, or the link to it, is away"
+            )
+        return sends is Sends.ONCE
 
     def _close_where_nodes_came(self) -> None:
         """Forget the failures of a stage that has a node which was not there when they came."""
@@ -283,90 +400,96 @@ class ModelAdmission:
             self._breakers[stage].try_call(now)  # one that blocks only lets a lost probe run out
         if blocking:
             self.refused += 1
-            self._admission.lost()
+            self._queue.lost()
             where = f"stage {blocking[0]}" if blocking[0] else "the pipeline"
             raise Unavailable(f"{where} failed repeatedly; its circuit breaker is open")
 
     def leave(
         self,
-        taken: Pass,
+        admitted: Admitted,
         result: Result | None,
         now: float,
+        *,
         unusual: bool = False,
         judged: bool = True,
-        unheard_at: float | None = None,
+        no_lane_at: float | None = None,
     ) -> None:
-        """A request ended; `result` is None when it was abandoned. unusual: what it took says
+        """A request ended; `result` is None when it was abandoned. unusual: its latency says
         nothing of how long to wait for others. judged: its failure says something of the stages.
-        unheard_at: when it was sent for the last time, where no lane took it."""
-        took = now - taken.started
+        no_lane_at: when it was sent for the last time, where no lane took it."""
         if result is None:
-            self._admission.lost()
+            self._queue.lost()
             return
-        if unheard_at is not None:
-            self._outage.unheard(unheard_at)
+        if no_lane_at is not None:
+            self._outage.begin(no_lane_at)
         elif self._outage.since is not None:
-            self._outage.heard()
-        expired = result.status is Status.DEADLINE_EXCEEDED
-        if result.status is Status.OK:
-            stalled = self._stalls.answered(taken.started, now, self._pace, self._busy)
-            self._time(now, stalled)
+            self._outage.end()
+        seconds = now - admitted.started
+        ok, expired = result.status is Status.OK, result.status is Status.DEADLINE_EXCEEDED
+        if ok:
+            stalled = self._stalls.answered(admitted.started, now, self.answer_interval, self._busy)
+            self._time_answer(now, stalled)
             if not unusual:
-                self.latency.add(took, now)
-        if result.status is Status.OK or expired:
-            took -= self._stalls.during(taken.started, now, self._pace)
-            # What came too late took at least twice its budget: else only those that were
-            # lucky would be learned from.
-            took = 2 * took if expired else took
+                self.latency.add(seconds, now)
+        if ok or expired:
+            seconds -= self._stalls.during(admitted.started, now, self.answer_interval)
+            # An answer that came too late took at least twice its budget: else only those that
+            # were lucky would be learned from.
+            seconds = 2 * seconds if expired else seconds
             catching_up = self._stalls.is_catching_up(now)
-            self._admission.observe(taken.decision, taken.pace, took, now, catching_up)
+            self._queue.observe(
+                admitted.decision, admitted.answer_interval, seconds, now, catching_up
+            )
         else:
-            self._admission.lost()
-        if judged and unheard_at is None and (self._breakers or result.status is not Status.OK):
-            self._judge(taken, result, now)
-        if result.status is Status.OK:
+            self._queue.lost()
+        if judged and no_lane_at is None and (self._breakers or not ok):
+            self._judge(admitted, result, now)
+        if ok:
             self._last_ok = now
 
     def usual(self, now: float) -> float:
-        """The p99 latency in seconds, at most `USUAL_KEPT_FOR` old."""
-        if now - self._usual_at > USUAL_KEPT_FOR:
+        """The p99 latency in seconds, at most `AdmissionConfig.usual_for` old."""
+        if now - self._usual_at > self._config.usual_for:
             self._usual = self.latency.percentile(0.99, now, default=0.05)
             self._usual_at = now
         return self._usual
 
-    def _time(self, now: float, stalled: bool) -> None:
-        """An answer came: while requests wait, the time since the last one is the pace, unless
-        nobody worked on them."""
+    def _time_answer(self, now: float, stalled: bool) -> None:
+        """An answer came: while requests wait, the time since the last one tells the interval,
+        unless nobody worked on them."""
         if self._busy and not stalled:
-            gap = now - self._answered
-            if self._pace:
+            seconds = now - self._answered
+            if self.answer_interval:
                 # The mean, since answers come in bursts; bounded, since one gap during a
                 # failover must not look like a slow pipeline.
-                gap = min(gap, 4 * self._pace)
-                self._pace += PACE_WEIGHT * (gap - self._pace)
+                seconds = min(seconds, 4 * self.answer_interval)
+                self.answer_interval += self._config.answer_weight * (
+                    seconds - self.answer_interval
+                )
             else:
-                self._pace = gap
+                self.answer_interval = seconds
         self._answered = now
-        self._busy = self.inside > BUSY_FROM
+        self._busy = self._queue.inside > self._config.busy_from
 
-    def _judge(self, taken: Pass, result: Result, now: float) -> None:
+    def _judge(self, admitted: Admitted, result: Result, now: float) -> None:
         if result.status is Status.OK:
             for stage, breaker in self._breakers.items():
-                breaker.record(True, now, taken.started)
+                breaker.record(True, now, admitted.started)
                 if breaker.state is BreakerState.CLOSED:
                     self._blamed.pop(stage, None)
             return
         if result.status is Status.DEADLINE_EXCEEDED:
             usual = self.latency.percentile(0.99, now, default=0.5)
-            if taken.budget < usual or self._last_ok > taken.started:
+            if admitted.budget < usual or self._last_ok > admitted.started:
                 return  # too small a budget, or others were answered: the mesh is not broken
         elif result.status not in (Status.UNAVAILABLE, Status.INTERNAL):
             return
         stage = result.stage or WHOLE_PIPELINE
+        config = self._config
         breaker = self._breakers.setdefault(
-            stage, Breaker(max_open_s=BREAKER_OPEN, probe_timeout_s=BREAKER_PROBE)
+            stage, Breaker(max_open_s=config.breaker_open, probe_timeout_s=config.breaker_probe)
         )
         was_closed = breaker.state is BreakerState.CLOSED
-        breaker.record(False, now, taken.started)
+        breaker.record(False, now, admitted.started)
         if was_closed and breaker.state is BreakerState.OPEN:
             self._blamed[stage] = self._present(stage)

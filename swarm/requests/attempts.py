@@ -1,4 +1,4 @@
-"""What a requester does next, decided from the outcome of an attempt: pure functions.
+"""What a requester does after an attempt that brought no answer: pure functions.
 
 A stage that dies is not the requester's business: its lane hands the work on. Asked again is only
 what no lane can know of: a request that was never stored (no stream, no connection), one that a
@@ -24,56 +24,91 @@ from swarm.wire.messages import Result
 
 Outcome = Result | SwarmError | None  # of an attempt; None: no answer in good time
 
-# An answer that is missing after this share of the budget, and after so many seconds, is probably
-# lost: lanes recover from a dead node within an ack_wait, well before it.
-MISSING_AFTER_SHARE = 0.4
-MISSING_AFTER_LEAST = 0.25
-# In fast mode nothing else recovers a request: it is asked again after a multiple of the usual p99,
-# at least so many seconds, and each time that is silent too after a multiple of the time before;
-# but not so late that the end of a silence goes unseen.
-FAST_MISSING_AFTER_P99 = 3.0
-FAST_MISSING_AFTER_LEAST = 0.010
-FAST_GROWTH = 4.0
-FAST_MISSING_AFTER_MOST = 0.25
-# Seconds after which an attempt that may not be made yet asks once more whether it may.
-ASK_LATER = 0.05
-ASK_KEPT_LATER = 0.5  # where a lane, or a node, may have it still
-# Seconds for which a stage that nobody serves is asked again at no cost to the retry budget: within
-# them gossip knows of a death, and a fallback listens.
-NOBODY_FOR = 1.0
+
+@dataclass(frozen=True, slots=True)
+class AttemptConfig:
+    """When a request is asked again. All times are seconds."""
+
+    missing_after_share: float = 0.4
+    """Share of the budget after which an answer is probably lost: lanes recover from a dead node
+    within an ack_wait, well before it."""
+
+    missing_after: float = 0.25
+    """Least time after which an answer is probably lost."""
+
+    fast_missing_after_p99: float = 3.0
+    """In fast mode nothing else recovers a request: it is asked again after so many times the usual
+    p99."""
+
+    fast_missing_after: float = 0.010
+    """Least time after which an answer is missing in fast mode."""
+
+    fast_growth: float = 4.0
+    """Factor by which each attempt in a row that is unanswered too makes that time longer."""
+
+    fast_missing_after_most: float = 0.25
+    """Longest time by that growth: the end of a silence must not go unseen."""
+
+    ask_later: float = 0.05
+    """Time after which an attempt that may not be made yet asks once more whether it may."""
+
+    ask_stored_later: float = 0.5
+    """The same where a lane, or a node, may have the request still."""
+
+    unserved_for: float = 1.0
+    """Time for which a stage that nobody serves is asked again at no cost to the retry budget:
+    within it gossip knows of a death, and a fallback listens."""
+
+    pause: float = 0.005
+    """First pause between two attempts; each is twice as long as the last one, with full jitter."""
+
+    longest_pause: float = 0.1
+    """Longest pause between two attempts."""
+
+    retries_per_request: float = 0.1
+    """Retries that each request adds to the retry budget."""
+
+    retries_per_second: float = 5.0
+    """Retries granted whatever the traffic."""
+
+    hedges_per_request: float = 0.05
+    """Hedges that each request with one adds to their budget: the most extra load."""
+
+
+DEFAULTS = AttemptConfig()
 
 
 @dataclass(slots=True)
-class Tried:
+class Attempts:
     """The attempts at one request so far.
 
     wants_fast: the caller asked for fast mode. begun, at: when the first and the last attempt was
-    made, by the clock of `now`. fast: the last attempt went in fast mode. laneless: in fast mode no
-    lane took the last attempt, so the next one goes without a lane. stored: a lane, or a node, has
-    the last attempt. sent: large messages that the connection had taken when it was sent. carried:
-    whether the server had all of them at the last look. leaving: it had not at this look or the one
-    before, so nobody had time to say more. silences: attempts in a row without an answer in good
-    time.
+    made, by the clock of `now`. number: of the last attempt. fast: the last attempt went in fast
+    mode. laneless: in fast mode no lane took the last attempt, so the next one goes without a lane.
+    stored: a lane, or a node, has the last attempt. sent: large messages that the connection had
+    taken when it was sent. carried: whether the server had all of them when that was last noted.
+    leaving: it had not then, or the time before, so nobody had time to say more. unanswered:
+    attempts in a row without an answer in good time.
     """
 
     wants_fast: bool
     begun: float
     at: float = 0.0
-    attempt: int = 0
+    number: int = 0
     fast: bool = False
     laneless: bool = False
     stored: bool = False
     sent: int = 0
     carried: bool = True
     leaving: bool = False
-    silences: int = 0
+    unanswered: int = 0
 
     @property
-    def unkept(self) -> bool:
-        """Whether only the requester has the last attempt: no lane will bring an answer."""
+    def needs_requester(self) -> bool:
+        """Whether only the requester recovers the last attempt: no lane will bring an answer."""
         return self.wants_fast and (self.fast or not self.stored)
 
-    def looked(self, carried: bool) -> None:
+    def note_carried(self, carried: bool) -> None:
         """Whether the server has the messages of `sent` now."""
         self.leaving = not self.stored and not (carried and self.carried)
         self.carried = carried
@@ -89,8 +124,8 @@ class Do(Enum):
 
 class Step(NamedTuple):
     """What to do. seconds: before an attempt, or of a wait. paid: the attempt takes a retry from
-    the budget. when_connected: wait for a connection first, or
-    for so many seconds where it is refused."""
+    the budget. when_connected: wait for a connection first, or for so many seconds where it is
+    refused."""
 
     do: Do
     seconds: float = 0.0
@@ -100,99 +135,104 @@ class Step(NamedTuple):
 
 def next_step(
     outcome: Outcome,
-    tried: Tried,
+    attempts: Attempts,
     silences: Silences,
     *,
     now: float,
-    left: float,
+    remaining: float,
     has_retry: bool,
     pause: float,
+    config: AttemptConfig = DEFAULTS,
 ) -> Step:
-    """After an attempt. left: seconds of the request's budget. has_retry: whether the retry budget
-    grants one. pause: seconds between this attempt and the next, by backoff."""
-    if _ends(outcome):
+    """After an attempt. remaining: seconds of the request's budget. has_retry: whether the retry
+    budget grants one. pause: seconds between this attempt and the next, by backoff."""
+    if outcome is not None and outcome.status is not Status.UNAVAILABLE:
+        # To ask again would only fail again. A full lane ends it too: its refusal comes fast, and
+        # to wait is the caller's choice.
         return Step(Do.END)
     silent = outcome is None
-    if silent and tried.leaving:
+    if silent and attempts.leaving:
         # A copy would wait behind it, and the requests of others behind the copy.
-        return Step(Do.WAIT, max(ASK_KEPT_LATER, MISSING_AFTER_SHARE * left))
-    if silent and tried.unkept:
-        if silences.swallowed(tried.at):
-            return Step(Do.REPEAT) if silences.may_repeat() else Step(Do.WAIT, ASK_LATER)
+        seconds = max(config.ask_stored_later, config.missing_after_share * remaining)
+        return Step(Do.WAIT, seconds)
+    if silent and attempts.needs_requester:
+        if silences.swallowed(attempts.at):
+            return Step(Do.REPEAT) if silences.may_repeat() else Step(Do.WAIT, config.ask_later)
         if not silences.may_ask(now):
-            return Step(Do.WAIT, ASK_LATER)
+            return Step(Do.WAIT, config.ask_later)
     # To ask again for a request that nobody could take multiplies no overload.
-    free = unheard(outcome) and now - tried.begun < NOBODY_FOR
-    paid = not free and (tried.stored or (tried.fast and unheard(outcome)))
+    free = is_unserved(outcome) and now - attempts.begun < config.unserved_for
+    paid = not free and (attempts.stored or (attempts.fast and is_unserved(outcome)))
     if paid and not has_retry:
         if silent:  # others of the same silence have spent the retries: there are new ones soon
-            return Step(Do.WAIT, ASK_LATER if tried.unkept else ASK_KEPT_LATER)
+            later = config.ask_later if attempts.needs_requester else config.ask_stored_later
+            return Step(Do.WAIT, later)
         return Step(Do.LAST_CHANCE)
-    if pause >= left:
+    if pause >= remaining:
         return Step(Do.LAST_CHANCE)
     if isinstance(outcome, NotConnected):
         return Step(Do.AGAIN, pause, paid=paid, when_connected=True)
     return Step(Do.AGAIN, 0.0 if silent else pause, paid=paid)
 
 
-def _ends(outcome: Outcome) -> bool:
-    """Whether asking again would only fail again. A full lane ends it too: its refusal comes fast,
-    and to wait is the caller's choice."""
-    return outcome is not None and outcome.status is not Status.UNAVAILABLE
-
-
-def goes_fast(tried: Tried, doubtful: bool) -> bool:
+def goes_fast(attempts: Attempts, doubtful: bool) -> bool:
     """Whether the next attempt goes in fast mode. A request that was lost once goes by a lane, and
     all do while a stage may hang: lanes find the node that covers ten times as fast as gossip."""
-    if not tried.wants_fast:
+    if not attempts.wants_fast:
         return False
-    return tried.laneless or (tried.attempt == 1 and not doubtful)
+    return attempts.laneless or (attempts.number == 1 and not doubtful)
 
 
-def no_lane_took(tried: Tried, outcome: Outcome) -> bool:
+def no_lane_took(attempts: Attempts, outcome: Outcome) -> bool:
     """Whether lanes refused an attempt that need not go by lanes."""
-    if not tried.wants_fast or tried.fast or isinstance(outcome, NotConnected):
+    if not attempts.wants_fast or attempts.fast or isinstance(outcome, NotConnected):
         return False
     return isinstance(outcome, Unavailable | ResourceExhausted)
 
 
-def missing_after(tried: Tried, left: float, p99: float, lasting: bool) -> float:
-    """Seconds after which an answer is missing. left: seconds of budget. p99: the usual latency.
-    lasting: several requests in a row were not answered."""
-    if not tried.fast:
-        after = max(MISSING_AFTER_LEAST, left * MISSING_AFTER_SHARE)
+def missing_after(
+    attempts: Attempts,
+    remaining: float,
+    p99: float = 0.0,
+    lasting: bool = False,
+    config: AttemptConfig = DEFAULTS,
+) -> float:
+    """Seconds after which an answer is missing. remaining: seconds of budget. In fast mode, p99:
+    the usual latency; lasting: several requests in a row were not answered."""
+    if not attempts.fast:
+        after = max(config.missing_after, remaining * config.missing_after_share)
     else:
-        after = max(FAST_MISSING_AFTER_LEAST, FAST_MISSING_AFTER_P99 * p99)
+        after = max(config.fast_missing_after, config.fast_missing_after_p99 * p99)
         if lasting:
-            grown = after * FAST_GROWTH ** min(tried.silences, 10)
-            after = max(after, min(FAST_MISSING_AFTER_MOST, grown))
-    return min(after, left)
+            grown = after * config.fast_growth ** min(attempts.unanswered, 10)
+            after = max(after, min(config.fast_missing_after_most, grown))
+    return min(after, remaining)
 
 
-def counts(result: Result, tried: Tried, silences: Silences) -> bool:
+def ends_wait(result: Result, attempts: Attempts, silences: Silences) -> bool:
     """Whether an answer ends the present wait: an attempt that is over may have failed where the
     present one does better."""
-    earlier = result.attempt < tried.attempt
+    earlier = result.attempt < attempts.number
     if result.status is Status.UNAVAILABLE and earlier:
         return False
-    if result.status is Status.RESOURCE_EXHAUSTED and tried.wants_fast:
-        return not (earlier or silences.swallowed(tried.at))
+    if result.status is Status.RESOURCE_EXHAUSTED and attempts.wants_fast:
+        return not (earlier or silences.swallowed(attempts.at))
     return True
 
 
-def is_unusual(tried: Tried, hedged: bool, result: Result | None, took: float) -> bool:
+def is_unusual(attempts: Attempts, hedged: bool, result: Result | None, seconds: float) -> bool:
     """Whether the latency of a request in fast mode says nothing of others: an attempt was lost, or
     may have been, and later attempts of all requests would wait as long as it did. A request that
-    was only slow is learned from. took: seconds."""
-    if not tried.wants_fast or hedged or result is None:
+    was only slow is learned from."""
+    if not attempts.wants_fast or hedged or result is None:
         return False
-    if tried.attempt == 1:
-        return not tried.fast
+    if attempts.number == 1:
+        return not attempts.fast
     spent = sum([hop.queue_us + hop.compute_us for hop in result.hops]) / 1e6
-    return result.attempt > 1 or took > 2 * spent
+    return result.attempt > 1 or seconds > 2 * spent
 
 
-def unheard(outcome: Outcome) -> bool:
+def is_unserved(outcome: Outcome) -> bool:
     """Whether nobody listened: in the first stage, or in a later one, which has no node then."""
     if isinstance(outcome, Result):
         return outcome.stage > 0 and not outcome.node
@@ -205,8 +245,3 @@ def is_behind(outcome: Outcome) -> bool:
     if not isinstance(outcome, Result) or outcome.status is not Status.UNAVAILABLE:
         return False
     return bool(outcome.stage and outcome.hops and outcome.hops[-1].stage == outcome.stage)
-
-
-def is_ok(outcome: Outcome) -> bool:
-    """Whether there is a result, and it is no failure."""
-    return isinstance(outcome, Result) and outcome.status is Status.OK

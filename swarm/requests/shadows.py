@@ -21,6 +21,7 @@ from swarm.wire.messages import Result
 
 log = logging.getLogger("swarm.requests.shadows")
 
+Answer = asyncio.Future[Result]
 Inputs = dict[str, np.ndarray]
 Run = Callable[[Inputs], Awaitable[Result]]  # asks the new version
 
@@ -30,7 +31,7 @@ BUDGET = 1.0  # seconds for a copy
 _COMPARED = {Status.OK, Status.INTERNAL}
 
 
-async def answered(request: Awaitable[Result], compare: asyncio.Future[Result] | None) -> Result:
+async def answered(request: Awaitable[Result], compare: Answer | None) -> Result:
     """The result of a request. compare: as `Shadows.begin` gave it, for the same request."""
     if compare is None:
         return await request
@@ -62,7 +63,7 @@ class Shadows:
 
     def begin(
         self, model: str, version: str, inputs: Mapping[str, np.ndarray], run: Run
-    ) -> asyncio.Future[Result] | None:
+    ) -> Answer | None:
         """A request of the version that serves is about to be asked. Returns where its result has
         to be put, or None where it is not copied."""
         followed = self._rollouts.of(model)
@@ -77,52 +78,37 @@ class Shadows:
             self.dropped += 1
             return None
         loop = asyncio.get_running_loop()
-        answered: asyncio.Future[Result] = loop.create_future()
-        task = loop.create_task(self._copy(model, followed.plan, inputs, run, answered))
+        result: Answer = loop.create_future()
+        task = loop.create_task(self._copy(model, followed.plan, inputs, run, result))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        return answered
+        return result
 
     async def _copy(
-        self,
-        model: str,
-        plan: Plan,
-        inputs: Mapping[str, np.ndarray],
-        run: Run,
-        answered: asyncio.Future[Result],
+        self, model: str, plan: Plan, inputs: Mapping[str, np.ndarray], run: Run, result: Answer
     ) -> None:
         try:
-            await self._follow(model, plan, inputs, run, answered)
+            # While the request is under way: afterwards its caller may write into its arrays.
+            copies = {name: array.copy() for name, array in inputs.items()}
+            present = await result
+            if present.status is not Status.OK or present.degraded:
+                return
+            if self._under_way():
+                self.dropped += 1
+                return
+            outputs = {name: array.copy() for name, array in present.outputs.items()}
+            shadow = await run(copies)
+            if shadow.status not in _COMPARED:
+                self.dropped += 1
+                return
+            alike = shadow.status is Status.OK and agree(plan.agreement, outputs, shadow.outputs)
+            self._rollouts.compared(model, plan.id, alike)
+            self.compared += 1
         except Exception as error:
             # The request has its answer, and nobody waits for its copy.
             self.failed += 1
             level = logging.WARNING if self.failed == 1 else logging.DEBUG
             log.log(level, "a copy of a request for %s was not compared: %r", model, error)
-
-    async def _follow(
-        self,
-        model: str,
-        plan: Plan,
-        inputs: Mapping[str, np.ndarray],
-        run: Run,
-        answered: asyncio.Future[Result],
-    ) -> None:
-        # While the request is under way: afterwards its caller may write into its arrays.
-        copies = {name: array.copy() for name, array in inputs.items()}
-        present = await answered
-        if present.status is not Status.OK or present.degraded:
-            return
-        if self._under_way():
-            self.dropped += 1
-            return
-        outputs = {name: array.copy() for name, array in present.outputs.items()}
-        result = await run(copies)
-        if result.status not in _COMPARED:
-            self.dropped += 1
-            return
-        alike = result.status is Status.OK and agree(plan.agreement, outputs, result.outputs)
-        self._rollouts.compared(model, plan.id, alike)
-        self.compared += 1
 
     def close(self) -> None:
         """Ask nothing more."""

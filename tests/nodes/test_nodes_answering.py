@@ -54,7 +54,7 @@ class Scene:
         self.status = status
         self.asks: list[Ask] = []
         self.requester = self.catalog = self
-        self.rollouts = None  # the mesh follows none
+        self.rollouts = Watched(followed=False)
         self.tracer = None
         self.lookups: list[tuple[str, str]] = []
         self.answerer = InferAnswerer(self, "n1", self._lookup, 1.0)  # type: ignore[arg-type]
@@ -292,7 +292,8 @@ async def test_what_waits_in_vain_for_weights_a_lighter_model_answers() -> None:
 class Watched:
     """A rollout of version 1, and what was observed of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, followed: bool = True) -> None:
+        self.followed = followed
         self.seen: list[tuple[str, Status]] = []
 
     def begin(self, *_: object) -> None:

@@ -14,6 +14,7 @@ from swarm.fleet.placement import Placement
 from swarm.link import Link
 from swarm.model import ModelInfo, Spec, Stage
 from swarm.requests.admission import ModelAdmission
+from swarm.requests.attempts import DEFAULTS, AttemptConfig
 from swarm.requests.request import Ask
 from swarm.requests.requester import Requester
 from swarm.samehost.host_socket import HostSocket
@@ -127,7 +128,9 @@ class Desk:
         self.stage: FakeStage
         self.requester: Requester
 
-    async def open(self, *, lane: bool = True, fast: bool = False) -> Desk:
+    async def open(
+        self, *, lane: bool = True, fast: bool = False, config: AttemptConfig = DEFAULTS
+    ) -> Desk:
         server_side = await self._links.connect(self._url)
         client_side = await self._links.connect(self._url)
         self.stage = FakeStage(server_side, self._options)
@@ -138,7 +141,7 @@ class Desk:
             self.stage.fast.open()
         await server_side.flush()
         self.link = client_side
-        self.requester = Requester(routes_by_server(client_side))
+        self.requester = Requester(routes_by_server(client_side), config=config)
         return self
 
     @property

@@ -20,6 +20,7 @@ from swarm.fleet.placement import Placement
 from swarm.fleet.priorities import PRIMARY
 from swarm.link import LinkMessage
 from swarm.model import ModelInfo
+from swarm.requests.attempts import AttemptConfig
 from swarm.requests.request import Ask
 from swarm.requests.requester import Requester
 from swarm.samehost.compact import decode_features
@@ -31,6 +32,7 @@ from swarm.wire.hops import Hop
 from swarm.wire.messages import Features, Result
 from swarm.wire.tensors import Part
 
+KNOBS = AttemptConfig()
 FIRST = "_INBOX.first"  # the process that serves stage 1
 LONG = 5.0  # seconds
 
@@ -103,7 +105,7 @@ class NothingLarge:
 class Shop:
     """The requester, its host and its lanes."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: AttemptConfig = KNOBS) -> None:
         self.wire, self.host, self.lanes = FakeLink(), Host(), Lanes()
         self.wire.connected = True
         peer = StagePeer("n", PRIMARY, "here", False, FIRST)
@@ -117,7 +119,7 @@ class Shop:
             lambda: None,
             clock=now,
         )
-        self.requester = Requester(routes, rng=random.Random(1))
+        self.requester = Requester(routes, rng=random.Random(1), config=config)
         self.tasks: list[asyncio.Task[Result]] = []
 
     async def ask(

@@ -18,7 +18,8 @@ from support.fake_link import FakeLink
 from swarm.errors import NoResponders, NotConnected, ResourceExhausted, Status, SwarmError
 from swarm.fleet.placement import Placement
 from swarm.link import LinkMessage
-from swarm.requests.admission import USUAL_KEPT_FOR, ModelAdmission
+from swarm.requests.admission import AdmissionConfig, ModelAdmission
+from swarm.requests.attempts import AttemptConfig
 from swarm.requests.request import FAST, Ask
 from swarm.requests.requester import Requester
 from swarm.samehost.host_socket import HostSocket
@@ -28,6 +29,7 @@ from swarm.transport.routes import Routes
 from swarm.wire.hops import Hop
 from swarm.wire.messages import Features, Result, failure
 
+KNOBS = AttemptConfig()
 TRIP = 0.0002  # seconds
 DEPTH = 8  # messages that the lane holds
 FRESH = SUBJECTS.fresh(INFO.model, INFO.version, 1)
@@ -188,7 +190,7 @@ def silent(stage: SimulatedStage, message: Message, features: Features) -> None:
 class SimulatedDesk:
     """A requester with its stage. fast: whether the stage listens in fast mode."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: AttemptConfig = KNOBS) -> None:
         self.fast = True
         self.stage = SimulatedStage(self)
         self.lanes = Lanes(self)
@@ -203,7 +205,7 @@ class SimulatedDesk:
             lambda: None,
             clock=now,
         )
-        self.requester = Requester(routes, rng=random.Random(1))
+        self.requester = Requester(routes, rng=random.Random(1), config=config)
 
     @property
     def admission(self) -> ModelAdmission:
@@ -222,7 +224,7 @@ class SimulatedDesk:
         """How long fast mode takes as a rule."""
         for _ in range(30):
             await self.infer(10.0, delivery=FAST)
-        await asyncio.sleep(USUAL_KEPT_FOR)
+        await asyncio.sleep(AdmissionConfig().usual_for)
 
     def is_idle(self) -> bool:
         """Whether nothing of any request is left behind."""

@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarm.errors import ResourceExhausted, Status, Unavailable
-from swarm.requests.admission import BREAKER_OPEN, BREAKER_PROBE, ModelAdmission
+from swarm.requests.admission import AdmissionConfig, ModelAdmission
 from swarm.wire.messages import Result
+
+KNOBS = AdmissionConfig()
 
 
 def answer(status: Status = Status.OK, stage: int = 0) -> Result:
@@ -198,7 +200,7 @@ def test_after_the_open_period_one_probe_passes_and_its_success_closes_the_break
     broken(admission, 1.0, stage=2)
     with pytest.raises(Unavailable):
         admission.enter(5.0, 1.1)
-    later = 1.1 + BREAKER_OPEN
+    later = 1.1 + KNOBS.breaker_open
     probe = admission.enter(5.0, later)
     with pytest.raises(Unavailable):
         admission.enter(5.0, later + 0.01)  # one probe at a time
@@ -229,7 +231,7 @@ def test_a_probe_that_is_abandoned_does_not_block_for_ever() -> None:
     admission.leave(admission.enter(5.0, 3.0), None, 3.1)
     passed = []
     now = 3.1
-    while now < 3.1 + 2 * (BREAKER_OPEN + BREAKER_PROBE):
+    while now < 3.1 + 2 * (KNOBS.breaker_open + KNOBS.breaker_probe):
         now += 0.05
         try:
             passed.append(admission.enter(5.0, now))
@@ -267,9 +269,9 @@ def test_the_first_answer_behind_a_stall_is_no_pace_though_it_is_to_a_young_requ
     admission.leave(held.pop(0), answer(), 1.1)
     held += [admission.enter(10.0, 1.1 + number / 50) for number in range(30)]
     admission.leave(admission.enter(10.0, 1.79), answer(), 1.8)
-    assert admission.pace == 0.0
+    assert admission.answer_interval == 0.0
     admission.leave(admission.enter(10.0, 1.80), answer(), 1.82)
-    assert admission.pace == pytest.approx(0.02)
+    assert admission.answer_interval == pytest.approx(0.02)
 
 
 def test_the_time_in_which_nobody_was_inside_is_no_pace() -> None:
@@ -279,7 +281,7 @@ def test_the_time_in_which_nobody_was_inside_is_no_pace() -> None:
     for each in taken:
         admission.leave(each, None, 1.02)  # given up by their callers
     admission.leave(admission.enter(10.0, 1.06), answer(), 1.07)
-    assert admission.pace == 0.0
+    assert admission.answer_interval == 0.0
 
 
 @settings(max_examples=300, deadline=None)
@@ -420,7 +422,7 @@ def test_while_no_lane_takes_requests_short_budgets_are_refused_and_long_ones_wa
     late = Result("r", status=Status.DEADLINE_EXCEEDED)
     for second in range(10):  # as many failures as would open a breaker
         taken = admission.enter(5.0, float(second))
-        admission.leave(taken, late, second + 0.9, unheard_at=second + 0.5)
+        admission.leave(taken, late, second + 0.9, no_lane_at=second + 0.5)
     probe = admission.enter(0.3, 20.0)
     assert probe.is_probe
     with pytest.raises(Unavailable, match=r"no lane has taken a request for 19\.6 s"):

@@ -22,39 +22,25 @@ from swarm.errors import (
 )
 from swarm.flow.backoff import Backoff
 from swarm.requests.attempts import (
-    ASK_KEPT_LATER,
-    ASK_LATER,
-    FAST_MISSING_AFTER_LEAST,
-    FAST_MISSING_AFTER_MOST,
-    FAST_MISSING_AFTER_P99,
-    MISSING_AFTER_LEAST,
-    MISSING_AFTER_SHARE,
-    NOBODY_FOR,
+    AttemptConfig,
+    Attempts,
     Do,
     Outcome,
     Step,
-    Tried,
-    counts,
+    ends_wait,
     goes_fast,
-    is_ok,
+    is_unserved,
     is_unusual,
     missing_after,
     next_step,
     no_lane_took,
-    unheard,
 )
 from swarm.requests.retry import RetryBudget
-from swarm.requests.silence import (
-    DOUBT_FOR,
-    LASTING_AFTER,
-    MOST_REPEATS,
-    PROBE_EVERY,
-    PROBES_AFTER,
-    Silences,
-)
+from swarm.requests.silence import SilenceConfig, Silences
 from swarm.wire.hops import Hop
 from swarm.wire.messages import Result
 
+KNOBS, SILENCE = AttemptConfig(), SilenceConfig()
 LOST = Unavailable("no PubAck")
 NOBODY = NoResponders("nobody listens")
 FULL = ResourceExhausted("the lane is full")
@@ -65,7 +51,7 @@ def result(status: Status = Status.OK, attempt: int = 1, stage: int = 1, node: s
     return Result("r", "m", "1", status, stage=stage, node=node, attempt=attempt)
 
 
-def hung(now: float, unanswered: int = PROBES_AFTER) -> Silences:
+def hung(now: float, unanswered: int = SILENCE.probes_after) -> Silences:
     """So many attempts in a row were not answered."""
     silences = Silences()
     for _ in range(unanswered):
@@ -75,11 +61,11 @@ def hung(now: float, unanswered: int = PROBES_AFTER) -> Silences:
 
 def step(
     outcome: Outcome,
-    tried: Tried,
+    tried: Attempts,
     silences: Silences | None = None,
     *,
     now: float = 10.0,
-    left: float = 5.0,
+    remaining: float = 5.0,
     has_retry: bool = True,
     pause: float = 0.01,
 ) -> Step:
@@ -88,7 +74,7 @@ def step(
         tried,
         silences or Silences(),
         now=now,
-        left=left,
+        remaining=remaining,
         has_retry=has_retry,
         pause=pause,
     )
@@ -104,16 +90,16 @@ outcomes: st.SearchStrategy[Outcome] = st.one_of(
     st.builds(result, st.just(Status.UNAVAILABLE), st.integers(1, 5), st.just(2), st.just("")),
 )
 all_tried = st.builds(
-    Tried,
+    Attempts,
     wants_fast=booleans,
     begun=st.just(0.0),
     at=st.floats(0, 10),
-    attempt=st.integers(1, 20),
+    number=st.integers(1, 20),
     fast=booleans,
     laneless=booleans,
     stored=booleans,
     leaving=booleans,
-    silences=st.integers(0, 20),
+    unanswered=st.integers(0, 20),
 )
 
 
@@ -139,30 +125,37 @@ def all_silences(draw: st.DrawFn) -> Silences:
 
 @given(all_tried, all_silences(), booleans, st.floats(-1, 600), st.floats(0, 1))
 def test_a_success_ends_a_request_and_so_does_every_failure_but_unavailable(
-    tried: Tried, silences: Silences, has_retry: bool, left: float, pause: float
+    tried: Attempts, silences: Silences, has_retry: bool, remaining: float, pause: float
 ) -> None:
     """A full lane too: its refusal comes fast, and to wait is the caller's choice."""
     for status in set(Status) - {Status.UNAVAILABLE}:
         for outcome in (result(status), result(status, attempt=20)):
             assert step(
-                outcome, tried, silences, left=left, has_retry=has_retry, pause=pause
+                outcome, tried, silences, remaining=remaining, has_retry=has_retry, pause=pause
             ) == Step(Do.END)
     assert step(FULL, tried, silences, has_retry=has_retry) == Step(Do.END)
 
 
 @given(all_tried, all_silences())
-def test_a_success_of_any_attempt_ends_the_present_wait(tried: Tried, silences: Silences) -> None:
-    for attempt in (1, tried.attempt, tried.attempt + 1):
-        assert counts(result(attempt=attempt), tried, silences)
+def test_a_success_of_any_attempt_ends_the_present_wait(
+    tried: Attempts, silences: Silences
+) -> None:
+    for attempt in (1, tried.number, tried.number + 1):
+        assert ends_wait(result(attempt=attempt), tried, silences)
 
 
 @given(outcomes, all_tried, all_silences(), st.floats(0, 600), booleans, st.floats(0, 1))
 def test_an_attempt_is_made_only_inside_the_budget_and_paid_only_if_it_is_granted(
-    outcome: Outcome, tried: Tried, silences: Silences, left: float, has_retry: bool, pause: float
+    outcome: Outcome,
+    tried: Attempts,
+    silences: Silences,
+    remaining: float,
+    has_retry: bool,
+    pause: float,
 ) -> None:
-    taken = step(outcome, tried, silences, left=left, has_retry=has_retry, pause=pause)
+    taken = step(outcome, tried, silences, remaining=remaining, has_retry=has_retry, pause=pause)
     if taken.do is Do.AGAIN:
-        assert taken.seconds <= pause < left
+        assert taken.seconds <= pause < remaining
         assert has_retry or not taken.paid
     else:
         assert not taken.paid
@@ -171,7 +164,7 @@ def test_an_attempt_is_made_only_inside_the_budget_and_paid_only_if_it_is_grante
 
 @given(outcomes, all_tried, all_silences())
 def test_asking_whether_to_ask_again_changes_nothing(
-    outcome: Outcome, tried: Tried, silences: Silences
+    outcome: Outcome, tried: Attempts, silences: Silences
 ) -> None:
     assert step(outcome, tried, silences) == step(outcome, tried, silences)
 
@@ -180,50 +173,50 @@ def test_asking_whether_to_ask_again_changes_nothing(
 
 
 def test_a_request_that_could_not_be_stored_is_asked_again_at_no_cost() -> None:
-    tried = Tried(False, 0.0, attempt=1)
+    tried = Attempts(False, 0.0, number=1)
     assert step(LOST, tried, has_retry=False) == Step(Do.AGAIN, 0.01)
     assert step(OFFLINE, tried, has_retry=False) == Step(Do.AGAIN, 0.01, when_connected=True)
 
 
 def test_to_ask_again_for_a_stored_request_costs_a_retry_and_without_one_it_is_awaited() -> None:
     """A silence of many spends the retries: whoever comes too late for one gets a later one."""
-    tried = Tried(False, 0.0, attempt=1, stored=True)
+    tried = Attempts(False, 0.0, number=1, stored=True)
     assert step(None, tried) == Step(Do.AGAIN, paid=True)
-    assert step(None, tried, has_retry=False) == Step(Do.WAIT, ASK_KEPT_LATER)
+    assert step(None, tried, has_retry=False) == Step(Do.WAIT, KNOBS.ask_stored_later)
     assert step(result(Status.UNAVAILABLE), tried) == Step(Do.AGAIN, 0.01, paid=True)
     assert step(result(Status.UNAVAILABLE), tried, has_retry=False) == Step(Do.LAST_CHANCE)
 
 
 @given(booleans, st.floats(0.1, 60), booleans)
 def test_a_request_that_its_slow_link_has_not_carried_yet_is_never_sent_again(
-    fast: bool, left: float, has_retry: bool
+    fast: bool, remaining: float, has_retry: bool
 ) -> None:
-    tried = Tried(fast, begun=0.0, at=1.0, attempt=1, leaving=True)
-    decided = step(None, tried, left=left, has_retry=has_retry)
+    tried = Attempts(fast, begun=0.0, at=1.0, number=1, leaving=True)
+    decided = step(None, tried, remaining=remaining, has_retry=has_retry)
     assert decided.do is Do.WAIT
-    assert decided.seconds >= ASK_KEPT_LATER
+    assert decided.seconds >= KNOBS.ask_stored_later
 
 
 def test_a_request_that_has_just_left_has_one_more_wait_to_be_answered() -> None:
-    tried = Tried(False, begun=0.0, at=1.0, attempt=1)
-    tried.looked(carried=True)
-    assert not tried.leaving, "it left long ago"
-    tried.looked(carried=False)
+    tried = Attempts(False, begun=0.0, at=1.0, number=1)
+    tried.note_carried(carried=True)
+    assert not tried.leaving, "it remaining long ago"
+    tried.note_carried(carried=False)
     assert tried.leaving
-    tried.looked(carried=True)
+    tried.note_carried(carried=True)
     assert tried.leaving
-    tried.looked(carried=True)
+    tried.note_carried(carried=True)
     assert not tried.leaving
-    tried.looked(carried=False)
+    tried.note_carried(carried=False)
     tried.stored = True
-    tried.looked(carried=True)
+    tried.note_carried(carried=True)
     assert not tried.leaving
 
 
 def test_without_a_retry_a_request_that_nobody_keeps_waits_until_one_is_granted() -> None:
     """Its last chance would never come: no lane has it."""
-    tried = Tried(True, 0.0, attempt=1, fast=True, stored=True)
-    assert step(None, tried, has_retry=False) == Step(Do.WAIT, ASK_LATER)
+    tried = Attempts(True, 0.0, number=1, fast=True, stored=True)
+    assert step(None, tried, has_retry=False) == Step(Do.WAIT, KNOBS.ask_later)
 
 
 @pytest.mark.parametrize("outcome", [NOBODY, result(Status.UNAVAILABLE, stage=2, node="")], ids=str)
@@ -231,8 +224,8 @@ def test_a_stage_that_nobody_serves_is_asked_again_at_no_cost_for_a_second(
     outcome: Outcome,
 ) -> None:
     """Within it gossip knows of a death, and a fallback listens."""
-    tried = Tried(True, begun=10.0, attempt=3, fast=True, stored=isinstance(outcome, Result))
-    soon, later = 10.0 + 0.9 * NOBODY_FOR, 10.0 + NOBODY_FOR
+    tried = Attempts(True, begun=10.0, number=3, fast=True, stored=isinstance(outcome, Result))
+    soon, later = 10.0 + 0.9 * KNOBS.unserved_for, 10.0 + KNOBS.unserved_for
     assert step(outcome, tried, now=soon, has_retry=False) == Step(Do.AGAIN, 0.01)
     assert step(outcome, tried, now=later) == Step(Do.AGAIN, 0.01, paid=True)
     assert step(outcome, tried, now=later, has_retry=False) == Step(Do.LAST_CHANCE)
@@ -240,26 +233,28 @@ def test_a_stage_that_nobody_serves_is_asked_again_at_no_cost_for_a_second(
 
 def test_a_lane_that_is_not_there_yet_is_asked_for_at_no_cost_until_the_budget_ends() -> None:
     """Nothing computes for it: a model's lanes may come with its first node."""
-    tried = Tried(False, begun=0.0, attempt=50)
+    tried = Attempts(False, begun=0.0, number=50)
     assert step(NOBODY, tried, now=100.0, has_retry=False) == Step(Do.AGAIN, 0.01)
 
 
 def test_a_request_that_a_lasting_silence_swallowed_is_repeated_when_it_is_its_turn() -> None:
     silences = hung(9.0)
-    tried = Tried(True, 9.0, at=9.0, attempt=1, fast=True, stored=True)
+    tried = Attempts(True, 9.0, at=9.0, number=1, fast=True, stored=True)
     silences.asked(9.99)
-    assert step(None, tried, silences) == Step(Do.WAIT, ASK_LATER), "others ask for all"
+    assert step(None, tried, silences) == Step(Do.WAIT, KNOBS.ask_later), "others ask for all"
     silences.heard(10.0)
     assert step(None, tried, silences, has_retry=False) == Step(Do.REPEAT)
     with silences.repeating():
-        assert step(None, tried, silences) == Step(Do.WAIT, ASK_LATER), "one at a time at first"
+        assert step(None, tried, silences) == Step(Do.WAIT, KNOBS.ask_later), (
+            "one at a time at first"
+        )
     tried.at = 10.1
     assert step(None, tried, silences, now=11.0) == Step(Do.AGAIN, paid=True), "once"
 
 
 def test_durable_requests_are_kept_by_their_lane_whatever_fast_mode_swallows() -> None:
     silences = hung(9.0)
-    tried = Tried(False, 9.0, at=9.0, attempt=1, stored=True)
+    tried = Attempts(False, 9.0, at=9.0, number=1, stored=True)
     silences.heard(10.0)
     assert step(None, tried, silences) == Step(Do.AGAIN, paid=True)
 
@@ -268,27 +263,27 @@ def test_durable_requests_are_kept_by_their_lane_whatever_fast_mode_swallows() -
 
 
 def test_fast_mode_is_the_way_of_first_attempts_while_no_stage_may_hang() -> None:
-    assert goes_fast(Tried(True, 0.0, attempt=1), doubtful=False)
-    assert not goes_fast(Tried(True, 0.0, attempt=1), doubtful=True), "lanes find who covers"
-    assert not goes_fast(Tried(True, 0.0, attempt=2), doubtful=False), "it was lost once"
-    assert goes_fast(Tried(True, 0.0, attempt=2, laneless=True), doubtful=True), "no lane took it"
+    assert goes_fast(Attempts(True, 0.0, number=1), doubtful=False)
+    assert not goes_fast(Attempts(True, 0.0, number=1), doubtful=True), "lanes find who covers"
+    assert not goes_fast(Attempts(True, 0.0, number=2), doubtful=False), "it was lost once"
+    assert goes_fast(Attempts(True, 0.0, number=2, laneless=True), doubtful=True), "no lane took it"
 
 
 @given(all_tried, booleans, outcomes)
 def test_a_durable_request_never_goes_without_a_lane(
-    tried: Tried, doubtful: bool, outcome: Outcome
+    tried: Attempts, doubtful: bool, outcome: Outcome
 ) -> None:
     tried.wants_fast = False
     assert not goes_fast(tried, doubtful)
     assert not no_lane_took(tried, outcome)
-    assert not tried.unkept
+    assert not tried.needs_requester
 
 
 def test_lanes_that_refuse_a_request_of_fast_mode_are_done_without() -> None:
-    by_lane = Tried(True, 0.0, attempt=2)
+    by_lane = Attempts(True, 0.0, number=2)
     for error in (LOST, NOBODY, FULL):
         assert no_lane_took(by_lane, error)
-        assert not no_lane_took(Tried(True, 0.0, attempt=2, fast=True), error)
+        assert not no_lane_took(Attempts(True, 0.0, number=2, fast=True), error)
     for other in (None, OFFLINE, result(), result(Status.UNAVAILABLE), InvalidArgument("no")):
         assert not no_lane_took(by_lane, other)
 
@@ -298,18 +293,18 @@ def test_lanes_that_refuse_a_request_of_fast_mode_are_done_without() -> None:
 
 @given(all_tried, st.floats(0, 600), st.floats(0, 10), booleans)
 def test_no_answer_is_awaited_beyond_the_budget(
-    tried: Tried, left: float, p99: float, lasting: bool
+    tried: Attempts, remaining: float, p99: float, lasting: bool
 ) -> None:
-    after = missing_after(tried, left, p99, lasting)
-    assert after <= left
-    least = FAST_MISSING_AFTER_LEAST if tried.fast else MISSING_AFTER_LEAST
-    assert after >= min(left, least)
+    after = missing_after(tried, remaining, p99, lasting)
+    assert after <= remaining
+    least = KNOBS.fast_missing_after if tried.fast else KNOBS.missing_after
+    assert after >= min(remaining, least)
 
 
 def test_a_lane_has_a_share_of_the_budget_to_answer() -> None:
-    tried = Tried(False, 0.0, attempt=1)
-    assert missing_after(tried, 10.0, 0.001, False) == 10.0 * MISSING_AFTER_SHARE
-    assert missing_after(tried, 0.3, 0.001, False) == MISSING_AFTER_LEAST
+    tried = Attempts(False, 0.0, number=1)
+    assert missing_after(tried, 10.0, 0.001, False) == 10.0 * KNOBS.missing_after_share
+    assert missing_after(tried, 0.3, 0.001, False) == KNOBS.missing_after
     assert missing_after(tried, 0.1, 0.001, False) == 0.1
 
 
@@ -318,14 +313,16 @@ def test_fast_mode_is_patient_for_longer_from_silence_to_silence_but_not_for_eve
     p99: float,
 ) -> None:
     patience = [
-        missing_after(Tried(True, 0.0, attempt=1, fast=True, silences=n), 600.0, p99, lasting=True)
+        missing_after(
+            Attempts(True, 0.0, number=1, fast=True, unanswered=n), 600.0, p99, lasting=True
+        )
         for n in range(12)
     ]
-    first = max(FAST_MISSING_AFTER_LEAST, FAST_MISSING_AFTER_P99 * p99)
+    first = max(KNOBS.fast_missing_after, KNOBS.fast_missing_after_p99 * p99)
     assert patience[0] == first
     assert patience == sorted(patience)
-    assert patience[-1] == max(first, FAST_MISSING_AFTER_MOST)
-    tried = Tried(True, 0.0, attempt=5, fast=True, silences=12)
+    assert patience[-1] == max(first, KNOBS.fast_missing_after_most)
+    tried = Attempts(True, 0.0, number=5, fast=True, unanswered=12)
     assert missing_after(tried, 600.0, p99, lasting=False) == first, "one message was lost"
 
 
@@ -333,10 +330,10 @@ def test_fast_mode_is_patient_for_longer_from_silence_to_silence_but_not_for_eve
 
 
 def test_a_failure_of_an_earlier_attempt_does_not_end_the_present_one() -> None:
-    tried, none = Tried(False, 0.0, attempt=2), Silences()
-    assert not counts(result(Status.UNAVAILABLE, attempt=1), tried, none)
-    assert counts(result(Status.UNAVAILABLE, attempt=2), tried, none)
-    assert counts(result(Status.INVALID_ARGUMENT, attempt=1), tried, none), "it would fail again"
+    tried, none = Attempts(False, 0.0, number=2), Silences()
+    assert not ends_wait(result(Status.UNAVAILABLE, attempt=1), tried, none)
+    assert ends_wait(result(Status.UNAVAILABLE, attempt=2), tried, none)
+    assert ends_wait(result(Status.INVALID_ARGUMENT, attempt=1), tried, none), "it would fail again"
 
 
 def test_in_fast_mode_the_refusal_of_a_stage_that_hung_ends_nothing() -> None:
@@ -344,27 +341,32 @@ def test_in_fast_mode_the_refusal_of_a_stage_that_hung_ends_nothing() -> None:
     silences = hung(9.0)
     silences.heard(10.0)
     refusal = result(Status.RESOURCE_EXHAUSTED, attempt=1)
-    lay_there = Tried(True, 9.0, at=9.5, attempt=1, fast=True)
-    assert not counts(refusal, lay_there, silences)
-    assert not counts(refusal, Tried(True, 9.0, at=10.5, attempt=2), silences)
-    assert counts(refusal, Tried(True, 9.0, at=10.5, attempt=1, fast=True), silences)
-    assert counts(refusal, Tried(False, 9.0, at=9.5, attempt=1), silences), "a lane is full"
+    lay_there = Attempts(True, 9.0, at=9.5, number=1, fast=True)
+    assert not ends_wait(refusal, lay_there, silences)
+    assert not ends_wait(refusal, Attempts(True, 9.0, at=10.5, number=2), silences)
+    assert ends_wait(refusal, Attempts(True, 9.0, at=10.5, number=1, fast=True), silences)
+    assert ends_wait(refusal, Attempts(False, 9.0, at=9.5, number=1), silences), "a lane is full"
 
 
 @pytest.mark.parametrize(
     ("tried", "attempt", "took", "unusual"),
     [
-        (Tried(True, 0.0, attempt=1, fast=True), 1, 5.0, False),  # slow
-        (Tried(True, 0.0, attempt=1), 1, 0.1, True),  # by a lane
-        (Tried(True, 0.0, attempt=2), 2, 0.1, True),  # the first attempt was lost
-        (Tried(True, 0.0, attempt=2), 1, 0.1, False),  # the first attempt was slow, as its hops say
-        (Tried(True, 0.0, attempt=2), 1, 1.0, True),  # the first attempt lay somewhere
-        (Tried(False, 0.0, attempt=2), 2, 5.0, False),  # durable
+        (Attempts(True, 0.0, number=1, fast=True), 1, 5.0, False),  # slow
+        (Attempts(True, 0.0, number=1), 1, 0.1, True),  # by a lane
+        (Attempts(True, 0.0, number=2), 2, 0.1, True),  # the first attempt was lost
+        (
+            Attempts(True, 0.0, number=2),
+            1,
+            0.1,
+            False,
+        ),  # the first attempt was slow, as its hops say
+        (Attempts(True, 0.0, number=2), 1, 1.0, True),  # the first attempt lay somewhere
+        (Attempts(False, 0.0, number=2), 2, 5.0, False),  # durable
     ],
     ids=["slow", "by a lane", "second answered", "first late", "first lay", "durable"],
 )
 def test_fast_mode_learns_its_patience_from_slow_requests_and_not_from_lost_ones(
-    tried: Tried, attempt: int, took: float, unusual: bool
+    tried: Attempts, attempt: int, took: float, unusual: bool
 ) -> None:
     hops = (Hop(1, "n", 30_000, 60_000, 1),)
     answer = Result("r", "m", "1", attempt=attempt, hops=hops)
@@ -374,19 +376,12 @@ def test_fast_mode_learns_its_patience_from_slow_requests_and_not_from_lost_ones
 
 
 def test_a_failure_without_a_node_means_that_nobody_listened() -> None:
-    assert unheard(NOBODY)
-    assert unheard(result(Status.UNAVAILABLE, stage=3, node=""))
-    assert not unheard(result(Status.UNAVAILABLE, stage=3, node="n"))
-    assert not unheard(result(Status.UNAVAILABLE, stage=0, node=""))
-    assert not unheard(LOST)
-    assert not unheard(None)
-
-
-def test_a_result_is_ok_or_not() -> None:
-    assert is_ok(result())
-    assert not is_ok(result(Status.INTERNAL))
-    assert not is_ok(FULL)
-    assert not is_ok(None)
+    assert is_unserved(NOBODY)
+    assert is_unserved(result(Status.UNAVAILABLE, stage=3, node=""))
+    assert not is_unserved(result(Status.UNAVAILABLE, stage=3, node="n"))
+    assert not is_unserved(result(Status.UNAVAILABLE, stage=0, node=""))
+    assert not is_unserved(LOST)
+    assert not is_unserved(None)
 
 
 # --- whole requests, in simulated time --------------------------------------------------
@@ -422,7 +417,7 @@ class Mesh:
     ) -> Generator[float, float, None]:
         """Yields seconds to wait, is sent the time."""
         now, deadline = begun, begun + budget
-        tried = Tried(fast, begun)
+        tried = Attempts(fast, begun)
         backoff = Backoff(0.005, 0.1, Random(number))
         self.budget.on_requests(1, now)
         outcome: Outcome = None
@@ -430,7 +425,7 @@ class Mesh:
         while True:
             # An attempt.
             assert now <= deadline
-            tried.attempt += 1
+            tried.number += 1
             tried.at = now
             tried.fast = goes_fast(tried, self.silences.doubtful(now))
             tried.laneless = False
@@ -448,8 +443,8 @@ class Mesh:
             self._learn(tried, outcome, now)
             # What next?
             while True:
-                left = deadline - now
-                if left <= 1e-9:
+                remaining = deadline - now
+                if remaining <= 1e-9:
                     self.ended[number] = now, outcome
                     return
                 taken = next_step(
@@ -457,12 +452,12 @@ class Mesh:
                     tried,
                     self.silences,
                     now=now,
-                    left=left,
+                    remaining=remaining,
                     has_retry=self.budget.has_retry(now),
                     pause=backoff.next(),
                 )
                 if taken.do is Do.WAIT:
-                    now = yield min(taken.seconds, left)
+                    now = yield min(taken.seconds, remaining)
                     continue
                 if taken.do in (Do.END, Do.LAST_CHANCE):
                     self.ended[number] = now, outcome
@@ -473,19 +468,19 @@ class Mesh:
                 self.paid += 1
             if taken.do is Do.AGAIN:
                 self.silences.asked(now)
-                now = yield (min(0.02, left) if taken.when_connected else taken.seconds)
+                now = yield (min(0.02, remaining) if taken.when_connected else taken.seconds)
             why = taken.do
 
-    def _learn(self, tried: Tried, outcome: Outcome, now: float) -> None:
+    def _learn(self, tried: Attempts, outcome: Outcome, now: float) -> None:
         if isinstance(outcome, Result):
-            self.silences.heard(now, is_ok(outcome))
+            self.silences.heard(now, outcome.status is Status.OK)
         elif outcome is None and tried.wants_fast and not tried.fast:
             tried.laneless = True
         elif outcome is None:
             self.silences.silent(now)
-        if tried.fast and unheard(outcome):
+        if tried.fast and is_unserved(outcome):
             self.silences.unserved(now)
-        tried.silences = tried.silences + 1 if outcome is None else 0
+        tried.unanswered = tried.unanswered + 1 if outcome is None else 0
 
     @contextlib.contextmanager
     def _turn(self, why: Do) -> Generator[None]:
@@ -508,7 +503,7 @@ def test_a_mesh_that_is_well_is_asked_once_for_each_request() -> None:
         mesh = Mesh(lambda now, fast: (result(), 0.002))
         mesh.run(500, 0.01, 1.0, fast=fast)
         assert mesh.made == len(mesh.ended) == 500
-        assert {is_ok(outcome) for _, outcome in mesh.ended.values()} == {True}
+        assert {outcome and outcome.status for _, outcome in mesh.ended.values()} == {Status.OK}
 
 
 @given(st.lists(st.tuples(outcomes, st.floats(0, 1)), min_size=1, max_size=40), booleans)
@@ -550,12 +545,12 @@ def test_a_stage_that_hangs_for_a_while_loses_no_request_and_is_asked_little_mea
 
     mesh = Mesh(answer)
     mesh.run(400, 0.01, 10.0, fast=True)
-    assert {is_ok(outcome) for _, outcome in mesh.ended.values()} == {True}
-    since, until = 1.0 + DOUBT_FOR / 4, 1.0 + seconds
+    assert {outcome and outcome.status for _, outcome in mesh.ended.values()} == {Status.OK}
+    since, until = 1.0 + SILENCE.doubt_for / 4, 1.0 + seconds
     during = [number for at, number, _, fast in mesh.attempts if fast and since <= at < until]
-    probes = seconds / PROBE_EVERY + LASTING_AFTER
+    probes = seconds / SILENCE.probe_every + SILENCE.lasting_after
     assert len(during) - len(set(during)) <= probes
-    assert mesh.most_repeating <= MOST_REPEATS
+    assert mesh.most_repeating <= SILENCE.repeats
     repeated = [number for _, number, why, fast in mesh.attempts if fast and why is Do.REPEAT]
     assert len(repeated) == len(set(repeated)), "each once"
     assert max(now for now, _ in mesh.ended.values()) < 400 * 0.01 + 2.0

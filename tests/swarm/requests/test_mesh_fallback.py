@@ -30,6 +30,7 @@ class Falling(Mesh):
         self.silent = False  # the registry
         self.by_lanes: list[str] = []
         self.by_service: list[str] = []
+        self.followed = True
         self.rollouts = self.shadows = self.requester = self  # type: ignore[assignment]
         self.catalog.info = self.version  # type: ignore[method-assign]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 
 import numpy as np
 import pytest
@@ -22,11 +21,11 @@ from simulated_desk import (
 )
 
 from swarm.errors import NotAdmitted, NotConnected, Status
-from swarm.requests import requester
-from swarm.requests.attempts import MISSING_AFTER_SHARE
-from swarm.requests.hedge import Hedger
+from swarm.requests.attempts import AttemptConfig
 from swarm.requests.request import Ask
 from swarm.wire.messages import Features
+
+KNOBS = AttemptConfig()
 
 pytestmark = pytest.mark.simulated
 
@@ -70,12 +69,12 @@ async def test_silence_is_asked_again_inside_the_budget_with_the_same_id(
     began = now()
     result = await desk.infer(4.0)
     assert (result.status, result.attempt) == (Status.OK, 2)
-    assert now() - began == pytest.approx(4.0 * MISSING_AFTER_SHARE + 2 * TRIP)
+    assert now() - began == pytest.approx(4.0 * KNOBS.missing_after_share + 2 * TRIP)
     assert result.latency == pytest.approx(now() - began)
     assert desk.stage.attempts == [1, 2]
     first, second = desk.stage.seen
     assert first.id == second.id
-    assert second.budget_us == pytest.approx(first.budget_us * (1 - MISSING_AFTER_SHARE))
+    assert second.budget_us == pytest.approx(first.budget_us * (1 - KNOBS.missing_after_share))
     assert desk.server.cancelled == [result.id], "the first attempt need not be computed"
 
 
@@ -109,7 +108,7 @@ async def test_what_a_lost_lane_had_is_asked_again_as_soon_as_it_takes_messages_
     began = now()
     assert {(await task).status for task in (first, second)} == {Status.OK}
     # By its budget alone the first one would be asked again after 24 seconds.
-    assert now() - began < 2 * requester.RETRY_PAUSE_MOST
+    assert now() - began < 2 * KNOBS.longest_pause
 
 
 async def test_a_stage_that_never_answers_costs_the_budget_and_no_more(
@@ -149,12 +148,9 @@ async def test_an_unavailable_stage_is_asked_again_until_it_is_there(desk: Simul
     assert desk.stage.attempts == [1, 2, 3]
 
 
-async def test_the_retry_budget_bounds_how_often_failing_requests_are_asked_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_the_retry_budget_bounds_how_often_failing_requests_are_asked_again() -> None:
     """When everything fails, retries must not multiply the load: a tenth beyond the reserve."""
-    monkeypatch.setattr(requester, "RETRIES_PER_SECOND", 0.5)  # a reserve of five
-    desk = SimulatedDesk()
+    desk = SimulatedDesk(AttemptConfig(retries_per_second=0.5))  # a reserve of five
 
     def fail(stage: SimulatedStage, message: Message, features: Features) -> None:
         stage.fail(features, Status.UNAVAILABLE)
@@ -170,23 +166,19 @@ async def test_the_retry_budget_bounds_how_often_failing_requests_are_asked_agai
     assert desk.is_idle()
 
 
-async def test_a_request_that_was_lost_without_a_retry_left_still_takes_a_late_answer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(requester, "RETRIES_PER_SECOND", 0.0)
-    desk = SimulatedDesk()
+async def test_a_request_that_was_lost_without_a_retry_left_still_takes_a_late_answer() -> None:
+    desk = SimulatedDesk(AttemptConfig(retries_per_second=0.0))
     desk.stage.behave = answers_after(1.2)
     result = await desk.infer(2.5)  # asked again after one second, were there a retry
     assert result.status is Status.OK
     assert desk.stage.attempts == [1]
 
 
-async def test_a_failure_ends_no_request_of_which_an_earlier_attempt_may_still_be_answered(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_failure_ends_no_request_of_which_an_earlier_attempt_may_still_be_answered() -> (
+    None
+):
     """One node is woken and fails, and another one has the first attempt."""
-    monkeypatch.setattr(requester, "RETRIES_PER_SECOND", 0.1)  # a reserve of one
-    desk = SimulatedDesk()
+    desk = SimulatedDesk(AttemptConfig(retries_per_second=0.1))  # a reserve of one
 
     def behave(stage: SimulatedStage, message: Message, features: Features) -> None:
         message.done()
@@ -201,13 +193,10 @@ async def test_a_failure_ends_no_request_of_which_an_earlier_attempt_may_still_b
     assert desk.stage.attempts == [1, 2]
 
 
-async def test_an_answer_right_behind_the_last_failure_counts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_an_answer_right_behind_the_last_failure_counts() -> None:
     """A node that wakes fails the first attempt, which another one has finished: both words come in
     one turn of the loop."""
-    monkeypatch.setattr(requester, "RETRIES_PER_SECOND", 0.1)
-    desk = SimulatedDesk()
+    desk = SimulatedDesk(AttemptConfig(retries_per_second=0.1))
 
     def behave(stage: SimulatedStage, message: Message, features: Features) -> None:
         message.done()
@@ -220,11 +209,8 @@ async def test_an_answer_right_behind_the_last_failure_counts(
     assert (await desk.infer(5.0)).status is Status.OK
 
 
-async def test_a_request_ends_with_the_failure_of_its_last_attempt_that_lives(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(requester, "RETRIES_PER_SECOND", 0.1)
-    desk = SimulatedDesk()
+async def test_a_request_ends_with_the_failure_of_its_last_attempt_that_lives() -> None:
+    desk = SimulatedDesk(AttemptConfig(retries_per_second=0.1))
 
     def behave(stage: SimulatedStage, message: Message, features: Features) -> None:
         message.done()
@@ -267,14 +253,10 @@ async def test_garbage_as_an_answer_is_as_good_as_lost(desk: SimulatedDesk, garb
 
 
 @pytest.mark.parametrize("pause", [0.0, 0.1])
-async def test_nothing_but_garbage_is_said_to_be_so_and_no_hang(
-    monkeypatch: pytest.MonkeyPatch, pause: float
-) -> None:
+async def test_nothing_but_garbage_is_said_to_be_so_and_no_hang(pause: float) -> None:
     """Without a pause between attempts the budget ends while one is on its way."""
-    monkeypatch.setattr(requester, "RETRY_PAUSE", pause)
-    monkeypatch.setattr(requester, "RETRY_PAUSE_MOST", pause)
-    monkeypatch.setattr(requester, "RETRIES_PER_SECOND", 10_000.0)
-    desk = SimulatedDesk()
+    knobs = AttemptConfig(pause=pause, longest_pause=pause, retries_per_second=10_000.0)
+    desk = SimulatedDesk(knobs)
 
     def only_garbage(stage: SimulatedStage, message: Message, features: Features) -> None:
         stage.say(features, b"\x80")
@@ -334,7 +316,7 @@ async def test_a_full_lane_is_a_fast_refusal_that_says_when_there_is_room(
 
     desk.stage.behave = in_turn
     await asyncio.gather(*(desk.infer(8.0) for _ in range(DEPTH)))  # the pace of answers is seen
-    assert desk.admission.pace > 0
+    assert desk.admission.answer_interval > 0
     desk.stage.behave = lambda stage, message, features: None  # holds all that it gets
     waiting = [desk.begin(8.0) for _ in range(DEPTH)]
     await asyncio.sleep(0.1)
@@ -342,7 +324,7 @@ async def test_a_full_lane_is_a_fast_refusal_that_says_when_there_is_room(
     result = await desk.infer(8.0)
     assert result.status is Status.RESOURCE_EXHAUSTED
     assert "full" in result.message
-    assert result.retry_after == desk.admission.pace
+    assert result.retry_after == desk.admission.answer_interval
     assert now() - began == pytest.approx(2 * TRIP)
     for task in waiting:
         task.cancel()
@@ -359,7 +341,7 @@ async def test_a_model_without_lanes_is_unavailable_and_recovers_when_they_appea
     desk.lanes.exists = True
     began = now()
     assert (await task).status is Status.OK
-    assert now() - began < 2 * requester.RETRY_PAUSE_MOST
+    assert now() - began < 2 * KNOBS.longest_pause
 
 
 async def test_hedges_are_few_even_when_everything_is_slow(desk: SimulatedDesk) -> None:
@@ -374,8 +356,7 @@ async def test_hedges_are_few_even_when_everything_is_slow(desk: SimulatedDesk) 
 
 
 async def test_a_hedge_overtakes_a_copy_that_is_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requester, "Hedger", partial(Hedger, fraction=0.5))
-    desk = SimulatedDesk()
+    desk = SimulatedDesk(AttemptConfig(hedges_per_request=0.5))
     for _ in range(150):
         await desk.infer(10.0, hedge=1.0)
 

@@ -19,12 +19,13 @@ from simulated_desk import (
 )
 
 from swarm.errors import NoResponders, ResourceExhausted, Status, SwarmError, Unavailable
-from swarm.requests import attempts
-from swarm.requests.attempts import FAST_MISSING_AFTER_LEAST, NOBODY_FOR
+from swarm.requests.attempts import AttemptConfig
 from swarm.requests.request import FAST
 from swarm.requests.retry import RetryBudget
-from swarm.requests.silence import DOUBT_FOR, LASTING_AFTER, MOST_REPEATS
+from swarm.requests.silence import SilenceConfig
 from swarm.wire.messages import Features
+
+KNOBS, SILENCE = AttemptConfig(), SilenceConfig()
 
 pytestmark = pytest.mark.simulated
 
@@ -50,11 +51,11 @@ async def test_fast_mode_with_nobody_listening_is_unavailable_far_inside_the_bud
     first = await desk.infer(60.0, delivery=FAST)
     assert first.status is Status.UNAVAILABLE
     assert "no node serves" in first.message
-    assert NOBODY_FOR < now() - began < 5.0, "its retries"
+    assert KNOBS.unserved_for < now() - began < 5.0, "its retries"
     began = now()
     others = [await desk.infer(60.0, delivery=FAST) for _ in range(10)]
     assert {result.status for result in others} == {Status.UNAVAILABLE}
-    assert now() - began < 10 * (NOBODY_FOR + 0.5), "no retries are left"
+    assert now() - began < 10 * (KNOBS.unserved_for + 0.5), "no retries are left"
 
 
 async def test_fast_mode_asks_again_for_requests_that_a_dead_stage_took_with_it(
@@ -66,7 +67,7 @@ async def test_fast_mode_asks_again_for_requests_that_a_dead_stage_took_with_it(
     began = now()
     result = await desk.infer(20.0, delivery=FAST)
     assert result.status is Status.OK
-    assert now() - began == pytest.approx(FAST_MISSING_AFTER_LEAST + 4 * TRIP)
+    assert now() - began == pytest.approx(KNOBS.fast_missing_after + 4 * TRIP)
     assert result.attempt == 3, "the lane was asked, and refused"
 
 
@@ -210,7 +211,7 @@ async def test_a_silent_lane_keeps_no_request_from_fast_mode(desk: SimulatedDesk
     desk.admission.fast.unserved(now())
     wave = [desk.infer(20.0, float(n), delivery=FAST) for n in range(8)]
     assert {result.status for result in await asyncio.gather(*wave)} == {Status.OK}
-    await asyncio.sleep(DOUBT_FOR)
+    await asyncio.sleep(SILENCE.doubt_for)
     results = [await desk.infer(20.0, float(n), delivery=FAST) for n in range(8)]
     assert {(result.status, result.attempt) for result in results} == {(Status.OK, 1)}
 
@@ -219,12 +220,12 @@ async def test_losses_of_fast_mode_raise_no_doubt_about_durable_requests(
     desk: SimulatedDesk,
 ) -> None:
     admission = desk.admission
-    for _ in range(LASTING_AFTER):
+    for _ in range(SILENCE.lasting_after):
         admission.fast.silent(now())
     assert admission.fast.doubtful(now())
     assert not admission.silences.doubtful(now())
     admission.fast.heard(now())
-    for _ in range(LASTING_AFTER):
+    for _ in range(SILENCE.lasting_after):
         admission.silences.silent(now())
     assert (await desk.infer(10.0, delivery=FAST)).status is Status.OK
     assert admission.silences.lasting, "an answer of fast mode says nothing of them"
@@ -251,17 +252,17 @@ async def test_the_refusals_of_a_stage_that_hung_end_no_request(desk: SimulatedD
 
 
 async def test_requests_that_a_hanging_stage_swallowed_are_repeated_beside_the_retry_budget(
-    desk: SimulatedDesk, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """More than the budget has retries for; and the stage is not flooded when it answers again."""
+    desk = SimulatedDesk(AttemptConfig(fast_missing_after=2.0))
     desk.lanes.exists = False
     await desk.learn()
     desk.stage.behave = lambda stage, message, features: None
     asking = [desk.begin(30.0, delivery=FAST) for _ in range(60)]
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(2.1)
     assert desk.admission.fast.lasting
     monkeypatch.setattr(RetryBudget, "has_retry", lambda self, now: False)
-    monkeypatch.setattr(attempts, "FAST_MISSING_AFTER_LEAST", 2.0)
     waiting = most = 0
 
     def slowly(stage: SimulatedStage, message: Message, features: Features) -> None:
@@ -278,7 +279,7 @@ async def test_requests_that_a_hanging_stage_swallowed_are_repeated_beside_the_r
     desk.stage.behave = slowly
     assert (await desk.infer(30.0, delivery=FAST)).status is Status.OK
     assert {result.status for result in await asyncio.gather(*asking)} == {Status.OK}
-    assert most <= MOST_REPEATS + 1
+    assert most <= SILENCE.repeats + 1
 
 
 @pytest.mark.parametrize("held", [4, 8, 32])

@@ -5,33 +5,33 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from functools import partial
 
 import numpy as np
 import pytest
 from fake_stage import INFO
-from neighbours import FIRST, LONG, Shop
+from neighbours import FIRST, KNOBS, LONG, Shop
 from simulated_desk import now
 from support.simulated_time import SimulatedLoop
 
 from swarm.errors import NotConnected, ResourceExhausted, Status, Unavailable
-from swarm.requests import attempts, requester
-from swarm.requests.hedge import Hedger
+from swarm.requests.attempts import AttemptConfig
 from swarm.requests.request import FAST, Ask
-from swarm.requests.requester import MOST_ALONE
+from swarm.requests.under_way import MOST_ALONE
 from swarm.transport.handover import policy
 from swarm.transport.handover.words import DONE, PASSED_ON, REFUSED
 from swarm.transport.stage_sender import MOST_IN_FLIGHT
+
+ALL_HEDGED = AttemptConfig(hedges_per_request=1.0)
 
 pytestmark = pytest.mark.simulated
 
 
 @pytest.fixture
-def shop() -> Iterator[Callable[[], Shop]]:
+def shop() -> Iterator[Callable[..., Shop]]:
     made: list[Shop] = []
 
-    def make() -> Shop:
-        made.append(Shop())
+    def make(config: AttemptConfig = KNOBS) -> Shop:
+        made.append(Shop(config))
         return made[-1]
 
     yield make
@@ -41,7 +41,7 @@ def shop() -> Iterator[Callable[[], Shop]]:
 
 
 async def test_an_answered_request_is_never_stored_and_nothing_is_cancelled(
-    shop: Callable[[], Shop],
+    shop: Callable[..., Shop],
 ) -> None:
     s = shop()
     asked = await s.ask()
@@ -51,7 +51,7 @@ async def test_an_answered_request_is_never_stored_and_nothing_is_cancelled(
 
 
 async def test_a_refused_request_is_stored_at_once_as_the_same_message_with_the_rest_of_its_budget(
-    shop: Callable[[], Shop],
+    shop: Callable[..., Shop],
 ) -> None:
     s = shop()
     asked = await s.ask()
@@ -68,7 +68,9 @@ async def test_a_refused_request_is_stored_at_once_as_the_same_message_with_the_
     assert s.wire.subjects == [], "one copy, one answer: nothing to cancel"
 
 
-async def test_a_request_without_an_answer_in_good_time_is_stored(shop: Callable[[], Shop]) -> None:
+async def test_a_request_without_an_answer_in_good_time_is_stored(
+    shop: Callable[..., Shop],
+) -> None:
     s = shop()
     began = now()
     asked = await s.ask()
@@ -83,7 +85,7 @@ async def test_a_request_without_an_answer_in_good_time_is_stored(shop: Callable
 
 @pytest.mark.parametrize("at_once", [False, True])
 async def test_a_late_request_that_cannot_be_stored_may_still_be_answered(
-    shop: Callable[[], Shop], at_once: bool
+    shop: Callable[..., Shop], at_once: bool
 ) -> None:
     """A full lane does not end it: the process that is late has it."""
     s = shop()
@@ -102,7 +104,7 @@ async def test_a_late_request_that_cannot_be_stored_may_still_be_answered(
 
 
 async def test_an_answer_that_comes_while_there_is_no_connection_counts(
-    shop: Callable[[], Shop],
+    shop: Callable[..., Shop],
 ) -> None:
     s = shop()
     s.lanes.at_once = NotConnected("lost")
@@ -115,7 +117,7 @@ async def test_an_answer_that_comes_while_there_is_no_connection_counts(
 
 
 async def test_the_end_of_the_wait_for_a_connection_is_no_silence_of_the_next_attempt(
-    shop: Callable[[], Shop],
+    shop: Callable[..., Shop],
 ) -> None:
     s = shop()
     s.lanes.at_once = NotConnected("lost")
@@ -132,7 +134,7 @@ async def test_the_end_of_the_wait_for_a_connection_is_no_silence_of_the_next_at
 
 
 async def test_a_process_that_is_silent_for_longer_than_a_run_is_asked_whether_it_lives(
-    shop: Callable[[], Shop],
+    shop: Callable[..., Shop],
 ) -> None:
     """Of runs as long as the answers say; it does not answer, so the request is stored."""
     s = shop()
@@ -147,7 +149,7 @@ async def test_a_process_that_is_silent_for_longer_than_a_run_is_asked_whether_i
     s.wire.forget(s.host.asked[0])  # a second later by itself
 
 
-async def test_a_request_that_a_later_lane_has_is_not_stored(shop: Callable[[], Shop]) -> None:
+async def test_a_request_that_a_later_lane_has_is_not_stored(shop: Callable[..., Shop]) -> None:
     s = shop()
     asked = await s.ask()
     s.say(PASSED_ON)
@@ -158,7 +160,7 @@ async def test_a_request_that_a_later_lane_has_is_not_stored(shop: Callable[[], 
 
 
 async def test_requests_of_a_process_that_has_ended_are_stored_at_once(
-    shop: Callable[[], Shop],
+    shop: Callable[..., Shop],
 ) -> None:
     s = shop()
     asked = [await s.ask() for _ in range(3)]
@@ -172,7 +174,7 @@ async def test_requests_of_a_process_that_has_ended_are_stored_at_once(
 
 
 async def test_a_process_that_refused_is_left_alone_for_a_while_and_then_asked_again(
-    shop: Callable[[], Shop],
+    shop: Callable[..., Shop],
 ) -> None:
     s = shop()
     asked = await s.ask()
@@ -190,7 +192,7 @@ async def test_a_process_that_refused_is_left_alone_for_a_while_and_then_asked_a
     assert (await asked).status is Status.OK
 
 
-async def test_a_socket_without_room_costs_no_wait(shop: Callable[[], Shop]) -> None:
+async def test_a_socket_without_room_costs_no_wait(shop: Callable[..., Shop]) -> None:
     s = shop()
     s.host.full = True
     asked = await s.ask()
@@ -200,7 +202,7 @@ async def test_a_socket_without_room_costs_no_wait(shop: Callable[[], Shop]) -> 
 
 
 async def test_a_request_that_is_given_up_is_cancelled_and_not_stored_later(
-    shop: Callable[[], Shop],
+    shop: Callable[..., Shop],
 ) -> None:
     s = shop()
     asked = await s.ask()
@@ -212,7 +214,7 @@ async def test_a_request_that_is_given_up_is_cancelled_and_not_stored_later(
     assert s.lanes.stored == []
 
 
-async def test_a_full_lane_behind_a_refusal_is_a_fast_refusal(shop: Callable[[], Shop]) -> None:
+async def test_a_full_lane_behind_a_refusal_is_a_fast_refusal(shop: Callable[..., Shop]) -> None:
     s = shop()
     s.lanes.error = ResourceExhausted("full")
     asked = await s.ask()
@@ -220,7 +222,7 @@ async def test_a_full_lane_behind_a_refusal_is_a_fast_refusal(shop: Callable[[],
     assert (await asked).status is Status.RESOURCE_EXHAUSTED
 
 
-async def test_a_request_that_could_not_be_stored_is_asked_again(shop: Callable[[], Shop]) -> None:
+async def test_a_request_that_could_not_be_stored_is_asked_again(shop: Callable[..., Shop]) -> None:
     s = shop()
     s.lanes.at_once = Unavailable("no")
     asked = await s.ask()
@@ -232,7 +234,7 @@ async def test_a_request_that_could_not_be_stored_is_asked_again(shop: Callable[
     assert (await asked).status is Status.OK
 
 
-async def test_a_defect_in_storing_asks_again(shop: Callable[[], Shop]) -> None:
+async def test_a_defect_in_storing_asks_again(shop: Callable[..., Shop]) -> None:
     s = shop()
     s.lanes.defect = ValueError("a defect")
     asked = await s.ask()
@@ -244,7 +246,7 @@ async def test_a_defect_in_storing_asks_again(shop: Callable[[], Shop]) -> None:
     assert (await asked).status is Status.OK
 
 
-async def test_a_first_attempt_is_not_stored_behind_the_second(shop: Callable[[], Shop]) -> None:
+async def test_a_first_attempt_is_not_stored_behind_the_second(shop: Callable[..., Shop]) -> None:
     s = shop()
     asked = await s.ask()
     s.wire.reconnect()
@@ -259,14 +261,14 @@ async def test_a_first_attempt_is_not_stored_behind_the_second(shop: Callable[[]
 
 @pytest.mark.parametrize("early", [-0.001, 0.0, 0.001])
 async def test_an_answer_that_comes_as_the_patience_ends_is_not_lost(
-    shop: Callable[[], Shop], early: float
+    shop: Callable[..., Shop], early: float
 ) -> None:
     """The process stood still: both are due in the same turn of the loop, in either order."""
     s = shop()
     s.host.full = True  # by the lane
     asked = await s.ask()
     [features] = s.lanes.stored
-    patience = LONG * attempts.MISSING_AFTER_SHARE
+    patience = LONG * KNOBS.missing_after_share
     loop = asyncio.get_running_loop()
     assert isinstance(loop, SimulatedLoop)
     loop.call_later(patience - early, s.answer_to, features)
@@ -278,7 +280,7 @@ async def test_an_answer_that_comes_as_the_patience_ends_is_not_lost(
 
 
 async def test_a_failure_of_the_first_attempt_does_not_end_the_second(
-    shop: Callable[[], Shop],
+    shop: Callable[..., Shop],
 ) -> None:
     s = shop()
     asked = await s.ask()
@@ -292,10 +294,9 @@ async def test_a_failure_of_the_first_attempt_does_not_end_the_second(
 
 
 async def test_a_second_copy_that_finds_a_full_lane_leaves_the_first_to_its_answer(
-    shop: Callable[[], Shop], monkeypatch: pytest.MonkeyPatch
+    shop: Callable[..., Shop],
 ) -> None:
-    monkeypatch.setattr(requester, "Hedger", partial(Hedger, fraction=1.0))
-    s = shop()
+    s = shop(ALL_HEDGED)
     for _ in range(30):  # how long it usually takes
         asked = await s.ask(hedge=0.5)
         s.answer()
@@ -313,12 +314,11 @@ async def test_a_second_copy_that_finds_a_full_lane_leaves_the_first_to_its_answ
 
 
 async def test_no_two_attempts_have_one_message_id_though_a_second_copy_is_refused_late(
-    shop: Callable[[], Shop], monkeypatch: pytest.MonkeyPatch
+    shop: Callable[..., Shop], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A lane would take the later one for a copy of the earlier one, and drop it."""
-    monkeypatch.setattr(requester, "Hedger", partial(Hedger, fraction=1.0))
     monkeypatch.setattr(policy, "LEAST_PATIENCE", LONG)
-    s = shop()
+    s = shop(ALL_HEDGED)
     for _ in range(30):  # how long it usually takes
         asked = await s.ask(hedge=0.5)
         s.answer()
@@ -340,7 +340,7 @@ async def test_no_two_attempts_have_one_message_id_though_a_second_copy_is_refus
 
 
 async def test_a_failure_of_a_request_that_was_handed_over_is_asked_again_by_the_lane(
-    shop: Callable[[], Shop],
+    shop: Callable[..., Shop],
 ) -> None:
     s = shop()
     asked = await s.ask()
@@ -356,7 +356,7 @@ async def test_a_failure_of_a_request_that_was_handed_over_is_asked_again_by_the
 
 
 async def test_more_requests_than_a_burst_of_the_server_carries_better_go_by_the_lane(
-    shop: Callable[[], Shop],
+    shop: Callable[..., Shop],
 ) -> None:
     s = shop()
     asked = [await s.ask() for _ in range(MOST_IN_FLIGHT + 3)]
@@ -371,7 +371,7 @@ async def test_more_requests_than_a_burst_of_the_server_carries_better_go_by_the
     await asyncio.gather(*asked, return_exceptions=True)
 
 
-async def test_many_requests_that_are_asked_at_once_go_together(shop: Callable[[], Shop]) -> None:
+async def test_many_requests_that_are_asked_at_once_go_together(shop: Callable[..., Shop]) -> None:
     s = shop()
     inputs = {"x": np.ones((1, 4), np.float32)}
     deadline = asyncio.get_running_loop().time() + LONG
@@ -387,7 +387,7 @@ async def test_many_requests_that_are_asked_at_once_go_together(shop: Callable[[
     assert not s.wire.bursting
 
 
-async def test_a_requester_that_closes_stores_nothing(shop: Callable[[], Shop]) -> None:
+async def test_a_requester_that_closes_stores_nothing(shop: Callable[..., Shop]) -> None:
     s = shop()
     asked = await s.ask(budget=0.1)
     s.requester.close()
@@ -397,7 +397,7 @@ async def test_a_requester_that_closes_stores_nothing(shop: Callable[[], Shop]) 
     assert s.host.on_gone == []
 
 
-async def test_fast_mode_keeps_nothing(shop: Callable[[], Shop]) -> None:
+async def test_fast_mode_keeps_nothing(shop: Callable[..., Shop]) -> None:
     s = shop()
     asked = await s.ask(delivery=FAST)
     [(features, reply)] = s.host.sent
@@ -408,7 +408,7 @@ async def test_fast_mode_keeps_nothing(shop: Callable[[], Shop]) -> None:
     assert (await asked).status is Status.OK
 
 
-async def test_without_a_connection_nothing_is_handed_over(shop: Callable[[], Shop]) -> None:
+async def test_without_a_connection_nothing_is_handed_over(shop: Callable[..., Shop]) -> None:
     """The process that has it could not pass it on."""
     s = shop()
     s.wire.connected = False

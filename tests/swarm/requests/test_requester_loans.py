@@ -10,7 +10,6 @@ import asyncio
 import math
 import secrets
 from collections.abc import AsyncIterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +32,7 @@ from swarm.fleet.advertised import StagePeer
 from swarm.fleet.placement import Placement
 from swarm.fleet.priorities import PRIMARY
 from swarm.link import LinkMessage, gather
-from swarm.requests import requester
-from swarm.requests.hedge import Hedger
+from swarm.requests.attempts import DEFAULTS, AttemptConfig
 from swarm.requests.request import DURABLE, FAST, Ask, Picker
 from swarm.requests.requester import Requester
 from swarm.samehost.compact import decode_features
@@ -94,7 +92,12 @@ class Asker:
     is handed over; "" where none does."""
 
     def __init__(
-        self, wire: Server, socket: Any = None, inbox: str = "", picker: Picker | None = None
+        self,
+        wire: Server,
+        socket: Any = None,
+        inbox: str = "",
+        picker: Picker | None = None,
+        config: AttemptConfig = DEFAULTS,
     ) -> None:
         self.mesh = f"test-{secrets.token_hex(6)}"
         self.wire = wire
@@ -115,6 +118,7 @@ class Asker:
                 clock=now,
             ),
             picker,
+            config=config,
         )
 
     async def infer(self, budget: float = 0.1, **options: Any) -> Result:
@@ -203,10 +207,9 @@ async def test_a_message_that_cannot_be_published_keeps_nothing_lent(
 
 @pytest.mark.parametrize("delivery", [DURABLE, FAST])
 async def test_a_hedge_that_cannot_be_published_leaves_the_first_copy_its_memory(
-    monkeypatch: pytest.MonkeyPatch, delivery: str
+    delivery: str,
 ) -> None:
-    monkeypatch.setattr(requester, "Hedger", partial(Hedger, fraction=1.0))
-    asker = Asker(Server())
+    asker = Asker(Server(), config=AttemptConfig(hedges_per_request=1.0))
     usual = 30  # requests, from which it is known how long one takes
     for _ in range(usual):
         asking = await asker.ask(delivery=delivery, hedge=0.5)

@@ -11,7 +11,7 @@ from support.waiting import eventually
 
 from nodes.up.embedded_server import EmbeddedServer
 from swarm.errors import Status
-from swarm.requests import requester
+from swarm.requests.attempts import AttemptConfig
 from swarm.requests.request import FAST
 
 pytestmark = pytest.mark.integration
@@ -47,10 +47,9 @@ async def test_many_requests_at_once_each_get_their_own_answer(real_desk: Desk) 
 
 
 async def test_in_fast_mode_the_server_says_that_nobody_listens(
-    real_desk: Desk, monkeypatch: pytest.MonkeyPatch
+    real_desk: Desk,
 ) -> None:
-    monkeypatch.setattr(requester, "RETRIES_PER_SECOND", 0.0)
-    desk = await real_desk.open(lane=False, fast=False)
+    desk = await real_desk.open(lane=False, config=AttemptConfig(retries_per_second=0.0))
     result = await desk.infer(60.0, delivery=FAST)
     assert result.status is Status.UNAVAILABLE
     assert "no node serves" in result.message

@@ -7,14 +7,9 @@ from contextlib import ExitStack
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.requests.silence import (
-    DOUBT_FOR,
-    LASTING_AFTER,
-    MOST_REPEATS,
-    PROBE_EVERY,
-    PROBES_AFTER,
-    Silences,
-)
+from swarm.requests.silence import SilenceConfig, Silences
+
+SILENCE = SilenceConfig()
 
 
 def silent(times: int, now: float = 0.0) -> Silences:
@@ -33,47 +28,47 @@ def takes_leave(some: Silences, now: float) -> bool:
 
 
 def test_single_silences_change_nothing() -> None:
-    some = silent(LASTING_AFTER - 1)
+    some = silent(SILENCE.lasting_after - 1)
     assert not some.doubtful(0.0)
     assert all(takes_leave(some, 0.0) for _ in range(100))
 
 
 def test_after_a_few_in_a_row_everything_goes_by_the_server_for_a_while() -> None:
-    some = silent(LASTING_AFTER)
-    assert some.doubtful(DOUBT_FOR - 0.01)
-    assert not some.doubtful(DOUBT_FOR)
+    some = silent(SILENCE.lasting_after)
+    assert some.doubtful(SILENCE.doubt_for - 0.01)
+    assert not some.doubtful(SILENCE.doubt_for)
     some.heard(0.0)
-    assert some.doubtful(DOUBT_FOR - 0.01), "another one answered"
+    assert some.doubtful(SILENCE.doubt_for - 0.01), "another one answered"
 
 
 def test_what_nobody_serves_is_doubted_at_once() -> None:
     some = Silences()
     some.unserved(1.0)
-    assert some.doubtful(1.0 + DOUBT_FOR - 0.01)
-    assert not some.doubtful(1.0 + DOUBT_FOR)
+    assert some.doubtful(1.0 + SILENCE.doubt_for - 0.01)
+    assert not some.doubtful(1.0 + SILENCE.doubt_for)
 
 
 @given(st.lists(st.floats(0.0, 0.02), min_size=1, max_size=200))
 def test_while_nothing_is_answered_one_asks_for_all(pauses: list[float]) -> None:
-    some, now, asked = silent(PROBES_AFTER), 0.0, 0
+    some, now, asked = silent(SILENCE.probes_after), 0.0, 0
     for pause in pauses:
         now += pause
         asked += takes_leave(some, now)
-    assert 1 <= asked <= now / PROBE_EVERY + 1
+    assert 1 <= asked <= now / SILENCE.probe_every + 1
 
 
 def test_the_first_answer_lets_all_ask_again() -> None:
-    some = silent(10 * PROBES_AFTER)
+    some = silent(10 * SILENCE.probes_after)
     assert [takes_leave(some, 0.0) for _ in range(3)] == [True, False, False]
     some.heard(0.0)
     assert all(takes_leave(some, 0.0) for _ in range(100))
 
 
 def test_only_what_was_sent_before_a_lasting_silence_ended_was_swallowed() -> None:
-    some = silent(LASTING_AFTER - 1)
+    some = silent(SILENCE.lasting_after - 1)
     some.heard(1.0)
     assert not some.swallowed(0.5), "that was no lasting one"
-    some = silent(LASTING_AFTER)
+    some = silent(SILENCE.lasting_after)
     assert not some.swallowed(0.5), "it is not over"
     some.heard(1.0)
     assert some.swallowed(0.5)
@@ -81,7 +76,7 @@ def test_only_what_was_sent_before_a_lasting_silence_ended_was_swallowed() -> No
 
 
 def test_a_refusal_lets_no_more_be_repeated_at_a_time() -> None:
-    some = silent(LASTING_AFTER)
+    some = silent(SILENCE.lasting_after)
     some.heard(1.0)
     with some.repeating():
         some.heard(1.1, ok=False)
@@ -89,7 +84,7 @@ def test_a_refusal_lets_no_more_be_repeated_at_a_time() -> None:
 
 
 def test_what_was_swallowed_is_repeated_one_at_a_time_and_more_with_each_answer() -> None:
-    some = silent(LASTING_AFTER)
+    some = silent(SILENCE.lasting_after)
     some.heard(1.0)
     with some.repeating():
         assert not some.may_repeat()
@@ -101,7 +96,7 @@ def test_what_was_swallowed_is_repeated_one_at_a_time_and_more_with_each_answer(
 
 @given(st.lists(st.sampled_from(["repeat", "answer", "silence"]), max_size=300))
 def test_repeats_are_never_many_and_never_stop(events: list[str]) -> None:
-    some, under_way = silent(LASTING_AFTER), ExitStack()
+    some, under_way = silent(SILENCE.lasting_after), ExitStack()
     some.heard(1.0)
     most = 0
     for event in events:
@@ -112,6 +107,6 @@ def test_repeats_are_never_many_and_never_stop(events: list[str]) -> None:
         elif some.may_repeat():
             under_way.enter_context(some.repeating())
             most += 1
-            assert most <= MOST_REPEATS
+            assert most <= SILENCE.repeats
     under_way.close()
     assert some.may_repeat(), "with none under way, one may always go"

@@ -1,0 +1,46 @@
+"""One model version as a requester sees it: its admission, and its way to stage 1."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from math import inf
+
+from swarm.fleet.placement import Placement
+from swarm.flow.latency import Usual
+from swarm.model import ModelInfo
+from swarm.requests.admission import WHOLE_PIPELINE, ModelAdmission
+from swarm.transport.coding import accepts
+from swarm.transport.routes import Routes
+from swarm.transport.stage_sender import StageSender
+
+ACCEPTS_FOR = 1.0  # seconds for which the codecs that pay on this process's link are known
+
+
+class ModelWay:
+    """slowest: usual seconds of a run of the slowest stage. no_lane_at: when no lane took a message
+    last, by the routes' clock; 0.0 once the lane has taken one. in_flight(): requests of this
+    requester that are under way."""
+
+    def __init__(self, routes: Routes, info: ModelInfo, in_flight: Callable[[], int]) -> None:
+        self.no_lane_at = 0.0
+        self.routes = routes
+        self.admission = ModelAdmission(partial(_present, routes.placement, info))
+        self.slowest = Usual(max((s.compute_ms / 1e3 for s in info.stages), default=0.0))
+        self.sender = StageSender(routes, info, 1, self.slowest, in_flight)
+        self._info = info
+        self._accepts = ("", 0)
+        self._accepts_at = -inf
+
+    def accepts(self, now: float) -> tuple[str, int]:
+        """`swarm.transport.coding.accepts`, at most `ACCEPTS_FOR` old."""
+        if now - self._accepts_at > ACCEPTS_FOR:
+            self._accepts, self._accepts_at = accepts(self.routes, self._info), now
+        return self._accepts
+
+
+def _present(placement: Placement, info: ModelInfo, stage: int) -> frozenset[str]:
+    """See `ModelAdmission`."""
+    stages = range(1, info.last + 1) if stage == WHOLE_PIPELINE else (stage,)
+    serving = [placement.serving(info, each) for each in stages]
+    return frozenset().union(*serving) if all(serving) else frozenset()
