@@ -68,7 +68,7 @@ class Mesh:
     verifier: of the registry; without a verifier all that it holds is taken. kept: where what was
     read of it is kept, for a start while it is away. tracer: sees each request, None for nobody.
     codec: how tensors go by the server: `auto`, `none`, `f16`, `i8`, `i6` or `i4`
-    (swarm/README.md#codecs). two_connections: whether models with large messages have a connection
+    (deploy/README.md#codecs). two_connections: whether models with large messages have a connection
     of their own, so that small messages do not wait behind them on a slow link: `auto` (where the
     server is far), `on` or True, `off` or False.
     """

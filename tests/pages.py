@@ -59,6 +59,15 @@ def _first_sentence(path: Path) -> str:
     return re.split(r"(?<=\.) (?=[A-Z`])", paragraph)[0].replace("|", "\\|")
 
 
+def decisions(package: str) -> str:
+    """The decisions of a package, by number."""
+    rows = []
+    for page in sorted((ROOT / package / "decisions").glob("[0-9]*.md")):
+        title = page.read_text().splitlines()[0].partition(". ")[2]
+        rows.append(f"| [{page.name[:4]}]({page.name}) | {title} |")
+    return "\n".join(["| number | decision |", "|---|---|", *rows]) + "\n"
+
+
 def rights() -> str:
     from swarm.security.rights.document import markdown
 
@@ -77,6 +86,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "rooms of swarm": partial(rooms, "swarm"),
     "rooms of shards": partial(rooms, "shards"),
     "rooms of nodes": partial(rooms, "nodes"),
+    "decisions of swarm": partial(decisions, "swarm"),
+    "decisions of shards": partial(decisions, "shards"),
     "rights": rights,
     "options of swarm-node": node_options,
 }

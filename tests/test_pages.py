@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 from pages import ROOT, pages, purposes, with_tables
 
+MOST_BYTES = {"README.md": 10_240}
+MOST_WORDS = 4_000
+MOST_WORDS_OF_A_DECISION = 300
+HEADINGS_OF_A_DECISION = ["Context", "Decision", "Cost", "Measurement"]
+# Pages that these rules do not hold for yet.
+UNBOUNDED = {"CHANGELOG.md", "nodes/README.md", "tests/bench/README.md"}
+
 PAGES = {page.relative_to(ROOT).as_posix(): page for page in pages()}
+DECISIONS = {
+    name: page
+    for name, page in PAGES.items()
+    if page.parent.name == "decisions" and page.name != "README.md"
+}
+_LINK = re.compile(r"\]\(([^()\s]+)\)")
+_CODE = re.compile(r"```.*?```", re.DOTALL)
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -18,3 +35,40 @@ def test_the_tables_of_a_page_are_those_of_the_code(name: str) -> None:
 def test_each_room_says_in_one_sentence_what_it_is_for(package: str) -> None:
     silent = [room for room, purpose in purposes(package) if not purpose]
     assert not silent, "give each a docstring"
+
+
+@pytest.mark.parametrize("name", sorted(PAGES.keys() - UNBOUNDED - DECISIONS.keys()))
+def test_a_page_can_be_read_in_a_sitting(name: str) -> None:
+    assert len(PAGES[name].read_text().split()) <= MOST_WORDS
+
+
+@pytest.mark.parametrize("name", MOST_BYTES)
+def test_the_front_door_is_short(name: str) -> None:
+    assert PAGES[name].stat().st_size <= MOST_BYTES[name]
+
+
+@pytest.mark.parametrize("name", DECISIONS)
+def test_a_decision_says_why_what_and_at_which_cost(name: str) -> None:
+    text = DECISIONS[name].read_text()
+    assert re.fullmatch(r"\d{4}-[a-z0-9-]+\.md", DECISIONS[name].name)
+    assert re.findall(r"^## (.*)$", text, re.MULTILINE) == HEADINGS_OF_A_DECISION
+    assert len(text.split()) <= MOST_WORDS_OF_A_DECISION
+
+
+@pytest.mark.parametrize("name", sorted(PAGES.keys() - UNBOUNDED))
+def test_each_link_of_a_page_leads_somewhere(name: str) -> None:
+    lost = []
+    for link in _LINK.findall(_CODE.sub("", PAGES[name].read_text())):
+        if "://" in link:
+            continue
+        path, _, heading = link.partition("#")
+        target = (PAGES[name].parent / path).resolve() if path else PAGES[name]
+        if not target.exists() or (heading and heading not in _anchors(target)):
+            lost.append(link)
+    assert not lost
+
+
+def _anchors(page: Path) -> set[str]:
+    """The headings of a page as links name them."""
+    headings = re.findall(r"^#+ (.*)$", _CODE.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

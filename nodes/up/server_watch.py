@@ -42,8 +42,8 @@ def ended_how(code: int | None) -> str:
 class ServerWatch:
     """`run()` watches a server that was started.
 
-    tell(kind, detail): is told of each event, see `swarm/README.md`. is_up, restarts, store, files:
-    for reports.
+    tell(kind, detail): is told of each event, see `swarm/fleet/README.md`. is_up, restarts, store,
+    files: for reports.
     """
 
     def __init__(

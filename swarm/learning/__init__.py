@@ -1,3 +1,3 @@
-"""Learning without a server, over the mesh: the deltas that nodes exchange, the weight versions
-that they become, and who teaches. `consensus` decides, and knows no mesh.
+"""Learning without a server, over the mesh: deltas between nodes, and the weight versions that
+they become. `consensus` decides, and knows no mesh.
 """

@@ -1,5 +1,4 @@
-"""Which role may publish and subscribe what: one table, from which come configurations, the
-documentation, and the sentence that tells a denial."""
+"""Which role may publish and subscribe what: one table for configurations, pages and denials."""
 
 from swarm.security.rights.permissions import Permissions, permissions_of
 from swarm.security.rights.table import ROLES, TABLE, Role, Row

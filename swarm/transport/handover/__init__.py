@@ -4,5 +4,5 @@ A message has to be safe before its sender lets go of it. A lane costs the serve
 beside their computing, 0.3 ms of CPU a message; most messages are done within a few milliseconds.
 So a stage's acknowledgement waits for the next stage's word instead, and a requester waits for its
 answer as it does anyway. Only a message that is refused, or not done in good time, is stored.
-`swarm/README.md` draws the states.
+`swarm/samehost/README.md` draws the states.
 """

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from pathlib import Path
 
 import pytest
 
 from swarm.errors import InvalidArgument, SubjectError
 from swarm.security.rights import ROLES, TABLE, Role, permissions_of
-from swarm.security.rights.document import markdown
 from swarm.security.rights.who_may import who_may
 from swarm.subjects import Subjects, covers
 
-README = Path(__file__).parents[4] / "swarm" / "README.md"
 # Of `Subjects`: names of streams, consumers and buckets, and the subjects that a stream takes.
 NO_SUBJECTS = {
     "mesh",
@@ -65,13 +62,6 @@ def test_each_subject_of_the_mesh_has_a_row_in_the_table_of_rights(name: str, su
         f"Subjects.{name} makes {subject}: say in swarm/security/rights/table.py who may publish "
         "and subscribe it"
     )
-
-
-def test_the_readme_shows_the_table_as_it_is() -> None:
-    text = README.read_text()
-    begin, end = "<!-- rights: begin -->\n", "<!-- rights: end -->"
-    shown = text[text.index(begin) + len(begin) : text.index(end)]
-    assert shown == markdown(), "paste the output of: python -m swarm.security.rights.document"
 
 
 @pytest.mark.parametrize("role", [r for r in ROLES if r is not Role.SHARD] + ["shard-2"])
