@@ -1,4 +1,4 @@
-"""The settings of a program, each declared once, as a field of a frozen dataclass:
+"""The settings of a program, each declared once, as a field of a frozen dataclass.
 
     rate: float = setting("edge", 30.0, "Captures a second.", least=0.01)
 
@@ -53,6 +53,12 @@ class Setting:
     @property
     def is_tuning(self) -> bool:
         return self.group == TUNING
+
+    @property
+    def bounds(self) -> list[str]:
+        """The bounds as people read them."""
+        least = [f"at least {self.least:g}"] if self.least is not None else []
+        return least + ([f"at most {self.most:g}"] if self.most is not None else [])
 
     def convert(self, value: object) -> Any:
         """The setting's value, of a text or of a TOML file's value. Raises `ValueError`."""
@@ -203,9 +209,7 @@ def _add(parser: argparse._ActionsContainer, declared: Setting, prefix: str) -> 
     about = [prefix + declared.name.upper()]
     about += ["required"] if default is None else []
     about += [f"default {text}"] if (text := default_of(declared)) else []
-    about += [f"at least {declared.least:g}"] if declared.least is not None else []
-    about += [f"at most {declared.most:g}"] if declared.most is not None else []
-    text = f"{declared.help} [{'; '.join(about)}]".replace("%", "%%")
+    text = f"{declared.help} [{'; '.join(about + declared.bounds)}]".replace("%", "%%")
     common: dict[str, Any] = {"dest": declared.name, "default": argparse.SUPPRESS}
     common["help"] = argparse.SUPPRESS if declared.is_tuning else text
     if isinstance(default, bool):
@@ -225,17 +229,17 @@ def default_of(declared: Setting) -> str:
 
 
 def table(settings: Sequence[Setting]) -> str:
-    """The settings as tables of a page in Markdown, one for each group."""
-    lines: list[str] = []
+    """The settings as a table of a page in Markdown, by their groups."""
+    lines = ["| setting | default | effect |", "|---|---|---|"]
     for group in dict.fromkeys(each.group for each in settings):
-        lines += ["", f"| {group} | default | effect |", "|---|---|---|"]
+        lines.append(f"| **{group}** | | |")
         for each in settings:
             if each.group == group:
                 names = ", ".join(f"`{flag}`" for flag in each.flags)
-                default = f"`{text}`" if (text := default_of(each)) else ""
+                values = "; ".join((default_of(each), *each.bounds)).strip("; ")
                 effect = each.help.replace("|", "\\|")
-                lines.append(f"| {names} | {default} | {effect} |")
-    return "\n".join(lines[1:]) + "\n"
+                lines.append(f"| {names} | {values} | {effect} |")
+    return "\n".join(lines) + "\n"
 
 
 def read_settings(path: str, known: Set[str]) -> dict[str, Any]:

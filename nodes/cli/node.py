@@ -29,7 +29,7 @@ A node waits, with a message, for a server or a model that is not there yet. SIG
 drains it: it finishes what it has begun and gives the rest back. Exit codes: 0 drained, 1 cannot
 serve as configured, 2 wrong setting, 70 ended by its own watchdog."""
 
-SETTINGS = settings_of(NodeConfig)
+SETTINGS = sorted(settings_of(NodeConfig), key=lambda each: each.is_tuning)
 
 
 def node(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
