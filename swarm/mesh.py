@@ -26,8 +26,8 @@ from swarm.link import Link, LinkMessage, LinkOptions, jetstream
 from swarm.link.grants import EVERYTHING
 from swarm.model import ModelInfo
 from swarm.models.catalog import Catalog
+from swarm.models.config_entries import EntryCopies
 from swarm.models.followed_rollouts import Rollouts
-from swarm.models.kept_entries import KeptEntries
 from swarm.models.registry import Registry
 from swarm.periodic import BEAT, beat
 from swarm.requests.by_service import ServiceRequester, refused
@@ -65,8 +65,8 @@ class Mesh:
     server. stored: every request goes through JetStream as bytes; no short cuts, no fast mode.
     known_peers(info, stage): the nodes that serve a stage, as a node knows them from gossip;
     without it, this client listens to statuses. picker: the routing policy for stage 1. signer,
-    verifier: of the registry; without a verifier all that it holds is taken. kept: where what was
-    read of it is kept, for a start while it is away. tracer: sees each request, None for nobody.
+    verifier: of the registry; without a verifier all that it holds is taken. copies: of what was
+    read of it on this host's disk, for a start while it is away. tracer: sees each request, None for nobody.
     codec: how tensors go by the server: `auto`, `none`, `f16`, `i8`, `i6` or `i4`
     (deploy/README.md#codecs). two_connections: whether models with large messages have a connection
     of their own, so that small messages do not wait behind them on a slow link: `auto` (where the
@@ -88,7 +88,7 @@ class Mesh:
         codec: str = AUTO,
         tracer: Tracer | None = None,
         two_connections: str | bool = "auto",
-        kept: KeptEntries | None = None,
+        copies: EntryCopies | None = None,
     ) -> None:
         self.tracer = tracer
         self.subjects = Subjects(mesh, by_user=bool(options.connects_as))
@@ -104,7 +104,7 @@ class Mesh:
         self.placement = self._links.placement
         self.routes = self._links.routes
         self.routes_for = self._links.routes_for
-        self.registry = Registry(self.link, self.subjects, signer, verifier, kept)
+        self.registry = Registry(self.link, self.subjects, signer, verifier, copies)
         self.rollouts = Rollouts(self.link, self.subjects)
         self.catalog = Catalog(self.registry, self.rollouts, self._served)
         self._stored = stored

@@ -55,7 +55,7 @@ from swarm.flow.objective import Objective
 from swarm.gossip import Event
 from swarm.link import LinkMessage
 from swarm.mesh import Mesh
-from swarm.models.kept_entries import KeptEntries
+from swarm.models.config_entries import EntryCopies
 from swarm.periodic import BEAT, beat
 from swarm.requests.infer_service import InferService
 from swarm.routing import BadDesiredState, parse_desired
@@ -123,7 +123,7 @@ class Node:
             codec=config.codec,
             tracer=tracer_of(config, self.id),
             two_connections=config.two_connections,
-            kept=_kept(config),
+            copies=_entry_copies(config),
         )
         self._membership = Membership(
             self.mesh.link,
@@ -539,11 +539,11 @@ class Node:
             log.warning("the checkpoint was not saved: %s", error)
 
 
-def _kept(config: NodeConfig) -> KeptEntries | None:
+def _entry_copies(config: NodeConfig) -> EntryCopies | None:
     """An edge can answer by itself, so it must be able to start while its link is cut."""
     if config.role != "edge" or not config.cache_folder:
         return None
-    return KeptEntries(Path(config.cache_folder) / "registry" / (config.link.domain or "own"))
+    return EntryCopies(Path(config.cache_folder) / "registry" / (config.link.domain or "own"))
 
 
 def usual_times(checkpoint: Mapping[str, Any]) -> dict[str, int]:

@@ -37,8 +37,7 @@ from swarm.link import Link, jetstream
 from swarm.model import ModelInfo, unknown_model
 from swarm.models import push_claims as claims
 from swarm.models.artifacts import Cut, ObjectStore, Source, evenly
-from swarm.models.believed import BelievedEntries, Entry
-from swarm.models.kept_entries import KeptEntries
+from swarm.models.config_entries import ConfigEntries, Entry, EntryCopies
 from swarm.models.recipes import Recipe
 from swarm.rollout import Plan
 from swarm.routing import BadDesiredState, DesiredState, parse_desired
@@ -108,7 +107,7 @@ class Registry:
         subjects: Subjects,
         signer: Identity | None = None,
         verifier: Verifier | None = None,
-        kept: KeptEntries | None = None,
+        copies: EntryCopies | None = None,
     ) -> None:
         self._link = link
         self._subjects = subjects
@@ -116,7 +115,7 @@ class Registry:
         self._objects = ObjectStore(link, subjects.models_bucket)
         self._signer = signer
         self._verifier = verifier
-        self._entries = BelievedEntries(link, self._bucket, verifier, kept)
+        self._entries = ConfigEntries(link, self._bucket, verifier, copies)
         self._counter = 0  # the last one that was signed here
 
     @property
@@ -258,7 +257,7 @@ class Registry:
         """
         await self.manifest(model, version)
         for _ in range(PROMOTIONS):
-            present = await self._settled(model, done)
+            present = await self._after_rollout(model, done)
             if present.refused is not None:
                 log.warning("nothing of the present desired state is kept: %s", present.refused)
             if await self._replace(model, _promoted(present, version), present):
@@ -274,7 +273,7 @@ class Registry:
         """
         await self.manifest(model, plan.version)
         for _ in range(PROMOTIONS):
-            present = await self._settled(model, done)
+            present = await self._after_rollout(model, done)
             if present.refused is not None:
                 raise present.refused
             if present.document is None:
@@ -339,7 +338,7 @@ class Registry:
                 return
         raise _busy(model)
 
-    async def _settled(self, model: str, done: str) -> _Present:
+    async def _after_rollout(self, model: str, done: str) -> _Present:
         """The present state, in which a rollout that has ended is no more: the version of one that
         is done serves, that of an aborted one does not. One that runs is left in."""
         present = await self._present(model)
@@ -359,7 +358,7 @@ class Registry:
 
         Raises `NotFound`, and `Unavailable` where others change the desired state just now.
         """
-        present = await self._settled(model, "")
+        present = await self._after_rollout(model, "")
         if present.refused is not None:
             raise present.refused
         document = present.document or {}

@@ -11,7 +11,7 @@ from real_server import Links
 from nodes.up.embedded_server import EmbeddedServer
 from swarm.errors import Unavailable, Untrusted
 from swarm.link import Link
-from swarm.models.kept_entries import KeptEntries
+from swarm.models.config_entries import EntryCopies
 from swarm.models.registry import Registry
 from swarm.security.entries import Verifier
 from swarm.security.identity import Identity
@@ -39,11 +39,11 @@ MANIFEST = json.dumps(
 
 
 def test_an_entry_is_what_was_saved_last(tmp_path: Path) -> None:
-    kept = KeptEntries(tmp_path / "new")
+    kept = EntryCopies(tmp_path / "new")
     assert kept.load("b", "k") is None
     for value, headers in ((b"one", b"NATS/1.0\r\n\r\n"), (b"", b""), (b"two", b"h")):
         kept.save("b", "k", value, headers)
-        assert KeptEntries(tmp_path / "new").load("b", "k") == (value, headers)
+        assert EntryCopies(tmp_path / "new").load("b", "k") == (value, headers)
     assert kept.load("b", "other") is None
     assert len(list((tmp_path / "new").iterdir())) == 1, "nothing half written stays"
 
@@ -59,7 +59,7 @@ async def test_a_registry_that_is_away_is_read_from_disk_if_the_signature_is_goo
 
     def registry(link: Link, folder: str = "kept") -> Registry:
         verifier = Verifier(TrustedKeys.of(str(tmp_path / "trusted")))
-        return Registry(link, SUBJECTS, None, verifier, KeptEntries(tmp_path / folder))
+        return Registry(link, SUBJECTS, None, verifier, EntryCopies(tmp_path / folder))
 
     reader = registry(link)
     assert await reader.manifest("m", "1") == MANIFEST
