@@ -66,7 +66,8 @@ class Mesh:
     known_peers(info, stage): the nodes that serve a stage, as a node knows them from gossip;
     without it, this client listens to statuses. picker: the routing policy for stage 1. signer,
     verifier: of the registry; without a verifier all that it holds is taken. copies: of what was
-    read of it on this host's disk, for a start while it is away. tracer: sees each request, None for nobody.
+    read of it, on this host's disk, for a start while it is away. tracer: sees each request, None
+    for nobody.
     codec: how tensors go by the server: `auto`, `none`, `f16`, `i8`, `i6` or `i4`
     (deploy/README.md#codecs). two_connections: whether models with large messages have a connection
     of their own, so that small messages do not wait behind them on a slow link: `auto` (where the

@@ -46,7 +46,7 @@ TRY_AGAIN_AFTER = 0.02  # seconds
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class StoredLedger:
     """A ledger as it was read. revision: the newest of its key, 0 where there is none yet. refusal:
     why that is not believed, and this ledger is of an older one."""
 
@@ -131,7 +131,7 @@ class Weights:
                 f"({error}): an operator's `swarm model push` makes it"
             ) from None
 
-    async def read(self, model: str, version: str) -> Held:
+    async def read(self, model: str, version: str) -> StoredLedger:
         """The ledger of a model version: the newest that can be believed, of no lower weight
         version than was read here before.
 
@@ -147,13 +147,13 @@ class Weights:
             if data is None:
                 break
             try:
-                ledger = self._believed(model, version, data)
+                ledger = self._checked(model, version, data)
             except (DecodeError, BadSignature, NotAllowed) as error:
                 refusal = refusal or error
             else:
                 if refusal is None or ledger.n >= self._seen.get(key, 0):
                     self._seen[key] = max(ledger.n, self._seen.get(key, 0))
-                    return Held(ledger, newest, refusal)
+                    return StoredLedger(ledger, newest, refusal)
                 break
             try:
                 data, revision, _ = await jetstream.kv_before(
@@ -163,9 +163,9 @@ class Weights:
                 break
         if refusal is not None:
             raise refusal
-        return Held(None, newest)
+        return StoredLedger(None, newest)
 
-    def _believed(self, model: str, version: str, data: bytes) -> Ledger:
+    def _checked(self, model: str, version: str, data: bytes) -> Ledger:
         ledger = Ledger.from_json(data)
         if ledger.present is not None:
             self._verify(model, version, ledger.present)
@@ -205,7 +205,7 @@ class Weights:
         model: str,
         version: str,
         base: str,
-        held: Held,
+        known: StoredLedger,
         tensors: Mapping[str, np.ndarray],
         *,
         by: str,
@@ -216,13 +216,13 @@ class Weights:
     ) -> WeightRecord | None:
         """Make `tensors` the next weight version; None where another node minted meanwhile.
 
-        held: the ledger as it was read before, which the server compares. Other arguments: see
+        known: the ledger as it was read before, which the server compares. Other arguments: see
         `WeightRecord`. Raises `InvalidArgument` for tensors that cannot be a weight version, and
         `NotAllowed` where others have minted, who may not teach here: others may let them.
         """
-        if isinstance(held.refusal, NotAllowed):
-            raise held.refusal
-        before = held.of(base)
+        if isinstance(known.refusal, NotAllowed):
+            raise known.refusal
+        before = known.of(base)
         key, signed = self._signing(model, version)
         after = before.minted(
             tensors,
@@ -241,7 +241,7 @@ class Weights:
                 f"{len(data)} bytes of tensors; a weight version has at most {MOST_BYTES}"
             )
         await self._store(model, version, record.stored, data)
-        if not await self._replace(model, version, after, held.revision):
+        if not await self._replace(model, version, after, known.revision):
             now = (await self.read(model, version)).ledger
             if now is not None:
                 await self._clean(model, version, now)
@@ -250,13 +250,7 @@ class Weights:
         return record
 
     async def roll_back(
-        self,
-        model: str,
-        version: str,
-        n: int,
-        *,
-        by: str,
-        at: float,
+        self, model: str, version: str, n: int, *, by: str, at: float
     ) -> WeightRecord:
         """Bring weight version `n` back, 0 for the base, on the whole fleet; returns the record.
 
@@ -265,11 +259,11 @@ class Weights:
         """
         key, signed = self._signing(model, version)
         for _ in range(ROLLBACK_TRIES):
-            held = await self.read(model, version)
-            if held.ledger is None:
+            known = await self.read(model, version)
+            if known.ledger is None:
                 raise InvalidArgument(f"{model}@{version} has learned nothing: the base serves")
-            after = held.ledger.restored(n, by=by, at=at, key=key, sign=signed)
-            if await self._replace(model, version, after, held.revision):
+            after = known.ledger.restored(n, by=by, at=at, key=key, sign=signed)
+            if await self._replace(model, version, after, known.revision):
                 await self._clean(model, version, after)
                 return after.records[-1]
             await asyncio.sleep(TRY_AGAIN_AFTER)  # a minter was sooner: its version is before ours
