@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from swarm.link import LinkOptions
     from swarm.model import ModelInfo
     from swarm.security.sealed import ModelKey
-    from swarm.security.signers import TrustedKeys
+    from swarm.security.trusted_keys import TrustedKeys
 
 # Lanes in a cluster of servers: on one of them, made anew on another one when that is lost; or on
 # as many as keep keys and artifacts.
@@ -343,7 +343,7 @@ class NodeConfig:
     def trusted(self) -> TrustedKeys | None:
         """Keys whose manifests and desired state are taken, None for whatever is there. Raises
         `BadKey`."""
-        from swarm.security.signers import TrustedKeys
+        from swarm.security.trusted_keys import TrustedKeys
 
         return None if self.allow_unsigned else TrustedKeys.of(self.trust)
 

@@ -35,8 +35,8 @@ from swarm.requests.request import DELIVERY_MODES, DURABLE, FAST, Ask, Picker
 from swarm.requests.requester import Requester
 from swarm.requests.shadows import BUDGET as SHADOW_BUDGET
 from swarm.requests.shadows import Shadows, answered
-from swarm.security.entries import Verifier
 from swarm.security.identity import Identity
+from swarm.security.signed_entries import Verifier
 from swarm.subjects import TOKEN, Subjects, kv_get_subject
 from swarm.tracing.traceparent import checked
 from swarm.tracing.tracer import Tracer

@@ -18,7 +18,7 @@ from nodes.console import err, guarded, out, print_json
 from swarm.errors import InvalidArgument
 from swarm.link import LinkOptions
 from swarm.security.authority.authority import Authority, User
-from swarm.security.authority.keys import make_private_folder, write_private
+from swarm.security.authority.keys import make_private_folder, write_text
 from swarm.security.authority.server_conf import (
     BASE,
     CIPHER,
@@ -174,7 +174,7 @@ async def _told_servers(authority: Authority, nats: str, pid_file: str) -> list[
         path = folder / USERS_CONF
         if path.exists():
             plain = path.read_text().startswith(PLAIN_MARK)
-            write_private(path, _users_conf(authority, folder, plain))
+            write_text(path, _users_conf(authority, folder, plain))
             told.append(str(path))
     if pid_file:
         reload_servers(pid_file)
@@ -271,12 +271,12 @@ def write_server(
             certificates.make()
         ca, cert, key = certificates.issue_server(folder, hosts)
         tls = tls_conf(cert, key, ca, mutual=mutual)
-    write_private(folder / TLS_CONF, tls)
-    write_private(folder / USERS_CONF, _users_conf(authority, folder, plain))
+    write_text(folder / TLS_CONF, tls)
+    write_text(folder / USERS_CONF, _users_conf(authority, folder, plain))
     if not (folder / CONF).exists():
         pid = f'pid_file: "{folder / "server.pid"}"\n'
         includes = f"include ./{USERS_CONF}\ninclude ./{TLS_CONF}\n"
-        write_private(folder / CONF, f"{base}{pid}{includes}")
+        write_text(folder / CONF, f"{base}{pid}{includes}")
 
 
 def _users_conf(authority: Authority, folder: Path, plain: bool) -> str:

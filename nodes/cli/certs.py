@@ -24,7 +24,7 @@ from swarm.security.authority.certificates import (
     CertificateState,
     read_certificate,
 )
-from swarm.security.authority.keys import read_private, write_private
+from swarm.security.authority.keys import read_text, write_text
 from swarm.subjects import token
 
 
@@ -130,9 +130,9 @@ def _finish(authority: Authority) -> None:
 
 def _hand_out(authority: Authority) -> None:
     """Copy the list of trusted authorities to where servers and clients have it."""
-    text = read_private(authority.certificates.trusted)
+    text = read_text(authority.certificates.trusted)
     for folder in {state.file.parent for state in issued(authority)}:
-        write_private(folder / "ca.pem", text)
+        write_text(folder / "ca.pem", text)
 
 
 async def _reconnected(authority: Authority, nats: str) -> int:

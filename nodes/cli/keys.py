@@ -12,7 +12,7 @@ from nodes.console import err, guarded, out, print_json
 from swarm.errors import BadKey, InvalidArgument
 from swarm.security.identity import Identity
 from swarm.security.nkey import decode_public
-from swarm.security.signers import (
+from swarm.security.trusted_keys import (
     TrustedKeys,
     distrust,
     own_key,

@@ -23,9 +23,9 @@ from nodes.replay.recording import Recording, RecordLimits
 from nodes.replay.session import Replay, Session, Step, replay_other, replay_same
 from swarm.errors import InvalidArgument, NotFound
 from swarm.fleet.service import FleetWatch
-from swarm.security.entries import Verifier
 from swarm.security.sealed import ModelKey
-from swarm.security.signers import TrustedKeys
+from swarm.security.signed_entries import Verifier
+from swarm.security.trusted_keys import TrustedKeys
 from swarm.subjects import token
 
 IDS_SHOWN = 10

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from swarm.security.entries import Verifier
-from swarm.security.signers import TrustedKeys, own_key
+from swarm.security.signed_entries import Verifier
+from swarm.security.trusted_keys import TrustedKeys, own_key
 
 NOT_AT_ALL = "none"
 

@@ -22,7 +22,7 @@ from shards.manifest import Manifest, read_dir
 from swarm.errors import BadKey
 from swarm.scratch import Scratch
 from swarm.security.identity import Identity
-from swarm.security.signers import own_key
+from swarm.security.trusted_keys import own_key
 
 OPEN = (
     "Open on loopback: every process of this machine may ask it, and change it; --secure closes it."

@@ -15,7 +15,7 @@ from nodes.console import out, print_json, with_mesh
 from swarm.errors import InvalidArgument
 from swarm.learning.weights import Weights
 from swarm.security.identity import Identity
-from swarm.security.signers import own_key
+from swarm.security.trusted_keys import own_key
 
 
 async def _named(client: swarm.Mesh, model: str) -> tuple[str, str]:

@@ -35,8 +35,8 @@ from swarm.learning.teaching import listening
 from swarm.learning.weights import Weights
 from swarm.mesh import Mesh
 from swarm.periodic import BEAT, beat
-from swarm.security.allowed import AllowList
 from swarm.security.identity import Identity
+from swarm.security.trusted_keys import AllowList
 
 log = logging.getLogger("swarm.learner")
 

@@ -10,8 +10,8 @@ from nodes.config import NodeConfig
 from nodes.life.checkpoint import Checkpoint
 from swarm.errors import InvalidArgument
 from swarm.ids import nobodys_user, node_id
-from swarm.security.entries import Highest, Verifier
 from swarm.security.identity import Identity
+from swarm.security.signed_entries import Highest, Verifier
 from swarm.subjects import parts_of
 
 log = logging.getLogger("swarm.node")

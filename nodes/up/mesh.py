@@ -30,9 +30,9 @@ from swarm.learning.weights import Weights
 from swarm.link import LinkMessage, LinkOptions
 from swarm.models.artifacts import Source
 from swarm.scratch import Scratch
-from swarm.security.entries import Verifier
 from swarm.security.identity import Identity
-from swarm.security.signers import TrustedKeys, own_trust_file, trust
+from swarm.security.signed_entries import Verifier
+from swarm.security.trusted_keys import TrustedKeys, own_trust_file, trust
 from swarm.subjects import speaker
 
 log = logging.getLogger("swarm.up")

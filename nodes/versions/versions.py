@@ -27,7 +27,7 @@ from swarm.model import ModelInfo
 from swarm.models.followed_rollouts import Followed
 from swarm.routing import DesiredState
 from swarm.routing.rendezvous import rendezvous
-from swarm.security.allowed import AllowList
+from swarm.security.trusted_keys import AllowList
 from swarm.transport.lane import check_one_domain, streams_of
 
 log = logging.getLogger("swarm.node")

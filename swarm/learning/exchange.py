@@ -35,8 +35,8 @@ from swarm.learning.consensus.participant import (
 from swarm.learning.consensus.wire import Scope
 from swarm.link import Link, LinkMessage
 from swarm.periodic import BEAT, beat
-from swarm.security.allowed import AllowList
 from swarm.security.identity import Identity
+from swarm.security.trusted_keys import AllowList
 from swarm.subjects import Subjects
 
 log = logging.getLogger("swarm.learning")

@@ -31,9 +31,9 @@ from swarm.errors import (
 )
 from swarm.learning.record import KEPT, Ledger, Sign, WeightRecord, packed, unpacked
 from swarm.link import Link, LinkMessage, jetstream
-from swarm.security.allowed import AllowList
 from swarm.security.identity import Identity
 from swarm.security.signing import sign, verify
+from swarm.security.trusted_keys import AllowList
 from swarm.subjects import Subjects, api, token
 
 CONTEXT = "swarm weights 1"  # of a record's signature

@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass
 
 from swarm.errors import PermissionDenied
+from swarm.security.rights.permissions import who_may
 from swarm.security.rights.store import without_way
-from swarm.security.rights.who_may import who_may
 
 log = logging.getLogger("swarm.link")
 

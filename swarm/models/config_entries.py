@@ -21,7 +21,7 @@ from typing import NamedTuple
 from swarm.errors import PermissionDenied, SwarmError, Unavailable, Untrusted
 from swarm.link import Link, jetstream
 from swarm.security import files
-from swarm.security.entries import Verifier
+from swarm.security.signed_entries import Verifier
 
 log = logging.getLogger("swarm.registry")
 

@@ -7,9 +7,9 @@ Keys of the bucket `swarm-<mesh>-config`:
     abort.<model>.<plan>       this rollout was ended: {"node", "reason"}, JSON, written by a node
 
 A change of any key is republished as `swarm.<mesh>.config.<key>`. Both kinds are signed
-(`swarm.security.entries`) by who has a key, and checked, before anything parses them, by who has a
-list of trusted keys. An abort is not signed: whatever stands there, it sends traffic back to the
-version before, and can do nothing else.
+(`swarm.security.signed_entries`) by who has a key, and checked, before anything parses them, by who
+has a list of trusted keys. An abort is not signed: whatever stands there, it sends traffic back to
+the version before, and can do nothing else.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from swarm.models.recipes import Recipe
 from swarm.rollout import Plan
 from swarm.routing import BadDesiredState, DesiredState, parse_desired
 from swarm.routing.desired import read_desired
-from swarm.security.entries import HEADER, Verifier, sign_entry
 from swarm.security.identity import Identity
+from swarm.security.signed_entries import HEADER, Verifier, sign_entry
 from swarm.subjects import Subjects, api, token
 
 log = logging.getLogger("swarm.registry")

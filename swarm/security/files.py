@@ -1,17 +1,57 @@
-"""Small files that people and processes change, and that nodes read meanwhile."""
+"""Small files of keys and lists, which people and processes change, and which nodes read
+meanwhile."""
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import secrets
+import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from swarm.errors import InvalidArgument, Unavailable
 
-def replace(path: Path, data: bytes, mode: int) -> None:
+# Seconds. Who changes a folder of keys may tell servers meanwhile, which takes some seconds where
+# one is away.
+WAIT = 30.0
+_ASK_EVERY = 0.02  # seconds; the kernel's own wait has no end
+
+
+def read_private(path: str | Path, most: int = -1) -> bytes:
+    """A file that its owner alone may read; `most` of its bytes, -1 for all. Raises `OSError`, and
+    `InvalidArgument` for one that others may read, or that is no file."""
+    # A pipe without a writer would keep a blocking reader waiting.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    with os.fdopen(descriptor, "rb") as file:
+        mode = os.fstat(descriptor).st_mode
+        if not stat.S_ISREG(mode):
+            raise InvalidArgument("it is no file")
+        if mode & 0o077:
+            raise InvalidArgument(f"others may read it: `chmod 600 {path}`, or make a new one")
+        return file.read(most)
+
+
+def replace(path: Path, data: bytes, mode: int = 0o600) -> None:
     """Write a file whole or not at all. Raises `OSError`."""
+    with _beside(path, data, mode) as temporary:
+        os.replace(temporary, path)
+
+
+def create(path: Path, data: bytes) -> None:
+    """Write a new file (0600) whole; one that is there already, or that another process makes
+    meanwhile, stays. Its folder is made (0700) where it is missing. Raises `OSError`."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with _beside(path, data, 0o600) as temporary, contextlib.suppress(FileExistsError):
+        os.link(temporary, path)
+
+
+@contextmanager
+def _beside(path: Path, data: bytes, mode: int) -> Iterator[Path]:
+    """A file with these bytes in the same folder, on the disk; it goes at the end."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -20,22 +60,31 @@ def replace(path: Path, data: bytes, mode: int) -> None:
             sink.flush()
             os.fchmod(descriptor, mode)
             os.fsync(descriptor)
-        os.replace(temporary, path)
+        yield temporary
     finally:
         temporary.unlink(missing_ok=True)
 
 
 @contextmanager
-def alone(path: Path) -> Iterator[None]:
-    """Keep other processes from changing a file between its reading and its replacing; it blocks
-    until they are done, which takes them milliseconds. Raises `OSError`.
+def alone(path: Path, wait: float = WAIT) -> Iterator[None]:
+    """Be the only process that changes a file, or what is in a folder. wait: seconds for others to
+    end their changes. Raises `Unavailable` where they do not, and `OSError`.
 
-    The lock is on a file beside it, because the file itself is replaced; that one stays.
+    The lock is the kernel's, on a file in the folder, or beside the file, which is itself replaced:
+    it ends with its process, however that ends. That file stays.
     """
-    beside = path.with_name(f".{path.name}.lock")
-    descriptor = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = path / ".lock" if path.is_dir() else path.with_name(f".{path.name}.lock")
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    until = time.monotonic() + wait
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= until:
+                    raise Unavailable(f"{path}: another command changes it: try again") from None
+                time.sleep(_ASK_EVERY)
         yield
     finally:
         os.close(descriptor)

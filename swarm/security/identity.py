@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import secrets
-import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from swarm.errors import BadKey, InvalidArgument
+from swarm.security.files import create, read_private
 from swarm.security.nkey import decode_seed, encode_public, encode_seed
 
 if TYPE_CHECKING:
@@ -46,7 +44,7 @@ class Identity:
         path = Path(path)
         try:
             if not path.exists():
-                _write_new(path, encode_seed(secrets.token_bytes(32)))
+                create(path, f"{encode_seed(secrets.token_bytes(32))}\n".encode())
         except OSError as error:
             raise BadKey(f"the identity {path}: {error}") from None
         return cls.load(path)
@@ -56,7 +54,8 @@ class Identity:
         """The identity in a file. Raises `BadKey`, also where there is none."""
         path = Path(path)
         try:
-            return cls(decode_seed(_read(path)))
+            text = read_private(path, LARGEST_FILE).decode("ascii", "replace")
+            return cls(decode_seed(text.strip()))
         except FileNotFoundError:
             raise BadKey(f"the identity {path} does not exist: `swarm keys new {path}`") from None
         except (OSError, InvalidArgument) as error:
@@ -74,32 +73,3 @@ def _private_key(seed: bytes) -> Ed25519PrivateKey:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     return Ed25519PrivateKey.from_private_bytes(seed)
-
-
-def _read(path: Path) -> str:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as file:
-        mode = os.fstat(descriptor).st_mode
-        if not stat.S_ISREG(mode):
-            raise InvalidArgument("it is no file")
-        if mode & 0o077:
-            raise InvalidArgument(f"others may read it: `chmod 600 {path}`, or make a new one")
-        data = file.read(LARGEST_FILE)
-    return data.decode("ascii", "replace").strip()
-
-
-def _write_new(path: Path, text: str) -> None:
-    """Write the file whole or not at all; one that another process wrote meanwhile stays."""
-    if not path.parent.exists():
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(descriptor, "w", encoding="ascii") as file:
-            file.write(text + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        with contextlib.suppress(FileExistsError):
-            os.link(temporary, path)
-    finally:
-        temporary.unlink()

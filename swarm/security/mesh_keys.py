@@ -15,15 +15,13 @@ last one.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import secrets
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from swarm.errors import BadKey
-from swarm.security.files import alone, replace
+from swarm.errors import BadKey, InvalidArgument
+from swarm.security.files import alone, read_private, replace
 
 LEAST, MOST = 16, 64  # bytes of a key
 NEXT, BEFORE = "next", "before"
@@ -79,15 +77,9 @@ def read_mesh_keys(path: str | Path) -> MeshKeys:
     """The keys in a file. Raises `BadKey` for a file that cannot be read, that others may read, or
     that holds no key."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        mode = os.fstat(descriptor).st_mode
-        if not stat.S_ISREG(mode):
-            os.close(descriptor)
-            raise BadKey(f"--mesh-key {path} is no file: `swarm keys new --mesh-key {path}`")
-        with os.fdopen(descriptor, "rb") as file:
-            if mode & 0o077:
-                raise BadKey(f"--mesh-key {path}: others may read it: `chmod 600 {path}`")
-            data = file.read(_LARGEST_FILE)
+        data = read_private(path, _LARGEST_FILE)
+    except InvalidArgument as error:
+        raise BadKey(f"--mesh-key {path}: {error}") from None
     except OSError as error:
         raise BadKey(
             f"--mesh-key {path}: {error.strerror}: give a file that this user may read; `swarm "
@@ -131,5 +123,5 @@ def rotate_mesh_key(path: Path) -> MeshKeys:
 
 
 def _written(path: Path, keys: MeshKeys) -> MeshKeys:
-    replace(path, keys.text(), 0o600)
+    replace(path, keys.text())
     return keys

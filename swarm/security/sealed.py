@@ -20,14 +20,13 @@ import hashlib
 import os
 import re
 import shlex
-import stat
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 
 import numpy as np
 
-from swarm.errors import BadKey, BadSeal
+from swarm.errors import BadKey, BadSeal, InvalidArgument
+from swarm.security.files import read_private
 
 CHUNK = 1 << 20  # bytes of plaintext
 COMMAND_TIMEOUT = 30.0  # seconds
@@ -65,7 +64,10 @@ class ModelKey:
                 "`umask 077; openssl rand -hex 32 > model.key`, then file:model.key"
             )
         if kind == "file":
-            found = _from_file(Path(where))
+            try:
+                found = read_private(where, LARGEST_KEY)
+            except (OSError, InvalidArgument) as error:
+                raise BadKey(f"the model key {where}: {error}") from None
         elif kind == "env":
             if not environment.get(where):
                 raise BadKey(f"--model-key: the variable {where} is not set")
@@ -149,13 +151,13 @@ def _nonce_of(prefix: bytes, counter: int, is_last: bool) -> bytes:
 
 def _chunked(parts: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
     """The same bytes in chunks of `CHUNK`, and whether each is the last one; one at least."""
-    held = bytearray()
+    buffer = bytearray()
     for part in parts:
-        held += part
-        while len(held) > CHUNK:
-            yield bytes(held[:CHUNK]), False
-            del held[:CHUNK]
-    yield bytes(held), True
+        buffer += part
+        while len(buffer) > CHUNK:
+            yield bytes(buffer[:CHUNK]), False
+            del buffer[:CHUNK]
+    yield bytes(buffer), True
 
 
 def _decoded(text: bytes) -> bytes:
@@ -172,22 +174,6 @@ def _decoded(text: bytes) -> bytes:
             "this is no model key: 64 hexadecimal digits, as `openssl rand -hex 32` prints"
         )
     return decoded
-
-
-def _from_file(path: Path) -> bytes:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        with os.fdopen(descriptor, "rb") as file:
-            mode = os.fstat(descriptor).st_mode
-            if not stat.S_ISREG(mode):
-                raise BadKey(f"the model key {path} is no file")
-            if mode & 0o077:
-                raise BadKey(
-                    f"others may read the model key: `chmod 600 {path}`, or make a new one"
-                )
-            return file.read(LARGEST_KEY)
-    except OSError as error:
-        raise BadKey(f"the model key: {error}") from None
 
 
 def _from_command(command: str) -> bytes:

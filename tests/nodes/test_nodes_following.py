@@ -16,8 +16,8 @@ from nodes.versions.following import LOOK_EVERY, WeightFollower
 from shards.errors import DeltaError, DeltaFault
 from swarm.learning.weights import Weights
 from swarm.link import Link, jetstream
-from swarm.security.allowed import AllowList
 from swarm.security.identity import Identity
+from swarm.security.trusted_keys import AllowList
 from swarm.subjects import Subjects
 
 pytestmark = pytest.mark.integration

@@ -45,8 +45,8 @@ from swarm.learning.consensus.wire import (
     tensors_of,
     whole,
 )
-from swarm.security.allowed import AllowList
 from swarm.security.identity import Identity
+from swarm.security.trusted_keys import AllowList
 
 ASK_EVERY = 0.5  # seconds between two questions for one neighbour's snapshot
 ASK_EVERY_MOST = 30.0  # doubled after each that brought nothing, up to this

@@ -40,11 +40,11 @@ from swarm.security.authority.claims import (
 from swarm.security.authority.keys import (
     AuthorityKey,
     make_private_folder,
-    read_private,
-    write_private,
+    read_text,
+    write_text,
 )
 from swarm.security.authority.limits import NO_LIMITS, UNLIMITED, AccountLimits
-from swarm.security.authority.lock import WAIT, locked
+from swarm.security.files import WAIT, alone
 from swarm.security.nkey import ACCOUNT, OPERATOR, USER
 from swarm.security.rights.permissions import MOST_STAGES, Post, needs_model, permissions_of
 from swarm.security.rights.table import ROLES, Role
@@ -89,11 +89,11 @@ def _alone(act: Callable[Concatenate[Authority, P], T]) -> Callable[Concatenate[
     """An act of an authority, inside `changing`."""
 
     @functools.wraps(act)
-    def alone(self: Authority, /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def changed(self: Authority, /, *args: P.args, **kwargs: P.kwargs) -> T:
         with self.changing():
             return act(self, *args, **kwargs)
 
-    return alone
+    return changed
 
 
 class Authority:
@@ -114,7 +114,7 @@ class Authority:
         self._read()
 
     def _read(self) -> None:
-        text = read_private(self.directory / "authority.json")
+        text = read_text(self.directory / "authority.json")
         try:
             doc: dict[str, Any] = json.loads(text)
             users = [User(**user) for user in doc.pop("users")]
@@ -131,14 +131,14 @@ class Authority:
         folder = Path(directory)
         state = _State(token(mesh, "mesh name"), store=True)
         make_private_folder(folder)
-        with locked(folder):
+        with alone(folder):
             return cls._made(folder, state, clock)
 
     @classmethod
     def _made(cls, folder: Path, state: _State, clock: Callable[[], float]) -> Authority:
         if (folder / "authority.json").exists():
             raise InvalidArgument(f"{folder} holds an authority already: give another folder")
-        write_private(folder / "authority.json", json.dumps(asdict(state)))
+        write_text(folder / "authority.json", json.dumps(asdict(state)))
         made = cls(folder, clock)
         for name, kind in (("operator", OPERATOR), ("mesh", ACCOUNT), ("clients", ACCOUNT)):
             made._make_key(name, kind)
@@ -147,7 +147,7 @@ class Authority:
         seed = AuthorityKey.new(USER)
         body = unlimited_user_body(made.key("system").public)
         jwt = encode(made.key("system"), seed.public, SYSTEM_USER, body, made._now())
-        write_private(made.credentials(SYSTEM_USER), credentials_text(jwt, seed.seed))
+        write_text(made.credentials(SYSTEM_USER), credentials_text(jwt, seed.seed))
         return made
 
     # --- questions ------------------------------------------------------------------------
@@ -281,7 +281,7 @@ class Authority:
         if self._changes:
             yield
             return
-        with locked(self.directory, self._wait):
+        with alone(self.directory, self._wait):
             self._read()
             self._changes += 1
             try:
@@ -328,7 +328,7 @@ class Authority:
         """A server's configuration is in this folder: later changes are written there too."""
         if folder not in self.servers:
             lines = "".join(f"{known}\n" for known in [*self.servers, folder])
-            write_private(self.directory / "servers.txt", lines)
+            write_text(self.directory / "servers.txt", lines)
 
     @_alone
     def limit(self, limits: AccountLimits) -> None:
@@ -403,8 +403,8 @@ class Authority:
             user.issued,
             user.expires,
         )
-        write_private(self.credentials(user.name), credentials_text(jwt, key.seed))
-        write_private(self.seed(user.name), key.seed + "\n")
+        write_text(self.credentials(user.name), credentials_text(jwt, key.seed))
+        write_text(self.seed(user.name), key.seed + "\n")
 
     # --- files ----------------------------------------------------------------------------
 
@@ -421,13 +421,13 @@ class Authority:
             self._make_key(f"{role}.{self._state.generation}", ACCOUNT)
 
     def _make_key(self, name: str, kind: str) -> None:
-        write_private(self._key_path(name), AuthorityKey.new(kind).seed + "\n")
+        write_text(self._key_path(name), AuthorityKey.new(kind).seed + "\n")
 
     def _key_path(self, name: str) -> Path:
         return self.directory / "keys" / f"{name}.seed"
 
     def _save(self) -> None:
-        write_private(self.directory / "authority.json", json.dumps(asdict(self._state), indent=1))
+        write_text(self.directory / "authority.json", json.dumps(asdict(self._state), indent=1))
 
     def _now(self) -> int:
         return int(self._clock())

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from swarm.errors import InvalidArgument
-from swarm.security.authority.keys import read_private, write_private
+from swarm.security.authority.keys import read_text, write_text
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -62,15 +62,15 @@ class CertificateAuthority:
         before it stay trusted until `finish`."""
         from cryptography.hazmat.primitives.asymmetric import ec
 
-        before = read_private(self.trusted) if self.exists else ""
+        before = read_text(self.trusted) if self.exists else ""
         key = ec.generate_private_key(ec.SECP256R1())
         # Trusted before it signs: an end between the two steps leaves nobody untrusted.
-        write_private(self.trusted, _pem(_authority_certificate(key)) + before)
-        write_private(self._key_file, _key_pem(key))
+        write_text(self.trusted, _pem(_authority_certificate(key)) + before)
+        write_text(self._key_file, _key_pem(key))
 
     def finish(self) -> None:
         """Certificates of earlier authorities are trusted no more."""
-        write_private(self.trusted, _pem(self._certificates()[0]))
+        write_text(self.trusted, _pem(self._certificates()[0]))
 
     @property
     def is_changing(self) -> bool:
@@ -88,7 +88,7 @@ class CertificateAuthority:
         """Write a server's certificate for `hosts` (names and addresses) and its key into a folder,
         with a copy of the authority's; returns the paths of all three, the authority's first."""
         paths = folder / "ca.pem", folder / "server.pem", folder / "server.key"
-        write_private(paths[0], read_private(self.trusted))
+        write_text(paths[0], read_text(self.trusted))
         self._issue(paths[1], paths[2], hosts[0], hosts, valid)
         return paths
 
@@ -97,7 +97,7 @@ class CertificateAuthority:
     ) -> tuple[Path, Path, Path]:
         """The same for a client of this name, in NAME.pem and NAME.key."""
         paths = folder / "ca.pem", folder / f"{name}.pem", folder / f"{name}.key"
-        write_private(paths[0], read_private(self.trusted))
+        write_text(paths[0], read_text(self.trusted))
         self._issue(paths[1], paths[2], name, (), valid)
         return paths
 
@@ -123,14 +123,14 @@ class CertificateAuthority:
         builder = builder.add_extension(x509.ExtendedKeyUsage(usages), False)
         builder = builder.add_extension(issuer, False)
         # Who connects between the two steps finds a pair that does not fit, and tries again.
-        write_private(key_file, _key_pem(key))
-        write_private(cert, _pem(builder.sign(own_key, hashes.SHA256())))
+        write_text(key_file, _key_pem(key))
+        write_text(cert, _pem(builder.sign(own_key, hashes.SHA256())))
 
     def _certificates(self) -> list[x509.Certificate]:
         from cryptography import x509
 
         try:
-            return x509.load_pem_x509_certificates(read_private(self.trusted).encode())
+            return x509.load_pem_x509_certificates(read_text(self.trusted).encode())
         except ValueError as error:
             raise InvalidArgument(f"{self.trusted} holds no certificate: {error}") from None
 
@@ -139,7 +139,7 @@ class CertificateAuthority:
         from cryptography.hazmat.primitives.asymmetric import ec
 
         try:
-            text = read_private(self._key_file).encode()
+            text = read_text(self._key_file).encode()
             key = serialization.load_pem_private_key(text, password=None)
         except (ValueError, TypeError) as error:
             raise InvalidArgument(f"{self._key_file} holds no key: {error}") from None

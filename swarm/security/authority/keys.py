@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hmac
-import os
 import secrets
 import stat
 from pathlib import Path
 
 from swarm.errors import InvalidArgument
+from swarm.security.files import read_private, replace
 from swarm.security.identity import Identity
 from swarm.security.nkey import USER, decode_public, decode_seed, encode_public, encode_seed
 
@@ -36,36 +36,27 @@ class AuthorityKey:
     @classmethod
     def read(cls, path: Path, kind: str) -> AuthorityKey:
         """The key in a file. Raises `InvalidArgument`, which names the file."""
+        text = read_text(path).strip()
         try:
-            return cls(kind, decode_seed(read_private(path).strip(), kind))
+            return cls(kind, decode_seed(text, kind))
         except InvalidArgument as error:
             raise InvalidArgument(f"{path}: {error}") from None
 
 
-def read_private(path: Path) -> str:
+def read_text(path: Path) -> str:
     """The text of a file that its owner alone may read. Raises `InvalidArgument`."""
     try:
-        with path.open(encoding="utf-8") as file:
-            if os.fstat(file.fileno()).st_mode & 0o077:
-                raise InvalidArgument(f"{path}: others may read it: `chmod 600 {path}`")
-            return file.read()
+        return read_private(path).decode()
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{path}: {error}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidArgument(f"{path}: {error}: `swarm auth init DIR` makes it") from None
 
 
-def write_private(path: Path, text: str) -> None:
+def write_text(path: Path, text: str) -> None:
     """Replace a file (0600) whole or not at all; its folder is made (0700). Raises `OSError`."""
     make_private_folder(path.parent)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    replace(path, text.encode())
 
 
 def make_private_folder(folder: Path) -> None:

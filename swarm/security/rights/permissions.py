@@ -1,5 +1,6 @@
-"""The rights of one user, from the table: lists of subjects, for a server's configuration or a
-template of a scoped signing key."""
+"""What the table says: the rights of one user, as lists of subjects for a server's configuration or
+a template of a scoped signing key; and who may use a subject, for the sentence that tells a denial.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from swarm.errors import InvalidArgument
 from swarm.security.rights.store import ways_of
@@ -17,6 +19,7 @@ from swarm.subjects import in_domain, token
 MOST_STAGES = 16  # of a fallback or a standby that does not say how many stages its model has
 _SHARD = re.compile(r"shard-([1-9][0-9]{0,2})")
 _PLACES = re.compile(r"\{([a-z]+)\}")
+_ESCAPED = re.compile(r"\\\{[a-z]+\\\}|\\\*")  # a place, or a wildcard for one token
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,3 +138,23 @@ def _filled(subject: str, places: Mapping[str, Sequence[str]]) -> list[str]:
 def needs_model(role: Role) -> bool:
     """Whether some right of the role is for a model."""
     return any("{model}" in row.subject for row in TABLE if role in row.publish | row.subscribe)
+
+
+@lru_cache(maxsize=256)
+def _pattern(subject: str) -> re.Pattern[str]:
+    """All subjects that a row stands for, of any mesh, model and stage."""
+    if subject.endswith(">"):
+        subject, rest = subject[:-1], ".+"
+    else:
+        rest = ""
+    return re.compile(_ESCAPED.sub("[^.]+", re.escape(subject)) + rest)
+
+
+def who_may(publish: bool, subject: str) -> list[str]:
+    """The roles that may publish to `subject`, or subscribe to it, in the right mesh, for the
+    right model and stage."""
+    roles: set[Role] = set()
+    for row in TABLE:
+        if _pattern(row.subject).fullmatch(subject):
+            roles |= row.publish if publish else row.subscribe
+    return [str(role) for role in ROLES if role in roles]

@@ -11,7 +11,7 @@ from swarm.link.jetstream import parse, stored_sequence
 from swarm.link.parser import CHUNK, Parser
 from swarm.link.session import parse_info
 from swarm.link.types import LinkMessage
-from swarm.security.entries import signature_in
+from swarm.security.signed_entries import signature_in
 from swarm.transport.lane.message import parse_ack_subject
 
 _MOST_PAYLOAD = 1 << 20  # bytes, as a server's INFO says

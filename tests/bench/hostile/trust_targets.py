@@ -17,16 +17,15 @@ from swarm.audit.chain import Extent, verify
 from swarm.audit.record import BEGINNING, Entry, canonical, hash_of, parse, seal
 from swarm.errors import BadSignature, InvalidArgument, SwarmError, Untrusted
 from swarm.link.access import read_credentials
-from swarm.security.allowed import AllowList
 from swarm.security.attestation import attest, attested_key
 from swarm.security.authority.authority import Authority
 from swarm.security.authority.claims import credentials_text
 from swarm.security.authority.keys import AuthorityKey
-from swarm.security.entries import HEADER, Verifier, sign_entry
 from swarm.security.identity import Identity
 from swarm.security.nkey import ACCOUNT, decode_public, decode_seed, encode_public, encode_seed
 from swarm.security.sealed import ModelKey
-from swarm.security.signers import TrustedKeys
+from swarm.security.signed_entries import HEADER, Verifier, sign_entry
+from swarm.security.trusted_keys import AllowList, TrustedKeys
 from swarm.wire.maps import ZERO_COPY_FROM, pack
 
 _ONE = Identity(b"\x11" * 32)

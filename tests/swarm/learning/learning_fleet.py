@@ -13,8 +13,8 @@ from swarm.learning.consensus.layout import Layout, digest_of
 from swarm.learning.consensus.options import LearningOptions
 from swarm.learning.consensus.participant import Ask, Effect, Event, Fetch, Participant, Publish
 from swarm.learning.consensus.wire import Message, Scope, encode
-from swarm.security.allowed import AllowList
 from swarm.security.identity import Identity
+from swarm.security.trusted_keys import AllowList
 
 BASE = b"\7" * 32
 SCOPE = Scope("default", "digits", "1", BASE, 0)

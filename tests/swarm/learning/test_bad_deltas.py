@@ -27,8 +27,8 @@ from swarm.learning.consensus.wire import (
     tensors_of,
     whole,
 )
-from swarm.security.allowed import AllowList
 from swarm.security.identity import Identity
+from swarm.security.trusted_keys import AllowList
 from swarm.wire.maps import pack
 
 STRANGER = Identity(b"\x77" * 32)

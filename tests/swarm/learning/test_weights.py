@@ -23,8 +23,8 @@ from swarm.errors import (
 from swarm.learning.record import KEPT, Ledger, WeightRecord
 from swarm.learning.weights import PART, Weights
 from swarm.link import Link, jetstream
-from swarm.security.allowed import AllowList
 from swarm.security.identity import Identity
+from swarm.security.trusted_keys import AllowList
 from swarm.subjects import Subjects, api
 
 pytestmark = pytest.mark.integration

@@ -13,9 +13,9 @@ from swarm.errors import Unavailable, Untrusted
 from swarm.link import Link
 from swarm.models.config_entries import EntryCopies
 from swarm.models.registry import Registry
-from swarm.security.entries import Verifier
 from swarm.security.identity import Identity
-from swarm.security.signers import TrustedKeys, trust
+from swarm.security.signed_entries import Verifier
+from swarm.security.trusted_keys import TrustedKeys, trust
 from swarm.subjects import Subjects
 
 SUBJECTS = Subjects("default")

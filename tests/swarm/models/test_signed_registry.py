@@ -17,9 +17,9 @@ from swarm.link import Link, jetstream
 from swarm.models.config_entries import EntryCopies
 from swarm.models.registry import Registry
 from swarm.routing import BadDesiredState
-from swarm.security.entries import HEADER, Highest, Verifier, sign_entry, signature_in
 from swarm.security.identity import Identity
-from swarm.security.signers import TrustedKeys, distrust, trust
+from swarm.security.signed_entries import HEADER, Highest, Verifier, sign_entry, signature_in
+from swarm.security.trusted_keys import TrustedKeys, distrust, trust
 from swarm.subjects import Subjects
 
 pytestmark = pytest.mark.integration

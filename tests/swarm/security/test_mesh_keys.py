@@ -10,7 +10,7 @@ import pytest
 from swarm.errors import BadKey
 from swarm.security.identity import Identity
 from swarm.security.mesh_keys import make_mesh_key, read_mesh_keys, rotate_mesh_key
-from swarm.security.signers import TrustedKeys, trust
+from swarm.security.trusted_keys import TrustedKeys, trust
 
 
 def written(path: Path, data: bytes, mode: int = 0o600) -> Path:

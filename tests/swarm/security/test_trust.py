@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.errors import BadSignature, InvalidArgument
-from swarm.security.allowed import AllowList
 from swarm.security.attestation import attest, attested_key
 from swarm.security.identity import Identity
 from swarm.security.nkey import decode_public, decode_seed, encode_public, encode_seed
 from swarm.security.signing import sign, verify
+from swarm.security.trusted_keys import AllowList
 
 # The pair of the NATS documentation ("Authentication with NKeys").
 DOCUMENTED_SEED = "SUACSSL3UAHUDXKFSNVUZRF5UHPMWZ6BFDTJ7M6USDXIEDNPPQYYYCU3VY"
@@ -167,7 +167,8 @@ def test_a_list_with_a_bad_line_is_refused_with_its_number(tmp_path: Path) -> No
 
 def test_cryptography_is_loaded_only_by_who_signs_or_verifies() -> None:
     code = (
-        "import sys, swarm, swarm.security.signing, swarm.security.allowed, swarm.fleet.advertised;"
+        "import sys, swarm, swarm.security.signing, swarm.security.trusted_keys;"
+        "import swarm.fleet.advertised;"
         "print('cryptography' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)

@@ -10,7 +10,7 @@ import pytest
 
 from swarm.errors import Unavailable
 from swarm.security.authority.authority import Authority
-from swarm.security.authority.lock import locked
+from swarm.security.files import alone
 
 pytestmark = pytest.mark.processes
 
@@ -66,7 +66,7 @@ def test_an_act_knows_what_others_did_since_the_folder_was_opened(tmp_path: Path
 def test_a_folder_that_another_one_changes_for_too_long_is_unavailable(tmp_path: Path) -> None:
     Authority.create(tmp_path / "auth", "default")
     authority = Authority(tmp_path / "auth", wait=0.0)
-    with locked(tmp_path / "auth"), pytest.raises(Unavailable, match="another command changes it"):
+    with alone(tmp_path / "auth"), pytest.raises(Unavailable, match="another command changes it"):
         authority.add("cam-1", "edge", ["digits"])
     authority.add("cam-1", "edge", ["digits"])
     assert [user.name for user in authority.users] == ["cam-1"]

@@ -10,9 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.errors import BadKey, Untrusted
-from swarm.security.entries import HEADER, Highest, Signature, Verifier, sign_entry, signature_in
 from swarm.security.identity import Identity
-from swarm.security.signers import (
+from swarm.security.signed_entries import (
+    HEADER,
+    Highest,
+    Signature,
+    Verifier,
+    sign_entry,
+    signature_in,
+)
+from swarm.security.trusted_keys import (
     TrustedKeys,
     distrust,
     own_key,

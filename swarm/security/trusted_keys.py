@@ -1,7 +1,14 @@
-"""Whose signatures a node takes, and the user's own key: files in the user's folder of settings.
+"""Public keys whose signatures a node takes, and the user's own key.
+
+A list of keys is a file, read by people and by nodes: one key a line, a name behind it.
+
+    # the cameras of hall 3
+    UDXU4RCSJNZOIQHZNWXHXORDPRTGNJAHAHFRGZNEEJCPQTT2M7NLCNF4  camera-1
+
+The user's own files are in a folder of settings:
 
     FOLDER/swarm/key        the seed of the user's own key pair, mode 0600
-    FOLDER/swarm/trusted    public keys, one a line, a name behind each
+    FOLDER/swarm/trusted    a list of keys
 
 FOLDER is `$XDG_CONFIG_HOME`, or `~/.config` (XDG Base Directory Specification).
 """
@@ -10,17 +17,65 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from swarm.errors import BadKey, InvalidArgument
-from swarm.security.allowed import AllowList
 from swarm.security.files import alone, replace
 from swarm.security.identity import Identity
+from swarm.security.nkey import decode_public
 
-NOBODY = AllowList({})
+LARGEST_FILE = 4 << 20  # bytes
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _Stamp = tuple[int, int, int]
+
+
+class AllowList:
+    """Public keys that may do something, each with the name that the file gives it.
+
+    keys: None lets everybody; an empty map lets nobody.
+    """
+
+    def __init__(self, keys: Mapping[str, str] | None = None) -> None:
+        self.keys = None if keys is None else MappingProxyType(dict(keys))
+
+    @classmethod
+    def read(cls, path: str | Path) -> AllowList:
+        """The list in a file; with "" everybody is allowed.
+
+        Raises `InvalidArgument`, with the line, for a file that cannot be read or holds anything
+        but keys, names behind them, and comments from `#` on.
+        """
+        if not path:
+            return cls()
+        try:
+            with open(path, "rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                # Not the limit: so many bytes would be set aside at once.
+                data = file.read(min(size, LARGEST_FILE))
+        except OSError as error:
+            raise InvalidArgument(f"the list of allowed keys: {error}") from None
+        if size > LARGEST_FILE:
+            raise InvalidArgument(f"the list {path} has more than {LARGEST_FILE} bytes")
+        keys: dict[str, str] = {}
+        for number, line in enumerate(data.decode("utf-8", "replace").splitlines(), start=1):
+            words = line.partition("#")[0].split()
+            if not words:
+                continue
+            try:
+                decode_public(words[0])
+            except InvalidArgument as error:
+                raise InvalidArgument(f"{path}, line {number}: {error}") from None
+            keys[words[0]] = " ".join(words[1:])
+        return cls(keys)
+
+    def allows(self, public: str) -> bool:
+        """Whether the holder of this public key is allowed."""
+        return self.keys is None or public in self.keys
+
+
+NOBODY = AllowList({})
 
 
 def settings_folder() -> Path:

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 
 from swarm.errors import BadKey, BadSignature, Untrusted
 from swarm.security.identity import Identity
-from swarm.security.signers import TrustedKeys
 from swarm.security.signing import sign, verify
+from swarm.security.trusted_keys import TrustedKeys
 
 log = logging.getLogger("swarm.security")
 
