@@ -8,12 +8,7 @@ import pytest
 
 from swarm.errors import InvalidArgument, SubjectError
 from swarm.security.rights import ROLES, TABLE, Role, permissions_of
-<<<<<<< HEAD
-from swarm.security.rights.who_may import who_may
-=======
-from swarm.security.rights.document import markdown
 from swarm.security.rights.permissions import who_may
->>>>>>> 3a1b1fa (Secret files are read, written and locked by one module; lists of keys are one module; the table answers all questions in permissions)
 from swarm.subjects import Subjects, covers
 
 # Of `Subjects`: names of streams, consumers and buckets, and the subjects that a stream takes.
