@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 from support.leftovers import nothing_left_behind
 
 from nodes.cli.bench import reach_benchmarks
-
-if TYPE_CHECKING:
-    from support.beside_raw_nats import BesideRawNats
 
 # How long an example takes is a measurement of the machine, and no promise.
 settings.register_profile("swarm", deadline=None)
@@ -51,12 +47,3 @@ def folders_of_this_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
         environment.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         environment.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
         yield
-
-
-@pytest.fixture(scope="session")
-def beside_raw_nats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BesideRawNats]:
-    """For tests with the mark `timing`: a figure is judged as a ratio to a raw NATS chain."""
-    from support.beside_raw_nats import raw_nats_chain  # imports the benchmarks' contenders
-
-    with raw_nats_chain(tmp_path_factory.mktemp("raw-nats")) as chain:
-        yield chain

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
+ABSENT = "benchmarks are not in this package: clone the repository, then `uv run swarm bench`"
 FOLDER = Path(__file__).resolve().parents[2] / "tests"
 
 
@@ -15,7 +18,8 @@ def register(app: typer.Typer) -> None:
     """Add the commands of the clone that this program runs from; without one, a line that says
     where they are."""
     if not (FOLDER / "bench" / "commands.py").is_file():
-        app.callback(invoke_without_command=True)(_absent)
+        app.info.cls = _Absent
+        app.callback()(lambda: None)
         return
     sys.path.append(str(FOLDER))
     from bench.commands import add_commands
@@ -30,7 +34,9 @@ def reach_benchmarks() -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join([str(FOLDER), *filter(None, known)])
 
 
-def _absent() -> None:
-    where = "benchmarks are not in this package: clone the repository, then `uv run swarm bench`"
-    typer.echo(where, err=True)
-    raise typer.Exit(2)
+class _Absent(TyperGroup):
+    """`swarm bench`, with any words behind it, says where the benchmarks are."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        typer.echo(ABSENT, err=True)
+        raise typer.Exit(2)

@@ -4,7 +4,8 @@ Every figure is a ratio to a floor that was measured in the same run, slice by s
 of two machines, or of two hours of one machine, cannot be compared. README.md says how to run each
 benchmark. Only the command `swarm bench` imports this package, when it runs.
 
-    hop throughput scale overload peers faults sim      one benchmark each; they import none other
-    contenders                                          systems that run the same stages
-    report                                              figures, tables, charts, comparisons
+    commands                            the command line; imports a benchmark when it runs
+    cost  faults  fleets  hostile       the benchmarks; simulations: those of tests/sim
+    rivals                              systems that run the same stages
+    report  paced                       the frame of every benchmark, figures, tables; the open loop
 """

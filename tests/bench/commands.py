@@ -5,6 +5,7 @@ A command imports its benchmark when it runs: nothing else in the programs impor
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -41,9 +42,9 @@ def hop(
     output: Output = "",
 ) -> None:
     """What the mesh adds per hop, beside raw NATS chains measured in the same run."""
-    from bench.cost.hop.command import run_hop, run_trust
-    from bench.cost.hop.measure import HopPlan
-    from bench.cost.hop.sizes import parse_sizes
+    from bench.cost.hop import HOP, HopPlan
+    from bench.cost.sizes import parse_sizes
+    from bench.cost.trust import TRUST
 
     delivery = _delivery_mode(delivery)
     try:
@@ -51,9 +52,7 @@ def hop(
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--sizes") from None
     plan = HopPlan(feature_bytes, requests, rounds, delivery)
-    if trust:
-        raise typer.Exit(run_trust(plan, json_, output))
-    raise typer.Exit(run_hop(plan, json_, chart, output))
+    raise typer.Exit((TRUST if trust else HOP).run(plan, json_, chart, output))
 
 
 def throughput(
@@ -71,18 +70,14 @@ def throughput(
     output: Output = "",
 ) -> None:
     """What a pipeline yields, beside the same cores without a mesh."""
-    from bench.cost.throughput.command import run_throughput
-    from bench.cost.throughput.measure import ThroughputPlan
-    from bench.cost.throughput.pipelines import PIPELINES
+    from bench.cost.pipelines import PIPELINES
+    from bench.cost.throughput import THROUGHPUT, ThroughputPlan
 
     delivery = _delivery_mode(delivery)
-    names = [name for name in models.split(",") if name]
-    unknown = [name for name in names if name not in PIPELINES]
-    if unknown or not names:
-        raise typer.BadParameter(f"{unknown}: choose of {', '.join(PIPELINES)}")
+    names = _known(models, PIPELINES)
     levels = _numbers(concurrency, "--concurrency")
     plan = ThroughputPlan(names, levels, rounds, seconds, stages, delivery, ultraface)
-    raise typer.Exit(run_throughput(plan, json_, chart, output))
+    raise typer.Exit(THROUGHPUT.run(plan, json_, chart, output))
 
 
 def scale(
@@ -108,13 +103,12 @@ def scale(
     if max(counts, default=0) > MOST_REAL_NODES:
         if len(counts) > 1:
             raise typer.BadParameter(f"--nodes: more than {MOST_REAL_NODES} nodes stand alone")
-        from bench.fleets.scale.command import run_large_fleet
-        from bench.fleets.scale.large_fleet import LargeFleetPlan
+        from bench.fleets.large_fleet import LARGE_FLEET, LargeFleetPlan
 
-        raise typer.Exit(run_large_fleet(LargeFleetPlan(counts[0], trials=trials), json_, output))
-    from bench.fleets.scale.command import run_scale
-    from bench.fleets.scale.point import Point
-    from bench.fleets.scale.sweeps import ScalePlan
+        large = LargeFleetPlan(counts[0], trials=trials)
+        raise typer.Exit(LARGE_FLEET.run(large, json_, output=output))
+    from bench.fleets.scale import SCALE, ScalePlan
+    from bench.fleets.scale_point import Point
 
     plan = ScalePlan(
         counts,
@@ -123,7 +117,7 @@ def scale(
         rounds,
         Point(requests=requests, hosts=hosts),
     )
-    raise typer.Exit(run_scale(plan, json_, chart, output))
+    raise typer.Exit(SCALE.run(plan, json_, chart, output))
 
 
 def peers(
@@ -140,11 +134,10 @@ def peers(
     output: Output = "",
 ) -> None:
     """The mesh beside what users would pick; installs them into an environment of their own."""
-    from bench.rivals.peers.command import run_peers_command
+    from bench.rivals.peers import PEERS, PeersPlan
 
-    raise typer.Exit(
-        run_peers_command(_words(only), rounds, _words(kinds), environment, json_, chart, output)
-    )
+    plan = PeersPlan(_words(only), rounds, _words(kinds), environment)
+    raise typer.Exit(PEERS.run(plan, json_, chart, output))
 
 
 def compare(
@@ -171,9 +164,9 @@ def regression(
     json_: Json = False,
 ) -> None:
     """The gate of CI: a 4 KiB hop by `swarm up` beside raw JetStream; exit 1 above the limit."""
-    from bench.cost.hop.regression import MOST_RATIO, run_regression
+    from bench.cost.regression import MOST_RATIO, REGRESSION, RegressionPlan
 
-    raise typer.Exit(run_regression(limit or MOST_RATIO, attempts, json_))
+    raise typer.Exit(REGRESSION.run(RegressionPlan(limit or MOST_RATIO, attempts), json_))
 
 
 def gossip(
@@ -184,9 +177,9 @@ def gossip(
     output: Output = "",
 ) -> None:
     """What the gossip achieves, simulated: spread, traffic, crashes, splits."""
-    from sim.gossip import run_gossip
+    from bench.simulations import GOSSIP, SimulationPlan
 
-    raise typer.Exit(run_gossip(full, seed, json_, chart, output))
+    raise typer.Exit(GOSSIP.run(SimulationPlan(full, seed), json_, chart, output))
 
 
 def learning(
@@ -197,9 +190,9 @@ def learning(
     output: Output = "",
 ) -> None:
     """What a fleet learns by sparse deltas, simulated, beside a parameter server's bytes."""
-    from sim.learning import run_learning
+    from bench.simulations import LEARNING, SimulationPlan
 
-    raise typer.Exit(run_learning(full, seed, json_, chart, output))
+    raise typer.Exit(LEARNING.run(SimulationPlan(full, seed), json_, chart, output))
 
 
 def routing(
@@ -210,9 +203,9 @@ def routing(
     output: Output = "",
 ) -> None:
     """All routing policies in all scenarios, simulated, beside one that knows the future."""
-    from sim.routing import run_routing
+    from bench.simulations import ROUTING, SimulationPlan
 
-    raise typer.Exit(run_routing(full, seed, json_, chart, output))
+    raise typer.Exit(ROUTING.run(SimulationPlan(full, seed), json_, chart, output))
 
 
 def failover(
@@ -224,9 +217,9 @@ def failover(
     json_: Json = False,
 ) -> None:
     """How long a takeover lasts and what is lost: nodes killed, hung, cut off, drained."""
-    from bench.faults.command import run_failover
+    from bench.faults.failover import FAILOVER, FailoverPlan
 
-    raise typer.Exit(run_failover(trials, _words(scenarios) or None, json_, servers))
+    raise typer.Exit(FAILOVER.run(FailoverPlan(trials, _words(scenarios), servers), json_))
 
 
 def overload(
@@ -236,10 +229,10 @@ def overload(
     json_: Json = False,
 ) -> None:
     """Goodput, refusals and recovery at three times the capacity."""
-    from bench.cost.overload.command import run_overload
+    from bench.cost.overload import OVERLOAD, OverloadPlan
     from nodes.console import duration
 
-    raise typer.Exit(run_overload(seconds, factor, duration(budget), json_))
+    raise typer.Exit(OVERLOAD.run(OverloadPlan(seconds, factor, duration(budget)), json_))
 
 
 def chaos(
@@ -257,14 +250,12 @@ def chaos(
     json_: Json = False,
 ) -> None:
     """Random faults under load: nothing may be wrong, and no request without an outcome."""
-    from bench.faults.chaos.command import run_chaos
-    from bench.faults.chaos.play import ChaosPlan
+    from bench.faults.chaos import CHAOS, ChaosPlan
     from nodes.console import duration
 
-    plan = ChaosPlan(
-        seed, rate, duration(every), seconds, duration(budget), nodes_per_stage, model, server
-    )
-    raise typer.Exit(run_chaos(plan, at_least, json_))
+    between, each = duration(every), duration(budget)
+    plan = ChaosPlan(seed, rate, between, seconds, each, nodes_per_stage, model, server, at_least)
+    raise typer.Exit(CHAOS.run(plan, json_))
 
 
 def site(
@@ -279,12 +270,11 @@ def site(
     output: Output = "",
 ) -> None:
     """What a site submits while its link to the hub is cut: each answer once, in order, right."""
-    from bench.faults.site.command import run_site
-    from bench.faults.site.play import SitePlan
+    from bench.faults.site import SITE_CUT, SitePlan
     from nodes.console import duration
 
     plan = SitePlan(duration(cut), requests, agents, silent, flap)
-    raise typer.Exit(run_site(plan, json_, output))
+    raise typer.Exit(SITE_CUT.run(plan, json_, output=output))
 
 
 def memory(
@@ -297,10 +287,9 @@ def memory(
     output: Output = "",
 ) -> None:
     """The memory of `swarm up`, by process and by what it is for (Linux)."""
-    from bench.cost.memory.command import run_memory
-    from bench.cost.memory.measure import MemoryPlan
+    from bench.cost.memory import MEMORY, MemoryPlan
 
-    raise typer.Exit(run_memory(MemoryPlan(model, stages, requests), json_, output))
+    raise typer.Exit(MEMORY.run(MemoryPlan(model, stages, requests), json_, output=output))
 
 
 def hostile(
@@ -313,39 +302,12 @@ def hostile(
     json_: Json = False,
 ) -> None:
     """Mutated messages against every parser: no crash, no hang, bounded memory, typed errors."""
-    from bench.hostile.campaign import HostilePlan
-    from bench.hostile.catalogue import TARGETS
-    from bench.hostile.command import run_hostile
+    from bench.hostile.campaign import TARGETS, HostilePlan
+    from bench.hostile.command import HOSTILE
 
-    names = tuple(_words(targets))
-    if unknown := [name for name in names if name not in TARGETS]:
-        raise typer.BadParameter(f"{unknown}: choose of {', '.join(TARGETS)}")
-    plan = HostilePlan(messages, seed, names, seconds or float("inf"), workers)
-    raise typer.Exit(run_hostile(plan, keep, json_))
-
-
-def _words(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()]
-
-
-def _delivery_mode(name: str) -> str:
-    from swarm.requests.request import DELIVERY_MODES
-
-    mode = DELIVERY_MODES.get(name)
-    if mode is None:
-        raise typer.BadParameter(f"{name!r}: it is durable or fast", param_hint="--delivery")
-    return mode
-
-
-def _numbers(text: str, hint: str) -> list[int]:
-    """Positive integers, separated by commas."""
-    try:
-        values = [int(part) for part in _words(text)]
-    except ValueError:
-        values = []
-    if not values or min(values) < 1:
-        raise typer.BadParameter(f"{text!r}: numbers from 1, with commas", param_hint=hint)
-    return values
+    names = tuple(_known(targets, TARGETS)) if targets else ()
+    plan = HostilePlan(messages, seed, names, seconds or float("inf"), workers, keep)
+    raise typer.Exit(HOSTILE.run(plan, json_))
 
 
 def weights(
@@ -359,17 +321,13 @@ def weights(
     output: Output = "",
 ) -> None:
     """New weights under load: what they cost, and whether any answer mixes two versions."""
-    from bench.fleets.weights.command import run_weights
-    from bench.fleets.weights.measure import WeightsPlan
-    from bench.fleets.weights.updates import CASES
+    from bench.fleets.weight_updates import CASES
+    from bench.fleets.weights import WEIGHTS, WeightsPlan
     from nodes.console import duration
 
-    names = tuple(_words(cases))
-    unknown = [name for name in names if name not in CASES]
-    if unknown or not names:
-        raise typer.BadParameter(f"{unknown}: choose of {', '.join(CASES)}")
+    names = tuple(_known(cases, CASES))
     plan = WeightsPlan(names, updates, duration(every), min(rounds, updates))
-    raise typer.Exit(run_weights(plan, json_, output))
+    raise typer.Exit(WEIGHTS.run(plan, json_, output=output))
 
 
 def links(
@@ -397,20 +355,17 @@ def links(
     output: Output = "",
 ) -> None:
     """A detector over slow links: first layers at the edge, a stage behind the link, JPEG."""
-    from bench.fleets.links.command import run_links
-    from bench.fleets.links.measure import FULL, QUICK, LinksPlan, shapes_of
+    from bench.fleets.links import FULL, LINKS, QUICK, LinksPlan, shapes_of
     from swarm.errors import InvalidArgument
     from swarm.wire.codec_choice import MODES
 
-    names = tuple(_words(codecs))
-    if unknown := [name for name in names if name not in MODES]:
-        raise typer.BadParameter(f"{unknown}: choose of {', '.join(MODES)}")
+    names = tuple(_known(codecs, MODES))
     try:
         shapes = shapes_of(links_) if links_ else FULL if full else QUICK
     except InvalidArgument as error:
         raise typer.BadParameter(str(error)) from None
     plan = LinksPlan(shapes, names, requests, requests, congestion=congestion, ultraface=ultraface)
-    raise typer.Exit(run_links(plan, json_, output))
+    raise typer.Exit(LINKS.run(plan, json_, output=output))
 
 
 def rollout(
@@ -423,10 +378,42 @@ def rollout(
     output: Output = "",
 ) -> None:
     """Versions come and go under load, by promotion, canary and shadow: nothing may be lost."""
-    from bench.fleets.rollout.command import run_rollout
-    from bench.fleets.rollout.play import RolloutPlan
+    from bench.fleets.rollouts import ROLLOUT, RolloutPlan
 
-    raise typer.Exit(run_rollout(RolloutPlan(rate, quiet, kills), json_, output))
+    raise typer.Exit(ROLLOUT.run(RolloutPlan(rate, quiet, kills), json_, output=output))
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _known(text: str, known: Iterable[str]) -> list[str]:
+    """At least one word, all of them known."""
+    words = _words(text)
+    unknown = [word for word in words if word not in known]
+    if unknown or not words:
+        raise typer.BadParameter(f"{unknown}: choose of {', '.join(known)}")
+    return words
+
+
+def _delivery_mode(name: str) -> str:
+    from swarm.requests.request import DELIVERY_MODES
+
+    mode = DELIVERY_MODES.get(name)
+    if mode is None:
+        raise typer.BadParameter(f"{name!r}: it is durable or fast", param_hint="--delivery")
+    return mode
+
+
+def _numbers(text: str, hint: str) -> list[int]:
+    """Positive integers, separated by commas."""
+    try:
+        values = [int(part) for part in _words(text)]
+    except ValueError:
+        values = []
+    if not values or min(values) < 1:
+        raise typer.BadParameter(f"{text!r}: numbers from 1, with commas", param_hint=hint)
+    return values
 
 
 COMMANDS = (

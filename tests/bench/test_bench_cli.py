@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 import typer
-from sim.gossip import run_gossip
 from typer.testing import CliRunner
 
 from bench.commands import add_commands
-from bench.cost.hop.measure import HopPlan
-from bench.report.command import ChartsMissing, run_benchmark
-from bench.rivals.peers.command import OURS, entrants, figures_of
+from bench.cost.hop import HopPlan
+from bench.report.frame import Benchmark, ChartsMissing, by_turns
+from bench.rivals.peers import OURS, entrants, figures_of
+from bench.simulations import GOSSIP, SimulationPlan
 
 app = typer.Typer()
 add_commands(app)
@@ -68,18 +68,21 @@ def test_the_document_goes_to_the_file_and_to_standard_output(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "result.json"
-    code = run_benchmark(lambda _: {"v": 1}, lambda _: None, None, as_json=True, output=str(path))
-    assert code == 0
-    assert json.loads(capsys.readouterr().out) == json.loads(path.read_text()) == {"v": 1}
+    made = Benchmark("made", lambda plan, progress: {"figure": plan}, pytest.fail)
+    assert made.run(3, as_json=True, output=str(path)) == 0
+    document = json.loads(path.read_text())
+    assert json.loads(capsys.readouterr().out) == document
+    assert (document["v"], document["bench"], document["figure"]) == (1, "made", 3)
+    assert document["machine"]["cores"] > 0
 
 
 def test_a_failed_measurement_is_one_line_and_exit_code_1(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def measure(progress: object) -> dict[str, object]:
+    async def measure(plan: None, progress: object) -> dict[str, object]:
         raise ExceptionGroup("several", [TimeoutError("too slow")])
 
-    assert run_benchmark(measure, lambda _: None) == 1
+    assert Benchmark("slow", measure, pytest.fail).run(None) == 1
     assert "too slow" in capsys.readouterr().err
 
 
@@ -87,8 +90,8 @@ def test_a_chart_without_matplotlib_is_refused_before_measuring(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    never = lambda _: pytest.fail("measured")  # noqa: E731
-    assert run_benchmark(never, lambda _: None, lambda *_: None, chart="x.png") == 1
+    never = Benchmark("never", lambda *_: pytest.fail("measured"), print, draw=print)
+    assert never.run(None, chart="x.png") == 1
     assert "pip install" in str(ChartsMissing())
 
 
@@ -105,7 +108,7 @@ def test_the_peers_result_holds_the_meshs_ratio_to_raw_jetstream_of_the_same_rou
         for number, times in ((1, (2.0, 1.0)), (2, (9.0, 3.0)))
         for name, p50 in zip(("swarm", "nats_jetstream"), times, strict=True)
     ]
-    figures = figures_of({"rows": rows})
+    figures = figures_of(rows)
     ratio = figures["tiny/swarm/p50_over_nats_jetstream"]
     assert (ratio["value"], ratio["low"], ratio["high"], ratio["floor"]) == (2.5, 2.0, 3.0, True)
     assert "tiny/nats_jetstream/p50_over_nats_jetstream" not in figures
@@ -117,15 +120,26 @@ def test_the_simulations_reports_are_shown_and_a_missed_target_is_an_exit_code(
     row = {"scenario": "spread", "nodes": 10, "rounds_max": 13, "target": "12", "met": False}
     report = {"seed": 1, "interval_s": 0.1, "rows": [row], "met": False}
     monkeypatch.setattr("sim.gossip_report.run_report", lambda quick, seed: report)
-    assert run_gossip() == 1
-    assert "missed" in capsys.readouterr().out
+    assert GOSSIP.run(SimulationPlan()) == 1
+    assert "missed: spread" in capsys.readouterr().err
     row["met"] = True
-    assert run_gossip(as_json=True) == 0
+    assert GOSSIP.run(SimulationPlan(), as_json=True) == 0
 
 
 def test_hop_hands_its_options_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[object] = []
-    monkeypatch.setattr("bench.cost.hop.command.run_hop", lambda *given: seen.extend(given) or 0)
+    seen: list[HopPlan] = []
+
+    def measure(plan: HopPlan, progress: object) -> dict[str, object]:
+        seen.append(plan)
+        return {}
+
+    monkeypatch.setattr("bench.cost.hop.HOP", Benchmark("hop", measure, pytest.fail))
     arguments = ["hop", "--sizes", "1KiB,8MB", "--rounds", "2", "--json"]
     assert runner.invoke(app, arguments).exit_code == 0
-    assert seen == [HopPlan([1024, 8_000_000], 150, 2, "durable"), True, "", ""]
+    assert seen == [HopPlan([1024, 8_000_000], 150, 2, "durable")]
+
+
+def test_contenders_take_turns_and_nobody_always_follows_the_same_one() -> None:
+    turns = list(by_turns(3, "ABC"))
+    assert "".join(name for _, name in turns) == "ABCBCACAB"
+    assert [number for number, _ in turns] == [1, 1, 1, 2, 2, 2, 3, 3, 3]

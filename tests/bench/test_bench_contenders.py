@@ -13,10 +13,10 @@ import pytest
 
 from bench.rivals.catalogue import CONTENDERS, FLOOR, contender_class
 from bench.rivals.contract import missing_packages
-from bench.rivals.peers.measure import Load, measure
-from bench.rivals.peers.networks import build_workload
-from bench.rivals.peers.runner import Entrant, run_client, run_peers
-from bench.rivals.peers.summary import document, summarise
+from bench.rivals.networks import build_workload
+from bench.rivals.peers import document, summarise
+from bench.rivals.peers_client import Load, measure
+from bench.rivals.peers_runner import Entrant, run_client, run_peers
 from bench.rivals.systems.inprocess import InProcess
 from bench.rivals.workload import Tensors, Workload, pack, unpack
 
@@ -129,15 +129,16 @@ def test_a_contender_that_answers_wrongly_fails_instead_of_being_ranked(
 def test_rounds_are_interleaved_and_the_document_is_json() -> None:
     seen: list[tuple[int, str]] = []
     python = Path(sys.executable)
-    result = run_peers(
+    rows, workloads = run_peers(
         [Entrant("inprocess", "inprocess", python), Entrant("ours", CONTENDERS[FLOOR], python)],
         kinds=["tiny"],
         rounds=2,
         loads={"tiny": QUICK},
         on_row=lambda row: seen.append((row["round"], row["contender"])),
     )
-    assert seen == [(1, "inprocess"), (1, "ours"), (2, "inprocess"), (2, "ours")]
-    assert [entry["status"] for entry in json.loads(json.dumps(result))["summary"]] == ["ok", "ok"]
+    assert seen == [(1, "inprocess"), (1, "ours"), (2, "ours"), (2, "inprocess")]
+    result = json.loads(json.dumps(document(rows, workloads, 2)))
+    assert [entry["status"] for entry in result["summary"]] == ["ok", "ok"]
 
 
 def test_the_price_of_a_hop_is_taken_from_the_floor_of_the_same_round(tiny: Path) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from bench.commands import HOP_SIZES
-from bench.cost.hop.sizes import parse_size, parse_sizes, size_text
-from bench.fleets.scale.growth_law import fit
+from bench.cost.sizes import parse_size, parse_sizes, size_text
+from bench.fleets.growth_law import fit
 from bench.report.figure import Figure, percentile, significant
 
 

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
-from bench.cost.hop.chain_workload import STAGES, chain_workload
-from bench.cost.hop.measure import FLOORS, HopPlan, measure_hop, summarise
-from bench.cost.hop.regression import Attempt, misses, run_regression
-from bench.cost.hop.tables import show
+from bench.cost.hop import FLOORS, STAGES, HopPlan, chain_workload, measure_hop, show, summarise
+from bench.cost.regression import REGRESSION, Attempt, RegressionPlan, misses
 from bench.report.figure import Figure
 from bench.rivals.catalogue import MESH, MESH_BY_UP, contender_class
 from bench.rivals.contract import missing_packages
-from bench.rivals.peers.measure import Load
-from bench.rivals.peers.networks import build_workload
-from bench.rivals.peers.runner import Entrant, run_client
+from bench.rivals.networks import build_workload
+from bench.rivals.peers_client import Load
+from bench.rivals.peers_runner import Entrant, run_client
 from bench.rivals.side_by_side import checked_latencies, side_by_side
 from bench.rivals.systems.swarm_mesh import manifest_of
 from bench.rivals.workload import Workload, WrongAnswer
@@ -214,11 +213,9 @@ def test_an_attempt_is_the_ratio_of_what_undisturbed_hops_add() -> None:
         Attempt.of({"up": ours, "nats_jetstream": alone, "inprocess": alone})
 
 
-@pytest.mark.parametrize(("missed", "code"), [([], 0), (["a hop takes 3 times"], 1)])
-def test_a_regression_is_an_exit_code(
-    missed: list[str], code: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    row = {"ratio": 3.0, "p50_ratio": 3.5}
-    document = {"missed": missed, "attempts": [row], "best": 3.0, "limit": 1.15, "seconds": 4.0}
-    monkeypatch.setattr("bench.cost.hop.regression.check_regression", lambda *_, **__: document)
-    assert run_regression() == code
+@pytest.mark.parametrize(("best", "code"), [(1.0, 0), (3.0, 1)])
+def test_a_regression_is_an_exit_code(best: float, code: int) -> None:
+    row = {"ratio": best, "p50_ratio": 3.5}
+    document = {"attempts": [row], "best": best, "limit": 1.15, "seconds": 4.0}
+    measured = replace(REGRESSION, measure=lambda plan, progress: document)
+    assert measured.run(RegressionPlan()) == code

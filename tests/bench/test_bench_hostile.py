@@ -16,8 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bench.hostile.campaign import HostilePlan, play
-from bench.hostile.catalogue import TARGETS, shares
+from bench.hostile.campaign import TARGETS, HostilePlan, play, shares
 from bench.hostile.slices import message_at, replay, run_slice
 from bench.hostile.target import TYPED, Case, Target
 from shards.weights.protobuf import bytes_field, number_field, text_field

@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.slow_link import unavailable
 
-from bench.fleets.links.command import run_links
-from bench.fleets.links.cost_model import Link, Parts, cameras_a_core, latencies, quickest, rates
-from bench.fleets.links.measure import LinksPlan, Shape, shapes_of
-from bench.fleets.links.network import unavailable
-from bench.fleets.links.workload import changed, overlap
+from bench.fleets.detector import changed, overlap
+from bench.fleets.link_cost import Link, Parts, cameras_a_core, latencies, quickest, rates
+from bench.fleets.links import LINKS, LinksPlan, Shape, shapes_of
 from swarm.errors import InvalidArgument
 
 MBIT = 125_000.0  # bytes a second
@@ -66,7 +65,7 @@ def test_a_core_serves_more_cameras_the_more_layers_are_at_the_edge() -> None:
 def test_a_short_run_answers_all_over_the_link(tmp_path: Path) -> None:
     file = tmp_path / "links.json"
     plan = LinksPlan(codecs=("i8",), alone=4, rated=4, beside=False)
-    assert run_links(plan, as_json=True, output=str(file)) == 0
+    assert LINKS.run(plan, as_json=True, output=str(file)) == 0
     (link,) = json.loads(file.read_text())["links"]
     jpeg, edge, stages = link["ways"]
     for way in (jpeg, edge, stages):

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.cost.memory.command import run_memory
-from bench.cost.memory.mappings import Mapping, parse
-from bench.cost.memory.measure import MemoryPlan
-from bench.cost.memory.parts import (
+from bench.cost.memory import MEMORY, MemoryPlan
+from bench.cost.memory_parts import (
     BUFFERS,
     INTERPRETER,
     KINDS,
     LIBRARIES,
     REST,
     WEIGHTS,
+    Mapping,
     Reference,
     Size,
+    parse,
     parts,
 )
+from bench.cost.shared_memory import measure
 
 SMAPS = """\
 559d5c000000-559d5c001000 r-xp 00000000 08:01 12 /usr/bin/python3.11
@@ -91,7 +94,7 @@ def test_the_parts_of_a_process_add_up_to_its_memory(
 def test_a_mesh_as_a_user_starts_it_is_measured_process_by_process(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert run_memory(MemoryPlan("digits", 2, 3), as_json=True) == 0
+    assert MEMORY.run(MemoryPlan("digits", 2, 3), as_json=True) == 0
     document = json.loads(capsys.readouterr().out)
     roles = [row["role"] for row in document["processes"]]
     assert sorted(roles) == ["fallback", "server", "shard-1", "shard-2", "up"]
@@ -108,5 +111,14 @@ def test_a_mesh_as_a_user_starts_it_is_measured_process_by_process(
 def test_a_model_that_is_no_file_is_refused_with_the_meshs_own_words(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert run_memory(MemoryPlan("/nowhere/model.onnx", start_timeout=30), as_json=True) == 1
+    assert MEMORY.run(MemoryPlan("/nowhere/model.onnx", start_timeout=30), as_json=True) == 1
     assert "no such file" in json.loads(capsys.readouterr().out)["error"]
+
+
+@pytest.mark.processes
+def test_the_measurement_times_each_way_and_cleans_up() -> None:
+    """Which way is faster is the benchmark's to say: on a busy machine one run says little."""
+    (row,) = measure((8 << 20,), rounds=3)
+    assert row.keys() >= {"copy", "put_open_check", "claim", "tcp"}
+    assert min(row["copy"], row["put_open_check"], row["claim"], row["tcp"]) > 0
+    assert not list(Path("/dev/shm").glob(f"swarm-measure-{os.getpid()}-*"))

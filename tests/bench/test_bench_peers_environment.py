@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.rivals.peers import environment
+from bench.rivals import environment
 
 
 def test_a_folder_with_other_files_is_never_overwritten(

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.fleets.rollout.command import misses
-from bench.fleets.rollout.load import Load
-from bench.fleets.rollout.versions import Version, images, make_versions, matches
+from bench.fleets.rollouts import Load, misses
+from bench.fleets.versions import Version, images, make_versions, matches
 from shards.runtimes.load import load_stage
 from swarm import Result, Status
 

@@ -7,16 +7,15 @@ import json
 import psutil
 import pytest
 
-from bench.fleets.scale.large_fleet import LargeFleetPlan, longest_gap, measure_large_fleet
-from bench.fleets.scale.large_tables import misses
-from bench.fleets.scale.point import Point, manifest
-from bench.fleets.scale.sweeps import (
+from bench.fleets.large_fleet import LARGE_FLEET, LargeFleetPlan, longest_gap, misses
+from bench.fleets.scale import (
     GROWING_FIGURES,
+    SCALE,
     ScalePlan,
     allow_connections,
     laws,
-    measure_scale,
 )
+from bench.fleets.scale_point import Point, manifest
 from shards.manifest import Manifest
 from swarm.model import ModelInfo
 
@@ -72,7 +71,7 @@ def test_nodes_models_and_agents_are_swept_on_a_real_server() -> None:
     before = set(psutil.Process().children(recursive=True))
     base = Point(nodes=3, agents=2, requests=20, idle=0.3, hosts=1)
     plan = ScalePlan((3,), (2,), (4,), base=base)
-    document = json.loads(json.dumps(measure_scale(plan)))
+    document = json.loads(json.dumps(SCALE.document(plan)))
     assert not set(psutil.Process().children(recursive=True)) - before
     rows = {point["sweep"]: point["rounds"][0] for point in document["points"]}
     assert [rows[s]["nodes"] for s in ("nodes", "models", "agents")] == [3, 6, 3]
@@ -110,7 +109,7 @@ def test_the_longest_gap_begins_with_the_last_answer_before_the_kill() -> None:
 def test_a_fleet_of_real_and_imitated_nodes_is_measured_beside_five() -> None:
     before = set(psutil.Process().children(recursive=True))
     plan = LargeFleetPlan(30, others=1, rounds=1, requests=10, trials=1, settle=1.0, idle=1.0)
-    document = json.loads(json.dumps(measure_large_fleet(plan, lambda _: None)))
+    document = json.loads(json.dumps(LARGE_FLEET.document(plan)))
     assert not set(psutil.Process().children(recursive=True)) - before
     idle = document["idle"]
     # Each imitated node has a connection; the two that measure have one each in both meshes.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.faults.site.figures import Came, Submitted, failures, site_figures
+from bench.faults.site import Came, Submitted, failures, site_figures
 
 CUT, HEALED = 10.0, 20.0
 SUBMITTED = [Submitted(number, 9.0 + number, 0.001) for number in range(1, 14)]

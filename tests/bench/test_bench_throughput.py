@@ -11,10 +11,9 @@ import numpy as np
 import psutil
 import pytest
 
-from bench.cost.throughput.closed_loop import Sample, WorkerLoad
-from bench.cost.throughput.measure import ThroughputPlan, measure_throughput, summarise
-from bench.cost.throughput.pipelines import EXPECTED_FILE, build_pipeline
-from bench.cost.throughput.tables import show
+from bench.cost.closed_loop import Sample, WorkerLoad
+from bench.cost.pipelines import EXPECTED_FILE, build_pipeline
+from bench.cost.throughput import ThroughputPlan, measure_throughput, show, summarise
 from bench.rivals.ultraface import NoModel, ultraface_file
 
 
@@ -74,7 +73,7 @@ def test_a_floors_processes_share_the_requests_and_notice_a_wrong_answer(tmp_pat
     command = [
         sys.executable,
         "-m",
-        "bench.cost.throughput.floor_process",
+        "bench.cost.floor_process",
         str(directory),
         "whole",
         "1",

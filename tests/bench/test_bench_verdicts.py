@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from bench.cost.overload.command import run_overload
-from bench.faults.command import run_failover
-from bench.faults.figures import Trial, scenario_figures
+from bench.cost.overload import OVERLOAD, OverloadPlan
+from bench.faults.failover import FAILOVER, FailoverPlan, scenario_entry
+from bench.faults.failover_figures import Trial, scenario_figures
 from bench.faults.scenarios import Scenario
-from bench.faults.trials import scenario_entry
 from swarm.errors import Unavailable
 
-COMMAND = "bench.faults.command"
+MODULE = "bench.faults.failover"
 
 
 class FakeMeshes:
@@ -26,9 +26,8 @@ class FakeMeshes:
         self.started = 0
         self.lost: set[str] = set()  # scenarios in which one request is lost
         self.failing: set[str] = set()  # scenarios in which the mesh does not come up again
-        monkeypatch.setattr(f"{COMMAND}.make_workload", lambda directory: None)
-        monkeypatch.setattr(f"{COMMAND}.start_rig", self.start_rig)
-        monkeypatch.setattr(f"{COMMAND}.play_scenario", self.play_scenario)
+        monkeypatch.setattr(f"{MODULE}.start_rig", self.start_rig)
+        monkeypatch.setattr(f"{MODULE}.play_scenario", self.play_scenario)
 
     @asynccontextmanager
     async def start_rig(self, *_: object) -> AsyncIterator[None]:
@@ -58,10 +57,10 @@ def test_a_lost_request_fails_the_whole_benchmark(
 ) -> None:
     meshes = FakeMeshes(monkeypatch)
     names = ["kill-shard-1", "kill-shard-2"]
-    assert run_failover(1, names, as_json=False) == 0
+    assert FAILOVER.run(FailoverPlan(1, names)) == 0
     meshes.lost = {"kill-shard-2"}
-    assert run_failover(1, names, as_json=False) == 1
-    shown = capsys.readouterr().out
+    assert FAILOVER.run(FailoverPlan(1, names)) == 1
+    shown = capsys.readouterr().err
     assert "missed: kill-shard-2: lost: 1, limit 0" in shown
     assert meshes.started == 2  # one for both scenarios of a layout
 
@@ -71,7 +70,7 @@ def test_after_a_scenario_that_fails_the_others_get_a_new_mesh(
 ) -> None:
     meshes = FakeMeshes(monkeypatch)
     meshes.failing = {"kill-shard-1"}
-    assert run_failover(1, ["kill-shard-1", "kill-shard-2"], as_json=True) == 1
+    assert FAILOVER.run(FailoverPlan(1, ["kill-shard-1", "kill-shard-2"]), as_json=True) == 1
     scenarios = json.loads(capsys.readouterr().out)["scenarios"]
     assert scenarios["kill-shard-1"]["status"] == "failed"
     assert "did not come up" in scenarios["kill-shard-1"]["reason"]
@@ -83,18 +82,15 @@ def test_an_unknown_scenario_is_refused_before_anything_starts(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     meshes = FakeMeshes(monkeypatch)
-    assert run_failover(1, ["kill-the-moon"], as_json=False) == 1
+    assert FAILOVER.run(FailoverPlan(1, ["kill-the-moon"])) == 1
     assert "no scenario kill-the-moon" in capsys.readouterr().err
     assert meshes.started == 0
 
 
 @pytest.mark.parametrize(("share", "code"), [(0.86, 0), (0.84, 1)])
 def test_overload_passes_when_goodput_stays_near_the_capacity(
-    share: float, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    share: float, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async def measured(*_: object) -> dict[str, Any]:
-        return {"goodput_share": share}
-
-    monkeypatch.setattr("bench.cost.overload.command.measure_overload", measured)
-    assert run_overload() == code
+    measured = replace(OVERLOAD, measure=lambda plan, progress: {"goodput_share": share})
+    assert measured.run(OverloadPlan()) == code
     assert "goodput share" in capsys.readouterr().out

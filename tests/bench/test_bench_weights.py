@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.fleets.weights.command import misses
-from bench.fleets.weights.judge import Answer, count_torn
-from bench.fleets.weights.measure import WeightsPlan, measure_weights
-from bench.fleets.weights.updates import CASES, changed_block, changed_head
+from bench.fleets.weight_updates import CASES, Answer, changed_block, changed_head, count_torn
+from bench.fleets.weights import WeightsPlan, measure_weights, misses
 from shards.runtimes.ort import make_session
 from shards.split.split import split
 from shards.zoo import digits_heldout, digits_model

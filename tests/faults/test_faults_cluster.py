@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from bench.faults.cluster_scenarios import check_nodes, layout_of, with_lanes
-from bench.faults.rig import Rig
+from support.faulty_mesh import Layout, Rig
 from support.meshes import Load
 from support.waiting import GENEROUS, eventually
 
@@ -12,7 +11,7 @@ from nodes.config import MOVED
 from swarm.errors import SwarmError
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
-LAYOUT = layout_of(MOVED)
+LAYOUT = Layout(servers=3, lanes=MOVED)
 
 
 async def moved_from(rig: Rig, lost: int) -> None:
@@ -20,7 +19,7 @@ async def moved_from(rig: Rig, lost: int) -> None:
 
     async def is_moved() -> bool:
         try:
-            return await with_lanes(rig) != lost
+            return await rig.server_with_lanes() != lost
         except SwarmError:
             return False  # the servers elect a leader
 
@@ -33,9 +32,9 @@ async def test_lanes_of_a_lost_server_are_made_anew_on_another_one_and_no_reques
     load = Load(rig.local.mesh, rate=50, budget=40.0)
     async with load.steady():
         await load.answers()
-        lost = await with_lanes(rig)
+        lost = await rig.server_with_lanes()
         await rig.cluster.all[lost].kill()
         await moved_from(rig, lost)
         assert not rig.cluster.all[lost].alive, "it did not come back"
         await load.answers()
-    check_nodes(rig)
+    rig.check_nodes()

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from bench.faults.cut_link import why_not
-from bench.faults.rig import Layout, Rig
-from bench.faults.scenarios import SCENARIOS
-from bench.faults.trials import play_scenario
+from support.cut_link import why_not
+from support.faulty_mesh import Layout, Rig
 from support.meshes import Load
 
 pytestmark = [
@@ -35,11 +33,3 @@ async def test_a_node_behind_a_cut_link_is_taken_over_and_comes_back(rig: Rig) -
         finally:
             rig.link.heal()
         await load.answers(by="shard-2")
-
-
-@pytest.mark.benchmark
-async def test_a_scenario_of_the_bench_is_played_to_its_end(rig: Rig) -> None:
-    """What the figures are is no concern of this test."""
-    figures = await play_scenario(rig, SCENARIOS["cut-shard-2"], 1, 50.0)
-    assert (figures["status"], figures["lost"], figures["wrong"]) == ("ok", 0, 0)
-    assert figures["usual_ms"]["requests"] > 0, "the load did not run"

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import pytest_asyncio
-from bench.faults.site.linked_servers import HUB, SITE, LinkedServers, linked_servers
 from support.commands import Commands, said
+from support.linked_sites import HUB, SITE, LinkedServers, linked_servers
 from support.meshes import (
     READY,
     Load,

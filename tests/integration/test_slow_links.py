@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bench.fleets.links.network import SlowLink, slow_link, unavailable
 from support.commands import ROOT, environment
 from support.meshes import READY, mesh_of
+from support.slow_link import SlowLink, slow_link, unavailable
 from support.waiting import eventually
 
 from nodes.up.embedded_server import EmbeddedServer

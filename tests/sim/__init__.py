@@ -1,1 +1,1 @@
-"""`swarm bench gossip` and `swarm bench routing`: the simulations' reports, printed and drawn."""
+"""Simulations of the gossip, of learning and of routing: worlds, scenarios, reports."""

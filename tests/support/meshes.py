@@ -68,12 +68,12 @@ def whole(model: bytes, feeds: list[dict[str, np.ndarray]]) -> list[dict[str, np
         runtime.close()
 
 
-def close(actual: np.ndarray, expected: np.ndarray) -> bool:
+def close(actual: np.ndarray, expected: np.ndarray, tolerance: float = TOLERANCE) -> bool:
     """Equal to the whole model, relative to its largest value."""
     if actual.shape != expected.shape or actual.dtype != expected.dtype:
         return False
     scale = float(np.abs(expected).max()) or 1.0
-    return float(np.abs(actual - expected).max()) <= TOLERANCE * scale
+    return float(np.abs(actual - expected).max()) <= tolerance * scale
 
 
 async def awake(local: LocalMesh) -> None:

@@ -1,0 +1,1 @@
+"""What the mesh costs: time of a hop, throughput, behaviour in overload, memory."""

@@ -9,22 +9,19 @@ from outside, and the share of the requests that the fallback takes while shard-
 from __future__ import annotations
 
 import asyncio
-import logging
 import signal
-import tempfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from rich.table import Table
+from support.faulty_mesh import Layout, Rig, start_rig
 
-from bench.faults.rig import Layout, Rig, Workload, make_workload, start_rig
+from bench.faults.failover import play_scenario
+from bench.faults.requester import load_on
 from bench.faults.scenarios import WINDOW_TAIL, Scenario, Targets, kill
-from bench.faults.trials import play_scenario
 from bench.report.figure import percentile
-from bench.report.machine import machine
-from nodes.console import err, guarded, out, print_json
-from nodes.logs import LogForm, set_up_logging
+from bench.report.frame import Benchmark, Progress
+from nodes.console import out
 
 CREDITS = (1, 2, 4, 8, 16)
 RATES = (100.0, 300.0, 0.0)  # requests a second; 0: as fast as they are answered
@@ -33,26 +30,22 @@ HEALTHY_SECONDS = 3.0  # of load for the fallback's share
 STOPPED_SECONDS = 2.0  # of SIGSTOP: longer than a parked pull lives
 
 
-def run_credit(trials: int, as_json: bool, credits: Sequence[int] = CREDITS) -> int:
-    """Measure every credit; returns 0 unless something was lost or wrong."""
-    set_up_logging(LogForm())
-    logging.getLogger("swarm").setLevel(logging.ERROR)
+async def measure_credit(trials: int, progress: Progress) -> dict[str, Any]:
+    """Measure every credit."""
+    rows = []
+    for credit in CREDITS:
+        progress(f"credit {credit} …")
+        rows.append(await _measure(credit, trials))
+    return {"trials": trials, "credits": rows}
 
-    async def main() -> int:
-        rows = []
-        with tempfile.TemporaryDirectory(prefix="failover-") as directory:
-            workload = await asyncio.to_thread(make_workload, Path(directory))
-            for credit in credits:
-                rows.append(await _measure(credit, workload, trials))
-                err.print(f"credit {credit}: {rows[-1]}", highlight=False, soft_wrap=True)
-        doc = {"v": 1, "bench": "credit", "machine": machine(), "trials": trials, "credits": rows}
-        if as_json:
-            print_json(doc)
-        else:
-            out.print(table(rows))
-        return int(any(row["lost"] or row["wrong"] for row in rows))
 
-    return guarded(main, as_json)
+def misses(document: dict[str, Any]) -> list[str]:
+    """A line for each credit with which something was lost or wrong."""
+    return [
+        f"credit {row['credit']}: {row['lost']} lost, {row['wrong']} wrong"
+        for row in document["credits"]
+        if row["lost"] or row["wrong"]
+    ]
 
 
 async def _hang(rig: Rig) -> None:
@@ -67,9 +60,9 @@ async def _hang(rig: Rig) -> None:
     await rig.drain(node)
 
 
-async def _measure(credit: int, workload: Workload, trials: int) -> dict[str, Any]:
+async def _measure(credit: int, trials: int) -> dict[str, Any]:
     row: dict[str, Any] = {"credit": credit}
-    async with start_rig(Layout(credit=credit), workload, quick=True) as rig:
+    async with start_rig(Layout(credit=credit), quick=True) as rig:
         row["healthy"] = [await _healthy(rig, rate) for rate in RATES]
         for name, inflict in (("kill", kill("shard-2")), ("stop", _hang)):
             scenario = Scenario(name, f"{name} of shard-2", inflict, Targets())
@@ -84,7 +77,7 @@ async def _measure(credit: int, workload: Workload, trials: int) -> dict[str, An
 
 async def _healthy(rig: Rig, rate: float) -> dict[str, Any]:
     """The fallback's share of stage 2, and the load's rate and latency."""
-    async with rig.load(rate, IN_FLIGHT) as load:
+    async with load_on(rig, rate, IN_FLIGHT) as load:
         await asyncio.sleep(1.0)
         await load.take()
         await asyncio.sleep(HEALTHY_SECONDS)
@@ -134,4 +127,8 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Table:
 if __name__ == "__main__":
     import sys
 
-    raise SystemExit(run_credit(int(sys.argv[1]) if sys.argv[1:] else 5, "--json" in sys.argv))
+    credit = Benchmark(
+        "credit", measure_credit, lambda doc: out.print(table(doc["credits"])), misses=misses
+    )
+    trials = next((int(word) for word in sys.argv[1:] if word.isdecimal()), 5)
+    raise SystemExit(credit.run(trials, "--json" in sys.argv))

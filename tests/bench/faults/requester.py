@@ -12,22 +12,27 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import subprocess
 import sys
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from support.faulty_mesh import READY_TIMEOUT, Rig
+from support.meshes import close, digits
 
 import swarm
-from nodes.event_loop import run_event_loop
-from swarm.errors import DecodeError, Status
+from bench.paced import paced
+from nodes.event_loop import die_with_parent, run_event_loop
+from swarm.errors import DecodeError, Status, Unavailable
 from swarm.ids import ulid
 from swarm.link import LinkMessage
 from swarm.wire.messages import Result
 
-RELATIVE_TOLERANCE = 1e-4  # relative to the largest logit; shards and whole are optimised apart
+TOLERANCE = 1e-4  # relative to the largest logit; shards and whole are optimised apart
 END_GRACE = 1.0  # seconds past the budget until `take` stops waiting for a request
 
 
@@ -50,22 +55,19 @@ class Asked:
 class Load:
     """`run()` asks until it is cancelled.
 
-    images: [n, …], asked in turn; expected: the whole model's logits, [n, 10]. rate: requests a
-    second; 0: `in_flight` at a time, each as soon as another has ended. budget: seconds.
+    rate: requests a second; 0: `in_flight` at a time, each as soon as another has ended. budget:
+    seconds.
     """
 
     def __init__(
         self,
         mesh: swarm.Mesh,
-        images: np.ndarray,
-        expected: np.ndarray,
         rate: float,
         in_flight: int,
         budget: float,
     ) -> None:
         self._mesh = mesh
-        self._images = images
-        self._expected = expected
+        self._images, self._logits = digits()
         self._rate = rate
         self._in_flight = in_flight
         self._budget = budget
@@ -80,17 +82,10 @@ class Load:
         if self._rate <= 0:
             await asyncio.gather(*(self._closed_loop() for _ in range(self._in_flight)))
             return
-        start = time.monotonic()
-        index = 0
-        while True:
-            due = start + index / self._rate
-            delay = due - time.monotonic()
-            if delay > 0:
-                await asyncio.sleep(delay)
+        async for index, due in paced(self._rate):
             task = asyncio.create_task(self._ask(Asked(index, due)))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-            index += 1
 
     async def _closed_loop(self) -> None:
         index = 0
@@ -119,12 +114,9 @@ class Load:
         """Whether a result is right. A failure is not a wrong answer: it counts as lost."""
         if result.status is not Status.OK:
             return True
-        expected = self._expected[asked.index % len(self._expected)]
         logits = result.outputs.get("logits")
-        if logits is None or logits.shape != (1, *expected.shape):
-            return False
-        error = float(np.abs(logits[0] - expected).max())
-        return error <= RELATIVE_TOLERANCE * float(np.abs(expected).max())
+        at = asked.index % len(self._logits)
+        return logits is not None and close(logits, self._logits[at : at + 1], TOLERANCE)
 
     def _on_inbox_message(self, message: LinkMessage) -> None:
         """Sees every message to this client. PubAcks are JSON; results are MessagePack maps."""
@@ -166,16 +158,69 @@ def _row(asked: Asked) -> dict[str, Any]:
     return row | {"message": asked.message} if asked.message else row
 
 
+class LoadProcess:
+    """A running process of this module, on the side of the benchmark."""
+
+    def __init__(self, process: asyncio.subprocess.Process, directory: Path, budget: float) -> None:
+        self._process = process
+        self._budget = budget
+        self._file = directory / f"load-{process.pid}.json"
+
+    async def take(self) -> dict[str, Any]:
+        """The records since the last call. Raises `Unavailable` when the process has ended."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"take {self._file}\n".encode())
+        async with asyncio.timeout(self._budget + READY_TIMEOUT):
+            line = await self._process.stdout.readline()
+        if not line:
+            raise Unavailable("the benchmark's own requester ended early")
+        return dict(json.loads(self._file.read_text()))
+
+    async def stop(self) -> None:
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        try:
+            async with asyncio.timeout(5.0):
+                await self._process.wait()
+        except TimeoutError:
+            self._process.kill()
+            await self._process.wait()
+
+
+@asynccontextmanager
+async def load_on(rig: Rig, rate: float, in_flight: int = 0) -> AsyncIterator[LoadProcess]:
+    """rate: requests a second, or 0 for `in_flight` at a time."""
+    arguments = {
+        "url": rig.local.url,
+        "mesh": rig.local.name,
+        "rate": rate,
+        "in_flight": in_flight,
+        "budget": rig.layout.budget,
+        "shm": rig.layout.servers == 1,
+    }
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-m", __name__, json.dumps(arguments)),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+        preexec_fn=die_with_parent if sys.platform == "linux" else None,
+    )
+    load = LoadProcess(process, rig.directory, rig.layout.budget)
+    try:
+        yield load
+    finally:
+        await load.stop()
+
+
 async def _main(arguments: dict[str, Any]) -> int:
-    data = np.load(arguments["data"])
     reader = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     async with swarm.connect(arguments["url"], arguments["mesh"], shm=arguments["shm"]) as mesh:
         load = Load(
             mesh,
-            data["images"],
-            data["expected"],
             arguments["rate"],
             arguments["in_flight"],
             arguments["budget"],

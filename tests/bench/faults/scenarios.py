@@ -12,9 +12,11 @@ import signal
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 
-from bench.faults import cut_link
-from bench.faults.rig import REQUEST_BUDGET, Layout, Rig
+from support import cut_link
+from support.faulty_mesh import REQUEST_BUDGET, Layout, Rig
+
 from bench.faults.starved import starved
+from nodes.config import MOVED, REPLICATED
 
 WINDOW_TAIL = 1.2  # seconds of a window after the last act of a scenario
 SERVER_AWAY = 0.2  # seconds between the server's end and its new start
@@ -259,3 +261,87 @@ def _all_scenarios() -> list[Scenario]:
 
 
 SCENARIOS: dict[str, Scenario] = {scenario.name: scenario for scenario in _all_scenarios()}
+
+
+# --- a cluster of three servers, with both kinds of lanes: nothing may be lost or wrong ---------
+
+CLUSTER_RATE = 50.0  # requests a second
+CLUSTER_BUDGET = 15.0  # seconds
+AWAY, AWAY_QUICK = 12.0, 4.0  # seconds for which a server is away
+AFTER = 4.0  # seconds of a window after the server's return
+
+CLUSTER_TARGETS = Targets(slowest=CLUSTER_BUDGET * 1e3)
+Which = Callable[[Rig], Awaitable[int]]
+
+
+def layout_of(lanes: str, servers: int = 3) -> Layout:
+    return Layout(servers=servers, lanes=lanes, budget=CLUSTER_BUDGET)
+
+
+async def with_meta(rig: Rig) -> int:
+    """The server that leads the cluster."""
+    return await rig.cluster.meta_leader()
+
+
+async def with_keys(rig: Rig) -> int:
+    """The server that leads the keys' stream."""
+    mesh = rig.local.mesh
+    return await rig.cluster.leader_of(mesh.link, f"KV_{mesh.subjects.config_bucket}")
+
+
+def lose(which: Which) -> Step:
+    """SIGKILL of a server, which is away for a while."""
+
+    async def inflict(rig: Rig) -> None:
+        index = await which(rig)
+        await rig.cluster.all[index].kill()
+        await asyncio.sleep(AWAY_QUICK if rig.quick else AWAY)
+        await rig.cluster.bring_back(index)
+        await asyncio.sleep(AFTER)
+        rig.check_nodes()
+
+    return inflict
+
+
+async def roll(rig: Rig) -> None:
+    """Each server in turn leaves by lame-duck mode, and comes back."""
+    for index in range(len(rig.cluster.all)):
+        await rig.cluster.send_away(index)
+        await rig.cluster.bring_back(index)
+        await asyncio.sleep(AFTER / 2)
+    await asyncio.sleep(AFTER / 2)
+    rig.check_nodes()
+
+
+async def split_and_heal(rig: Rig) -> None:
+    """The server with the lanes and the two others hear nothing of each other for a while."""
+    index = await rig.server_with_lanes()
+    rig.cluster.proxies.cut_off(index)
+    try:
+        await asyncio.sleep(AWAY_QUICK if rig.quick else AWAY)
+    finally:
+        rig.cluster.proxies.heal()
+    await asyncio.sleep(AFTER)
+    await rig.cluster.takes_part(index)
+    rig.check_nodes()
+
+
+def _cluster_scenarios() -> list[Scenario]:
+    found = []
+    for lanes in (MOVED, REPLICATED):
+        layout = layout_of(lanes)
+        faults: tuple[tuple[str, str, Step], ...] = (
+            ("lane", "SIGKILL of the server with the lanes", lose(Rig.server_with_lanes)),
+            ("meta", "SIGKILL of the cluster's leader", lose(with_meta)),
+            ("keys", "SIGKILL of the server that leads the keys", lose(with_keys)),
+            ("rolling", "each server leaves by lame-duck mode and comes back", roll),
+            ("split", "the server with the lanes is cut off from the others", split_and_heal),
+        )
+        found += [
+            Scenario(f"{lanes}-{name}", f"lanes {lanes}: {title}", step, CLUSTER_TARGETS, layout)
+            for name, title, step in faults
+        ]
+    return found
+
+
+CLUSTER_SCENARIOS: dict[str, Scenario] = {s.name: s for s in _cluster_scenarios()}

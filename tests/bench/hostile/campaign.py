@@ -16,8 +16,22 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnContext, SpawnProcess
 from typing import Any
 
-from bench.hostile.catalogue import TARGETS, shares
+from bench.hostile import fleet_targets, link_targets, message_targets, model_targets, trust_targets
 from bench.hostile.slices import Finding, SliceResult, message_at, run_slice
+from bench.hostile.target import Target
+
+TARGETS: dict[str, Target] = {
+    target.name: target
+    for module in (link_targets, message_targets, fleet_targets, trust_targets, model_targets)
+    for target in module.TARGETS
+}
+
+
+def shares(messages: int, names: list[str]) -> dict[str, int]:
+    """How many of the messages each of these parsers gets; one at least."""
+    total = sum(TARGETS[name].share for name in names)
+    return {name: max(1, round(messages * TARGETS[name].share / total)) for name in names}
+
 
 STUCK_AFTER = 20.0  # seconds without another message, on a machine that is busy too
 LOOK_EVERY = 0.2  # seconds
@@ -27,13 +41,14 @@ MOST_CRASHES = 5  # of one parser; it is given up then
 @dataclass(frozen=True, slots=True)
 class HostilePlan:
     """messages: of all parsers together. targets: names; all when empty. seconds: at most, for each
-    parser its share."""
+    parser its share. keep: a folder for the messages of findings, '' for none."""
 
     messages: int = 1_000_000
     seed: int = 1
     targets: tuple[str, ...] = ()
     seconds: float = float("inf")
     workers: int = 2
+    keep: str = ""
 
 
 def play(plan: HostilePlan, progress: Callable[[str], None]) -> list[SliceResult]:

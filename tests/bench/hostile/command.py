@@ -10,53 +10,40 @@ from typing import Any
 from rich.table import Table
 
 from bench.hostile.campaign import HostilePlan, all_findings, play
-from bench.hostile.slices import Finding, SliceResult
-from bench.report.machine import machine
-from nodes.console import err, out, print_json
+from bench.hostile.slices import Finding
+from bench.report.frame import Benchmark, Progress
+from nodes.console import err, out
 
-FORMAT = 1
+COUNTS = ("messages", "taken", "refused")
 
 
-def run_hostile(plan: HostilePlan, keep: str, as_json: bool = False) -> int:
-    """The command; exit code 1 where a parser did not keep its promise. keep: a folder for the
-    messages of the findings, or ''."""
+def measure_hostile(plan: HostilePlan, progress: Progress) -> dict[str, Any]:
+    """The document. The messages of findings are kept where the plan says so."""
     logging.getLogger("swarm").setLevel(logging.CRITICAL)
     results = play(plan, lambda text: err.print(f"hostile: {text}", highlight=False))
-    findings = all_findings(results)
-    if keep:
-        _keep(findings, Path(keep))
-    if as_json:
-        print_json(document(plan, results))
-    else:
-        out.print(table(results))
-    for finding in findings:
-        err.print(
-            f"hostile: {finding.target}: {finding.kind}: {finding.text} {finding.place} "
-            f"({finding.seen} times; message {finding.index} of seed {plan.seed}, "
-            f"{len(finding.message)} bytes)",
-            markup=False,
-            highlight=False,
-        )
-    return int(bool(findings))
-
-
-def document(plan: HostilePlan, results: list[SliceResult]) -> dict[str, Any]:
-    """The result, for machines."""
+    if plan.keep:
+        _keep(all_findings(results), Path(plan.keep))
     return {
-        "v": FORMAT,
-        "bench": "hostile",
         "seed": plan.seed,
         "messages": sum(result.messages for result in results),
-        "passed": not all_findings(results),
         "targets": [
             asdict(result) | {"findings": [finding.as_doc() for finding in result.findings]}
             for result in results
         ],
-        "machine": machine(),
     }
 
 
-def table(results: list[SliceResult]) -> Table:
+def misses(document: dict[str, Any]) -> list[str]:
+    """A line for each finding: a parser that did not keep its promise."""
+    return [
+        f"{found['target']}: {found['kind']}: {found['text']} {found['place']} ({found['seen']} "
+        f"times; message {found['index']} of seed {document['seed']})"
+        for target in document["targets"]
+        for found in target["findings"]
+    ]
+
+
+def table(results: list[dict[str, Any]]) -> Table:
     """The results, for people."""
     shown = Table(
         *("parser", "messages", "taken", "refused", "slowest ms", "memory", "findings"),
@@ -64,16 +51,14 @@ def table(results: list[SliceResult]) -> Table:
     )
     for result in results:
         shown.add_row(
-            result.target,
-            str(result.messages),
-            str(result.taken),
-            str(result.refused),
-            f"{result.slowest * 1e3:.1f}",
-            f"{result.most_memory:.2f}",
-            str(len(result.findings)),
+            *(str(result[key]) for key in ("target", *COUNTS)),
+            f"{result['slowest'] * 1e3:.1f}",
+            f"{result['most_memory']:.2f}",
+            str(len(result["findings"])),
         )
-    total = [sum(getattr(r, key) for r in results) for key in ("messages", "taken", "refused")]
-    shown.add_row("all", *map(str, total), "", "", str(len(all_findings(results))))
+    total = [sum(result[key] for result in results) for key in COUNTS]
+    findings = sum(len(result["findings"]) for result in results)
+    shown.add_row("all", *map(str, total), "", "", str(findings))
     return shown
 
 
@@ -82,3 +67,11 @@ def _keep(findings: list[Finding], folder: Path) -> None:
         place = folder / finding.target
         place.mkdir(parents=True, exist_ok=True)
         (place / f"{finding.kind}-{number}").write_bytes(finding.message)
+
+
+HOSTILE = Benchmark(
+    "hostile",
+    measure_hostile,
+    lambda document: out.print(table(document["targets"])),
+    misses=misses,
+)

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bench.report.figure import Figure, significant
+from bench.report.tables import new_table
+from nodes.console import out, print_json, report
 
 Verdict = Literal["worse", "unclear", "same", "better"]
 BASELINE = Path(__file__).with_name("hop_baseline.json")
@@ -136,8 +138,6 @@ def run_compare(
     with_unchanged: bool = False,
 ) -> int:
     """The command. fail_above: the margin that makes the exit code 1; 0 only reports."""
-    from nodes.console import print_json, report
-
     try:
         result = compare(read_document(before), read_document(after), fail_above or NOISE_FACTOR)
     except ValueError as error:
@@ -150,15 +150,8 @@ def run_compare(
 
 
 def _show(result: dict[str, Any], with_unchanged: bool) -> None:
-    from rich import box
-    from rich.table import Table
-
-    from nodes.console import out
-
-    table = Table(box=box.SIMPLE, title=f"{result['of']}: above 1 is worse", title_justify="left")
-    table.add_column("figure")
-    for heading in ("before", "after", "change (rounds)", ""):
-        table.add_column(heading, justify="right", no_wrap=True)
+    title = f"{result['of']}: above 1 is worse"
+    table = new_table(title, "figure", "before", "after", "change (rounds)", "")
     colours = {"worse": "red", "better": "green", "unclear": "yellow", "same": "dim"}
     for item in result["changes"]:
         if not (with_unchanged or item["floor"] or item["verdict"] in ("worse", "better")):

@@ -184,3 +184,37 @@ def _loop_factory(use_uvloop: bool) -> Any:
     except ImportError:
         return None
     return uvloop.new_event_loop
+
+
+class Pipelined(Contender):
+    """Requests, one at a time or several in flight, by a way to send and a way to receive."""
+
+    @abstractmethod
+    def _send(self, inputs: Tensors) -> bytes:
+        """Send a request; returns its token."""
+
+    @abstractmethod
+    def _receive(self) -> tuple[bytes, Tensors]:
+        """The next answer, and its request's token."""
+
+    def request(self, inputs: Tensors) -> Tensors:
+        """The answer to one request. Raises `ValueError` for another request's answer."""
+        sent = self._send(inputs)
+        token, outputs = self._receive()
+        if token != sent:
+            raise ValueError("the answer belongs to another request")
+        return outputs
+
+    def concurrent(self, inputs: Tensors, in_flight: int, total: int) -> list[Tensors]:
+        """The answers to `total` requests, of which `in_flight` are under way at a time."""
+        pending = {self._send(inputs) for _ in range(min(in_flight, total))}
+        sent = len(pending)
+        answers = []
+        while pending:
+            token, outputs = self._receive()
+            pending.remove(token)
+            answers.append(outputs)
+            if sent < total:
+                pending.add(self._send(inputs))
+                sent += 1
+        return answers

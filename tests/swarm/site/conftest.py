@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
-from bench.faults.site.linked_servers import LinkedServers, linked_servers
+from support.linked_sites import LinkedServers, linked_servers
 
 
 @pytest.fixture

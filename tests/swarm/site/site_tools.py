@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import numpy as np
-from bench.faults.site.linked_servers import SITE
+from support.linked_sites import SITE
 
 import swarm
 from swarm.errors import Status

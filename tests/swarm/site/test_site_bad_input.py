@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from bench.faults.site.linked_servers import SITE, LinkedServers
 from site_tools import forwarding, numbered, read
+from support.linked_sites import SITE, LinkedServers
 from support.waiting import GENEROUS, eventually
 
 import swarm

@@ -6,8 +6,8 @@ import asyncio
 
 import numpy as np
 import pytest
-from bench.faults.site.linked_servers import SITE, LinkedServers
 from site_tools import doubled, forwarding, numbered, read
+from support.linked_sites import SITE, LinkedServers
 from support.waiting import GENEROUS, eventually
 
 import swarm

@@ -11,8 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from bench.rivals.contract import REQUEST_TIMEOUT
-from bench.rivals.pipelined import Pipelined
+from bench.rivals.contract import REQUEST_TIMEOUT, Pipelined
 from bench.rivals.processes import Processes, announce
 from bench.rivals.stage import Stage
 from bench.rivals.workload import Tensors, Workload, pack, unpack

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from bench.rivals.contract import REQUEST_TIMEOUT, START_TIMEOUT, Unavailable
-from bench.rivals.stage_times import stage_times
+from bench.rivals.stage import stage_times
 from bench.rivals.systems.mesh_client import FAST, MODEL, MeshContender
 from bench.rivals.workload import Spec, Workload
 

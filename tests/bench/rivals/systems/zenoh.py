@@ -17,8 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from bench.rivals.contract import REQUEST_TIMEOUT, START_TIMEOUT
-from bench.rivals.pipelined import Pipelined
+from bench.rivals.contract import REQUEST_TIMEOUT, START_TIMEOUT, Pipelined
 from bench.rivals.processes import Processes, announce, free_port, wait_until
 from bench.rivals.stage import Stage
 from bench.rivals.workload import Tensors, Workload, pack, unpack

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bench.cost.shared_memory import measure
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -229,11 +228,3 @@ def test_a_forked_child_does_not_keep_its_dead_parents_segment_alive(
         assert left() == []
     finally:
         os.kill(child, signal.SIGKILL)
-
-
-def test_the_measurement_times_each_way_and_cleans_up() -> None:
-    """Which way is faster is the benchmark's to say: on a busy machine one run says little."""
-    (row,) = measure((8 << 20,), rounds=3)
-    assert row.keys() >= {"copy", "put_open_check", "claim", "tcp"}
-    assert min(row["copy"], row["put_open_check"], row["claim"], row["tcp"]) > 0
-    assert not list(Path("/dev/shm").glob(f"swarm-measure-{os.getpid()}-*"))

@@ -6,11 +6,11 @@ import asyncio
 import json
 
 import pytest
-from bench.faults.site.linked_servers import HUB, linked_servers
 from hypothesis import given
 from hypothesis import strategies as st
 from lane_tools import SUBJECTS
 from real_server import Links
+from support.linked_sites import HUB, linked_servers
 from support.waiting import eventually
 
 from swarm.link import LinkMessage

@@ -1,1 +1,0 @@
-"""`swarm bench hop` and `swarm bench regression`: what the mesh adds to a request, per hop."""

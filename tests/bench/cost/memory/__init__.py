@@ -1,1 +1,0 @@
-"""`swarm bench memory`: which process of a mesh takes how much memory, and for what."""

@@ -1,1 +1,0 @@
-"""`swarm bench throughput`: how many requests a second a pipeline of real models answers."""

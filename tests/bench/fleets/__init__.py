@@ -1,0 +1,1 @@
+"""Fleets that grow, change their weights and versions, and lie behind slow links."""

@@ -1,1 +1,0 @@
-"""`swarm bench links`: features, or pictures, over links of a given rate, delay and loss."""

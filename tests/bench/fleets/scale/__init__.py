@@ -1,1 +1,0 @@
-"""`swarm bench scale`: what grows with nodes, models and clients."""
