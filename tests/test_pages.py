@@ -22,6 +22,7 @@ DECISIONS = {
     if page.parent.name == "decisions" and page.name != "README.md"
 }
 _LINK = re.compile(r"\]\(([^()\s]+)\)")
+_MODULE = re.compile(r"`([\w./-]+\.py)`")
 _CODE = re.compile(r"```.*?```", re.DOTALL)
 
 
@@ -65,6 +66,15 @@ def test_each_link_of_a_page_leads_somewhere(name: str) -> None:
         target = (PAGES[name].parent / path).resolve() if path else PAGES[name]
         if not target.exists() or (heading and heading not in _anchors(target)):
             lost.append(link)
+    assert not lost
+
+
+@pytest.mark.parametrize("name", sorted(PAGES.keys() - UNBOUNDED))
+def test_each_module_that_a_page_names_exists(name: str) -> None:
+    page = PAGES[name]
+    folders = [folder for folder in page.parents if folder.is_relative_to(ROOT)]
+    named = _MODULE.findall(page.read_text())
+    lost = [path for path in named if not any((folder / path).exists() for folder in folders)]
     assert not lost
 
 
