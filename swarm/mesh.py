@@ -42,7 +42,7 @@ from swarm.tracing.traceparent import checked
 from swarm.tracing.tracer import Tracer
 from swarm.transport.process_links import Links, Own
 from swarm.wire.codec_choice import AUTO, mode_of
-from swarm.wire.messages import Result
+from swarm.wire.messages import Request, Result
 
 if TYPE_CHECKING:
     from swarm.learning.teaching import Taught
@@ -209,7 +209,7 @@ class Mesh:
             self.catalog.forget()
             on_change()
 
-        def told(message: LinkMessage) -> None:
+        def on_key(message: LinkMessage) -> None:
             key = message.subject.removeprefix(f"{self.subjects.root}.config.")
             jetstream.heard_of(self.link, self.subjects.config_bucket, key, message)
             # An abort takes effect at once: nothing else has changed, so nothing is looked up.
@@ -219,7 +219,7 @@ class Mesh:
                 changed()
 
         if self.link.grants.may_subscribe(self.subjects.config_all):
-            self.link.subscribe(self.subjects.config_all, told)
+            self.link.subscribe(self.subjects.config_all, on_key)
         self.link.on_up.append(changed)
 
     async def infer(
@@ -281,97 +281,93 @@ class Mesh:
     ) -> Result:
         """Like `infer`, but a failure is a `Result` too and nothing is raised."""
         header = checked(traceparent) if traceparent else ""
-        if self.tracer is None:
-            return await self._ask(
-                model, inputs, budget, session, request_id, delivery, hedge, weights, header
-            )
-        trace = self.tracer.begin(model, header)
-        header = trace.traceparent
+        trace = None if self.tracer is None else self.tracer.begin(model, header)
+        request = Request(
+            dict(inputs),
+            request_id or ulid(),
+            session=session,
+            weights=weights,
+            traceparent=header if trace is None else trace.traceparent,
+        )
         try:
-            result = await self._ask(
-                model, inputs, budget, session, request_id, delivery, hedge, weights, header
-            )
+            result = await self._ask(model, request, budget, delivery, hedge)
         except BaseException as error:
-            trace.give_up(error)
+            if trace is not None:
+                trace.give_up(error)
             raise
-        trace.end(result)
+        if trace is not None:
+            trace.end(result)
         return result
 
     async def _ask(
-        self,
-        model: str,
-        inputs: Mapping[str, np.ndarray],
-        budget: float,
-        session: str,
-        request_id: str,
-        delivery: str,
-        hedge: float | None,
-        weights: int,
-        traceparent: str,
+        self, model: str, request: Request, budget: float, delivery: str, hedge: float | None
     ) -> Result:
         if not budget <= MAX_BUDGET:  # nan neither
             error = InvalidArgument(f"a budget of {budget} s: at most {MAX_BUDGET:.0f} s are given")
-            return refused(request_id, model, error)
+            return refused(request, model, error)
         if self._service_only(model):
-            return await self.ask_service(
-                model, inputs, budget, session, request_id, weights, traceparent
-            )
+            return await self._by_service.ask(model, request, budget)
         deadline = asyncio.get_running_loop().time() + budget
         try:
-            # A session's version is remembered: it stays through a rollout that begins later.
-            info = None if session else self.catalog.fixed.get(model)
-            if info is None:
-                request_id = request_id or ulid()  # by which its version is drawn
-                info = self.catalog.known(model, self.agent, session, request_id)
-            if info is None:  # else no timeout is needed, which is a tenth of a client's work
-                async with asyncio.timeout_at(deadline):
-                    info = await self.catalog.look_up(
-                        self.link, model, self.agent, session, request_id, deadline
-                    )
-            info.check(inputs)
-            if type(weights) is not int or weights < 0:
-                raise InvalidArgument(f"weights {weights!r}: it is the number of a weight version")
+            info = await self._version_for(model, request, deadline)
+            info.check(request.inputs)
+            if type(request.weights) is not int or request.weights < 0:
+                raise InvalidArgument(
+                    f"weights {request.weights!r}: it is the number of a weight version"
+                )
             if budget <= 0:
                 raise DeadlineExceeded(f"a budget of {budget} s leaves no time at all")
-            mode = DELIVERY_MODES.get(delivery)
-            if mode is None:
-                raise InvalidArgument(f"delivery {delivery!r}: it is durable or fast")
-            if mode is FAST and self._stored:
-                raise InvalidArgument(
-                    f"delivery {delivery!r} stores nothing, and this client was told to store each "
-                    "message (stored=True): leave one of them out"
-                )
+            mode = self._delivery_mode(delivery)
         except PermissionDenied:
             # The server did not tell this user's rights before.
             self._denied_models.add(model.partition("@")[0])
-            left = deadline - asyncio.get_running_loop().time()
-            return await self.ask_service(
-                model, inputs, left, session, request_id, weights, traceparent
-            )
+            remaining = deadline - asyncio.get_running_loop().time()
+            return await self._by_service.ask(model, request, remaining)
         except (SwarmError, TimeoutError) as error:
-            return refused(request_id, model, error)
+            return refused(request, model, error)
         if info.edge is not None:
             # Who answers observes a rollout, and decides by it.
             decided = "@" in model or not self.rollouts.followed
             name = f"{info.model}@{info.version}" if decided else info.model
-            return await self.ask_service(
-                name, inputs, budget, session, request_id, weights, traceparent
-            )
+            return await self._by_service.ask(name, request, budget)
         ask = Ask(
             info,
-            inputs,
+            request.inputs,
             deadline,
-            id=request_id or ulid(),
+            id=request.id,
             delivery=mode,
             hedge=hedge,
             agent=self.agent,
-            session=session,
-            weights=weights,
-            traceparent=traceparent,
+            session=request.session,
+            weights=request.weights,
+            traceparent=request.traceparent,
         )
         if not self.rollouts.followed:
             return await self.requester.infer(ask)
         return await self._ask_under_rollout(ask, "@" in model)
+
+    async def _version_for(self, model: str, request: Request, deadline: float) -> ModelInfo:
+        # A session's version is remembered: it stays through a rollout that begins later.
+        info = None if request.session else self.catalog.fixed.get(model)
+        if info is None:  # by its id the version of a request is drawn
+            info = self.catalog.known(model, self.agent, request.session, request.id)
+        if info is None:  # else no timeout is needed, which is a tenth of a client's work
+            async with asyncio.timeout_at(deadline):
+                info = await self.catalog.look_up(
+                    self.link, model, self.agent, request.session, request.id, deadline
+                )
+        return info
+
+    def _delivery_mode(self, delivery: str) -> str:
+        mode = DELIVERY_MODES.get(delivery)
+        if mode is None:
+            raise InvalidArgument(f"delivery {delivery!r}: it is durable or fast")
+        if mode is FAST and self._stored:
+            raise InvalidArgument(
+                f"delivery {delivery!r} stores nothing, and this client was told to store each "
+                "message (stored=True): leave one of them out"
+            )
+        return mode
 
     async def _ask_under_rollout(self, ask: Ask, pinned: bool) -> Result:
         """Ask, and observe. What the version under rollout fails, the one that serves is asked."""
@@ -393,11 +389,10 @@ class Mesh:
             return result
         self.catalog.left(model, ask.agent, ask.session, base)
         if info.edge is not None:  # this version's first layers are an edge's
-            left = ask.deadline - asyncio.get_running_loop().time()
             return await self.ask_service(
                 f"{model}@{base}",
                 ask.tensors,
-                left,
+                ask.deadline - asyncio.get_running_loop().time(),
                 ask.session,
                 weights=ask.weights,
                 traceparent=ask.traceparent,
@@ -417,7 +412,7 @@ class Mesh:
             if info.edge is not None:
                 raise Unavailable("its first layers are an edge's, which copies its own requests")
         except (SwarmError, TimeoutError) as error:
-            return refused("", model, error)
+            return refused(Request(inputs, ulid()), model, error)
         delivery = DURABLE if self._stored else FAST
         return await self.requester.infer(Ask(info, inputs, deadline, delivery, shadow=True))
 
@@ -543,9 +538,14 @@ class Mesh:
         """Ask whichever node serves `infer.<model>`: for models whose first layers are the
         edge's (stage 0), which a client without a runtime cannot run, and for a user that may do
         nothing else. model: `NAME` or `NAME@VERSION`."""
-        return await self._by_service.ask(
-            model, inputs, budget, session, request_id, weights, traceparent
+        request = Request(
+            dict(inputs),
+            request_id or ulid(),
+            session=session,
+            weights=weights,
+            traceparent=traceparent,
         )
+        return await self._by_service.ask(model, request, budget)
 
 
 def connect(

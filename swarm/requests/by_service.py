@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Mapping
-
-import numpy as np
+from dataclasses import replace
 
 from swarm.errors import (
     DeadlineExceeded,
@@ -17,7 +15,6 @@ from swarm.errors import (
     SwarmError,
     Unavailable,
 )
-from swarm.ids import ulid
 from swarm.link import Link, LinkMessage
 from swarm.requests.sessions import SeenWeights
 from swarm.subjects import Subjects
@@ -36,25 +33,16 @@ class ServiceRequester:
         self._seen = seen
         self._agent = agent
 
-    async def ask(
-        self,
-        model: str,
-        inputs: Mapping[str, np.ndarray],
-        budget: float,
-        session: str,
-        request_id: str,
-        weights: int,
-        traceparent: str,
-    ) -> Result:
+    async def ask(self, model: str, request: Request, budget: float) -> Result:
         """See `swarm.mesh.Mesh.ask_service`. A failure is a `Result` too."""
         name, _, version = model.partition("@")
-        key = (name, version, self._agent, session)
-        if session:
-            weights = max(weights, self._seen.least(key))
-        request = Request(
-            dict(inputs), request_id or ulid(), version, budget, session, self._agent, weights
+        session = (name, version, self._agent, request.session)
+        weights = request.weights
+        if request.session:
+            weights = max(weights, self._seen.least(session))
+        request = replace(
+            request, version=version, budget=budget, agent=self._agent, weights=weights
         )
-        request.traceparent = traceparent
         started = time.perf_counter()
         from_node = False
         try:
@@ -65,15 +53,14 @@ class ServiceRequester:
             result = Result.decode(message.data)
             from_node = True
         except NoResponders:
-            error = Unavailable(f"no node serves {name!r} at present")
-            result = refused(request.id, name, error)
+            result = refused(request, name, Unavailable(f"no node serves {name!r} at present"))
         except (SwarmError, TimeoutError) as failure:
-            result = refused(request.id, name, failure)
+            result = refused(request, name, failure)
         result.latency = time.perf_counter() - started
-        if session and result.status is Status.OK:
-            self._seen.saw(key, result.weights)
-        elif session and from_node and result.status in _PERHAPS_BEHIND:
-            self._seen.lacked(key, weights)  # perhaps: the answer does not always say so
+        if request.session and result.status is Status.OK:
+            self._seen.saw(session, result.weights)
+        elif request.session and from_node and result.status in _PERHAPS_BEHIND:
+            self._seen.lacked(session, weights)  # perhaps: the answer does not always say so
         return result
 
     async def _ask_any(self, model: str, request: Request, budget: float) -> LinkMessage:
@@ -86,14 +73,9 @@ class ServiceRequester:
                 return await self._link.request(subject, request.parts(), budget)
 
 
-def refused(request_id: str, model: str, error: BaseException) -> Result:
+def refused(request: Request, model: str, error: BaseException) -> Result:
     """The result of a request that this error ends before a node has it."""
-    name = model.partition("@")[0]
+    status, text = Status.DEADLINE_EXCEEDED, "the budget ended before the mesh answered"
     if isinstance(error, SwarmError):
-        return Result(request_id or ulid(), name, status=error.status, message=str(error))
-    return Result(
-        request_id or ulid(),
-        name,
-        status=Status.DEADLINE_EXCEEDED,
-        message="the budget ended before the mesh answered",
-    )
+        status, text = error.status, str(error)
+    return Result(request.id, model.partition("@")[0], status=status, message=text)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from math import inf
 
 from swarm.fleet.placement import Placement
 from swarm.flow.latency import Usual
@@ -14,13 +13,11 @@ from swarm.transport.coding import accepts
 from swarm.transport.routes import Routes
 from swarm.transport.stage_sender import StageSender
 
-ACCEPTS_FOR = 1.0  # seconds for which the codecs that pay on this process's link are known
-
 
 class ModelWay:
-    """slowest: usual seconds of a run of the slowest stage. no_lane_at: when no lane took a message
-    last, by the routes' clock; 0.0 once the lane has taken one. in_flight(): requests of this
-    requester that are under way."""
+    """accepts: see `swarm.transport.coding.accepts`. slowest: usual seconds of a run of the slowest
+    stage. no_lane_at: when no lane took a message last, by the routes' clock; 0.0 once the lane has
+    taken one. in_flight(): requests of this requester that are under way."""
 
     def __init__(self, routes: Routes, info: ModelInfo, in_flight: Callable[[], int]) -> None:
         self.no_lane_at = 0.0
@@ -29,14 +26,11 @@ class ModelWay:
         self.slowest = Usual(max((s.compute_ms / 1e3 for s in info.stages), default=0.0))
         self.sender = StageSender(routes, info, 1, self.slowest, in_flight)
         self._info = info
-        self._accepts = ("", 0)
-        self._accepts_at = -inf
+        self.tend()
 
-    def accepts(self, now: float) -> tuple[str, int]:
-        """`swarm.transport.coding.accepts`, at most `ACCEPTS_FOR` old."""
-        if now - self._accepts_at > ACCEPTS_FOR:
-            self._accepts, self._accepts_at = accepts(self.routes, self._info), now
-        return self._accepts
+    def tend(self) -> None:
+        """Call about every second: look which codecs pay on this process's link at present."""
+        self.accepts = accepts(self.routes, self._info)
 
 
 def _present(placement: Placement, info: ModelInfo, stage: int) -> frozenset[str]:

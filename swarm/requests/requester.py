@@ -130,9 +130,10 @@ class Requester:
         return result
 
     def tend(self) -> None:
-        """Call about every second: let the retry budget know of the requests since the last
-        call."""
+        """Call about every second: take in what needs not be known for each request."""
         self._shared.count_requests()
+        for way in self._ways.values():
+            way.tend()
 
     def _way(self, info: ModelInfo) -> ModelWay:
         key = (info.model, info.version)

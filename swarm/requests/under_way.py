@@ -301,7 +301,7 @@ class UnderWay:
         lane = ANY
         if shared.picker is not None and not attempts.fast:
             lane = shared.picker.pick_lane(ask, remaining)
-        codecs, rate = self.way.accepts(now)
+        codecs, rate = self.way.accepts
         features = Features(
             id=ask.id,
             model=ask.info.model,

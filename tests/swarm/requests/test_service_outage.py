@@ -12,7 +12,7 @@ from swarm.link import Link, LinkMessage
 from swarm.requests.by_service import ServiceRequester
 from swarm.requests.sessions import FAILURES, SeenWeights
 from swarm.subjects import Subjects
-from swarm.wire.messages import Result
+from swarm.wire.messages import Request, Result
 
 pytestmark = pytest.mark.integration
 SUBJECTS = Subjects("test")
@@ -22,7 +22,8 @@ INPUTS = {"x": np.zeros(1, np.float32)}
 
 async def failures(link: Link, seen: SeenWeights) -> set[Status]:
     requester = ServiceRequester(link, SUBJECTS, seen, "agent")
-    asked = [await requester.ask("m", INPUTS, 30.0, "s1", "", 0, "") for _ in range(FAILURES + 1)]
+    request = Request(INPUTS, "r", session="s1")
+    asked = [await requester.ask("m", request, 30.0) for _ in range(FAILURES + 1)]
     return {result.status for result in asked}
 
 
