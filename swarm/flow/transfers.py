@@ -28,14 +28,21 @@ class Transfers:
     expected: bytes of a message, before the first one came; 0 where nobody knows.
     """
 
-    __slots__ = ("_at_least", "_at_least_until", "_came", "_expected", "_sizes", "_slowness",
-                 "round_trip")  # fmt: skip
+    __slots__ = (
+        "_at_least",
+        "_at_least_until",
+        "_expected",
+        "_measured",
+        "_sizes",
+        "_slowness",
+        "round_trip",
+    )  # fmt: skip
 
     def __init__(self, expected: int = 0) -> None:
         self.round_trip = 0.0
         """Seconds of the shortest round trip to the server that is known of late."""
         self._expected = expected
-        self._came = False
+        self._measured = False
         self._sizes: deque[int] = deque(maxlen=REMEMBERED)
         self._slowness: deque[float] = deque(maxlen=REMEMBERED)  # seconds a byte
         self._at_least = 0.0
@@ -49,7 +56,7 @@ class Transfers:
     @property
     def is_guessed(self) -> bool:
         """Whether the rate is an assumption: the link is far and no message has come yet."""
-        return self.is_far and not self._came and self._expected >= VISIBLE
+        return self.is_far and not self._measured and self._expected >= VISIBLE
 
     @property
     def transfer(self) -> float:
@@ -73,14 +80,14 @@ class Transfers:
         # that a wrong guess of the server's clock makes look faster than the link is.
         return sorted(self._slowness)[len(self._slowness) // 4]
 
-    def came(self, size: int, seconds: float) -> None:
+    def received(self, size: int, seconds: float) -> None:
         """A message of `size` bytes was on its way for `seconds`, half a round trip included.
 
         Raises `ValueError` for a NaN.
         """
         if math.isnan(seconds):
             raise ValueError("a message was on its way for NaN seconds")
-        self._came = True
+        self._measured = True
         if size >= VISIBLE:
             self._sizes.append(size)
             self._slowness.append(max(0.0, seconds - self.round_trip / 2) / size)

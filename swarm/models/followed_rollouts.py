@@ -96,11 +96,11 @@ class Followed:
         """What was observed, as of now."""
         self._reported = now
         total, recent = self.tally.total(), self.tally.recent(now)
-        words = [
+        verdicts = [
             verdict(guard, seen, late, self.plan.samples)
             for guard, seen, late in zip(self.plan.guards, total, recent, strict=True)
         ]
-        self._broken_here = worst(words) is Verdict.BAD
+        self._broken_here = worst(verdicts) is Verdict.BAD
         return Report(reporter, self.plan.id, self.progress.step, total, recent, self._cannot_run)
 
     def cannot_run(self, reason: str) -> None:

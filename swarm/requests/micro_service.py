@@ -55,7 +55,7 @@ class MicroService:
     id: str = field(default_factory=ulid)
     _started: str = ""
     _discovery: list[int] = field(default_factory=list)
-    _taken: list[int] = field(default_factory=list)
+    _subscribed: list[int] = field(default_factory=list)
 
     def start(self) -> None:
         """Answer service discovery, and take requests on the endpoints' subjects."""
@@ -69,13 +69,15 @@ class MicroService:
             for subject in (root, f"{root}.{self.name}", f"{root}.{self.name}.{self.id}"):
                 self._discovery.append(self.link.subscribe(subject, self._answering(document)))
         for endpoint in self.endpoints:
-            self._taken.append(self.link.subscribe(endpoint.subject, self._taking(endpoint), QUEUE))
+            self._subscribed.append(
+                self.link.subscribe(endpoint.subject, self._handing(endpoint), QUEUE)
+            )
 
     async def stop(self, timeout: float) -> None:
         """Take no more requests; those that the server has sent already are still handled."""
         for sid in self._discovery:
             self.link.unsubscribe(sid)
-        for sid in self._taken:
+        for sid in self._subscribed:
             await self.link.unsubscribe_and_drain(sid, timeout)
 
     def _answering(self, document: Callable[[], dict[str, Any]]) -> Callable[[LinkMessage], None]:
@@ -85,7 +87,7 @@ class MicroService:
 
         return answer
 
-    def _taking(self, endpoint: Endpoint) -> Callable[[LinkMessage], None]:
+    def _handing(self, endpoint: Endpoint) -> Callable[[LinkMessage], None]:
         return lambda message: self.handle(endpoint, message)
 
     def _identity(self, kind: str) -> dict[str, Any]:

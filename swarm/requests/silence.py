@@ -88,7 +88,7 @@ class Silences:
 
     # --- events ---------------------------------------------------------------------------
 
-    def heard(self, now: float, ok: bool = True) -> None:
+    def answered(self, now: float, ok: bool = True) -> None:
         """An answer came. ok: it is no refusal."""
         if self.lasting:
             self._ended, self._most_repeats = now, 1

@@ -510,7 +510,7 @@ class UnderWay:
         if not ok and result.attempt <= self.attempts.number:
             self._failed |= {result.attempt}
         if silences.troubled:
-            silences.heard(self._shared.routes.clock(), ok)
+            silences.answered(self._shared.routes.clock(), ok)
         is_end = ok or (self._is_last and not self.may_be_answered)
         if not is_end and not ends_wait(result, self.attempts, silences):
             return

@@ -99,15 +99,15 @@ class Judge:
         if ready and overall is Verdict.GOOD:
             self._held = max(self._held, min(self._held + passed, self._proven(total), elapsed))
         return Statement(
-            self._name,
-            self.plan.id,
-            ready,
-            self._held,
-            overall,
-            tuple(verdicts),
-            total,
-            recent,
-            cannot_run,
+            judge=self._name,
+            plan=self.plan.id,
+            ready=ready,
+            held=self._held,
+            verdict=overall,
+            verdicts=tuple(verdicts),
+            total=total,
+            recent=recent,
+            cannot_run=cannot_run,
         )
 
     def _sum(self, rows: Iterable[tuple[Seen, ...]]) -> tuple[Seen, ...]:
@@ -131,10 +131,10 @@ def reason(plan: Plan, statement: Statement) -> str:
     """Why a rollout is rolled back, in one line; "" where nothing says so."""
     if statement.cannot_run:
         return statement.cannot_run
-    for guard, word, total, recent in zip(
+    for guard, stated, total, recent in zip(
         plan.guards, statement.verdicts, statement.total, statement.recent, strict=True
     ):
-        if word is Verdict.BAD:
+        if stated is Verdict.BAD:
             of_late = is_breach(guard, recent, plan.samples) and recent.share >= total.share
             seen, since = (recent, "of late") if of_late else (total, "since its beginning")
             return (

@@ -137,7 +137,17 @@ def parse_plan(document: Any) -> Plan:
     if not shadow and any(guard.measure == "agree" for guard in guards):
         raise InvalidArgument("the guard `agree` compares copies of requests: add --shadow 5%")
     agreement = parse_agreement(document.get("agree", ""))
-    return Plan(str(id), str(version), canary, step, every, guards, samples, shadow, agreement)
+    return Plan(
+        str(id),
+        str(version),
+        canary=canary,
+        step=step,
+        every=every,
+        guards=guards,
+        samples=samples,
+        shadow=shadow,
+        agreement=agreement,
+    )
 
 
 def _number(document: Mapping[str, Any], name: str, default: float) -> float:

@@ -101,33 +101,33 @@ class Statement:
     def decode(cls, data: bytes | memoryview) -> Statement:
         """Raises `DecodeError`."""
         doc = _document(data)
-        held, verdicts = doc.get("held_s"), doc.get("verdicts")
+        held, listed = doc.get("held_s"), doc.get("verdicts")
         if isinstance(held, bool) or not isinstance(held, int | float):
             raise DecodeError("a statement's held_s must be a number of seconds")
         if not 0 <= held <= MOST_SECONDS:
             raise DecodeError("a statement's held_s is out of range")
-        if not isinstance(verdicts, list) or type(doc.get("ready")) is not bool:
+        if not isinstance(listed, list) or type(doc.get("ready")) is not bool:
             raise DecodeError(
                 "a statement says of each guard how it stands, and whether all is ready"
             )
         try:
-            words = tuple(Verdict(word) for word in verdicts)
+            verdicts = tuple(map(Verdict, listed))
             overall = Verdict(str(doc.get("verdict")))
         except ValueError:
             raise DecodeError("a statement's verdict is good, bad, doubt or few") from None
         total, recent = _counts(doc, "total"), _counts(doc, "recent")
-        if not len(words) == len(total) == len(recent):
+        if not len(verdicts) == len(total) == len(recent):
             raise DecodeError("a statement has one verdict and two counts for each guard")
         return cls(
-            _token(doc, "judge"),
-            _token(doc, "plan"),
-            doc["ready"],
-            float(held),
-            overall,
-            words,
-            total,
-            recent,
-            _reason(doc, "cannot_run"),
+            judge=_token(doc, "judge"),
+            plan=_token(doc, "plan"),
+            ready=doc["ready"],
+            held=float(held),
+            verdict=overall,
+            verdicts=verdicts,
+            total=total,
+            recent=recent,
+            cannot_run=_reason(doc, "cannot_run"),
         )
 
 

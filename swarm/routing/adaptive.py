@@ -90,9 +90,9 @@ class Adaptive(Policy):
         self._weights: dict[str, list[float]] = {}
         self._open: OrderedDict[str, tuple[str, Features]] = OrderedDict()
         self._chosen: tuple[str, str, Features] | None = None
-        self._safe = WeightedLeastPending(rng=self.rng)
+        self._fallback = WeightedLeastPending(rng=self.rng)
         self._explorer = PowerOfTwo(rng=self.rng)
-        self._safe.estimates = self._explorer.estimates = self.estimates  # one belief for all
+        self._fallback.estimates = self._explorer.estimates = self.estimates  # one belief for all
 
     def choose(
         self, candidates: Sequence[Candidate], request: RequestInfo, now: float
@@ -101,7 +101,7 @@ class Adaptive(Policy):
             return None
         other: str | None = None
         if self.yielded:
-            other = self._safe.choose(candidates, request, now)
+            other = self._fallback.choose(candidates, request, now)
         elif self.rng.random() < self._epsilon:
             other = self._explorer.choose(candidates, request, now)
         home = None
@@ -161,9 +161,9 @@ class Adaptive(Policy):
 
     def take_events(self) -> list[SafetyEvent]:
         """The changes since the last call, oldest first (at most the latest 64)."""
-        taken = list(self._events)
+        events = list(self._events)
         self._events.clear()
-        return taken
+        return events
 
     def retain(self, nodes: Set[str]) -> None:
         super().retain(nodes)

@@ -105,7 +105,7 @@ class Results:
         """Raises `NotFound` where the site has no store, and, unless it follows, `Unavailable`."""
         await self.read()
         if not self._found:
-            await self._look()
+            await self._fetch()
         while not self._found:
             if not self._follow:
                 raise StopAsyncIteration
@@ -124,7 +124,7 @@ class Results:
             await self._reached(lambda: self._store.mark_read(self._agent, self._given))
             self._read = self._given
 
-    async def _look(self) -> None:
+    async def _fetch(self) -> None:
         least = self._given + 1
         self._found += await self._reached(lambda: self._store.answers(self._agent, least, BATCH))
 
@@ -138,12 +138,12 @@ class Results:
 
         sid = self._link.subscribe(self._news, on_news)
         try:
-            await self._look()  # what came before the subscription
+            await self._fetch()  # what came before the subscription
             if not self._found:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(LOOK_EVERY):
                         await news.wait()
-                await self._look()
+                await self._fetch()
         finally:
             self._link.unsubscribe(sid)
 

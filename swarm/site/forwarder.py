@@ -202,18 +202,18 @@ class Forwarder:
     @property
     def _may_read(self) -> bool:
         """Whether there may be more requests, and room for them here."""
-        has_room = self._forwarding.room > 0 and sum(self._bytes.values()) <= MOST_BYTES
-        return self._more and has_room
+        has_credit = self._forwarding.credit > 0 and sum(self._bytes.values()) <= MOST_BYTES
+        return self._more and has_credit
 
     async def _read(self) -> None:
         forwarding = self._forwarding
         if not self._may_read:
             return
         self._more = False  # from here on news say otherwise
-        found = await self._store.requests(forwarding.next_number, forwarding.room)
+        found = await self._store.requests(forwarding.next_number, forwarding.credit)
         self._more = self._more or len(found) > 0
         for stored in found:
-            if forwarding.came(stored.sequence):
+            if forwarding.accept(stored.sequence):
                 agent, _, model = stored.subject.rpartition(".")
                 agent = agent.rpartition(".")[2]
                 # The server takes names that ours does not: its answer goes where nobody reads it.

@@ -58,7 +58,7 @@ class Forwarding:
         return self._next
 
     @property
-    def room(self) -> int:
+    def credit(self) -> int:
         """How many more requests may be read now."""
         return max(0, self.window - len(self._jobs))
 
@@ -78,7 +78,7 @@ class Forwarding:
         self._next = max(progress.answered, *self._jobs, 0) + 1
         return passed
 
-    def came(self, number: int) -> bool:
+    def accept(self, number: int) -> bool:
         """A request was read, in the order of numbers; whether it is to be computed."""
         if number < self._next:
             return False

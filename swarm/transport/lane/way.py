@@ -42,7 +42,7 @@ class Way:
     def came(self, message: LaneMessage, age: float, since_asked: float) -> None:
         """A message came, `age` after it was stored and `since_asked` after it was asked for: the
         server sent it once it was both."""
-        self._transfers.came(len(message.data), min(age, since_asked))
+        self._transfers.received(len(message.data), min(age, since_asked))
 
     def wait(self, credit: int, now: float) -> float:
         """The `ack_wait` that this link needs."""

@@ -23,7 +23,7 @@ def seen(round_trip: float, rate: float, size: int, messages: int = 8, ahead: in
     transfers = Transfers(size)
     transfers.round_trip = round_trip
     for _ in range(messages):
-        transfers.came(size, round_trip / 2 + (ahead + 1) * size / rate)
+        transfers.received(size, round_trip / 2 + (ahead + 1) * size / rate)
     return transfers
 
 
@@ -83,7 +83,7 @@ def test_a_far_link_is_trusted_with_little_until_the_first_message() -> None:
     assert transfers.is_guessed
     assert transfers.credit(0.0) == 1
     assert transfers.wait(1, 0.0) > 154_000 / CAUTIOUS_RATE
-    transfers.came(154_000, 0.005 + 154_000 / 12.5e6)  # 100 Mbit/s
+    transfers.received(154_000, 0.005 + 154_000 / 12.5e6)  # 100 Mbit/s
     assert not transfers.is_guessed
     assert transfers.wait(4, 0.0) < 0.15
     assert transfers.credit(0.0) is None
@@ -92,7 +92,7 @@ def test_a_far_link_is_trusted_with_little_until_the_first_message() -> None:
 def test_one_message_that_a_wrong_clock_makes_fast_does_not_shorten_ack_wait() -> None:
     transfers = seen(0.010, 625_000, 154_000)
     before = transfers.wait(1, 0.0)
-    transfers.came(154_000, 0.0)
+    transfers.received(154_000, 0.0)
     assert transfers.wait(1, 0.0) == pytest.approx(before)
 
 
@@ -123,4 +123,4 @@ def test_times_that_no_link_has_are_refused(bad: float) -> None:
     with pytest.raises(ValueError, match="holding"):
         link_credit(0.0, 0.1, bad)
     with pytest.raises(ValueError, match="NaN"):
-        Transfers().came(1, math.nan)
+        Transfers().received(1, math.nan)

@@ -112,7 +112,7 @@ def all_silences(draw: st.DrawFn) -> Silences:
             case "s":
                 silences.silent(now / 4)
             case "h":
-                silences.heard(now / 4)
+                silences.answered(now / 4)
             case "u":
                 silences.unserved(now / 4)
             case _:
@@ -242,7 +242,7 @@ def test_a_request_that_a_lasting_silence_swallowed_is_repeated_when_it_is_its_t
     tried = Attempts(True, 9.0, at=9.0, number=1, fast=True, stored=True)
     silences.asked(9.99)
     assert step(None, tried, silences) == Step(Do.WAIT, KNOBS.ask_later), "others ask for all"
-    silences.heard(10.0)
+    silences.answered(10.0)
     assert step(None, tried, silences, has_retry=False) == Step(Do.REPEAT)
     with silences.repeating():
         assert step(None, tried, silences) == Step(Do.WAIT, KNOBS.ask_later), (
@@ -255,7 +255,7 @@ def test_a_request_that_a_lasting_silence_swallowed_is_repeated_when_it_is_its_t
 def test_durable_requests_are_kept_by_their_lane_whatever_fast_mode_swallows() -> None:
     silences = hung(9.0)
     tried = Attempts(False, 9.0, at=9.0, number=1, stored=True)
-    silences.heard(10.0)
+    silences.answered(10.0)
     assert step(None, tried, silences) == Step(Do.AGAIN, paid=True)
 
 
@@ -339,7 +339,7 @@ def test_a_failure_of_an_earlier_attempt_does_not_end_the_present_one() -> None:
 def test_in_fast_mode_the_refusal_of_a_stage_that_hung_ends_nothing() -> None:
     """Requests lay there; another node takes them."""
     silences = hung(9.0)
-    silences.heard(10.0)
+    silences.answered(10.0)
     refusal = result(Status.RESOURCE_EXHAUSTED, attempt=1)
     lay_there = Attempts(True, 9.0, at=9.5, number=1, fast=True)
     assert not ends_wait(refusal, lay_there, silences)
@@ -473,7 +473,7 @@ class Mesh:
 
     def _learn(self, tried: Attempts, outcome: Outcome, now: float) -> None:
         if isinstance(outcome, Result):
-            self.silences.heard(now, outcome.status is Status.OK)
+            self.silences.answered(now, outcome.status is Status.OK)
         elif outcome is None and tried.wants_fast and not tried.fast:
             tried.laneless = True
         elif outcome is None:

@@ -224,7 +224,7 @@ async def test_losses_of_fast_mode_raise_no_doubt_about_durable_requests(
         admission.fast.silent(now())
     assert admission.fast.doubtful(now())
     assert not admission.silences.doubtful(now())
-    admission.fast.heard(now())
+    admission.fast.answered(now())
     for _ in range(SILENCE.lasting_after):
         admission.silences.silent(now())
     assert (await desk.infer(10.0, delivery=FAST)).status is Status.OK

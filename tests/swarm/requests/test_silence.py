@@ -37,7 +37,7 @@ def test_after_a_few_in_a_row_everything_goes_by_the_server_for_a_while() -> Non
     some = silent(SILENCE.lasting_after)
     assert some.doubtful(SILENCE.doubt_for - 0.01)
     assert not some.doubtful(SILENCE.doubt_for)
-    some.heard(0.0)
+    some.answered(0.0)
     assert some.doubtful(SILENCE.doubt_for - 0.01), "another one answered"
 
 
@@ -60,35 +60,35 @@ def test_while_nothing_is_answered_one_asks_for_all(pauses: list[float]) -> None
 def test_the_first_answer_lets_all_ask_again() -> None:
     some = silent(10 * SILENCE.probes_after)
     assert [takes_leave(some, 0.0) for _ in range(3)] == [True, False, False]
-    some.heard(0.0)
+    some.answered(0.0)
     assert all(takes_leave(some, 0.0) for _ in range(100))
 
 
 def test_only_what_was_sent_before_a_lasting_silence_ended_was_swallowed() -> None:
     some = silent(SILENCE.lasting_after - 1)
-    some.heard(1.0)
+    some.answered(1.0)
     assert not some.swallowed(0.5), "that was no lasting one"
     some = silent(SILENCE.lasting_after)
     assert not some.swallowed(0.5), "it is not over"
-    some.heard(1.0)
+    some.answered(1.0)
     assert some.swallowed(0.5)
     assert not some.swallowed(1.0)
 
 
 def test_a_refusal_lets_no_more_be_repeated_at_a_time() -> None:
     some = silent(SILENCE.lasting_after)
-    some.heard(1.0)
+    some.answered(1.0)
     with some.repeating():
-        some.heard(1.1, ok=False)
+        some.answered(1.1, ok=False)
         assert not some.may_repeat()
 
 
 def test_what_was_swallowed_is_repeated_one_at_a_time_and_more_with_each_answer() -> None:
     some = silent(SILENCE.lasting_after)
-    some.heard(1.0)
+    some.answered(1.0)
     with some.repeating():
         assert not some.may_repeat()
-        some.heard(1.1)
+        some.answered(1.1)
         with some.repeating():
             assert not some.may_repeat()
     assert some.may_repeat()
@@ -97,11 +97,11 @@ def test_what_was_swallowed_is_repeated_one_at_a_time_and_more_with_each_answer(
 @given(st.lists(st.sampled_from(["repeat", "answer", "silence"]), max_size=300))
 def test_repeats_are_never_many_and_never_stop(events: list[str]) -> None:
     some, under_way = silent(SILENCE.lasting_after), ExitStack()
-    some.heard(1.0)
+    some.answered(1.0)
     most = 0
     for event in events:
         if event == "answer":
-            some.heard(1.0)
+            some.answered(1.0)
         elif event == "silence":
             some.silent(1.0)
         elif some.may_repeat():

@@ -69,8 +69,8 @@ class Cuts(RuleBasedStateMachine):
     @rule(who=st.integers(0, 1), count=st.integers(1, 6))
     def read(self, who: int, count: int) -> None:
         forwarder = self.forwarders[who]
-        for number in self.site.read(forwarder.next_number, min(count, forwarder.room)):
-            if forwarder.came(number):
+        for number in self.site.read(forwarder.next_number, min(count, forwarder.credit)):
+            if forwarder.accept(number):
                 self.texts[who][number] = self.site.submitted[number]
 
     @rule(who=st.integers(0, 1), pick=st.integers(0, 50))
@@ -149,7 +149,7 @@ def test_a_site_that_was_never_served_tells_how_many_it_has_dropped(first: int, 
     forwarding = Forwarding()
     forwarding.resume(beginning(first, None, 0))
     for number in range(first, first + more + 1):
-        assert forwarding.came(number)
+        assert forwarding.accept(number)
     forwarding.finished(first, b"x")
     (publication,) = forwarding.publications()
     assert publication == (first, 0, first - 1, b"x")
@@ -162,7 +162,7 @@ def test_answers_that_ended_by_age_are_no_reason_to_count_requests_as_dropped() 
 def test_an_answer_waits_for_those_before_it() -> None:
     forwarding = Forwarding()
     for number in (1, 2, 3):
-        forwarding.came(number)
+        forwarding.accept(number)
     forwarding.finished(3, b"c")
     forwarding.finished(2, b"b")
     assert forwarding.publications() == []
