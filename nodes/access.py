@@ -4,7 +4,6 @@ JetStream domain."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
@@ -78,5 +77,3 @@ def read_replicas(text: str) -> int:
 
 
 NOTHING = Access()
-# Set once, when a command begins; each connection that the command makes has it.
-present: ContextVar[Access] = ContextVar("access of this command", default=NOTHING)

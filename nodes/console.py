@@ -1,4 +1,4 @@
-"""Shared by all commands: consoles, a client, errors that say what to do, exit codes."""
+"""Shared by all commands: consoles, errors that say what to do, exit codes."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import asyncio
 import json
 import re
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from rich.console import Console
 
-import swarm
-from nodes.access import present
 from nodes.event_loop import run_event_loop
 from shards.errors import ShardsError
 from swarm.errors import InvalidArgument, SwarmError, Unauthenticated
@@ -61,29 +59,6 @@ def report(error: BaseException, as_json: bool) -> int:
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
     inner = group.exceptions[0]
     return _first(inner) if isinstance(inner, BaseExceptionGroup) else inner
-
-
-def connect(nats: str, mesh: str, agent: str = "", **more: Any) -> swarm.Mesh:
-    """A client with the access of this command's flags. more: see `swarm.Mesh`. Raises
-    `NotAdmitted` for files that cannot be used."""
-    return swarm.connect(nats, mesh, agent=agent, **present.get().options(), **more)
-
-
-def with_mesh(
-    nats: str,
-    mesh: str,
-    as_json: bool,
-    work: Callable[[swarm.Mesh], Awaitable[int]],
-    more: Callable[[], Mapping[str, Any]] = dict,
-) -> int:
-    """Run `work` with a connected client. more(): arguments of `swarm.Mesh`; what it raises is
-    reported too."""
-
-    async def main() -> int:
-        async with connect(nats, mesh, **more()) as client:
-            return await work(client)
-
-    return guarded(main, as_json)
 
 
 def duration(text: str) -> float:

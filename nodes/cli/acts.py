@@ -8,8 +8,8 @@ import time
 from typing import Any
 
 import swarm
-from nodes.access import present
-from nodes.console import connect, err
+from nodes.cli.options import Servers
+from nodes.console import err
 from swarm.errors import SwarmError
 
 
@@ -30,16 +30,16 @@ async def on_record(
         err.print(f"not in the audit: {act}: {error}", markup=False, soft_wrap=True)
 
 
-async def auth_on_record(nats: str, mesh: str, act: str, user: str) -> None:
+async def auth_on_record(servers: Servers, mesh: str, act: str, user: str) -> None:
     """As `on_record`, of an act on a folder of keys: only where servers are told of it, and as the
     user of --credentials. Before they are told: the act may end that user's own connection."""
-    if not nats:
+    if not servers.nats:
         return
-    if not (present.get().credentials or present.get().nkey):
+    if not (servers.credentials or servers.nkey):
         err.print(f"not in the audit: {act}: give an operator's --credentials too")
         return
     try:
-        async with connect(nats, mesh) as client:
+        async with swarm.connect(servers.nats, mesh, **servers.access.options()) as client:
             await on_record(client, f"auth-{act}", **({"user": user} if user else {}))
     except SwarmError as error:
         err.print(f"not in the audit: {act}: {error}", markup=False, soft_wrap=True)

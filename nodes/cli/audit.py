@@ -12,7 +12,9 @@ from typing import Any
 from rich.table import Table
 
 import swarm
-from nodes.console import err, guarded, out, print_json, with_mesh
+from nodes.cli.options import Target
+from nodes.cli.with_mesh import with_mesh
+from nodes.console import err, guarded, out, print_json
 from nodes.event_loop import stop_on_signals
 from swarm.audit.chain import Extent, Head, Verdict, verify
 from swarm.audit.record import parse
@@ -28,21 +30,21 @@ FAULTS_SHOWN = 20
 DAY = 86400.0  # seconds
 
 
-def run_init(max_days: float, max_mb: int, nats: str, mesh: str, as_json: bool) -> int:
+def run_init(max_days: float, max_mb: int, target: Target) -> int:
     """`swarm audit init`; returns its exit code."""
 
     async def work(client: swarm.Mesh) -> int:
         limits = AuditLimits(max_days * DAY, max_mb * 1_000_000)
         await limit_audit(client.link, client.subjects, limits)
         doc = {"stream": client.subjects.audit_stream, **asdict(limits)}
-        if as_json:
+        if target.json:
             print_json(doc)
         else:
             out.print(f"records are kept for {max_days:g} days, and up to {max_mb} MB")
             out.print("next: swarm-node --audit …, or swarm up --audit …")
         return 0
 
-    return with_mesh(nats, mesh, as_json, work)
+    return with_mesh(target, work)
 
 
 async def _extent(client: swarm.Mesh) -> Extent:
@@ -68,7 +70,7 @@ async def _all(client: swarm.Mesh) -> tuple[Extent, list[Stored]]:
 # --- tail -----------------------------------------------------------------------------------
 
 
-def run_tail(agent: str, last: int, follow: bool, nats: str, mesh: str, as_json: bool) -> int:
+def run_tail(agent: str, last: int, follow: bool, target: Target) -> int:
     """`swarm audit tail`; returns its exit code."""
 
     async def work(client: swarm.Mesh) -> int:
@@ -81,7 +83,7 @@ def run_tail(agent: str, last: int, follow: bool, nats: str, mesh: str, as_json:
         found = [each for each in stored if not wanted or each.subject == wanted]
         records = list(_records(found[-last:]))
         seen = {record["hash"] for record in records}
-        if as_json:
+        if target.json:
             for record in records:
                 print_json(record)
         else:
@@ -99,10 +101,12 @@ def run_tail(agent: str, last: int, follow: bool, nats: str, mesh: str, as_json:
             for record in _records([Stored(0, "", bytes(following.result().data))]):
                 if record["hash"] in seen:
                     continue
-                print_json(record) if as_json else out.print("  ".join(_row(record)), markup=False)
+                print_json(record) if target.json else out.print(
+                    "  ".join(_row(record)), markup=False
+                )
         return 0
 
-    return with_mesh(nats, mesh, as_json, work)
+    return with_mesh(target, work)
 
 
 def _records(stored: list[Stored]) -> Iterator[dict[str, Any]]:
@@ -145,7 +149,7 @@ def _id(record: dict[str, Any]) -> str:
 # --- export ---------------------------------------------------------------------------------
 
 
-def run_export(output: str, nats: str, mesh: str, as_json: bool) -> int:
+def run_export(output: str, target: Target) -> int:
     """`swarm audit export`; returns its exit code, 1 where something is wrong with the records."""
 
     async def work(client: swarm.Mesh) -> int:
@@ -153,7 +157,7 @@ def run_export(output: str, nats: str, mesh: str, as_json: bool) -> int:
         verdict = verify(((s.place, s.data) for s in stored), extent)
         head = {
             "export": EXPORT_VERSION,
-            "mesh": mesh,
+            "mesh": target.mesh,
             "first": extent.first,
             "last": extent.last,
             "heads": verdict.heads,
@@ -161,14 +165,14 @@ def run_export(output: str, nats: str, mesh: str, as_json: bool) -> int:
         lines = [json.dumps(head, sort_keys=True)]
         lines += [f"{each.place} {_line(each.data)}" for each in stored]
         await asyncio.to_thread(Path(output).write_text, "\n".join(lines) + "\n", "utf-8")
-        if as_json:
+        if target.json:
             print_json({"file": output, "records": len(stored), "good": verdict.good})
         else:
             out.print(f"{len(stored)} records in {output}", soft_wrap=True)
             out.print(f"next, anywhere: swarm audit verify {output}", soft_wrap=True)
         return _judged(verdict, False, silent=True)
 
-    return with_mesh(nats, mesh, as_json, work)
+    return with_mesh(target, work)
 
 
 def _line(data: bytes) -> str:
@@ -199,12 +203,12 @@ def read_export(path: str) -> tuple[Extent, dict[str, Head], list[tuple[int, byt
 # --- verify ---------------------------------------------------------------------------------
 
 
-def run_verify(file: str, nats: str, mesh: str, as_json: bool) -> int:
+def run_verify(file: str, target: Target) -> int:
     """`swarm audit verify`; returns its exit code: 1 where a record is gone or was changed."""
 
     async def exported() -> int:
         extent, heads, records = read_export(file)
-        return _judged(verify(records, extent, heads), as_json)
+        return _judged(verify(records, extent, heads), target.json)
 
     async def live(client: swarm.Mesh) -> int:
         async with FleetWatch(client.link, client.subjects, events=0) as watch:
@@ -212,11 +216,11 @@ def run_verify(file: str, nats: str, mesh: str, as_json: bool) -> int:
             # Before the stream is read, which may only have grown since.
             heads = stored_last(watch.picture)
         extent, stored = await _all(client)
-        return _judged(verify(((s.place, s.data) for s in stored), extent, heads), as_json)
+        return _judged(verify(((s.place, s.data) for s in stored), extent, heads), target.json)
 
     if file:
-        return guarded(exported, as_json)
-    return with_mesh(nats, mesh, as_json, live)
+        return guarded(exported, target.json)
+    return with_mesh(target, live)
 
 
 def stored_last(fleet: FleetPicture) -> dict[str, Head]:

@@ -11,12 +11,11 @@ from typing import Any
 
 from rich.table import Table
 
-from nodes.access import present
 from nodes.announce import announce, reload_servers
 from nodes.cli.acts import auth_on_record
+from nodes.cli.auth_options import LimitOptions, RightsOptions, ServerOptions, Told
 from nodes.console import err, guarded, out, print_json
 from swarm.errors import InvalidArgument
-from swarm.link import LinkOptions
 from swarm.security.authority.authority import Authority, User
 from swarm.security.authority.keys import make_private_folder, write_text
 from swarm.security.authority.server_conf import (
@@ -96,140 +95,131 @@ def run_list(folder: str, as_json: bool) -> int:
     return guarded(main, as_json)
 
 
-def run_revoke(name: str, folder: str, nats: str, pid_file: str, as_json: bool) -> int:
+def run_revoke(name: str, told: Told) -> int:
     """`swarm auth revoke`; returns its exit code."""
 
     async def main() -> int:
-        authority = Authority(folder)
+        authority = Authority(told.auth)
         user = authority.revoke(name)
-        await auth_on_record(nats, authority.mesh, "revoke", name)
-        told = await _tell_servers(authority, nats, pid_file)
+        await auth_on_record(told, authority.mesh, "revoke", name)
+        reached = await _tell_servers(authority, told)
         _say(
-            as_json,
-            _document(user, time.time()) | {"told": told},
-            f"{name} is revoked; {_told(told)}",
+            told.json,
+            _document(user, time.time()) | {"told": reached},
+            f"{name} is revoked; {_reached(reached)}",
         )
         return 0
 
-    return guarded(main, as_json)
+    return guarded(main, told.json)
 
 
-def run_limits(
-    changes: dict[str, int], folder: str, nats: str, pid_file: str, as_json: bool
-) -> int:
-    """`swarm auth limits`; returns its exit code. changes: by name; none shows the limits."""
+def run_limits(options: LimitOptions, told: Told) -> int:
+    """`swarm auth limits`; returns its exit code. It shows the limits where none is to change."""
 
     async def main() -> int:
-        authority = Authority(folder)
-        told: list[str] = []
+        authority = Authority(told.auth)
+        reached: list[str] = []
+        changes = {name: value for name, value in vars(options).items() if value is not None}
         if changes:
             with authority.changing():
                 authority.limit(replace(authority.limits, **changes))
-            await auth_on_record(nats, authority.mesh, "limits", " ".join(changes))
-            told = await _tell_servers(authority, nats, pid_file)
+            await auth_on_record(told, authority.mesh, "limits", " ".join(changes))
+            reached = await _tell_servers(authority, told)
         document = asdict(authority.limits)
         lines = [f"{name} {value}" for name, value in document.items()]
-        text = "\n".join([*lines, _told(told)] if changes else lines)
-        _say(as_json, document | {"told": told}, text)
+        text = "\n".join([*lines, _reached(reached)] if changes else lines)
+        _say(told.json, document | {"told": reached}, text)
         return 0
 
-    return guarded(main, as_json)
+    return guarded(main, told.json)
 
 
-def run_rotate(finish: bool, folder: str, nats: str, pid_file: str, as_json: bool) -> int:
+def run_rotate(finish: bool, told: Told) -> int:
     """`swarm auth rotate`; returns its exit code."""
 
     async def main() -> int:
-        authority = Authority(folder)
+        authority = Authority(told.auth)
         renewed: list[User] = []
         if finish:
             authority.finish_rotation()
         else:
             renewed = authority.rotate()
-        await auth_on_record(nats, authority.mesh, "rotate-finish" if finish else "rotate", "")
-        told = await _tell_servers(authority, nats, pid_file)
+        await auth_on_record(told, authority.mesh, "rotate-finish" if finish else "rotate", "")
+        reached = await _tell_servers(authority, told)
         text = (
             "the old signing keys are worth nothing any more"
             if finish
-            else f"new signing keys; {len(renewed)} new files in {folder}/users: give them to "
+            else f"new signing keys; {len(renewed)} new files in {told.auth}/users: give them to "
             "their users, then: swarm auth rotate --finish"
         )
-        document = {"renewed": [user.name for user in renewed], "finished": finish, "told": told}
-        _say(as_json, document, f"{text}; {_told(told)}")
+        document: dict[str, Any] = {"renewed": [user.name for user in renewed], "finished": finish}
+        document |= {"told": reached}
+        _say(told.json, document, f"{text}; {_reached(reached)}")
         return 0
 
-    return guarded(main, as_json)
+    return guarded(main, told.json)
 
 
-async def _tell_servers(authority: Authority, nats: str, pid_file: str) -> list[str]:
-    """Write the configurations anew that `run_server` wrote, and tell running servers."""
+async def _tell_servers(authority: Authority, told: Told) -> list[str]:
+    """Write the configurations anew that `run_server` wrote, and tell running servers. Returns the
+    files and servers that were reached."""
     # Or a command that began later could tell them more, and this one less again.
     with authority.changing():
-        return await _told_servers(authority, nats, pid_file)
+        return await _tell_servers_now(authority, told)
 
 
-async def _told_servers(authority: Authority, nats: str, pid_file: str) -> list[str]:
-    told = []
+async def _tell_servers_now(authority: Authority, told: Told) -> list[str]:
+    reached = []
     for folder in authority.servers:
         path = folder / USERS_CONF
         if path.exists():
             plain = path.read_text().startswith(PLAIN_MARK)
             write_text(path, _users_conf(authority, folder, plain))
-            told.append(str(path))
-    if pid_file:
-        reload_servers(pid_file)
-        told.append(pid_file)
-    if nats:
-        access = present.get()
-        options = LinkOptions(
-            servers=tuple(nats.split(",")),
-            tls_ca=access.tls_ca,
-            tls_cert=access.tls_cert,
-            tls_key=access.tls_key,
-        )
-        await announce(authority, options)
-        told.append(nats)
-    return told
+            reached.append(str(path))
+    if told.pid_file:
+        reload_servers(told.pid_file)
+        reached.append(told.pid_file)
+    if told.nats:
+        await announce(authority, told.servers(told.nats))
+        reached.append(told.nats)
+    return reached
 
 
-def _told(told: list[str]) -> str:
-    if not told:
+def _reached(reached: list[str]) -> str:
+    if not reached:
         return "no server was told: add --nats URL, or --pid-file FILE"
-    return "told: " + ", ".join(told)
+    return "told: " + ", ".join(reached)
 
 
-def run_server(
-    folder: str,
-    plain: bool,
-    tls: list[str],
-    mutual: bool,
-    encrypt: bool,
-    separate_store: bool,
-    auth: str,
-    as_json: bool,
-) -> int:
-    """`swarm auth server`; returns its exit code. tls: names and addresses of the server for which
-    to make certificates, or none. mutual: clients need a certificate too. encrypt: JetStream's
-    files are encrypted. separate_store: models and desired state get an account of their own."""
+def run_server(folder: str, options: ServerOptions, auth: str, as_json: bool) -> int:
+    """`swarm auth server`; returns its exit code."""
 
+    tls, encrypt = options.tls or [], options.encrypt
     target = Path(folder).absolute()
 
     async def main() -> int:
-        if mutual and not tls:
+        if options.mutual and not tls:
             raise InvalidArgument("--mutual is about TLS: add --tls HOST, the server's name")
         authority = Authority(auth)
         with authority.changing():
-            if separate_store:
+            if options.separate_store:
                 authority.separate_store()
-            write_server(authority, target, plain=plain, hosts=tls, mutual=mutual, encrypt=encrypt)
+            write_server(
+                authority,
+                target,
+                plain=options.plain,
+                hosts=tls,
+                mutual=options.mutual,
+                encrypt=encrypt,
+            )
             authority.remember_server(target)
         _say(
             as_json,
-            {"configuration": str(target / CONF), "plain": plain, "tls": bool(tls)},
+            {"configuration": str(target / CONF), "plain": options.plain, "tls": bool(tls)},
             f"{target / CONF}: nats-server -c {target / CONF}",
             *(
                 [f"every command and node then needs --tls-ca {target / 'ca.pem'}"]
-                + (["and a certificate: swarm auth certs --client NAME"] if mutual else [])
+                + (["and a certificate: swarm auth certs --client NAME"] if options.mutual else [])
                 if tls
                 else ["no TLS: add --tls HOST, or certificates of yours to tls.conf"]
             ),
@@ -285,16 +275,20 @@ def _users_conf(authority: Authority, folder: Path, plain: bool) -> str:
     return operator_conf(authority, str(folder / "jwt"))
 
 
-def run_permissions(
-    role: str, mesh: str, models: list[str], user: str, stages: int, conf: bool, as_json: bool
-) -> int:
+def run_permissions(options: RightsOptions) -> int:
     """`swarm auth permissions`; returns its exit code."""
 
     async def main() -> int:
-        rights = permissions_of(role, mesh=mesh, models=models, user=user, stages=stages)
-        if as_json:
+        rights = permissions_of(
+            options.role,
+            mesh=options.mesh,
+            models=options.model or [],
+            user=options.user,
+            stages=options.stages,
+        )
+        if options.json:
             print_json(rights.as_doc())
-        elif conf:
+        elif options.conf:
             print(rights.as_conf())
         else:
             table = Table("publish", "subscribe")
@@ -303,7 +297,7 @@ def run_permissions(
             out.print(table)
         return 0
 
-    return guarded(main, as_json)
+    return guarded(main, options.json)
 
 
 def _at(subjects: tuple[str, ...], row: int) -> str:

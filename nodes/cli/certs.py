@@ -6,18 +6,16 @@ files anew at a signal, a client when it connects again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from rich.table import Table
 
-from nodes.access import present
 from nodes.announce import end_connections, reload_servers
 from nodes.cli.auth import days
+from nodes.cli.auth_options import CertsOptions, Told
 from nodes.console import err, guarded, out, print_json
 from swarm.errors import InvalidArgument
-from swarm.link import LinkOptions
 from swarm.security.authority.authority import Authority
 from swarm.security.authority.certificates import (
     CertificateAuthority,
@@ -28,23 +26,11 @@ from swarm.security.authority.keys import read_text, write_text
 from swarm.subjects import token
 
 
-@dataclass(frozen=True)
-class CertsAct:
-    """The flags of `swarm auth certs`."""
-
-    clients: list[str]
-    rotate: bool
-    new_authority: bool
-    finish: bool
-    reconnect: bool
-    valid: str
-
-
-def run_certs(act: CertsAct, auth: str, nats: str, pid_file: str, as_json: bool) -> int:
+def run_certs(act: CertsOptions, told: Told) -> int:
     """`swarm auth certs`; returns its exit code."""
 
     async def main() -> int:
-        authority = Authority(auth)
+        authority = Authority(told.auth)
         certificates = authority.certificates
         if not certificates.exists:
             raise InvalidArgument(
@@ -75,24 +61,22 @@ def run_certs(act: CertsAct, auth: str, nats: str, pid_file: str, as_json: bool)
         if act.finish:
             _finish(authority)
             steps.append(f"give {certificates.trusted} to each device as its --tls-ca")
-        for name in act.clients:
+        for name in act.client or []:
             if name == "ca":
                 raise InvalidArgument("ca.pem is the authority's own: give the client another name")
             certificates.issue_client(
                 authority.directory / "users", token(name, "client's name"), valid
             )
-        if act.reconnect and not nats:
+        if act.reconnect and not told.nats:
             raise InvalidArgument("--reconnect ends the connections of a server: add --nats URL")
-        told = _told(act, pid_file)
+        done = _tell_servers(act, told.pid_file)
         if act.reconnect:
-            told = f"{told}; " if told else ""
-            told += (
-                f"{await _reconnected(authority, nats)} connections were ended, and connect again"
-            )
-        _show(authority, told, steps, as_json)
+            ended = await _reconnected(authority, told)
+            done += f"{'; ' if done else ''}{ended} connections were ended, and connect again"
+        _show(authority, done, steps, told.json)
         return 0
 
-    return guarded(main, as_json)
+    return guarded(main, told.json)
 
 
 def rotate(authority: Authority, valid: timedelta) -> None:
@@ -135,22 +119,14 @@ def _hand_out(authority: Authority) -> None:
         write_text(folder / "ca.pem", text)
 
 
-async def _reconnected(authority: Authority, nats: str) -> int:
+async def _reconnected(authority: Authority, told: Told) -> int:
     """Let all who are connected connect again; returns how many connections have ended."""
-    access = present.get()
-    ended = 0
-    for server in nats.split(","):
-        options = LinkOptions(
-            servers=(server,),
-            tls_ca=access.tls_ca,
-            tls_cert=access.tls_cert,
-            tls_key=access.tls_key,
-        )
-        ended += await end_connections(authority, options)
-    return ended
+    servers = told.nats.split(",")
+    return sum([await end_connections(authority, told.servers(one)) for one in servers])
 
 
-def _told(act: CertsAct, pid_file: str) -> str:
+def _tell_servers(act: CertsOptions, pid_file: str) -> str:
+    """Let servers of this host read their files again; returns what people are told of that."""
     changed = act.rotate or act.new_authority or act.finish
     if pid_file:
         reload_servers(pid_file)
@@ -158,7 +134,7 @@ def _told(act: CertsAct, pid_file: str) -> str:
     return "no server was told: add --pid-file FILE, or signal it (SIGHUP)" if changed else ""
 
 
-def _show(authority: Authority, told: str, steps: list[str], as_json: bool) -> None:
+def _show(authority: Authority, done: str, steps: list[str], as_json: bool) -> None:
     certificates, now = authority.certificates, datetime.now(UTC)
     states = issued(authority)
     if as_json:
@@ -167,7 +143,7 @@ def _show(authority: Authority, told: str, steps: list[str], as_json: bool) -> N
                 "authority": certificates.issuer,
                 "changing": certificates.is_changing,
                 "certificates": [_document(state, certificates, now) for state in states],
-                "told": told,
+                "told": done,
                 "next": steps,
             }
         )
@@ -182,7 +158,7 @@ def _show(authority: Authority, told: str, steps: list[str], as_json: bool) -> N
             f"{doc['days']} d" if doc["days"] >= 0 else "has ended",
         )
     out.print(table)
-    for line in ([told] if told else []) + [f"next: {step}" for step in steps]:
+    for line in ([done] if done else []) + [f"next: {step}" for step in steps]:
         err.print(line, markup=False, soft_wrap=True, highlight=False)
 
 

@@ -7,15 +7,17 @@ from typing import Any
 
 import swarm
 from nodes.cli.acts import on_record
+from nodes.cli.options import Target
 from nodes.cli.signing import operator
-from nodes.console import err, out, print_json, with_mesh
+from nodes.cli.with_mesh import with_mesh
+from nodes.console import err, out, print_json
 from swarm.errors import InvalidArgument
 from swarm.fleet.service import FleetWatch
 from swarm.models.artifacts import CHUNK
 from swarm.models.garbage import Collector, Garbage
 
 
-def run_gc(keep: int, dry_run: bool, sign_with: str, nats: str, mesh: str, as_json: bool) -> int:
+def run_gc(keep: int, dry_run: bool, sign_with: str, target: Target) -> int:
     """`swarm model gc`; returns its exit code."""
 
     async def work(client: swarm.Mesh) -> int:
@@ -27,10 +29,10 @@ def run_gc(keep: int, dry_run: bool, sign_with: str, nats: str, mesh: str, as_js
             garbage = await collector.sweep(garbage)
             for (model, version), size in garbage.versions.items():
                 await on_record(client, "gc", model, version, bytes=size)
-        _show(garbage, dry_run, as_json)
+        _show(garbage, dry_run, target.json)
         return 0
 
-    return with_mesh(nats, mesh, as_json, work, partial(operator, sign_with))
+    return with_mesh(target, work, partial(operator, sign_with))
 
 
 async def _in_use(client: swarm.Mesh) -> set[tuple[str, str]]:

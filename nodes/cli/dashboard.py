@@ -4,34 +4,17 @@ from __future__ import annotations
 
 import logging
 import secrets
-from dataclasses import dataclass
 
-from nodes.access import present
+from nodes.cli.options import DashboardOptions, Target
 from nodes.cli.signing import operator
 from nodes.console import err, guarded, out, print_json
 from nodes.event_loop import stop_on_signals
 from nodes.logs import LogForm, set_up_logging
 from swarm.errors import InvalidArgument
-from swarm.link import LinkOptions
 from swarm.models.registry import Registry
 
 
-@dataclass(frozen=True)
-class DashboardOptions:
-    """See `swarm dashboard --help`."""
-
-    host: str
-    port: int
-    https_cert: str
-    https_key: str
-    open_http: bool
-    allow_actions: bool
-    sign_with: str
-    nats: str
-    mesh: str
-
-
-def run_dashboard(options: DashboardOptions, as_json: bool) -> int:
+def run_dashboard(options: DashboardOptions, target: Target) -> int:
     """`swarm dashboard`; returns its exit code."""
     set_up_logging(LogForm())
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
@@ -48,12 +31,7 @@ def run_dashboard(options: DashboardOptions, as_json: bool) -> int:
             options.host, options.port, options.https_cert, options.https_key, options.open_http
         )
         place.check(options.allow_actions)
-        link = LinkOptions(
-            servers=tuple(options.nats.split(",")),
-            name="swarm dashboard",
-            **present.get().options(),
-        )
-        dashboard = Dashboard(link, options.mesh)
+        dashboard = Dashboard(target.link("swarm dashboard"), target.mesh)
         if options.allow_actions:
             signed = operator(options.sign_with)
             dashboard.allow_acts(
@@ -65,20 +43,19 @@ def run_dashboard(options: DashboardOptions, as_json: bool) -> int:
         stop = stop_on_signals()
         with place.listen() as sock:
             url = place.url(sock) + (f"#token={dashboard.token}" if dashboard.token else "")
-            _announce(url, options, as_json)
+            _announce(url, options.allow_actions, target)
             await dashboard.run(place, sock, stop)
         return 0
 
-    return guarded(main, as_json)
+    return guarded(main, target.json)
 
 
-def _announce(url: str, options: DashboardOptions, as_json: bool) -> None:
-    if as_json:
-        acts = options.allow_actions
-        print_json({"event": "ready", "url": url, "mesh": options.mesh, "actions": acts})
+def _announce(url: str, allows_acts: bool, target: Target) -> None:
+    if target.json:
+        print_json({"event": "ready", "url": url, "mesh": target.mesh, "actions": allows_acts})
         return
-    out.print(f"the mesh {options.mesh!r} is at", end=" ", highlight=False)
+    out.print(f"the mesh {target.mesh!r} is at", end=" ", highlight=False)
     out.print(url, style="bold", highlight=False, soft_wrap=True)
-    if options.allow_actions:
+    if allows_acts:
         err.print("whoever has this address, with its token, may promote and roll back")
     err.print("Ctrl-C ends it")

@@ -6,7 +6,9 @@ import time
 
 import swarm
 from nodes.cli.acts import on_record
-from nodes.console import err, out, print_json, with_mesh
+from nodes.cli.options import Target
+from nodes.cli.with_mesh import with_mesh
+from nodes.console import err, out, print_json
 from swarm.errors import InvalidArgument, NotFound
 from swarm.fleet.drain import drain
 from swarm.fleet.picture import FleetPicture
@@ -33,7 +35,7 @@ def the_node(picture: FleetPicture, named: str, now: float) -> str:
     raise NotFound(f"no living node is called {named!r}; there are: {known}")
 
 
-def run_drain(named: str, wait: bool, nats: str, mesh: str, as_json: bool) -> int:
+def run_drain(named: str, wait: bool, target: Target) -> int:
     """`swarm drain`; returns its exit code: 1 where the node has not left in time."""
 
     async def work(client: swarm.Mesh) -> int:
@@ -52,7 +54,7 @@ def run_drain(named: str, wait: bool, nats: str, mesh: str, as_json: bool) -> in
                     return known is None or known.state(now) in ("left", "dead")
 
                 left = await watch.until(is_gone, GONE_WITHIN)
-        if as_json:
+        if target.json:
             print_json({"node": node, "state": "left" if left else "draining"})
         else:
             out.print(f"{node} {'has left' if left else 'drains'}", markup=False, soft_wrap=True)
@@ -61,4 +63,4 @@ def run_drain(named: str, wait: bool, nats: str, mesh: str, as_json: bool) -> in
             return 1
         return 0
 
-    return with_mesh(nats, mesh, as_json, work)
+    return with_mesh(target, work)

@@ -8,14 +8,16 @@ from __future__ import annotations
 import time
 
 import swarm
-from nodes.console import err, print_json, with_mesh
+from nodes.cli.options import Target
+from nodes.cli.with_mesh import with_mesh
+from nodes.console import err, print_json
 from nodes.event_loop import stop_on_signals
 from swarm.errors import InvalidArgument
 from swarm.fleet.picture import FleetPicture
 from swarm.fleet.service import FleetWatch
 
 
-def run_exporter(port: str, most_nodes: int, nats: str, mesh: str, as_json: bool) -> int:
+def run_exporter(port: str, most_nodes: int, target: Target) -> int:
     """`swarm metrics-exporter`, until Ctrl-C; returns its exit code."""
 
     async def work(client: swarm.Mesh) -> int:
@@ -32,11 +34,13 @@ def run_exporter(port: str, most_nodes: int, nats: str, mesh: str, as_json: bool
                 where, lambda: of_fleet(picture, client.link.connected, time.monotonic())
             ) as bound:
                 url = f"http://{where.address}:{bound}/metrics"
-                if as_json:
+                if target.json:
                     print_json({"event": "ready", "url": url})
                 else:
-                    err.print(f"metrics of mesh {mesh!r} at {url}; Ctrl-C ends", markup=False)
+                    err.print(
+                        f"metrics of mesh {target.mesh!r} at {url}; Ctrl-C ends", markup=False
+                    )
                 await stop.wait()
         return 0
 
-    return with_mesh(nats, mesh, as_json, work)
+    return with_mesh(target, work)

@@ -10,8 +10,9 @@ import numpy as np
 from rich.table import Table
 
 import swarm
-from nodes.console import connect, duration, guarded, out, print_json
-from nodes.console import delivery as delivery_of
+from nodes.cli.options import InferOptions, Target
+from nodes.cli.with_mesh import connect
+from nodes.console import delivery, duration, guarded, out, print_json
 from nodes.watch.profiling.bars import bar_lines
 from nodes.watch.short_ids import short_ids
 from shards.manifest import Manifest
@@ -19,7 +20,6 @@ from shards.runtimes.synthetic import random_feeds
 from swarm.errors import InvalidArgument, PermissionDenied, Status, error_for
 from swarm.tracing.anatomy import parts_of
 from swarm.tracing.traceparent import make
-from swarm.wire.codec_choice import AUTO
 from swarm.wire.messages import Result
 from swarm.wire.tensors import datatype_of
 
@@ -48,78 +48,58 @@ async def random_inputs(client: swarm.Mesh, model: str) -> dict[str, np.ndarray]
     return random_feeds(manifest.inputs, manifest.extra.get("examples"))
 
 
-def run_infer(  # an argument for each of the command's options
-    model: str,
-    source: str,
-    is_random: bool,
-    output: str,
-    repeat: int,
-    concurrency: int,
-    budget: str,
-    nats: str,
-    mesh: str,
-    delivery: str,
-    as_json: bool,
-    weights: int = 0,
-    codec: str = AUTO,
-    explain: bool = False,
-) -> int:
+def run_infer(model: str, options: InferOptions, target: Target) -> int:
     """`swarm infer`; returns its exit code."""
 
     async def main() -> int:
-        if is_random == bool(source):
+        if options.random == bool(options.input):
             raise InvalidArgument("give one of --input FILE.npz and --random")
-        inputs = {} if is_random else read_inputs(source)
-        seconds, way = duration(budget), delivery_of(delivery)
-        async with connect(nats, mesh, agent="swarm-infer", codec=codec) as client:
+        inputs = {} if options.random else read_inputs(options.input)
+        duration(options.budget)  # a wrong word is told before anything is asked
+        delivery(options.delivery)
+        async with connect(target, agent="swarm-infer", codec=options.codec) as client:
             inputs = inputs or await random_inputs(client, model)
-            results = await ask_many(
-                client, model, inputs, seconds, repeat, concurrency, way, weights, explain
-            )
+            results = await ask_many(client, model, inputs, options)
         answered = [r for r in results if r.status is Status.OK]
-        if answered and output:
-            np.savez(output, **answered[-1].outputs)  # type: ignore[arg-type]
-        if as_json:
-            print_json(summary(results, with_outputs=not output))
+        if answered and options.output:
+            np.savez(options.output, **answered[-1].outputs)  # type: ignore[arg-type]
+        if target.json:
+            print_json(summary(results, with_outputs=not options.output))
         elif answered:
-            show(results, output, explain)
+            show(results, options)
         failed = [r for r in results if r.status is not Status.OK]
-        if failed and not as_json:
+        if failed and not target.json:
             where = f" (stage {failed[-1].stage}, {failed[-1].node})" if failed[-1].node else ""
             raise error_for(failed[-1].status, failed[-1].message + where)
         return 1 if failed else 0
 
-    return guarded(main, as_json)
+    return guarded(main, target.json)
 
 
 async def ask_many(
-    client: swarm.Mesh,
-    model: str,
-    inputs: dict[str, np.ndarray],
-    budget: float,
-    repeat: int,
-    concurrency: int,
-    delivery: str,
-    weights: int = 0,
-    explain: bool = False,
+    client: swarm.Mesh, model: str, inputs: dict[str, np.ndarray], options: InferOptions
 ) -> list[Result]:
-    """Send `repeat` requests, `concurrency` at a time; failures are results too.
-
-    budget: seconds for each request. explain: trace them."""
+    """Send `repeat` requests, `concurrency` at a time; failures are results too. With `explain`
+    they are traced. Raises `InvalidArgument` for options that say nothing."""
     results: list[Result] = []
-    remaining = iter(range(repeat))
+    remaining = iter(range(options.repeat))
+    budget, way = duration(options.budget), delivery(options.delivery)
 
     async def ask() -> None:
         for _ in remaining:
-            header = make() if explain else ""
             results.append(
                 await client.ask(
-                    model, inputs, budget, delivery=delivery, weights=weights, traceparent=header
+                    model,
+                    inputs,
+                    budget,
+                    delivery=way,
+                    weights=options.weights,
+                    traceparent=make() if options.explain else "",
                 )
             )
 
     async with asyncio.TaskGroup() as group:
-        for _ in range(min(concurrency, repeat)):
+        for _ in range(min(options.concurrency, options.repeat)):
             group.create_task(ask())
     return results
 
@@ -158,15 +138,15 @@ def summary(results: list[Result], with_outputs: bool) -> dict[str, Any]:
     return doc
 
 
-def show(results: list[Result], output: str, explain: bool = False) -> None:
+def show(results: list[Result], options: InferOptions) -> None:
     """Print the outputs, and where the time went."""
     last = next(r for r in reversed(results) if r.status is Status.OK)
     for name, array in last.outputs.items():
         text = np.array2string(array, precision=5, threshold=40, edgeitems=4)
         out.print(f"{name} {datatype_of(array)} {list(array.shape)}", markup=False)
-        if not output:
+        if not options.output:
             out.print(text, markup=False)
-    if explain:
+    if options.explain:
         label = short_ids([hop.node for hop in last.hops])
         for line in bar_lines(parts_of(last.latency, last.hops), label):
             out.print(line, markup=False, highlight=False)

@@ -1,4 +1,4 @@
-"""`swarm keys …`: the commands and their options."""
+"""`swarm keys …`: the commands and their options; see `nodes.cli.main`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ from typing import Annotated
 
 import typer
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.", show_envvar=False)]
-Key = Annotated[str, typer.Option("--key", help="File of the key pair; the user's own when empty.")]
+from nodes.cli.command import add_commands, argument, option
+from nodes.cli.options import Json
+
+Key = Annotated[
+    str, typer.Option("--key", hidden=True, help="File of the key pair; the user's own when empty.")
+]
 TrustFile = Annotated[
-    str, typer.Option("--file", help="List of trusted keys; the user's own when empty.")
+    str,
+    typer.Option("--file", hidden=True, help="List of trusted keys; the user's own when empty."),
 ]
 MeshKeyFile = Annotated[
     str,
@@ -20,45 +25,43 @@ MeshKeyFile = Annotated[
 
 
 def new(
-    file: Annotated[str, typer.Argument(help="A new file; the user's own key when empty.")] = "",
+    file: str = argument("", "A new file; the user's own key when empty."),
     mesh_key: MeshKeyFile = "",
-    json_: Json = False,
-) -> None:
+    json: Json = False,
+) -> int:
     """Make a key pair that signs models. The user's own is trusted by the user's nodes at once."""
     from nodes.cli.keys import run_new
     from nodes.cli.mesh_key import run_new_mesh_key
 
-    made = run_new_mesh_key(mesh_key, json_) if mesh_key else run_new(file, json_)
-    raise typer.Exit(made)
+    return run_new_mesh_key(mesh_key, json) if mesh_key else run_new(file, json)
 
 
 def show(
-    key: Key = "", file: TrustFile = "", mesh_key: MeshKeyFile = "", json_: Json = False
-) -> None:
+    key: Key = "", file: TrustFile = "", mesh_key: MeshKeyFile = "", json: Json = False
+) -> int:
     """Show the public key that signs, and the keys that are trusted."""
     from nodes.cli.keys import run_show
     from nodes.cli.mesh_key import run_show_mesh_key
 
-    shown = run_show_mesh_key(mesh_key, json_) if mesh_key else run_show(key, file, json_)
-    raise typer.Exit(shown)
+    return run_show_mesh_key(mesh_key, json) if mesh_key else run_show(key, file, json)
 
 
 def trust(
     public: Annotated[str, typer.Argument(help="A public key, as `swarm keys show` prints it.")],
-    name: Annotated[str, typer.Argument(help="Whose it is, for people.")] = "",
-    remove: Annotated[bool, typer.Option("--remove", help="Trust it no more.")] = False,
+    name: str = argument("", "Whose it is, for people."),
+    remove: bool = option(False, "Trust it no more."),
     file: TrustFile = "",
-    json_: Json = False,
-) -> None:
+    json: Json = False,
+) -> int:
     """Take models that this key has signed. Nodes that run read the list again by themselves."""
     from nodes.cli.keys import run_trust
 
-    raise typer.Exit(run_trust(public, name, remove, file, json_))
+    return run_trust(public, name, remove, file, json)
 
 
 def rotate(
-    key: Key = "", file: TrustFile = "", mesh_key: MeshKeyFile = "", json_: Json = False
-) -> None:
+    key: Key = "", file: TrustFile = "", mesh_key: MeshKeyFile = "", json: Json = False
+) -> int:
     """Sign with a new key from now on. The old one stays trusted until it is removed.
 
     With --mesh-key: take the next one of the three steps that change the key of gossip.
@@ -66,11 +69,10 @@ def rotate(
     from nodes.cli.keys import run_rotate
     from nodes.cli.mesh_key import run_rotate_mesh_key
 
-    rotated = run_rotate_mesh_key(mesh_key, json_) if mesh_key else run_rotate(key, file, json_)
-    raise typer.Exit(rotated)
+    return run_rotate_mesh_key(mesh_key, json) if mesh_key else run_rotate(key, file, json)
 
 
-def register(app: typer.Typer) -> None:
-    """Add all commands to `swarm keys`."""
-    for command in (new, show, trust, rotate):
-        app.command()(command)
+app = typer.Typer(
+    no_args_is_help=True, help="Whose models nodes take: the user's own key, and the trusted ones."
+)
+add_commands(app, {"Commands": {"new": new, "show": show, "trust": trust, "rotate": rotate}})

@@ -15,9 +15,12 @@ import swarm
 from nodes.access import read_replicas
 from nodes.cli.acts import on_record
 from nodes.cli.codec_error import AllowedCodecs, codecs_lines, with_codecs
-from nodes.cli.objective import Wanted, set_objective
+from nodes.cli.model_options import PushOptions, SplitOptions
+from nodes.cli.objective import objective_of, set_objective
+from nodes.cli.options import Target
 from nodes.cli.signing import operator
-from nodes.console import err, guarded, out, print_json, with_mesh
+from nodes.cli.with_mesh import with_mesh
+from nodes.console import err, guarded, out, print_json
 from nodes.event_loop import end_with_supervisor
 from nodes.progress import progress
 from nodes.versions.lanes import lanes_maker
@@ -47,18 +50,7 @@ def read_model(path: str) -> Path:
     return file
 
 
-def run_split(
-    file: str,
-    output: str,
-    stages: int,
-    cuts: str,
-    edge_layers: int,
-    edge_cut: str,
-    lighter: str,
-    name: str,
-    version: str,
-    as_json: bool,
-) -> int:
+def run_split(file: str, options: SplitOptions, as_json: bool) -> int:
     """`swarm model split`; returns its exit code."""
 
     async def main() -> int:
@@ -68,18 +60,18 @@ def run_split(
         with progress(f"splitting {file}: timing its segments", silent=as_json):
             result = split(
                 read_model(file),
-                name=name or model_name(file),
-                version=version,
-                stages=stages if not cuts else None,
-                cuts=[c for c in cuts.split(",") if c] or None,
-                edge_layers=edge_layers or None,
-                edge_cut=edge_cut or None,
-                lighter=read_model(lighter).read_bytes() if lighter else None,
+                name=options.name or model_name(file),
+                version=options.version,
+                stages=options.stages if not options.cuts else None,
+                cuts=[c for c in options.cuts.split(",") if c] or None,
+                edge_layers=options.edge_layers or None,
+                edge_cut=options.edge_cut or None,
+                lighter=read_model(options.lighter).read_bytes() if options.lighter else None,
             )
-        write_dir(output, result.manifest, result.files)
+        write_dir(options.output, result.manifest, result.files)
         show(result.manifest, as_json)
         if not as_json:
-            err.print(f"written to {output}; next: swarm model push {output}")
+            err.print(f"written to {options.output}; next: swarm model push {options.output}")
         return 0
 
     return guarded(main, as_json)
@@ -149,29 +141,18 @@ async def _check_domain(client: swarm.Mesh, model: str, version: str) -> None:
         check_one_domain(streams, link.domain, f"{model}@{version}")
 
 
-def run_push(
-    folder: str,
-    promote: bool,
-    lanes: str,
-    replicas: str,
-    sign_with: str,
-    model_key: str,
-    codecs: AllowedCodecs,
-    wanted: Wanted,
-    nats: str,
-    mesh: str,
-    as_json: bool,
-) -> int:
+def run_push(folder: str, options: PushOptions, target: Target) -> int:
     """`swarm model push`; returns its exit code."""
 
     async def work(client: swarm.Mesh) -> int:
-        key = ModelKey.of(model_key)
+        key = ModelKey.of(options.model_key)
+        codecs = AllowedCodecs(options.allow_codec, options.allow_result_codec, options.samples)
         manifest, fetch = read_dir(folder)
         for name in manifest.files():
             fetch(name)  # raises where the file is not the one of the manifest
         files = {name: Path(folder) / name for name in manifest.files()}
         if names := dict.fromkeys(codecs.for_features() + codecs.for_results()):
-            with progress(f"measuring the error of {', '.join(names)}", silent=as_json):
+            with progress(f"measuring the error of {', '.join(names)}", silent=target.json):
                 manifest = await with_codecs(manifest, folder, codecs)
         if key is None:
             return await push(client, manifest, files)
@@ -179,12 +160,12 @@ def run_push(
             return await push(client, *await sealed_version(client, manifest, files, key, sealed))
 
     async def push(client: swarm.Mesh, manifest: Manifest, files: dict[str, Path]) -> int:
-        objective = wanted.objective()
+        objective = objective_of(options.p99, options.errors)
         await _check_domain(client, manifest.model, manifest.version)
         size = sum(path.stat().st_size for path in files.values())
         title = f"pushing {len(files)} files, {size / 1024:.0f} KB"
-        with progress(title, total=size, silent=as_json) as sent:
-            prepare = lanes_maker(client, lanes)
+        with progress(title, total=size, silent=target.json) as sent:
+            prepare = lanes_maker(client, options.lanes)
             info = await client.registry.push(
                 manifest.to_json(), files, prepare=prepare, sent=sent, cut=piece_lengths
             )
@@ -195,12 +176,12 @@ def run_push(
         await on_record(client, "push", info.model, info.version)
         if objective is not None:
             await set_objective(client, info.model, objective)
-        if promote:
+        if options.promote:
             previous = await client.registry.promote(info.model, info.version)
             await on_record(client, "promote", info.model, info.version, previous=previous)
         serving = await client.registry.serving(info.model)
         doc: dict[str, Any] = {"model": info.model, "version": info.version, "serving": serving}
-        if as_json:
+        if target.json:
             print_json(doc | manifest.codecs_doc() | ({"raised": raised} if raised else {}))
         else:
             if raised:
@@ -220,12 +201,12 @@ def run_push(
         return 0
 
     def more() -> Mapping[str, Any]:
-        return {"replicas": read_replicas(replicas)} | operator(sign_with)
+        return {"replicas": read_replicas(options.replicas)} | operator(options.sign_with)
 
-    return with_mesh(nats, mesh, as_json, work, more)
+    return with_mesh(target, work, more)
 
 
-def run_list(nats: str, mesh: str, as_json: bool) -> int:
+def run_list(target: Target) -> int:
     """`swarm model list`; returns its exit code."""
 
     async def work(client: swarm.Mesh) -> int:
@@ -236,34 +217,32 @@ def run_list(nats: str, mesh: str, as_json: bool) -> int:
                 (e.get("share", 100) for e in desired["serve"] if e["version"] == version), 0
             )
             rows.append({"model": model, "version": version, "share": share})
-        if as_json:
+        if target.json:
             print_json({"models": rows})
             return 0
         table = Table("model", "version", "share of traffic")
         for row in rows:
             table.add_row(row["model"], row["version"], f"{row['share']} %")
-        out.print(table if rows else f"no models in mesh {mesh!r}: swarm model push DIR")
+        out.print(table if rows else f"no models in mesh {target.mesh!r}: swarm model push DIR")
         return 0
 
-    return with_mesh(nats, mesh, as_json, work)
+    return with_mesh(target, work)
 
 
-def run_rollback(model: str, sign_with: str, nats: str, mesh: str, as_json: bool) -> int:
+def run_rollback(model: str, sign_with: str, target: Target) -> int:
     """`swarm model rollback`; returns its exit code."""
 
     async def work(client: swarm.Mesh) -> int:
         version = await client.registry.rollback(model)
         await on_record(client, "rollback", model, version)
         doc = {"model": model, "version": version}
-        print_json(doc) if as_json else out.print(f"{model}@{version} serves again")
+        print_json(doc) if target.json else out.print(f"{model}@{version} serves again")
         return 0
 
-    return with_mesh(nats, mesh, as_json, work, partial(operator, sign_with))
+    return with_mesh(target, work, partial(operator, sign_with))
 
 
-def run_samples(
-    model: str, allowed: str, sign_with: str, nats: str, mesh: str, as_json: bool
-) -> int:
+def run_samples(model: str, allowed: str, sign_with: str, target: Target) -> int:
     """`swarm model samples`; returns its exit code."""
 
     async def work(client: swarm.Mesh) -> int:
@@ -272,13 +251,13 @@ def run_samples(
         await client.registry.allow_samples(model, allowed == "on")
         await on_record(client, "samples", model, allowed=allowed)
         doc = {"model": model, "samples": allowed == "on"}
-        print_json(doc) if as_json else out.print(f"samples of {model}'s traffic: {allowed}")
+        print_json(doc) if target.json else out.print(f"samples of {model}'s traffic: {allowed}")
         return 0
 
-    return with_mesh(nats, mesh, as_json, work, partial(operator, sign_with))
+    return with_mesh(target, work, partial(operator, sign_with))
 
 
-def run_serve(model: str, state: str, sign_with: str, nats: str, mesh: str, as_json: bool) -> int:
+def run_serve(model: str, state: str, sign_with: str, target: Target) -> int:
     """`swarm model serve`; returns its exit code."""
 
     async def work(client: swarm.Mesh) -> int:
@@ -291,12 +270,12 @@ def run_serve(model: str, state: str, sign_with: str, nats: str, mesh: str, as_j
             raise InvalidArgument("the desired state is no JSON object")
         await client.registry.desire(model, doc)
         desired = await client.registry.desired(model)
-        print_json(desired) if as_json else out.print(
+        print_json(desired) if target.json else out.print(
             f"{model}: {json.dumps(desired)} is in force", soft_wrap=True
         )
         return 0
 
-    return with_mesh(nats, mesh, as_json, work, partial(operator, sign_with))
+    return with_mesh(target, work, partial(operator, sign_with))
 
 
 def _read(path: str) -> str:

@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import partial
 
 import swarm
 from nodes.cli.acts import on_record
+from nodes.cli.options import Target
 from nodes.cli.signing import operator
-from nodes.console import duration, out, print_json, with_mesh
+from nodes.cli.with_mesh import with_mesh
+from nodes.console import duration, out, print_json
 from swarm.errors import InvalidArgument
 from swarm.flow.objective import Objective, parse_objective
 from swarm.model import unknown_model
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """An objective as flags say it: `20ms`, `0.1%`; either may be empty."""
-
-    p99: str = ""
-    errors: str = ""
-
-    def objective(self) -> Objective | None:
-        """None where both are empty. Raises `InvalidArgument`."""
-        document: dict[str, float] = {}
-        if self.p99:
-            document["p99_ms"] = duration(self.p99) * 1e3
-        if self.errors:
-            document["errors"] = share(self.errors)
-        return parse_objective(document) if document else None
+def objective_of(p99: str = "", errors: str = "") -> Objective | None:
+    """An objective as options say it: `20ms`, `0.1%`; either may be empty, and None where both are.
+    Raises `InvalidArgument`."""
+    document: dict[str, float] = {}
+    if p99:
+        document["p99_ms"] = duration(p99) * 1e3
+    if errors:
+        document["errors"] = share(errors)
+    return parse_objective(document) if document else None
 
 
 def share(text: str) -> float:
@@ -46,20 +41,11 @@ async def set_objective(client: swarm.Mesh, model: str, objective: Objective | N
     await on_record(client, "slo", model, slo="none" if objective is None else str(objective))
 
 
-def run_slo(
-    model: str,
-    p99: str,
-    errors: str,
-    none: bool,
-    sign_with: str,
-    nats: str,
-    mesh: str,
-    as_json: bool,
-) -> int:
+def run_slo(model: str, p99: str, errors: str, none: bool, sign_with: str, target: Target) -> int:
     """`swarm model slo`; returns its exit code."""
 
     async def work(client: swarm.Mesh) -> int:
-        wanted = Wanted(p99, errors).objective()
+        wanted = objective_of(p99, errors)
         if none and wanted is not None:
             raise InvalidArgument("--none takes the objective away: leave out --p99 and --errors")
         if none or wanted is not None:
@@ -68,7 +54,7 @@ def run_slo(
         if desired is None:
             raise unknown_model(model)
         slo = desired.get("slo")
-        if as_json:
+        if target.json:
             print_json({"model": model, "slo": slo})
         elif slo is None:
             out.print(f"{model} has no objective: swarm model slo {model} --p99 20ms --errors 0.1%")
@@ -78,4 +64,4 @@ def run_slo(
 
     # Whoever only looks needs no key.
     change = bool(p99 or errors or none)
-    return with_mesh(nats, mesh, as_json, work, partial(operator, sign_with) if change else dict)
+    return with_mesh(target, work, partial(operator, sign_with) if change else dict)

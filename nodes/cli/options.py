@@ -1,38 +1,53 @@
-"""Options that several commands share."""
+"""Options that several commands share, and those of the commands right below `swarm`.
+
+A dataclass is a set of options, see `nodes.cli.command`; the work gets it as one value.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nodes.cli.settings import settings_callback
+from nodes.access import HELP, Access
+from nodes.cli.command import option, seldom
+
+if TYPE_CHECKING:
+    from swarm.link import LinkOptions
 
 URL = "nats://127.0.0.1:4222"
+THE_MESH = "The mesh"  # heading of the options that say which mesh, and how to reach it
+
+NATS = "NATS server URLs, separated by commas."
+
 Nats = Annotated[
-    str, typer.Option(help="NATS server URLs, separated by commas.", envvar="SWARM_NATS")
+    str,
+    typer.Option(
+        help=NATS,
+        envvar="SWARM_NATS",
+        rich_help_panel=THE_MESH,
+    ),
 ]
 MeshName = Annotated[
     str,
     typer.Option(
-        help="Name of the mesh; several share one server without meeting.", envvar="SWARM_MESH"
+        help="Name of the mesh; several share one server without meeting.",
+        envvar="SWARM_MESH",
+        rich_help_panel=THE_MESH,
     ),
 ]
 Json = Annotated[
     bool,
     typer.Option(
         "--json",
-        help="Print one JSON document on standard output, for programs.",
-        show_envvar=False,
+        help="Print JSON on standard output, for programs.",
     ),
 ]
-Config = Annotated[
+Input = Annotated[
     str,
     typer.Option(
-        callback=settings_callback,
-        is_eager=True,
-        show_envvar=False,
-        help="A TOML file with these options as keys; flags and the environment win over it.",
+        help="An .npz file with one array for each model input.",
     ),
 ]
 Stages = Annotated[
@@ -56,9 +71,7 @@ EdgeLayers = Annotated[
 ModelName = Annotated[
     str, typer.Option(help="Name of the model in the mesh; the file's name when empty.")
 ]
-ModelVersion = Annotated[
-    str, typer.Option(help="Version of the model; a version in the mesh never changes.")
-]
+Version = Annotated[str, typer.Option(help="Version of the model; in the mesh it never changes.")]
 SignWith = Annotated[
     str,
     typer.Option(
@@ -66,4 +79,225 @@ SignWith = Annotated[
         "own, made at its first use (`swarm keys show`). none: it is not signed."
     ),
 ]
-Folder = Annotated[str, typer.Argument(help="A folder made by `swarm model split`.")]
+MODEL_KEY = (
+    "Key of a model's encrypted files, 64 hexadecimal digits: file:PATH, env:NAME or command:CMD."
+)
+Model = Annotated[str, typer.Argument(help="NAME, or NAME@VERSION.")]
+ServedModel = Annotated[
+    str, typer.Argument(help="NAME for the version that the mesh serves, or NAME@VERSION.")
+]
+
+
+def _access(name: str, hidden: bool = False) -> Any:
+    return option(
+        "",
+        HELP[name],
+        envvar=f"SWARM_{name.upper()}",
+        show_default=False,
+        rich_help_panel=THE_MESH,
+        hidden=hidden,
+    )
+
+
+@dataclass(frozen=True)
+class Servers:
+    """Which servers, and how to reach them."""
+
+    nats: Nats = URL
+    credentials: str = _access("credentials")
+    nkey: str = _access("nkey", hidden=True)
+    tls_ca: str = _access("tls_ca")
+    tls_cert: str = _access("tls_cert")
+    tls_key: str = _access("tls_key")
+    domain: str = _access("domain")
+
+    @property
+    def access(self) -> Access:
+        return Access.of(vars(self))
+
+    def link(self, name: str) -> LinkOptions:
+        """Of a connection with this name."""
+        from swarm.link import LinkOptions
+
+        return LinkOptions(servers=tuple(self.nats.split(",")), name=name, **self.access.options())
+
+
+@dataclass(frozen=True)
+class Target(Servers):
+    """The mesh that a command speaks with, and whether it prints JSON."""
+
+    mesh: MeshName = "default"
+    json: Json = False
+
+
+@dataclass(frozen=True)
+class OwnServers(Target):
+    """Of `swarm up`, which starts servers of its own where it is given none."""
+
+    nats: Nats = ""
+
+
+# --- of single commands -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DemoOptions:
+    """Of `swarm demo`."""
+
+    seconds: float | None = option(
+        None, "How long images are streamed, in seconds; 20 when not given, 60 with --learn.", min=6
+    )
+    rate: float | None = seldom(
+        None, "Images a second; 30 when not given, 50 with --learn.", min=1, max=1000
+    )
+    learn: bool = option(
+        False,
+        "Another story: eight nodes with two or three digits each learn all ten, while the "
+        "pipeline serves what they learn.",
+    )
+    picture: str = seldom(
+        "swarm-demo-learn.png",
+        "With --learn: the PNG of the plot, where matplotlib is installed; empty: none.",
+    )
+    secure: bool = option(
+        False,
+        "With TLS, users and an encrypted model; certificates are rotated, and the killed "
+        "shard's credentials revoked.",
+    )
+    dashboard: bool = option(
+        False,
+        "Show the mesh in a browser too; without --learn the nodes and the page stay until Ctrl-C.",
+    )
+    json: Json = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpOptions:
+    """Of `swarm up`."""
+
+    model: str = option(..., "An ONNX file.")
+    stages: Stages = 3
+    cuts: Cuts = ""
+    replicas: int = option(1, "Nodes to start for each shard.", min=1, max=16)
+    fallback: bool = option(True, "Start a fallback node, which takes over any shard that dies.")
+    standby_nodes: int = seldom(
+        0, "Nodes that take the stage that lacks nodes most.", min=0, max=16
+    )
+    edge_layers: EdgeLayers = 0
+    name: ModelName = ""
+    version: Version = "1"
+    threads: int = seldom(1, "Threads with which each stage computes.", min=1)
+    servers: int = option(1, "Embedded servers to start; several are one cluster.", min=1, max=5)
+    secure: bool = option(
+        False, "With TLS, and with credentials of its own for each process.", "--secure/--no-secure"
+    )
+    stored: bool = option(
+        False, "Every hop goes through JetStream as bytes, as it does between hosts."
+    )
+    audit: bool = option(False, "Record who asked what, with which outcome.")
+
+
+@dataclass(frozen=True)
+class InferOptions:
+    """Of `swarm infer`."""
+
+    input: Input = ""
+    random: bool = option(False, "Send random values of the right shapes instead.")
+    output: str = option("", "Write the last answer's arrays to this .npz.", "-o", "--output")
+    repeat: int = option(1, "Requests to send; prints percentiles over all of them.", min=1)
+    concurrency: int = option(1, "Requests in flight at a time.", min=1, max=4096)
+    budget: str = option("5s", "Time after which a request fails: 50ms, 2s, 1m.")
+    delivery: str = option(
+        "durable",
+        "durable: a stage that dies loses no request. fast: sooner, but a lost request is asked "
+        "again by this client only.",
+    )
+    weights: int = seldom(0, "The least weight version of the answer; 0 for any.", min=0)
+    explain: bool = option(False, "Show the last answer's time as a bar for each hop.")
+    codec: str = seldom(
+        "auto",
+        "How the inputs go by the server, and the outputs come: auto, none, f16, i8, i6 or i4; "
+        "what loses something only where the model's owner allows it.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TeachOptions:
+    """Of `swarm teach`."""
+
+    input: Input
+    labels: str = option(
+        ..., "An .npz or .npy file with one array: a class from 0 on for each sample."
+    )
+    node: str = option("", "Id of the learner, where several run on this host.")
+    test: bool = option(
+        False, "Measure the learner's accuracy on the samples; it keeps none of them."
+    )
+    timeout: str = seldom("60s", "Time that the learner may take: 500ms, 60s.")
+    mesh: MeshName = "default"
+    json: Json = False
+
+
+@dataclass(frozen=True)
+class ProfileOptions:
+    """Of `swarm profile`."""
+
+    seconds: float = option(30.0, "How long to look, in seconds.", min=1)
+    probes: float = seldom(
+        2.0,
+        "Traced requests a second of this command's own, beside live traffic; 0: none.",
+        min=0,
+        max=100,
+    )
+    input: Input = ""
+    plot: str = option("", "Write a figure to this .png or .svg.")
+
+
+@dataclass(frozen=True)
+class RecordOptions:
+    """Of `swarm record`."""
+
+    for_: str = option("1m", "How long: 30s, 10m.", "--for")
+    share: float = seldom(1.0, "Share of the requests, by a hash of their ids: 0.01 is 1 %.")
+    max_hours: float = seldom(24.0, "Hours that recorded requests are kept.", min=0.01)
+    max_mb: int = seldom(256, "Megabytes of recorded requests; the oldest go first.", min=1)
+    again: bool = seldom(False, "Take over from a recording that was killed.")
+
+
+@dataclass(frozen=True)
+class ReplayOptions:
+    """Of `swarm replay`."""
+
+    since: str = option("", "All requests of the last 5m, 2h, 1d.")
+    version: str = option("", "Run them with this version instead, and compare the answers.")
+    model: str = option("", "Only requests of NAME, or NAME@VERSION; of any when empty.")
+    tolerance: float = seldom(0.0, "Largest deviation that counts as equal; 0: equal bits.", min=0)
+    model_key: str = option("", MODEL_KEY, envvar="SWARM_MODEL_KEY")
+
+
+@dataclass(frozen=True)
+class DashboardOptions:
+    """Of `swarm dashboard`."""
+
+    host: str = option("127.0.0.1", "Address to serve the page at; others than loopback need TLS.")
+    port: int = option(8321, "Port of the page; 0 takes a free one.", min=0, max=65535)
+    https_cert: str = seldom("", "PEM file of the certificate with which the page is served.")
+    https_key: str = seldom("", "PEM file of the key of --https-cert.")
+    open_http: bool = seldom(False, "Serve others than this machine without TLS: all may read.")
+    allow_actions: bool = option(
+        False,
+        "Let who has the printed address drain nodes, promote and roll back, with this "
+        "command's credentials; without it the page is only read.",
+    )
+    sign_with: SignWith = ""
+
+
+@dataclass(frozen=True)
+class SiteLimits:
+    """Of `swarm site add`."""
+
+    max_mb: float = option(
+        1024.0, "Megabytes of requests that wait, and of answers each.", min=0.07
+    )
+    when_full: str = option("refuse", "refuse: the newest request. drop-oldest: and count it.")
+    keep_days: float = seldom(7.0, "Days after which an answer is deleted, read or not.", min=0.001)

@@ -14,7 +14,9 @@ from rich.table import Table
 
 import swarm
 from nodes.cli.infer import random_inputs, read_inputs
-from nodes.console import out, print_json, with_mesh
+from nodes.cli.options import ProfileOptions, Target
+from nodes.cli.with_mesh import with_mesh
+from nodes.console import out, print_json
 from nodes.watch.profiling.advice import advise
 from nodes.watch.profiling.bars import figure
 from nodes.watch.profiling.spent import OUTSIDE, Profile, Spread, profile_of
@@ -27,41 +29,33 @@ SETTLE = 1.3  # seconds in which every node that is asked for its status has sai
 BUDGET = 5.0  # seconds for a probe
 
 
-def run_profile(
-    model: str,
-    seconds: float,
-    probes: float,
-    source: str,
-    plot: str,
-    nats: str,
-    mesh: str,
-    as_json: bool,
-) -> int:
+def run_profile(model: str, options: ProfileOptions, target: Target) -> int:
     """`swarm profile`; returns its exit code, 1 where nothing could be seen."""
-    inputs = read_inputs(source) if source else {}
+    inputs = read_inputs(options.input) if options.input else {}
+    plot = options.plot
     if plot and not plot.endswith((".png", ".svg")):
         raise InvalidArgument(f"--plot {plot}: a file .png or .svg")
 
     async def work(client: swarm.Mesh) -> int:
         asked = inputs
-        if probes > 0 and not asked:
+        if options.probes > 0 and not asked:
             asked = await random_inputs(client, model)
         async with FleetWatch(client.link, client.subjects, events=0) as watch:
             before = await _statuses(watch)
             began = time.monotonic()
-            probed = await _probe(client, model, asked, seconds, probes)
+            probed = await _probe(client, model, asked, options.seconds, options.probes)
             after = await _statuses(watch)
             spent = time.monotonic() - began
         profile = profile_of(model, spent, before, after, probed)
         if plot:
             _plot(profile, plot)
-        if as_json:
+        if target.json:
             print_json(asdict(profile) | {"advice": advise(profile)})
         else:
             show(profile)
         return 0 if profile.stages else 1
 
-    return with_mesh(nats, mesh, as_json, work)
+    return with_mesh(target, work)
 
 
 async def _statuses(watch: FleetWatch) -> dict[str, dict[str, Any]]:

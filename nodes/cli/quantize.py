@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,51 +11,34 @@ from rich.table import Table
 
 from nodes.cli.live_samples import PREFIX, live_samples
 from nodes.cli.model import read_model
-from nodes.console import connect, duration, err, guarded, out, print_json
+from nodes.cli.model_options import QuantizeOptions
+from nodes.cli.options import Target
+from nodes.cli.with_mesh import connect
+from nodes.console import duration, err, guarded, out, print_json
 from nodes.event_loop import end_with_supervisor
 from nodes.progress import phases
-from shards.quantize.quantize import MODES, QuantizeOptions, Report, quantize
+from shards.quantize import quantize as quantizing
 from shards.quantize.tools import RANGES
 from swarm.errors import InvalidArgument
 from swarm.scratch import Scratch
 
 
-@dataclass(frozen=True)
-class QuantizeRequest:
-    """See `swarm model quantize --help`. `modes` are those that were asked for."""
-
-    file: str
-    output: str
-    calibrate: str = ""
-    keep_accuracy: str = ""
-    modes: tuple[str, ...] = ()
-    per_channel: bool = True
-    ranges: str = "auto"
-    bits: int = 8
-    max_drop: float = 0.01
-    force: bool = False
-    samples: int = 200
-    wait: str = "1m"
-    nats: str = ""
-    mesh: str = "default"
-
-
-def run_quantize(request: QuantizeRequest, as_json: bool) -> int:
+def run_quantize(file: str, request: QuantizeOptions, target: Target) -> int:
     """`swarm model quantize`; returns its exit code: 1 where nothing was written."""
 
     async def main() -> int:
         end_with_supervisor()
         with Scratch("samples") as folder:
-            return work(await _calibration(request, folder))
+            return work(await _calibration(request, target, folder))
 
     def work(calibrate: str) -> int:
         # The work blocks the event loop, whose own answer to Ctrl-C is to cancel at the next wait.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         options = _options(request)
         output = _output(request.output)
-        with phases(silent=as_json) as tell:
-            result = quantize(
-                read_model(request.file),
+        with phases(silent=target.json) as tell:
+            result = quantizing.quantize(
+                read_model(file),
                 calibrate=calibrate or None,
                 keep_accuracy=request.keep_accuracy or None,
                 options=options,
@@ -65,20 +47,20 @@ def run_quantize(request: QuantizeRequest, as_json: bool) -> int:
         written = result.report.gain or request.force
         if written:
             _write(output, result.model)
-        if as_json:
+        if target.json:
             print_json({**result.report.to_dict(), "written": str(output) if written else None})
         else:
             _show(result.report)
             left = f"written to {output}; next: swarm up --model {output}"
             if not written:
-                left = f"{request.file} is left as it is, nothing is written; --force writes it"
+                left = f"{file} is left as it is, nothing is written; --force writes it"
             err.print(left, markup=False, highlight=False, soft_wrap=True)
         return 0 if written else 1
 
-    return guarded(main, as_json)
+    return guarded(main, target.json)
 
 
-async def _calibration(request: QuantizeRequest, folder: Path) -> str:
+async def _calibration(request: QuantizeOptions, target: Target, folder: Path) -> str:
     """The .npz file to calibrate with: the one that was named, or one of samples that pass now."""
     if not request.calibrate.startswith(PREFIX):
         return request.calibrate
@@ -87,24 +69,30 @@ async def _calibration(request: QuantizeRequest, folder: Path) -> str:
     _options(request)
     _output(request.output)
     model = request.calibrate.removeprefix(PREFIX)
-    async with connect(request.nats, request.mesh) as client:
+    async with connect(target) as client:
         arrays = await live_samples(client, model, request.samples, duration(request.wait))
     file = folder / "samples.npz"
     np.savez(file, **arrays)  # type: ignore[arg-type]
     return str(file)
 
 
-def _options(request: QuantizeRequest) -> QuantizeOptions:
+def _options(request: QuantizeOptions) -> quantizing.QuantizeOptions:
     """The options, checked. Raises `InvalidArgument`."""
-    if len(request.modes) > 1:
-        raise InvalidArgument(f"--{' and --'.join(request.modes)} exclude each other: give one")
+    wanted = {
+        "int8": request.int8,
+        "dynamic": request.dynamic,
+        "fp16": request.fp16,
+        "weights-only": request.weights_only,
+    }
+    modes = [mode for mode, asked in wanted.items() if asked] or ["int8"]
+    if len(modes) > 1:
+        raise InvalidArgument(f"--{' and --'.join(modes)} exclude each other: give one")
     if request.ranges not in ("auto", *RANGES):
         raise InvalidArgument(f"--ranges {request.ranges!r}: it is auto, {', '.join(RANGES)}")
     if request.bits not in (4, 8):
         raise InvalidArgument(f"--bits {request.bits}: a weight has 4 or 8")
-    asked = request.modes[0] if request.modes else "int8"
-    (mode,) = (known for known in MODES if known == asked)
-    return QuantizeOptions(
+    (mode,) = (known for known in quantizing.MODES if known == modes[0])
+    return quantizing.QuantizeOptions(
         mode=mode,
         per_channel=request.per_channel,
         ranges=request.ranges,
@@ -133,7 +121,7 @@ def _write(output: Path, data: bytes) -> None:
         partial.unlink(missing_ok=True)
 
 
-def _show(report: Report) -> None:
+def _show(report: quantizing.Report) -> None:
     table = Table("", "before", "after", title=f"{report.mode} {report.ranges}".strip())
     table.add_row("KB", f"{report.bytes_before / 1024:.0f}", f"{report.bytes_after / 1024:.0f}")
     table.add_row("ms a run, 1 thread", f"{report.ms_before:.3f}", f"{report.ms_after:.3f}")

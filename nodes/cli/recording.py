@@ -16,7 +16,9 @@ from rich.table import Table
 
 import swarm
 from nodes.cli.acts import on_record
-from nodes.console import duration, err, out, print_json, with_mesh
+from nodes.cli.options import RecordOptions, ReplayOptions, Target
+from nodes.cli.with_mesh import named_version, with_mesh
+from nodes.console import duration, err, out, print_json
 from nodes.event_loop import stop_on_signals
 from nodes.replay.recorded import Recorded, recorded, recorded_models
 from nodes.replay.recording import Recording, RecordLimits
@@ -31,32 +33,16 @@ from swarm.subjects import token
 IDS_SHOWN = 10
 
 
-async def _named(client: swarm.Mesh, model: str) -> tuple[str, str]:
-    """Name and version; the version that serves, where none is named. Raises `NotFound`."""
-    name, _, version = model.partition("@")
-    return name, version or await client.registry.serving(name)
-
-
 # --- record ---------------------------------------------------------------------------------
 
 
-def run_record(
-    model: str,
-    seconds: str,
-    share: float,
-    max_hours: float,
-    max_mb: int,
-    again: bool,
-    nats: str,
-    mesh: str,
-    as_json: bool,
-) -> int:
+def run_record(model: str, options: RecordOptions, target: Target) -> int:
     """`swarm record`; returns its exit code, 1 where nothing was recorded."""
 
     async def work(client: swarm.Mesh) -> int:
-        length = duration(seconds)
-        name, version = await _named(client, model)
-        recording = Recording(client.link, client.subjects, name, version, share)
+        length = duration(options.for_)
+        name, version = await named_version(client, model)
+        recording = Recording(client.link, client.subjects, name, version, options.share)
         handing_over = await _handing_over(client, name, version)
         if handing_over:
             err.print(
@@ -65,22 +51,23 @@ def run_record(
                 markup=False,
                 soft_wrap=True,
             )
-        limits = RecordLimits(max_hours * 3600.0, max_mb * 1_000_000)
+        limits = RecordLimits(options.max_hours * 3600.0, options.max_mb * 1_000_000)
         stop = stop_on_signals()
-        await recording.start(limits, again=again)
+        await recording.start(limits, again=options.again)
         try:
-            await on_record(client, "record", name, version, share=f"{share:g}")
-            if not as_json:
-                text = f"recording {share * 100:g} % of {name}@{version} for {seconds}; Ctrl-C ends"
+            await on_record(client, "record", name, version, share=f"{options.share:g}")
+            if not target.json:
+                text = f"recording {options.share * 100:g} % of {name}@{version}"
+                text += f" for {options.for_}; Ctrl-C ends"
                 err.print(text, markup=False)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(length):
                     await stop.wait()
         finally:
             await recording.stop()
-        return _told(recording, name, version, as_json)
+        return _report(recording, name, version, target.json)
 
-    return with_mesh(nats, mesh, as_json, work)
+    return with_mesh(target, work)
 
 
 async def _handing_over(client: swarm.Mesh, model: str, version: str) -> list[str]:
@@ -96,7 +83,7 @@ async def _handing_over(client: swarm.Mesh, model: str, version: str) -> list[st
         )
 
 
-def _told(recording: Recording, model: str, version: str, as_json: bool) -> int:
+def _report(recording: Recording, model: str, version: str, as_json: bool) -> int:
     doc = {
         "model": model,
         "version": version,
@@ -121,24 +108,15 @@ def _told(recording: Recording, model: str, version: str, as_json: bool) -> int:
 # --- replay ---------------------------------------------------------------------------------
 
 
-def run_replay(
-    model: str,
-    request: str,
-    since: str,
-    version: str,
-    tolerance: float,
-    model_key: str,
-    nats: str,
-    mesh: str,
-    as_json: bool,
-) -> int:
+def run_replay(request: str, options: ReplayOptions, target: Target) -> int:
     """`swarm replay`; returns its exit code: 0 where all is equal, 1 where something differs or
     nothing could be compared."""
 
     async def work(client: swarm.Mesh) -> int:
+        since = options.since
         if bool(request) == bool(since):
             raise InvalidArgument("give one of ID and --since 5m")
-        name, _, of_version = model.partition("@")
+        name, _, of_version = options.model.partition("@")
         begin = time.time() - ago(since) if since else 0.0
         wanted = token(request, "request id") if request else ""
         names = [token(name, "model name")] if name else []
@@ -149,14 +127,15 @@ def run_replay(
         if not chosen:
             which = f"request {request}" if request else f"request of the last {since}"
             raise NotFound(f"no {which} was recorded: swarm record {name or 'MODEL'} --for 1m")
-        replays = await _replayed(client, chosen, version, ModelKey.of(model_key))
-        good = all(replay.equal(tolerance) for replay in replays)
-        if as_json:
+        key = ModelKey.of(options.model_key)
+        replays = await _replayed(client, chosen, options.version, key)
+        good = all(replay.equal(options.tolerance) for replay in replays)
+        if target.json:
             print_json({"equal": good, "replays": [_document(each) for each in replays]})
         elif len(replays) == 1:
             _show_one(replays[0])
         else:
-            _show_many(replays, tolerance)
+            _show_many(replays, options.tolerance)
         return 0 if good else 1
 
     def verifier() -> dict[str, Any]:
@@ -164,7 +143,7 @@ def run_replay(
         trusted = os.environ.get("SWARM_TRUST", "")
         return {"verifier": Verifier(TrustedKeys.of(trusted))} if trusted else {}
 
-    return with_mesh(nats, mesh, as_json, work, verifier)
+    return with_mesh(target, work, verifier)
 
 
 async def _replayed(

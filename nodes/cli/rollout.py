@@ -13,8 +13,11 @@ from rich.table import Table
 
 import swarm
 from nodes.cli.acts import on_record
+from nodes.cli.model_options import RolloutOptions
+from nodes.cli.options import Target
 from nodes.cli.signing import operator
-from nodes.console import out, print_json, with_mesh
+from nodes.cli.with_mesh import with_mesh
+from nodes.console import out, print_json
 from swarm.errors import InvalidArgument, NotFound, Untrusted
 from swarm.ids import ulid
 from swarm.model import unknown_model
@@ -26,26 +29,15 @@ from swarm.routing import BadDesiredState
 LISTEN, LISTEN_AT_END = 1.5, 2.5
 
 
-@dataclass(frozen=True)
-class RolloutWords:
-    """The options of `swarm model promote`, as they were typed."""
-
-    canary: str = ""
-    guard: str = ""
-    step: str = ""
-    shadow: str = ""
-    samples: int = 0
-    agree: str = ""
-
-    def plan(self, version: str) -> Plan | None:
-        """None where no option asks for a rollout. Raises `InvalidArgument`."""
-        given = {name: word for name, word in vars(self).items() if word and name != "canary"}
-        if not self.canary:
-            if given:
-                flags = ", ".join(f"--{name}" for name in given)
-                raise InvalidArgument(f"{flags} is for a rollout: add --canary 10%")
-            return None
-        return plan_of(ulid(), version, self.canary, **given)
+def asked_plan(options: RolloutOptions, version: str) -> Plan | None:
+    """None where no option asks for a rollout. Raises `InvalidArgument`."""
+    given = {name: word for name, word in vars(options).items() if word and name != "canary"}
+    if not options.canary:
+        if given:
+            flags = ", ".join(f"--{name}" for name in given)
+            raise InvalidArgument(f"{flags} is for a rollout: add --canary 10%")
+        return None
+    return plan_of(ulid(), version, options.canary, **given)
 
 
 @dataclass(frozen=True)
@@ -117,16 +109,14 @@ async def standing(client: swarm.Mesh, model: str) -> Standing | None:
     return Standing(present, plan, followed.advance(time.monotonic()), heard)
 
 
-def run_rollout(
-    model: str, words: RolloutWords, sign_with: str, nats: str, mesh: str, as_json: bool
-) -> int:
+def run_rollout(model: str, options: RolloutOptions, sign_with: str, target: Target) -> int:
     """`swarm model promote`, with a plan or without; returns its exit code."""
 
     async def work(client: swarm.Mesh) -> int:
         name, _, version = model.partition("@")
         if not version:
             raise InvalidArgument(f"{model!r}: say which version, as NAME@VERSION")
-        plan = words.plan(version)  # before anything is asked: nothing is half applied
+        plan = asked_plan(options, version)  # before anything is asked: nothing is half applied
         before = None
         # Nothing serves yet, or a state that is not relied on: `promote` says so itself.
         with contextlib.suppress(NotFound, Untrusted, BadDesiredState):
@@ -136,11 +126,13 @@ def run_rollout(
             previous = await client.registry.promote(name, version, done)
             await on_record(client, "promote", name, version, previous=previous)
             doc = {"model": name, "version": version, "previous": previous}
-            print_json(doc) if as_json else out.print(f"{name}@{version} serves (was {previous})")
+            print_json(doc) if target.json else out.print(
+                f"{name}@{version} serves (was {previous})"
+            )
             return 0
         present = await client.registry.roll_out(name, plan, done)
         await on_record(client, "roll-out", name, version, previous=present, plan=plan.id)
-        if as_json:
+        if target.json:
             begun = {"model": name, "version": version, "present": present}
             print_json(begun | {"plan": plan.document()})
             return 0
@@ -152,10 +144,10 @@ def run_rollout(
         )
         return 0
 
-    return with_mesh(nats, mesh, as_json, work, partial(operator, sign_with))
+    return with_mesh(target, work, partial(operator, sign_with))
 
 
-def run_model_status(model: str, nats: str, mesh: str, as_json: bool) -> int:
+def run_model_status(model: str, target: Target) -> int:
     """`swarm model status`; returns its exit code, 1 behind a rollout that was rolled back."""
 
     async def work(client: swarm.Mesh) -> int:
@@ -168,10 +160,10 @@ def run_model_status(model: str, nats: str, mesh: str, as_json: bool) -> int:
         doc: dict[str, Any] = {"model": name, "serve": serve, "pins": dict(present.state.pins)}
         if rollout is not None:
             doc["rollout"] = rollout.document()
-        print_json(doc) if as_json else _show(name, doc)
+        print_json(doc) if target.json else _show(name, doc)
         return 1 if rollout is not None and rollout.state == "rolled-back" else 0
 
-    return with_mesh(nats, mesh, as_json, work)
+    return with_mesh(target, work)
 
 
 def _show(model: str, doc: dict[str, Any]) -> None:
@@ -200,20 +192,18 @@ def _show(model: str, doc: dict[str, Any]) -> None:
         out.print(table)
 
 
-def run_pin(
-    model: str, agent: str, version: str, sign_with: str, nats: str, mesh: str, as_json: bool
-) -> int:
+def run_pin(model: str, agent: str, version: str, sign_with: str, target: Target) -> int:
     """`swarm model pin`; returns its exit code."""
 
     async def work(client: swarm.Mesh) -> int:
         await client.registry.pin(model, agent, version)
         await on_record(client, "pin", model, version, pinned=agent)
         doc = {"model": model, "agent": agent, "version": version}
-        if as_json:
+        if target.json:
             print_json(doc)
         else:
             kept = f"keeps to {model}@{version}" if version else "is pinned no more"
             out.print(f"agent {agent} {kept}", markup=False)
         return 0
 
-    return with_mesh(nats, mesh, as_json, work, partial(operator, sign_with))
+    return with_mesh(target, work, partial(operator, sign_with))

@@ -10,7 +10,9 @@ from typing import Any
 
 import swarm
 from nodes.cli.infer import read_inputs
-from nodes.console import err, out, print_json, with_mesh
+from nodes.cli.options import SiteLimits, Target
+from nodes.cli.with_mesh import with_mesh
+from nodes.console import err, out, print_json
 from swarm.errors import InvalidArgument, Status
 from swarm.fleet.service import request_statuses
 from swarm.link import LinkMessage
@@ -23,25 +25,25 @@ MB = 1_000_000
 LISTEN = 1.3  # seconds: a gateway that is asked for its status has said it by then
 
 
-def run_add(
-    site: str, max_mb: float, when_full: str, keep_days: float, nats: str, mesh: str, as_json: bool
-) -> int:
+def run_add(site: str, options: SiteLimits, target: Target) -> int:
     """`swarm site add`; returns its exit code."""
 
     async def work(client: swarm.Mesh) -> int:
-        limits = Limits(int(max_mb * MB), when_full, keep_days * 24 * 3600)
+        keep = options.keep_days * 24 * 3600
+        limits = Limits(int(options.max_mb * MB), options.when_full, keep)
         await SiteStore(client.link, client.subjects, site).prepare(limits, change=True)
-        if as_json:
+        if target.json:
             print_json({"site": site, **asdict(limits)})
         else:
-            out.print(f"site {site} stores up to {max_mb:g} MB of requests; then: {when_full}")
+            most, then = options.max_mb, options.when_full
+            out.print(f"site {site} stores up to {most:g} MB of requests; then: {then}")
             out.print(f"next, at the hub: swarm-node --role gateway --site {site}", soft_wrap=True)
         return 0
 
-    return with_mesh(nats, mesh, as_json, work)
+    return with_mesh(target, work)
 
 
-def run_status(site: str, nats: str, mesh: str, as_json: bool) -> int:
+def run_status(site: str, target: Target) -> int:
     """`swarm site status`; returns its exit code."""
 
     async def work(client: swarm.Mesh) -> int:
@@ -58,7 +60,7 @@ def run_status(site: str, nats: str, mesh: str, as_json: bool) -> int:
             "dropped": dropped,
             "forwarders": forwarders,
         }
-        if as_json:
+        if target.json:
             print_json(doc)
             return 0
         out.print(
@@ -82,7 +84,7 @@ def run_status(site: str, nats: str, mesh: str, as_json: bool) -> int:
             )
         return 0
 
-    return with_mesh(nats, mesh, as_json, work)
+    return with_mesh(target, work)
 
 
 async def _forwarders(client: swarm.Mesh, site: str) -> dict[str, str]:
@@ -110,7 +112,7 @@ async def _forwarders(client: swarm.Mesh, site: str) -> dict[str, str]:
     return said
 
 
-def run_remove(site: str, yes: bool, nats: str, mesh: str, as_json: bool) -> int:
+def run_remove(site: str, yes: bool, target: Target) -> int:
     """`swarm site remove`; returns its exit code."""
 
     async def work(client: swarm.Mesh) -> int:
@@ -122,25 +124,16 @@ def run_remove(site: str, yes: bool, nats: str, mesh: str, as_json: bool) -> int
                 "say --yes to delete them"
             )
         await store.remove()
-        if as_json:
+        if target.json:
             print_json({"site": site, "removed": True})
         else:
             out.print(f"site {site} stores nothing any more")
         return 0
 
-    return with_mesh(nats, mesh, as_json, work)
+    return with_mesh(target, work)
 
 
-def run_submit(
-    model: str,
-    source: str,
-    agent: str,
-    site: str,
-    repeat: int,
-    nats: str,
-    mesh: str,
-    as_json: bool,
-) -> int:
+def run_submit(model: str, source: str, agent: str, site: str, repeat: int, target: Target) -> int:
     """`swarm submit`; returns its exit code."""
 
     async def work(client: swarm.Mesh) -> int:
@@ -148,21 +141,19 @@ def run_submit(
         tickets = [
             await client.submit(model, inputs, agent=agent, site=site) for _ in range(repeat)
         ]
-        if as_json:
+        if target.json:
             print_json({"tickets": [asdict(ticket) for ticket in tickets]})
         else:
             first, last = tickets[0], tickets[-1]
             numbers = f"{first.number}" if first is last else f"{first.number} to {last.number}"
             out.print(f"stored at site {first.site} as number {numbers}")
-            out.print(f"next: swarm results --agent {agent} --nats {nats}", soft_wrap=True)
+            out.print(f"next: swarm results --agent {agent} --nats {target.nats}", soft_wrap=True)
         return 0
 
-    return with_mesh(nats, mesh, as_json, work)
+    return with_mesh(target, work)
 
 
-def run_results(
-    agent: str, site: str, follow: bool, count: int, nats: str, mesh: str, as_json: bool
-) -> int:
+def run_results(agent: str, site: str, follow: bool, count: int, target: Target) -> int:
     """`swarm results`; returns its exit code: 1 where an answer is a failure, or none is there."""
 
     async def work(client: swarm.Mesh) -> int:
@@ -172,17 +163,17 @@ def run_results(
             given += 1
             failed += answer.result.status is not Status.OK
             dropped = answer.dropped
-            _print(answer, as_json)
+            _print(answer, target.json)
             if given == count:
                 await answers.read()
                 break
-        if not given and not as_json:
+        if not given and not target.json:
             err.print(f"no answer to {agent} is there: `swarm site status` tells what waits")
-        if dropped and not as_json:
+        if dropped and not target.json:
             err.print(f"{dropped} requests of this site were dropped: its store was full")
         return 1 if failed or not given else 0
 
-    return with_mesh(nats, mesh, as_json, work)
+    return with_mesh(target, work)
 
 
 def _print(answer: swarm.Answer, as_json: bool) -> None:

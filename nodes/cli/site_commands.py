@@ -1,4 +1,5 @@
-"""`swarm site …`, `swarm submit`, `swarm results`: the commands and their options."""
+"""`swarm site …`, `swarm submit`, `swarm results`: the commands and their options; see
+`nodes.cli.main`."""
 
 from __future__ import annotations
 
@@ -6,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from nodes.cli.options import URL, Json, MeshName, Nats
+from nodes.cli.command import add_commands, argument, option, seldom
+from nodes.cli.options import Input, Model, SiteLimits, Target
 
 Site = Annotated[
     str, typer.Option(help="JetStream domain of the site; that of the server when empty.")
@@ -15,91 +17,62 @@ Agent = Annotated[str, typer.Option(help="Whose requests they are; letters, digi
 SiteName = Annotated[str, typer.Argument(help="JetStream domain of the site's server.")]
 
 
-def add(
-    site: SiteName,
-    max_mb: Annotated[
-        float, typer.Option(min=0.07, help="Megabytes of requests that wait, and of answers each.")
-    ] = 1024.0,
-    when_full: Annotated[
-        str,
-        typer.Option(help="refuse: the newest request. drop-oldest: and count it."),
-    ] = "refuse",
-    keep_days: Annotated[
-        float, typer.Option(min=0.001, help="Days after which an answer is deleted, read or not.")
-    ] = 7.0,
-    nats: Nats = URL,
-    mesh: MeshName = "default",
-    json_: Json = False,
-) -> None:
+def add(site: SiteName, options: SiteLimits, target: Target) -> int:
     """Make the store of a site's requests and answers, or change its limits."""
     from nodes.cli.site import run_add
 
-    raise typer.Exit(run_add(site, max_mb, when_full, keep_days, nats, mesh, json_))
+    return run_add(site, options, target)
 
 
 def status(
-    site: Annotated[
-        str, typer.Argument(help="JetStream domain of the site; that of the server when empty.")
-    ] = "",
-    nats: Nats = URL,
-    mesh: MeshName = "default",
-    json_: Json = False,
-) -> None:
+    target: Target,
+    site: str = argument("", "JetStream domain of the site; that of the server when empty."),
+) -> int:
     """Show what a site stores: requests that wait, answers, how many were dropped."""
     from nodes.cli.site import run_status
 
-    raise typer.Exit(run_status(site, nats, mesh, json_))
+    return run_status(site, target)
 
 
 def remove(
     site: SiteName,
-    yes: Annotated[bool, typer.Option("--yes", help="Delete what waits there, too.")] = False,
-    nats: Nats = URL,
-    mesh: MeshName = "default",
-    json_: Json = False,
-) -> None:
+    target: Target,
+    yes: bool = seldom(False, "Delete what waits there, too."),
+) -> int:
     """Delete the store of a site."""
     from nodes.cli.site import run_remove
 
-    raise typer.Exit(run_remove(site, yes, nats, mesh, json_))
+    return run_remove(site, yes, target)
 
 
 def submit(
-    model: Annotated[str, typer.Argument(help="NAME, or NAME@VERSION.")],
-    source: Annotated[
-        str, typer.Option("--input", help="An .npz file with one array for each model input.")
-    ],
+    model: Model,
+    input: Input,
     agent: Agent,
+    target: Target,
     site: Site = "",
-    repeat: Annotated[int, typer.Option(min=1, help="How often to submit it.")] = 1,
-    nats: Nats = URL,
-    mesh: MeshName = "default",
-    json_: Json = False,
-) -> None:
+    repeat: int = option(1, "How often to submit it.", min=1),
+) -> int:
     """Store a request that can wait at this site, also while the link to the hub is cut."""
     from nodes.cli.site import run_submit
 
-    raise typer.Exit(run_submit(model, source, agent, site, repeat, nats, mesh, json_))
+    return run_submit(model, input, agent, site, repeat, target)
 
 
 def results(
     agent: Agent,
+    target: Target,
     site: Site = "",
-    follow: Annotated[bool, typer.Option("--follow", help="Wait for more, until Ctrl-C.")] = False,
-    count: Annotated[int, typer.Option(min=0, help="Answers to wait for; 0: no number.")] = 0,
-    nats: Nats = URL,
-    mesh: MeshName = "default",
-    json_: Json = False,
-) -> None:
+    follow: bool = option(False, "Go on with what comes, until Ctrl-C.", "-f", "--follow"),
+    count: int = seldom(0, "Answers to wait for; 0: no number.", min=0),
+) -> int:
     """Print the answers to what an agent has submitted, in order; each is printed once."""
     from nodes.cli.site import run_results
 
-    raise typer.Exit(run_results(agent, site, follow, count, nats, mesh, json_))
+    return run_results(agent, site, follow, count, target)
 
 
-def register(app: typer.Typer, sites: typer.Typer) -> None:
-    """Add the commands to `swarm`, and to `swarm site`."""
-    app.command()(submit)
-    app.command()(results)
-    for command in (add, status, remove):
-        sites.command()(command)
+app = typer.Typer(
+    no_args_is_help=True, help="What a linked site stores while it is cut off; see `swarm submit`."
+)
+add_commands(app, {"Commands": {"add": add, "status": status, "remove": remove}})

@@ -12,7 +12,9 @@ from rich.live import Live
 from rich.table import Table
 
 import swarm
-from nodes.console import out, print_json, with_mesh
+from nodes.cli.options import Target
+from nodes.cli.with_mesh import with_mesh
+from nodes.console import out, print_json
 from nodes.event_loop import stop_on_signals
 from nodes.watch.status_table import node_view, one_line, status_table
 from swarm.fleet.picture import FleetNode, FleetPicture
@@ -90,7 +92,7 @@ def _is_server(server: dict[str, Any]) -> bool:
     return False
 
 
-def run_status(nats: str, mesh: str, as_json: bool) -> int:
+def run_status(target: Target) -> int:
     """`swarm status`; returns its exit code, 1 where no node answers."""
 
     async def work(client: swarm.Mesh) -> int:
@@ -99,8 +101,8 @@ def run_status(nats: str, mesh: str, as_json: bool) -> int:
             now = time.monotonic()
             nodes = [document(node, now) for node in watch.picture.nodes.values()]
         servers = [server for server in watch.servers.values() if _is_server(server)]
-        if as_json:
-            doc: dict[str, Any] = {"mesh": mesh, "nodes": nodes}
+        if target.json:
+            doc: dict[str, Any] = {"mesh": target.mesh, "nodes": nodes}
             # "server" alone for readers that know of one
             print_json(doc | ({"server": servers[0], "servers": servers} if servers else {}))
         elif nodes:
@@ -115,10 +117,12 @@ def run_status(nats: str, mesh: str, as_json: bool) -> int:
                 for text in node.marks(now).values():
                     out.print(f"{node.node} is marked: {text}", markup=False, soft_wrap=True)
         else:
-            out.print(f"no node speaks in mesh {mesh!r}: swarm up, or swarm-node --role shard-1 …")
+            out.print(
+                f"no node speaks in mesh {target.mesh!r}: swarm up, or swarm-node --role shard-1 …"
+            )
         return 0 if nodes else 1
 
-    return with_mesh(nats, mesh, as_json, work)
+    return with_mesh(target, work)
 
 
 def live_table(fleet: FleetPicture) -> Table:
@@ -132,7 +136,7 @@ def live_table(fleet: FleetPicture) -> Table:
     )
 
 
-def run_plain_top(nats: str, mesh: str) -> int:
+def run_plain_top(target: Target) -> int:
     """`swarm top` as a table that is drawn again each half second, until Ctrl-C; returns its exit
     code."""
 
@@ -148,4 +152,4 @@ def run_plain_top(nats: str, mesh: str) -> int:
                         live.update(live_table(watch.picture))
         return 0
 
-    return with_mesh(nats, mesh, False, work)
+    return with_mesh(target, work)

@@ -8,29 +8,27 @@ from typing import Any
 
 import numpy as np
 
+from nodes.cli.options import TeachOptions
 from nodes.console import duration, guarded, out, print_json
 from swarm.errors import InvalidArgument
 from swarm.learning.teaching import teach
 
 
-def run_teach(
-    model: str,
-    inputs: str,
-    labels: str,
-    node: str,
-    only_test: bool,
-    timeout: str,
-    mesh: str,
-    as_json: bool,
-) -> int:
+def run_teach(model: str, options: TeachOptions) -> int:
     """`swarm teach`; returns its exit code."""
 
     async def main() -> int:
         name, _, version = model.partition("@")
-        given, truth = read_inputs(inputs), read_labels(labels)
-        within = duration(timeout)
+        truth = read_labels(options.labels)
         taught = await teach(
-            mesh, name, version, given, truth, node=node, timeout=within, only_test=only_test
+            options.mesh,
+            name,
+            version,
+            read_inputs(options.input),
+            truth,
+            node=options.node,
+            timeout=duration(options.timeout),
+            only_test=options.test,
         )
         doc: dict[str, Any] = {
             "model": name,
@@ -43,7 +41,7 @@ def run_teach(
         }
         if taught.accuracy is not None:
             doc["accuracy"] = round(taught.accuracy, 4)
-        if as_json:
+        if options.json:
             print_json(doc)
             return 0
         if taught.accuracy is not None:
@@ -57,7 +55,7 @@ def run_teach(
         out.print(f"next: swarm model weights {name}")
         return 0
 
-    return guarded(main, as_json)
+    return guarded(main, options.json)
 
 
 def read_inputs(path: str) -> dict[str, np.ndarray]:

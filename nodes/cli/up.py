@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nodes.access import present
 from nodes.cli.model import model_name, read_model, show
+from nodes.cli.options import Target, UpOptions
 from nodes.console import err, guarded, out, print_json
 from nodes.event_loop import stop_on_signals
 from nodes.logs import LogForm, set_up_logging
@@ -30,56 +29,34 @@ OPEN = (
 CLOSED = "Closed: TLS, and credentials for each process; the keys end with this command."
 
 
-@dataclass(frozen=True)
-class UpOptions:
-    """See `swarm up --help`."""
-
-    file: str
-    stages: int = 3
-    cuts: list[str] = field(default_factory=list)
-    replicas: int = 1
-    fallback: bool = True
-    standby_nodes: int = 0
-    edge_layers: int = 0
-    name: str = ""
-    version: str = "1"
-    threads: int = 1
-    mesh: str = "default"
-    nats: str = ""
-    servers: int = 1
-    secure: bool = False
-    stored: bool = False
-    audit: bool = False
-
-
-def run_up(options: UpOptions, as_json: bool) -> int:
+def run_up(options: UpOptions, target: Target) -> int:
     """`swarm up`; returns its exit code."""
     set_up_logging(LogForm())
 
     async def main() -> int:
-        check_embedded(options.nats, options.secure, options.servers)
+        check_embedded(target.nats, options.secure, options.servers)
         stop = stop_on_signals()
         with Scratch("up") as directory:
             folder = directory / "model"
-            with progress(f"splitting {options.file}", silent=as_json):
+            with progress(f"splitting {options.model}", silent=target.json):
                 if not await _unless(stop, _split(options, folder)):
                     return 130
             manifest, _ = read_dir(folder)
-            return await _serve(options, folder, manifest, stop, as_json)
+            return await _serve(options, target, folder, manifest, stop)
 
-    return guarded(main, as_json)
+    return guarded(main, target.json)
 
 
 async def _serve(
-    options: UpOptions, folder: Path, manifest: Manifest, stop: asyncio.Event, as_json: bool
+    options: UpOptions, target: Target, folder: Path, manifest: Manifest, stop: asyncio.Event
 ) -> int:
     largest = max(sum(s.nbytes for s in shard.sends) for shard in manifest.shards)
     # Room for a batch axis that requests may fill, up to the server's hard limit.
     payload = min(64 << 20, max(MAX_PAYLOAD, 2 * largest + (1 << 20)))
     async with local_mesh(
-        access=present.get(),
-        url=options.nats,
-        name=options.mesh,
+        access=target.access,
+        url=target.nats,
+        name=target.mesh,
         max_payload=payload,
         servers=options.servers,
         secure=options.secure,
@@ -88,7 +65,7 @@ async def _serve(
     ) as local:
         # The files stay on the disk: the model is put back from there if the server loses it.
         size = sum((folder / name).stat().st_size for name in manifest.files())
-        with progress(f"pushing {manifest.model}", total=size, silent=as_json) as sent:
+        with progress(f"pushing {manifest.model}", total=size, silent=target.json) as sent:
             await local.keep(folder, sent)
         if options.audit:
             from swarm.audit.stream import ensure_audit  # only who asks for an audit needs it
@@ -105,9 +82,9 @@ async def _serve(
             local.start("standby", name, *more)
         if not await _unless(stop, local.ready()):
             return 130
-        _announce(local, manifest, as_json)
+        _announce(local, manifest, target.json)
         await stop.wait()
-        if not as_json:
+        if not target.json:
             err.print("stopping: nodes drain …")
     return 0
 
@@ -141,11 +118,11 @@ async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
 
 async def _split(options: UpOptions, folder: Path) -> None:
     """Split the model into a new folder. Raises `SwarmError`."""
-    arguments = ["--name", options.name or model_name(options.file), "--version", options.version]
+    arguments = ["--name", options.name or model_name(options.model), "--version", options.version]
     arguments += ["--stages", str(options.stages), "--edge-layers", str(options.edge_layers)]
     if options.cuts:
-        arguments += ["--cuts", ",".join(options.cuts)]
-    await split_into(folder, str(read_model(options.file)), arguments)
+        arguments += ["--cuts", options.cuts]
+    await split_into(folder, str(read_model(options.model)), arguments)
 
 
 def _announce(local: LocalMesh, manifest: Manifest, as_json: bool) -> None:

@@ -11,24 +11,20 @@ from rich.table import Table
 
 import swarm
 from nodes.cli.acts import on_record
-from nodes.console import out, print_json, with_mesh
+from nodes.cli.options import Target
+from nodes.cli.with_mesh import named_version, with_mesh
+from nodes.console import out, print_json
 from swarm.errors import InvalidArgument
 from swarm.learning.weights import Weights
 from swarm.security.identity import Identity
 from swarm.security.trusted_keys import own_key
 
 
-async def _named(client: swarm.Mesh, model: str) -> tuple[str, str]:
-    """Name and version; the version that serves, where none is named. Raises `NotFound`."""
-    name, _, version = model.partition("@")
-    return name, version or await client.registry.serving(name)
-
-
-def run_weights(model: str, nats: str, mesh: str, as_json: bool) -> int:
+def run_weights(model: str, target: Target) -> int:
     """`swarm model weights`; returns its exit code."""
 
     async def work(client: swarm.Mesh) -> int:
-        name, version = await _named(client, model)
+        name, version = await named_version(client, model)
         ledger = (await Weights(client.link, client.subjects).read(name, version)).ledger
         rows: list[dict[str, Any]] = []
         for record in ledger.records if ledger is not None else ():
@@ -49,7 +45,7 @@ def run_weights(model: str, nats: str, mesh: str, as_json: bool) -> int:
                 }
             )
         present = ledger.n if ledger is not None else 0
-        if as_json:
+        if target.json:
             print_json({"model": name, "version": version, "present": present, "weights": rows})
             return 0
         if not rows:
@@ -60,7 +56,7 @@ def run_weights(model: str, nats: str, mesh: str, as_json: bool) -> int:
         out.print(f"next: swarm model rollback {name} --weights N (0 for the base)")
         return 0
 
-    return with_mesh(nats, mesh, as_json, work)
+    return with_mesh(target, work)
 
 
 def _table(title: str, rows: list[dict[str, Any]]) -> Table:
@@ -84,13 +80,11 @@ def _table(title: str, rows: list[dict[str, Any]]) -> Table:
     return table
 
 
-def run_weights_rollback(
-    model: str, number: int, identity: str, nats: str, mesh: str, as_json: bool
-) -> int:
+def run_weights_rollback(model: str, number: int, identity: str, target: Target) -> int:
     """`swarm model rollback --weights`; returns its exit code."""
 
     async def work(client: swarm.Mesh) -> int:
-        name, version = await _named(client, model)
+        name, version = await named_version(client, model)
         if number < 0:
             raise InvalidArgument(f"--weights {number}: weight versions count from 0, the base")
         signer = Identity.load_or_make(identity) if identity else own_key()
@@ -104,7 +98,7 @@ def run_weights_rollback(
             "weights": record.n,
             "epoch": record.epoch,
         }
-        if as_json:
+        if target.json:
             print_json(doc)
             return 0
         what = f"weights {number}" if number else "the base's weights"
@@ -112,7 +106,7 @@ def run_weights_rollback(
         out.print(f"next: swarm model weights {name}")
         return 0
 
-    return with_mesh(nats, mesh, as_json, work)
+    return with_mesh(target, work)
 
 
 def _operator() -> str:

@@ -44,9 +44,7 @@ LOCAL_BANDWIDTH = 1e6  # bytes a millisecond: loopback, so that compute decides 
 RETURN_WITHIN = 15.0  # seconds that the stream goes on while shard-2 is not back yet
 
 
-def run_demo(
-    seconds: float, rate: float, secure: bool, as_json: bool, dashboard: bool = False
-) -> int:
+def run_demo(seconds: float, rate: float, *, secure: bool, as_json: bool, dashboard: bool) -> int:
     """Exit code 0 only if every image was answered, and rightly; with `secure`, only if each
     protection held too. dashboard: shows the mesh on a page, and keeps both until Ctrl-C."""
     set_up_logging(LogForm())

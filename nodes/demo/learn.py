@@ -69,7 +69,7 @@ QUIET = 2.5  # seconds of requests before anything is taught
 
 
 def run_learn_demo(
-    seconds: float, rate: float, picture_path: str, as_json: bool, dashboard: bool = False
+    seconds: float, rate: float, picture_path: str, *, as_json: bool, dashboard: bool
 ) -> int:
     """Exit code 0 only if every target was reached. seconds: of learning; rate: requests a second;
     picture_path: of the PNG, "" for none. dashboard: whether a page shows the mesh meanwhile."""

@@ -18,11 +18,13 @@ import nodes.cli.status
 import nodes.cli.up
 import nodes.process
 import swarm
+from nodes.access import HELP as ACCESS
 from nodes.cli.main import app
+from nodes.cli.model_options import RolloutOptions
 from nodes.cli.node import SETTINGS
 from nodes.cli.node import node as run
-from nodes.cli.rollout import RolloutWords
-from nodes.cli.up import UpOptions
+from nodes.cli.options import InferOptions, Target, UpOptions
+from nodes.cli.rollout import asked_plan
 from nodes.config import NodeConfig
 from nodes.console import delivery, duration
 from swarm.errors import InvalidArgument
@@ -92,6 +94,45 @@ def commands(group: Any, path: str = "swarm") -> dict[str, Any]:
         words = f"{path} {name}"
         found |= commands(command, words) if hasattr(command, "commands") else {words: command}
     return found
+
+
+MOST_OPTIONS, MOST_OF_ALL_PROGRAMS = 80, 110
+
+
+def test_a_person_sees_few_options_and_all_with_help_all() -> None:
+    """The benchmarks do not count: they are in no package."""
+    product = {
+        words: command
+        for words, command in commands(typer.main.get_command(app)).items()
+        if not words.startswith("swarm bench")
+    }
+    shown: set[str] = set()
+    for words, command in product.items():
+        options = [each for each in command.params if each.param_type_name == "option"]
+        shown |= {each.opts[-1] for each in options if not each.hidden}
+        told = CliRunner().invoke(app, [*words.split()[1:], "--help-all"], terminal_width=200)
+        assert [each.opts for each in options if each.opts[-1] not in told.output] == []
+    assert len(shown) <= MOST_OPTIONS
+    shown |= {setting.flags[0] for setting in SETTINGS if not setting.is_tuning}
+    assert len(shown) <= MOST_OF_ALL_PROGRAMS
+
+
+def test_the_options_that_commands_share_mean_the_same_everywhere() -> None:
+    shared = {"nats", "mesh", "json", "config", "sign_with", *ACCESS}
+    meanings = {
+        (parameter.name, parameter.help, tuple(parameter.opts))
+        for words, command in commands(typer.main.get_command(app)).items()
+        if not words.startswith("swarm bench")
+        for parameter in command.params
+        if parameter.name in shared
+    }
+    assert len(meanings) == len(shared)
+
+
+def test_the_help_begins_with_the_commands_of_the_first_day() -> None:
+    told = CliRunner().invoke(app, ["--help"]).output
+    places = [told.index(f" {name} ") for name in ("demo", "up", "infer", "model", "submit")]
+    assert places == sorted(places)
 
 
 def test_a_command_that_does_not_exist_fails() -> None:
@@ -276,8 +317,8 @@ def test_the_clients_take_server_and_mesh_from_the_environment(
 ) -> None:
     seen: list[tuple[str, str]] = []
 
-    def run_status(nats: str, mesh: str, as_json: bool) -> int:
-        seen.append((nats, mesh))
+    def run_status(target: Target) -> int:
+        seen.append((target.nats, target.mesh))
         return 0
 
     monkeypatch.setattr(nodes.cli.status, "run_status", run_status)
@@ -298,12 +339,12 @@ def test_up_and_infer_take_defaults_from_a_file(
 ) -> None:
     seen: list[Any] = []
 
-    def run_up(options: UpOptions, as_json: bool) -> int:
+    def run_up(options: UpOptions, target: Target) -> int:
         seen.append((options.stages, options.fallback))
         return 0
 
-    def run_infer(*arguments: Any) -> int:
-        seen.append(arguments)
+    def run_infer(model: str, options: InferOptions, target: Target) -> int:
+        seen.append((options.budget, options.repeat))
         return 0
 
     monkeypatch.setattr(nodes.cli.up, "run_up", run_up)
@@ -319,8 +360,7 @@ def test_up_and_infer_take_defaults_from_a_file(
     file.write_text('budget = "40ms"\nrepeat = 7\n')
     infer = ["infer", "digits", "--input", "x.npz", "--config", str(file)]
     assert runner.invoke(app, infer).exit_code == 0
-    assert "40ms" in seen[-1]
-    assert 7 in seen[-1]
+    assert seen[-1] == ("40ms", 7)
 
 
 @pytest.mark.parametrize(
@@ -350,8 +390,8 @@ def test_what_is_no_duration_is_refused_with_examples(text: str) -> None:
 
 def test_options_of_a_rollout_without_its_canary_are_refused_with_the_remedy() -> None:
     with pytest.raises(InvalidArgument, match="--guard is for a rollout: add --canary"):
-        RolloutWords(guard="errors<1%").plan("2")
-    assert RolloutWords().plan("2") is None
+        asked_plan(RolloutOptions(guard="errors<1%"), "2")
+    assert asked_plan(RolloutOptions(), "2") is None
 
 
 def test_fast_mode_is_called_fast_and_answers_to_its_old_name() -> None:

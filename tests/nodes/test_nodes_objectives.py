@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nodes.cli.objective import Wanted, share
+from nodes.cli.objective import objective_of, share
 from nodes.cli.status import objective_lines
 from nodes.requests.objectives import MOST_MODELS, Objectives
 from swarm.errors import InvalidArgument, Status
@@ -129,7 +129,7 @@ def test_what_a_status_tells_is_read_and_shown() -> None:
     ],
 )
 def test_flags_say_objectives(p99: str, errors: str, objective: Objective | None) -> None:
-    assert Wanted(p99, errors).objective() == objective
+    assert objective_of(p99, errors) == objective
 
 
 @pytest.mark.parametrize("text", ["", "x", "-1%", "0.1 percent"])

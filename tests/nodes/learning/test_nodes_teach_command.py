@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from nodes.cli.options import TeachOptions
 from nodes.cli.teach import read_inputs, read_labels, run_teach
 from swarm.errors import InvalidArgument
 
@@ -38,8 +39,8 @@ def test_without_a_learner_the_command_fails_and_says_how_to_start_one(
 ) -> None:
     np.savez(tmp_path / "x.npz", image=np.ones((2, 3)))
     np.save(tmp_path / "y.npy", np.array([1, 2]))
-    files = str(tmp_path / "x.npz"), str(tmp_path / "y.npy")
-    code = run_teach("digits", *files, "", False, "2s", "no-such-mesh", True)
+    files = {"input": str(tmp_path / "x.npz"), "labels": str(tmp_path / "y.npy")}
+    code = run_teach("digits", TeachOptions(**files, timeout="2s", mesh="no-such-mesh", json=True))
     assert code == 1
     doc = json.loads(capsys.readouterr().out)
     assert doc["status"] == "NOT_FOUND"

@@ -9,6 +9,7 @@ import pytest
 from real_server import ConfiguredServer, Links
 
 from nodes.cli.auth import run_server
+from nodes.cli.auth_options import ServerOptions
 from swarm.link import jetstream
 from swarm.models.registry import Registry
 from swarm.security.authority.authority import Authority
@@ -45,9 +46,9 @@ def test_a_configuration_of_theirs_says_in_one_line_how_to_renew_them(
     older: Authority, tmp_path: Path, capsys: pytest.CaptureFixture[str], plain: bool
 ) -> None:
     server, auth = str(tmp_path / "server"), str(older.directory)
-    assert run_server(server, plain, [], False, False, False, auth, False) == 0
+    assert run_server(server, ServerOptions(plain=plain), auth, False) == 0
     assert "--separate-store" in " ".join(_said(capsys).split())
-    assert run_server(server, plain, [], False, False, True, auth, False) == 0
+    assert run_server(server, ServerOptions(plain=plain, separate_store=True), auth, False) == 0
     assert "--separate-store" not in _said(capsys)
     renewed = Authority(auth)
     assert renewed.has_store

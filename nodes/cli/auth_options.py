@@ -1,0 +1,128 @@
+"""Sets of options of `swarm auth …`; see `nodes.cli.options`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nodes.cli.command import option, seldom
+from nodes.cli.options import NATS, THE_MESH, Json, MeshName, Servers
+
+if TYPE_CHECKING:
+    from swarm.link import LinkOptions
+
+AuthFolder = Annotated[
+    str,
+    typer.Option(
+        "--auth", help="The folder that `swarm auth init` made.", envvar="SWARM_AUTH_FOLDER"
+    ),
+]
+Role = Annotated[
+    str,
+    typer.Option(
+        help="client, requester, edge, shard-1 …, fallback, standby, gateway, learner, dashboard "
+        "or operator."
+    ),
+]
+Models = Annotated[
+    list[str] | None,
+    typer.Option("--model", help="For which model; several times for several. '*' for a gateway."),
+]
+MostStages = Annotated[
+    int,
+    typer.Option(
+        "--stages",
+        min=1,
+        max=64,
+        hidden=True,
+        help="Of a fallback's or a standby's models, at most.",
+    ),
+]
+HERE = "swarm-auth"
+
+
+@dataclass(frozen=True)
+class Told(Servers):
+    """A folder of keys, and the running servers that are told of its change, if any."""
+
+    nats: str = option("", NATS, rich_help_panel=THE_MESH)
+    pid_file: str = option(
+        "", "Servers of this host to tell, by their pid files, separated by commas."
+    )
+    auth: AuthFolder = HERE
+    json: Json = False
+
+    def servers(self, urls: str) -> LinkOptions:
+        """How the authority's own user reaches servers: the credentials of --credentials are those
+        of another one."""
+        from swarm.link import LinkOptions
+
+        return LinkOptions(
+            servers=tuple(urls.split(",")),
+            tls_ca=self.tls_ca,
+            tls_cert=self.tls_cert,
+            tls_key=self.tls_key,
+        )
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """Of `swarm auth server`."""
+
+    plain: bool = seldom(False, "List users by their keys in the file, instead of signed JWTs.")
+    tls: list[str] | None = option(
+        None, "Make certificates for this name or address of the server."
+    )
+    mutual: bool = seldom(False, "With --tls: clients need a certificate too.")
+    encrypt: bool = option(False, "JetStream's files are encrypted with the variable JS_KEY.")
+    separate_store: bool = seldom(
+        False,
+        "Of keys older than the store: models and desired state get an account of their own. "
+        "Push each model again then.",
+    )
+
+
+@dataclass(frozen=True)
+class CertsOptions:
+    """Of `swarm auth certs`."""
+
+    client: list[str] | None = option(None, "Issue a certificate to this client; several times.")
+    rotate: bool = option(False, "New certificates for all servers and clients.")
+    new_authority: bool = seldom(False, "The next certificates come from a new authority.")
+    finish: bool = option(False, "Trust the authorities before the present one no more.")
+    reconnect: bool = seldom(
+        False, "End all connections of --nats: all come back with their new files."
+    )
+    valid: str = option("825d", "Of new certificates: 90d, 12h.")
+
+
+Limit = Annotated[int | None, typer.Option(hidden=True, help="-1: no limit.")]
+
+
+@dataclass(frozen=True)
+class LimitOptions:
+    """Of `swarm auth limits`; None: as it is."""
+
+    connections: Limit = None
+    subscriptions: Limit = None
+    payload: Limit = None
+    client_payload: Limit = None
+    streams: Limit = None
+    consumers: Limit = None
+    memory: Limit = None
+    disk: Limit = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RightsOptions:
+    """Of `swarm auth permissions`."""
+
+    role: Role
+    model: Models = None
+    user: str = seldom("", "Name of the user; the role when empty.")
+    stages: MostStages = 16
+    mesh: MeshName = "default"
+    conf: bool = seldom(False, "As a block of nats-server's configuration.")
+    json: Json = False

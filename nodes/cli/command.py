@@ -1,0 +1,149 @@
+"""How a function becomes a command of `swarm`.
+
+A parameter that is a dataclass stands for one option a field, so that options which belong together
+are declared once, and reach the work as one value. The function's result is the exit code.
+
+Each option is a flag, an environment variable `SWARM_<COMMAND>_<OPTION>`, and a key of the TOML
+file of `--config`; a flag wins over the variable, that over the file. Options that are seldom set
+are declared hidden: `--help-all` shows them too.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from typing import Annotated, Any, get_type_hints
+
+import typer
+from typer.core import TyperGroup
+
+from nodes.settings import read_settings
+
+Work = Callable[..., int]
+
+
+def add_commands(app: typer.Typer, panels: Mapping[str, Mapping[str, Work | typer.Typer]]) -> None:
+    """Add commands and groups by name, under headings. The help shows them in this order."""
+    order = [name for commands in panels.values() for name in commands]
+
+    class InOrder(TyperGroup):
+        def list_commands(self, ctx: Any) -> list[str]:
+            return order
+
+    app.info.cls = InOrder
+    for panel, commands in panels.items():
+        for name, command in commands.items():
+            if isinstance(command, typer.Typer):
+                app.add_typer(command, name=name, rich_help_panel=panel)
+            else:
+                app.command(name, rich_help_panel=panel)(as_command(command))
+
+
+def as_command(work: Work) -> Callable[..., None]:
+    """The command of a function, with the options that all commands have."""
+    signature = inspect.signature(work, eval_str=True)
+    groups = {
+        name: parameter.annotation
+        for name, parameter in signature.parameters.items()
+        if isinstance(parameter.annotation, type) and is_dataclass(parameter.annotation)
+    }
+
+    @functools.wraps(work)
+    def run(config: str, help_all: bool, **given: Any) -> None:
+        for name, group in groups.items():
+            given[name] = group(**{each.name: given.pop(each.name) for each in fields(group)})
+        raise typer.Exit(work(**given))
+
+    parameters = [
+        shown
+        for name, parameter in signature.parameters.items()
+        for shown in (
+            _options(groups[name])
+            if name in groups
+            else [_parameter(name, parameter.annotation, parameter.default)]
+        )
+    ]
+    parameters += _options(OfAll)
+    del run.__wrapped__  # or its signature would be shown
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
+
+
+def option(default: Any, help: str, *names: str, **more: Any) -> Any:
+    """An option, as the default of a parameter or of a dataclass's field. default: `...` where it
+    must be given. names: in place of `--name`. more: see `typer.Option`."""
+    return _declared(default, typer.Option(*names, help=help, **more))
+
+
+def seldom(default: Any, help: str, *names: str, **more: Any) -> Any:
+    """An `option` that only --help-all shows."""
+    return option(default, help, *names, hidden=True, **more)
+
+
+def argument(default: Any, help: str, **more: Any) -> Any:
+    """An argument that may be left out."""
+    return _declared(default, typer.Argument(help=help, **more))
+
+
+def _declared(default: Any, shown: Any) -> Any:
+    return field(default=MISSING if default is ... else default, metadata={"shown": shown})
+
+
+def _options(group: Any) -> list[inspect.Parameter]:
+    declared = get_type_hints(group, include_extras=True)
+    return [_parameter(each.name, declared[each.name], each) for each in fields(group)]
+
+
+def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    """The parameter of a declared option or argument, of an annotation or a field."""
+    if isinstance(default, Field):
+        if "shown" in default.metadata:
+            annotation = Annotated[annotation, default.metadata["shown"]]
+        default = inspect.Parameter.empty if default.default is MISSING else default.default
+    for shown in annotation.__metadata__:
+        shown.show_envvar = bool(shown.envvar)  # each option has one by the rule above
+        if default is False and not shown.param_decls:
+            shown.param_decls = ("--" + name.replace("_", "-"),)  # no `--no-name`
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, default=default, annotation=annotation)
+
+
+def _take_settings(context: typer.Context, path: str) -> str:
+    """Take a TOML file's keys as defaults. Raises `typer.BadParameter` for a bad file."""
+    if path:
+        known = {parameter.name for parameter in context.command.params if parameter.name}
+        try:
+            settings = read_settings(path, known)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
+        context.default_map = {**(context.default_map or {}), **settings}
+    return path
+
+
+def _show_all(context: typer.Context, asked: bool) -> None:
+    if asked:
+        for parameter in context.command.params:
+            parameter.hidden = False  # type: ignore[attr-defined]
+        typer.echo(context.get_help())
+        raise typer.Exit
+
+
+@dataclass(frozen=True)
+class OfAll:
+    """The options that each command has."""
+
+    config: str = option(
+        "",
+        "A TOML file with options of this command as keys; flags and the environment win.",
+        callback=_take_settings,
+        is_eager=True,
+    )
+    help_all: bool = seldom(
+        False,
+        "Show all options, those that are seldom set too.",
+        callback=_show_all,
+        is_eager=True,
+    )

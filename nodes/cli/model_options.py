@@ -1,0 +1,134 @@
+"""Sets of options of `swarm model …`; see `nodes.cli.options`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from nodes.access import REPLICAS_HELP
+from nodes.cli.command import option, seldom
+from nodes.cli.options import MODEL_KEY, Cuts, EdgeLayers, ModelName, SignWith, Stages, Version
+
+P99 = Annotated[str, typer.Option(help="The model's objective: 99 % of answers come within: 20ms.")]
+Errors = Annotated[
+    str, typer.Option(help="The model's objective: no larger share of requests fails: 0.1%.")
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitOptions:
+    """Of `swarm model split`."""
+
+    output: str = option(..., "The folder to write; it must not exist yet.", "-o", "--output")
+    stages: Stages = 3
+    cuts: Cuts = ""
+    edge_layers: EdgeLayers = 0
+    edge_cut: str = seldom(
+        "", "Name of the tensor after which the edge's layers end; instead of --edge-layers."
+    )
+    lighter: str = option(
+        "",
+        "A lighter ONNX file with the same inputs and outputs; the edge answers with it when "
+        "the mesh would be late.",
+    )
+    name: ModelName = ""
+    version: Version = "1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizeOptions:
+    """Of `swarm model quantize`."""
+
+    output: str = option(..., "The file to write; it must not exist yet.", "-o", "--output")
+    calibrate: str = option(
+        "",
+        "An .npz file with an array for each input of the model, axis 0 the samples: they give "
+        "the ranges of INT8. mesh:NAME takes inputs of NAME's traffic as they pass, with "
+        "consent: `swarm model samples NAME on`.",
+    )
+    samples: int = seldom(200, "So many inputs are taken with --calibrate mesh:NAME.")
+    wait: str = seldom("1m", "How long they may take to pass: 30s, 5m.")
+    int8: bool = seldom(False, "Weights and features in 8 bits; the default.")
+    dynamic: bool = option(False, "Matrix products in 8 bits, by ranges found in each run.")
+    fp16: bool = option(False, "Weights in 16 bits.")
+    weights_only: bool = option(False, "Only the weights of matrix products.")
+    bits: int = seldom(8, "4 or 8: bits of a weight with --weights-only.")
+    per_channel: bool = seldom(True, "A scale for each channel of the weights, not one for all.")
+    ranges: str = seldom(
+        "auto", "How INT8 finds ranges: min-max, entropy, percentile; auto is the most exact."
+    )
+    keep_accuracy: str = option(
+        "",
+        "An .npz file to judge with, best with an array `labels`: layers stay in floating point "
+        "until no more than --max-drop is lost on it.",
+    )
+    max_drop: float = seldom(
+        0.01,
+        "The accuracy that may be lost, 0.01 is a point of a hundred; without labels, the "
+        "relative distance of the outputs.",
+        min=0.0,
+    )
+    force: bool = seldom(False, "Write the file even where it does not pay.")
+
+
+@dataclass(frozen=True)
+class PushOptions:
+    """Of `swarm model push`."""
+
+    promote: bool = option(False, "Let this version serve all traffic at once.")
+    lanes: str = seldom(
+        "",
+        "memory or file: make the version's lanes now, and keep them there. Empty: its nodes "
+        "make them; where the server knows users they may not, and this is `file`.",
+    )
+    replicas: str = seldom(
+        "auto", REPLICAS_HELP + " Existing ones are raised, lanes too are made so."
+    )
+    sign_with: SignWith = ""
+    model_key: str = option("", MODEL_KEY)
+    allow_codec: str = option(
+        "",
+        "Lossy codecs in which its features may travel over slow links, separated by commas: "
+        "f16, i8, i6, i4. Their error is measured and kept in the manifest.",
+    )
+    allow_result_codec: str = seldom(
+        "", "The same for its results. Empty: results stay exact, in whatever its features travel."
+    )
+    samples: str = seldom(
+        "",
+        "An .npz file with an array for each input, axis 0 the sample: for the errors of these "
+        "codecs. Empty: seeded values, which say less.",
+    )
+    p99: P99 = ""
+    errors: Errors = ""
+
+
+@dataclass(frozen=True)
+class RolloutOptions:
+    """Of `swarm model promote`."""
+
+    canary: str = option(
+        "", "Let the version prove itself: it begins with this share of the traffic, as 10%."
+    )
+    guard: str = option(
+        "",
+        'What must hold, as "p99<20ms,errors<1%,agree>0.98": a breach rolls back by itself. '
+        "Empty: nothing.",
+    )
+    step: str = option(
+        "",
+        "So much more traffic, each time that the guards have held for so long; 10%/1m when empty.",
+    )
+    shadow: str = option(
+        "",
+        "The version also works on copies of this share of the other requests, as 5%; its "
+        "answers are compared, and thrown away.",
+    )
+    samples: int = seldom(
+        0, "Requests without which a guard says nothing, and a step is not left; 50 when 0.", min=0
+    )
+    agree: str = seldom(
+        "", "How --shadow compares answers: top-1 (when empty), exact, or relative:0.01."
+    )
