@@ -12,8 +12,9 @@ MOST_BYTES = {"README.md": 10_240}
 MOST_WORDS = 4_000
 MOST_WORDS_OF_A_DECISION = 300
 HEADINGS_OF_A_DECISION = ["Context", "Decision", "Cost", "Measurement"]
-# Pages that these rules do not hold for yet.
-UNBOUNDED = {"nodes/README.md", "tests/bench/README.md"}
+# These pages are still longer, and the second still names modules by other names.
+LONG = {"nodes/README.md", "tests/bench/README.md"}
+UNCHECKED = {"tests/bench/README.md"}
 
 PAGES = {page.relative_to(ROOT).as_posix(): page for page in pages()}
 DECISIONS = {
@@ -38,7 +39,7 @@ def test_each_room_says_in_one_sentence_what_it_is_for(package: str) -> None:
     assert not silent, "give each a docstring"
 
 
-@pytest.mark.parametrize("name", sorted(PAGES.keys() - UNBOUNDED - DECISIONS.keys()))
+@pytest.mark.parametrize("name", sorted(PAGES.keys() - LONG - DECISIONS.keys()))
 def test_a_page_can_be_read_in_a_sitting(name: str) -> None:
     assert len(PAGES[name].read_text().split()) <= MOST_WORDS
 
@@ -56,7 +57,7 @@ def test_a_decision_says_why_what_and_at_which_cost(name: str) -> None:
     assert len(text.split()) <= MOST_WORDS_OF_A_DECISION
 
 
-@pytest.mark.parametrize("name", sorted(PAGES.keys() - UNBOUNDED))
+@pytest.mark.parametrize("name", sorted(PAGES.keys() - UNCHECKED))
 def test_each_link_of_a_page_leads_somewhere(name: str) -> None:
     lost = []
     for link in _LINK.findall(_CODE.sub("", PAGES[name].read_text())):
@@ -69,7 +70,7 @@ def test_each_link_of_a_page_leads_somewhere(name: str) -> None:
     assert not lost
 
 
-@pytest.mark.parametrize("name", sorted(PAGES.keys() - UNBOUNDED))
+@pytest.mark.parametrize("name", sorted(PAGES.keys() - UNCHECKED))
 def test_each_module_that_a_page_names_exists(name: str) -> None:
     page = PAGES[name]
     folders = [folder for folder in page.parents if folder.is_relative_to(ROOT)]
