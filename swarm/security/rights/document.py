@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 from swarm.security.rights.table import ABOUT, ROLES, TABLE, Role
 
 _SHORT = {Role.SHARD: "shard-k", Role.SHARD_1: "shard-1"}
@@ -19,7 +21,7 @@ def markdown() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _names(roles: frozenset[Role]) -> str:
+def _names(roles: Set[Role]) -> str:
     if len(roles) == len(ROLES):
         return "everybody"
     return " ".join(_SHORT.get(role, role) for role in ROLES if role in roles)

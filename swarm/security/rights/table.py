@@ -13,6 +13,7 @@ message, and name any subject as its reply.
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -66,294 +67,242 @@ class Row:
     """One subject. queues: the queue groups in which alone it may be subscribed to; () for any."""
 
     subject: str
-    publish: frozenset[Role]
-    subscribe: frozenset[Role]
     about: str
+    publish: Set[Role] = NOBODY
+    subscribe: Set[Role] = NOBODY
     queues: tuple[str, ...] = ()
-
-
-def _row(
-    subject: str,
-    about: str,
-    *,
-    publish: frozenset[Role] | set[Role] = NOBODY,
-    subscribe: frozenset[Role] | set[Role] = NOBODY,
-    queues: tuple[str, ...] = (),
-) -> Row:
-    return Row(subject, frozenset(publish), frozenset(subscribe), about, queues)
 
 
 _CONSUMER = "{mesh}={model}=stage{stage}=any"
 _CONFIG, _WEIGHTS, _MODELS = "swarm-{mesh}-config", "swarm-{mesh}-weights", "swarm-{mesh}-models"
 _SUBMITTED, _ANSWERS, _READ = (
-    "SWARM={mesh}=submitted",
-    "SWARM={mesh}=answers",
-    "SWARM={mesh}=read",
+    f"SWARM={{mesh}}={kind}" for kind in ("submitted", "answers", "read")
 )
 _GET = "$JS.API.DIRECT.GET"
 
 TABLE = (
     # Requests.
-    _row(
+    Row(
         "swarm.{mesh}.infer.{model}",
         "requests to whichever node answers",
         publish={Role.CLIENT, Role.REQUESTER},
         subscribe=ANSWERERS,
         queues=("q",),
     ),
-    _row(
-        "swarm.{mesh}.features.{model}.*.1.any",
-        "into the lane of stage 1",
-        publish=REQUESTERS,
+    Row("swarm.{mesh}.features.{model}.*.1.any", "into the lane of stage 1", publish=REQUESTERS),
+    Row(
+        "swarm.{mesh}.features.{model}.*.{next}.any", "into the next stage's lane", publish=SERVERS
     ),
-    _row(
-        "swarm.{mesh}.features.{model}.*.{next}.any",
-        "into the next stage's lane",
-        publish=SERVERS,
-    ),
-    _row(
+    Row(
         "swarm.{mesh}.features.{model}.*.1.where",
         "on which linked servers are the lanes?",
         publish=ANSWERERS,
     ),
-    _row(
+    Row(
         "swarm.{mesh}.features.{model}.*.{stage}.where",
         "is there a server with the own stage's lanes?",
         publish=SERVERS,
     ),
-    _row(
+    Row(
         "swarm.{mesh}.features.*.*.1.where",
         "the same of stage 1, of any model",
         publish={Role.OPERATOR},
     ),
-    _row("swarm.{mesh}.fresh.{model}.*.1", "fast mode, stage 1", publish=REQUESTERS),
-    _row(
-        "swarm.{mesh}.fresh.{model}.*.{next}",
-        "fast mode, the next stage",
-        publish=SERVERS,
-    ),
-    _row(
+    Row("swarm.{mesh}.fresh.{model}.*.1", "fast mode, stage 1", publish=REQUESTERS),
+    Row("swarm.{mesh}.fresh.{model}.*.{next}", "fast mode, the next stage", publish=SERVERS),
+    Row(
         "swarm.{mesh}.fresh.{model}.*.{stage}",
         "fast mode, the own stage",
         subscribe=SERVERS,
         queues=("stage", "cover"),
     ),
-    _row(
+    Row(
         "swarm.{mesh}.cancel.{model}.*",
         "requests that nobody waits for",
         publish=REQUESTERS,
         subscribe=SERVERS,
     ),
     # Lanes. The streams and their consumers are made by `swarm model push`.
-    _row(
+    Row(
         f"$JS.API.CONSUMER.INFO.*.{_CONSUMER}",
         "is the own stage's consumer there?",
         publish=SERVERS,
     ),
-    _row(
+    Row(
         f"$JS.API.CONSUMER.MSG.NEXT.*.{_CONSUMER}",
         "pull from the own stage's lane",
         publish=SERVERS,
     ),
-    _row(
-        f"$JS.ACK.*.{_CONSUMER}.>",
-        "settle messages of the own stage",
-        publish=SERVERS,
-    ),
-    _row(
-        f"$JS.ACK.*.*.*.{_CONSUMER}.>",
-        "the same, to a server with a domain",
-        publish=SERVERS,
-    ),
-    _row("swarm.{mesh}.dead.{model}", "dead letters", publish=SERVERS),
+    Row(f"$JS.ACK.*.{_CONSUMER}.>", "settle messages of the own stage", publish=SERVERS),
+    Row(f"$JS.ACK.*.*.*.{_CONSUMER}.>", "the same, to a server with a domain", publish=SERVERS),
+    Row("swarm.{mesh}.dead.{model}", "dead letters", publish=SERVERS),
     # The fleet.
     # A node's id begins with its user's name, which is a token of its own in these subjects: a
     # made-up node of another user hears nothing, and is dead to whoever asks it.
-    _row("swarm.{mesh}.gossip.*.*", "ask any node", publish=NODES),
-    _row("swarm.{mesh}.gossip.{user}.*", "gossip, of the own nodes", subscribe=NODES),
-    _row("swarm.{mesh}.status.{user}.*", "statuses, of the own nodes", publish=NODES),
-    _row("swarm.{mesh}.status.>", "statuses", subscribe=WATCHERS),
-    _row(
+    Row("swarm.{mesh}.gossip.*.*", "ask any node", publish=NODES),
+    Row("swarm.{mesh}.gossip.{user}.*", "gossip, of the own nodes", subscribe=NODES),
+    Row("swarm.{mesh}.status.{user}.*", "statuses, of the own nodes", publish=NODES),
+    Row("swarm.{mesh}.status.>", "statuses", subscribe=WATCHERS),
+    Row(
         "swarm.{mesh}.status-request",
         "statuses, now",
         publish=WATCHERS,
         subscribe=NODES | {Role.OPERATOR},
     ),
-    _row(
+    Row(
         "swarm.{mesh}.server",
         "an embedded server's state, from its supervisor",
         publish={Role.OPERATOR},
         subscribe=WATCHERS,
     ),
-    _row(
-        "swarm.{mesh}.events.*",
-        "events",
-        publish=NODES,
-        subscribe={Role.DASHBOARD, Role.OPERATOR},
+    Row(
+        "swarm.{mesh}.events.*", "events", publish=NODES, subscribe={Role.DASHBOARD, Role.OPERATOR}
     ),
-    _row(
-        f"{_GET}.SWARM={{mesh}}=events",
-        "past events",
-        publish={Role.DASHBOARD},
-    ),
-    _row(
+    Row(f"{_GET}.SWARM={{mesh}}=events", "past events", publish={Role.DASHBOARD}),
+    Row(
         "swarm.{mesh}.fleet",
         "the whole fleet's picture, from any node",
         publish=WATCHERS,
         subscribe=NODES,
         queues=("fleet",),
     ),
-    _row(
+    Row(
         "swarm.{mesh}.someone",
         "who is there, from any node",
         publish=NODES,
         subscribe=NODES,
         queues=("someone",),
     ),
-    _row("swarm.{mesh}.drain.*.*", "drain a node", publish={Role.OPERATOR}),
-    _row("swarm.{mesh}.drain.{user}.*", "be drained", subscribe=NODES),
+    Row("swarm.{mesh}.drain.*.*", "drain a node", publish={Role.OPERATOR}),
+    Row("swarm.{mesh}.drain.{user}.*", "be drained", subscribe=NODES),
     # An edge, a shard and a gateway write what they know of; only the operator reads it.
-    _row(
+    Row(
         "swarm.{mesh}.audit.*",
         "who asked what, and what an operator did",
         publish=ANSWERERS | SHARDS | {Role.OPERATOR},
         subscribe={Role.OPERATOR},
     ),
-    _row(
+    Row(
         "swarm.{mesh}.tap.>",
         "copies of features, from the server, while `swarm record` runs",
         subscribe={Role.OPERATOR},
     ),
-    _row("swarm.{mesh}.record.>", "recorded requests", publish={Role.OPERATOR}),
-    _row("swarm.{mesh}.results.*", "an edge's results", publish={Role.EDGE}, subscribe=WATCHERS),
-    _row(
-        "$SRV.PING.swarm-{mesh}",
-        "look for nodes",
-        publish=NODES | {Role.DASHBOARD, Role.OPERATOR},
+    Row("swarm.{mesh}.record.>", "recorded requests", publish={Role.OPERATOR}),
+    Row("swarm.{mesh}.results.*", "an edge's results", publish={Role.EDGE}, subscribe=WATCHERS),
+    Row(
+        "$SRV.PING.swarm-{mesh}", "look for nodes", publish=NODES | {Role.DASHBOARD, Role.OPERATOR}
     ),
-    _row("$SRV.>", "service discovery", publish={Role.OPERATOR}, subscribe=NODES),
+    Row("$SRV.>", "service discovery", publish={Role.OPERATOR}, subscribe=NODES),
     # Work that can wait, in the JetStream domain of each site.
-    _row("swarm.{mesh}.submit.*.*.{model}", "store a request that can wait", publish=SUBMITTERS),
-    _row(
+    Row("swarm.{mesh}.submit.*.*.{model}", "store a request that can wait", publish=SUBMITTERS),
+    Row(
         "swarm.{mesh}.news.*",
         "a request or an answer was stored",
         publish=SUBMITTERS | {Role.GATEWAY},
         subscribe=SUBMITTERS | {Role.GATEWAY},
     ),
-    _row("swarm.{mesh}.answers.*.*", "store an answer", publish={Role.GATEWAY}),
-    _row("swarm.{mesh}.read.*.*", "what an agent has read", publish=SUBMITTERS),
-    _row(
+    Row("swarm.{mesh}.answers.*.*", "store an answer", publish={Role.GATEWAY}),
+    Row("swarm.{mesh}.read.*.*", "what an agent has read", publish=SUBMITTERS),
+    Row(
         f"$JS.API.STREAM.INFO.{_SUBMITTED}",
         "what a site stores",
         publish=SUBMITTERS | {Role.GATEWAY},
     ),
-    _row(f"$JS.API.STREAM.INFO.{_ANSWERS}", "the same", publish={Role.GATEWAY}),
-    _row(f"{_GET}.{_SUBMITTED}", "requests that wait", publish={Role.GATEWAY}),
-    _row(f"{_GET}.{_ANSWERS}", "answers, of all agents", publish=SUBMITTERS | {Role.GATEWAY}),
-    _row(f"{_GET}.{_READ}", "what agents have read", publish=SUBMITTERS | {Role.GATEWAY}),
-    _row(f"$JS.API.STREAM.PURGE.{_SUBMITTED}", "delete what is answered", publish={Role.GATEWAY}),
-    _row(f"$JS.API.STREAM.PURGE.{_ANSWERS}", "delete what was read", publish={Role.GATEWAY}),
+    Row(f"$JS.API.STREAM.INFO.{_ANSWERS}", "the same", publish={Role.GATEWAY}),
+    Row(f"{_GET}.{_SUBMITTED}", "requests that wait", publish={Role.GATEWAY}),
+    Row(f"{_GET}.{_ANSWERS}", "answers, of all agents", publish=SUBMITTERS | {Role.GATEWAY}),
+    Row(f"{_GET}.{_READ}", "what agents have read", publish=SUBMITTERS | {Role.GATEWAY}),
+    Row(f"$JS.API.STREAM.PURGE.{_SUBMITTED}", "delete what is answered", publish={Role.GATEWAY}),
+    Row(f"$JS.API.STREAM.PURGE.{_ANSWERS}", "delete what was read", publish={Role.GATEWAY}),
     # Models and desired state.
-    _row("swarm.{mesh}.config.>", "changes of models", subscribe=CONFIG_READERS),
-    _row(
+    Row("swarm.{mesh}.config.>", "changes of models", subscribe=CONFIG_READERS),
+    Row(
         f"{_GET}.KV_{_CONFIG}.$KV.{_CONFIG}.serve.{{model}}",
         "desired state",
         publish=NODES | {Role.REQUESTER},
     ),
-    _row(
+    Row(
         f"{_GET}.KV_{_CONFIG}.$KV.{_CONFIG}.serve.*",
         "desired state of every model",
         publish={Role.DASHBOARD},
     ),
-    _row(
-        "swarm.{mesh}.config.serve.*",
-        "changes of desired state",
-        subscribe={Role.DASHBOARD},
-    ),
-    _row(
+    Row("swarm.{mesh}.config.serve.*", "changes of desired state", subscribe={Role.DASHBOARD}),
+    Row(
         f"{_GET}.KV_{_CONFIG}.$KV.{_CONFIG}.models.{{model}}.*",
         "manifests",
         publish=NODES | {Role.REQUESTER},
     ),
-    _row(
+    Row(
         f"{_GET}.KV_{_CONFIG}",
         "older revisions of both, where the newest cannot be believed; of any model",
         publish=NODES | {Role.REQUESTER, Role.DASHBOARD},
     ),
     # A node can end a rollout, and nothing else: the traffic goes back to the version before.
-    _row(
-        f"$KV.{_CONFIG}.abort.{{model}}.*",
-        "end a rollout whose guards are broken",
-        publish=NODES,
-    ),
-    _row(
+    Row(f"$KV.{_CONFIG}.abort.{{model}}.*", "end a rollout whose guards are broken", publish=NODES),
+    Row(
         f"{_GET}.KV_{_CONFIG}.$KV.{_CONFIG}.abort.{{model}}.*",
         "was a rollout ended?",
         publish=NODES | {Role.REQUESTER},
     ),
-    _row(
+    Row(
         "swarm.{mesh}.reports.{model}.*",
         "what requesters observe of a version under rollout",
         publish=NODES | {Role.REQUESTER},
         subscribe=NODES,
     ),
-    _row(
+    Row(
         "swarm.{mesh}.guards.{model}.{user}.*",
         "how a rollout's guards stand, by the own nodes",
         publish=NODES,
     ),
-    _row(
+    Row(
         "swarm.{mesh}.guards.{model}.*.*",
         "how a rollout's guards stand",
         subscribe=NODES | {Role.REQUESTER},
     ),
-    _row(
+    Row(
         "swarm.{mesh}.guards.*.*.*",
         "the same, of any model",
         subscribe={Role.OPERATOR, Role.DASHBOARD},
     ),
-    _row(
+    Row(
         f"$JS.API.STREAM.INFO.KV_{_CONFIG}",
         "is the registry there?",
         publish=NODES | {Role.REQUESTER},
     ),
-    _row(f"{_GET}.OBJ_{_MODELS}", "model files", publish=NODES),
-    _row(f"$JS.API.STREAM.INFO.OBJ_{_MODELS}", "is the object store there?", publish=NODES),
+    Row(f"{_GET}.OBJ_{_MODELS}", "model files", publish=NODES),
+    Row(f"$JS.API.STREAM.INFO.OBJ_{_MODELS}", "is the object store there?", publish=NODES),
     # Weights.
-    _row("swarm.{mesh}.weights.{model}.*", "changes of weight versions", subscribe=NODES),
-    _row(
+    Row("swarm.{mesh}.weights.{model}.*", "changes of weight versions", subscribe=NODES),
+    Row(
         f"{_GET}.KV_{_WEIGHTS}.$KV.{_WEIGHTS}.*.{{model}}.>",
         "weight versions, and their tensors",
         publish=NODES,
     ),
-    _row(
-        f"{_GET}.KV_{_WEIGHTS}",
-        "older revisions of them; of any model",
-        publish=NODES,
-    ),
-    _row(f"$JS.API.STREAM.INFO.KV_{_WEIGHTS}", "is their store there?", publish=NODES),
-    _row(f"$KV.{_WEIGHTS}.*.{{model}}.>", "mint a weight version", publish={Role.LEARNER}),
-    _row(
+    Row(f"{_GET}.KV_{_WEIGHTS}", "older revisions of them; of any model", publish=NODES),
+    Row(f"$JS.API.STREAM.INFO.KV_{_WEIGHTS}", "is their store there?", publish=NODES),
+    Row(f"$KV.{_WEIGHTS}.*.{{model}}.>", "mint a weight version", publish={Role.LEARNER}),
+    Row(
         "swarm.{mesh}.deltas.{model}.*",
         "weight deltas",
         publish={Role.LEARNER},
         subscribe={Role.LEARNER},
     ),
-    _row(
+    Row(
         "swarm.{mesh}.resync.{model}.*",
         "ask a neighbour for all that it has learned",
         publish={Role.LEARNER},
         subscribe={Role.LEARNER},
     ),
     # The operator.
-    _row("$JS.API.>", "streams, consumers, everything of JetStream", publish={Role.OPERATOR}),
-    _row(f"$KV.{_CONFIG}.>", "desired state, manifests", publish={Role.OPERATOR}),
-    _row(f"$KV.{_WEIGHTS}.>", "weight versions of all models", publish={Role.OPERATOR}),
-    _row(f"$O.{_MODELS}.>", "model files", publish={Role.OPERATOR}),
-    _row("$JS.EVENT.ADVISORY.>", "who changed streams", subscribe={Role.OPERATOR}),
+    Row("$JS.API.>", "streams, consumers, everything of JetStream", publish={Role.OPERATOR}),
+    Row(f"$KV.{_CONFIG}.>", "desired state, manifests", publish={Role.OPERATOR}),
+    Row(f"$KV.{_WEIGHTS}.>", "weight versions of all models", publish={Role.OPERATOR}),
+    Row(f"$O.{_MODELS}.>", "model files", publish={Role.OPERATOR}),
+    Row("$JS.EVENT.ADVISORY.>", "who changed streams", subscribe={Role.OPERATOR}),
     # Answers. Processes answer each other on four tokens; the server alone on more.
-    _row("_INBOX.{user}.>", "the own inbox", subscribe=EVERYBODY),
-    _row("_INBOX.*.*.*", "answers to processes; none that the server gives", publish=NODES),
-    _row("_R_.>", "answers to clients of another account", publish=ANSWERERS),
-    _row("$SYS.REQ.USER.INFO", "what may this user do?", publish=EVERYBODY),
+    Row("_INBOX.{user}.>", "the own inbox", subscribe=EVERYBODY),
+    Row("_INBOX.*.*.*", "answers to processes; none that the server gives", publish=NODES),
+    Row("_R_.>", "answers to clients of another account", publish=ANSWERERS),
+    Row("$SYS.REQ.USER.INFO", "what may this user do?", publish=EVERYBODY),
 )
