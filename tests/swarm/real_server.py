@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 from support.waiting import GENEROUS, eventually
 
@@ -44,10 +46,15 @@ class ConfiguredServer(EmbeddedServer):
 
 
 class Links:
-    """Opens links and ends them all."""
+    """Opens links, and servers for them, and ends them all, the servers last."""
 
     def __init__(self) -> None:
         self._open: list[tuple[Link, asyncio.Task[None]]] = []
+        self._servers = AsyncExitStack()
+
+    async def server(self, more: str = "", **options: Any) -> EmbeddedServer:
+        """A server of one's own. more: lines of its configuration, such as users, or TLS."""
+        return await self._servers.enter_async_context(EmbeddedServer(more=more, **options))
 
     def start(self, *urls: str, **options: object) -> Link:
         """A link that runs, connected or not."""
@@ -76,6 +83,7 @@ class Links:
             task.cancel()
         results = await asyncio.gather(*(task for _, task in self._open), return_exceptions=True)
         failures = [r for r in results if isinstance(r, Exception)]
+        await self._servers.aclose()
         assert not failures, f"a link ended by an exception: {failures}"
 
 

@@ -54,21 +54,20 @@ async def test_a_binary_that_is_missing_leaves_no_directory(
 
 
 async def test_two_servers_run_side_by_side_and_know_nothing_of_each_other(links: Links) -> None:
-    async with EmbeddedServer() as one, EmbeddedServer() as other:
-        assert one.port != other.port
-        first, second = await links.connect(one.url), await links.connect(other.url)
-        inbox = Inbox()
-        second.subscribe(">", inbox)
-        await second.flush()
-        first.publish("a", b"")
-        await first.flush()
-        await second.flush()
-        assert inbox == []
-        config = {"name": "S", "subjects": ["s"], "storage": "memory"}
-        await jetstream.ensure_stream(first, config)
-        with pytest.raises(jetstream.ApiError):
-            await jetstream.call(second, "$JS.API.STREAM.INFO.S")
-        await links.close()
+    one, other = await links.server(), await links.server()
+    assert one.port != other.port
+    first, second = await links.connect(one.url), await links.connect(other.url)
+    inbox = Inbox()
+    second.subscribe(">", inbox)
+    await second.flush()
+    first.publish("a", b"")
+    await first.flush()
+    await second.flush()
+    assert inbox == []
+    config = {"name": "S", "subjects": ["s"], "storage": "memory"}
+    await jetstream.ensure_stream(first, config)
+    with pytest.raises(jetstream.ApiError):
+        await jetstream.call(second, "$JS.API.STREAM.INFO.S")
 
 
 @pytest.mark.parametrize("how", ["stop", "exception", "stopped by a signal before"])
@@ -110,22 +109,20 @@ async def test_a_given_store_is_kept_and_found_again(links: Links, tmp_path: Pat
         await jetstream.ensure_stream(link, config)
         await link.request("s", b"kept")
         await links.close()
-    async with EmbeddedServer(store=tmp_path) as second:
-        link = await links.connect(second.url)
-        info = await jetstream.call(link, "$JS.API.STREAM.INFO.S")
-        assert info["state"]["messages"] == 1
-        await links.close()
+    second = await links.server(store=tmp_path)
+    link = await links.connect(second.url)
+    info = await jetstream.call(link, "$JS.API.STREAM.INFO.S")
+    assert info["state"]["messages"] == 1
 
 
 async def test_a_restart_keeps_the_port(links: Links) -> None:
-    async with EmbeddedServer() as running:
-        port, pid = running.port, running.pid
-        await running.kill()
-        assert not alive(pid)
-        await running.start()
-        assert (running.port, running.pid != pid) == (port, True)
-        await links.connect(running.url)
-        await links.close()
+    running = await links.server()
+    port, pid = running.port, running.pid
+    await running.kill()
+    assert not alive(pid)
+    await running.start()
+    assert (running.port, running.pid != pid) == (port, True)
+    await links.connect(running.url)
 
 
 async def test_a_server_that_cannot_start_says_why_and_leaves_nothing(

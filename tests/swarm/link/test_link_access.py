@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from real_server import ConfiguredServer, Links
+from real_server import Links
 from support.waiting import GENEROUS, eventually
 
 from swarm.errors import NotAdmitted, NotConnected, Unauthenticated
@@ -108,15 +108,13 @@ def test_files_for_tls_are_checked_before_anything_is_sent(tmp_path: Path) -> No
 async def test_credentials_and_a_bare_key_open_a_session(
     authority: Authority, links: Links, tmp_path: Path
 ) -> None:
-    async with ConfiguredServer(operator_conf(authority, str(tmp_path / "jwt"))) as server:
-        link = await links.connect(server.url, credentials=str(authority.credentials("cam-1")))
-        assert link.grants.user == "cam-1"
-        assert link.options.inbox.startswith("_INBOX.cam-1.")
-        await links.close()
-    async with ConfiguredServer(plain_conf(authority, 0.0)) as server:
-        link = await Links().connect(server.url, nkey=str(authority.seed("cam-1")))
-        assert link.grants.may_publish("swarm.default.features.digits.1.1.any")
-        await link.close()
+    server = await links.server(operator_conf(authority, str(tmp_path / "jwt")))
+    link = await links.connect(server.url, credentials=str(authority.credentials("cam-1")))
+    assert link.grants.user == "cam-1"
+    assert link.options.inbox.startswith("_INBOX.cam-1.")
+    plain = await links.server(plain_conf(authority, 0.0))
+    link = await links.connect(plain.url, nkey=str(authority.seed("cam-1")))
+    assert link.grants.may_publish("swarm.default.features.digits.1.1.any")
 
 
 @pytest.mark.integration
@@ -126,24 +124,22 @@ async def test_credentials_of_another_operator_are_refused_at_once(
     other = Authority.create(tmp_path / "other", "default")
     other.add("cam-1", "edge", ["digits"])
     path = str(other.credentials("cam-1"))
-    async with ConfiguredServer(operator_conf(authority, str(tmp_path / "jwt"))) as server:
-        with pytest.raises(Unauthenticated, match="of another operator") as refused:
-            await links.start(server.url, credentials=path).ready(GENEROUS)
-        assert path in str(refused.value)
-        with pytest.raises(NotAdmitted, match="give --credentials FILE"):
-            await links.start(server.url).ready(GENEROUS)
-        await links.close()
+    server = await links.server(operator_conf(authority, str(tmp_path / "jwt")))
+    with pytest.raises(Unauthenticated, match="of another operator") as refused:
+        await links.start(server.url, credentials=path).ready(GENEROUS)
+    assert path in str(refused.value)
+    with pytest.raises(NotAdmitted, match="give --credentials FILE"):
+        await links.start(server.url).ready(GENEROUS)
 
 
 @pytest.mark.integration
 async def test_credentials_do_no_harm_at_a_server_that_asks_for_none(
     authority: Authority, links: Links
 ) -> None:
-    async with ConfiguredServer("") as server:
-        link = await links.connect(server.url, credentials=str(authority.credentials("cam-1")))
-        await link.flush()
-        assert link.connected
-        await links.close()
+    server = await links.server()
+    link = await links.connect(server.url, credentials=str(authority.credentials("cam-1")))
+    await link.flush()
+    assert link.connected
 
 
 @pytest.mark.integration
@@ -151,12 +147,11 @@ async def test_a_server_without_tls_is_refused_where_tls_was_asked_for(
     links: Links, tmp_path: Path
 ) -> None:
     ca, _, _ = write_certificates(tmp_path, HOSTS)
-    async with ConfiguredServer("") as server:
-        with pytest.raises(NotAdmitted, match=r"offers no TLS.*leave out --tls-ca"):
-            await links.start(server.url, tls_ca=str(ca)).ready(GENEROUS)
-        with pytest.raises(NotAdmitted, match="offers no TLS"):
-            await links.start(server.url.replace("nats:", "tls:")).ready(GENEROUS)
-        await links.close()
+    server = await links.server()
+    with pytest.raises(NotAdmitted, match=r"offers no TLS.*leave out --tls-ca"):
+        await links.start(server.url, tls_ca=str(ca)).ready(GENEROUS)
+    with pytest.raises(NotAdmitted, match="offers no TLS"):
+        await links.start(server.url.replace("nats:", "tls:")).ready(GENEROUS)
 
 
 @pytest.mark.integration
@@ -165,12 +160,11 @@ async def test_a_server_of_another_authority_is_refused_and_the_file_is_named(
 ) -> None:
     _, cert, key = write_certificates(tmp_path / "a", HOSTS)
     other, _, _ = write_certificates(tmp_path / "b", HOSTS)
-    async with ConfiguredServer(tls_conf(cert, key, None, mutual=False)) as server:
-        with pytest.raises(NotAdmitted, match=f"not trusted by --tls-ca {other}"):
-            await links.start(server.url, tls_ca=str(other)).ready(GENEROUS)
-        with pytest.raises(NotAdmitted, match="with --tls-ca FILE"):
-            await links.start(server.url).ready(GENEROUS)
-        await links.close()
+    server = await links.server(tls_conf(cert, key, None, mutual=False))
+    with pytest.raises(NotAdmitted, match=f"not trusted by --tls-ca {other}"):
+        await links.start(server.url, tls_ca=str(other)).ready(GENEROUS)
+    with pytest.raises(NotAdmitted, match="with --tls-ca FILE"):
+        await links.start(server.url).ready(GENEROUS)
 
 
 @pytest.mark.integration
@@ -179,17 +173,16 @@ async def test_a_server_that_asks_for_a_certificate_gets_one_or_a_clear_refusal(
 ) -> None:
     ca, cert, key = write_certificates(tmp_path / "a", HOSTS)
     _, other, other_key = write_certificates(tmp_path / "b", HOSTS)
-    async with ConfiguredServer(tls_conf(cert, key, ca, mutual=True)) as server:
-        link = await links.connect(server.url, tls_ca=str(ca), tls_cert=str(cert), tls_key=str(key))
-        assert link.gather.transport is not None
-        assert link.gather.transport.get_extra_info("cipher")[1] == "TLSv1.3"
-        with pytest.raises(NotConnected, match="--tls-cert FILE --tls-key FILE"):
-            await links.start(server.url, tls_ca=str(ca)).ready(GENEROUS)
-        with pytest.raises(NotConnected, match="--tls-cert FILE --tls-key FILE"):
-            await links.start(
-                server.url, tls_ca=str(ca), tls_cert=str(other), tls_key=str(other_key)
-            ).ready(GENEROUS)
-        await links.close()
+    server = await links.server(tls_conf(cert, key, ca, mutual=True))
+    link = await links.connect(server.url, tls_ca=str(ca), tls_cert=str(cert), tls_key=str(key))
+    assert link.gather.transport is not None
+    assert link.gather.transport.get_extra_info("cipher")[1] == "TLSv1.3"
+    with pytest.raises(NotConnected, match="--tls-cert FILE --tls-key FILE"):
+        await links.start(server.url, tls_ca=str(ca)).ready(GENEROUS)
+    with pytest.raises(NotConnected, match="--tls-cert FILE --tls-key FILE"):
+        await links.start(
+            server.url, tls_ca=str(ca), tls_cert=str(other), tls_key=str(other_key)
+        ).ready(GENEROUS)
 
 
 @pytest.mark.integration
@@ -199,17 +192,16 @@ async def test_a_rotated_certificate_is_taken_at_the_next_connection(
     first, second = tmp_path / "a", tmp_path / "b"
     ca, cert, key = write_certificates(first, HOSTS)
     new_ca, new_cert, new_key = write_certificates(second, HOSTS)
-    async with ConfiguredServer(tls_conf(cert, key, ca, mutual=True)) as server:
-        link = await links.connect(server.url, tls_ca=str(ca), tls_cert=str(cert), tls_key=str(key))
-        for new, old in ((new_ca, ca), (new_cert, cert), (new_key, key)):
-            shutil.copy(new, old)
-        await server.kill()
-        await eventually(lambda: not link.connected)
-        await server.start()
-        await link.ready(GENEROUS)
-        await link.flush()
-        assert link.reconnects == 1
-        await links.close()
+    server = await links.server(tls_conf(cert, key, ca, mutual=True))
+    link = await links.connect(server.url, tls_ca=str(ca), tls_cert=str(cert), tls_key=str(key))
+    for new, old in ((new_ca, ca), (new_cert, cert), (new_key, key)):
+        shutil.copy(new, old)
+    await server.kill()
+    await eventually(lambda: not link.connected)
+    await server.start()
+    await link.ready(GENEROUS)
+    await link.flush()
+    assert link.reconnects == 1
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")

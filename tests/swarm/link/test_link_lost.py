@@ -154,26 +154,23 @@ async def test_a_flush_under_way_fails_when_the_connection_is_lost(
 async def test_a_hung_server_is_left_for_one_that_answers(
     own_server: EmbeddedServer, links: Links
 ) -> None:
-    async with EmbeddedServer(domain=None) as other:
-        link = await links.connect(
-            own_server.url, other.url, connect_timeout=0.3, ping_interval=0.2
-        )
-        inbox = Inbox()
-        link.subscribe("a", inbox)
-        lost: list[str] = []
-        link.on_down.append(lambda: lost.append(link.last_error))
-        await hang(own_server)
-        try:
-            # The first server still accepts connections; the second one answers.
-            await eventually(lambda: bool(lost) and link.connected)
-            link.publish("a", b"")
-            await eventually(lambda: len(inbox) == 1)
-            assert link.url is not None
-            assert link.url.port == other.port
-            assert lost == ["the server does not answer pings"]
-        finally:
-            resume(own_server)
-        await links.close()
+    other = await links.server(domain=None)
+    link = await links.connect(own_server.url, other.url, connect_timeout=0.3, ping_interval=0.2)
+    inbox = Inbox()
+    link.subscribe("a", inbox)
+    lost: list[str] = []
+    link.on_down.append(lambda: lost.append(link.last_error))
+    await hang(own_server)
+    try:
+        # The first server still accepts connections; the second one answers.
+        await eventually(lambda: bool(lost) and link.connected)
+        link.publish("a", b"")
+        await eventually(lambda: len(inbox) == 1)
+        assert link.url is not None
+        assert link.url.port == other.port
+        assert lost == ["the server does not answer pings"]
+    finally:
+        resume(own_server)
 
 
 async def test_after_a_refusing_server_the_next_one_is_kept(links: Links) -> None:

@@ -128,19 +128,18 @@ async def test_a_payload_of_8_mb_arrives_intact(server: EmbeddedServer, links: L
 async def test_a_message_above_the_servers_limit_is_refused_here_and_the_link_survives(
     links: Links, headers: bytes
 ) -> None:
-    async with EmbeddedServer(max_payload=100_000) as small:
-        link = await links.connect(small.url)
-        assert link.max_payload == 100_000
-        inbox = Inbox()
-        link.subscribe("a", inbox)
-        fits = 100_000 - len(headers)
-        with pytest.raises(ResourceExhausted, match="accepts 100000") as refused:
-            link.publish("a", b"x" * (fits + 1), headers=headers)
-        assert refused.value.retry_after == math.inf, "it is of no use"
-        link.publish("a", b"x" * fits, headers=headers)
-        await eventually(lambda: len(inbox) == 1)
-        assert link.reconnects == 0
-        await links.close()
+    small = await links.server(max_payload=100_000)
+    link = await links.connect(small.url)
+    assert link.max_payload == 100_000
+    inbox = Inbox()
+    link.subscribe("a", inbox)
+    fits = 100_000 - len(headers)
+    with pytest.raises(ResourceExhausted, match="accepts 100000") as refused:
+        link.publish("a", b"x" * (fits + 1), headers=headers)
+    assert refused.value.retry_after == math.inf, "it is of no use"
+    link.publish("a", b"x" * fits, headers=headers)
+    await eventually(lambda: len(inbox) == 1)
+    assert link.reconnects == 0
 
 
 async def test_a_callback_that_raises_is_counted_and_ends_nothing(

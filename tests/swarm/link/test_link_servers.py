@@ -88,10 +88,9 @@ async def test_a_list_of_two_clusters_is_refused_with_one_line(links: Links) -> 
 async def test_a_list_of_two_servers_alone_is_refused_with_one_line(
     server: EmbeddedServer, links: Links
 ) -> None:
-    async with EmbeddedServer() as other:
-        with pytest.raises(NotAdmitted, match=r"of one cluster: .* is alone, .* is alone;"):
-            await links.connect(server.url, other.url)
-        await links.close()
+    other = await links.server()
+    with pytest.raises(NotAdmitted, match=r"of one cluster: .* is alone, .* is alone;"):
+        await links.connect(server.url, other.url)
 
 
 @pytest.mark.integration
@@ -103,7 +102,6 @@ async def test_a_dead_server_of_a_list_is_named_once_and_the_others_are_used(
         link = await links.connect(dead, server.url)
     assert link.connected
     assert [r.message for r in caplog.records] == [f"{dead} does not answer; the others do"]
-    await links.close()
 
 
 @pytest.mark.integration

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from real_server import ConfiguredServer, Links
+from real_server import Links
 from test_swarm_registry import manifest
 
 from nodes.up.embedded_server import EmbeddedServer
@@ -250,17 +250,16 @@ async def test_credentials_that_are_older_than_the_right_to_older_revisions_refu
         "authorization { users: [ {user: operator, password: p},"
         f" {{user: old, password: p, permissions: {denied}}} ] }}"
     )
-    async with ConfiguredServer(users) as server:
-        at = server.url.removeprefix("nats://")
-        writer = await links.connect(f"nats://operator:p@{at}")
-        old = await links.connect(f"nats://old:p@{at}")
-        await Registry(writer, SUBJECTS, signer, Verifier(keys)).push(manifest("1"), {})
-        reader = Registry(old, SUBJECTS, verifier=Verifier(keys))
-        assert await reader.serving("m") == "1"
-        await jetstream.kv_put(writer, BUCKET, "serve.m", b"spoilt")
-        with pytest.raises(Untrusted, match="unsigned"):
-            await reader.serving("m")
-        await links.close()
+    server = await links.server(users)
+    at = server.url.removeprefix("nats://")
+    writer = await links.connect(f"nats://operator:p@{at}")
+    old = await links.connect(f"nats://old:p@{at}")
+    await Registry(writer, SUBJECTS, signer, Verifier(keys)).push(manifest("1"), {})
+    reader = Registry(old, SUBJECTS, verifier=Verifier(keys))
+    assert await reader.serving("m") == "1"
+    await jetstream.kv_put(writer, BUCKET, "serve.m", b"spoilt")
+    with pytest.raises(Untrusted, match="unsigned"):
+        await reader.serving("m")
 
 
 async def test_a_spoilt_manifest_gives_way_to_the_one_before_and_stays_immutable(

@@ -62,4 +62,3 @@ async def test_a_server_alone_keeps_one_copy_and_refuses_three_with_the_remedy(
     link = await links.connect(server.url)
     await Registry(link, SUBJECTS).prepare()
     assert await copies(link, KEYS) == 1
-    await links.close()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from real_server import ConfiguredServer, Links
+from real_server import Links
 from support.waiting import eventually
 
 from nodes.announce import announce
@@ -34,20 +34,19 @@ def authority(tmp_path: Path) -> Authority:
 @pytest.fixture(params=["by JWT", "plain"])
 async def user(
     request: pytest.FixtureRequest, authority: Authority, links: Links, tmp_path: Path
-) -> AsyncIterator[Open]:
+) -> Open:
     """Opens a link of a user."""
     plain = request.param == "plain"
     jwts = str(tmp_path / "jwt")
     text = plain_conf(authority, time.time()) if plain else operator_conf(authority, jwts)
-    async with ConfiguredServer(text) as server:
+    server = await links.server(text)
 
-        def start(name: str) -> Link:
-            if plain:
-                return links.start(server.url, nkey=str(authority.seed(name)))
-            return links.start(server.url, credentials=str(authority.credentials(name)))
+    def start(name: str) -> Link:
+        if plain:
+            return links.start(server.url, nkey=str(authority.seed(name)))
+        return links.start(server.url, credentials=str(authority.credentials(name)))
 
-        yield start
-        await links.close()
+    return start
 
 
 @pytest.mark.integration
@@ -109,15 +108,14 @@ async def test_limits_that_change_hold_at_once(
     authority: Authority, links: Links, tmp_path: Path
 ) -> None:
     authority.limit(AccountLimits())
-    async with ConfiguredServer(operator_conf(authority, str(tmp_path / "jwt"))) as server:
-        credentials = str(authority.credentials("cam"))
-        for _ in range(4):
-            await links.connect(server.url, credentials=credentials)
-        authority.limit(AccountLimits(connections=4))
-        await announce(authority, LinkOptions(servers=(server.url,)))
-        with pytest.raises((NotConnected, TimeoutError)):
-            await links.start(server.url, credentials=credentials).ready(0.5)
-        await links.close()
+    server = await links.server(operator_conf(authority, str(tmp_path / "jwt")))
+    credentials = str(authority.credentials("cam"))
+    for _ in range(4):
+        await links.connect(server.url, credentials=credentials)
+    authority.limit(AccountLimits(connections=4))
+    await announce(authority, LinkOptions(servers=(server.url,)))
+    with pytest.raises((NotConnected, TimeoutError)):
+        await links.start(server.url, credentials=credentials).ready(0.5)
 
 
 def test_limits_are_kept_in_the_folder_and_a_folder_without_them_has_the_usual(

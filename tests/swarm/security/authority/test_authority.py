@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import stat
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from real_server import ConfiguredServer, Links
+from real_server import Links
 from support.waiting import eventually
 
 from nodes.announce import announce, reload_servers
+from nodes.up.embedded_server import EmbeddedServer
 from swarm.errors import InvalidArgument, NotAdmitted, NotFound
 from swarm.link import LinkOptions
 from swarm.security.authority.authority import Authority
@@ -31,9 +31,8 @@ def authority(tmp_path: Path) -> Authority:
 
 
 @pytest.fixture
-async def server(authority: Authority, tmp_path: Path) -> AsyncIterator[ConfiguredServer]:
-    async with ConfiguredServer(operator_conf(authority, str(tmp_path / "jwt"))) as running:
-        yield running
+async def server(authority: Authority, tmp_path: Path, links: Links) -> EmbeddedServer:
+    return await links.server(operator_conf(authority, str(tmp_path / "jwt")))
 
 
 def creds(authority: Authority, name: str) -> str:
@@ -133,7 +132,7 @@ def test_a_key_of_another_kind_is_told_apart(kind: str) -> None:
 
 @pytest.mark.integration
 async def test_who_is_revoked_is_cut_off_at_once_and_the_others_stay(
-    authority: Authority, server: ConfiguredServer, links: Links
+    authority: Authority, server: EmbeddedServer, links: Links
 ) -> None:
     gone = await links.connect(server.url, credentials=creds(authority, "cam-1"))
     stays = await links.connect(server.url, credentials=creds(authority, "cam-2"))
@@ -153,7 +152,7 @@ async def test_who_is_revoked_is_cut_off_at_once_and_the_others_stay(
 
 @pytest.mark.integration
 async def test_credentials_end_when_they_expire_and_the_refusal_says_when(
-    authority: Authority, server: ConfiguredServer, links: Links
+    authority: Authority, server: EmbeddedServer, links: Links
 ) -> None:
     authority.add("short", "edge", ["digits"], valid=2.0)
     link = await links.connect(server.url, credentials=creds(authority, "short"))
@@ -165,7 +164,7 @@ async def test_credentials_end_when_they_expire_and_the_refusal_says_when(
 
 @pytest.mark.integration
 async def test_a_rotation_admits_old_and_new_files_until_it_is_finished(
-    authority: Authority, server: ConfiguredServer, links: Links
+    authority: Authority, server: EmbeddedServer, links: Links
 ) -> None:
     old = authority.directory / "old.creds"
     old.write_text(authority.credentials("cam-1").read_text())
@@ -186,7 +185,7 @@ async def test_a_rotation_admits_old_and_new_files_until_it_is_finished(
 
 @pytest.mark.integration
 async def test_the_signing_key_of_a_role_cannot_issue_other_rights(
-    authority: Authority, server: ConfiguredServer, links: Links, tmp_path: Path
+    authority: Authority, server: EmbeddedServer, links: Links, tmp_path: Path
 ) -> None:
     """As a thief of the edges' signing key would."""
     issuer = AuthorityKey.read(authority.directory / "keys" / "edge.1.seed", ACCOUNT)
@@ -221,19 +220,18 @@ async def test_a_plain_server_hears_of_a_revocation_by_a_signal(
     kept.write_text(authority.seed("cam-1").read_text())
     kept.chmod(0o600)
     seeds = {name: str(authority.seed(name)) for name in ("cam-1", "cam-2")}
-    async with ConfiguredServer(more) as server:
-        gone = await links.connect(server.url, nkey=seeds["cam-1"])
-        stays = await links.connect(server.url, nkey=seeds["cam-2"])
-        assert gone.options.inbox.startswith(f"_INBOX.{authority.users[0].public}.")
-        authority.revoke("cam-1")
-        users.write_text(plain_conf(authority, time.time()))
-        reload_servers(str(server.pid_file))
-        await eventually(lambda: not gone.connected)
-        with pytest.raises(NotAdmitted, match=str(kept)):
-            await links.start(server.url, nkey=str(kept)).ready(5.0)
-        await stays.flush()
-        assert stays.reconnects == 0
-        await links.close()
+    server = await links.server(more)
+    gone = await links.connect(server.url, nkey=seeds["cam-1"])
+    stays = await links.connect(server.url, nkey=seeds["cam-2"])
+    assert gone.options.inbox.startswith(f"_INBOX.{authority.users[0].public}.")
+    authority.revoke("cam-1")
+    users.write_text(plain_conf(authority, time.time()))
+    reload_servers(str(server.pid_file))
+    await eventually(lambda: not gone.connected)
+    with pytest.raises(NotAdmitted, match=str(kept)):
+        await links.start(server.url, nkey=str(kept)).ready(5.0)
+    await stays.flush()
+    assert stays.reconnects == 0
 
 
 def test_the_shipped_configuration_has_the_settings_that_auth_server_writes() -> None:

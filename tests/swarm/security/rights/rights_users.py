@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from swarm.security.authority.authority import Authority
 
-USERS = (
-    "client",
-    "requester",
-    "edge",
-    "shard-1",
-    "shard-2",
-    "fallback",
-    "standby",
-    "gateway",
-    "learner",
-    "dashboard",
-    "operator",
-)
 NODES = "edge shard-1 shard-2 fallback standby gateway learner"
+USERS = ("client", "requester", *NODES.split(), "dashboard", "operator")
 
 
-def issued(folder: Path) -> Authority:
+def issued(folder: Path, roles: Sequence[str] = USERS) -> Authority:
+    """An authority, and a user of each role whose name is the role's."""
     authority = Authority.create(folder, "default")
-    for role in USERS:
+    for role in roles:
         authority.add(role, role, ["*"] if role == "gateway" else ["digits"], stages=3)
     return authority
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from real_server import ConfiguredServer, Links
+from real_server import Links
+from rights_users import files, issued
 from support.waiting import eventually
 
+from nodes.up.embedded_server import EmbeddedServer
 from swarm.errors import PermissionDenied
 from swarm.link import Link, LinkOptions
 from swarm.mesh import Mesh
@@ -34,31 +35,30 @@ SUBJECTS = Subjects("default")
 OPTIONS = LaneOptions(ack_wait=0.5)
 
 
+Rights = tuple[EmbeddedServer, Authority]
+
+
 @pytest.fixture
-async def rights(tmp_path: Path) -> AsyncIterator[tuple[ConfiguredServer, Authority]]:
-    authority = Authority.create(tmp_path / "auth", "default")
-    for role in ("operator", "requester", "client", "shard-1", "shard-2"):
-        authority.add(role, role, ["digits"])
-    async with ConfiguredServer(operator_conf(authority, str(tmp_path / "jwt"))) as server:
-        yield server, authority
+async def rights(tmp_path: Path, links: Links) -> Rights:
+    authority = issued(tmp_path / "auth", ["operator", "requester", "client", "shard-1", "shard-2"])
+    return await links.server(operator_conf(authority, str(tmp_path / "jwt"))), authority
 
 
-async def connect(links: Links, rights: tuple[ConfiguredServer, Authority], user: str) -> Link:
-    server, authority = rights
-    return await links.connect(server.url, credentials=str(authority.credentials(user)))
+async def connect(links: Links, rights: Rights, user: str) -> Link:
+    return await links.connect(rights[0].url, **files(rights[1], user, plain=False))
 
 
-def violations(server: ConfiguredServer) -> list[str]:
+def violations(server: EmbeddedServer) -> list[str]:
     return [line for line in server.log.splitlines() if "Violation" in line]
 
 
 async def test_a_node_uses_the_lane_that_an_operator_makes_and_says_what_it_waits_for(
-    links: Links, rights: tuple[ConfiguredServer, Authority], caplog: pytest.LogCaptureFixture
+    links: Links, rights: Rights, caplog: pytest.LogCaptureFixture
 ) -> None:
     operator = await connect(links, rights, "operator")
     node = await connect(links, rights, "shard-2")
     sender = await connect(links, rights, "shard-1")
-    came: list[LaneMessage] = []
+    received: list[LaneMessage] = []
 
     async def provision() -> None:
         await ensure_lanes(node, SUBJECTS, "digits", "1", 3, OPTIONS)
@@ -68,7 +68,7 @@ async def test_a_node_uses_the_lane_that_an_operator_makes_and_says_what_it_wait
         SUBJECTS.stream("digits", "1", 2),
         consumer_config(SUBJECTS, "digits", "1", 2, OPTIONS),
         provision,
-        came.append,
+        received.append,
     )
     with caplog.at_level(logging.WARNING, "swarm.transport.lane"):
         running = asyncio.create_task(lane.run())
@@ -76,8 +76,8 @@ async def test_a_node_uses_the_lane_that_an_operator_makes_and_says_what_it_wait
     await make_lanes(operator, SUBJECTS, "digits", "1", 3, OPTIONS)
     await lane.ready(10.0)
     sender.publish(SUBJECTS.features("digits", "1", 2), b"work")
-    await eventually(lambda: came != [])
-    assert came[0].ack()
+    await eventually(lambda: received != [])
+    assert received[0].ack()
     await lane.set_ack_wait(2.0)
     assert lane.ack_wait == pytest.approx(0.5), "as the operator set it"
     await node.flush()
@@ -87,7 +87,7 @@ async def test_a_node_uses_the_lane_that_an_operator_makes_and_says_what_it_wait
 
 
 async def test_a_client_asks_the_service_by_itself_and_tries_nothing_else(
-    links: Links, rights: tuple[ConfiguredServer, Authority]
+    links: Links, rights: Rights
 ) -> None:
     server, authority = rights
     node = await connect(links, rights, "shard-1")
