@@ -38,13 +38,6 @@ def cut(link: Link) -> None:
     link.gather.transport.abort()
 
 
-class ConfiguredServer(EmbeddedServer):
-    """A server with more in its configuration: users, TLS."""
-
-    def __init__(self, extra: str, **kwargs: object) -> None:
-        super().__init__(more=extra, **kwargs)  # type: ignore[arg-type]
-
-
 class Links:
     """Opens links, and servers for them, and ends them all, the servers last."""
 

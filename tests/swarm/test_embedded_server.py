@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from real_server import ConfiguredServer, Inbox, Links
+from real_server import Inbox, Links
 from support.waiting import GENEROUS, eventually, eventually_now
 
 from nodes.up import embedded_server as server
@@ -133,7 +133,7 @@ async def test_a_server_that_cannot_start_says_why_and_leaves_nothing(
         with pytest.raises(Unavailable, match="address already in use"):
             await EmbeddedServer(port=first.port).start()
     with pytest.raises(Unavailable, match=r"(?i)unknown field|error"):
-        await ConfiguredServer("nonsense_option: 7\n").start()
+        await EmbeddedServer(more="nonsense_option: 7\n").start()
     assert os.listdir(tmp_path) == []
 
 

@@ -6,10 +6,11 @@ import logging
 from collections.abc import Iterator
 
 import pytest
-from real_server import ConfiguredServer, Inbox, Links
+from real_server import Inbox, Links
 from shared_server import SharedServer
 from support.waiting import GENEROUS, eventually
 
+from nodes.up.embedded_server import EmbeddedServer
 from swarm.errors import NotConnected, PermissionDenied, Status, SwarmError
 from swarm.link import jetstream
 from swarm.subjects import FROM_SERVER, Subjects
@@ -156,7 +157,7 @@ async def test_who_may_answer_processes_cannot_forge_an_answer_of_the_server(
 
 
 async def test_an_open_server_is_asked_for_no_rights(links: Links) -> None:
-    async with ConfiguredServer("") as open_server:
+    async with EmbeddedServer() as open_server:
         link = await links.connect(open_server.url)
         assert link.grants.may_publish("anything")
         assert link.open_replies == 0

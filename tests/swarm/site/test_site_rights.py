@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from real_server import ConfiguredServer
 from support.waiting import eventually
 
 import swarm
+from nodes.up.embedded_server import EmbeddedServer
 from swarm.errors import PermissionDenied
 from swarm.security.authority.authority import Authority
 from swarm.security.authority.server_conf import operator_conf
@@ -26,17 +26,17 @@ INPUT = {"x": np.array([7], np.int64)}
 
 
 @pytest.fixture
-async def rights(tmp_path: Path) -> AsyncIterator[tuple[ConfiguredServer, Authority]]:
+async def rights(tmp_path: Path) -> AsyncIterator[tuple[EmbeddedServer, Authority]]:
     authority = Authority.create(tmp_path / "auth", "default")
     for role in ("operator", "requester", "gateway", "dashboard", "shard-2"):
         authority.add(role, role, ["m"])
     conf = operator_conf(authority, str(tmp_path / "jwt"))
-    async with ConfiguredServer(conf, domain=SITE) as server:
+    async with EmbeddedServer(more=conf, domain=SITE) as server:
         yield server, authority
 
 
 async def test_a_requester_submits_a_gateway_forwards_and_nobody_else_may(
-    rights: tuple[ConfiguredServer, Authority],
+    rights: tuple[EmbeddedServer, Authority],
 ) -> None:
     server, authority = rights
 

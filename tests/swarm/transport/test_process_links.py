@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
-from real_server import ConfiguredServer, cut
+from real_server import cut
 from support.waiting import GENEROUS, eventually
 
 import swarm
@@ -158,7 +158,7 @@ async def test_a_second_connection_that_is_refused_is_told_once_and_one_is_used_
     caplog.set_level(logging.WARNING)
     async with (
         asyncio.timeout(GENEROUS),
-        ConfiguredServer("max_connections: 1\n") as server,
+        EmbeddedServer(more="max_connections: 1\n") as server,
         swarm.connect(server.url, two_connections="on") as mesh,
     ):
         assert not own_connection(mesh)

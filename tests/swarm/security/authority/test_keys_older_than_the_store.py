@@ -6,10 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-from real_server import ConfiguredServer, Links
+from real_server import Links
 
 from nodes.cli.auth import run_server
 from nodes.cli.auth_options import ServerOptions
+from nodes.up.embedded_server import EmbeddedServer
 from swarm.link import jetstream
 from swarm.models.registry import Registry
 from swarm.security.authority.authority import Authority
@@ -61,7 +62,7 @@ async def test_renewed_their_users_need_no_new_files(
     older: Authority, tmp_path: Path, links: Links
 ) -> None:
     older.separate_store()
-    async with ConfiguredServer(operator_conf(older, str(tmp_path / "jwt"))) as server:
+    async with EmbeddedServer(more=operator_conf(older, str(tmp_path / "jwt"))) as server:
         link = await links.connect(server.url, credentials=str(older.credentials("ops")))
         await Registry(link, Subjects("default")).prepare()
         await jetstream.kv_put(link, "swarm-default-config", "serve.digits", b"7")

@@ -14,13 +14,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from real_server import ConfiguredServer, Inbox, Links
+from real_server import Inbox, Links
 from rights_users import NODES, USERS, files, issued
 from shared_server import SharedServer
 from support.waiting import eventually
 from test_rights_matrix import CREATE, OTHER_LANES, consumer, named
 
 from nodes.up.embedded_cluster import EmbeddedCluster, elected
+from nodes.up.embedded_server import EmbeddedServer
 from swarm.audit.stream import ensure_audit
 from swarm.errors import DecodeError, InvalidArgument, PermissionDenied
 from swarm.fleet.documents import read_event
@@ -187,7 +188,7 @@ async def test_nor_one_to_a_call_that_names_a_domain(
         for role in ("operator", "fallback", user)
     }
     more = operator_conf(authority, str(tmp_path / "jwt"))
-    async with ConfiguredServer(more, domain="hub") as server:
+    async with EmbeddedServer(more=more, domain="hub") as server:
         await attacked(links, server.url, server.url, who, user)
 
 

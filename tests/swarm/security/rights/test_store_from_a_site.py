@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from pathlib import Path
 
 import pytest
-from real_server import ConfiguredServer, Inbox, Links
+from real_server import Inbox, Links
 from rights_users import files, issued
 from support.waiting import eventually
 
 from nodes.up.embedded_cluster import free_ports
+from nodes.up.embedded_server import EmbeddedServer
 from swarm.errors import SwarmError
 from swarm.link import Link, jetstream
 from swarm.models.registry import Registry
@@ -25,13 +25,11 @@ KEY = f"$KV.{CONFIG}.serve.digits"
 INFO = f"$JS.hub.API.STREAM.INFO.KV_{CONFIG}"
 
 
-async def until_linked(link: Link) -> None:
+async def is_linked(link: Link) -> bool:
     """The leaf connects by itself."""
-    while True:
-        with contextlib.suppress(SwarmError):
-            if await jetstream.stream_exists(link, f"KV_{CONFIG}"):
-                return
-        await asyncio.sleep(0.05)
+    with contextlib.suppress(SwarmError):
+        return await jetstream.stream_exists(link, f"KV_{CONFIG}")
+    return False
 
 
 async def test_it_reads_writes_and_hears_of_changes_and_aims_no_answer_at_a_key(
@@ -46,15 +44,14 @@ async def test_it_reads_writes_and_hears_of_changes_and_aims_no_answer_at_a_key(
     remote = f'{{ url: "nats-leaf://site:site@127.0.0.1:{port}" }}'
     leaf = f'leafnodes {{ reconnect: "250ms", remotes: [ {remote} ] }}\n'
     async with (
-        ConfiguredServer(plain_conf(authority, 0.0) + leaves, domain="hub") as hub,
-        ConfiguredServer(leaf, domain="edge1") as site,
+        EmbeddedServer(more=plain_conf(authority, 0.0) + leaves, domain="hub") as hub,
+        EmbeddedServer(more=leaf, domain="edge1") as site,
     ):
         operator = await links.connect(hub.url, **files(authority, "operator", True))
         await Registry(operator, Subjects("default")).prepare()
         await jetstream.kv_put(operator, CONFIG, "serve.digits", b"believed")
         member = await links.connect(site.url, domain="hub")
-        async with asyncio.timeout(30.0):
-            await until_linked(member)
+        await eventually(lambda: is_linked(member))
         heard = Inbox()
         member.subscribe("swarm.default.config.>", heard)
         assert await jetstream.kv_get(member, CONFIG, "serve.digits") == b"believed"
