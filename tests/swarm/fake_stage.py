@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -52,16 +53,21 @@ def take(message: Message) -> None:
         message.ack()
 
 
-def routes_by_server(link: Link) -> Routes:
+def routes_by_server(
+    link: Link,
+    publisher: Publisher | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Routes:
     """The routes of a process without the short cuts of its host."""
     return Routes(
         link,
         SUBJECTS,
-        Publisher(link),
+        publisher or Publisher(link),
         Lender(link, "test", enabled=False),
         HostSocket(link),
         Placement("", lambda info, stage: ()),
         lambda: None,
+        clock=clock,
     )
 
 
@@ -117,32 +123,10 @@ def silent(stage: FakeStage, message: Message, features: Features) -> None:
     take(message)
 
 
-class Desk:
-    """A requester with its stage."""
+class AnyDesk:
+    """A requester with its stage, whatever lies between them."""
 
-    def __init__(self, links: Links, url: str, options: LaneOptions) -> None:
-        self._links = links
-        self._url = url
-        self._options = options
-        self._tasks: list[asyncio.Task[None]] = []
-        self.stage: FakeStage
-        self.requester: Requester
-
-    async def open(
-        self, *, lane: bool = True, fast: bool = False, config: AttemptConfig = DEFAULTS
-    ) -> Desk:
-        server_side = await self._links.connect(self._url)
-        client_side = await self._links.connect(self._url)
-        self.stage = FakeStage(server_side, self._options)
-        if lane:
-            self._tasks.append(asyncio.get_running_loop().create_task(self.stage.lane.run()))
-            await self.stage.lane.ready(10.0)
-        if fast:
-            self.stage.fast.open()
-        await server_side.flush()
-        self.link = client_side
-        self.requester = Requester(routes_by_server(client_side), config=config)
-        return self
+    requester: Requester
 
     @property
     def admission(self) -> ModelAdmission:
@@ -159,6 +143,34 @@ class Desk:
     def is_idle(self) -> bool:
         """Whether nothing of any request is left behind."""
         return self.requester.under_way == 0 and self.admission.inside == 0
+
+
+class Desk(AnyDesk):
+    """On a real server."""
+
+    stage: FakeStage
+
+    def __init__(self, links: Links, url: str, options: LaneOptions) -> None:
+        self._links = links
+        self._url = url
+        self._options = options
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def open(
+        self, *, lane: bool = True, fast: bool = False, config: AttemptConfig = DEFAULTS
+    ) -> Desk:
+        server_side = await self._links.connect(self._url)
+        client_side = await self._links.connect(self._url)
+        self.stage = FakeStage(server_side, self._options)
+        if lane:
+            self._tasks.append(asyncio.get_running_loop().create_task(self.stage.lane.run()))
+            await self.stage.lane.ready(10.0)
+        if fast:
+            self.stage.fast.open()
+        await server_side.flush()
+        self.link = client_side
+        self.requester = Requester(routes_by_server(client_side), config=config)
+        return self
 
     async def close(self) -> None:
         self.requester.close()

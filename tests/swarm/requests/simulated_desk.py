@@ -11,21 +11,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
-import numpy as np
-from fake_stage import INFO, SUBJECTS, outcome
+from fake_stage import INFO, SUBJECTS, AnyDesk, outcome, routes_by_server
 from support.fake_link import FakeLink
 
 from swarm.errors import NoResponders, NotConnected, ResourceExhausted, Status, SwarmError
-from swarm.fleet.placement import Placement
 from swarm.link import LinkMessage
-from swarm.requests.admission import AdmissionConfig, ModelAdmission
+from swarm.requests.admission import AdmissionConfig
 from swarm.requests.attempts import AttemptConfig
-from swarm.requests.request import FAST, Ask
+from swarm.requests.request import FAST
 from swarm.requests.requester import Requester
-from swarm.samehost.host_socket import HostSocket
-from swarm.samehost.lending import Lender
 from swarm.transport.lane import Publisher
-from swarm.transport.routes import Routes
 from swarm.wire.hops import Hop
 from swarm.wire.messages import Features, Result, failure
 
@@ -187,35 +182,16 @@ def silent(stage: SimulatedStage, message: Message, features: Features) -> None:
     message.done()
 
 
-class SimulatedDesk:
-    """A requester with its stage. fast: whether the stage listens in fast mode."""
+class SimulatedDesk(AnyDesk):
+    """In simulated time. fast: whether the stage listens in fast mode."""
 
     def __init__(self, config: AttemptConfig = KNOBS) -> None:
         self.fast = True
         self.stage = SimulatedStage(self)
         self.lanes = Lanes(self)
         self.server = Server(self)
-        routes = Routes(
-            self.server,
-            SUBJECTS,
-            cast(Publisher, self.lanes),
-            Lender(self.server, "test", enabled=False),
-            HostSocket(self.server),
-            Placement("", lambda info, stage: ()),
-            lambda: None,
-            clock=now,
-        )
+        routes = routes_by_server(self.server, cast(Publisher, self.lanes), now)
         self.requester = Requester(routes, rng=random.Random(1), config=config)
-
-    @property
-    def admission(self) -> ModelAdmission:
-        return self.requester.admission(INFO)
-
-    def ask(self, budget: float, value: float = 1.0, **options: Any) -> Ask:
-        return Ask(INFO, {"x": np.full((1, 4), value, np.float32)}, now() + budget, **options)
-
-    async def infer(self, budget: float, value: float = 1.0, **options: Any) -> Result:
-        return await self.requester.infer(self.ask(budget, value, **options))
 
     def begin(self, budget: float, value: float = 1.0, **options: Any) -> asyncio.Task[Result]:
         return asyncio.create_task(self.infer(budget, value, **options))
@@ -227,6 +203,4 @@ class SimulatedDesk:
         await asyncio.sleep(AdmissionConfig().usual_for)
 
     def is_idle(self) -> bool:
-        """Whether nothing of any request is left behind."""
-        requester = self.requester
-        return requester.under_way == self.admission.inside == 0 and not self.server.expected
+        return super().is_idle() and not self.server.expected

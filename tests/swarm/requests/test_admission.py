@@ -10,10 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarm.errors import ResourceExhausted, Status, Unavailable
-from swarm.requests.admission import AdmissionConfig, ModelAdmission
+from swarm.requests.admission import AdmissionConfig, ModelAdmission, Outage, Sends, Stalls
 from swarm.wire.messages import Result
 
 KNOBS = AdmissionConfig()
+INTERVAL = 0.01  # seconds from one answer to the next
+SECONDS = st.floats(0, 100, allow_nan=False)
 
 
 def answer(status: Status = Status.OK, stage: int = 0) -> Result:
@@ -431,3 +433,100 @@ def test_while_no_lane_takes_requests_short_budgets_are_refused_and_long_ones_wa
     assert not patient.is_probe
     admission.leave(patient, Result("r"), 20.2)
     assert not admission.enter(0.3, 20.3).is_probe, "a lane has taken one"
+
+
+# --- stalls: times without any answer while requests wait ----------------------------------
+
+
+def test_the_silence_before_the_first_answer_after_an_outage_is_a_stall() -> None:
+    stalls = Stalls()
+    assert not stalls.answered(0.99, 1.0, INTERVAL)
+    assert stalls.answered(1.5, 3.5, INTERVAL)
+    assert stalls.during(1.5, 3.5, INTERVAL) == pytest.approx(2.0)
+    assert stalls.during(3.0, 3.55, INTERVAL) == pytest.approx(0.5), "sent in the middle of it"
+    assert stalls.during(3.51, 3.55, INTERVAL) == 0.0, "sent after it"
+
+
+def test_a_stall_that_lasts_counts_before_it_ends() -> None:
+    stalls = Stalls()
+    stalls.answered(0.99, 1.0, INTERVAL)
+    assert stalls.during(2.0, 7.0, INTERVAL) == pytest.approx(5.0)
+
+
+def test_steady_answers_are_no_stall_however_long_each_request_waits() -> None:
+    stalls = Stalls()
+    for number in range(100):
+        now = 10.0 + number * INTERVAL
+        assert not stalls.answered(now - 3.0, now, INTERVAL) or number == 0
+    assert stalls.during(10.5, now, INTERVAL) == 0.0
+
+
+def test_slow_pipelines_have_longer_gaps_than_fast_ones() -> None:
+    stalls = Stalls()
+    stalls.answered(0.0, 1.0, 2.0)
+    assert not stalls.answered(1.0, 4.0, answer_interval=2.0)
+    assert stalls.answered(1.0, 13.0, answer_interval=2.0)
+
+
+def test_the_backlog_of_a_stall_may_be_there_for_four_times_as_long() -> None:
+    stalls = Stalls()
+    assert not stalls.is_catching_up(1.0)
+    stalls.answered(1.0, 1.5, INTERVAL)
+    assert stalls.is_catching_up(3.4)
+    assert not stalls.is_catching_up(3.6)
+
+
+def test_a_client_that_was_idle_has_no_stall() -> None:
+    stalls = Stalls()
+    stalls.answered(0.99, 1.0, INTERVAL)
+    assert not stalls.answered(100.0, 100.0 + KNOBS.stall / 2, INTERVAL)
+
+
+@given(st.lists(st.tuples(st.floats(0, 5), st.floats(0, 5)), max_size=60), st.floats(0, 1))
+def test_no_request_spends_more_time_in_stalls_than_it_lived(
+    answers: list[tuple[float, float]], interval: float
+) -> None:
+    stalls, now = Stalls(), 100.0
+    for passed, took in answers:
+        now += passed
+        stalls.answered(now - took, now, interval)
+        for lived in (0.0, took, 50.0):
+            assert -1e-9 <= stalls.during(now - lived, now, interval) <= lived + 1e-9
+
+
+# --- outages: who waits for the end, and who is refused --------------------------------------
+
+
+def test_without_an_outage_every_request_is_let_through() -> None:
+    assert Outage().admit(0.0, 5.0) is Sends.UNTIL_ANSWERED
+
+
+def test_a_budget_that_is_longer_than_the_outage_waits_for_its_end() -> None:
+    outage = Outage()
+    outage.begin(10.0)
+    assert outage.admit(3.0, 12.9) is Sends.UNTIL_ANSWERED
+    assert outage.admit(30.0, 39.9) is Sends.UNTIL_ANSWERED
+
+
+def test_a_shorter_budget_is_refused_but_for_one_probe_in_a_while() -> None:
+    outage = Outage()
+    outage.begin(10.0)
+    times = [11.0 + step * 0.01 for step in range(100)]
+    sends = [outage.admit(0.3, now) for now in times]
+    assert Sends.UNTIL_ANSWERED not in sends
+    assert 3 <= sends.count(Sends.ONCE) <= 1 / KNOBS.probe_every + 1
+    outage.end()
+    assert {outage.admit(0.0, now) for now in times} == {Sends.UNTIL_ANSWERED}
+
+
+@given(st.lists(SECONDS, min_size=1), SECONDS, SECONDS)
+def test_an_outage_lasts_from_the_first_request_that_found_no_lane(
+    sent: list[float], budget: float, later: float
+) -> None:
+    outage = Outage()
+    for at in sent:
+        outage.begin(at)
+    assert outage.since == min(sent)
+    now = min(sent) + later
+    if budget > now - min(sent):
+        assert outage.admit(budget, now) is Sends.UNTIL_ANSWERED

@@ -150,31 +150,6 @@ def test_only_legal_transitions_happen(
         state = breaker.state
 
 
-def test_asking_whether_a_breaker_blocks_takes_no_probe() -> None:
-    breaker = Breaker(consecutive=1, open_s=1.0)
-    assert not breaker.blocks(0.0)
-    breaker.record(False, 0.0)
-    assert breaker.blocks(0.99)
-    assert [breaker.blocks(1.0) for _ in range(5)] == [False] * 5
-    assert breaker.state is OPEN
-    assert breaker.try_call(1.0)
-    assert breaker.blocks(1.1)
-    breaker.record(True, 1.2)
-    assert not breaker.blocks(1.2)
-
-
-def test_a_lost_probe_runs_out_by_asking_for_leave_and_not_by_asking_whether_it_blocks() -> None:
-    breaker = Breaker(consecutive=1, open_s=1.0, probe_timeout_s=2.0)
-    breaker.record(False, 0.0)
-    assert breaker.try_call(1.0)
-    assert breaker.blocks(3.0)
-    assert breaker.blocks(1e6)
-    assert breaker.state is HALF
-    assert not breaker.try_call(1e6)  # the probe ran out: a pause of 2 s begins
-    assert breaker.blocks(1e6 + 1.9)
-    assert not breaker.blocks(1e6 + 2.0)
-
-
 @given(
     st.lists(
         st.tuples(
