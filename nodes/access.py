@@ -4,11 +4,12 @@ JetStream domain."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from functools import partial
 from typing import Any
 
 from nodes.settings import setting, settings_of
+from swarm.errors import InvalidArgument
 
 who = partial(setting, "who it is, and where the server is")
 
@@ -22,8 +23,8 @@ class Access:
     nkey: str = who("", "A file with a bare nkey seed, for servers that list users by their keys.")
     tls_ca: str = who(
         "",
-        "PEM file of the authorities that the server's certificate may come from; "
-        "TLS is required then.",
+        "PEM file of the authorities that the server's certificate may come from; TLS is required "
+        "then.",
     )
     tls_cert: str = who(
         "", "PEM file of this program's own certificate, for servers that ask for one."
@@ -31,8 +32,8 @@ class Access:
     tls_key: str = who("", "PEM file of the key of --tls-cert.")
     domain: str = who(
         "",
-        "JetStream domain that models and lanes are in: the hub's, at a site that is linked "
-        "to it. Empty: the server's own.",
+        "JetStream domain that models and lanes are in: the hub's, at a site that is linked to "
+        "it. Empty: the server's own.",
     )
 
     @classmethod
@@ -42,14 +43,8 @@ class Access:
 
     def options(self) -> dict[str, Any]:
         """Arguments of `LinkOptions`."""
-        return {
-            "credentials": self.credentials or None,
-            "nkey": self.nkey or None,
-            "tls_ca": self.tls_ca,
-            "tls_cert": self.tls_cert,
-            "tls_key": self.tls_key,
-            "domain": self.domain,
-        }
+        files = {"credentials": self.credentials or None, "nkey": self.nkey or None}
+        return asdict(self) | files
 
     def arguments(self) -> list[str]:
         """The flags that give another program the same access."""
@@ -69,8 +64,6 @@ REPLICAS_HELP = (
 
 def read_replicas(text: str) -> int:
     """The setting `--replicas` as a number of copies, 0 for `auto`. Raises `InvalidArgument`."""
-    from swarm.errors import InvalidArgument  # `--help` needs none of the packages
-
     if text not in REPLICAS:
         raise InvalidArgument(f"--replicas {text!r}: it is auto, 1 or 3")
     return 0 if text == "auto" else int(text)

@@ -78,9 +78,7 @@ class NodeConfig:
         "learner: only learns.",
     )
     model: str = work(
-        "",
-        "NAME: serves the version that the mesh desires. NAME@VERSION: this version "
-        "only. A gateway needs none.",
+        "", "NAME: the version that the mesh desires; NAME@VERSION: this one. A gateway needs none."
     )
     standby: bool = work(
         False,
@@ -89,15 +87,12 @@ class NodeConfig:
         negatable=True,
     )
     site: str = work(
-        "",
-        "gateway: sites (JetStream domains) whose submitted requests it brings to the mesh, and "
-        "their answers back, separated by commas.",
+        "", "gateway: JetStream domains whose stored requests it forwards, separated by commas."
     )
 
     nats: str = who(
         "nats://127.0.0.1:4222",
-        "URLs of a NATS server, or of servers of one cluster, separated by commas. Others of the "
-        "cluster are learned.",
+        "URLs of a NATS server, or of some of one cluster, separated by commas.",
         spelled=("--nats", "--servers"),
     )
     mesh: str = who("default", "Name of the mesh; several share one server without meeting.")
@@ -116,9 +111,7 @@ class NodeConfig:
     )
     cores: str = resource("", "Numbers of the cores that this node stays on, as 2-3; empty: any.")
     state_dir: str = resource(
-        "",
-        "Folder in which the node keeps how long its stages take, for its next "
-        "start; empty: nowhere.",
+        "", "Folder for how long stages take, for the next start; empty: nowhere."
     )
     cache: str = resource(
         "",
@@ -179,14 +172,12 @@ class NodeConfig:
         "that it can be audited and recorded. The same as --no-shm. (Fast mode stores nothing.)",
     )
     shm: bool = tuning(
-        True,
-        "Messages between nodes of one host go by shared memory and sockets; "
-        "--no-shm, or --stored: all of them by the server.",
+        True, "Messages between nodes of one host go by shared memory and sockets, not the server."
     )
     weight: float = tuning(
         1.0,
-        "This node's share of the requests beside its peers', for routing policies that weigh "
-        "nodes: 2 for one twice as fast as gossip can tell.",
+        "Its share of the requests beside its peers', for routing policies that weigh nodes: 2 for "
+        "one twice as fast as gossip can tell.",
         least=0.01,
         most=100,
     )
@@ -211,9 +202,7 @@ class NodeConfig:
         "the server is further than 2 ms away when the node starts.",
     )
     congestion: str = tuning(
-        "",
-        "TCP congestion control of what this node sends: bbr, where the kernel has it, for links "
-        "that lose packets. Empty: the system's.",
+        "", "TCP congestion control: bbr, for links that lose packets. Empty: the system's."
     )
 
     mesh_key: str = trusting(
@@ -237,15 +226,13 @@ class NodeConfig:
         "it; 64 hexadecimal digits.",
     )
     identity: str = trusting(
-        "",
-        "File of the node's key pair, with which it signs; made at the first start. Empty: none.",
+        "", "File of the key pair with which it signs; made at the first start. Empty: none."
     )
     teachers: str = trusting(
         "", "File with the public keys whose learned weights are taken, one a line; empty: all."
     )
     audit: bool = trusting(
-        False,
-        "Record who asked what, when, with which outcome: `swarm audit`. Hashes only, no payload.",
+        False, "Record who asked what, when, with which outcome, by hashes: `swarm audit`."
     )
 
     learn: bool = learning(
@@ -261,13 +248,11 @@ class NodeConfig:
         name="metrics_port",
     )
     otlp: str = figure(
-        "",
-        "URL of an OpenTelemetry collector, as http://127.0.0.1:4318: the requests that this node "
-        "answers are traced. Empty: none.",
+        "", "URL of an OpenTelemetry collector, which gets traces of requests. Empty: none."
     )
     trace_share: float = tuning(
         0.01,
-        "Share of the requests that are traced, where their caller has not decided.",
+        "Share of requests that are traced, where their caller has not decided.",
         least=0,
         most=1,
     )

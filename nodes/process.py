@@ -36,7 +36,7 @@ def run_node(config: NodeConfig, started: float) -> int:
 
     async def main() -> int:
         stop = stop_on_signals(STOP_LIMIT)
-        on_change = _print_line if config.json_events else _print_nothing
+        on_change = _print_line if config.json_events else lambda document: None
         code = 0
         try:
             if config.role == "edge":
@@ -100,7 +100,3 @@ def _leaves(error: BaseException) -> list[BaseException]:
 
 def _print_line(document: dict[str, Any]) -> None:
     print(json.dumps(document), flush=True)
-
-
-def _print_nothing(document: dict[str, Any]) -> None:
-    """Changes of state are in the log, and in the status documents."""

@@ -55,10 +55,18 @@ class Setting:
         return self.group == TUNING
 
     @property
-    def bounds(self) -> list[str]:
-        """The bounds as people read them."""
-        least = [f"at least {self.least:g}"] if self.least is not None else []
-        return least + ([f"at most {self.most:g}"] if self.most is not None else [])
+    def variable(self) -> str:
+        return "SWARM_" + self.name.upper()
+
+    @property
+    def values(self) -> str:
+        """The default with its unit, and the bounds, as people read them; "" without a default."""
+        if self.default in (None, "") or self.default is False:
+            return ""
+        told = ["on" if self.default is True else f"{self.default} {self.unit}".strip()]
+        told += [f"at least {self.least:g}"] if self.least is not None else []
+        told += [f"at most {self.most:g}"] if self.most is not None else []
+        return "; ".join(told)
 
     def convert(self, value: object) -> Any:
         """The setting's value, of a text or of a TOML file's value. Raises `ValueError`."""
@@ -158,7 +166,6 @@ def parse(
     usage: str,
     about: str,
     settings: Sequence[Setting],
-    prefix: str,
     arguments: Sequence[str],
     environment: Mapping[str, str],
 ) -> dict[str, Any]:
@@ -175,17 +182,14 @@ def parse(
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     config = Setting("", "", "A TOML file with these settings as keys.", name="config")
-    _add(parser, config, prefix)
+    _add(parser, config)
     titles = dict.fromkeys(each.group for each in settings)
     groups = {title: parser.add_argument_group(title) for title in titles}
     for each in settings:
-        _add(groups[each.group], each, prefix)
+        _add(groups[each.group], each)
     given: dict[str, Any] = vars(parser.parse_args(arguments))
-    found = {
-        each.name: value
-        for each in (*settings, config)
-        if (value := environment.get(prefix + each.name.upper()))
-    }
+    known = (*settings, config)
+    found = {each.name: text for each in known if (text := environment.get(each.variable))}
     path = str(given.pop("config", found.pop("config", "")))
     try:
         written = read_settings(path, {each.name for each in settings}) if path else {}
@@ -195,7 +199,7 @@ def parse(
     result: dict[str, Any] = {}
     for each in settings:
         if each.name not in values and each.default is None:
-            parser.error(f"Missing '{each.flags[0]}' (or {prefix}{each.name.upper()})")
+            parser.error(f"Missing '{each.flags[0]}' (or {each.variable})")
         try:
             result[each.name] = each.convert(values.get(each.name, each.default))
         except ValueError as error:
@@ -203,13 +207,12 @@ def parse(
     return result
 
 
-def _add(parser: argparse._ActionsContainer, declared: Setting, prefix: str) -> None:
+def _add(parser: argparse._ActionsContainer, declared: Setting) -> None:
     """Declare a flag. Its value stays a text: `convert` reads flags, environment and file alike."""
     default = declared.default
-    about = [prefix + declared.name.upper()]
-    about += ["required"] if default is None else []
-    about += [f"default {text}"] if (text := default_of(declared)) else []
-    text = f"{declared.help} [{'; '.join(about + declared.bounds)}]".replace("%", "%%")
+    about = declared.variable + ("; required" if default is None else "")
+    about += f"; default {declared.values}" if declared.values else ""
+    text = f"{declared.help} [{about}]".replace("%", "%%")
     common: dict[str, Any] = {"dest": declared.name, "default": argparse.SUPPRESS}
     common["help"] = argparse.SUPPRESS if declared.is_tuning else text
     if isinstance(default, bool):
@@ -220,14 +223,6 @@ def _add(parser: argparse._ActionsContainer, declared: Setting, prefix: str) -> 
     parser.add_argument(*declared.flags, **common)
 
 
-def default_of(declared: Setting) -> str:
-    """The default as people read it, with its unit; "" for none."""
-    default = declared.default
-    if default is None or default is False or default == "":
-        return ""
-    return "on" if default is True else f"{default} {declared.unit}".strip()
-
-
 def table(settings: Sequence[Setting]) -> str:
     """The settings as a table of a page in Markdown, by their groups."""
     lines = ["| setting | default | effect |", "|---|---|---|"]
@@ -236,9 +231,8 @@ def table(settings: Sequence[Setting]) -> str:
         for each in settings:
             if each.group == group:
                 names = ", ".join(f"`{flag}`" for flag in each.flags)
-                values = "; ".join((default_of(each), *each.bounds)).strip("; ")
                 effect = each.help.replace("|", "\\|")
-                lines.append(f"| {names} | {values} | {effect} |")
+                lines.append(f"| {names} | {each.values} | {effect} |")
     return "\n".join(lines) + "\n"
 
 

@@ -34,7 +34,7 @@ SETTINGS = sorted(settings_of(NodeConfig), key=lambda each: each.is_tuning)
 
 def node(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run one node; returns its exit code. Ends the program for a wrong setting."""
-    values = parse("swarm-node", USAGE, ABOUT, SETTINGS, "SWARM_", arguments, environment)
+    values = parse("swarm-node", USAGE, ABOUT, SETTINGS, arguments, environment)
     missed = MISSED in environment
     if missed:
         import_work()

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import logging
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,12 +73,9 @@ class EdgeCounters:
     failed: int = 0
     degraded: int = 0
 
-    def as_doc(self) -> dict[str, int]:
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
-
     def status(self) -> dict[str, Any]:
         """The field that an edge adds to its node's status documents."""
-        return {"edge": self.as_doc()}
+        return {"edge": asdict(self)}
 
 
 class Capture(NamedTuple):
@@ -139,7 +137,7 @@ class Edge:
         async with asyncio.TaskGroup() as group:
             for number in range(self.options.in_flight):
                 group.create_task(self._send(), name=f"sender {number}")
-            await self._capture(iter_endless(captures))
+            await self._capture(itertools.cycle(captures))
             # From here on each sender ends as soon as the queue is empty.
             self._ended.set()
             self._filled.set()
@@ -223,12 +221,6 @@ class Edge:
             sys.stdout.flush()
             return
         self._results.publish(data.encode())
-
-
-def iter_endless(captures: list[dict[str, np.ndarray]]) -> Iterator[dict[str, np.ndarray]]:
-    """The captures again and again."""
-    while True:
-        yield from captures
 
 
 def result_line(sequence: int, result: Result) -> dict[str, Any]:

@@ -218,7 +218,7 @@ class Learner:
                 group.create_task(exchange.run(), name="exchange")
                 group.create_task(self._learn(exchange), name="rounds")
                 group.create_task(self._mint_regularly(exchange), name="minting")
-                if self._options.privacy is not None:
+                if self._options.privacy.noise:
                     group.create_task(self._count_epsilon(), name="epsilon")
         finally:
             end()
@@ -437,7 +437,6 @@ class Learner:
 
     async def _count_epsilon(self) -> None:
         privacy = self._options.privacy
-        assert privacy is not None
         while True:
             self.epsilon = await self._in_background(
                 partial(epsilon_of, privacy, self.training.steps)
@@ -464,7 +463,7 @@ class Learner:
         }
         if self._exchange is not None:
             doc["exchange"] = dict(self._exchange.counters)
-        if self._options.privacy is not None:
+        if self._options.privacy.noise:
             doc["epsilon"] = round(self.epsilon, 3)
             doc["delta"] = self._options.privacy.delta
         return doc

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -10,10 +11,41 @@ from nodes.settings import check, setting, tuning
 from swarm.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from nodes.learning.privacy import Privacy
     from swarm.learning.consensus.options import LearningOptions
 
 learning = partial(setting, "learning")
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """How much a step may tell of one sample. Raises `InvalidArgument`."""
+
+    noise: float = learning(
+        0.0,
+        "Noise on gradients by their clipped length (DP-SGD). 0: none.",
+        least=0,
+        name="private_noise",
+    )
+    clip: float = tuning(
+        1.0, "learning: length that a sample's gradient is clipped to.", name="private_clip"
+    )
+    sampling: float = tuning(
+        0.1, "learning: chance of each sample to be in a private step.", name="private_sampling"
+    )
+
+    delta: float = 1e-5
+    """Chance with which epsilon may fail; below one by the number of samples."""
+
+    def __post_init__(self) -> None:
+        check(self)
+        if not (self.clip > 0 and 0 < self.sampling <= 1 and 0 < self.delta < 1):
+            raise InvalidArgument(
+                "privacy: 0 < clip, 0 < sampling <= 1 and 0 < delta < 1 are expected"
+            )
+        if self.noise and importlib.util.find_spec("dp_accounting") is None:
+            raise InvalidArgument(
+                'privacy needs the package dp-accounting: pip install "swarm-mesh[privacy]"'
+            )
 
 
 @dataclass(frozen=True)
@@ -24,9 +56,7 @@ class LearnOptions:
         1.0, "learning: seconds from one round to the next.", least=0.05, name="learn_every"
     )
     mint_every: float = tuning(
-        10.0,
-        "learning: seconds from one weight version that all nodes serve to the next.",
-        least=0.1,
+        10.0, "learning: seconds from one weight version to the next.", least=0.1
     )
     delta_share: float = tuning(
         0.1, "learning: share of the weights that one delta carries.", least=0.0001, most=1
@@ -34,29 +64,10 @@ class LearnOptions:
     delta_bytes: int = tuning(65536, "learning: bytes that one delta may have.", least=1024)
     hostile: float = tuning(
         0.0,
-        "learning: share of the neighbours that may lie; above 0 their pulls are clipped "
-        "(0.25 holds one of four).",
+        "learning: share of the neighbours that may lie; 0.25 holds one of four.",
         least=0,
         most=0.9,
     )
-    noise: float = learning(
-        0.0,
-        "Noise on gradients by their clipped length (DP-SGD); the status tells the "
-        "epsilon. 0: none.",
-        least=0,
-        name="private_noise",
-    )
-    clip: float = tuning(
-        1.0,
-        "learning: length that one sample's gradient is clipped to, with --private-noise.",
-        name="private_clip",
-    )
-    sampling: float = tuning(
-        0.1,
-        "learning: chance of each sample to be in a step, with --private-noise.",
-        name="private_sampling",
-    )
-
     steps: int = 4
     """Steps of descent in a round."""
 
@@ -100,8 +111,8 @@ class LearnOptions:
     epsilon_every: float = 30.0
     """Seconds between two computations of epsilon, which take some tenths of one."""
 
-    privacy: Privacy | None = field(init=False, default=None)
-    """None trains without noise."""
+    privacy: Privacy = field(default_factory=Privacy)
+    """Without noise, training is not private."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -111,12 +122,6 @@ class LearnOptions:
             raise InvalidArgument("a learner makes steps of some size, with some samples")
         if not 0 <= self.momentum < 1:
             raise InvalidArgument(f"a momentum of {self.momentum}: it is from 0 to below 1")
-        if self.noise:
-            from nodes.learning.privacy import Privacy, require_accountant
-
-            require_accountant()
-            privacy = Privacy(clip=self.clip, noise=self.noise, sampling=self.sampling)
-            object.__setattr__(self, "privacy", privacy)
 
     @property
     def exchange(self) -> LearningOptions:

@@ -11,37 +11,16 @@ training, but the accuracy that is measured on them is published, and is not cov
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from nodes.learning.head import Array, HeadLayout, Labels, Parameters
-from swarm.errors import InvalidArgument
+from nodes.learning.options import Privacy
 
 # Renyi orders. Any set of them gives a bound that holds; at fractions near 1 the series of the
 # sampled Gaussian do not converge.
 ORDERS = (1.75, 2.25, 2.5, *range(2, 64), 80, 96, 128, 192, 256, 512)
-
-
-@dataclass(frozen=True, slots=True)
-class Privacy:
-    """clip: the norm that one sample's gradient may have. noise: the noise's standard deviation by
-    `clip`. sampling: the chance of each sample to be in a step, 0 < sampling <= 1. delta: the
-    chance with which epsilon may fail; below one by the number of samples. Raises
-    `InvalidArgument`."""
-
-    clip: float = 1.0
-    noise: float = 1.0
-    sampling: float = 0.1
-    delta: float = 1e-5
-
-    def __post_init__(self) -> None:
-        if not (self.clip > 0 and self.noise > 0):
-            raise InvalidArgument("privacy: clip and noise are above 0")
-        if not (0 < self.sampling <= 1 and 0 < self.delta < 1):
-            raise InvalidArgument("privacy: 0 < sampling <= 1 and 0 < delta < 1 are expected")
 
 
 def private_gradient(
@@ -69,23 +48,14 @@ def private_gradient(
     return head.parameters(matrix / expected, bias / expected)
 
 
-def require_accountant() -> None:
-    """Raises `InvalidArgument` where epsilon could not be computed here."""
-    if importlib.util.find_spec("dp_accounting") is None:
-        raise InvalidArgument(
-            'privacy needs the package dp-accounting: pip install "swarm-mesh[privacy]"'
-        )
-
-
 def epsilon_of(privacy: Privacy, steps: int) -> float:
     """Epsilon at `privacy.delta` after that many steps; 0.0 before the first.
 
     For neighbours by adding or removing one sample. Takes some 0.1 s, and seconds at first for the
-    accountant's own imports: call it in a thread. Raises `InvalidArgument` without the accountant.
+    accountant's own imports: call it in a thread.
     """
     if steps < 1:
         return 0.0
-    require_accountant()
     import dp_accounting
     from dp_accounting import rdp
 

@@ -50,7 +50,7 @@ class Training:
     def _step(self, parameters: Parameters) -> Parameters:
         options = self._options
         features, labels = self.samples.training
-        if options.privacy is not None:
+        if options.privacy.noise:
             # Clipped gradients have a length that is known, whatever the samples are: their own
             # lengths may not show in the step size.
             gradient = private_gradient(

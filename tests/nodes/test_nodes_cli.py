@@ -302,7 +302,7 @@ def test_a_nodes_help_names_the_settings_that_a_person_sets() -> None:
     shown = [each for each in SETTINGS if not each.is_tuning]
     assert len(shown) <= 45
     for each in SETTINGS:
-        assert (f"SWARM_{each.name.upper()}" in output) is (each in shown)
+        assert (each.variable in output) is (each in shown)
         assert each.is_tuning or all(spelling in output for spelling in each.flags)
 
 

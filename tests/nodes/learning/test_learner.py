@@ -14,11 +14,10 @@ import pytest
 from support.waiting import eventually
 
 from nodes.learning.frozen import FrozenModel
-from nodes.learning.guard import GRACE
+from nodes.learning.guard import RULES
 from nodes.learning.head import Parameters
 from nodes.learning.learner import Learner
-from nodes.learning.options import LearnOptions
-from nodes.learning.privacy import Privacy
+from nodes.learning.options import LearnOptions, Privacy
 from shards.split.split import SplitResult, split
 from shards.zoo import digits_training
 from shards.zoo.fresh_head import digits_with_fresh_head
@@ -251,7 +250,7 @@ async def test_a_neighbour_that_turns_hostile_is_blocked_with_an_event(rig: Rig)
         await eventually(lambda: learner.rounds > rounds + 3)
         rig.exchange.copies["evil"] = {name: -value for name, value in good.items()}
         await eventually(lambda: rig.exchange.blocked == ["evil"])
-        assert learner.rounds < rounds + GRACE
+        assert learner.rounds < rounds + RULES.grace
     (event,) = [e for e in rig.events if e["what"] == "blocked"]
     assert event["sender"] == "evil"
     assert learner.refused == ["evil"]
@@ -327,7 +326,7 @@ async def test_private_learning_reports_its_epsilon_by_the_steps_that_were_made(
         return steps / 1000
 
     monkeypatch.setattr("nodes.learning.learner.epsilon_of", epsilon_of)
-    private = LearnOptions(every=0.05, mint_every=60, noise=2.0, epsilon_every=0.01)
+    private = LearnOptions(every=0.05, mint_every=60, privacy=Privacy(2.0), epsilon_every=0.01)
     async with rig.learning(private) as learner:
         await learner.take("", *digits(1, 7))
         await eventually(lambda: learner.epsilon > 0)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from nodes.learning.head import HeadLayout, Momentum
-from nodes.learning.privacy import Privacy, epsilon_of, private_gradient
+from nodes.learning.options import Privacy
+from nodes.learning.privacy import epsilon_of, private_gradient
 from shards.zoo import digits_heldout, digits_training
 from swarm.errors import InvalidArgument
 
@@ -82,18 +83,18 @@ def test_epsilon_of_the_plain_gaussian_mechanism_is_near_its_closed_bound() -> N
 
 
 def test_epsilon_grows_with_steps_and_falls_with_noise_and_sampling() -> None:
-    assert epsilon_of(Privacy(), 0) == 0.0
-    base = epsilon_of(Privacy(), 100)
+    assert epsilon_of(Privacy(1.0), 0) == 0.0
+    base = epsilon_of(Privacy(1.0), 100)
     assert base > 0
-    assert epsilon_of(Privacy(), 400) > base
+    assert epsilon_of(Privacy(1.0), 400) > base
     assert epsilon_of(Privacy(noise=2.0), 100) < base
-    assert epsilon_of(Privacy(sampling=0.02), 100) < base
+    assert epsilon_of(Privacy(1.0, sampling=0.02), 100) < base
 
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"clip": 0.0}, {"noise": 0.0}, {"sampling": 0.0}, {"sampling": 1.5}, {"delta": 0.0}],
+    [{"clip": 0.0}, {"noise": -1.0}, {"sampling": 0.0}, {"sampling": 1.5}, {"delta": 0.0}],
 )
 def test_settings_that_give_no_privacy_are_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(InvalidArgument, match="privacy"):
+    with pytest.raises(InvalidArgument, match="priva"):
         Privacy(**wrong)

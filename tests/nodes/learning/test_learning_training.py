@@ -7,8 +7,7 @@ import pytest
 
 from nodes.config import NodeConfig
 from nodes.learning.head import HeadLayout
-from nodes.learning.options import LearnOptions
-from nodes.learning.privacy import Privacy
+from nodes.learning.options import LearnOptions, Privacy
 from nodes.learning.samples import Samples
 from nodes.learning.training import Training, change
 from shards.zoo import digits_training
@@ -30,7 +29,7 @@ def taught(options: LearnOptions, seed: int = 0) -> Training:
     [
         LearnOptions(steps=40),
         LearnOptions(steps=40, momentum=0.9),
-        LearnOptions(steps=40, noise=1.0, sampling=0.3),
+        LearnOptions(steps=40, privacy=Privacy(1.0, sampling=0.3)),
     ],
     ids=["plain", "momentum", "private"],
 )
@@ -79,7 +78,6 @@ def test_a_round_can_be_left_at_any_step_and_changes_nothing_in_place() -> None:
         {"momentum": -0.1},
         {"delta_share": 0.0},
         {"hostile": 1.0},
-        {"noise": 1, "clip": 0},
     ],
 )
 def test_settings_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
@@ -87,12 +85,10 @@ def test_settings_that_make_no_sense_are_refused(wrong: dict[str, float]) -> Non
         LearnOptions(**wrong)  # type: ignore[arg-type]
 
 
-def test_the_settings_of_a_learner_are_those_of_its_exchange_and_its_privacy() -> None:
+def test_the_settings_of_a_learner_are_those_of_its_exchange() -> None:
     options = LearnOptions(delta_share=0.2, delta_bytes=4096, hostile=0.25)
     exchange = options.exchange
     assert (exchange.share, exchange.bytes_per_delta, exchange.hostile) == (0.2, 4096, 0.25)
-    assert options.privacy is None
-    assert LearnOptions(noise=1.5, clip=2.0).privacy == Privacy(clip=2.0, noise=1.5, sampling=0.1)
 
 
 def test_a_learner_learns_by_its_role_and_a_gateway_does_not_learn() -> None:
