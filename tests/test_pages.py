@@ -11,6 +11,7 @@ from pages import ROOT, pages, purposes, with_tables
 MOST_BYTES = {"README.md": 10_240}
 MOST_WORDS = 4_000
 MOST_WORDS_OF_A_DECISION = 300
+MOST_TERMS = 40
 HEADINGS_OF_A_DECISION = ["Context", "Decision", "Cost", "Measurement"]
 # These pages are still longer, and the second still names modules by other names.
 LONG = {"nodes/README.md", "tests/bench/README.md"}
@@ -47,6 +48,13 @@ def test_a_page_can_be_read_in_a_sitting(name: str) -> None:
 @pytest.mark.parametrize("name", MOST_BYTES)
 def test_the_front_door_is_short(name: str) -> None:
     assert PAGES[name].stat().st_size <= MOST_BYTES[name]
+
+
+def test_the_vocabulary_is_short_and_has_each_term_once() -> None:
+    rows = PAGES["swarm/vocabulary.md"].read_text().split("|---|---|\n")[1].splitlines()
+    terms = [term.strip() for row in rows for term in row.split("|")[1].split(",")]
+    assert len(rows) <= MOST_TERMS
+    assert len(set(terms)) == len(terms)
 
 
 @pytest.mark.parametrize("name", DECISIONS)
