@@ -184,11 +184,10 @@ class Rollouts:
         followed = self.followed.get(model)
         if followed is None:
             return ""
-        now, is_new = self._clock(), version == followed.plan.version
+        is_new = version == followed.plan.version
         if is_new and status not in _NOT_COUNTED:
-            followed.tally.answered(seconds, status is not Status.OK, now)
-        if followed.is_report_due(now):
-            self._report(model, followed)
+            followed.tally.answered(seconds, status is not Status.OK, self._clock())
+        self._report_if_due(model, followed)
         failed = is_new and not followed.progress.done and status in _ASKED_ELSEWHERE
         return followed.base if failed else ""
 
@@ -197,19 +196,21 @@ class Rollouts:
         followed = self.followed.get(model)
         if followed is None or followed.plan.id != plan:
             return
-        now = self._clock()
-        followed.tally.compared(alike, now)
-        if followed.is_report_due(now):
-            self._report(model, followed)
+        followed.tally.compared(alike, self._clock())
+        self._report_if_due(model, followed)
 
     def cannot_run(self, model: str, reason: str) -> None:
         """Whether this node can run the version under rollout, to be told at each look: "", or why
         it cannot, which its judges hear."""
-        followed, now = self.followed.get(model), self._clock()
+        followed = self.followed.get(model)
         if followed is None:
             return
         followed.cannot_run(reason)
-        if reason and not followed.progress.aborted and followed.is_report_due(now):
+        if reason and not followed.progress.aborted:
+            self._report_if_due(model, followed)
+
+    def _report_if_due(self, model: str, followed: Followed) -> None:
+        if followed.is_report_due(self._clock()):
             self._report(model, followed)
 
     def _report(self, model: str, followed: Followed) -> None:

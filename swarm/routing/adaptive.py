@@ -20,8 +20,8 @@ from swarm.flow.latency import LatencyWindow
 from swarm.routing.base import Policy
 from swarm.routing.basic import PowerOfTwo, WeightedLeastPending
 from swarm.routing.candidate import Candidate, RequestInfo
-from swarm.routing.hashing import home as home_of
 from swarm.routing.rendezvous import hash64
+from swarm.routing.rendezvous import home as home_of
 
 _MIN_SAMPLES = 50  # a p99 of fewer is the maximum
 _CHECK_EVERY_S = 0.1

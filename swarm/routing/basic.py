@@ -1,13 +1,15 @@
-"""The classic policies: pull, round-robin, least-connections, power-of-two and the weighted one."""
+"""The classic policies: pull, round-robin, least-connections, power-of-two, the weighted one, and
+consistent hashing."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf
+from math import ceil
 from random import Random
 
 from swarm.routing.base import Policy
 from swarm.routing.candidate import ANY, Candidate, RequestInfo
+from swarm.routing.rendezvous import hash64, home, score
 
 
 class Pull(Policy):
@@ -60,16 +62,8 @@ class LeastConnections(Policy):
         self, candidates: Sequence[Candidate], request: RequestInfo, now: float
     ) -> str | None:
         count = self.estimates.count
-        best, best_score, ties = None, inf, 1
-        for candidate in candidates:
-            score = count(candidate.node) / candidate.weight
-            if score < best_score:
-                best, best_score, ties = candidate.node, score, 1
-            elif score == best_score:
-                ties += 1
-                if self.rng.random() * ties < 1.0:
-                    best = candidate.node
-        return best
+        costs = [count(candidate.node) / candidate.weight for candidate in candidates]
+        return _cheapest(candidates, costs, self.rng)
 
 
 class PowerOfTwo(Policy):
@@ -109,15 +103,60 @@ class WeightedLeastPending(Policy):
     ) -> str | None:
         self.estimates.learn(candidates)
         load = self.estimates.load
-        best, best_score, ties = None, inf, 1
-        for candidate, time_s in zip(
-            candidates, self.estimates.compute_times(candidates), strict=True
-        ):
-            score = (load(candidate.node) + 1.0) * time_s / candidate.weight
-            if score < best_score:
-                best, best_score, ties = candidate.node, score, 1
-            elif score == best_score:
-                ties += 1
-                if self.rng.random() * ties < 1.0:
-                    best = candidate.node
-        return best
+        times = self.estimates.compute_times(candidates)
+        costs = [
+            (load(candidate.node) + 1.0) * time_s / candidate.weight
+            for candidate, time_s in zip(candidates, times, strict=True)
+        ]
+        return _cheapest(candidates, costs, self.rng)
+
+
+class ConsistentHash(Policy):
+    """Rendezvous hashing by session, or else by agent, with bounded loads (Mirrokni, Thorup,
+    Zadimoghaddam, "Consistent Hashing with Bounded Loads", arXiv 1608.01350).
+
+    No node gets a request while it holds `balance` times its fair share of all requests held; the
+    next in the key's order does. A request without session and agent is hashed by its own id.
+
+    balance: > 1; near 1 spreads the load evenly, larger keeps sessions where they are warm.
+    Raises ValueError for balance <= 1.
+    """
+
+    name = "consistent-hash"
+
+    def __init__(self, *, balance: float = 1.25, rng: Random | None = None) -> None:
+        super().__init__(rng=rng)
+        if not balance > 1:
+            raise ValueError(f"balance > 1: {balance}")
+        self.balance = balance
+
+    def choose(
+        self, candidates: Sequence[Candidate], request: RequestInfo, now: float
+    ) -> str | None:
+        if not candidates:
+            return None
+        key = hash64(request.session or request.agent or request.id)
+        self.estimates.learn(candidates)
+        loads = [self.estimates.load(candidate.node) for candidate in candidates]
+        owner = home(key, candidates)
+        weights = sum(candidate.weight for candidate in candidates)
+        bound = self.balance * (sum(loads) + 1.0) / weights
+        if loads[owner] + 1.0 <= ceil(bound * candidates[owner].weight):
+            return candidates[owner].node
+        scores = [score(key, hash64(each.node), each.weight) for each in candidates]
+        for index in sorted(range(len(scores)), key=scores.__getitem__, reverse=True):
+            if loads[index] + 1.0 <= ceil(bound * candidates[index].weight):
+                return candidates[index].node
+        return candidates[owner].node  # only rounding can leave no node under its bound
+
+
+def _cheapest(candidates: Sequence[Candidate], costs: list[float], rng: Random) -> str | None:
+    """The node of the least cost; ties at random."""
+    if not candidates:
+        return None
+    least = min(costs)
+    first = costs.index(least)
+    if costs.count(least) == 1:
+        return candidates[first].node
+    ties = [index for index, cost in enumerate(costs) if cost == least]
+    return candidates[ties[int(rng.random() * len(ties))]].node

@@ -13,9 +13,9 @@ refused as a whole, with all its problems named. `rollout`: see `swarm.rollout.p
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from swarm.errors import InvalidArgument
 from swarm.flow.objective import Objective, parse_objective
@@ -38,6 +38,8 @@ STICKY = ("agent", "session", "none")
 MAX_VERSIONS = 64
 MOST_BYTES = 256 << 10  # of a document
 MAX_PINS = 256
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +187,10 @@ def parse_desired(document: Any) -> DesiredState:
     fine = isinstance(pins, Mapping) and len(pins) <= MAX_PINS
     fine = fine and all(isinstance(a, str) and a and _is_token(v) for a, v in pins.items())
     check("pins", fine, f"must name a version for each agent, {MAX_PINS} at most")
-    rollout = _rollout(document, serve, problems)
-    slo = _objective(document, problems)
+    rollout = _part(document, "rollout", parse_plan, problems)
+    if rollout is not None and any(entry.version == rollout.version for entry in serve):
+        problems.append(Problem("rollout.version", f"version {rollout.version} serves already"))
+    slo = _part(document, "slo", parse_objective, problems)
     samples = document.get("samples", False)
     check("samples", isinstance(samples, bool), "must be true or false")
     if problems:
@@ -206,29 +210,17 @@ def parse_desired(document: Any) -> DesiredState:
     )
 
 
-def _objective(document: Mapping[str, Any], problems: list[Problem]) -> Objective | None:
-    if "slo" not in document:
+def _part(
+    document: Mapping[str, Any], name: str, parse: Callable[[Any], T], problems: list[Problem]
+) -> T | None:
+    """The part of that name, where there is one."""
+    if name not in document:
         return None
     try:
-        return parse_objective(document["slo"])
+        return parse(document[name])
     except InvalidArgument as error:
-        problems.append(Problem("slo", str(error)))
+        problems.append(Problem(name, str(error)))
         return None
-
-
-def _rollout(
-    document: Mapping[str, Any], serve: tuple[Share, ...], problems: list[Problem]
-) -> Plan | None:
-    if "rollout" not in document:
-        return None
-    try:
-        plan = parse_plan(document["rollout"])
-    except InvalidArgument as error:
-        problems.append(Problem("rollout", str(error)))
-        return None
-    if any(entry.version == plan.version for entry in serve):
-        problems.append(Problem("rollout.version", f"version {plan.version} serves already"))
-    return plan
 
 
 def _is_token(value: Any) -> bool:

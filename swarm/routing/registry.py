@@ -17,6 +17,7 @@ from swarm.routing.adaptive import Adaptive
 from swarm.routing.admitting import TokenBuckets
 from swarm.routing.base import Policy
 from swarm.routing.basic import (
+    ConsistentHash,
     LeastConnections,
     PowerOfTwo,
     Pull,
@@ -24,7 +25,6 @@ from swarm.routing.basic import (
     WeightedLeastPending,
 )
 from swarm.routing.errors import BadPolicyOption, PolicyLoadFailed, UnknownPolicy
-from swarm.routing.hashing import ConsistentHash
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoints

@@ -6,10 +6,12 @@ only its own keys move; when one joins, it takes only its fair share.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from math import log
+
+from swarm.routing.candidate import Candidate
 
 _MASK = (1 << 64) - 1
 _SCALE = 2.0**-53
@@ -48,3 +50,19 @@ def rendezvous(key: str, nodes: Iterable[str]) -> list[str]:
     """
     hashed = hash64(key)
     return sorted(set(nodes), key=lambda node: (-score(hashed, hash64(node)), node))
+
+
+def home(key: int, candidates: Sequence[Candidate]) -> int:
+    """Index of the candidate that owns a key (`hash64`): the first in its rendezvous order."""
+    weight = candidates[0].weight
+    best, most = 0, -1.0
+    for index, candidate in enumerate(candidates):
+        if candidate.weight != weight:
+            break
+        mixed = mix(key, hash64(candidate.node))
+        if mixed > most:
+            best, most = index, mixed
+    else:  # equal weights, the usual case: the order of the hashes is the order of the scores
+        return best
+    scores = [score(key, hash64(each.node), each.weight) for each in candidates]
+    return max(range(len(scores)), key=scores.__getitem__)

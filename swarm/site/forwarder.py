@@ -34,19 +34,47 @@ from swarm.wire.messages import Request, Result
 
 log = logging.getLogger("swarm.site")
 
-LOOK_EVERY = 1.0  # seconds between looks at a site that sends no news
-RETRY_AFTER = 0.25  # seconds between tries to reach a site whose link is cut
-TIDY_EVERY = 2.0  # seconds between two deletions of what was answered, or read
-PATIENCE = 600.0  # seconds for which a request that the mesh cannot answer now is asked again
-PAUSE, PAUSE_MOST = 0.1, 5.0  # seconds between those tries
-LATE_TRIES = 3  # of a request whose budget is too short: more would hold up all behind it
-MOST_BYTES = 64 << 20  # of requests in hand, from which no more are read
-HEADER_ROOM = 4096  # bytes of a message beside the answer
 NOBODY = "nobody"  # who is answered where a request came under no good name
 NEWS_OF_REQUEST, NEWS_OF_ANSWER = b"request", b"answer"
 WAITS_FOR = (Status.UNAVAILABLE, Status.RESOURCE_EXHAUSTED, Status.DEADLINE_EXCEEDED)
 
 Ask = Callable[[str, Request], Awaitable[Result]]  # (model, request) -> result; never raises
+
+
+@dataclass(frozen=True, slots=True)
+class ForwarderConfig:
+    """How one forwarder works. All times are seconds."""
+
+    window: int = 32
+    """Requests in hand at a time."""
+
+    window_bytes: int = 64 << 20
+    """Bytes of requests in hand, from which no more are read."""
+
+    poll_every: float = 1.0
+    """Time between two looks at a site that sends no news."""
+
+    reconnect_after: float = 0.25
+    """Time between tries to reach a site whose link is cut."""
+
+    tidy_every: float = 2.0
+    """Time between two deletions of requests that are answered and answers that are read."""
+
+    patience: float = 600.0
+    """Time for which a request that the mesh cannot answer is asked again, before that is the
+    answer."""
+
+    pause: float = 0.1
+    """First pause between those tries; each is twice as long as the last one."""
+
+    longest_pause: float = 5.0
+    """Longest pause between those tries."""
+
+    late_tries: int = 3
+    """Tries of a request whose budget is too short: more would hold up all behind it."""
+
+    header_bytes: int = 4096
+    """Bytes of a message beside the answer."""
 
 
 @dataclass(slots=True)
@@ -61,9 +89,7 @@ class ForwarderFigures:
 
 
 class Forwarder:
-    """`run()` works until it is cancelled. ask: the mesh; a failure is a result. window: requests
-    in hand. patience: seconds for which the mesh may be unable to answer before that is the answer.
-    """
+    """`run()` works until it is cancelled. ask: the mesh; a failure is a result."""
 
     def __init__(
         self,
@@ -71,9 +97,7 @@ class Forwarder:
         subjects: Subjects,
         site: str,
         ask: Ask,
-        *,
-        window: int = 32,
-        patience: float = PATIENCE,
+        config: ForwarderConfig = ForwarderConfig(),  # frozen
     ) -> None:
         self.site = site
         self.figures = ForwarderFigures()
@@ -81,8 +105,8 @@ class Forwarder:
         self._subjects = subjects
         self._store = SiteStore(link, subjects, site)
         self._ask = ask
-        self._patience = patience
-        self._forwarding = Forwarding(window)
+        self._config = config
+        self._forwarding = Forwarding(config.window)
         self._turn = Turn(time.monotonic())
         self._agents: dict[int, str] = {}  # by number
         self._bytes: dict[int, int] = {}  # of requests that are being computed
@@ -98,7 +122,7 @@ class Forwarder:
         sid = self._link.subscribe(self._subjects.news(self.site), self._on_news)
         try:
             while True:
-                pause = RETRY_AFTER
+                pause = self._config.reconnect_after
                 try:
                     await self._resume()
                     while True:
@@ -106,7 +130,7 @@ class Forwarder:
                         await self._step()
                 except ResourceExhausted as error:  # until somebody reads answers
                     self._say(str(error))
-                    pause = TIDY_EVERY
+                    pause = self._config.tidy_every
                 except SwarmError as error:
                     self._say(str(error))
                 except (KeyError, TypeError, ValueError) as error:
@@ -183,7 +207,7 @@ class Forwarder:
         if self._may_read:
             return
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LOOK_EVERY):
+            async with asyncio.timeout(self._config.poll_every):
                 await self._wake.wait()
                 return
         self._more = True  # news of a client that sends none, or that a cut has swallowed
@@ -197,12 +221,14 @@ class Forwarder:
             self._forwarding = Forwarding(self._forwarding.window)
             await self._resume()
         else:
-            await asyncio.sleep(LOOK_EVERY)
+            await asyncio.sleep(self._config.poll_every)
 
     @property
     def _may_read(self) -> bool:
         """Whether there may be more requests, and room for them here."""
-        has_credit = self._forwarding.credit > 0 and sum(self._bytes.values()) <= MOST_BYTES
+        has_credit = (
+            self._forwarding.credit > 0 and sum(self._bytes.values()) <= self._config.window_bytes
+        )
         return self._more and has_credit
 
     async def _read(self) -> None:
@@ -251,7 +277,7 @@ class Forwarder:
     async def _tidy(self) -> None:
         """Delete what was answered, and what was read."""
         now = time.monotonic()
-        if now - self._tidied < TIDY_EVERY:
+        if now - self._tidied < self._config.tidy_every:
             return
         self._tidied = now
         progress = self._forwarding.progress
@@ -266,27 +292,27 @@ class Forwarder:
     async def _compute(self, stored: Stored, agent: str, model: str) -> None:
         as_json = oip.is_json(stored.data)
         request_id = stored.headers.get("Nats-Msg-Id", "") or ulid()
+
+        def failed(error: SwarmError, node: str = "") -> bytes:
+            result = Result(request_id, model, status=error.status, message=str(error), node=node)
+            return _encoded(result, as_json)
+
         try:
             decode = oip.decode_request if as_json else Request.decode
             request = decode(stored.data)
             request.agent, request.id = agent, request.id or request_id
             result = await self._patiently(model, request)
+            request_id = result.id
             answer = _encoded(result, as_json)
+            if len(answer) + self._config.header_bytes > self._link.max_payload:
+                text = f"the answer has {len(answer)} bytes, more than a server's max_payload"
+                answer = failed(ResourceExhausted(text), result.node)
         except SwarmError as error:
-            result = Result(request_id, model, status=error.status, message=str(error))
-            answer = _encoded(result, as_json)
+            answer = failed(error)
         except Exception:
             # Without an answer, those of all later requests would wait for ever.
             log.exception("request %d of site %s failed", stored.sequence, self.site)
-            fault = Internal("a fault of the forwarder, which its log describes")
-            result = Result(request_id, model, status=fault.status, message=str(fault))
-            answer = _encoded(result, as_json)
-        if len(answer) + HEADER_ROOM > self._link.max_payload:
-            text = f"the answer has {len(answer)} bytes, more than a server's max_payload"
-            result = Result(
-                result.id, model, status=Status.RESOURCE_EXHAUSTED, message=text, node=result.node
-            )
-            answer = _encoded(result, as_json)
+            answer = failed(Internal("a fault of the forwarder, which its log describes"))
         self._forwarding.finished(stored.sequence, answer)
         self._jobs.pop(stored.sequence, None)
         self._bytes.pop(stored.sequence, None)
@@ -295,14 +321,17 @@ class Forwarder:
     async def _patiently(self, model: str, request: Request) -> Result:
         """Ask the mesh until it answers, or is out of patience."""
         began, late = time.monotonic(), 0
-        pauses = Backoff(PAUSE, PAUSE_MOST)
+        pauses = Backoff(self._config.pause, self._config.longest_pause)
         while True:
             result = await self._ask(model, request)
             if result.status not in WAITS_FOR:
                 return result
             late += result.status is Status.DEADLINE_EXCEEDED
-            pause = max(pauses.next(), min(result.retry_after, PAUSE_MOST))
-            if late >= LATE_TRIES or time.monotonic() + pause - began > self._patience:
+            pause = max(pauses.next(), min(result.retry_after, self._config.longest_pause))
+            if (
+                late >= self._config.late_tries
+                or time.monotonic() + pause - began > self._config.patience
+            ):
                 return result
             self.figures.asked_again += 1
             await asyncio.sleep(pause)

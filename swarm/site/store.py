@@ -185,15 +185,10 @@ class SiteStore:
     async def submit(self, subject: str, data: list[Part], request_id: str) -> int:
         """Store a request; returns its number. Raises `ResourceExhausted` where the store, or the
         site's disk, is full."""
-        try:
-            return await self._publish(subject, data, {"Nats-Msg-Id": request_id})
-        except ApiError as error:
-            if error.err_code in FULL:
-                raise ResourceExhausted(
-                    f"site {self.site!r} stores no more requests ({error.description}): wait until "
-                    "the link is back, or give it more room with `swarm site add`"
-                ) from None
-            raise
+        remedy = "wait until the link is back, or give it more room with `swarm site add`"
+        return await self._publish(
+            subject, data, {"Nats-Msg-Id": request_id}, ("stores no more requests", remedy)
+        )
 
     async def requests(self, least: int, count: int) -> list[Stored]:
         """The next requests from number `least` on, in order."""
@@ -218,15 +213,9 @@ class SiteStore:
             DROPPED: str(dropped),
             "Nats-Expected-Last-Sequence": str(after),
         }
-        try:
-            return await self._publish(self._subjects.answers(self.site, agent), data, headers)
-        except ApiError as error:
-            if error.err_code in FULL:
-                raise ResourceExhausted(
-                    f"site {self.site!r} has no room for answers ({error.description}): read them "
-                    "(`swarm results`), or give it more with `swarm site add`"
-                ) from None
-            raise
+        remedy = "read them (`swarm results`), or give it more with `swarm site add`"
+        subject = self._subjects.answers(self.site, agent)
+        return await self._publish(subject, data, headers, ("has no room for answers", remedy))
 
     async def answers(self, agent: str, least: int, count: int) -> list[Stored]:
         """The next answers to an agent, from sequence `least` on."""
@@ -270,11 +259,24 @@ class SiteStore:
         body = b"" if doc is None else json.dumps(doc).encode()
         return await self._asked(in_domain(api(verb, stream), self.site), body)
 
-    async def _publish(self, subject: str, data: list[Part], headers: dict[str, str]) -> int:
+    async def _publish(
+        self,
+        subject: str,
+        data: list[Part],
+        headers: dict[str, str],
+        full: tuple[str, str] = ("is full", "give it more room with `swarm site add`"),
+    ) -> int:
+        """full: how a full store is told of, and its remedy."""
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         block = f"NATS/1.0\r\n{lines}\r\n".encode() if lines else b""
         try:
             return int((await self._asked(subject, data, block))["seq"])
+        except ApiError as error:
+            if error.err_code not in FULL:
+                raise
+            raise ResourceExhausted(
+                f"site {self.site!r} {full[0]} ({error.description}): {full[1]}"
+            ) from None
         except _Silent:
             # A server whose disk is full says nothing to who publishes, and answers all else.
             await self._call("STREAM.INFO", self._subjects.submitted_stream)

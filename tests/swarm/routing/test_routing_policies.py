@@ -26,7 +26,7 @@ from swarm.routing import (
 )
 from swarm.routing.adaptive import Adaptive
 from swarm.routing.admitting import TokenBuckets
-from swarm.routing.hashing import ConsistentHash
+from swarm.routing.basic import ConsistentHash
 
 REQUEST = RequestInfo("r", "m", "1")
 Send = Callable[[Policy, Sequence[Candidate], int], Counter[str]]
