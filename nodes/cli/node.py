@@ -52,8 +52,8 @@ def import_work() -> None:
 
 def serve(values: Mapping[str, Any], missed: bool) -> int:
     """Run a node by the values of its settings, in their units; returns its exit code."""
+    from nodes.cores import stay_on
     from nodes.event_loop import end_with_supervisor
-    from nodes.life.cores import stay_on
     from nodes.process import run_node
     from shards.errors import DeviceError
     from swarm.errors import SwarmError

@@ -1,1 +1,1 @@
-"""A node from its start to its end: connect, announce, follow, take over, drain, leave."""
+"""A node from its start to its end: connect, serve what is desired, drain, leave."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Set
 
-from nodes.config import NodeConfig
+from nodes.connection.connection import Connection
 from nodes.stage.server import StageServer
 from nodes.versions.serving import Serving, link_rate
 from shards.runtimes.memory import free_bytes
@@ -17,17 +17,14 @@ from swarm.fleet.advertised import (
     serves_entries,
     takes_entries,
 )
-from swarm.fleet.membership import Membership
 from swarm.fleet.priorities import RESERVE
 from swarm.flow.ack_wait import FLOOR_S
-from swarm.mesh import Mesh
 from swarm.periodic import BEAT, beat
 from swarm.security.attestation import GOSSIP_KEY, attest
-from swarm.security.identity import Identity
 from swarm.wire.tensors import known_codecs
 
 LOAD_EVERY = 3 * BEAT  # seconds between looks at the load
-# A load is told again when one of its numbers moves by a quarter, and by more than this noise.
+# A load is gossiped again when one of its numbers moves by a quarter, and by more than this noise.
 NOISE_REQUESTS, NOISE_US = 2, 200
 REQUEST_COUNTS = 2  # the first numbers of a load count requests, the others are microseconds
 
@@ -37,28 +34,23 @@ class OwnEntry:
 
     def __init__(
         self,
-        mesh: Mesh,
-        config: NodeConfig,
-        membership: Membership,
+        connection: Connection,
         servings: Callable[[], list[Serving]],
-        identity: Identity | None = None,
         audits: str = "",
-        takes: Callable[[], Where | None] = lambda: None,
     ) -> None:
-        """audits: the inbox of a node that records what it asks, else "". takes(): the stage that
-        a standby has taken."""
-        self._mesh = mesh
-        self._config = config
-        self._members = membership
+        """audits: the inbox of a node that records what it asks, else ""."""
+        self._mesh = connection.mesh
+        self._config = connection.config
+        self._members = connection.membership
+        self._identity = connection.identity
         self._servings = servings
-        self._identity = identity
         self._audits = audits
-        self._takes = takes
+        self._takes: Where | None = None  # of a standby
         self._announced: Set[Where] = set()  # without the versions that still load
-        self._told_load: dict[Where, list[int]] = {}
+        self._gossiped_load: dict[Where, list[int]] = {}
         self._keys: Set[str] = set()  # in the gossip now: stages and loads
-        self._told_link_rate = 0.0
-        self._told_link_wait = 0  # milliseconds, 0 for one that need not be told
+        self._gossiped_link_rate = 0.0
+        self._gossiped_link_wait = 0  # milliseconds, 0 for one that need not be gossiped
         self._load_fits = False  # whether the gossip had room for all loads
 
     async def run(self) -> None:
@@ -68,10 +60,15 @@ class OwnEntry:
             await beat(LOAD_EVERY)
             self.write_load()
 
+    def take(self, stage: Where | None) -> None:
+        """This node, a standby, has taken a stage; None: it has given it back."""
+        self._takes = stage
+        self.announce()
+
     def announce(self, draining: bool = False) -> None:
         """Write who this node is and which stages it serves at this moment."""
         self._members.set("role", self._config.role)
-        self._members.set("priority", self._config.priority if self._takes() is None else RESERVE)
+        self._members.set("priority", self._config.priority if self._takes is None else RESERVE)
         self._members.set("host", self._mesh.lender.host)
         self._members.set("inbox", self._mesh.inbox)
         devices = sorted({server.model.device for server in self._served().values()})
@@ -82,8 +79,8 @@ class OwnEntry:
             self._members.set("weight", self._config.weight)
         self._members.set("draining", draining)
         if self._identity is not None:
-            word = attest(self._identity, self._config.mesh, self._members.node)
-            self._members.set(GOSSIP_KEY, word)
+            attestation = attest(self._identity, self._config.mesh, self._members.node)
+            self._members.set(GOSSIP_KEY, attestation)
         if self._audits:
             self._members.set(AUDITS, self._audits)
         self._announced = set(self._served())
@@ -94,12 +91,12 @@ class OwnEntry:
         now = time.monotonic()
         loads: dict[Where, list[int]] = {}
         for where, server in self._served().items():
-            numbers, told = load_of(server, now), self._told_load.get(where)
-            loads[where] = numbers if told is None or moved(told, numbers) else told
+            numbers, gossiped = load_of(server, now), self._gossiped_load.get(where)
+            loads[where] = numbers if gossiped is None or moved(gossiped, numbers) else gossiped
         self._write_link_wait()
         self._write_link_rate()
-        if loads != self._told_load:
-            self._told_load = loads
+        if loads != self._gossiped_load:
+            self._gossiped_load = loads
             if (free := free_bytes()) is not None:
                 self._members.set("memory", free)
         elif self._load_fits:
@@ -111,10 +108,10 @@ class OwnEntry:
         servers = self._served().values()
         wait = max([server.source.link_wait for server in servers], default=0.0)
         needed = min(int(wait * 1e3), MAX_LINK_WAIT_MS) if wait > FLOOR_S else 0
-        told = self._told_link_wait
-        if needed == told or (needed and abs(needed - told) <= told // 4):
+        gossiped = self._gossiped_link_wait
+        if needed == gossiped or (needed and abs(needed - gossiped) <= gossiped // 4):
             return
-        self._told_link_wait = needed
+        self._gossiped_link_wait = needed
         if needed:
             self._members.set("link_wait", needed)
         else:
@@ -122,10 +119,10 @@ class OwnEntry:
 
     def _write_link_rate(self) -> None:
         """Tell what this node's link brings, where it is slow."""
-        rate, told = link_rate(self._served().values()), self._told_link_rate
-        if rate == told or (rate and abs(rate - told) <= told / 4):
+        rate, gossiped = link_rate(self._served().values()), self._gossiped_link_rate
+        if rate == gossiped or (rate and abs(rate - gossiped) <= gossiped / 4):
             return
-        self._told_link_rate = rate
+        self._gossiped_link_rate = rate
         if rate:
             self._members.set("link_rate", int(rate))
         else:
@@ -140,10 +137,12 @@ class OwnEntry:
 
     def _write(self) -> None:
         """Gossip the announced stages and their loads; delete the keys of all others."""
-        told = {where: load for where, load in self._told_load.items() if where in self._announced}
-        serves, loads = serves_entries(self._announced), load_entries(told)
-        if (taken := self._takes()) is not None:
-            serves |= takes_entries([taken])
+        gossiped = {
+            where: load for where, load in self._gossiped_load.items() if where in self._announced
+        }
+        serves, loads = serves_entries(self._announced), load_entries(gossiped)
+        if self._takes is not None:
+            serves |= takes_entries([self._takes])
         for key in self._keys - serves.keys() - loads.keys():
             self._members.delete(key)
         self._keys = serves.keys() | loads.keys()
@@ -175,9 +174,9 @@ def load_of(server: StageServer, now: float) -> list[int]:
     return numbers
 
 
-def moved(told: list[int], now: list[int]) -> bool:
-    """Whether a load changed enough to be told again."""
+def moved(gossiped: list[int], now: list[int]) -> bool:
+    """Whether a load changed enough to be gossiped again."""
     return any(
         abs(after - before) > max(NOISE_REQUESTS if at < REQUEST_COUNTS else NOISE_US, before // 4)
-        for at, (before, after) in enumerate(zip(told, now, strict=True))
+        for at, (before, after) in enumerate(zip(gossiped, now, strict=True))
     )

@@ -1,4 +1,4 @@
-"""Status documents and events of a node, as JSON, for dashboards.
+"""Status documents of a node, as JSON, for dashboards.
 
 A status document goes out each second, at each change of state, and on request. In a large fleet
 it goes out less often: `swarm.fleet.status_interval`.
@@ -9,24 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import os
 import random
 import socket
 import time
-from collections import Counter, deque
-from collections.abc import Callable
-from datetime import UTC, datetime
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import swarm
-from nodes.config import NodeConfig
+from nodes.connection.connection import Connection
+from nodes.connection.events import timestamp
 from nodes.stage.server import StageServer
-from nodes.versions.serving import link_rate
-from nodes.versions.versions import Versions
-from swarm.errors import SwarmError
-from swarm.fleet.membership import Membership
+from nodes.versions.serving import Serving, link_rate
 from swarm.fleet.picture import RATE_COUNTS, note_count, rate_of, served
 from swarm.fleet.status_interval import (
     MOST_EVERY,
@@ -36,7 +32,6 @@ from swarm.fleet.status_interval import (
     status_every,
 )
 from swarm.link import LinkMessage
-from swarm.mesh import Mesh
 from swarm.periodic import BEAT, next_beat
 from swarm.wire.tensors import known_codecs
 
@@ -46,36 +41,36 @@ STATUS_PAUSE = 0.02  # seconds between two documents, however often one is reque
 
 
 class StatusPublisher:
-    """`become` changes the node's state, `tell` publishes an event, `run()` publishes documents.
+    """`become` changes the node's state, `run()` publishes documents.
 
-    States: waiting, loading, ready, draining, left, failed. started: the `clock` at the process's
-    start, in seconds. more: fields that a role adds, asked for with each document.
+    States: waiting, loading, ready, draining, left, failed. servings: of the stages that others may
+    ask. more: parts of the node, each adds fields to a document. started: the `clock` at the
+    process's start, in seconds. on_change(document): is called at each change of state.
     """
 
     def __init__(
         self,
-        mesh: Mesh,
-        config: NodeConfig,
-        node: str,
-        versions: Versions,
-        membership: Membership,
-        started: float,
-        more: Callable[[], dict[str, Any]],
+        connection: Connection,
+        servings: Callable[[], list[Serving]],
+        more: Sequence[Callable[[], dict[str, Any]]] = (),
+        started: float | None = None,
+        on_change: Callable[[dict[str, Any]], None] = lambda document: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.state = "waiting"
         self.detail = "connecting"
         self._since = timestamp()
         self._ready_ms = 0.0
-        self._mesh = mesh
-        self._config = config
-        self._node = node
-        self._versions = versions
-        self._membership = membership
-        self._started = started
+        self._mesh = connection.mesh
+        self._config = connection.config
+        self._node = connection.id
+        self._events = connection.events
+        self._membership = connection.membership
+        self._servings = servings
         self._more = more
+        self._started = clock() if started is None else started
+        self._on_change = on_change
         self._clock = clock
-        self._told: Counter[str] = Counter()  # events, by kind
         self._served: deque[tuple[float, float]] = deque(maxlen=RATE_COUNTS)
         self._every = STATUS_EVERY  # seconds in which the next document comes, as the last one says
         # Milliseconds: in a large fleet each node has its own beat.
@@ -109,8 +104,16 @@ class StatusPublisher:
             self._due = due
             self._sooner.set()
 
-    def become(self, state: str, detail: str) -> bool:
-        """Change state or detail, and publish the change; returns False where nothing changed."""
+    def become(self, state: str, detail: str) -> None:
+        """Change state or detail, and publish the change, if it is one."""
+        if self._changes_to(state, detail):
+            self._on_change({"event": state, "node": self._node, "detail": detail})
+
+    def explain(self, detail: str) -> None:
+        """Change the detail alone."""
+        self._changes_to(self.state, detail)
+
+    def _changes_to(self, state: str, detail: str) -> bool:
         if (state, detail) == (self.state, self.detail):
             return False
         if state != self.state:
@@ -122,31 +125,13 @@ class StatusPublisher:
         self.publish()
         return True
 
-    def tell(self, kind: str, detail: dict[str, Any]) -> None:
-        """Publish an event on `swarm.<mesh>.events.<kind>`."""
-        self._told[kind] += 1
-        doc = {
-            "v": 1,
-            "kind": kind,
-            "node": self._node,
-            "role": self._config.role,
-            "at": timestamp(),
-        }
-        self._publish(self._mesh.subjects.event(kind), doc | detail)
-
     def publish(self) -> None:
         """Publish the document as of now."""
-        self._publish(self._mesh.subjects.status(self._node), self.document())
-
-    def _publish(self, subject: str, doc: dict[str, Any]) -> None:
-        try:
-            self._mesh.link.publish(subject, json.dumps(doc).encode())
-        except SwarmError as error:
-            log.debug("not published: %s", error)
+        self._events.publish(self._mesh.subjects.status(self._node), self.document())
 
     def document(self) -> dict[str, Any]:
         """All times in milliseconds, memory in bytes; counters count since the node's start."""
-        servings = self._versions.pulling()  # whoever reads of a stage here sends it requests
+        servings = self._servings()  # whoever reads of a stage here sends it requests
         servers = [server for serving in servings for server in serving.servers]
         now = self._clock()
         doc: dict[str, Any] = {
@@ -169,7 +154,7 @@ class StatusPublisher:
             "rss_bytes": rss_bytes(),
             "cpu_seconds": round(time.process_time(), 3),
             "uptime_s": round(now - self._started, 1),
-            "events": dict(self._told),
+            "events": dict(self._events.counts),
             "host_id": self._mesh.lender.host,
             "inbox": self._mesh.inbox,
             "priority": self._config.priority,
@@ -180,7 +165,8 @@ class StatusPublisher:
             doc["link_rate"] = int(brings)
         if self._ready_ms:
             doc["ready_ms"] = self._ready_ms
-        doc |= self._more()
+        for part in self._more:
+            doc |= part()
         rate = self._rate(doc, now)
         return doc if rate is None else doc | {"rate": rate}
 
@@ -216,11 +202,6 @@ def _stage_document(server: StageServer, now: float) -> dict[str, Any]:
         "counters": server.stats.counters.as_doc(),
         **server.stats.as_doc(now),
     }
-
-
-def timestamp() -> str:
-    """Now, RFC 3339 with milliseconds, UTC."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def rss_bytes() -> int:

@@ -14,7 +14,7 @@ from nodes.replay.compare import Difference, compare, decides_otherwise
 from nodes.replay.recorded import Recorded
 from nodes.versions.artifacts import NodeArtifacts
 from nodes.versions.live_weights import NodeWeights
-from nodes.versions.serving import Loaded, load
+from nodes.versions.loaded import Loaded, load
 from swarm.audit.record import digest_of
 from swarm.errors import NotFound
 from swarm.learning.weights import Weights

@@ -18,7 +18,7 @@ import numpy as np
 from nodes.stage.compute import BEHIND_FOR, BEHIND_SHARE
 from nodes.stage.counters import histogram, latencies
 from nodes.stage.worker import Worker
-from nodes.versions.serving import Loaded
+from nodes.versions.loaded import Loaded
 from shards.errors import ShardsError
 from swarm.errors import (
     DeadlineExceeded,
@@ -57,8 +57,8 @@ class InferAnswerer:
 
     node: this node's id. lookup: the runtimes of a model version; raises `NotFound`. budget:
     seconds for requests that name none. pinned: the version for requests that name none, or ''
-    to follow the mesh's desired state. on_answered(model, request, result): is called with each
-    result, which has the id that the mesh knows the request by. served(model): a version that this
+    to follow the mesh's desired state. on_answered: each is called with model, request and result,
+    which has the id that the mesh knows the request by. served(model): a version that this
     node serves, '' for none: it is taken while nobody can say which one the mesh desires.
     """
 
@@ -69,7 +69,6 @@ class InferAnswerer:
         lookup: Lookup,
         budget: float,
         pinned: str = "",
-        on_answered: Callable[[str, Request, Result], None] | None = None,
         served: Callable[[str], str] = lambda model: "",
     ) -> None:
         self._mesh = mesh
@@ -77,7 +76,7 @@ class InferAnswerer:
         self._lookup = lookup
         self._budget = budget
         self._pinned = pinned
-        self._on_answered = on_answered
+        self.on_answered: list[Callable[[str, Request, Result], None]] = []
         self._served = served
         self.by_status: dict[str, int] = {}  # answers since the start, without copies
         self.latency = LatencyWindow()
@@ -122,8 +121,9 @@ class InferAnswerer:
             self.latency.add(result.latency, time.monotonic())
         if trace is not None:
             trace.end(result)
-        if self._on_answered is not None and not request.shadow:
-            self._on_answered(model, request, result)
+        if not request.shadow:
+            for tell in self.on_answered:
+                tell(model, request, result)
         result.id = request.id
         return result
 

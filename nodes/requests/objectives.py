@@ -6,13 +6,15 @@ client that asks by lanes itself passes it by.
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
+from nodes.connection.events import Tell
 from swarm.errors import Status
 from swarm.flow.objective import Burn, Objective
 from swarm.periodic import BEAT, beat
+from swarm.routing import BadDesiredState, parse_desired
 from swarm.wire.messages import Request, Result
 
 JUDGE_EVERY = 10 * BEAT  # seconds
@@ -27,29 +29,52 @@ NO_FAULT = {
 }
 
 
+class Known(Protocol):
+    """The objectives of desired state, as this process knows it."""
+
+    def objective(self, model: str) -> Objective | None:
+        """None where there is none."""
+
+    def knows(self, model: str) -> bool:
+        """Whether this process knows the model's desired state at present."""
+
+
+class DesiredObjectives:
+    """Those of the model that this node serves, and of the models that it was asked for."""
+
+    def __init__(self, catalog: Known) -> None:
+        self._catalog = catalog
+        self._own: dict[str, Objective | None] = {}
+
+    def read(self, model: str, document: dict[str, Any]) -> None:
+        """Desired state of this node's model was read."""
+        with contextlib.suppress(BadDesiredState):  # the router has told of it
+            self._own = {model: parse_desired(document | {"model": model}).slo}
+
+    def objective(self, model: str) -> Objective | None:
+        """See `Known`."""
+        return self._own[model] if model in self._own else self._catalog.objective(model)
+
+    def knows(self, model: str) -> bool:
+        """See `Known`."""
+        return model in self._own or self._catalog.knows(model)
+
+
 class Objectives:
     """`answered` counts, `run()` judges until cancelled, `status()` tells.
 
-    objective_of(model): of the desired state, as this process knows it; None where there is none.
-    is_known(model): whether this process knows the desired state at present. tell(kind, detail):
-    publishes an event: `slo`, when a model's objective begins to burn, or ends.
+    tell(kind, detail): publishes an event: `slo`, when a model's objective begins to burn, or ends.
     """
 
-    def __init__(
-        self,
-        objective_of: Callable[[str], Objective | None],
-        tell: Callable[[str, dict[str, Any]], None],
-        is_known: Callable[[str], bool] = lambda model: True,
-    ) -> None:
-        self._objective_of = objective_of
-        self._is_known = is_known
+    def __init__(self, known: Known, tell: Tell) -> None:
+        self._known = known
         self._tell = tell
         self._burns: dict[str, Burn] = {}
         self._told: dict[str, dict[str, Any]] = {}
 
     def answered(self, model: str, request: Request, result: Result) -> None:
         """A request was answered; without an objective this is one look-up."""
-        objective = self._objective_of(model)
+        objective = self._known.objective(model)
         if objective is None:
             return
         burn = self._burns.get(model)
@@ -93,8 +118,8 @@ class Objectives:
     def _is_over(self, model: str, burn: Burn, now: float) -> bool:
         """Whether nobody wants this model measured any more. A gateway reads a model's desired
         state when somebody asks for the model: where nobody does, it hears of no removal."""
-        if self._is_known(model):
-            return self._objective_of(model) is None
+        if self._known.knows(model):
+            return self._known.objective(model) is None
         return burn.is_idle(now)
 
     def status(self) -> dict[str, Any]:

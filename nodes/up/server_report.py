@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import swarm
-from nodes.life.status import timestamp
+from nodes.connection.events import timestamp
 from nodes.up.server_watch import ServerWatch, Tell
 from swarm.errors import SwarmError
 from swarm.periodic import BEAT, next_beat

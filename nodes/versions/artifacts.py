@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
+from nodes.connection.events import Tell
 from nodes.versions.sealed_cache import SealedCache
 from shards.errors import ArtifactError
 from shards.manifest import Manifest, verify
@@ -45,7 +44,7 @@ class NodeArtifacts:
         folder: str,
         limit: int,
         key: ModelKey | None = None,
-        tell: Callable[[str, dict[str, Any]], None] = lambda kind, detail: None,
+        tell: Tell = lambda kind, detail: None,
     ) -> None:
         self._registry = registry
         self._key = key

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from nodes.versions.serving import Loaded
+from nodes.versions.loaded import Loaded
 from swarm.errors import Unavailable
 from swarm.mesh import MAX_BUDGET
 

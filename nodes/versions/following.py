@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
 
 import numpy as np
 
+from nodes.connection.events import REASON_LIMIT, Tell
 from shards.errors import ShardsError
 from swarm.errors import DecodeError, InvalidArgument, SwarmError, Unauthenticated
 from swarm.learning.weights import Weights
@@ -17,8 +17,8 @@ from swarm.learning.weights import Weights
 log = logging.getLogger("swarm.node")
 
 RETRY_AFTER = 1.0  # seconds, after a server that did not answer
-LOOK_EVERY = 30.0  # seconds: an announcement may be lost
-FIRST_LOOK = 3.0  # seconds that the first look may hold up a node that is about to serve
+READ_EVERY = 30.0  # seconds: an announcement may be lost
+FIRST_READ = 3.0  # seconds that the first reading may hold up a node that is about to serve
 
 Which = tuple[str, str]  # model, version
 Take = Callable[[str, str, int, Mapping[str, np.ndarray], str], Awaitable[bool]]
@@ -30,19 +30,17 @@ class WeightFollower:
     take(model, version, n, tensors, base): brings the runtimes to that weight version, or raises
     and leaves them as they are. tell(kind, detail): publishes an event, which the status document
     counts. A weight version that cannot be taken, whatever was raised, is refused once, with the
-    event `rejected`, and looked at again when the ledger changes and every `LOOK_EVERY`.
+    event `rejected`, and read again when the ledger changes and every `READ_EVERY`.
     """
 
-    def __init__(
-        self, weights: Weights, take: Take, tell: Callable[[str, dict[str, Any]], None]
-    ) -> None:
+    def __init__(self, weights: Weights, take: Take, tell: Tell) -> None:
         self._weights = weights
         self._take = take
         self._tell = tell
         self._followed: dict[Which, Callable[[], None]] = {}  # what ends the watch
         self._due: set[Which] = set()
         self._wake = asyncio.Event()
-        self._refused: dict[Which, str] = {}  # what was told last
+        self._refused: dict[Which, str] = {}  # why, as published last
 
     async def follow(self, model: str, version: str) -> None:
         """Watch a model version that was just loaded, and take its present weights before it
@@ -55,8 +53,8 @@ class WeightFollower:
         self.unfollow(model, version)  # a watch that is there already would never end
         self._followed[which] = self._weights.watch(model, version, changed)
         try:
-            async with asyncio.timeout(FIRST_LOOK):
-                await self._look(which)
+            async with asyncio.timeout(FIRST_READ):
+                await self._read(which)
         except (SwarmError, ShardsError, TimeoutError) as error:
             log.warning("%s@%s begins with its base: %s", model, version, error)
             self._mark(which)
@@ -68,7 +66,7 @@ class WeightFollower:
             end()
 
     def behind(self, model: str, version: str, n: int) -> None:
-        """A request asks for weight version `n`, which is not here: look again."""
+        """A request asks for weight version `n`, which is not here: read the ledger again."""
         if (model, version) in self._followed:
             self._mark((model, version))
 
@@ -80,13 +78,13 @@ class WeightFollower:
         """Take what is announced, until cancelled."""
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_EVERY):
+                async with asyncio.timeout(READ_EVERY):
                     await self._wake.wait()
             self._wake.clear()
             due, self._due = self._due or set(self._followed), set()
             for which in due & self._followed.keys():
                 try:
-                    await self._look(which)
+                    await self._read(which)
                 except (SwarmError, ShardsError) as error:
                     log.info("weights of %s@%s: %s", *which, error)
                     self._due.add(which)
@@ -94,18 +92,18 @@ class WeightFollower:
                 await asyncio.sleep(RETRY_AFTER)
                 self._wake.set()
 
-    async def _look(self, which: Which) -> None:
+    async def _read(self, which: Which) -> None:
         """Raises what may pass by itself: the server is away, a tensor was just deleted."""
         try:
-            held = await self._weights.read(*which)
-            if held.refusal is not None:
-                self._refuse(which, str(held.refusal))
-            record = held.ledger.present if held.ledger is not None else None
+            stored = await self._weights.read(*which)
+            if stored.refusal is not None:
+                self._refuse(which, str(stored.refusal))
+            record = stored.ledger.present if stored.ledger is not None else None
             if record is None:
                 return
             tensors = await self._weights.tensors(*which, record)
             await self._take(*which, record.n, tensors, record.base)
-            if held.refusal is None:
+            if stored.refusal is None:
                 self._refused.pop(which, None)
         except (DecodeError, InvalidArgument, Unauthenticated, ShardsError) as error:
             self._refuse(which, str(error))
@@ -121,5 +119,5 @@ class WeightFollower:
             return
         self._refused[which] = reason
         log.warning("weights of %s@%s are refused: %s", *which, reason)
-        detail = {"model": which[0], "version": which[1], "detail": reason[:500]}
+        detail = {"model": which[0], "version": which[1], "detail": reason[:REASON_LIMIT]}
         self._tell("rejected", detail)

@@ -14,7 +14,7 @@ import asyncio
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from nodes.low_priority import in_low_priority_thread
 from nodes.stage.selftest import Known
 from nodes.stage.server import StageServer
 from nodes.versions.artifacts import NodeArtifacts
-from nodes.versions.serving import EDGE, Loaded, in_background
+from nodes.versions.loaded import EDGE, Loaded, in_background
 from shards.errors import DeltaError, DeltaFault
 from shards.manifest import Manifest, verify
 from shards.runtimes.load import tolerance_of
@@ -47,7 +47,7 @@ INLINE_BELOW_MS = 1.0
 
 
 @dataclass(eq=False)
-class _Held:
+class _Entry:
     """One loaded model version. live: of its stages, from their first change on."""
 
     loaded: Loaded
@@ -61,9 +61,9 @@ class _Held:
 
 
 @dataclass(frozen=True)
-class _Changed:
-    """known: of the stages with another session or head, what they gave for known input. tensors:
-    this node's copies."""
+class _Renewed:
+    """Runtimes with other weights. known: of the stages with another session or head, what they
+    gave for known input. tensors: this node's copies."""
 
     stages: dict[int, StageRuntime]
     known: dict[int, Known | None]
@@ -71,41 +71,26 @@ class _Changed:
 
 
 class NodeWeights:
-    """The weight versions of one node's runtimes.
+    """The weight versions of one node's runtimes."""
 
-    on_behind(model, version, n): a request asks for weight version n, which this node does not have
-    yet; an announcement was late, or lost.
-    """
-
-    def __init__(
-        self,
-        mesh: Mesh,
-        artifacts: NodeArtifacts,
-        config: NodeConfig,
-        on_behind: Callable[[str, str, int], None] = lambda model, version, n: None,
-    ) -> None:
+    def __init__(self, mesh: Mesh, artifacts: NodeArtifacts, config: NodeConfig) -> None:
         self._mesh = mesh
         self._artifacts = artifacts
         self._config = config
-        self._on_behind = on_behind
-        self._held: dict[tuple[str, str], _Held] = {}
-
-    def behind(self, model: str, version: str, n: int) -> None:
-        """A request asks for a weight version that this node does not have."""
-        self._on_behind(model, version, n)
+        self._entries: dict[tuple[str, str], _Entry] = {}
 
     def add(self, loaded: Loaded) -> None:
         """A model version was loaded; `take` works for it from now on."""
-        self._held[loaded.info.model, loaded.info.version] = _Held(loaded)
+        self._entries[loaded.info.model, loaded.info.version] = _Entry(loaded)
 
     def forget(self, loaded: Loaded) -> None:
         """A model version serves no more."""
-        self._held.pop((loaded.info.model, loaded.info.version), None)
+        self._entries.pop((loaded.info.model, loaded.info.version), None)
 
     def present(self, model: str, version: str) -> int:
         """The weight version that this node computes with; 0 for the base, or what is not here."""
-        held = self._held.get((model, version))
-        return 0 if held is None else held.n
+        entry = self._entries.get((model, version))
+        return 0 if entry is None else entry.n
 
     async def take(
         self, model: str, version: str, n: int, tensors: Tensors, base: str = ""
@@ -122,21 +107,21 @@ class NodeWeights:
         file could not be fetched). The node computes with its present weights then, in all of its
         stages.
         """
-        held = self._held.get((model, version))
-        if held is None:
+        entry = self._entries.get((model, version))
+        if entry is None:
             return False
-        async with held.one_at_a_time:
-            if n <= held.n:
+        async with entry.one_at_a_time:
+            if n <= entry.n:
                 return False
-            if base and base not in [s.sha256 for s in (await self._manifest(held)).shards]:
+            if base and base not in [s.sha256 for s in (await self._manifest(entry)).shards]:
                 fault = f"weight version {n} was learned on base {base[:12]!r}, not on this model"
                 raise DeltaError(DeltaFault.BASE, fault)
-            before = held.loaded.runtimes()
-            changed = await self._changed(held, before, n, tensors)
-            held.loaded.replace(changed.stages, changed.known)
-            held.n, held.tensors = n, changed.tensors
+            before = entry.loaded.runtimes()
+            renewed = await self._renewed(entry, before, n, tensors)
+            entry.loaded.replace(renewed.stages, renewed.known)
+            entry.n, entry.tensors = n, renewed.tensors
         log.info("%s@%s computes with weight version %d", model, version, n)
-        ended = _ended_sessions(before, changed.stages)
+        ended = _ended_sessions(before, renewed.stages)
         if ended:
             del before  # else this method would keep the old sessions alive
             await in_low_priority_thread(partial(_trim_behind, ended))
@@ -147,77 +132,83 @@ class NodeWeights:
 
         Raises as `take` does; the stage keeps its session then.
         """
-        held = self._held.get((server.info.model, server.info.version))
-        if held is None:
+        entry = self._entries.get((server.info.model, server.info.version))
+        if entry is None:
             raise NotFound(f"{server.info.model}@{server.info.version} is not served here any more")
-        async with held.one_at_a_time:
+        async with entry.one_at_a_time:
             # Its last session was built by the one that is not trusted any more.
-            held.live.pop(server.stage, None)
+            entry.live.pop(server.stage, None)
             known: dict[int, Known | None] = {}
-            if held.n:
+            if entry.n:
                 stages = {server.stage: fresh}
-                changed = await self._changed(held, stages, held.n, held.tensors)
-                fresh, known = changed.stages[server.stage], changed.known
-            held.loaded.stages[server.stage] = fresh
+                renewed = await self._renewed(entry, stages, entry.n, entry.tensors)
+                fresh, known = renewed.stages[server.stage], renewed.known
+            entry.loaded.stages[server.stage] = fresh
             if server.stage in known:
                 # The known answer of learned weights came from the session that is not trusted.
                 server.take_weights(fresh, known[server.stage])
             else:
                 server.replace_model(fresh)
 
-    async def _changed(
-        self, held: _Held, stages: Mapping[int, StageRuntime], n: int, tensors: Tensors
-    ) -> _Changed:
+    async def _renewed(
+        self, entry: _Entry, stages: Mapping[int, StageRuntime], n: int, tensors: Tensors
+    ) -> _Renewed:
         """The stages with copies of other weights."""
         artifacts: dict[int, bytes] = {}
         for stage, runtime in stages.items():
-            live = held.live.get(stage)
+            live = entry.live.get(stage)
             if live.needs_artifact(tensors) if live else tensors and _has_weights(runtime):
-                artifacts[stage] = await self._artifact(held, stage)
-        tolerance = tolerance_of(await self._manifest(held)) if artifacts else 0.0
-
-        def change() -> _Changed:
-            with held.in_thread:
-                return changed_stages()
-
-        def changed_stages() -> _Changed:
-            changed: dict[int, StageRuntime] = {}
-            known: dict[int, Known | None] = {}
-            kept = {name: np.array(array) for name, array in tensors.items()}
-            for stage, runtime in stages.items():
-                artifact = artifacts.get(stage)
-                if artifact is not None:
-                    verify(artifact, runtime.shard.sha256, runtime.shard.file)
-                if artifact is not None and stage not in held.live:
-                    base = runtime.numbered(0)
-                    held.live[stage] = LiveWeights(base, artifact, tolerance=tolerance)
-                live = held.live.get(stage)
-                if live is None:  # no weights of its own, or none that ever changed
-                    changed[stage] = runtime.numbered(n)
-                else:
-                    changed[stage] = live.with_weights(n, kept, runtime, artifact)
-                    if changed[stage].runtime is not runtime.runtime and stage != EDGE:
-                        known[stage] = _known(changed[stage], live.trial)
-            return _Changed(changed, known, kept)
-
-        if not artifacts and not held.in_thread.locked():
-            swaps = not any(live.needs_session(tensors) for live in held.live.values())
+                artifacts[stage] = await self._artifact(entry, stage)
+        tolerance = tolerance_of(await self._manifest(entry)) if artifacts else 0.0
+        build = partial(_build, entry, stages, n, tensors, artifacts, tolerance)
+        if not artifacts and not entry.in_thread.locked():
+            swaps = not any(live.needs_session(tensors) for live in entry.live.values())
             if swaps and sum(s.compute_ms for s in stages.values()) < INLINE_BELOW_MS:
-                return change()
-        return await in_background(self._config, change)
+                return build()
+        return await in_background(self._config, build)
 
-    async def _manifest(self, held: _Held) -> Manifest:
-        if held.manifest is None:
-            info = held.loaded.info
+    async def _manifest(self, entry: _Entry) -> Manifest:
+        if entry.manifest is None:
+            info = entry.loaded.info
             document = await self._mesh.registry.manifest(info.model, info.version)
-            held.manifest = Manifest.from_json(document)
-        return held.manifest
+            entry.manifest = Manifest.from_json(document)
+        return entry.manifest
 
-    async def _artifact(self, held: _Held, stage: int) -> bytes:
+    async def _artifact(self, entry: _Entry, stage: int) -> bytes:
         """The file of a stage."""
-        manifest = await self._manifest(held)
+        manifest = await self._manifest(entry)
         file = await self._artifacts.get(manifest, manifest.shard(stage).file)
         return await asyncio.to_thread(file.read_bytes) if isinstance(file, Path) else file
+
+
+def _build(
+    entry: _Entry,
+    stages: Mapping[int, StageRuntime],
+    n: int,
+    tensors: Tensors,
+    artifacts: Mapping[int, bytes],
+    tolerance: float,
+) -> _Renewed:
+    """Weight version `n` of these stages. artifacts: the files of those that need theirs."""
+    renewed: dict[int, StageRuntime] = {}
+    known: dict[int, Known | None] = {}
+    copies = {name: np.array(array) for name, array in tensors.items()}
+    with entry.in_thread:
+        for stage, runtime in stages.items():
+            artifact = artifacts.get(stage)
+            if artifact is not None:
+                verify(artifact, runtime.shard.sha256, runtime.shard.file)
+            if artifact is not None and stage not in entry.live:
+                base = runtime.numbered(0)
+                entry.live[stage] = LiveWeights(base, artifact, tolerance=tolerance)
+            live = entry.live.get(stage)
+            if live is None:  # no weights of its own, or none that ever changed
+                renewed[stage] = runtime.numbered(n)
+                continue
+            renewed[stage] = live.with_weights(n, copies, runtime, artifact)
+            if renewed[stage].runtime is not runtime.runtime and stage != EDGE:
+                known[stage] = _known(renewed[stage], live.trial)
+    return _Renewed(renewed, known, copies)
 
 
 def _known(stage: StageRuntime, trial: Trial | None) -> Known | None:

@@ -36,15 +36,15 @@ class RefusedVersions:
         refused = self._refused.get(version)
         return refused is None or now >= refused.due_at
 
-    def took(self, version: str) -> None:
+    def served(self, version: str) -> None:
         """This version is served here."""
         self._refused.pop(version, None)
 
-    def keep(self, wanted: Collection[str]) -> None:
-        """Forget the versions that are not wanted any more."""
+    def forget_all_but(self, wanted: Collection[str]) -> None:
+        """The others are not wanted any more."""
         self._refused = {v: refused for v, refused in self._refused.items() if v in wanted}
 
-    def changed(self) -> None:
+    def retry_all(self) -> None:
         """The desired state has changed: try all of them again."""
         self._refused.clear()
 

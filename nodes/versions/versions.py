@@ -5,41 +5,51 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from nodes.config import NodeConfig
-from nodes.stage.server import LanePicker, StageAudit, StageServer
-from nodes.versions.artifacts import NodeArtifacts
+from nodes.connection.connection import Connection
+from nodes.stage.server import StageAudit, StageServer
 from nodes.versions.asked_models import AskedModels
-from nodes.versions.following import WeightFollower
-from nodes.versions.live_weights import NodeWeights
+from nodes.versions.kept_times import KeptTimes
+from nodes.versions.loaded import Loaded
+from nodes.versions.loader import Loader
 from nodes.versions.refused_versions import RefusedVersions
-from nodes.versions.serving import Loaded, Serving, learn_known, load
+from nodes.versions.serving import Serving
 from shards.errors import ShardsError
 from swarm.clock import ServerClock
 from swarm.errors import ApiError, NotFound, SwarmError, Unavailable
 from swarm.fleet.placement import Served
 from swarm.fleet.warm_pool import ROLE as WARM
-from swarm.learning.weights import Weights
-from swarm.mesh import Mesh
 from swarm.model import ModelInfo
 from swarm.models.followed_rollouts import Followed
 from swarm.routing import DesiredState
 from swarm.routing.rendezvous import rendezvous
-from swarm.security.trusted_keys import AllowList
 from swarm.transport.lane import check_one_domain, streams_of
 
 log = logging.getLogger("swarm.node")
 
-LONGEST_RUN_US = 60_000_000  # a longer time in a checkpoint is not believed
-# Seconds for which a version that shall serve no more goes on, once all others are served: requests
-# are under way, and requesters hear late. Where some stage gets no node for the new one, it ends
-# all the same.
-LINGERS, LINGERS_AT_MOST = 5.0, 120.0
-# Seconds in which the lanes of a version have to pull: when it is loaded; at each look after it.
-PULLS_WITHIN, PULLS_AGAIN_WITHIN = 5.0, 1.0
-LOOK_AGAIN = 0.5  # seconds, while a version waits for its end
+
+@dataclass(frozen=True, slots=True)
+class VersionsConfig:
+    """When versions begin and end. All times are in seconds."""
+
+    lingers: float = 5.0
+    """For which a version that shall serve no more goes on, once all others are served: requests
+    are under way, and requesters hear late."""
+
+    lingers_at_most: float = 120.0
+    """After which it ends even if some stage gets no node for the new one."""
+
+    pulls_within: float = 5.0
+    """In which the lanes of a version have to pull when it is loaded."""
+
+    pulls_again_within: float = 1.0
+    """In which they have to pull at each reconciliation after that."""
+
+    rolling_every: float = 0.5
+    """From one reconciliation to the next while a version waits for its end."""
 
 
 class LanesWait(Unavailable):
@@ -49,50 +59,36 @@ class LanesWait(Unavailable):
 class Versions:
     """The served versions, by name; a gateway's models, loaded on demand.
 
-    on_desired(model, document) is called with each desired state that was read. lanes: the
-    routing policy. usual_times: `usual_times()` of this node's predecessor, or {}. tell(kind,
-    detail): publishes an event.
+    on_desired: each is called with the model and the document of each desired state that was read.
     """
 
     def __init__(
         self,
-        mesh: Mesh,
-        config: NodeConfig,
-        node: str,
-        on_desired: Callable[[str, dict[str, Any]], None],
-        lanes: LanePicker,
-        usual_times: Mapping[str, int],
-        tell: Callable[[str, dict[str, Any]], None],
+        connection: Connection,
+        on_desired: Sequence[Callable[[str, dict[str, Any]], None]],
+        times: KeptTimes,
         audit: StageAudit | None = None,
+        policy: VersionsConfig = VersionsConfig(),
     ) -> None:
         self.serving: dict[str, Serving] = {}
-        self._mesh = mesh
-        self._config = config
-        self._node = node
+        self.loader = Loader(connection)
+        self._mesh = connection.mesh
+        self._config = connection.config
+        self._node = connection.id
+        self._lanes = connection.router
         self._on_desired = on_desired
-        self._lanes = lanes
-        self._usual_times = usual_times
+        self._times = times
         self._audit = audit
-        self._tell = tell
-        self.artifacts = NodeArtifacts(
-            mesh.registry, config.cache_folder, config.cache_limit, config.artifact_key, tell
-        )
-        self.weights = NodeWeights(mesh, self.artifacts, config, self._behind)
-        teachers, signed = AllowList.read(config.teachers), config.trusted is not None
-        ledgers = Weights(mesh.link, mesh.subjects, allowed=teachers, signed=signed)
-        self.follower = WeightFollower(ledgers, self.weights.take, tell)
+        self._policy = policy
         self._clock = ServerClock()
         self._runs: dict[str, asyncio.Task[None]] = {}
         self._waiting: set[str] = set()  # versions of which some lane has not pulled yet
         self._refused = RefusedVersions()
-        self._asked = AskedModels(self._load_for_gateway, self._free, time.monotonic)
+        self._asked = AskedModels(self._load_for_gateway, self.loader.free, time.monotonic)
         self._state: DesiredState | None = None  # as read last
-        self._spoilt = ""  # why a newer one is not believed
+        self._disbelieved = ""  # why a newer one is not believed
         self._unwanted: dict[str, float] = {}  # since when, `time.monotonic()`
         self._all_served_at = 0.0  # when a wanted version lacked a node last
-
-    def _behind(self, model: str, version: str, n: int) -> None:
-        self.follower.behind(model, version, n)
 
     def all(self) -> list[Serving]:
         """The versions being served, in the order of their loading."""
@@ -120,13 +116,13 @@ class Versions:
             f"{name}@{version} cannot be served here: {why}"
             for version, why in self._refused.reasons.items()
         ]
-        return "; ".join([self._spoilt, *reasons] if self._spoilt else reasons)
+        return "; ".join([self._disbelieved, *reasons] if self._disbelieved else reasons)
 
     @property
-    def look_again(self) -> float | None:
+    def due_after(self) -> float | None:
         """Seconds after which `reconcile` has something to do even if nothing changes; else
         None."""
-        return LOOK_AGAIN if self._unwanted or self._is_rolling_out() else None
+        return self._policy.rolling_every if self._unwanted or self._is_rolling_out() else None
 
     def _is_rolling_out(self) -> bool:
         followed = self._mesh.rollouts.of(self._config.model_name)
@@ -134,10 +130,10 @@ class Versions:
             return False
         return not (followed.progress.done or followed.progress.aborted)
 
-    async def reconcile(self, on_loading: Callable[[str], None], *, look: bool = True) -> None:
+    async def reconcile(self, on_loading: Callable[[str], None], *, read: bool = True) -> None:
         """Load the versions that are missing, then drain those that shall serve no more.
 
-        on_loading(version) is called before each loading. look: whether to read the desired state,
+        on_loading(version) is called before each loading. read: whether to read the desired state,
         instead of going by the one that was read last. A version that cannot be loaded is refused
         (`refused`), and tried again later; the others serve on, and none of them ends for it.
 
@@ -152,8 +148,8 @@ class Versions:
         if self._config.role == "gateway":
             self._asked.tend()
             return
-        if look or self._state is None:
-            await self._look()
+        if read or self._state is None:
+            await self._read()
         wanted = self._wanted()
         await self._load_missing(wanted, on_loading)
         self._tell_judges()
@@ -167,7 +163,7 @@ class Versions:
             self._all_served_at = now
         for version, since in list(self._unwanted.items()):
             lingered = now - max(since, self._all_served_at)
-            if lingered >= LINGERS or now - since >= LINGERS_AT_MOST:
+            if lingered >= self._policy.lingers or now - since >= self._policy.lingers_at_most:
                 log.info("version %s serves no more", version)
                 await self._retire(version)
         if waits := [v for v in wanted if v in self._waiting]:
@@ -185,11 +181,11 @@ class Versions:
     ) -> None:
         """Serve the wanted versions, or refuse them. Raises what may pass by itself, and what
         loading raised where nothing is served then."""
-        self._refused.keep(wanted)
+        self._refused.forget_all_but(wanted)
         failed: Exception | None = None
         for version in wanted:
             if version in self._waiting:
-                await self._until_lanes_pull(version, PULLS_AGAIN_WITHIN)
+                await self._until_lanes_pull(version, self._policy.pulls_again_within)
             if version in self.serving or not self._refused.is_due(version, time.monotonic()):
                 continue
             if version not in self._refused:
@@ -205,9 +201,9 @@ class Versions:
                     log.exception("%s@%s met a defect", self._config.model_name, version)
                 self._refused.refuse(version, str(error) or repr(error), time.monotonic())
             else:
-                self._refused.took(version)
+                self._refused.served(version)
         if failed is not None and not self.serving:
-            self._refused.changed()
+            self._refused.retry_all()
             raise failed
 
     def _tell_judges(self) -> None:
@@ -219,17 +215,18 @@ class Versions:
             reason = self._refused.reason(followed.plan.version)
             rollouts.cannot_run(name, reason and f"{self._node} cannot run it: {reason}")
 
-    async def _look(self) -> None:
+    async def _read(self) -> None:
         name, pinned = self._config.model_name, self._config.version
         present = await self._mesh.registry.in_force(name)
         self._mesh.rollouts.follow(name, present)
-        self._spoilt = "" if present is None else present.refused
+        self._disbelieved = "" if present is None else present.refused
         state = None if present is None else present.state
         if state != self._state:
-            self._refused.changed()
+            self._refused.retry_all()
         self._state = state
         if present is not None:
-            self._on_desired(name, present.document)
+            for tell in self._on_desired:
+                tell(name, present.document)
         if pinned:
             await self._mesh.registry.manifest(name, pinned)
         elif present is None:
@@ -256,40 +253,32 @@ class Versions:
     async def _serve(self, version: str) -> None:
         mesh = self._mesh
         info = await mesh.registry.info(self._config.model_name, version)
-        urgent = self._config.missed and not self.serving
         # By the rights of a shard it may ask for its own stage.
         others = asyncio.create_task(
             streams_of(mesh.link, mesh.subjects, info.model, version, self._config.stage or 1)
         )
         try:
-            loaded = await load(
-                mesh,
-                self.artifacts,
-                self._config,
+            loaded = await self.loader.load(
                 info,
                 edge=self._config.answers_requests,
                 lighter=self._config.role == "edge",
-                stages=self._held(info),
-                urgent=urgent,
-                tell=self._tell,
+                stages=self._stages_of_standby(info),
+                urgent=self._config.missed and not self.serving,
             )
             try:
-                await learn_known(loaded, self._config, urgent)
                 check_one_domain(await others, mesh.link.domain, f"{info.model}@{version}")
-                self.weights.add(loaded)
-                await self.follower.follow(info.model, version)
                 serving = self._new_serving(loaded)
             except BaseException:  # nobody else closes what has just been loaded
-                self._free(loaded)
+                self.loader.free(loaded)
                 raise
         finally:
             others.cancel()
-        self._prime(serving)
+        self._times.prime(serving.servers)
         self._runs[version] = asyncio.create_task(serving.run(), name=f"serve {version}")
         self.serving[version] = serving
         self._waiting.add(version)
         log.info("%s@%s loaded in %.2f s", info.model, version, loaded.seconds)
-        await self._until_lanes_pull(version, PULLS_WITHIN)
+        await self._until_lanes_pull(version, self._policy.pulls_within)
 
     async def _until_lanes_pull(self, version: str, within: float) -> None:
         """Or until `within` seconds have passed: then the next look waits again."""
@@ -304,7 +293,7 @@ class Versions:
         why = serving.waits_for or "the server has not answered yet"
         return f"the lanes of {serving.info.model}@{version} are waited for: {why}"
 
-    def _held(self, info: ModelInfo) -> list[int] | None:
+    def _stages_of_standby(self, info: ModelInfo) -> list[int] | None:
         """The stages that a standby holds, as far as they fit into its memory: where that is short,
         standbys begin with different ones. None for the stages of the role."""
         if self._config.role != WARM:
@@ -320,50 +309,13 @@ class Versions:
             self._node,
             self._clock,
             self._lanes,
-            self.weights.behind,
-            self._audit,
-            lambda: sum(server.queued for server in self.servers()) > 1,
+            on_behind=self.loader.follower.behind,
+            audit=self._audit,
+            is_crowded=self._is_crowded,
         )
 
-    def _forget(self, loaded: Loaded) -> None:
-        """The weights of a version are followed no more."""
-        self.follower.unfollow(loaded.info.model, loaded.info.version)
-        self.weights.forget(loaded)
-
-    def _free(self, loaded: Loaded) -> None:
-        """A version that is loaded is needed no more."""
-        self._forget(loaded)
-        loaded.close()
-
-    def _prime(self, serving: Serving) -> None:
-        """Start from the times that the stages took before this node's restart."""
-        for server in serving.servers:
-            p99 = self._usual_times.get(_time_key(server))
-            if isinstance(p99, int) and 0 < p99 < LONGEST_RUN_US:
-                server.stats.compute.add(p99 / 1e6, time.monotonic())
-
-    def usual_times(self) -> dict[str, int]:
-        """p99 of each stage's run, microseconds, for this node's successor."""
-        now = time.monotonic()
-        return {
-            _time_key(server): int(server.stats.compute.percentile(0.99, now) * 1e6)
-            for server in self.servers()
-        }
-
-    async def reload(self, server: StageServer) -> None:
-        """Load a new session for a stage whose old one cannot be trusted any more. It computes with
-        the weights of the old one."""
-        loaded = await load(
-            self._mesh,
-            self.artifacts,
-            self._config,
-            server.info,
-            edge=False,
-            lighter=False,
-            stages=[server.stage],
-            tell=self._tell,
-        )
-        await self.weights.renew(server, loaded.stages[server.stage])
+    def _is_crowded(self) -> bool:
+        return sum(server.queued for server in self.servers()) > 1
 
     async def _retire(self, version: str) -> None:
         """Drain a version, and free all that it holds. Raises the error that ended its task."""
@@ -374,7 +326,7 @@ class Versions:
         try:
             await serving.drain()
         finally:
-            self._forget(serving.loaded)
+            self.loader.forget(serving.loaded)
         if task is not None:
             await task
 
@@ -404,26 +356,10 @@ class Versions:
         return Loaded(info, {}, None, None, 0.0)
 
     async def _load_for_gateway(self, model: str, version: str) -> Loaded:
-        info = await self._mesh.model(f"{model}@{version}")
-        loaded = await load(
-            self._mesh,
-            self.artifacts,
-            self._config,
-            info,
-            edge=True,
-            lighter=False,
-            tell=self._tell,
-        )
-        try:
-            self.weights.add(loaded)
-            await self.follower.follow(model, version)
-        except BaseException:  # nobody else closes what has just been loaded
-            self._free(loaded)
-            raise
-        return loaded
+        return await self.loader.load(await self._mesh.model(f"{model}@{version}"), edge=True)
 
     async def drain(self) -> None:
-        """Give back what has not begun, finish what runs, and free all runtimes."""
+        """Hand back what has not begun, finish what runs, and free all runtimes."""
         for version in list(self.serving):
             try:
                 await self._retire(version)
@@ -445,7 +381,3 @@ def wanted_of(state: DesiredState, followed: Followed | None) -> list[str]:
     if progress.done:
         return list(dict.fromkeys([plan.version, *state.pins.values()]))
     return list(state.versions)
-
-
-def _time_key(server: StageServer) -> str:
-    return f"{server.info.model}/{server.stage}"

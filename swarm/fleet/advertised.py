@@ -9,7 +9,7 @@ link_rate   bytes a second that its link brings, absent where it is fast or unkn
 weight      its share of the requests beside its peers', absent if 1
 codecs      codecs that it reads (swarm.wire.tensors.known_codecs)
 inbox       where processes of its host reach it without the server, or ""
-audits      the inbox of a node that records the requests that it answers (nodes.life.auditing)
+audits      the inbox of a node that records the requests that it answers (nodes.requests.auditing)
 identity    [public key, signature]          the key is this node's (swarm.security.attestation)
 learns/T    [model, version, base (8 bytes), epoch, run, sequence]   what it learns, and how far
 serves/T    [model, version, [stage, …]]     one model version and its stages, in order

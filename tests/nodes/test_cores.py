@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from nodes.life.cores import check_cores, parse_cores
+from nodes.cores import check_cores, parse_cores
 from swarm.errors import InvalidArgument
 
 
@@ -31,7 +31,7 @@ def test_a_core_that_is_not_there_is_refused_with_those_that_are() -> None:
 def test_a_process_and_its_threads_stay_there() -> None:
     core = min(os.sched_getaffinity(0))
     code = (
-        "import os, threading; from nodes.life.cores import stay_on\n"
+        "import os, threading; from nodes.cores import stay_on\n"
         f"stay_on('{core}')\n"
         "thread = threading.Thread(target=lambda: print(os.sched_getaffinity(0)))\n"
         "thread.start(); thread.join()"

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from support.waiting import GENEROUS, eventually
 
-import nodes.versions.serving
+import nodes.versions.loaded
 from nodes.config import NodeConfig
-from nodes.versions.serving import Loaded, learn_known
+from nodes.versions.loaded import Loaded, learn_known
 from shards.specs import TensorSpec
 from swarm.model import ModelInfo, Spec, Stage
 
@@ -55,7 +55,7 @@ async def test_the_event_loop_turns_while_a_stage_learns_its_known_answer() -> N
 async def test_a_run_that_hangs_leaves_the_version_without_self_tests(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(nodes.versions.serving, "KNOWN_WITHIN", 0.05)
+    monkeypatch.setattr(nodes.versions.loaded, "KNOWN_WITHIN", 0.05)
     stage = SlowStage()
     version = loaded(stage)
     await learn_known(version, NodeConfig("shard-1", "m"))

@@ -12,7 +12,7 @@ from noted_tracer import NotedTracer
 from support.waiting import GENEROUS, eventually
 
 from nodes.requests.answering import LIGHTER_ANSWERS, LIGHTER_ROOM, InferAnswerer
-from nodes.versions.serving import Loaded
+from nodes.versions.loaded import Loaded
 from shards.errors import RunError
 from swarm.errors import NotFound, Status
 from swarm.model import ModelInfo, Spec, Stage

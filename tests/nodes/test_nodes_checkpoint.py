@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nodes.life.checkpoint import MAGIC, MAX_BYTES, Checkpoint
+from nodes.connection.checkpoint import MAGIC, MAX_BYTES, Checkpoint
 
 VALUES = st.recursive(
     st.none()

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from support.waiting import GENEROUS
 
-from nodes.life.following_others import BEGIN_AGAIN_AFTER, go_on
-from nodes.versions.following import LOOK_EVERY, WeightFollower
+from nodes.duties.going_on import BEGIN_AGAIN_AFTER, go_on
+from nodes.versions.following import READ_EVERY, WeightFollower
 from shards.errors import DeltaError, DeltaFault
 from swarm.learning.weights import Weights
 from swarm.link import Link, jetstream
@@ -214,7 +214,7 @@ async def test_whatever_a_ledger_raises_it_is_refused_once_and_the_node_follows_
     running = asyncio.create_task(follower.run())
     await follower.follow("m", "1")
     weights.watches[0]()
-    await asyncio.sleep(3 * LOOK_EVERY)  # simulated
+    await asyncio.sleep(3 * READ_EVERY)  # simulated
     await follower.follow("m", "2")
     assert runtimes.taken == [("m", "2", 7)]
     [(kind, detail)] = runtimes.events

@@ -6,12 +6,14 @@ import asyncio
 import json
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from support.waiting import GENEROUS
 
-import nodes.versions.judging
-from nodes.versions.judging import Judging
+import nodes.duties.judging
+from nodes.config import NodeConfig
+from nodes.duties.judging import Judging
 from swarm.fleet.documents import Faults, read_status
 from swarm.models.followed_rollouts import Followed
 from swarm.rollout import Report, Seen, plan_of
@@ -39,16 +41,22 @@ class Scene:
             ),
         )
         versions = SimpleNamespace(all=list, serving={})
-        self.judging = Judging(mesh, "m", "node", versions, lambda kind, detail: None)  # type: ignore[arg-type]
+        connection: Any = SimpleNamespace(
+            mesh=mesh,
+            config=NodeConfig("shard-1", "m"),
+            id="node",
+            events=SimpleNamespace(tell=lambda kind, detail: None),
+        )
+        self.judging = Judging(connection, versions)  # type: ignore[arg-type]
 
 
 async def test_a_judge_tells_how_many_reports_it_had_no_room_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(nodes.versions.judging, "beat", lambda seconds: asyncio.sleep(0))
+    monkeypatch.setattr(nodes.duties.judging, "beat", lambda seconds: asyncio.sleep(0))
     scene = Scene()
     life = asyncio.create_task(scene.judging.run())
-    scene.judging.look()
+    scene.judging.desired_state_was_read()
     report = await asyncio.wait_for(scene.heard, GENEROUS)
     for number in range(MOST_REPORTERS + 3):
         told = Report(f"r{number}", "p1", 0, (Seen(1, 0),), (Seen(1, 0),))

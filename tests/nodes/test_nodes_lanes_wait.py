@@ -12,17 +12,21 @@ from typing import Any
 import pytest
 from support.waiting import GENEROUS
 
-import nodes.life.node
-import nodes.versions.versions
 import swarm
 from nodes.config import NodeConfig
-from nodes.life.node import Node
+from nodes.life.node import Node, NodePolicy
+from nodes.life.reconciler import ReconcilerConfig
+from nodes.versions.versions import VersionsConfig
 from shards.split.split import SplitResult, split
 from shards.zoo import digits_model
 from swarm.link import LinkMessage, jetstream
 from swarm.transport.lane import LaneOptions, stream_config
 
 pytestmark = pytest.mark.integration
+
+QUICK = NodePolicy(
+    ReconcilerConfig(while_waiting=0.1), VersionsConfig(pulls_within=0.2, pulls_again_within=0.2)
+)
 
 
 @cache
@@ -35,9 +39,10 @@ class Scene:
 
     def __init__(self, url: str, mesh: swarm.Mesh) -> None:
         self.mesh = mesh
-        self.node = Node(
-            NodeConfig("shard-1", "digits", nats=url, shm=False, no_cache=True, allow_unsigned=True)
+        config = NodeConfig(
+            "shard-1", "digits", nats=url, shm=False, no_cache=True, allow_unsigned=True
         )
+        self.node = Node(config, policy=QUICK)
         self._said: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         mesh.link.subscribe(mesh.subjects.status(self.node.id), self._hear)
 
@@ -84,10 +89,7 @@ class Scene:
 
 
 @pytest.fixture
-async def scene(url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
-    monkeypatch.setattr(nodes.versions.versions, "PULLS_WITHIN", 0.2)
-    monkeypatch.setattr(nodes.versions.versions, "PULLS_AGAIN_WITHIN", 0.2)
-    monkeypatch.setattr(nodes.life.node, "CHECK_WHILE_WAITING", 0.1)
+async def scene(url: str) -> AsyncIterator[Scene]:
     async with swarm.connect(url, shm=False) as mesh:
         yield Scene(url, mesh)
 

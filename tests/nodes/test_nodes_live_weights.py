@@ -16,7 +16,7 @@ from nodes.config import NodeConfig
 from nodes.stage.selftest import Known
 from nodes.versions.artifacts import NodeArtifacts
 from nodes.versions.live_weights import NodeWeights
-from nodes.versions.serving import Loaded
+from nodes.versions.loaded import Loaded
 from shards.errors import ArtifactError, DeltaError, DeltaFault
 from shards.runtimes.load import load_stage
 from shards.runtimes.stage import StageRuntime
@@ -57,13 +57,10 @@ class Node:
 
     def __init__(self) -> None:
         self.registry = Registry()
-        self.behind: list[tuple[str, str, int]] = []
         mesh: Any = SimpleNamespace(registry=self.registry)
         artifacts = NodeArtifacts(mesh.registry, "", 0)
         config = NodeConfig(role="fallback", model="digits")
-        self.weights = NodeWeights(
-            mesh, artifacts, config, lambda *asked: self.behind.append(asked)
-        )
+        self.weights = NodeWeights(mesh, artifacts, config)
         info = ModelInfo.from_manifest(SPLIT.manifest.to_json())
         self.loaded = Loaded(info, {1: stage(1), 2: stage(2)}, stage(0), None, 0.0)
         self.replaced: list[tuple[Any, Any]] = []
@@ -252,11 +249,6 @@ async def test_a_session_that_is_rebuilt_gets_the_present_weights(
     assert np.array_equal(node.answer(), expected)
     await node.take(6, head(3.0))
     assert node.loaded.stages[2].weights_version == 6
-
-
-async def test_a_request_for_newer_weights_makes_the_node_look_for_them(node: Node) -> None:
-    node.weights.behind("digits", "1", 7)
-    assert node.behind == [("digits", "1", 7)]
 
 
 async def test_who_waits_for_a_weight_version_goes_on_when_it_comes(node: Node) -> None:

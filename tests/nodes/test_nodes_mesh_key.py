@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.waiting import GENEROUS, eventually
 
-from nodes.life.mesh_key import MeshKeyFile
+from nodes.connection.mesh_key import MeshKeyFile
 from swarm.gossip.wire import MeshKey
 from swarm.security.mesh_keys import make_mesh_key, read_mesh_keys, rotate_mesh_key
 

@@ -21,11 +21,13 @@ class Scene:
         self.objectives = objectives
         self.told: list[tuple[str, dict[str, Any]]] = []
         self.forgotten: set[str] = set()  # models whose desired state has to be read again
-        self.measured = Objectives(
-            lambda model: None if model in self.forgotten else self.objectives.get(model),
-            lambda kind, detail: self.told.append((kind, detail)),
-            lambda model: model not in self.forgotten,
-        )
+        self.measured = Objectives(self, lambda kind, detail: self.told.append((kind, detail)))
+
+    def objective(self, model: str) -> Objective | None:
+        return None if model in self.forgotten else self.objectives.get(model)
+
+    def knows(self, model: str) -> bool:
+        return model not in self.forgotten
 
     def answer(self, model: str, status: Status = Status.OK, times: int = 1) -> None:
         for _ in range(times):

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from nodes.config import NodeConfig
+from nodes.connection.router import Router
 from nodes.life.own_entry import OwnEntry
-from nodes.requests.router import Router
 from nodes.stage.counters import StageStats
 from shards.runtimes import memory
 from swarm.fleet.advertised import candidates, identity_of, serving
@@ -66,11 +66,13 @@ class Node:
         link = Link(LinkOptions(servers=("nats://127.0.0.1:1",)))
         self.members = Membership(link, Subjects("test"), Peers("node"))
         self.entry = OwnEntry(
-            SimpleNamespace(lender=SimpleNamespace(host=""), inbox=""),  # type: ignore[arg-type]
-            NodeConfig(role, "m", weight=weight),
-            self.members,
+            SimpleNamespace(  # type: ignore[arg-type]
+                mesh=SimpleNamespace(lender=SimpleNamespace(host=""), inbox=""),
+                config=NodeConfig(role, "m", weight=weight),
+                membership=self.members,
+                identity=identity,
+            ),
             lambda: self.servings,
-            identity,
         )
         other = Membership(link, Subjects("test"), Peers("other"))
         self.other: Gossip = other.gossip
@@ -119,7 +121,7 @@ async def test_a_node_with_sixty_stages_is_routed_to_for_each_of_them(model: str
     served = info(model, "v" * len(model), 60)
     node = Node(serve(served))
     node.tell()
-    router = Router(node.heard, lambda kind, detail: None)
+    router = Router(node.heard)
     router.apply(
         model, {"serve": [{"version": served.version, "share": 100}], "policy": "round-robin"}
     )

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from nodes.config import NodeConfig
-from nodes.requests.router import OBSERVE_EVERY, Router
+from nodes.connection.router import OBSERVE_EVERY, Router
 from swarm.errors import InvalidArgument
 from swarm.fleet.advertised import load_entries, serves_entries, valid
 from swarm.gossip import PeerView
@@ -35,9 +35,8 @@ class Mesh:
         self.told: list[tuple[str, dict[str, Any]]] = []
         for node in nodes:
             self.add(node, stage)
-        self.router = Router(
-            self._view, lambda kind, detail: self.told.append((kind, detail)), lambda: self.now
-        )
+        self.router = Router(self._view, lambda: self.now)
+        self.router.on_event.append(lambda kind, detail: self.told.append((kind, detail)))
 
     def _view(self) -> dict[str, PeerView]:
         self.looks += 1
@@ -55,8 +54,8 @@ class Mesh:
         values = serves_entries([(model, version, stage)]) | {"priority": 0} | values
         self.peers[node] = PeerView(node, state, 1, 1, values)
 
-    def serve(self, **document: Any) -> None:
-        self.router.apply("m", {"serve": WHOLE} | document)
+    def serve(self, own_lanes: bool = True, **document: Any) -> None:
+        self.router.apply("m", {"serve": WHOLE} | document, own_lanes)
 
     def lane(self, session: str = "", remaining: float = 1.0) -> str:
         return self.router.pick_lane(ask(session), remaining)
@@ -157,13 +156,7 @@ def test_a_document_concerns_the_model_it_is_kept_under() -> None:
 
 def test_where_rights_name_no_own_lanes_the_shared_lane_is_used_and_the_reason_told() -> None:
     mesh = Mesh("a", "b")
-    mesh.router = Router(
-        lambda: mesh.peers,
-        lambda kind, detail: mesh.told.append((kind, detail)),
-        lambda: mesh.now,
-        may_use_own_lanes=lambda model: False,
-    )
-    mesh.serve(policy="round-robin")
+    mesh.serve(own_lanes=False, policy="round-robin")
     assert not mesh.router.uses_own_lanes("m")
     assert mesh.lane() == ANY
     [(kind, detail)] = mesh.told

@@ -13,9 +13,10 @@ import jsonschema
 import pytest
 from support.waiting import GENEROUS
 
-import nodes.life.node
+import nodes.connection.connection
 import swarm
 from nodes.config import NodeConfig
+from nodes.connection.events import Events
 from nodes.life.node import Node
 from nodes.life.status import STATUS_PAUSE, StatusPublisher
 from swarm.errors import NotConnected
@@ -64,22 +65,29 @@ class Scene:
         view = {f"n{n}": PeerView(f"n{n}", state, 1, 1, {}) for n, state in enumerate(states)}
         self.clock = asyncio.get_running_loop().time
         self.started = self.clock()
-        self.status = StatusPublisher(
-            SimpleNamespace(  # type: ignore[arg-type]
+        self.events = Events(self.link, Subjects(), "n0", "shard-1")  # type: ignore[arg-type]
+        connection: Any = SimpleNamespace(
+            mesh=SimpleNamespace(
                 link=self.link, subjects=Subjects(), lender=SimpleNamespace(host=""), inbox=""
             ),
-            NodeConfig("shard-1", "digits@7"),
-            "n0",
-            SimpleNamespace(pulling=list),  # type: ignore[arg-type]
-            SimpleNamespace(  # type: ignore[arg-type]
+            config=NodeConfig("shard-1", "digits@7"),
+            id="n0",
+            events=self.events,
+            membership=SimpleNamespace(
                 view=lambda: view,
                 gossip=self.gossip,
                 events={"died": 1},
                 sent_bytes=10,
                 received_bytes=20,
             ),
+        )
+        self.changes: list[str] = []
+        self.status = StatusPublisher(
+            connection,
+            list,
+            [more],
             self.started,
-            more,
+            lambda change: self.changes.append(change["event"]),
             self.clock,
         )
 
@@ -99,9 +107,10 @@ class Scene:
 
 async def test_a_change_is_published_at_once_and_what_is_not_changed_is_not() -> None:
     scene = Scene()
-    assert scene.status.become("loading", "digits@7")
-    assert not scene.status.become("loading", "digits@7")
-    assert scene.status.become("loading", "digits@8")
+    scene.status.become("loading", "digits@7")
+    scene.status.become("loading", "digits@7")
+    scene.status.explain("digits@8")
+    assert scene.changes == ["loading"]
     assert [doc["detail"] for doc in scene.documents] == ["digits@7", "digits@8"]
     assert scene.documents[0]["since"] == scene.documents[1]["since"], (
         "of the state, not the detail"
@@ -254,7 +263,7 @@ async def test_however_many_ask_a_node_publishes_no_more_often_than_its_pause_al
 
 async def test_an_event_says_who_tells_and_what_it_is_about() -> None:
     scene = Scene()
-    scene.status.tell("took-over", {"stage": 2})
+    scene.events.tell("took-over", {"stage": 2})
     [(subject, doc)] = scene.link.published
     assert subject == "swarm.default.events.took-over"
     assert (doc["node"], doc["role"], doc["kind"], doc["stage"]) == (
@@ -272,7 +281,7 @@ async def test_a_document_tells_the_rate_and_the_events_that_the_node_told() -> 
     assert "rate" not in scene.status.document(), "one count gives none"
     await asyncio.sleep(2 * RATE_LEAST)  # simulated
     answered = 100
-    scene.status.tell("took-over", {"stage": 2})
+    scene.events.tell("took-over", {"stage": 2})
     doc = scene.status.document()
     assert doc["rate"] == pytest.approx(100 / (2 * RATE_LEAST), rel=0.01)
     assert doc["events"] == {"took-over": 1}
@@ -282,8 +291,8 @@ async def test_a_document_tells_the_rate_and_the_events_that_the_node_told() -> 
 async def test_without_a_connection_a_node_goes_on_unheard() -> None:
     scene = Scene()
     scene.link.cut = True
-    assert scene.status.become("ready", "serving")
-    scene.status.tell("joined", {})
+    scene.status.become("ready", "serving")
+    scene.events.tell("joined", {})
     scene.link.cut = False
     scene.status.publish()
     assert scene.documents[0]["state"] == "ready"
@@ -293,7 +302,7 @@ async def test_without_a_connection_a_node_goes_on_unheard() -> None:
 async def test_a_node_that_finds_no_server_ends_when_it_is_told_to(
     role: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nodes.life.node, "CONNECT_TIMEOUT", 0.05)
+    monkeypatch.setattr(nodes.connection.connection, "CONNECT_TIMEOUT", 0.05)
     nowhere = "nats://127.0.0.1:1"
     changes: list[str] = []
     node = Node(

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from nodes.config import NodeConfig
-from nodes.life.takeover import ADAPT_EVERY, Takeover
+from nodes.duties.takeover import Takeover, TakeoverConfig
 from nodes.limits import lane_options
-from swarm.fleet.advertised import serves_entries, takes_entries
+from swarm.fleet.advertised import StagePeer, serves_entries, serving, takes_entries
 from swarm.flow.latency import LatencyWindow
 from swarm.gossip import Event, PeerView
 from swarm.model import ModelInfo, Spec, Stage
@@ -92,25 +92,29 @@ class Scene:
         self.watched: frozenset[str] = frozenset()
         self.peers: dict[str, PeerView] = {}
         self.told: list[str] = []
-        self.serving = SimpleNamespace(info=INFO, servers=[FakeServer()])
+        self.served = SimpleNamespace(info=INFO, servers=[FakeServer()])
         self.own_lanes = True
         config = NodeConfig(role, "m@1")
         self.add(node, config.priority)
         placement = SimpleNamespace(forget=self._forget_placement)
         link = SimpleNamespace(domain="", may_call=lambda subject: False)
+        connection: Any = SimpleNamespace(
+            mesh=SimpleNamespace(placement=placement, link=link, subjects=Subjects("t")),
+            config=config,
+            membership=self,
+            peers=self,
+            router=SimpleNamespace(uses_own_lanes=lambda model: self.own_lanes),
+            events=SimpleNamespace(tell=lambda kind, detail: self.told.append(kind)),
+        )
         self.takeover = Takeover(
-            SimpleNamespace(placement=placement, link=link, subjects=Subjects("t")),  # type: ignore[arg-type]
-            config,
-            self,  # type: ignore[arg-type]
-            SimpleNamespace(uses_own_lanes=lambda model: self.own_lanes),  # type: ignore[arg-type]
-            lambda: [self.serving],  # type: ignore[list-item]
-            lambda kind, detail: self.told.append(kind),
-            lambda: asyncio.get_running_loop().time(),
+            connection,
+            lambda: [self.served],  # type: ignore[list-item]
+            clock=lambda: asyncio.get_running_loop().time(),
         )
 
     @property
     def source(self) -> FakeSource:
-        return self.serving.servers[0].source
+        return self.served.servers[0].source
 
     def add(self, node: str, priority: int = 0, state: Any = "alive", **more: Any) -> None:
         values = serves_entries([("m", "1", 1)]) | {"priority": priority} | more
@@ -121,6 +125,9 @@ class Scene:
 
     def alive(self) -> list[PeerView]:
         return [peer for peer in self.peers.values() if peer.state == "alive"]
+
+    def serving(self, info: ModelInfo, stage: int) -> list[StagePeer]:
+        return serving(self.alive(), info.model, info.version, stage)
 
     def watch(self, nodes: frozenset[str]) -> None:
         self.watched = nodes
@@ -230,7 +237,7 @@ async def test_a_version_that_is_loaded_again_is_covered_again() -> None:
         for _ in range(2):
             scene.takeover.on_event(Event("died", "primary"))
             await scene.source.fast.opened.wait()
-            scene.serving.servers = [FakeServer()]
+            scene.served.servers = [FakeServer()]
     reacting.cancel()
 
 
@@ -288,7 +295,7 @@ async def test_one_primary_keeps_ack_wait_in_tune_and_gives_it_back_when_the_lan
         for lane in lanes:
             for _ in range(100):
                 lane.holding.add(0.2, asyncio.get_running_loop().time())
-        await asyncio.sleep(2 * ADAPT_EVERY)
+        await asyncio.sleep(2 * TakeoverConfig().adapt_every)
         assert [lane.ack_wait for lane in lanes] == [pytest.approx(0.8, rel=0.05), usual]
         await asyncio.sleep(120.0)
         assert [lane.ack_wait for lane in lanes] == [usual, usual]

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from support.waiting import GENEROUS
 
-import nodes.versions.versions
+import nodes.versions.loader
 import swarm
 from nodes.config import NodeConfig
 from nodes.life.node import Node
+from nodes.versions.loaded import Loaded
 from nodes.versions.refused_versions import AGAIN_AFTER, AGAIN_AFTER_AT_MOST, RefusedVersions
-from nodes.versions.serving import Loaded
 from shards.errors import DoesNotFit, ModelError
 from shards.manifest import sha256
 from shards.split.split import SplitResult, split
@@ -44,7 +44,7 @@ def test_attempts_come_ever_later_and_at_once_where_desired_state_has_changed() 
     assert pauses == sorted(pauses)
     assert pauses[-1] == AGAIN_AFTER_AT_MOST
     refused.refuse("2", "no memory", now)
-    refused.changed()
+    refused.retry_all()
     assert refused.is_due("2", now)
     assert refused.reasons == {}
 
@@ -53,8 +53,8 @@ def test_what_is_not_wanted_any_more_or_is_served_is_not_refused() -> None:
     refused = RefusedVersions()
     for version in ("1", "2", "3"):
         refused.refuse(version, f"why {version}", 0.0)
-    refused.keep(["2", "3"])
-    refused.took("3")
+    refused.forget_all_but(["2", "3"])
+    refused.served("3")
     assert refused.reasons == {"2": "why 2"}
     assert (refused.reason("2"), refused.reason("1")) == ("why 2", "")
 
@@ -193,7 +193,7 @@ async def test_a_version_whose_files_are_missing_is_told_of_and_waited_for(scene
 async def test_a_node_that_cannot_run_the_desired_version_asks_those_that_can(
     scene: Scene, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    really = nodes.versions.versions.load
+    really = nodes.versions.loader.load
 
     async def load(
         mesh: swarm.Mesh, artifacts: Any, config: NodeConfig, info: ModelInfo, **more: Any
@@ -202,7 +202,7 @@ async def test_a_node_that_cannot_run_the_desired_version_asks_those_that_can(
             raise DoesNotFit("no memory")
         return await really(mesh, artifacts, config, info, **more)
 
-    monkeypatch.setattr(nodes.versions.versions, "load", load)
+    monkeypatch.setattr(nodes.versions.loader, "load", load)
     able = Scene(url, scene.mesh, node_of("fallback", url))
     async with scene.lives(), able.lives(["1", "1"]):
         await scene.push(digits("2"))

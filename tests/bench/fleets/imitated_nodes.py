@@ -22,8 +22,8 @@ from typing import Any
 
 import swarm
 from bench.fleets.scale_point import STAGES
+from nodes.duties.takeover import TakeoverConfig
 from nodes.event_loop import die_with_parent, run_event_loop
-from nodes.life.takeover import ADAPT_EVERY
 from swarm.errors import SwarmError
 from swarm.fleet.advertised import serves_entries
 from swarm.fleet.membership import Membership
@@ -58,6 +58,9 @@ class Imitation:
 def model_of(number: int) -> tuple[str, int]:
     """The model and the stage of an imitated node."""
     return f"imitated-{number // STAGES % MODELS}", number % STAGES + 1
+
+
+ADAPT_EVERY = TakeoverConfig().adapt_every  # seconds
 
 
 class ImitatedNode:

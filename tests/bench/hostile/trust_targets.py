@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from bench.hostile.target import FLOOR, Case, Target, json_objects
-from nodes.life.checkpoint import MAGIC, Checkpoint
+from nodes.connection.checkpoint import MAGIC, Checkpoint
 from swarm.audit.chain import Extent, verify
 from swarm.audit.record import BEGINNING, Entry, canonical, hash_of, parse, seal
 from swarm.errors import BadSignature, InvalidArgument, SwarmError, Untrusted

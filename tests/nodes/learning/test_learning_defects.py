@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-import nodes.life.learning
+import nodes.duties.learning
 from nodes.config import NodeConfig
+from nodes.duties.learning import Learning
 from nodes.learning.options import LearnOptions
-from nodes.life.learning import Learning
 from shards.split.split import split
 from shards.zoo.fresh_head import digits_with_fresh_head
 from swarm.errors import NotFound
@@ -30,17 +30,18 @@ class Scene:
         self.told: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         anything: Any = None
         mesh: Any = SimpleNamespace(link=None, subjects=Subjects("default"), registry=self)
-        versions: Any = SimpleNamespace(serving={"1": None}, artifacts=self)
-        self.learning = Learning(
-            mesh,
-            NodeConfig("learner", "fresh"),
-            LearnOptions(),
-            "learner-1",
-            anything,
-            anything,
-            versions,
-            lambda kind, detail: self.told.put_nowait({"kind": kind} | detail),
+        versions: Any = SimpleNamespace(serving={"1": None}, loader=SimpleNamespace(artifacts=self))
+        connection: Any = SimpleNamespace(
+            mesh=mesh,
+            config=NodeConfig("learner", "fresh"),
+            id="learner-1",
+            membership=None,
+            events=SimpleNamespace(tell=self._tell),
         )
+        self.learning = Learning(connection, LearnOptions(), anything, versions)
+
+    def _tell(self, kind: str, detail: dict[str, Any]) -> None:
+        self.told.put_nowait({"kind": kind} | detail)
 
     async def info(self, model: str, version: str) -> ModelInfo:
         if self.broken is not None:
@@ -86,7 +87,7 @@ async def test_what_cannot_be_learned_is_told_and_stands_in_the_status(
 async def test_learning_that_fails_again_and_again_fetches_the_model_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(nodes.life.learning, "RETRY_AFTER", 0.0)
+    monkeypatch.setattr(nodes.duties.learning, "RETRY_AFTER", 0.0)
     scene = Scene()  # without a link each attempt fails
     events = await scene.events(3)
     assert [event["what"] for event in events] == ["failed"] * 3

@@ -11,13 +11,12 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable
 from typing import Any
 
+from nodes.connection.connection import Connection
 from nodes.versions.versions import Versions
 from swarm.errors import DecodeError, SwarmError
 from swarm.link import LinkMessage
-from swarm.mesh import Mesh
 from swarm.models.followed_rollouts import Followed
 from swarm.periodic import BEAT, beat
 from swarm.rollout import Plan, Report, Statement, Verdict, share_of
@@ -33,27 +32,20 @@ LISTEN_FIRST = 3  # periods for which a new judge only listens
 
 
 class Judging:
-    """`run()` judges while there is a rollout. tell(kind, detail): publishes an event."""
+    """`run()` judges while there is a rollout."""
 
-    def __init__(
-        self,
-        mesh: Mesh,
-        model: str,
-        node: str,
-        versions: Versions,
-        tell: Callable[[str, dict[str, Any]], None],
-    ) -> None:
-        self._mesh = mesh
-        self._model = model
-        self._node = node
+    def __init__(self, connection: Connection, versions: Versions) -> None:
+        self._mesh = connection.mesh
+        self._model = connection.config.model_name
+        self._node = connection.id
+        self._tell = connection.events.tell
         self._versions = versions
-        self._tell = tell
         self._wake = asyncio.Event()
-        self._told = ""  # the last state of the rollout that was told
+        self._published = ""  # the last state of the rollout that was published
         self._judge_of: tuple[str, Judge] | None = None  # a plan's id, and its last judge here
 
-    def look(self) -> None:
-        """Desired state was read: a rollout may have begun."""
+    def desired_state_was_read(self) -> None:
+        """A rollout may have begun."""
         if self._mesh.rollouts.of(self._model) is not None:
             self._wake.set()
 
@@ -95,8 +87,8 @@ class Judging:
         def report(message: LinkMessage) -> None:
             nonlocal newcomers
             with contextlib.suppress(DecodeError):  # a foreign message reports nothing
-                came = Report.decode(message.data)
-                newcomers = judge.heard(came, time.monotonic()) or newcomers
+                read = Report.decode(message.data)
+                newcomers = judge.heard(read, time.monotonic()) or newcomers
 
         sid = self._mesh.link.subscribe(self._mesh.subjects.reports(self._model), report)
         try:
@@ -155,8 +147,8 @@ class Judging:
         share = share_of(followed.plan, followed.progress)
         done = followed.progress.done
         state = f"{followed.plan.id} {share} {done}"
-        if state != self._told and followed.progress.step >= 0:
-            self._told = state
+        if state != self._published and followed.progress.step >= 0:
+            self._published = state
             kind = "rolled-out" if done else "rollout"
             self._tell(kind, self._named(followed.plan) | {"share": share})
 

@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from nodes.connection.connection import Connection
 from nodes.versions.serving import Serving
 from swarm.fleet.advertised import Where, of_load
-from swarm.fleet.membership import Membership
 from swarm.fleet.priorities import PRIMARY, RESERVE, STANDBY
 from swarm.fleet.warm_pool import Lacking, assign, standbys_of, states_of
 from swarm.gossip import Event
@@ -23,28 +23,26 @@ from swarm.periodic import BEAT, next_beat
 
 log = logging.getLogger("swarm.node")
 
-LOOK_EVERY = 3 * BEAT  # seconds
+DECIDE_EVERY = 3 * BEAT  # seconds
 
 
 class Standby:
     """`run()` decides until cancelled; `on_event` takes the gossip's news.
 
-    takes: the stage that this node has taken. tell(kind, detail) publishes an event. announce()
-    gossips what this node is at present.
+    take(stage): gossips that this node has taken a stage, None for none.
     """
 
     def __init__(
         self,
-        membership: Membership,
+        connection: Connection,
         servings: Callable[[], list[Serving]],
-        tell: Callable[[str, dict[str, Any]], None],
-        announce: Callable[[], None],
+        take: Callable[[Where | None], None],
     ) -> None:
-        self.takes: Where | None = None
-        self._members = membership
+        self._peers = connection.peers
+        self._tell = connection.events.tell
         self._servings = servings
-        self._tell = tell
-        self._announce = announce
+        self._take = take
+        self._taken: Where | None = None
         self._lacking = Lacking()
         self._news = asyncio.Event()
 
@@ -52,9 +50,9 @@ class Standby:
         """Look at the mesh regularly, and at once where a node came, went or changed its stages."""
         while True:
             self._news.clear()
-            self.look(time.monotonic())
+            self._decide(time.monotonic())
             try:
-                async with asyncio.timeout_at(next_beat(LOOK_EVERY)):
+                async with asyncio.timeout_at(next_beat(DECIDE_EVERY)):
                     await self._news.wait()
             except TimeoutError:
                 continue
@@ -64,27 +62,27 @@ class Standby:
         if event.kind != "updated" or not all(map(of_load, event.detail.split(","))):
             self._news.set()
 
-    def look(self, now: float) -> None:
+    def _decide(self, now: float) -> None:
         """Take the stage that is this node's to take, or give it back. now: `time.monotonic()`."""
         servers = {
             (server.info.model, server.info.version, server.stage): server
             for serving in self._servings()
             for server in serving.servers
         }
-        peers, me = self._members.alive(), self._members.node
+        peers, me = self._peers.alive(), self._peers.node
         if any(peer.node == me and peer.values.get("draining") is True for peer in peers):
             return  # it leaves, and has said so
         lacking = self._lacking.look(states_of(peers, sorted(servers)), now)
         wanted = assign(lacking, standbys_of(peers)).get(me)
         if wanted not in servers:
             wanted = None
-        before, self.takes = self.takes, wanted
+        before, self._taken = self._taken, wanted
         for where, server in servers.items():
             elsewhere = STANDBY if wanted is None else RESERVE
             server.source.set_priority(PRIMARY if where == wanted else elsewhere)
         if wanted == before:
             return
-        self._announce()
+        self._take(wanted)
         if before is not None:
             log.info("gives back stage %d of %s@%s", before[2], *before[:2])
             self._tell("gave-back", _detail(before))

@@ -8,15 +8,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import Any
 
-from nodes.config import MOVED, NodeConfig
+from nodes.config import MOVED
+from nodes.connection.connection import Connection
 from nodes.limits import lane_options
 from nodes.versions.serving import Serving
 from swarm.errors import SwarmError
-from swarm.fleet.advertised import serving
-from swarm.fleet.membership import Membership
-from swarm.mesh import Mesh
 from swarm.periodic import BEAT, beat
 from swarm.subjects import ANY, api
 from swarm.transport.lane import is_due, is_kept, make_anew, stream_config
@@ -27,21 +24,14 @@ log = logging.getLogger("swarm.node")
 
 
 class LaneMoves:
-    """`run()` acts until cancelled. tell(kind, detail) publishes an event."""
+    """`run()` acts until cancelled."""
 
-    def __init__(
-        self,
-        mesh: Mesh,
-        config: NodeConfig,
-        membership: Membership,
-        servings: Callable[[], list[Serving]],
-        tell: Callable[[str, dict[str, Any]], None],
-    ) -> None:
-        self._mesh = mesh
-        self._config = config
-        self._members = membership
+    def __init__(self, connection: Connection, servings: Callable[[], list[Serving]]) -> None:
+        self._mesh = connection.mesh
+        self._config = connection.config
+        self._peers = connection.peers
+        self._tell = connection.events.tell
         self._servings = servings
-        self._tell = tell
         self._tried: dict[str, float] = {}  # when, by stream
 
     async def run(self) -> None:
@@ -65,13 +55,10 @@ class LaneMoves:
             return False
         if not all(link.may_call(api(f"STREAM.{verb}", stream)) for verb in ("DELETE", "CREATE")):
             return False
-        alive = self._members.alive()
         nodes = {  # they alone see that the stage's lanes are lost
-            peer.node
-            for peer in serving(alive, info.model, info.version, source.stage)
-            if not peer.draining
+            peer.node for peer in self._peers.serving(info, source.stage) if not peer.draining
         }
-        return is_due(stream, self._members.node, nodes, now - min(lost))
+        return is_due(stream, self._peers.node, nodes, now - min(lost))
 
     async def _move(self, source: StageSource) -> None:
         link, subjects = self._mesh.link, self._mesh.subjects

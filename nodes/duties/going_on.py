@@ -5,24 +5,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any
+
+from nodes.connection.events import REASON_LIMIT, Tell
 
 log = logging.getLogger("swarm.node")
 
 BEGIN_AGAIN_AFTER = 1.0  # seconds
-REASON_LIMIT = 500  # characters of an event's reason
 
 
-async def go_on(
-    part: str, run: Callable[[], Awaitable[None]], tell: Callable[[str, dict[str, Any]], None]
-) -> None:
+async def go_on(part: str, run: Callable[[], Awaitable[None]], tell: Tell) -> None:
     """Await `run()`, and begin it again after an error, until cancelled or until it returns.
 
     A defect that somebody else's data brings about would else end a node that serves well, and its
     successor too. tell(kind, detail): publishes the event `rejected`, once while the error stays
     the same; the status document counts it.
     """
-    told = ""
+    reported = ""
     while True:
         try:
             await run()
@@ -30,7 +28,7 @@ async def go_on(
         except Exception as error:
             log.exception("%s met a defect, and begins again", part)
             reason = f"{part} met a defect, and begins again: {error!r}"[:REASON_LIMIT]
-            if reason != told:
-                told = reason
+            if reason != reported:
+                reported = reason
                 tell("rejected", {"detail": reason})
         await asyncio.sleep(BEGIN_AGAIN_AFTER)

@@ -12,61 +12,65 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from dataclasses import dataclass
 from weakref import WeakSet
 
-from nodes.config import NodeConfig
+from nodes.connection.connection import Connection
+from nodes.duties.lane_depth import LaneDepth
 from nodes.limits import lane_options
-from nodes.requests.router import Router
 from nodes.stage.server import StageServer
-from nodes.versions.lane_depth import LaneDepth
 from nodes.versions.serving import Serving
 from swarm.errors import SwarmError
-from swarm.fleet.advertised import StagePeer, of_load, serving
-from swarm.fleet.membership import Membership
+from swarm.fleet.advertised import StagePeer, of_load
 from swarm.fleet.priorities import FALLBACK, PRIMARY
 from swarm.fleet.warm_pool import ROLE as WARM
 from swarm.gossip import Event
-from swarm.mesh import Mesh
-from swarm.model import ModelInfo
 from swarm.periodic import BEAT, next_beat
 from swarm.routing.rendezvous import rendezvous
 from swarm.transport.lane import MOST_ACK_WAIT, Lane, Tuning, work_of
 
 log = logging.getLogger("swarm.node")
 
-TEND_EVERY = 3 * BEAT  # seconds between looks at lanes
-ADAPT_EVERY = 5.0  # seconds between looks at ack_wait and at the server's clock
-WATCHERS = 2  # nodes that watch one node whose work they would take over
 # Gossip's events that dashboards hear of; the others are about loads.
 PUBLISHED_EVENTS = {"joined", "left", "suspected", "died", "refuted", "returned", "duplicate"}
 
 
-class Takeover:
-    """`run()` acts until cancelled; `on_event` takes the gossip's news.
+@dataclass(frozen=True, slots=True)
+class TakeoverConfig:
+    """How often a node tends its lanes. All times are in seconds."""
 
-    tell(kind, detail) publishes an event. clock: seconds, that of its lanes.
-    """
+    tend_every: float = 3 * BEAT
+    """Between two visits of all lanes; deaths and returns are acted on at once."""
+
+    adapt_every: float = 5.0
+    """Between two measurements of `ack_wait` and of the lanes' depth."""
+
+    watchers: int = 2
+    """Nodes that watch one node whose work they would take over: they see its crash at once."""
+
+
+class Takeover:
+    """`run()` acts until cancelled; `on_event` takes the gossip's news. clock: seconds, that of its
+    lanes."""
 
     def __init__(
         self,
-        mesh: Mesh,
-        config: NodeConfig,
-        membership: Membership,
-        router: Router,
+        connection: Connection,
         servings: Callable[[], list[Serving]],
-        tell: Callable[[str, dict[str, Any]], None],
+        policy: TakeoverConfig = TakeoverConfig(),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._mesh = mesh
-        self._config = config
-        self._members = membership
-        self._router = router
+        self._mesh = connection.mesh
+        self._config = connection.config
+        self._members = connection.membership
+        self._peers = connection.peers
+        self._router = connection.router
+        self._tell = connection.events.tell
         self._servings = servings
-        self._tell = tell
+        self._policy = policy
         self._clock = clock
         self._tunings: dict[Lane, Tuning] = {}
-        self._depth = LaneDepth(mesh, config.budget)
+        self._depth = LaneDepth(connection.mesh, connection.config.budget)
         # Not by version: one that is loaded again has its fast mode closed.
         self._covering: WeakSet[StageServer] = WeakSet()
         self._adopted: set[tuple[str, int, str]] = set()  # version, stage, gone node
@@ -76,11 +80,11 @@ class Takeover:
         """Act on the gossip, and tend the lanes, until cancelled."""
         adapted = self._clock()
         while True:
-            await self.react_until(next_beat(TEND_EVERY))
+            await self.react_until(next_beat(self._policy.tend_every))
             await self._cover()
             try:
                 await self.tend_lanes()
-                if self._clock() - adapted > ADAPT_EVERY:
+                if self._clock() - adapted > self._policy.adapt_every:
                     adapted = self._clock()
                     await self._adapt_settings()
             except SwarmError as error:
@@ -96,8 +100,8 @@ class Takeover:
             return
         self._news.set()
         log.info("%s %s %s", event.node, event.kind, event.detail)
-        alive = [peer.node for peer in self._members.alive()]
-        if rendezvous(event.node, alive)[:1] == [self._members.node]:
+        alive = [peer.node for peer in self._peers.alive()]
+        if rendezvous(event.node, alive)[:1] == [self._peers.node]:
             self._tell(event.kind, {"subject": event.node, "detail": event.detail})
 
     # --- fast mode --------------------------------------------------------------------------
@@ -122,8 +126,10 @@ class Takeover:
         for serving_ in self._servings():
             for server in serving_.servers:
                 stage, fresh = server.stage, server.source.fast
-                peers = self._peers(serving_.info, stage)
-                watched |= watched_by(self._members.node, peers, self._config.priority)
+                peers = self._peers.serving(serving_.info, stage)
+                watched |= watched_by(
+                    self._peers.node, peers, self._config.priority, self._policy.watchers
+                )
                 better = self._better(peers)
                 detail = {"stage": stage, "model": serving_.info.model}
                 if not better and server not in self._covering:
@@ -141,7 +147,7 @@ class Takeover:
     def _better(self, peers: list[StagePeer]) -> list[StagePeer]:
         """Those that serve a stage before this node does. A standby that has taken the stage stays
         behind the primaries in fast mode: both queue groups get every message."""
-        me = self._members.node
+        me = self._peers.node
         own = min([peer.priority for peer in peers if peer.node == me], default=PRIMARY)
         own = max(own, self._config.priority)
         return [p for p in peers if p.priority < own and not p.draining and p.node != me]
@@ -151,7 +157,7 @@ class Takeover:
     async def tend_lanes(self) -> None:
         """Open own lanes where the routing policy uses them; serve the lanes of gone nodes until
         they are empty. Raises `SwarmError`."""
-        states = {node: peer.state for node, peer in self._members.view().items()}
+        states = {node: peer.state for node, peer in self._peers.view().items()}
         gone = [node for node, state in states.items() if state in ("dead", "left")]
         # Each lane is adopted once: gossip remembers its node for an hour after the lane is gone.
         self._adopted = {entry for entry in self._adopted if entry[2] in gone}
@@ -159,20 +165,22 @@ class Takeover:
             if self._router.uses_own_lanes(serving_.info.model):
                 for server in serving_.servers:
                     if self._config.priority == PRIMARY:
-                        server.source.open_lane(self._members.node)
+                        server.source.open_lane(self._peers.node)
                     self._adopt(serving_, server, gone)
             for server in serving_.servers:
-                await server.source.close_idle_lanes(self._members.node)
+                await server.source.close_idle_lanes(self._peers.node)
 
     def _adopt(self, serving_: Serving, server: StageServer, gone: list[str]) -> None:
         """Open those lanes of gone nodes that fall to this one."""
-        peers = [peer for peer in self._peers(serving_.info, server.stage) if not peer.draining]
+        peers = [
+            peer for peer in self._peers.serving(serving_.info, server.stage) if not peer.draining
+        ]
         best = min((peer.priority for peer in peers), default=PRIMARY)
         heirs = [peer.node for peer in peers if peer.priority == best]
         for node in gone:
             entry = (serving_.info.version, server.stage, node)
             # Every node computes the same survivor: no election, no messages.
-            if entry not in self._adopted and rendezvous(node, heirs)[:1] == [self._members.node]:
+            if entry not in self._adopted and rendezvous(node, heirs)[:1] == [self._peers.node]:
                 self._adopted.add(entry)
                 server.source.open_lane(node)
 
@@ -180,14 +188,14 @@ class Takeover:
         """Keep each ack_wait a few times as long as a message takes, the model's own where little
         is asked, and as long as the link of any node needs; keep the depth of the lanes as the
         budgets need it. One primary of a stage does it for all."""
-        now, alive = self._clock(), len(self._members.alive())
+        now, alive = self._clock(), len(self._peers.alive())
         lanes: set[Lane] = set()
         for serving_ in self._servings():
             usual = lane_options(serving_.info, self._config).ack_wait
             for server in serving_.servers:
-                peers = self._peers(serving_.info, server.stage)
+                peers = self._peers.serving(serving_.info, server.stage)
                 primaries = [peer.node for peer in peers if peer.priority == PRIMARY]
-                leads = bool(primaries) and min(primaries) == self._members.node
+                leads = bool(primaries) and min(primaries) == self._peers.node
                 if server.stage == 1:
                     await self._depth.adapt(server, leads, now)
                 for lane in server.source.lanes.values():
@@ -211,18 +219,14 @@ class Takeover:
             await lane.set_ack_wait(wanted)
         self._tunings[lane] = tuning
 
-    def _peers(self, info: ModelInfo, stage: int) -> list[StagePeer]:
-        """The living nodes that serve a stage, this one included."""
-        return serving(self._members.alive(), info.model, info.version, stage)
 
-
-def watched_by(me: str, peers: Iterable[StagePeer], priority: int) -> set[str]:
-    """Of the nodes that serve a stage, those whose crash this node shall see at once: `WATCHERS` of
+def watched_by(me: str, peers: Iterable[StagePeer], priority: int, watchers: int) -> set[str]:
+    """Of the nodes that serve a stage, those whose crash this node shall see at once: `watchers` of
     the nodes of its priority watch each node of a better one."""
     peers = list(peers)
     mine = [peer.node for peer in peers if peer.priority == priority]
     return {
         peer.node
         for peer in peers
-        if peer.priority < priority and me in rendezvous(peer.node, mine)[:WATCHERS]
+        if peer.priority < priority and me in rendezvous(peer.node, mine)[:watchers]
     }

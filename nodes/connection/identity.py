@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from nodes.config import NodeConfig
-from nodes.life.checkpoint import Checkpoint
+from nodes.connection.checkpoint import Checkpoint
 from swarm.errors import InvalidArgument
 from swarm.ids import nobodys_user, node_id
 from swarm.security.identity import Identity

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from nodes.connection.events import REASON_LIMIT, Tell
 from swarm.fleet.advertised import candidates
 from swarm.gossip import PeerView
 from swarm.model import ModelInfo
@@ -47,22 +48,18 @@ class Picked:
 class Router:
     """One node's routing, for requests that it sends to stage 1 and for the stages that it feeds.
 
-    view: the gossip's picture of the mesh. tell(kind, detail): publishes an event (an adaptive
-    policy that yields, a refused desired state). clock: seconds. may_use_own_lanes(model): whether
-    this user may send to, and serve, lanes of single nodes.
+    view: the gossip's picture of the mesh. clock: seconds. on_event: each is called with the kind
+    and the detail of an event (an adaptive policy that yields, a refused desired state).
     """
 
     def __init__(
         self,
         view: Callable[[], Mapping[str, PeerView]],
-        tell: Callable[[str, dict[str, Any]], None],
         clock: Callable[[], float] = time.monotonic,
-        may_use_own_lanes: Callable[[str], bool] = lambda model: True,
     ) -> None:
+        self.on_event: list[Tell] = []
         self._view = view
-        self._tell = tell
         self._clock = clock
-        self._may_use_own_lanes = may_use_own_lanes
         self._table = RoutingTable()
         self._observed = -math.inf
         self._picked: dict[str, Picked] = {}  # by request id
@@ -75,16 +72,21 @@ class Router:
         """Requests of this requester whose end a policy has yet to hear of."""
         return len(self._picked)
 
-    def apply(self, model: str, document: dict[str, Any]) -> None:
-        """Take a model's desired state. A bad one is refused whole, and the one before it stays."""
+    def _tell(self, kind: str, detail: dict[str, Any]) -> None:
+        for tell in self.on_event:
+            tell(kind, detail)
+
+    def apply(self, model: str, document: dict[str, Any], own_lanes: bool = True) -> None:
+        """Take a model's desired state. A bad one is refused whole, and the one before it stays.
+        own_lanes: whether this user may send to, and serve, lanes of single nodes."""
         try:
             state = self._table.apply(document | {"model": model})
         except BadDesiredState as error:
             log.warning("desired state of %s refused: %s", model, error)
-            self._tell("rejected", {"model": model, "detail": str(error)[:500]})
+            self._tell("rejected", {"model": model, "detail": str(error)[:REASON_LIMIT]})
             return
         policy, _ = state.chooses
-        if policy != DEFAULT_POLICY and not self._may_use_own_lanes(model):
+        if policy != DEFAULT_POLICY and not own_lanes:
             text = (
                 f"policy {policy!r} sends to lanes of single nodes, which the rights of this "
                 "node's user do not name: the shared lane is used, as by policy 'pull'"

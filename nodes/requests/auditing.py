@@ -13,11 +13,12 @@ knows how that ends.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from nodes.connection.connection import Connection
 from swarm.audit.record import (
     MOST_HOPS,
     RECEIVED,
@@ -30,41 +31,33 @@ from swarm.audit.record import (
 from swarm.audit.recorder import Recorder
 from swarm.errors import DecodeError, Status
 from swarm.fleet.advertised import AUDITS
-from swarm.gossip import PeerView
-from swarm.mesh import Mesh
 from swarm.subjects import TOKEN, second_inbox
 from swarm.wire.hops import Hop
 from swarm.wire.messages import Features, Request, Result
 
-LOOK_EVERY = 0.2  # seconds between looks at who records what it asks
-
-View = Callable[[], Mapping[str, PeerView]]
+ASKERS_EVERY = 0.2  # seconds between looks at who records what it asks
 
 
 class NodeAudit:
     """The records of one node. Its methods cost no wait, and never raise.
 
-    stored: whether hops are stored, and every stage adds the hash of what it received; the first
-    stage does so in any case. asks: whether this node answers requests of others.
+    Where hops are stored, every stage adds the hash of what it received; the first stage does so in
+    any case.
     """
 
-    def __init__(
-        self,
-        mesh: Mesh,
-        node: str,
-        *,
-        stored: bool,
-        asks: bool,
-        view: View,
-        tell: Callable[[str], None],
-    ) -> None:
-        self.recorder = Recorder(mesh.link, mesh.subjects, node, tell)
-        self._node = node
-        self._inbox = mesh.link.options.inbox if asks else ""
-        self._stored = stored
-        self._view = view
+    def __init__(self, connection: Connection) -> None:
+        link, config = connection.mesh.link, connection.config
+        self._node = connection.id
+        self._events = connection.events
+        self.recorder = Recorder(link, connection.mesh.subjects, self._node, self._warn)
+        self._inbox = link.options.inbox if config.answers_requests else ""
+        self._stored = not config.shares_memory
+        self._view = connection.peers.view
         self._askers: frozenset[str] = frozenset()
-        self._looked = 0.0
+        self._askers_at = 0.0
+
+    def _warn(self, text: str) -> None:
+        self._events.tell("audit", {"detail": text})
 
     @property
     def gossip(self) -> str:
@@ -130,8 +123,8 @@ class NodeAudit:
     def _is_recorded_elsewhere(self, reply: str) -> bool:
         """Whether the requester is a node that records what it asks."""
         now = time.monotonic()
-        if now - self._looked > LOOK_EVERY:
-            self._looked = now
+        if now - self._askers_at > ASKERS_EVERY:
+            self._askers_at = now
             inboxes = {
                 inbox
                 for peer in self._view().values()

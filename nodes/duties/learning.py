@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from nodes.config import NodeConfig
+from nodes.connection.connection import Connection
+from nodes.connection.events import REASON_LIMIT
 from nodes.learning.frozen import FrozenModel
 from nodes.learning.head import Parameters
 from nodes.learning.learner import Learner
@@ -33,17 +34,14 @@ from swarm.learning.consensus.participant import Event
 from swarm.learning.exchange import Exchange
 from swarm.learning.teaching import listening
 from swarm.learning.weights import Weights
-from swarm.mesh import Mesh
 from swarm.periodic import BEAT, beat
 from swarm.security.identity import Identity
 from swarm.security.trusted_keys import AllowList
 
 log = logging.getLogger("swarm.learner")
 
-LOOK_EVERY = 5 * BEAT  # seconds between looks which version is served
+VERSION_EVERY = 5 * BEAT  # seconds between two questions which version is served
 RETRY_AFTER = 5.0  # seconds
-
-Tell = Callable[[str, dict[str, Any]], None]
 
 
 class Learning:
@@ -51,25 +49,21 @@ class Learning:
 
     def __init__(
         self,
-        mesh: Mesh,
-        config: NodeConfig,
+        connection: Connection,
         learn: LearnOptions,
-        node: str,
         identity: Identity,
-        membership: Membership,
         versions: Versions,
-        tell: Tell,
     ) -> None:
-        self._mesh = mesh
-        self._config = config
+        self._mesh = mesh = connection.mesh
+        self._config = connection.config
+        self._node = connection.id
+        self._membership = connection.membership
+        self._tell = connection.events.tell
         self._learn = learn
-        self._node = node
         self._identity = identity
-        self._membership = membership
         self._versions = versions
-        self._tell = tell
-        self._allowed = AllowList.read(config.teachers)
-        signed = config.trusted is not None
+        self._allowed = AllowList.read(self._config.teachers)
+        signed = self._config.trusted is not None
         self._weights = Weights(mesh.link, mesh.subjects, identity, self._allowed, signed=signed)
         self._learner: Learner | None = None
         self._problem = ""
@@ -89,7 +83,7 @@ class Learning:
     async def _other_than(self, version: str) -> str:
         """The version to learn, when it is another one than this."""
         while (wanted := next(reversed(self._versions.serving), version)) == version:
-            await beat(LOOK_EVERY)
+            await beat(VERSION_EVERY)
         return wanted
 
     async def _learn_version(self, version: str) -> None:
@@ -108,12 +102,12 @@ class Learning:
             except* (SwarmError, ShardsError, OSError) as group:
                 self._problem = "; ".join(str(error) for error in group.exceptions)
                 log.error("%s@%s is not learned: %s", self._config.model_name, version, group)
-                self._tell("learning", {"what": "failed", "detail": self._problem[:500]})
+                self._tell("learning", {"what": "failed", "detail": self._problem[:REASON_LIMIT]})
             except* Exception as group:
                 # A defect of learning must not end the serving, nor the learning without a word.
                 self._problem = f"a defect: {'; '.join(repr(e) for e in group.exceptions)}"
                 log.exception("%s@%s is not learned", self._config.model_name, version)
-                self._tell("learning", {"what": "failed", "detail": self._problem[:500]})
+                self._tell("learning", {"what": "failed", "detail": self._problem[:REASON_LIMIT]})
             await asyncio.sleep(RETRY_AFTER)
 
     async def _one(self, frozen: FrozenModel) -> None:
@@ -133,7 +127,7 @@ class Learning:
                 f"{name}@{version} is encrypted, and is not learned: its weight versions would lie "
                 "in the mesh's store as they are"
             )
-        fetch = self._versions.artifacts.fetcher(manifest)
+        fetch = self._versions.loader.artifacts.fetcher(manifest)
         return await in_low_priority_thread(lambda: FrozenModel.load(manifest, info, fetch))
 
     def _new_learner(self, frozen: FrozenModel, old: Learner | None) -> Learner:
@@ -192,7 +186,7 @@ class Learning:
         """The field that a learner adds to its node's status documents."""
         doc = self._learner.status() if self._learner is not None else {}
         if self._problem:
-            doc["problem"] = self._problem[:500]
+            doc["problem"] = self._problem[:REASON_LIMIT]
         return {"learning": doc}
 
 

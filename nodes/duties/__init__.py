@@ -1,0 +1,1 @@
+"""What a node does for the mesh beside its own requests: takeover, standby, judging, learning."""

@@ -1,0 +1,70 @@
+"""What a node does for the mesh beside its own requests."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from nodes.connection.connection import Connection
+from nodes.duties.going_on import go_on
+from nodes.duties.judging import Judging
+from nodes.duties.lane_moves import LaneMoves
+from nodes.duties.standby import Standby
+from nodes.duties.takeover import Takeover
+from nodes.versions.versions import Versions
+from swarm.fleet.advertised import Where
+from swarm.fleet.warm_pool import ROLE as WARM
+from swarm.transport.process_links import Own
+
+if TYPE_CHECKING:
+    from nodes.duties.learning import Learning
+
+
+class Duties:
+    """`start` once the node serves. take(stage): gossips that this node, a standby, has taken a
+    stage, None for none."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        versions: Versions,
+        take: Callable[[Where | None], None],
+    ) -> None:
+        config, events = connection.config, connection.membership.on_event
+        self._tell = connection.events.tell
+        self._judging = Judging(connection, versions)
+        takeover = Takeover(connection, versions.all)
+        events.append(takeover.on_event)
+        self._parts: dict[str, Callable[[], Awaitable[None]]] = {
+            "takeover": takeover.run,
+            "rollouts": self._judging.run,
+            "lane moves": LaneMoves(connection, versions.all).run,
+            "weights": versions.loader.follower.run,
+        }
+        if config.role == WARM:
+            standby = Standby(connection, versions.all, take)
+            events.append(standby.on_event)
+            self._parts["standby"] = standby.run
+        self._learning: Learning | None = None
+        if config.learns and connection.identity is not None:
+            from nodes.duties.learning import (
+                Learning,  # a node that does not learn needs none of it
+            )
+
+            self._learning = Learning(connection, config.learner, connection.identity, versions)
+
+    def start(self, own: Own) -> None:
+        """Do all of it from now on."""
+        for part, run in self._parts.items():
+            own(go_on(part, run, self._tell), part)
+        if self._learning is not None:
+            own(self._learning.run(), "learning")
+
+    def desired_state_was_read(self) -> None:
+        """A rollout may have begun."""
+        self._judging.desired_state_was_read()
+
+    def status(self) -> dict[str, Any]:
+        """Fields of a status document."""
+        document = self._judging.status()
+        return document if self._learning is None else document | self._learning.status()

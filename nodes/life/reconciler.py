@@ -1,0 +1,158 @@
+"""Keeps what a node serves in agreement with desired state, and says how far it is."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+
+from nodes.connection.connection import Connection
+from nodes.connection.events import REASON_LIMIT
+from nodes.life.status import StatusPublisher
+from nodes.versions.serving import Serving
+from nodes.versions.versions import LanesWait, Versions
+from shards.errors import ShardsError
+from swarm.errors import ApiError, BadKey, BadSeal, NotFound, SwarmError, Unavailable, Untrusted
+from swarm.routing import BadDesiredState
+
+log = logging.getLogger("swarm.node")
+
+SERVING = "serving"  # the detail of a node that serves all that it is told to
+
+
+@dataclass(frozen=True, slots=True)
+class ReconcilerConfig:
+    """Seconds from one reconciliation to the next. Each change of desired state is announced too: a
+    node that serves reads it only for an announcement that was lost."""
+
+    while_waiting: float = 1.0
+    """While the node cannot serve all of it."""
+
+    while_serving: float = 10.0
+    """While it does."""
+
+
+class Reconciler:
+    """`run` loads and serves the versions that the mesh desires, until its `stop`.
+
+    on_read() is called when desired state was read, on_served() when other versions are served.
+    became_ready: is set once every lane of the first version pulls.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        versions: Versions,
+        status: StatusPublisher,
+        on_read: Callable[[], None],
+        on_served: Callable[[], None],
+        policy: ReconcilerConfig = ReconcilerConfig(),
+    ) -> None:
+        self.became_ready = asyncio.Event()
+        self._mesh = connection.mesh
+        self._model = connection.config.model_name
+        self._tell = connection.events.tell
+        self._versions = versions
+        self._status = status
+        self._on_read = on_read
+        self._on_served = on_served
+        self._policy = policy
+        self._changed = asyncio.Event()  # desired state
+        self._rejected = ""  # why desired state is refused at present
+
+    async def run(self, stop: asyncio.Event, start: Callable[[], None]) -> None:
+        """start(): the node serves for the first time, and begins all that it does then. Raises
+        `SwarmError` or `ShardsError` when the node can never serve as configured."""
+        self._mesh.follow_config(self._changed.set)
+        announced: list[Serving] = []
+        read_at = -inf
+        while not stop.is_set():
+            now = time.monotonic()
+            read = self._changed.is_set() or now - read_at >= self._policy.while_serving
+            self._changed.clear()
+            pause, read_at = self._policy.while_waiting, -inf if read else read_at
+            try:
+                await self._versions.reconcile(self._loading, read=read)
+                self._become_ready(start)
+                read_at = now if read else read_at
+                pause = self._versions.due_after or self._policy.while_serving
+                self._on_read()
+                self._serves_but(self._versions.refused)
+            except (BadDesiredState, Untrusted, BadKey, BadSeal) as error:
+                # Refused as a whole: the node serves the versions that it served before.
+                self._reject(str(error))
+                if not self.became_ready.is_set():
+                    self._status.become("waiting", str(error))
+            except LanesWait as error:
+                if self._versions.pulling():
+                    self._become_ready(start)
+                self._serves_but(self._versions.refused, str(error))
+            except (NotFound, Unavailable, ApiError) as error:
+                # ApiError: a server whose store is gone or full refuses what it cannot read.
+                if not self.became_ready.is_set():
+                    self._status.become("waiting", str(error))
+                elif isinstance(error, NotFound):  # what an operator has to push, or to take back
+                    self._serves_but(self._versions.refused, str(error))
+            except (SwarmError, ShardsError) as error:
+                if not self.became_ready.is_set():
+                    raise
+                self._reject(str(error))
+            # A reconciliation that failed half-way may have changed the served versions too.
+            if self.became_ready.is_set() and announced != self._versions.pulling():
+                announced = self._versions.pulling()
+                self._on_served()
+            await self._until_due(stop, pause)
+
+    def _become_ready(self, start: Callable[[], None]) -> None:
+        if self.became_ready.is_set():
+            return
+        start()
+        self._status.become("ready", SERVING)
+        self._tell("joined", {})
+        self.became_ready.set()
+
+    def _loading(self, version: str) -> None:
+        if not self.became_ready.is_set():
+            self._status.become("loading", f"{self._model}@{version}")
+
+    def _serves_but(self, refused: str, waits: str = "") -> None:
+        """Say why not all is served that the mesh desires: versions that cannot run here, and
+        versions that are waited for. "" where there are none."""
+        if refused:
+            self._reject(refused)
+        else:
+            self._rejected = ""
+        why = "; ".join(text for text in (refused[:REASON_LIMIT], waits) if text)
+        if not self.became_ready.is_set():
+            self._status.become("waiting", why)
+        elif self._status.state == "ready":
+            self._status.explain(f"{SERVING}; {why}" if why else SERVING)
+
+    def _reject(self, reason: str) -> None:
+        """Say why the desired state is refused; once, while the reason stays."""
+        if reason == self._rejected:
+            return
+        self._rejected = reason
+        if self.became_ready.is_set():  # else the change of state says it
+            log.warning("%s", reason)
+        self._tell("rejected", {"model": self._model, "detail": reason[:REASON_LIMIT]})
+
+    async def _until_due(self, stop: asyncio.Event, pause: float) -> None:
+        """Until desired state changes, `stop`, the end of a version's task, or `pause` seconds
+        later."""
+        waiters = [
+            asyncio.ensure_future(stop.wait()),
+            asyncio.ensure_future(self._changed.wait()),
+        ]
+        try:
+            await asyncio.wait(
+                [*waiters, *self._versions.tasks],
+                timeout=pause,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+        finally:
+            for waiter in waiters:
+                waiter.cancel()

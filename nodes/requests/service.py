@@ -1,0 +1,98 @@
+"""What anybody may ask a node: inferences, what sites have stored, the fleet's picture."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import swarm
+from nodes.connection.connection import Connection
+from nodes.requests.answering import InferAnswerer
+from nodes.requests.objectives import Objectives
+from nodes.versions.versions import Versions
+from swarm.fleet.service import FleetAnswers
+from swarm.requests.infer_service import InferService
+from swarm.site.forwarder import Forwarder
+from swarm.transport.process_links import Own
+from swarm.wire.messages import Request, Result
+
+if TYPE_CHECKING:
+    from nodes.requests.auditing import NodeAudit  # a node that records nothing needs no audit
+
+
+class RequestService:
+    """`start` once the node serves, `stop` when it drains, `close` at the end. audit: None where
+    nothing is recorded."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        versions: Versions,
+        objectives: Objectives,
+        audit: NodeAudit | None,
+    ) -> None:
+        config, mesh = connection.config, connection.mesh
+        self._config = config
+        self._objectives = objectives
+        self.answerer = InferAnswerer(
+            mesh,
+            connection.id,
+            versions.lookup,
+            config.budget,
+            pinned=config.version,
+            served=versions.served,
+        )
+        self.answerer.on_answered.append(objectives.answered)
+        if audit is not None:
+            self.answerer.on_answered.append(audit.asked)
+        self._forwarders = [
+            Forwarder(mesh.link, mesh.subjects, site, self.answerer.answer) for site in config.sites
+        ]
+        self._fleet = FleetAnswers(mesh.link, mesh.subjects, connection.id, connection.peers.view)
+        about = {"node": connection.id, "role": config.role}
+        self._service = InferService(
+            mesh.link,
+            f"swarm-{config.mesh}",
+            swarm.__version__,
+            about | {"mesh": config.mesh, "model": config.model},
+            self._subjects(mesh),
+            self._answer,
+        )
+
+    def _subjects(self, mesh: swarm.Mesh) -> list[str]:
+        """The subjects that any NATS client may ask this node on."""
+        if not self._config.answers_requests:
+            return []
+        if self._config.role == "gateway":
+            return [f"{mesh.subjects.root}.infer.*"]
+        return [mesh.subjects.infer(self._config.model_name)]
+
+    async def _answer(self, model: str, request: Request) -> Result:
+        return await self.answerer.answer(model, request)
+
+    def start(self, own: Own) -> None:
+        """Be asked from now on."""
+        self._service.start()
+        self._fleet.start()
+        if self._config.answers_requests:
+            own(self._objectives.run(), "objectives")
+        for forwarder in self._forwarders:
+            own(forwarder.run(), f"site {forwarder.site}")
+
+    async def stop(self) -> None:
+        """Take no more requests, and answer those under way."""
+        self._fleet.stop()
+        await self._service.stop()
+
+    def close(self) -> None:
+        """End the thread of stage 0, if there is one."""
+        self.answerer.close()
+
+    def status(self) -> dict[str, Any]:
+        """Fields of a status document."""
+        document = self._objectives.status()
+        if self._config.answers_requests:
+            document["requests"] = self.answerer.figures(time.monotonic())
+        if self._forwarders:
+            document["sites"] = {each.site: each.status() for each in self._forwarders}
+        return document

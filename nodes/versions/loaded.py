@@ -1,0 +1,217 @@
+"""The runtimes of a model version on one node: loaded, self-tested, warm."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
+
+from nodes.config import NodeConfig
+from nodes.connection.events import Tell
+from nodes.low_priority import in_low_priority_thread
+from nodes.stage.selftest import Known, learned
+from nodes.versions.artifacts import NodeArtifacts
+from shards.errors import DoesNotFit
+from shards.manifest import Manifest
+from shards.runtimes.load import DeviceChange, StageRuntime, load_lighter, load_stage
+from shards.runtimes.ort import Level, OrtRuntime
+from shards.runtimes.synthetic import random_feeds
+from swarm.fleet.warm_pool import ROLE as WARM
+from swarm.mesh import Mesh
+from swarm.model import ModelInfo
+
+log = logging.getLogger("swarm.node")
+
+OnReplaced = Callable[[Mapping[int, StageRuntime], Mapping[int, Known | None]], None]
+
+# Seconds for a stage's run on known input, and how many times as long as its usual run besides.
+KNOWN_WITHIN, KNOWN_FACTOR = 10.0, 20.0
+EDGE = 0  # the stage of an edge's or a gateway's first layers
+T = TypeVar("T")
+
+
+@dataclass
+class Loaded:
+    """The runtimes of a version that this node needs: its stages, and stage 0 if it asks.
+
+    known: what the stages gave for known input, by stage (`learn_known`). on_replaced: who computes
+    with the stages, and has to know of other runtimes.
+    """
+
+    info: ModelInfo
+    stages: dict[int, StageRuntime]
+    edge: StageRuntime | None
+    lighter: OrtRuntime | None
+    seconds: float
+    lighter_seconds: float = 0.0
+    known: dict[int, Known] = field(default_factory=dict)
+    on_replaced: list[OnReplaced] = field(default_factory=list)
+
+    @property
+    def weights(self) -> int:
+        """The weight version that the runtimes compute with."""
+        return max([stage.weights_version for stage in self.runtimes().values()], default=0)
+
+    def runtimes(self) -> dict[int, StageRuntime]:
+        """The runtimes whose weights may change, by stage."""
+        stages = dict(self.stages)
+        if self.edge is not None:
+            stages[EDGE] = self.edge
+        return stages
+
+    def replace(
+        self, stages: Mapping[int, StageRuntime], known: Mapping[int, Known | None]
+    ) -> None:
+        """Compute with these runtimes from now on. known: of the stages that answer otherwise than
+        before, and that are tested while they serve."""
+        for stage, runtime in stages.items():
+            if stage == EDGE and self.edge is not None:
+                self.edge = runtime
+            else:
+                self.stages[stage] = runtime
+        for stage, answer in known.items():
+            self.known.pop(stage, None)
+            if answer is not None:
+                self.known[stage] = answer
+        for tell in self.on_replaced:
+            tell(stages, known)
+
+    async def reached(self, weights: int, timeout: float) -> bool:
+        """Whether the runtimes compute with this weight version, or a later one, within `timeout`
+        seconds."""
+        changed = asyncio.Event()
+
+        def tell(*_: object) -> None:
+            changed.set()
+
+        self.on_replaced.append(tell)
+        try:
+            async with asyncio.timeout(timeout):
+                while self.weights < weights:
+                    changed.clear()
+                    await changed.wait()
+        except TimeoutError:
+            return False
+        finally:
+            self.on_replaced.remove(tell)
+        return True
+
+    def close(self) -> None:
+        for runtime in (*self.stages.values(), self.edge, self.lighter):
+            if runtime is not None:
+                runtime.close()
+
+
+async def load(
+    mesh: Mesh,
+    artifacts: NodeArtifacts,
+    config: NodeConfig,
+    info: ModelInfo,
+    *,
+    edge: bool,
+    lighter: bool,
+    stages: Sequence[int] | None = None,
+    urgent: bool = False,
+    tell: Tell | None = None,
+) -> Loaded:
+    """Fetch, verify, load, self-test and warm, in a thread.
+
+    stages: instead of all that this node serves; a standby goes by their order. urgent: at the
+    normal priority. tell(kind, detail): publishes an event, such as a stage's change of device.
+    Raises `SwarmError` (`NotFound`, `Unavailable` …) and `shards.errors.ShardsError`.
+    """
+    started = time.monotonic()
+    manifest = Manifest.from_json(await mesh.registry.manifest(info.model, info.version))
+    wanted = config.stages_of(info) if stages is None else stages
+    with_edge = edge and info.edge is not None
+    folders, fetch = await artifacts.folders(manifest), artifacts.fetcher(manifest)
+    vault = await artifacts.vault(manifest)
+
+    loop = asyncio.get_running_loop()
+
+    def changed(number: int, change: DeviceChange) -> None:
+        log.warning("stage %d computes on %s: %s", number, change.device, change.why)
+        if tell is not None:
+            detail = {"model": info.model, "version": info.version, "stage": number}
+            detail |= {"device": change.device, "why": change.why}
+            with contextlib.suppress(RuntimeError):  # the node has ended
+                loop.call_soon_threadsafe(tell, "device", detail)
+
+    def stage(number: int, level: Level) -> StageRuntime:
+        return load_stage(
+            manifest,
+            number,
+            fetch,
+            threads=config.threads,
+            level=level,
+            folders=folders,
+            vault=vault,
+            placement=config.placement,
+            tell=partial(changed, number),
+        )
+
+    def what_fits() -> dict[int, StageRuntime]:
+        """Of a standby, as many of its stages as this machine has memory for."""
+        fits: dict[int, StageRuntime] = {}
+        for number in wanted:
+            try:
+                fits[number] = stage(number, config.level)
+            except DoesNotFit as error:
+                if number == wanted[-1] and not fits:
+                    raise
+                log.warning("stage %d is not held: %s", number, error)
+        return fits
+
+    def build() -> Loaded:
+        if config.role == WARM:
+            loaded = what_fits()
+        else:
+            loaded = {number: stage(number, config.level) for number in wanted}
+        first = stage(EDGE, "all") if with_edge else None
+        light = None
+        if lighter:
+            light = load_lighter(
+                manifest, fetch, threads=config.threads, folders=folders, vault=vault
+            )
+        light_ms = light.warm() if light is not None else 0.0
+        return Loaded(info, loaded, first, light, time.monotonic() - started, light_ms / 1e3)
+
+    return await in_background(config, build, urgent)
+
+
+async def in_background(config: NodeConfig, work: Callable[[], T], urgent: bool = False) -> T:
+    """Return `work()` or raise its error, from a thread that keeps nobody waiting, unless it is
+    urgent."""
+    if urgent or config.threads > 1:
+        # The runtime's own threads would inherit the low priority, for good.
+        return await asyncio.to_thread(work)
+    return await in_low_priority_thread(work)
+
+
+async def learn_known(loaded: Loaded, config: NodeConfig, urgent: bool = False) -> None:
+    """Keep each stage's answer to seeded input in `loaded.known`, for self-tests to compare with;
+    none for a stage without layers. A run may take seconds: the event loop does not make it. Where
+    one does not end in good time, the version serves without self-tests of its stages."""
+    stages = {n: stage for n, stage in loaded.stages.items() if stage.runtime is not None}
+
+    def run() -> dict[int, Known]:
+        answers = {
+            number: learned(stage, random_feeds(stage.shard.receives, seed=1))
+            for number, stage in stages.items()
+        }
+        return {number: known for number, known in answers.items() if known is not None}
+
+    if not stages:
+        return
+    usual = sum(stage.compute_ms for stage in stages.values()) / 1e3
+    try:
+        async with asyncio.timeout(KNOWN_WITHIN + KNOWN_FACTOR * usual):
+            loaded.known = await in_background(config, run, urgent)
+    except TimeoutError:
+        info = loaded.info
+        log.warning("%s@%s is not tested while it serves: a run hangs", info.model, info.version)

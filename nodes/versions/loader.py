@@ -1,0 +1,88 @@
+"""Loads model versions with their present weights, which are followed from then on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nodes.connection.connection import Connection
+from nodes.stage.server import StageServer
+from nodes.versions.artifacts import NodeArtifacts
+from nodes.versions.following import WeightFollower
+from nodes.versions.live_weights import NodeWeights
+from nodes.versions.loaded import Loaded, learn_known, load
+from swarm.learning.weights import Weights
+from swarm.model import ModelInfo
+from swarm.security.trusted_keys import AllowList
+
+
+class Loader:
+    """`load`, then `free`: or `forget`, where the runtimes are closed by somebody else."""
+
+    def __init__(self, connection: Connection) -> None:
+        config, mesh = connection.config, connection.mesh
+        self._mesh = mesh
+        self._config = config
+        self._tell = connection.events.tell
+        self.artifacts = NodeArtifacts(
+            mesh.registry, config.cache_folder, config.cache_limit, config.artifact_key, self._tell
+        )
+        self.weights = NodeWeights(mesh, self.artifacts, config)
+        teachers, signed = AllowList.read(config.teachers), config.trusted is not None
+        ledgers = Weights(mesh.link, mesh.subjects, allowed=teachers, signed=signed)
+        self.follower = WeightFollower(ledgers, self.weights.take, self._tell)
+
+    async def load(
+        self,
+        info: ModelInfo,
+        *,
+        edge: bool,
+        lighter: bool = False,
+        stages: Sequence[int] | None = None,
+        urgent: bool = False,
+    ) -> Loaded:
+        """Load a version, learn what its stages give for known input, and follow its weights. The
+        arguments and errors are those of `nodes.versions.loaded.load`."""
+        loaded = await load(
+            self._mesh,
+            self.artifacts,
+            self._config,
+            info,
+            edge=edge,
+            lighter=lighter,
+            stages=stages,
+            urgent=urgent,
+            tell=self._tell,
+        )
+        try:
+            await learn_known(loaded, self._config, urgent)
+            self.weights.add(loaded)
+            await self.follower.follow(info.model, info.version)
+        except BaseException:  # nobody else closes what has just been loaded
+            self.free(loaded)
+            raise
+        return loaded
+
+    async def reload(self, server: StageServer) -> None:
+        """Load a new session for a stage whose old one cannot be trusted any more. It computes with
+        the weights of the old one."""
+        loaded = await load(
+            self._mesh,
+            self.artifacts,
+            self._config,
+            server.info,
+            edge=False,
+            lighter=False,
+            stages=[server.stage],
+            tell=self._tell,
+        )
+        await self.weights.renew(server, loaded.stages[server.stage])
+
+    def forget(self, loaded: Loaded) -> None:
+        """The weights of a version are followed no more."""
+        self.follower.unfollow(loaded.info.model, loaded.info.version)
+        self.weights.forget(loaded)
+
+    def free(self, loaded: Loaded) -> None:
+        """A version that is loaded is needed no more."""
+        self.forget(loaded)
+        loaded.close()
