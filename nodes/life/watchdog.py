@@ -1,6 +1,6 @@
 """The node's watchdog: a run that hangs, a loop that stalls, a stage that computes wrongly.
 
-`nodes.life.watchdog_rules` decides; this module observes and carries out. A stage that fails gives
+`nodes.life.watchdog_rules` decides; this module observes and carries out. A stage that fails hands
 its work back to its lane, gets a new session, and returns. After three failures in a minute it
 stays out and says so. An event loop that is blocked for good can do none of this: then a thread,
 the `LoopGuard`, ends the process, and the process's supervisor starts it again.
@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from nodes.life.watchdog_rules import Action, Verdict, Watchdog
+from nodes.connection.events import Tell
+from nodes.life.watchdog_rules import USUAL, Action, Verdict, Watchdog, WatchdogConfig
 from nodes.low_priority import in_low_priority_thread
 from nodes.stage.server import StageServer
 from shards.errors import ShardsError
@@ -27,13 +28,8 @@ from swarm.periodic import BEAT, beat, next_beat
 
 log = logging.getLogger("swarm.watchdog")
 
-LOOK_EVERY = BEAT  # seconds between looks at the stages
-SELF_TEST_EVERY = 30.0  # seconds
-# Seconds in which a self-test ends, and how many times a run's p99 besides: it gives way to others.
-TEST_WITHIN, TEST_FACTOR = 10.0, 20.0
-RELOAD_EVERY = 1.0  # seconds between attempts at a new session
 PULSE_EVERY = 5 * BEAT  # seconds between two signs of life of the loop
-GUARD_EVERY = 0.5  # seconds between two looks of the guarding thread
+GUARD_EVERY = 0.5  # seconds between two ticks of the guarding thread
 STOPPED_FOR = 3.0  # seconds: a thread that slept so long was stopped with its process
 BLOCKED_FOR_GOOD = 15.0  # seconds without a turn of the event loop
 EXIT_CODE = 70  # EX_SOFTWARE
@@ -57,8 +53,9 @@ class NodeWatchdog:
         self,
         servers: Callable[[], list[StageServer]],
         reload: Callable[[StageServer], Awaitable[Any]],
-        tell: Callable[[str, dict[str, Any]], None],
+        tell: Tell,
         on_out: Callable[[str], None] = lambda reason: None,
+        config: WatchdogConfig = USUAL,
         clock: Callable[[], float] = time.monotonic,
         in_thread: Callable[[Callable[[], bool]], Awaitable[bool]] = in_low_priority_thread,
     ) -> None:
@@ -67,6 +64,7 @@ class NodeWatchdog:
         self._reload = reload
         self._tell = tell
         self._on_out = on_out
+        self._config = config
         self._clock = clock
         self._failures: WeakKeyDictionary[StageServer, Watchdog] = WeakKeyDictionary()
         # Stages that did not get a new session, and when to try again.
@@ -79,26 +77,26 @@ class NodeWatchdog:
         with LoopGuard(self._end_overdue) as guard:
             while True:
                 ticks = guard.ticks
-                due_at = await beat(LOOK_EVERY)
+                due_at = await beat(self._config.check_every)
                 now = self._clock()
                 late = asyncio.get_running_loop().time() - due_at
                 if (guard.ticks - ticks) * GUARD_EVERY < late / 2:
                     # The thread stood still as well: the process was stopped, or the machine
                     # slept. That is no stage's fault, and the lanes have recovered from it.
                     late = 0.0
-                test_due = now - tested > SELF_TEST_EVERY
+                test_due = now - tested > self._config.test_every
                 if test_due:
                     tested = now
                 for server in self._servers():
-                    await self._look(server, now, late, test_due)
+                    await self._check(server, now, late, test_due)
 
     def _end_overdue(self, now: float) -> None:
         """In the guard's thread: a run on the loop that lasts too long is ended from outside."""
         for server in self._servers():
             server.end_overdue(now)
 
-    async def _look(self, server: StageServer, now: float, late: float, test_due: bool) -> None:
-        failures = self._failures.setdefault(server, Watchdog())
+    async def _check(self, server: StageServer, now: float, late: float, test_due: bool) -> None:
+        failures = self._failures.setdefault(server, Watchdog(self._config))
         if failures.out:
             return
         if server in self._reload_at:
@@ -121,7 +119,8 @@ class NodeWatchdog:
 
     def _begin_test(self, server: StageServer, now: float) -> None:
         """In a thread: a long run on the loop would stall every other stage of this node."""
-        within = TEST_WITHIN + TEST_FACTOR * server.stats.compute.percentile(0.99, now)
+        p99 = server.stats.compute.percentile(0.99, now)
+        within = self._config.test_within + self._config.test_factor * p99
         outcome = asyncio.ensure_future(self._in_thread(server.self_test))
         self._tests[server] = _Test(outcome, now + within)
 
@@ -165,7 +164,7 @@ class NodeWatchdog:
             await self._reload(server)
         except (SwarmError, ShardsError) as error:
             log.error("stage %d did not get a new session: %s", server.stage, error)
-            self._reload_at[server] = self._clock() + RELOAD_EVERY
+            self._reload_at[server] = self._clock() + self._config.reload_every
             return
         self._reload_at.pop(server, None)
         server.resume()
@@ -176,7 +175,7 @@ class LoopGuard:
 
     It ends the process when the loop does not turn for `BLOCKED_FOR_GOOD`. each_tick(now) is
     called in the thread, every `GUARD_EVERY`. clock: seconds. end(code): ends the process. ticks:
-    looks of the thread so far.
+    of the thread so far.
     """
 
     def __init__(
@@ -212,9 +211,9 @@ class LoopGuard:
         while not self._ended.is_set():
             slept = self._clock()
             self._ended.wait(GUARD_EVERY)
-            self.look(slept)
+            self.tick(slept)
 
-    def look(self, slept: float) -> None:
+    def tick(self, slept: float) -> None:
         """The thread wakes, which has slept since `slept`."""
         now = self._clock()
         self.ticks += 1

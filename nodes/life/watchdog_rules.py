@@ -12,8 +12,9 @@ from swarm.flow.window import SlidingCount
 
 
 class Action(StrEnum):
-    """return: nak what is held, so that another node serves it; restart: replace the worker or
-    the session; stay-out: leave the lanes until a person or a supervisor restarts the process."""
+    """return: hand the work back to its lane, so that another node does it; restart: replace the
+    worker or the session; stay-out: leave the lanes until a person or a supervisor restarts the
+    process."""
 
     RETURN = "return"
     RESTART = "restart"
@@ -34,40 +35,59 @@ class Verdict:
 WELL = Verdict()
 
 
+@dataclass(frozen=True, slots=True)
+class WatchdogConfig:
+    """When a stage has failed, and what is tried then. All times are in seconds."""
+
+    run_factor: float = 10.0
+    """A run hangs after this many times its p99: smaller finds it sooner, and kills slow honest
+    runs."""
+
+    run_floor: float = 1.0
+    """No run hangs earlier."""
+
+    stall: float = 1.0
+    """By which a timer of the event loop may be late."""
+
+    max_failures: int = 3
+    """So many within `window` keep a stage out."""
+
+    window: float = 60.0
+    """In which failures count."""
+
+    check_every: float = 0.2
+    """Between two checks of the stages, on the beat of all regular work."""
+
+    test_every: float = 30.0
+    """Between two self-tests."""
+
+    test_within: float = 10.0
+    """In which a self-test ends, `test_factor` times a run's p99 besides: it gives way to all
+    others."""
+
+    test_factor: float = 20.0
+    """See `test_within`."""
+
+    reload_every: float = 1.0
+    """Between two attempts at a new session."""
+
+
+USUAL = WatchdogConfig()
+
+
 class Watchdog:
-    """Counts failures of one worker; the `max_failures`-th within `window_s` keeps it out.
+    """Counts failures of one worker; the `max_failures`-th within `window` keeps it out."""
 
-    run_factor: a run is hung after this many times its p99; smaller finds it sooner, and kills
-        slow honest runs.
-    run_floor_s: seconds; no run is hung earlier.
-    stall_s: seconds by which a timer of the event loop may be late.
-    max_failures, window_s: failures, and seconds in which they count.
-    Raises ValueError for a knob that is not positive.
-    """
-
-    def __init__(
-        self,
-        *,
-        run_factor: float = 10.0,
-        run_floor_s: float = 1.0,
-        stall_s: float = 1.0,
-        max_failures: int = 3,
-        window_s: float = 60.0,
-    ) -> None:
-        if not (run_factor > 0 and run_floor_s > 0 and stall_s > 0 and max_failures >= 1):
-            raise ValueError("every knob of a watchdog is positive")
+    def __init__(self, config: WatchdogConfig = USUAL) -> None:
         self.out = False
         """Whether it was kept out, for good."""
-        self._run_factor = run_factor
-        self._run_floor_s = run_floor_s
-        self._stall_s = stall_s
-        self._max_failures = max_failures
-        self._failures = SlidingCount(window_s)
+        self._config = config
+        self._failures = SlidingCount(config.window)
         self._judged: OrderedDict[str, None] = OrderedDict()
 
     def running(self, run: str, elapsed_s: float, p99_s: float, now: float) -> Verdict:
         """Judge a run that has taken `elapsed_s`. Each run id is condemned at most once."""
-        bound = max(self._run_factor * p99_s, self._run_floor_s)
+        bound = max(self._config.run_factor * p99_s, self._config.run_floor)
         if elapsed_s <= bound or run in self._judged:
             return WELL
         self._judged[run] = None
@@ -76,9 +96,9 @@ class Watchdog:
         return self._failed(f"run {run} took over {bound:.3g} s", now)
 
     def loop_late(self, late_s: float, now: float) -> Verdict:
-        """Judge a timer of the event loop that fired `late_s` seconds late: what is held may have
-        been redelivered meanwhile, so it is returned; a stall restarts nothing by itself."""
-        if late_s <= self._stall_s:
+        """Judge a timer of the event loop that fired `late_s` seconds late: what it has in hand may
+        have been redelivered meanwhile, so it is returned; a stall restarts nothing by itself."""
+        if late_s <= self._config.stall:
             return WELL
         reason = f"the event loop stalled for {late_s:.3g} s"
         return self._failed(reason, now, restart=False)
@@ -90,7 +110,7 @@ class Watchdog:
     def _failed(self, reason: str, now: float, *, restart: bool = True) -> Verdict:
         self._failures.add(1, now)
         failures = self._failures.total(now)
-        if self.out or failures >= self._max_failures:
+        if self.out or failures >= self._config.max_failures:
             self.out = True
             return Verdict(
                 (Action.RETURN, Action.STAY_OUT),

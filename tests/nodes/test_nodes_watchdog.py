@@ -15,20 +15,53 @@ import pytest
 from support.simulated_time import SimulatedLoop
 from support.waiting import GENEROUS, eventually
 
-import nodes.life.watchdog
 from nodes.life.watchdog import (
     BLOCKED_FOR_GOOD,
     EXIT_CODE,
     GUARD_EVERY,
-    LOOK_EVERY,
-    RELOAD_EVERY,
-    SELF_TEST_EVERY,
-    TEST_WITHIN,
     LoopGuard,
     NodeWatchdog,
 )
+from nodes.life.watchdog_rules import USUAL, Action, Watchdog, WatchdogConfig
 from shards.errors import RunError
 from swarm.errors import Unavailable
+
+
+def test_a_run_within_its_bound_is_left_alone() -> None:
+    dog = Watchdog()
+    assert not dog.running("r1", 0.99, 0.001, now=0.0)
+    assert not dog.running("r2", 4.9, 0.5, now=0.0)
+
+
+def test_a_hung_run_is_returned_and_its_worker_restarted_once() -> None:
+    dog = Watchdog()
+    verdict = dog.running("r1", 1.01, 0.001, now=0.0)
+    assert verdict.actions == (Action.RETURN, Action.RESTART)
+    assert "r1" in verdict.reason
+    assert not dog.running("r1", 1.02, 0.001, now=0.01)
+
+
+def test_a_stalled_loop_returns_what_it_holds() -> None:
+    dog = Watchdog(WatchdogConfig(stall=0.5))
+    assert not dog.loop_late(0.4, now=0.0)
+    assert dog.loop_late(0.6, now=0.0).actions == (Action.RETURN,)
+
+
+def test_the_third_failure_in_the_window_keeps_it_out_for_good() -> None:
+    dog = Watchdog()
+    assert not dog.self_test(True, now=0.0)
+    assert Action.RESTART in dog.self_test(False, now=0.0).actions
+    assert Action.RESTART in dog.self_test(False, now=10.0).actions
+    assert dog.self_test(False, now=20.0).actions == (Action.RETURN, Action.STAY_OUT)
+    assert dog.out
+    assert Action.STAY_OUT in dog.self_test(False, now=500.0).actions
+
+
+def test_failures_far_apart_never_keep_it_out() -> None:
+    dog = Watchdog()
+    for minute in range(20):
+        assert Action.RESTART in dog.self_test(False, now=minute * 61.0).actions
+    assert not dog.out
 
 
 class FakeWindow:
@@ -120,10 +153,7 @@ class Scene:
             await asyncio.gather(task, return_exceptions=True)
 
 
-@pytest.fixture
-def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Self-tests at each look."""
-    monkeypatch.setattr(nodes.life.watchdog, "SELF_TEST_EVERY", 0.0)
+OFTEN = WatchdogConfig(test_every=0.0)  # at each check
 
 
 @pytest.mark.simulated
@@ -153,10 +183,10 @@ async def test_a_long_run_of_a_slow_model_is_no_hang() -> None:
     assert (slow.acts, scene.events) == ([], [])
 
 
-async def test_a_stage_that_computes_wrongly_is_loaded_again(often: None) -> None:
+async def test_a_stage_that_computes_wrongly_is_loaded_again() -> None:
     wrong = FakeServer()
     wrong.right = False
-    scene = Scene(wrong)
+    scene = Scene(wrong, config=OFTEN)
     async with scene.watched():
         await eventually(lambda: "resume" in wrong.acts)
         await scene.looks()
@@ -177,21 +207,21 @@ async def test_a_self_test_that_hangs_has_failed_and_the_other_stages_are_watche
     loop = asyncio.get_running_loop()
     async with scene.watched():
         began = loop.time()
-        await eventually(lambda: loop.time() - began > SELF_TEST_EVERY + 1, within=60.0)
+        await eventually(lambda: loop.time() - began > USUAL.test_every + 1, within=60.0)
         hung.hang()
         await eventually(lambda: hung.acts)
         assert tested.acts == [], "its test may still end"
         await eventually(lambda: "resume" in tested.acts)
-        took = loop.time() - began - SELF_TEST_EVERY
-        assert TEST_WITHIN <= took < TEST_WITHIN + 4 * LOOK_EVERY
+        took = loop.time() - began - USUAL.test_every
+        assert USUAL.test_within <= took < USUAL.test_within + 4 * USUAL.check_every
     assert tested.acts == ["suspend", "reload", "resume"]
     assert "self-test failed" in scene.events[-1][1]["detail"]
 
 
-async def test_a_busy_stage_is_not_tested(often: None) -> None:
+async def test_a_busy_stage_is_not_tested() -> None:
     busy = FakeServer()
     busy.queued = 3
-    scene = Scene(busy)
+    scene = Scene(busy, config=OFTEN)
     async with scene.watched():
         await scene.looks()
     assert busy.tests == 0
@@ -229,7 +259,8 @@ async def test_a_session_that_cannot_be_had_is_tried_for_again(error: Exception)
         failed_at = loop.time()
         assert "resume" not in server.acts
         await eventually(lambda: "resume" in server.acts)
-    assert 2 * RELOAD_EVERY <= loop.time() - failed_at + 0.01 < 2 * RELOAD_EVERY + 3 * LOOK_EVERY
+    took, twice = loop.time() - failed_at + 0.01, 2 * USUAL.reload_every
+    assert twice <= took < twice + 3 * USUAL.check_every
     assert server.acts == ["suspend", "reload failed", "reload failed", "reload", "resume"]
 
 
@@ -252,7 +283,7 @@ class Guarded:
         for _ in range(int(seconds / GUARD_EVERY)):
             slept = self.loop.time()
             self.loop.stop_for(GUARD_EVERY)
-            self.guard.look(slept)
+            self.guard.tick(slept)
 
 
 @pytest.mark.simulated
@@ -263,7 +294,7 @@ async def test_a_loop_that_turns_is_not_ended_however_long_a_look_waits() -> Non
         for _ in range(int(3 * BLOCKED_FOR_GOOD / GUARD_EVERY)):
             slept = scene.loop.time()
             await asyncio.sleep(GUARD_EVERY)  # simulated
-            scene.guard.look(slept)
+            scene.guard.tick(slept)
     assert scene.ended == []
     assert scene.looks >= 3 * BLOCKED_FOR_GOOD / GUARD_EVERY
 
@@ -284,7 +315,7 @@ async def test_a_process_that_was_stopped_is_not_ended_when_it_goes_on() -> None
     with scene.guard:
         slept = scene.loop.time()
         scene.loop.stop_for(10 * BLOCKED_FOR_GOOD)
-        scene.guard.look(slept)
+        scene.guard.tick(slept)
         scene.blocked_for(BLOCKED_FOR_GOOD - GUARD_EVERY)
     assert scene.ended == []
 

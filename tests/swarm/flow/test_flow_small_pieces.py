@@ -1,4 +1,4 @@
-"""Starting in time, backoff, ack_wait, hedge, watchdog, sliding count."""
+"""Starting in time, backoff, ack_wait, hedge, sliding count."""
 
 from random import Random
 
@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodes.life.watchdog_rules import Action, Watchdog
 from swarm.flow.ack_wait import ack_wait_for
 from swarm.flow.backoff import Backoff
 from swarm.flow.latency import Usual
@@ -106,43 +105,6 @@ def test_hedges_stay_within_their_fraction_even_when_everything_is_slow() -> Non
         hedger.on_request(tick / 1000)
         hedged += hedger.try_hedge(tick / 1000)
     assert 45 <= hedged <= 50
-
-
-def test_a_run_within_its_bound_is_left_alone() -> None:
-    dog = Watchdog()
-    assert not dog.running("r1", 0.99, 0.001, now=0.0)
-    assert not dog.running("r2", 4.9, 0.5, now=0.0)
-
-
-def test_a_hung_run_is_returned_and_its_worker_restarted_once() -> None:
-    dog = Watchdog()
-    verdict = dog.running("r1", 1.01, 0.001, now=0.0)
-    assert verdict.actions == (Action.RETURN, Action.RESTART)
-    assert "r1" in verdict.reason
-    assert not dog.running("r1", 1.02, 0.001, now=0.01)
-
-
-def test_a_stalled_loop_returns_what_it_holds() -> None:
-    dog = Watchdog(stall_s=0.5)
-    assert not dog.loop_late(0.4, now=0.0)
-    assert dog.loop_late(0.6, now=0.0).actions == (Action.RETURN,)
-
-
-def test_the_third_failure_in_the_window_keeps_it_out_for_good() -> None:
-    dog = Watchdog(max_failures=3, window_s=60)
-    assert not dog.self_test(True, now=0.0)
-    assert Action.RESTART in dog.self_test(False, now=0.0).actions
-    assert Action.RESTART in dog.self_test(False, now=10.0).actions
-    assert dog.self_test(False, now=20.0).actions == (Action.RETURN, Action.STAY_OUT)
-    assert dog.out
-    assert Action.STAY_OUT in dog.self_test(False, now=500.0).actions
-
-
-def test_failures_far_apart_never_keep_it_out() -> None:
-    dog = Watchdog(max_failures=3, window_s=60)
-    for minute in range(20):
-        assert Action.RESTART in dog.self_test(False, now=minute * 61.0).actions
-    assert not dog.out
 
 
 @given(st.lists(st.tuples(st.floats(0, 3), st.integers(0, 5)), max_size=60))
