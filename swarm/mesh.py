@@ -450,19 +450,14 @@ class Mesh:
         """
         from swarm.site.client import submit  # few clients have a site of their own
 
-        site = self.site(site)
-        agent = agent or self.agent
-        return await submit(
-            self.link,
-            self.subjects,
-            site,
-            agent,
-            model,
-            inputs,
+        request = Request(
+            dict(inputs),
+            request_id or ulid(),
             budget=budget,
             session=session,
-            request_id=request_id,
+            agent=agent or self.agent,
         )
+        return await submit(self.link, self.subjects, self.site(site), model, request)
 
     def results(self, agent: str = "", *, site: str = "", follow: bool = True) -> Results:
         """The answers to what an agent has submitted, in the order of submission, each once:

@@ -12,9 +12,9 @@ from swarm.errors import DeadlineExceeded, PermissionDenied, Status, SwarmError,
 from swarm.link import Link
 from swarm.model import ModelInfo
 from swarm.requests.admission import ModelAdmission
-from swarm.requests.attempts import DEFAULTS, AttemptConfig, is_unusual
+from swarm.requests.attempts import DEFAULTS, AttemptConfig, Attempts, is_unusual
 from swarm.requests.model_way import ModelWay
-from swarm.requests.request import Ask, Picker
+from swarm.requests.request import FAST, Ask, Picker
 from swarm.requests.sessions import SeenWeights
 from swarm.requests.under_way import Shared, UnderWay
 from swarm.transport.routes import Routes
@@ -103,12 +103,15 @@ class Requester:
         session = (ask.info.model, ask.info.version, ask.agent, ask.session)
         if ask.session and len(self.seen):
             ask.weights = max(ask.weights, self.seen.least(session))
-        request = UnderWay(ask, way, self._shared, started, admitted.is_probe)
+        fast = ask.delivery == FAST
+        silences = way.admission.fast if fast else way.admission.silences
+        attempts = Attempts(fast, started)
+        request = UnderWay(ask, way, attempts, admitted.is_probe, self._shared, silences)
         result: Result | None = None
         try:
             result = await request.run()
         finally:
-            now, attempts = self._routes.clock(), request.attempts
+            now = self._routes.clock()
             ok = result is not None and result.status is Status.OK
             way.admission.leave(
                 admitted,

@@ -11,7 +11,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 
-from swarm.errors import DecodeError, NoResponders, NotConnected, Status, SwarmError, Unavailable
+from swarm.errors import (
+    DeadlineExceeded,
+    DecodeError,
+    NoResponders,
+    NotConnected,
+    Status,
+    SwarmError,
+    Unavailable,
+)
 from swarm.flow.backoff import Backoff
 from swarm.link import Link, LinkMessage
 from swarm.requests.attempts import (
@@ -30,8 +38,9 @@ from swarm.requests.attempts import (
 )
 from swarm.requests.hedge import Hedger
 from swarm.requests.model_way import ModelWay
-from swarm.requests.request import FAST, Ask, Picker
+from swarm.requests.request import Ask, Picker
 from swarm.requests.retry import RetryBudget
+from swarm.requests.silence import Silences
 from swarm.samehost.compact import decode_result
 from swarm.samehost.memory import ShmError
 from swarm.subjects import ANY
@@ -84,6 +93,7 @@ class Shared:
             self.routes.link.publish(subject, ask.id.encode())
 
 
+@dataclass(slots=True, eq=False)
 class UnderWay:
     """A request that waits for its answer. Call `run` once.
 
@@ -91,51 +101,23 @@ class UnderWay:
     lane that takes it, or no connection. was_behind: a stage had older weights than asked for.
     """
 
-    # Internal: reply: the subject of the answer. silences: of its model version and delivery mode.
-    # copies: attempts that were sent, and may still be computed. refusal: why the last attempt
-    # failed of which that is known. first: the first attempt's parcel, which alone may lend memory.
-    # sending: the last attempt. outcome: of the present wait. failed: numbers of the attempts whose
-    # stages said so. is_last: no further attempt is made. late_answer: it came when nobody waited.
-    __slots__ = (
-        "_copies",
-        "_failed",
-        "_first",
-        "_is_last",
-        "_late_answer",
-        "_outcome",
-        "_refusal",
-        "_reply",
-        "_sending",
-        "_shared",
-        "_silences",
-        "ask",
-        "attempts",
-        "is_probe",
-        "no_lane",
-        "was_behind",
-        "way",
-    )
-
-    def __init__(
-        self, ask: Ask, way: ModelWay, shared: Shared, started: float, is_probe: bool
-    ) -> None:
-        self.ask = ask
-        self.way = way
-        self.attempts = Attempts(ask.delivery == FAST, started)
-        self.is_probe = is_probe
-        self.no_lane = False
-        self.was_behind = False
-        self._shared = shared
-        self._silences = way.admission.fast if ask.delivery == FAST else way.admission.silences
-        self._reply = ""
-        self._copies = 0
-        self._failed: frozenset[int] = frozenset()
-        self._first: Parcel | None = None
-        self._sending: Sending | None = None
-        self._outcome: asyncio.Future[Outcome] | None = None
-        self._is_last = False
-        self._refusal = ""
-        self._late_answer: Result | None = None
+    ask: Ask
+    way: ModelWay
+    attempts: Attempts
+    is_probe: bool
+    _shared: Shared
+    _silences: Silences  # of its model version and delivery mode
+    no_lane: bool = False
+    was_behind: bool = False
+    _reply: str = ""  # the subject of the answer
+    _copies: int = 0  # attempts that were sent, and may still be computed
+    _failed: frozenset[int] = frozenset()  # numbers of the attempts whose stages said so
+    _first: Parcel | None = None  # the first attempt's, which alone may lend memory
+    _sending: Sending | None = None  # the last attempt
+    _outcome: asyncio.Future[Outcome] | None = None  # of the present wait
+    _is_last: bool = False  # no further attempt is made
+    _refusal: str = ""  # why the last attempt failed of which that is known
+    _late_answer: Result | None = None  # it came when nobody waited for one
 
     async def run(self) -> Result:
         """The result, failed or not."""
@@ -534,19 +516,13 @@ class UnderWay:
 
     def _expired(self) -> Result:
         """The result of a request whose budget is over."""
-        where = "it could not be stored"
-        if self.attempts.stored:
+        attempts, where = self.attempts, "it could not be stored"
+        if attempts.stored:
             where = "the first stage, or its lane, had it"
-        return Result(
-            id=self.ask.id,
-            model=self.ask.info.model,
-            version=self.ask.info.version,
-            status=Status.DEADLINE_EXCEEDED,
-            message=f"no answer inside the budget ({where}, {self.attempts.number} attempt(s)); "
-            + (f"before that: {self._refusal}; " if self._refusal else "")
-            + "`swarm status` shows which stages have a ready node",
-            attempt=self.attempts.number,
-        )
+        text = f"no answer inside the budget ({where}, {attempts.number} attempt(s)); "
+        text += f"before that: {self._refusal}; " if self._refusal else ""
+        text += "`swarm status` shows which stages have a ready node"
+        return self.ask.failed(DeadlineExceeded(text), attempts.number)
 
 
 async def _ready_or_refused(link: Link, pause: float) -> None:

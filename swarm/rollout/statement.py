@@ -7,7 +7,7 @@ desired state.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from swarm.errors import DecodeError
@@ -37,16 +37,7 @@ class Report:
 
     def encode(self) -> bytes:
         """As it travels."""
-        doc = {
-            "v": VERSION,
-            "reporter": self.reporter,
-            "plan": self.plan,
-            "step": self.step,
-            "total": self.total,
-            "recent": self.recent,
-            "cannot_run": self.cannot_run,
-        }
-        return json.dumps(doc).encode()
+        return json.dumps({"v": VERSION} | asdict(self)).encode()
 
     @classmethod
     def decode(cls, data: bytes | memoryview) -> Report:

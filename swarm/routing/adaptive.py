@@ -10,7 +10,7 @@ which that rule does not see: warm caches, slow links, nodes whose queues lie.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Sequence, Set
+from collections.abc import Set
 from dataclasses import dataclass
 from math import inf
 from random import Random
@@ -19,7 +19,7 @@ from swarm.flow.backoff import Backoff
 from swarm.flow.latency import LatencyWindow
 from swarm.routing.base import Policy
 from swarm.routing.basic import PowerOfTwo, WeightedLeastPending
-from swarm.routing.candidate import Candidate, RequestInfo
+from swarm.routing.candidate import Candidates, RequestInfo
 from swarm.routing.rendezvous import hash64
 from swarm.routing.rendezvous import home as home_of
 
@@ -94,9 +94,7 @@ class Adaptive(Policy):
         self._explorer = PowerOfTwo(rng=self.rng)
         self._fallback.estimates = self._explorer.estimates = self.estimates  # one belief for all
 
-    def choose(
-        self, candidates: Sequence[Candidate], request: RequestInfo, now: float
-    ) -> str | None:
+    def choose(self, candidates: Candidates, request: RequestInfo, now: float) -> str | None:
         if not candidates:
             return None
         other: str | None = None

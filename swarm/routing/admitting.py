@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Set
 from random import Random
 
 from swarm.flow.bucket import TokenBucket
 from swarm.routing.base import NEWS_WEIGHT, Policy
-from swarm.routing.candidate import ANY, Candidate, RequestInfo
+from swarm.routing.candidate import ANY, Candidate, Candidates, RequestInfo
 
 _FIRST_SHARE = 0.1  # of a node's capacity, until our real share shows; the rest overflows
 _LEAST_SHARE = 0.01  # so that a node that was overrun is found again once it recovers
@@ -47,9 +47,7 @@ class TokenBuckets(Policy):
         self._spare = ANY if overflow == "any" else None
         self._buckets: dict[str, tuple[TokenBucket, list[float]]] = {}
 
-    def choose(
-        self, candidates: Sequence[Candidate], request: RequestInfo, now: float
-    ) -> str | None:
+    def choose(self, candidates: Candidates, request: RequestInfo, now: float) -> str | None:
         best: TokenBucket | None = None
         node, most = "", 0.0
         for candidate in candidates:

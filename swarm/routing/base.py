@@ -8,7 +8,7 @@ from math import inf
 from random import Random
 from typing import ClassVar
 
-from swarm.routing.candidate import Candidate, RequestInfo
+from swarm.routing.candidate import Candidate, Candidates, RequestInfo
 
 NEWS_WEIGHT = 0.1
 """Of the newest gossip in what is believed of others' requests: at a round of 100 ms this averages
@@ -131,9 +131,7 @@ class Policy(ABC):
         self.estimates = Estimates()
 
     @abstractmethod
-    def choose(
-        self, candidates: Sequence[Candidate], request: RequestInfo, now: float
-    ) -> str | None:
+    def choose(self, candidates: Candidates, request: RequestInfo, now: float) -> str | None:
         """A node id (that node's own lane), "any" (the shared lane), or None to refuse.
 
         now: seconds, of the clock that `Candidate.heard` is of.

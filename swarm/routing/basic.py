@@ -8,7 +8,7 @@ from math import ceil
 from random import Random
 
 from swarm.routing.base import Policy
-from swarm.routing.candidate import ANY, Candidate, RequestInfo
+from swarm.routing.candidate import ANY, Candidate, Candidates, RequestInfo
 from swarm.routing.rendezvous import hash64, home, score
 
 
@@ -26,9 +26,7 @@ class Pull(Policy):
         super().__init__(rng=rng)
         self.blind = blind
 
-    def choose(
-        self, candidates: Sequence[Candidate], request: RequestInfo, now: float
-    ) -> str | None:
+    def choose(self, candidates: Candidates, request: RequestInfo, now: float) -> str | None:
         return ANY if candidates or self.blind else None
 
 
@@ -41,9 +39,7 @@ class RoundRobin(Policy):
         super().__init__(rng=rng)
         self._turn = self.rng.randrange(1 << 16)
 
-    def choose(
-        self, candidates: Sequence[Candidate], request: RequestInfo, now: float
-    ) -> str | None:
+    def choose(self, candidates: Candidates, request: RequestInfo, now: float) -> str | None:
         if not candidates:
             return None
         self._turn += 1
@@ -58,9 +54,7 @@ class LeastConnections(Policy):
 
     name = "least-connections"
 
-    def choose(
-        self, candidates: Sequence[Candidate], request: RequestInfo, now: float
-    ) -> str | None:
+    def choose(self, candidates: Candidates, request: RequestInfo, now: float) -> str | None:
         count = self.estimates.count
         costs = [count(candidate.node) / candidate.weight for candidate in candidates]
         return _cheapest(candidates, costs, self.rng)
@@ -74,9 +68,7 @@ class PowerOfTwo(Policy):
 
     name = "power-of-two"
 
-    def choose(
-        self, candidates: Sequence[Candidate], request: RequestInfo, now: float
-    ) -> str | None:
+    def choose(self, candidates: Candidates, request: RequestInfo, now: float) -> str | None:
         size = len(candidates)
         if size < 2:
             return candidates[0].node if size else None
@@ -98,9 +90,7 @@ class WeightedLeastPending(Policy):
 
     name = "weighted-least-pending"
 
-    def choose(
-        self, candidates: Sequence[Candidate], request: RequestInfo, now: float
-    ) -> str | None:
+    def choose(self, candidates: Candidates, request: RequestInfo, now: float) -> str | None:
         self.estimates.learn(candidates)
         load = self.estimates.load
         times = self.estimates.compute_times(candidates)
@@ -130,9 +120,7 @@ class ConsistentHash(Policy):
             raise ValueError(f"balance > 1: {balance}")
         self.balance = balance
 
-    def choose(
-        self, candidates: Sequence[Candidate], request: RequestInfo, now: float
-    ) -> str | None:
+    def choose(self, candidates: Candidates, request: RequestInfo, now: float) -> str | None:
         if not candidates:
             return None
         key = hash64(request.session or request.agent or request.id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from swarm.subjects import ANY
@@ -19,7 +19,7 @@ _MEASURES = (
     "queue_p99_s",
 )
 
-__all__ = ["ANY", "Candidate", "RequestInfo"]
+__all__ = ["ANY", "Candidate", "Candidates", "RequestInfo"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,9 @@ class Candidate:
                 )
         if not 1e-6 <= self.weight <= 1e6:
             object.__setattr__(self, "weight", 1.0)
+
+
+Candidates = Sequence[Candidate]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-import numpy as np
-
 from swarm.errors import InvalidArgument, NotConnected, ResourceExhausted, Unavailable
-from swarm.ids import ulid
 from swarm.link import Link, LinkMessage
 from swarm.site.forwarder import NEWS_OF_REQUEST
 from swarm.site.store import DROPPED, NUMBER, SiteStore, Stored
@@ -50,31 +47,20 @@ class Answer:
     result: Result
 
 
-async def submit(
-    link: Link,
-    subjects: Subjects,
-    site: str,
-    agent: str,
-    model: str,
-    inputs: Mapping[str, np.ndarray],
-    *,
-    budget: float | None = None,
-    session: str = "",
-    request_id: str = "",
-) -> Ticket:
-    """See `swarm.Mesh.submit`."""
+async def submit(link: Link, subjects: Subjects, site: str, model: str, request: Request) -> Ticket:
+    """See `swarm.Mesh.submit`. The request names its agent."""
+    agent, id_ = request.agent, request.id
     if not agent:
         raise InvalidArgument(
             "who submits must have a name, by which the answers are read: "
             "swarm.connect(agent=…), submit(agent=…) or --agent NAME"
         )
-    if not (request_id.isascii() and request_id.isprintable() and len(request_id) <= LONGEST_ID):
+    if not (id_.isascii() and id_.isprintable() and len(id_) <= LONGEST_ID):
         raise InvalidArgument(
             f"a request's id is at most {LONGEST_ID} printable characters of ASCII"
         )
-    name, _, version = model.partition("@")
+    name, _, request.version = model.partition("@")
     subject = subjects.submit(site, agent, name)
-    request = Request(dict(inputs), request_id or ulid(), version, budget, session, agent)
     store = SiteStore(link, subjects, site)
     # Agents choose their ids each for itself: two of them may choose the same one.
     number = await store.submit(subject, request.parts(), f"{agent}/{request.id}")

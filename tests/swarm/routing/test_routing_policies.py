@@ -27,6 +27,7 @@ from swarm.routing import (
 from swarm.routing.adaptive import Adaptive
 from swarm.routing.admitting import TokenBuckets
 from swarm.routing.basic import ConsistentHash
+from swarm.routing.candidate import Candidates
 
 REQUEST = RequestInfo("r", "m", "1")
 Send = Callable[[Policy, Sequence[Candidate], int], Counter[str]]
@@ -328,9 +329,7 @@ def test_what_is_kept_for_nodes_that_left_is_forgotten() -> None:
 class Mine(Policy):
     name = "mine"
 
-    def choose(
-        self, candidates: Sequence[Candidate], request: RequestInfo, now: float
-    ) -> str | None:
+    def choose(self, candidates: Candidates, request: RequestInfo, now: float) -> str | None:
         return candidates[0].node if candidates else None
 
 
