@@ -63,10 +63,10 @@ class Setting:
         """The default with its unit, and the bounds, as people read them; "" without a default."""
         if self.default in (None, "") or self.default is False:
             return ""
-        told = ["on" if self.default is True else f"{self.default} {self.unit}".strip()]
-        told += [f"at least {self.least:g}"] if self.least is not None else []
-        told += [f"at most {self.most:g}"] if self.most is not None else []
-        return "; ".join(told)
+        shown = ["on" if self.default is True else f"{self.default} {self.unit}".strip()]
+        shown += [f"at least {self.least:g}"] if self.least is not None else []
+        shown += [f"at most {self.most:g}"] if self.most is not None else []
+        return "; ".join(shown)
 
     def convert(self, value: object) -> Any:
         """The setting's value, of a text or of a TOML file's value. Raises `ValueError`."""

@@ -36,7 +36,7 @@ from swarm.wire.messages import Request, Result
 
 log = logging.getLogger("swarm.edge")
 
-TELL_DROPPED_EVERY = 10.0  # seconds
+REPORT_DROPPED_EVERY = 10.0  # seconds
 
 
 def open_source(name: str) -> list[dict[str, np.ndarray]]:
@@ -100,11 +100,11 @@ class Edge:
         self._results = KeptResults(node.mesh.link, sink)
         drops = options.on_full == "drop-oldest"
         self._queue: Backlog[Capture] = Backlog(options.queue, options.in_flight, drops)
-        self._holding = Usual()
-        self._told_dropped = 0
-        self._tell_at = 0.0
+        self._mesh_time = Usual()
+        self._reported_dropped = 0
+        self._report_at = 0.0
         self._filled = asyncio.Event()
-        self._room = asyncio.Event()
+        self._space = asyncio.Event()
         self._ended = asyncio.Event()
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -121,7 +121,7 @@ class Edge:
             await asyncio.wait({life, work, waiter}, return_when=asyncio.FIRST_COMPLETED)
             if self.node.became_ready.is_set() and not work.done() and not life.done():
                 self._ended.set()
-                self._room.set()
+                self._space.set()
                 self._filled.set()
                 await asyncio.wait(
                     {work, life},
@@ -154,8 +154,8 @@ class Edge:
                 async with asyncio.timeout_at(began + sequence / options.rate):
                     await self._ended.wait()
             while self._queue.is_full and not self._ended.is_set():
-                self._room.clear()
-                await self._room.wait()
+                self._space.clear()
+                await self._space.wait()
             if self._ended.is_set():
                 return
             counters.captured += 1
@@ -171,7 +171,7 @@ class Edge:
                     return
                 self._filled.clear()
                 await self._filled.wait()
-            self._room.set()
+            self._space.set()
             request = Request(capture.inputs, budget=self.node.config.budget, agent=node.id)
             try:
                 result = await node.answerer.answer(
@@ -184,18 +184,18 @@ class Edge:
             self._deliver(capture, result)
 
     def _take(self) -> Capture | None:
-        """The next capture to be sent, as long as the link has room."""
+        """The next capture to be sent, as long as the link has space."""
         pace = self.node.mesh.bulk.pace
         transfer = pace.transfer(time.monotonic())
-        capture = self._queue.take(transfer, pace.round_trip, self._holding.ewma)
+        capture = self._queue.take(transfer, pace.round_trip, self._mesh_time.ewma)
         self._count_dropped()
         return capture
 
     def _count_dropped(self) -> None:
         dropped = self.counters.dropped = self._queue.dropped
         now = time.monotonic()
-        if dropped > self._told_dropped and now >= self._tell_at:
-            self._told_dropped, self._tell_at = dropped, now + TELL_DROPPED_EVERY
+        if dropped > self._reported_dropped and now >= self._report_at:
+            self._reported_dropped, self._report_at = dropped, now + REPORT_DROPPED_EVERY
             captured = self.counters.captured
             log.warning(
                 "captures come faster than answers: %d of %d dropped so far, the oldest first",
@@ -207,8 +207,8 @@ class Edge:
         if result.status is Status.OK:
             self.counters.answered += 1
             self.counters.degraded += result.degraded
-            held = sum([hop.queue_us + hop.compute_us for hop in result.hops if hop.stage > 0])
-            self._holding.add(max(0, held) / 1e6)  # other nodes say these numbers
+            spent = sum([hop.queue_us + hop.compute_us for hop in result.hops if hop.stage > 0])
+            self._mesh_time.add(max(0, spent) / 1e6)  # other nodes say these numbers
         else:
             self.counters.failed += 1
 

@@ -37,7 +37,7 @@ from swarm.learning.weights import Weights
 
 log = logging.getLogger("swarm.learner")
 
-MEET_LOOKS = 10  # for neighbours, while a learner waits for them
+MEET_TRIES = 10  # for neighbours, while a learner waits for them
 
 T = TypeVar("T")
 
@@ -211,7 +211,7 @@ class Learner:
         info = self.frozen.info
         end = self._weights.watch(info.model, info.version, self._changed.set)
         try:
-            await self._first_look()
+            await self._begin_from_ledger()
             start = self._present if self.n else self._start
             self._exchange = exchange = self._make_exchange(start, self._epoch)
             async with asyncio.TaskGroup() as group:
@@ -223,9 +223,9 @@ class Learner:
         finally:
             end()
 
-    async def _first_look(self) -> None:
+    async def _begin_from_ledger(self) -> None:
         """Make the ledger's place, and begin with the present weight version."""
-        told = ""
+        reported = ""
         while True:
             try:
                 await self._weights.prepare()
@@ -233,9 +233,9 @@ class Learner:
                 return
             except SwarmError as error:  # whatever it is: to load all anew would not mend it
                 log.warning("waiting: %s", error)
-                if str(error) != told:
-                    told = str(error)
-                    self._tell("learning", {"what": "waiting", "detail": told[:500]})
+                if str(error) != reported:
+                    reported = str(error)
+                    self._tell("learning", {"what": "waiting", "detail": reported[:500]})
                 await asyncio.sleep(self._options.retry_after)
 
     async def _learn(self, exchange: Exchange) -> None:
@@ -258,10 +258,10 @@ class Learner:
     async def _meet_neighbours(self, exchange: Exchange) -> None:
         """Where nothing was minted yet, a node that comes late begins with its neighbours'
         parameters, if there are any soon."""
-        for _ in range(MEET_LOOKS):
+        for _ in range(MEET_TRIES):
             if self.n or exchange.catch_up():
                 return
-            await asyncio.sleep(self._options.meet_within / MEET_LOOKS)
+            await asyncio.sleep(self._options.meet_within / MEET_TRIES)
 
     async def _until_idle(self) -> bool:
         """Serving goes first; False where the node stayed busy."""
@@ -270,7 +270,7 @@ class Learner:
         while not self._is_idle():
             if loop.time() > end:
                 return False
-            await asyncio.sleep(self._options.look_every)
+            await asyncio.sleep(self._options.poll_every)
         return True
 
     async def _round(self, exchange: Exchange) -> None:
@@ -348,8 +348,8 @@ class Learner:
         Raises `SwarmError`; what was heard is looked at again then."""
         info = self.frozen.info
         try:
-            held = await self._weights.read(info.model, info.version)
-            ledger = held.of(self.frozen.base)
+            stored = await self._weights.read(info.model, info.version)
+            ledger = stored.of(self.frozen.base)
             record = ledger.present
             if record is None or record.n <= self.n:
                 # Nothing new. A server that lost the ledger has less than this learner knows.
@@ -391,15 +391,15 @@ class Learner:
         """Make the neighbourhood's mean the next weight version, if it is one worth serving."""
         info, training = self.frozen.info, self.training
         await self._weights.prepare()  # a server may have lost it
-        held = await self._weights.read(info.model, info.version)
-        ledger = held.of(self.frozen.base)
+        stored = await self._weights.read(info.model, info.version)
+        ledger = stored.of(self.frozen.base)
         if ledger.n > self.n:
             self._changed.set()
             return
         if ledger.n < self.n:
             # The server lost the ledger: the numbers, which nodes and sessions know, go on.
             ledger = Ledger(self.frozen.base, lost=(self.n, self._epoch))
-            held = replace(held, ledger=ledger)
+            stored = replace(stored, ledger=ledger)
         candidate = exchange.consensus
         if not is_news(self._present, candidate):
             self._changed_at = time.monotonic()
@@ -417,7 +417,7 @@ class Learner:
             info.model,
             info.version,
             self.frozen.base,
-            held,
+            stored,
             self.frozen.stored(candidate),
             by=self._node,
             at=time.time(),

@@ -96,7 +96,7 @@ class LearnOptions:
     inline_below: float = 0.0003
     """Seconds of one step that may be made on the event loop."""
 
-    look_every: float = 0.004
+    poll_every: float = 0.004
     """Seconds between looks whether the node is idle."""
 
     most_waiting: float = 5.0

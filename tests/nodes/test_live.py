@@ -57,7 +57,7 @@ def test_a_source_slower_than_its_link_loses_nothing() -> None:
     st.booleans(),
     st.floats(0, 1),
 )
-def test_every_capture_is_waiting_under_way_ended_or_dropped(
+def test_every_capture_is_waiting_in_flight_ended_or_dropped(
     acts: list[str], drops: bool, transfer: float
 ) -> None:
     backlog: Backlog[int] = Backlog(3, 2, drops)
@@ -70,9 +70,9 @@ def test_every_capture_is_waiting_under_way_ended_or_dropped(
         elif act == "take" and (capture := backlog.take(transfer, TRIP, HOLDING)) is not None:
             assert capture > last  # in order
             last, taken = capture, taken + 1
-        elif act == "ended" and backlog.under_way:
+        elif act == "ended" and backlog.in_flight:
             backlog.ended()
-        assert backlog.under_way <= 2
+        assert backlog.in_flight <= 2
         assert len(backlog) <= 3
         assert added == taken + len(backlog) + backlog.dropped
     assert drops or backlog.dropped == 0
