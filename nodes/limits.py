@@ -56,7 +56,7 @@ def credit_of(fixed: int, compute: float) -> tuple[int, int]:
     short runs the credit grows, while messages wait, until it hides a round trip. While none wait
     it stays small: a node that hangs holds back every message that it has asked for, one ack_wait
     each. Behind a slow link the lane asks for fewer, by its own
-    measurement (`swarm.transport.lane.way`).
+    measurement (`swarm.transport.lane.link_speed`).
     """
     if fixed:
         return fixed, fixed

@@ -29,7 +29,7 @@ from swarm.transport.api import Delivery
 
 log = logging.getLogger("swarm.stage")
 
-GIVE_BACK_DELAY = 0.05  # seconds, for a message whose work failed by a defect or a lost answer
+HAND_BACK_DELAY = 0.05  # seconds, for a message whose work failed by a defect or a lost answer
 # Seconds; shorter runs are done on the event loop: a thread and back costs more (60-120 us).
 INLINE_BELOW = 0.0003
 # Seconds; runs shorter than this are done on the event loop too, after a pause of IDLE_RUNS runs.
@@ -178,7 +178,7 @@ class Compute:
         if len(self._behind) >= MOST_BEHIND:
             self._outcomes.stayed_behind(job, self.model.weights_version)
             return
-        job.delivery.held()  # it takes none of the lane's credit from those that need no wait
+        job.delivery.release_credit()  # for requests that need no wait
         left = job.expires - self._clock()
         wait = max(0.0, min(BEHIND_FOR, left * BEHIND_SHARE))
         self._behind[job] = self._loop.call_later(wait, self._still_behind, job)
@@ -197,7 +197,7 @@ class Compute:
             try:
                 self._admit(job)
             except Exception:
-                self._give_back(job)
+                self._hand_back(job)
 
     def _is_alone(self, job: Job) -> bool:
         """Whether a run may block the loop: it is short, and little else comes."""
@@ -311,13 +311,13 @@ class Compute:
         try:
             self._outcomes.computed(job, result, seconds, batch, weights)
         except Exception:
-            self._give_back(job)
+            self._hand_back(job)
 
-    def _give_back(self, job: Job) -> None:
+    def _hand_back(self, job: Job) -> None:
         """A defect, which is being handled, keeps its job from an end, and must not keep the
         message in hand for ever. Where a message has just come, the lane itself gives it back."""
         log.exception("stage %d: a result was not passed on", self._stage)
-        job.delivery.give_back(GIVE_BACK_DELAY)
+        job.delivery.hand_back(HAND_BACK_DELAY)
 
     def _failed(self, batch: list[Job], error: Exception) -> None:
         if isinstance(error, RunTerminated):

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from nodes.stage.compute import GIVE_BACK_DELAY, Compute, StageModel, StageOptions
+from nodes.stage.compute import HAND_BACK_DELAY, Compute, StageModel, StageOptions
 from nodes.stage.counters import StageStats, batch_bucket
 from nodes.stage.jobs import Job
 from nodes.stage.selftest import Known, SelfTest
@@ -38,7 +38,16 @@ from swarm.model import ModelInfo
 from swarm.subjects import ANY
 from swarm.tracing.anatomy import moments
 from swarm.tracing.traceparent import is_sampled
-from swarm.transport.api import Backlog, Delivery, Event, Held, Left, Refused, Safe, Stored
+from swarm.transport.api import (
+    Acked,
+    Backlog,
+    Delivery,
+    Event,
+    InFlight,
+    Published,
+    Refused,
+    Stored,
+)
 from swarm.transport.parcel import Parcel
 from swarm.transport.routes import Routes
 from swarm.transport.source import SourceOptions, StageSource
@@ -203,7 +212,7 @@ class StageServer:
     ) -> None:
         """Pass a result on: to the next stage, or to the requester."""
         delivery, features = job.delivery, job.features
-        if not delivery.still_mine():
+        if not delivery.intact():
             self.not_computed(job, Status.UNAVAILABLE, "the result means nothing")
             return
         hop = {
@@ -238,7 +247,7 @@ class StageServer:
                 job.expires,
                 lane=lane,
                 fast=delivery.fast,
-                wanted=lambda: not delivery.settled,
+                wanted=lambda: not delivery.ended,
             )
             sending = self._onward.send(parcel, partial(self._event, job, parcel))
             if not job.ended:
@@ -261,9 +270,9 @@ class StageServer:
             return  # a late process was done with it while it was being stored again
         try:
             match event:
-                case Held():
-                    job.delivery.held()
-                case Safe(passed_on):
+                case InFlight():
+                    job.delivery.release_credit()
+                case Acked(passed_on):
                     self.stats.counters.handed_over += 1
                     self._finish(job, passed_on)
                 case Stored():
@@ -271,15 +280,15 @@ class StageServer:
                     # free the memory that the lane's copy is read from.
                     _drop(job)
                     self._finish(job, passed_on=True)
-                case Left():
+                case Published():
                     self._link.push()
                     self._finish(job, passed_on=False)
                 case Refused(error):
-                    job.delivery.unheld()
+                    job.delivery.take_credit()
                     self._not_sent(job, parcel, error)
         except Exception:
             # Nobody else ends the delivery: kept alive for ever, it would cost a credit.
-            job.delivery.give_back(GIVE_BACK_DELAY)
+            job.delivery.hand_back(HAND_BACK_DELAY)
             raise
 
     def _answered(self, job: Job, error: SwarmError | None) -> None:
@@ -292,7 +301,7 @@ class StageServer:
         """This stage's part is done, and its result is safe."""
         self.stats.counters.served += 1
         _end(job)
-        job.delivery.done(passed_on)
+        job.delivery.ack(passed_on)
         if self._lender.lent:
             self._lender.collect()
 
@@ -326,7 +335,7 @@ class StageServer:
 
     def _try_again(self, job: Job, parcel: Parcel) -> None:
         self._blocked -= 1
-        if job.delivery.settled or self._onward is None:
+        if job.delivery.ended or self._onward is None:
             _drop(job)
             parcel.loan.take_back()
         else:
@@ -339,7 +348,7 @@ class StageServer:
             job.delivery.withdraw()  # a lane hands out its own again
         elif isinstance(error, Unavailable):
             log.info("stage %d: %s; the message goes back to its lane", self.stage, error)
-            job.delivery.give_back(GIVE_BACK_DELAY)
+            job.delivery.hand_back(HAND_BACK_DELAY)
         else:
             self.not_computed(job, error.status, str(error))
 
@@ -378,7 +387,7 @@ class StageServer:
     def suspend(self) -> None:
         """Give back all requests in hand, and give up on a run that hangs."""
         self.source.pause()
-        self.source.give_back()
+        self.source.hand_back()
         self._compute.abandon()
 
     def resume(self) -> None:
@@ -413,7 +422,7 @@ class StageServer:
         self._stopping = True
         await self.source.drain()
         for job in self._compute.take_all_waiting():
-            job.delivery.give_back()
+            job.delivery.hand_back()
         deadline = time.monotonic() + timeout
         while self.queued and self._link.connected and time.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(DRAIN_LOOK_EVERY)  # once, at the end of a life

@@ -44,8 +44,8 @@ from swarm.requests.silence import Silences
 from swarm.samehost.compact import decode_result
 from swarm.samehost.memory import ShmError
 from swarm.subjects import ANY
-from swarm.transport.api import Event, Held, Left, Refused, Safe, Sending, Stored
-from swarm.transport.handover.words import WORDS
+from swarm.transport.api import Acked, Event, InFlight, Published, Refused, Sending, Stored
+from swarm.transport.handover.acks import VERBS
 from swarm.transport.parcel import Parcel
 from swarm.transport.routes import Routes
 from swarm.wire.messages import Features, Result
@@ -325,9 +325,9 @@ class UnderWay:
         """What became of an attempt on its way to stage 1."""
         attempts, lender = self.attempts, self.way.routes.lender
         match event:
-            case Held():
+            case InFlight():
                 attempts.stored = True  # as much as need be
-            case Left():
+            case Published():
                 attempts.stored = True
                 self._copies += 1
                 if self._reply not in self._shared.requests:
@@ -337,7 +337,7 @@ class UnderWay:
                 self._copies += late
                 if self.way.no_lane_at:
                     self._ask_again_for_stored()
-            case Safe() | Refused(late=True):
+            case Acked() | Refused(late=True):
                 return  # a later stage has it, or a late process, which may still answer
             case Refused(error):
                 parcel.loan.take_back()
@@ -471,11 +471,11 @@ class UnderWay:
         sending = self._sending
         if message.headers is not None and message.status == b"503":
             if sending is not None:
-                sending.unheard()
+                sending.on_no_responders()
             return
-        if message.data in WORDS:
+        if message.data in VERBS:
             if sending is not None:
-                sending.told(message.data)
+                sending.on_ack(message.data)
             return
         try:
             result = decode_result(message.data)

@@ -55,7 +55,7 @@ OnSent = Callable[[bool], None]  # told whether the message was sent
 class HostSocket:
     """One process's socket. Without one (`open` was not called, or failed) nothing is sent.
 
-    on_unheard(subject, data, reply) is called for a message that nobody listens for here (any
+    on_no_listener(subject, data, reply) is called for a message that nobody listens for here (any
     more): its sender thinks that it was delivered. directory: where the directory of this user's
     sockets lies.
 
@@ -68,7 +68,7 @@ class HostSocket:
         self,
         link: Link,
         *,
-        on_unheard: Callable[[str, bytes, str], None] = lambda subject, data, reply: None,
+        on_no_listener: Callable[[str, bytes, str], None] = lambda subject, data, reply: None,
         directory: str = SHM_DIRECTORY,
     ) -> None:
         self.on_gone: list[Callable[[str], None]] = []
@@ -80,7 +80,7 @@ class HostSocket:
         self._second: Link | None = None
         self._second_inbox = ""
         self._links: tuple[Link, ...] = (link,)
-        self._on_unheard = on_unheard
+        self._on_no_listener = on_no_listener
         self._listeners: dict[str, OnMessage] = {}
         self._directory = SocketDirectory(directory)
         self._connections = Connections(self._directory.peer, self._gone)
@@ -215,7 +215,7 @@ class HostSocket:
         elif self._second is not None and subject.rpartition(".")[0] == self._second_inbox:
             self._second.deliver(LinkMessage(subject, "", None, data))
         else:
-            self._on_unheard(subject, data, reply)
+            self._on_no_listener(subject, data, reply)
 
     # --- life -------------------------------------------------------------------------
 

@@ -10,11 +10,11 @@ fast mode, or which process is on which host.
 
 A Sender says by events what became of a parcel:
 
-    send ─┬─► Held ─┬─► Safe
-          │         ├─► Stored          the next one is late, refused it, or has ended
-          │         └─► Refused
+    send ─┬─► InFlight ─┬─► Acked
+          │             ├─► Stored          the next one is late, refused it, or has ended
+          │             └─► Refused
           ├─► Stored
-          ├─► Left
+          ├─► Published
           └─► Refused
 """
 
@@ -35,8 +35,8 @@ from swarm.wire.tensors import Part
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """The next one has the parcel; its sender keeps it until `Safe` or `Stored`."""
+class InFlight:
+    """The next one has the parcel; its sender keeps it until `Acked` or `Stored`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
-class Safe:
+class Acked:
     """Nobody here needs to keep the parcel. passed_on: a later lane has the work that came of it;
     else the requester has its answer."""
 
@@ -55,14 +55,14 @@ class Safe:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class Published:
     """Fast mode: the parcel is on its way, and only the requester keeps it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The parcel is with its sender again. This may also come after `Held`. late: it could not be
-    stored, and the process that was not done in time has it still.
+    """The parcel is with its sender again, perhaps after `InFlight`. late: it could not be stored,
+    and the process that was not done in time has it still.
 
     may_be_stored: nobody knows whether the lane has it, so its shared memory stays lent.
 
@@ -75,21 +75,21 @@ class Refused:
     may_be_stored: bool = False
 
 
-Event = Held | Stored | Safe | Left | Refused
+Event = InFlight | Stored | Acked | Published | Refused
 OnEvent = Callable[[Event], None]
 
-HELD, LEFT = Held(), Left()
+IN_FLIGHT, PUBLISHED = InFlight(), Published()
 
 
 class Sending(Protocol):
     """A parcel under way. Each method may be called at any time, and often."""
 
-    def told(self, word: Part) -> None:
-        """The word of the process that holds the parcel, where that word comes to the parcel's own
-        reply subject (a requester's)."""
+    def on_ack(self, verb: Part) -> None:
+        """The process that has the parcel says so of it (`swarm.transport.handover.acks`), to the
+        parcel's own reply subject (a requester's)."""
         ...
 
-    def unheard(self) -> None:
+    def on_no_responders(self) -> None:
         """The server says that nobody listens, where it says so to the parcel's own reply subject
         (fast mode, a requester's)."""
         ...
@@ -111,7 +111,7 @@ class Sender(Protocol):
         ...
 
     def close(self) -> None:
-        """Nothing is handed over any more; a parcel that is held is stored, or refused."""
+        """Nothing is handed over any more; a parcel in flight is stored, or refused."""
         ...
 
 
@@ -133,8 +133,8 @@ class Backlog(NamedTuple):
 
 
 class Delivery(Protocol):
-    """A message as it came, and the ways to end its work here. Exactly one of `done`,
-    `give_back`, `withdraw`, and `bury` ends it; a later one does nothing."""
+    """A message as it came, and the ways to end its work here. Exactly one of `ack`,
+    `hand_back`, `withdraw`, and `dead_letter` ends it; a later one does nothing."""
 
     features: Features  # tensors are arrays, readable until the delivery ends
     fast: bool  # it came in fast mode: nobody stores it
@@ -147,24 +147,24 @@ class Delivery(Protocol):
         ...
 
     @property
-    def settled(self) -> bool:
+    def ended(self) -> bool:
         """Whether its work has ended here, or is another node's by now."""
         ...
 
-    def still_mine(self) -> bool:
+    def intact(self) -> bool:
         """Whether its tensors in shared memory are still those that were sent."""
         ...
 
-    def held(self) -> None:
-        """It waits for others: for the next stage's word on the result, or for newer weights. The
+    def release_credit(self) -> None:
+        """It waits for others: for the next stage's ack of the result, or for newer weights. The
         wait takes none of the lane's credit."""
         ...
 
-    def unheld(self) -> None:
+    def take_credit(self) -> None:
         """The next stage does not have the result after all: the work goes on here."""
         ...
 
-    def done(self, passed_on: bool) -> bool:
+    def ack(self, passed_on: bool) -> bool:
         """The work is done and safe. passed_on: a later lane has the result. False while a copy of
         the message may still come, here or elsewhere, and will need its shared memory."""
         ...
@@ -183,7 +183,7 @@ class Delivery(Protocol):
         """Send a failure to the requester, and end. False: a copy of the message may still come."""
         ...
 
-    def give_back(self, delay: float = 0.0) -> None:
+    def hand_back(self, delay: float = 0.0) -> None:
         """Another node, or this one later, is to do the work; after `delay` seconds."""
         ...
 
@@ -195,7 +195,7 @@ class Delivery(Protocol):
         """Nobody waits for the result: end without an answer."""
         ...
 
-    def bury(self, reason: str) -> None:
+    def dead_letter(self, reason: str) -> None:
         """No node can do the work: a dead letter with the reason."""
         ...
 
@@ -213,7 +213,7 @@ class Source(Protocol):
 
     @property
     def in_hand(self) -> int:
-        """Messages that this node works on, or holds for another one's word."""
+        """Messages that this node works on, or keeps until the next one's ack."""
         ...
 
     def pause(self) -> None:
@@ -224,7 +224,7 @@ class Source(Protocol):
         """Take messages again."""
         ...
 
-    def give_back(self) -> None:
+    def hand_back(self) -> None:
         """All messages in hand are to be worked on elsewhere."""
         ...
 

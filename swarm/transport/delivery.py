@@ -125,7 +125,7 @@ class ReplyDesk:
             return not delivery.withdraw()
         return True
 
-    def bury(self, data: bytes | memoryview, reason: str) -> None:
+    def dead_letter(self, data: bytes | memoryview, reason: str) -> None:
         """Store a dead letter."""
         self.tally.dead_lettered += 1
         log.warning("stage %d: dead letter: %s", self._stage, reason)
@@ -136,22 +136,22 @@ class ReplyDesk:
         except SwarmError as error:
             log.warning("a dead letter could not be stored: %s", error)
 
-    def word(self, reply: str, word: bytes, behind_answer: bool) -> None:
-        """Tell the sender of a parcel what came of it; without a word it thinks the worst.
+    def acknowledge(self, reply: str, verb: bytes, behind_answer: bool) -> None:
+        """Tell the sender of a parcel what became of it; in silence it thinks the worst.
 
-        behind_answer: an answer went to the server, and has to be there before the word."""
+        behind_answer: an answer went to the server, and has to be there before the ack."""
         if not reply:
             return
 
-        def told(sent: bool) -> None:
+        def posted(sent: bool) -> None:
             if not sent:
                 with contextlib.suppress(SwarmError):
-                    self.link.publish(reply, word)
+                    self.link.publish(reply, verb)
 
         if behind_answer:
-            told(False)
+            posted(False)
         else:
-            self._socket.answer(reply, [word], told)
+            self._socket.answer(reply, [verb], posted)
 
 
 class BaseDelivery(ABC):
@@ -167,7 +167,7 @@ class BaseDelivery(ABC):
         self.features = features
         self.opened: Opened = []
 
-    def still_mine(self) -> bool:
+    def intact(self) -> bool:
         """Whether the shared memory of the tensors is still what was lent."""
         return not self.opened or self._desk.lender.intact(self.opened)
 
@@ -177,24 +177,24 @@ class BaseDelivery(ABC):
 
     def fail(self, status: Status, text: str, stage: int, node: str) -> bool:
         """See `Delivery.fail`."""
-        if not self.still_mine():
+        if not self.intact():
             # The stage failed on other bytes than those that were sent.
             if self.withdraw():
                 return False
             status, text = Status.UNAVAILABLE, f"a claim was recycled; {text}"
-        return self._desk.fail(self, status, text, stage, node) and self.done(False)
+        return self._desk.fail(self, status, text, stage, node) and self.ack(False)
 
     def drop(self) -> None:
         """See `Delivery.drop`."""
-        self.done(False)
+        self.ack(False)
 
     def answered_by_server(self) -> None:
         """An answer or a failure went by the server."""
         return
 
     @abstractmethod
-    def done(self, passed_on: bool) -> bool:
-        """See `Delivery.done`."""
+    def ack(self, passed_on: bool) -> bool:
+        """See `Delivery.ack`."""
 
     def withdraw(self) -> bool:
         """See `Delivery.withdraw`."""
@@ -222,18 +222,18 @@ class LaneDelivery(BaseDelivery):
         return self._message.age
 
     @property
-    def settled(self) -> bool:
-        return self._message.settled
+    def ended(self) -> bool:
+        return self._message.ended
 
-    def held(self) -> None:
-        """See `Delivery.held`."""
-        self._message.held()
+    def release_credit(self) -> None:
+        """See `Delivery.release_credit`."""
+        self._message.release_credit()
 
-    def unheld(self) -> None:
-        """See `Delivery.unheld`."""
-        self._message.unheld()
+    def take_credit(self) -> None:
+        """See `Delivery.take_credit`."""
+        self._message.take_credit()
 
-    def done(self, passed_on: bool) -> bool:
+    def ack(self, passed_on: bool) -> bool:
         """Acknowledge; the lane asks for the next message in the same publish. False when the
         message is, or will be, another node's: its memory is needed still."""
         if not self._message.ack():
@@ -241,13 +241,13 @@ class LaneDelivery(BaseDelivery):
         self._release()
         return True
 
-    def give_back(self, delay: float = 0.0) -> None:
+    def hand_back(self, delay: float = 0.0) -> None:
         """The lane hands it out again."""
         self._message.nak(delay)
 
-    def bury(self, reason: str) -> None:
-        """See `Delivery.bury`."""
-        self._desk.bury(self._message.data, reason)
+    def dead_letter(self, reason: str) -> None:
+        """See `Delivery.dead_letter`."""
+        self._desk.dead_letter(self._message.data, reason)
         self._message.term()
 
 
@@ -258,7 +258,7 @@ class FastDelivery(BaseDelivery):
 
     fast = True
     times_delivered = 1
-    settled = False
+    ended = False
 
     def __init__(self, desk: ReplyDesk, message: FastMessage, features: Features) -> None:
         super().__init__(desk, features)
@@ -267,20 +267,20 @@ class FastDelivery(BaseDelivery):
         self.received = message.received
         self.direct = message.direct
 
-    def held(self) -> None:
-        """Nothing is held in fast mode."""
+    def release_credit(self) -> None:
+        """There is no credit in fast mode."""
 
-    def unheld(self) -> None:
-        """Nothing is held in fast mode."""
+    def take_credit(self) -> None:
+        """There is no credit in fast mode."""
 
-    def done(self, passed_on: bool) -> bool:
+    def ack(self, passed_on: bool) -> bool:
         """Nothing is stored; the memory is free."""
         self._release()
         return True
 
-    def give_back(self, delay: float = 0.0) -> None:
+    def hand_back(self, delay: float = 0.0) -> None:
         """Nothing is stored: the requester asks again."""
 
-    def bury(self, reason: str) -> None:
-        """See `Delivery.bury`."""
-        self._desk.bury(self._message.data, reason)
+    def dead_letter(self, reason: str) -> None:
+        """See `Delivery.dead_letter`."""
+        self._desk.dead_letter(self._message.data, reason)

@@ -16,7 +16,7 @@ from swarm.errors import NoResponders, Status, SwarmError
 from swarm.link import Link, LinkMessage
 from swarm.samehost.host_socket import HostSocket
 from swarm.subjects import Subjects
-from swarm.transport.api import LEFT, OnEvent, Refused
+from swarm.transport.api import PUBLISHED, OnEvent, Refused
 from swarm.transport.parcel import Parcel
 from swarm.wire.hops import Hop
 from swarm.wire.messages import Features, failure
@@ -24,9 +24,8 @@ from swarm.wire.tensors import Part
 
 PRIMARIES, COVER = "stage", "cover"  # names of queue groups; nodes of other versions know them
 MOST_WAITING = 64  # requests that may wait at a stage: no lane bounds them
-MOST_UNHEARD = (
-    256  # messages that the server may still say to be unheard: it does within a round trip
-)
+# Messages of which the server may still say that nobody listens: it does within a round trip.
+MOST_UNANSWERED = 256
 
 
 class FastSending:
@@ -39,10 +38,10 @@ class FastSending:
         self.on = on
         self.over = False
 
-    def told(self, word: Part) -> None:
-        """Nobody holds a message of fast mode for its sender: no word comes."""
+    def on_ack(self, verb: Part) -> None:
+        """Nobody acks a message of fast mode."""
 
-    def unheard(self) -> None:
+    def on_no_responders(self) -> None:
         if not self.over:
             self.over = True
             self.parcel.released()
@@ -57,7 +56,7 @@ class FastSending:
 
 class FastSender:
     """Sends to one stage in fast mode. from_stage: 0 for a requester, whose reply subject hears of
-    unheard messages; a stage hears of them itself, and tells the requester."""
+    messages that nobody takes; a stage hears of them itself, and tells the requester."""
 
     def __init__(
         self,
@@ -72,12 +71,12 @@ class FastSender:
         self._socket = socket
         self._stage = from_stage + 1
         self._subject = subjects.fresh(model, version, from_stage + 1)
-        self._unheard_inbox = ""
+        self._no_responders_inbox = ""
         self._sid = 0
         if from_stage:
             # Of this sender alone: another version's sender of this process counts alike.
-            self._unheard_inbox = f"{link.server_inbox}.unheard{id(self):x}"
-            self._sid = link.subscribe(f"{self._unheard_inbox}.*", self._unheard)
+            self._no_responders_inbox = f"{link.server_inbox}.unheard{id(self):x}"
+            self._sid = link.subscribe(f"{self._no_responders_inbox}.*", self._no_responders)
             link.on_denied.append(self._denied)
         self._count = 0
         self._sent: dict[str, Features] = {}  # by the subject on which the server would say so
@@ -98,7 +97,7 @@ class FastSender:
 
     def _posted(self, sending: FastSending, sent: bool) -> None:
         if sent:
-            sending.on(LEFT)  # to a request that was given up within the burst too: it cancels
+            sending.on(PUBLISHED)  # to a request that was given up within the burst too: it cancels
         elif sending.over:
             sending.parcel.released()
         else:
@@ -114,18 +113,18 @@ class FastSender:
             sending.on(Refused(error))
             return
         if self._sid:
-            features.tensors = {}  # sent: an unheard message is answered without its tensors
-        sending.on(LEFT)
+            features.tensors = {}  # sent: a failure is answered without them
+        sending.on(PUBLISHED)
 
     def _reply_for(self, features: Features) -> str:
         self._count += 1
-        subject = f"{self._unheard_inbox}.{self._count:x}"
+        subject = f"{self._no_responders_inbox}.{self._count:x}"
         self._sent[subject] = features
-        if len(self._sent) > MOST_UNHEARD:
+        if len(self._sent) > MOST_UNANSWERED:
             del self._sent[next(iter(self._sent))]
         return subject
 
-    def _unheard(self, message: LinkMessage) -> None:
+    def _no_responders(self, message: LinkMessage) -> None:
         """The server says so to the sender only, never to the requester that waits."""
         features = self._sent.pop(message.subject, None)
         if features is None or message.status != b"503":
@@ -146,7 +145,7 @@ class FastSender:
         self._sent.clear()
 
     def close(self) -> None:
-        """Hear of unheard messages no more."""
+        """Hear of no more messages that nobody takes."""
         if self._sid:
             self._link.unsubscribe(self._sid)
             self._link.on_denied.remove(self._denied)

@@ -23,7 +23,7 @@ from swarm.model import ModelInfo
 from swarm.samehost.host_socket import HostSocket
 from swarm.samehost.lending import Lender
 from swarm.subjects import Subjects, second_inbox
-from swarm.transport.handover.words import REFUSED
+from swarm.transport.handover.acks import NAK
 from swarm.transport.lane import Publisher
 from swarm.transport.routes import Routes
 from swarm.transport.second_connection import LONGEST_S, Step, next_step, setting_of
@@ -60,7 +60,7 @@ class Links:
         self._subjects = subjects
         self.link = Link(options)
         self.lender = Lender(self.link, subjects.mesh, short_cuts)
-        self.socket = HostSocket(self.link, on_unheard=self._unheard)
+        self.socket = HostSocket(self.link, on_no_listener=self._no_listener)
         self.placement = Placement(self.lender.host, serving)
         self.routes = self.bulk = Routes(
             self.link,
@@ -140,11 +140,11 @@ class Links:
         for link in self.all:
             await link.close()
 
-    def _unheard(self, subject: str, data: bytes, reply: str) -> None:
+    def _no_listener(self, subject: str, data: bytes, reply: str) -> None:
         """A message came for a stage that is not served here any more. A lane keeps it once its
         sender hears so; fast mode has no lane: the message goes to the nodes that serve it now."""
         if reply:
-            self.socket.answer(reply, [REFUSED], lambda sent: None)
+            self.socket.answer(reply, [NAK], lambda sent: None)
         elif subject.startswith(f"{self._subjects.root}.fresh."):
             with contextlib.suppress(SwarmError):  # the requester asks again
                 self.link.publish(subject, data)

@@ -108,8 +108,8 @@ class StageSource:
             routes.link, routes.socket, fast_subject, group, self._from_fast_queue
         )
         # Two groups may cover the stage before, and both pass a message on.
-        self._came_fast = RecentIds()
-        self._gone_memory = RecentIds()  # messages that were given back without their memory
+        self._seen_fast = RecentIds()
+        self._gone_memory = RecentIds()  # messages that were handed back without their memory
         self._life = _Life()
         routes.link.on_down.append(self._receiver.clear)
         self._add_lane(ANY)
@@ -119,7 +119,7 @@ class StageSource:
 
     @property
     def in_hand(self) -> int:
-        """Messages that this node works on, or holds for another one's word."""
+        """Messages that this node works on, or keeps until the next one's ack."""
         return sum([lane.in_hand for lane in self.lanes.values()]) + self._receiver.in_hand
 
     @property
@@ -145,19 +145,19 @@ class StageSource:
         try:
             features = decode_features(message.data)
         except DecodeError as error:
-            self._desk.bury(message.data, f"undecodable: {error}")
+            self._desk.dead_letter(message.data, f"undecodable: {error}")
             message.term()
             return
         if self._paused:
             self._hand_on(message)
             return
-        if self._receiver.joined(message, features):
+        if self._receiver.join(message, features):
             return
         delivery = LaneDelivery(self._desk, message, features)
         if message.times_delivered >= DEADLY_DELIVERIES:
             text = f"handed out {message.times_delivered} times without an end"
             self._desk.fail(delivery, Status.INTERNAL, text, self.stage, self._node)
-            delivery.bury(text)
+            delivery.dead_letter(text)
             return
         self._take(delivery)
 
@@ -174,15 +174,15 @@ class StageSource:
         try:
             features = decode_features(message.data)
         except DecodeError as error:
-            self._desk.bury(message.data, f"undecodable: {error}")
+            self._desk.dead_letter(message.data, f"undecodable: {error}")
             return
         delivery = FastDelivery(self._desk, message, features)
         if self._paused:
             self._turn_away(delivery, Status.UNAVAILABLE, "this stage is being restarted")
             return
-        if features.message_id in self._came_fast:
+        if features.message_id in self._seen_fast:
             return
-        self._came_fast.add(features.message_id, message.received / 1e9)
+        self._seen_fast.add(features.message_id, message.received / 1e9)
         if self._serves(features) and self._backlog().waiting >= MOST_WAITING:
             self._tally.refused += 1
             text = "as many requests wait here as fast mode may have"
@@ -212,12 +212,12 @@ class StageSource:
                 self._turn_away(delivery, Status.UNAVAILABLE, str(error))
                 return
             except DecodeError as error:
-                delivery.bury(str(error))
+                delivery.dead_letter(str(error))
                 return
         self._accept(delivery)
 
     def _asked_again(self, delivery: LaneDelivery) -> bool:
-        """Give back a message that another node may have done, which freed its memory: it is older
+        """Hand back a message that another node may have done, which freed its memory: it is older
         than `ack_wait`, and lay here behind a stop of this process. One that is done never comes
         again; one that is not comes at once, and is this node's to answer."""
         message_id, link = delivery.features.message_id, self._routes.link
@@ -225,7 +225,7 @@ class StageSource:
             return False
         if delivery.age <= min([lane.ack_wait for lane in self.lanes.values()]):
             return False
-        delivery.give_back()
+        delivery.hand_back()
 
         def server_knows(read: asyncio.Future[Any]) -> None:
             # Copies that lay in the socket with it have come by now.
@@ -286,7 +286,7 @@ class StageSource:
             now=routes.clock,
         )
         self.lanes[name] = lane
-        routes.socket.listen(self._subject(name), self._receiver.came)
+        routes.socket.listen(self._subject(name), self._receiver.receive)
         return lane
 
     def _subject(self, lane: str) -> str:
@@ -353,9 +353,9 @@ class StageSource:
         for lane in self.lanes.values():
             lane.resume()
 
-    def give_back(self) -> None:
+    def hand_back(self) -> None:
         """All messages in hand are to be worked on elsewhere."""
-        self._receiver.give_back()
+        self._receiver.hand_back()
         for lane in self.lanes.values():
             for message in lane.messages():
                 message.nak()

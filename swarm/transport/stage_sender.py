@@ -73,10 +73,10 @@ class _InLane:
 
     __slots__ = ()
 
-    def told(self, word: Part) -> None:
-        """No process holds the parcel: no word comes."""
+    def on_ack(self, verb: Part) -> None:
+        """No process has the parcel: no ack comes."""
 
-    def unheard(self) -> None:
+    def on_no_responders(self) -> None:
         """The lane answers by its PubAck."""
 
     def answered(self, hops: tuple[Hop, ...]) -> None:
@@ -163,7 +163,7 @@ class StageSender:
         subject = self._shared_lane if parcel.lane == ANY else self._subject_of(parcel.lane)
         if way is Way.HAND_OVER:
             return self._handover.send(parcel, on, peer, subject, run)
-        self._handover.passed_by()
+        self._handover.count_stored()
         self._lane.send(subject, parcel, on)
         return IN_LANE
 

@@ -17,12 +17,12 @@ from swarm.samehost.lending import Lender
 from swarm.samehost.memory import ShmError
 from swarm.transport.api import Admission
 from swarm.transport.delivery import BaseDelivery, ReplyDesk
-from swarm.transport.handover.words import DONE, PASSED_ON, REFUSED
+from swarm.transport.handover.acks import ACK, NAK, PASSED_ON
 from swarm.transport.lane import LaneMessage
 from swarm.wire.messages import Features
 from swarm.wire.tensors import Claimed
 
-MOST_TAKEN = 512  # parcels whose copies may still come
+MOST_KNOWN = 512  # parcels whose copies may still come
 LAST_HANDED_OUT = 32  # messages that lanes handed out last, which are remembered
 # Nanoseconds; a parcel that lay longer in the socket, of a process that was stopped, say, may be
 # another node's by now.
@@ -34,14 +34,14 @@ COPY_COMES_WITHIN = 30_000_000_000
 Key = tuple[str, int]  # a message of this stage: id of the request, attempt
 
 
-class Taken(BaseDelivery):
+class HandoverDelivery(BaseDelivery):
     """A parcel that a process of this host handed over. Until the lane's copy comes (`join`), its
     end is told to its sender; from then on it is the copy's end."""
 
     __slots__ = (
         "_behind_answer",
         "_copy",
-        "_held_at",
+        "_off_credit_at",
         "_on_end",
         "_over",
         "_reply",
@@ -60,9 +60,9 @@ class Taken(BaseDelivery):
         sent: int,
         received: int,
         reply: str,
-        on_end: Callable[[Taken, bool], None],
+        on_end: Callable[[HandoverDelivery, bool], None],
     ) -> None:
-        """sent, received: ns of `time.monotonic_ns()`. reply: where the sender waits for a word.
+        """sent, received: ns of `time.monotonic_ns()`. reply: where the sender waits for the ack.
         on_end(taken, done): it ended before a copy came."""
         super().__init__(desk, features)
         self.key: Key = (features.id, features.attempt)
@@ -72,75 +72,75 @@ class Taken(BaseDelivery):
         self._on_end = on_end
         self._copy: LaneMessage | None = None
         self._over = False
-        self._held_at = 0  # ns
+        self._off_credit_at = 0  # ns
         self._behind_answer = False
 
     @property
-    def settled(self) -> bool:
-        return self._over if self._copy is None else self._copy.settled
+    def ended(self) -> bool:
+        return self._over if self._copy is None else self._copy.ended
 
     def join(self, copy: LaneMessage) -> None:
         """The lane's copy came while the work goes on: the end of the work is the copy's end."""
         self._copy = copy
-        if self._held_at:
-            copy.held(max(self._held_at, copy.received))
+        if self._off_credit_at:
+            copy.release_credit(max(self._off_credit_at, copy.received))
 
     def answered_by_server(self) -> None:
-        """The word to the sender must not overtake the answer."""
+        """The ack to the sender must not overtake the answer."""
         self._behind_answer = True
 
-    def held(self) -> None:
-        """See `Delivery.held`."""
+    def release_credit(self) -> None:
+        """See `Delivery.release_credit`."""
         if self._copy is not None:
-            self._copy.held()
+            self._copy.release_credit()
         else:
-            self._held_at = time.monotonic_ns()
+            self._off_credit_at = time.monotonic_ns()
 
-    def unheld(self) -> None:
-        """See `Delivery.unheld`."""
-        self._held_at = 0
+    def take_credit(self) -> None:
+        """See `Delivery.take_credit`."""
+        self._off_credit_at = 0
         if self._copy is not None:
-            self._copy.unheld()
+            self._copy.take_credit()
 
-    def done(self, passed_on: bool) -> bool:
-        """See `Delivery.done`. Its sender frees the shared memory when it hears so."""
+    def ack(self, passed_on: bool) -> bool:
+        """See `Delivery.ack`. Its sender frees the shared memory when it hears so."""
         if self._copy is not None:
             if not self._copy.ack():
                 return False
             self._release()
             return True
-        # An answer to the subject of the word is word enough.
+        # An answer to the subject of the ack is ack enough.
         if passed_on or self._reply != self.features.reply:
-            self._end(True, PASSED_ON if passed_on else DONE)
+            self._end(True, PASSED_ON if passed_on else ACK)
         else:
             self._end(True, b"")
         return False
 
-    def give_back(self, delay: float = 0.0) -> None:
+    def hand_back(self, delay: float = 0.0) -> None:
         """The lane's copy is worked on, here or elsewhere."""
         if not self.withdraw() and self._copy is not None:
             self._copy.nak(delay)
 
-    def bury(self, reason: str) -> None:
+    def dead_letter(self, reason: str) -> None:
         """The lane's copy is not handed out again; one that has not come is judged by itself."""
         if not self.withdraw() and self._copy is not None:
-            self._desk.bury(self._copy.data, reason)
+            self._desk.dead_letter(self._copy.data, reason)
             self._copy.term()
 
     def withdraw(self) -> bool:
         """See `Delivery.withdraw`: the sender has the parcel again, and stores it."""
         if self._copy is not None:
             return False
-        self._end(False, REFUSED)
+        self._end(False, NAK)
         return True
 
-    def _end(self, done: bool, word: bytes) -> None:
+    def _end(self, done: bool, verb: bytes) -> None:
         if self._over:
             return
         self._over = True
         self._on_end(self, done)
-        if word:
-            self._desk.word(self._reply, word, self._behind_answer)
+        if verb:
+            self._desk.acknowledge(self._reply, verb, self._behind_answer)
 
 
 class Finished:
@@ -149,9 +149,9 @@ class Finished:
 
     __slots__ = ("_lender", "key", "opened", "received")
 
-    settled = True
+    ended = True
 
-    def __init__(self, taken: Taken, lender: Lender) -> None:
+    def __init__(self, taken: HandoverDelivery, lender: Lender) -> None:
         self.key = taken.key
         self.received = taken.received
         self.opened = taken.opened
@@ -175,7 +175,7 @@ class HandoverReceiver:
         serves: Callable[[Features], bool],
         admit: Callable[[], Admission],
         ask_lanes: Callable[[], None],
-        accept: Callable[[Taken], None],
+        accept: Callable[[HandoverDelivery], None],
     ) -> None:
         self._desk = desk
         self._lender = lender
@@ -183,8 +183,8 @@ class HandoverReceiver:
         self._admit = admit
         self._ask_lanes = ask_lanes
         self._accept = accept
-        self._taken: dict[Key, Taken | Finished] = {}  # while a copy may still come
-        self._in_hand: set[Taken] = set()  # worked on; no copy has come
+        self._known: dict[Key, HandoverDelivery | Finished] = {}  # while a copy may still come
+        self._in_hand: set[HandoverDelivery] = set()  # worked on; no copy has come
         self._handed_out: deque[Key] = deque(maxlen=LAST_HANDED_OUT)
 
     @property
@@ -192,12 +192,12 @@ class HandoverReceiver:
         """Parcels that are worked on, and of which no lane has handed out a copy."""
         return len(self._in_hand)
 
-    def came(self, data: bytes, sent: int, reply: str) -> None:
+    def receive(self, data: bytes, sent: int, reply: str) -> None:
         """A parcel came; `sent`: ns of `time.monotonic_ns()`. It is refused whenever anything
         speaks against it: its sender stores it then."""
         taken = self._take(data, sent, reply)
         if taken is None:
-            self._desk.word(reply, REFUSED, False)
+            self._desk.acknowledge(reply, NAK, False)
             return
         self._desk.tally.taken += 1
         try:
@@ -206,14 +206,14 @@ class HandoverReceiver:
             taken.withdraw()  # the lane's copy would join a parcel that nobody works on
             raise
 
-    def joined(self, copy: LaneMessage, features: Features) -> bool:
+    def join(self, copy: LaneMessage, features: Features) -> bool:
         """Match a lane's message with the parcels that were handed over: whether it is in hand, or
         done, already."""
         key = (features.id, features.attempt)
-        taken = self._taken.get(key)
+        taken = self._known.get(key)
         if taken is not None and self._join(taken, copy):
-            # A message that is not settled may be handed out again, and needs its memory.
-            if copy.settled:
+            # A message that has not ended may be handed out again, and needs its memory.
+            if copy.ended:
                 self._lender.give_back(features.tensors, but=taken.opened)
             return True
         self._handed_out.append(key)
@@ -221,15 +221,15 @@ class HandoverReceiver:
 
     def clear(self) -> None:
         """The lanes' copies will be handed out anew, or to other nodes."""
-        self._taken.clear()
+        self._known.clear()
 
-    def give_back(self) -> None:
+    def hand_back(self) -> None:
         """All parcels that are worked on are to be worked on elsewhere."""
         for taken in list(self._in_hand):
-            taken.give_back()
+            taken.hand_back()
         self.clear()
 
-    def _take(self, data: bytes, sent: int, reply: str) -> Taken | None:
+    def _take(self, data: bytes, sent: int, reply: str) -> HandoverDelivery | None:
         now = time.monotonic_ns()
         if now - sent > STALE_AFTER:
             return None
@@ -244,28 +244,28 @@ class HandoverReceiver:
                 return None
             key = (features.id, features.attempt)
             # Its copy may have come first, and may even be done, as far as that is known.
-            if key in self._taken or key in self._handed_out:
+            if key in self._known or key in self._handed_out:
                 return None
-            taken = Taken(self._desk, features, sent, now, reply, self._ended)
+            taken = HandoverDelivery(self._desk, features, sent, now, reply, self._ended)
             if Claimed in map(type, features.tensors.values()):
                 taken.opened = self._lender.open(features.tensors)
         except (DecodeError, ShmError):
             return None
-        self._taken[key] = taken
+        self._known[key] = taken
         self._in_hand.add(taken)
         return taken
 
     def _make_room(self, now: float) -> bool:
         """Forget the oldest parcel if it is done: its copy went elsewhere, or there was none.
         False: it is not done, and there is no room."""
-        if len(self._taken) >= MOST_TAKEN:
-            oldest = next(iter(self._taken.values()))
-            if not oldest.settled and now - oldest.received <= COPY_COMES_WITHIN:
+        if len(self._known) >= MOST_KNOWN:
+            oldest = next(iter(self._known.values()))
+            if not oldest.ended and now - oldest.received <= COPY_COMES_WITHIN:
                 return False
             self._forget(oldest)
         return True
 
-    def _join(self, taken: Taken | Finished, copy: LaneMessage) -> bool:
+    def _join(self, taken: HandoverDelivery | Finished, copy: LaneMessage) -> bool:
         self._forget(taken)
         if copy.received - taken.received > COPY_COMES_WITHIN:
             return False
@@ -273,16 +273,16 @@ class HandoverReceiver:
         taken.join(copy)
         return True
 
-    def _ended(self, taken: Taken, done: bool) -> None:
+    def _ended(self, taken: HandoverDelivery, done: bool) -> None:
         """It ended, and no copy has come."""
-        if done and self._taken.get(taken.key) is taken:
+        if done and self._known.get(taken.key) is taken:
             self._in_hand.discard(taken)
-            self._taken[taken.key] = Finished(taken, self._lender)
+            self._known[taken.key] = Finished(taken, self._lender)
         else:
             self._forget(taken)
 
-    def _forget(self, taken: Taken | Finished) -> None:
-        if isinstance(taken, Taken):
+    def _forget(self, taken: HandoverDelivery | Finished) -> None:
+        if isinstance(taken, HandoverDelivery):
             self._in_hand.discard(taken)
-        if self._taken.get(taken.key) is taken:
-            del self._taken[taken.key]
+        if self._known.get(taken.key) is taken:
+            del self._known[taken.key]

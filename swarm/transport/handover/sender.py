@@ -1,6 +1,6 @@
 """Handing parcels over to processes of this host, with the lane behind it.
 
-The decisions are `HandoverPolicy`'s; here they are carried out: datagrams, words, one timer.
+The decisions are `HandoverPolicy`'s; here they are carried out: datagrams, acks, one timer.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from functools import partial
 from swarm.errors import ResourceExhausted, SwarmError, Unavailable
 from swarm.link import Link, LinkMessage
 from swarm.samehost.host_socket import LARGEST_MESSAGE, LIVING, HostSocket
-from swarm.transport.api import HELD, Event, OnEvent, Refused, Safe
+from swarm.transport.api import IN_FLIGHT, Acked, Event, OnEvent, Refused
+from swarm.transport.handover.acks import ACK, PASSED_ON
 from swarm.transport.handover.policy import HandoverPolicy
-from swarm.transport.handover.words import DONE, PASSED_ON
 from swarm.transport.lane_sender import LaneSender
 from swarm.transport.parcel import Parcel
 from swarm.wire.hops import Hop
@@ -24,7 +24,7 @@ from swarm.wire.tensors import Part
 
 log = logging.getLogger("swarm.handover")
 
-LOOK_AGAIN = 0.001  # seconds; event loops have timers of whole milliseconds
+CHECK_AGAIN = 0.001  # seconds; event loops have timers of whole milliseconds
 
 
 class HandedOver:
@@ -35,7 +35,7 @@ class HandedOver:
     def __init__(
         self, owner: HandoverSender, parcel: Parcel, on: OnEvent, lane: str, own_subject: bool
     ) -> None:
-        """lane: the subject of the lane behind it. own_subject: whether the word comes to a subject
+        """lane: the subject of the lane behind it. own_subject: whether the ack comes to a subject
         of its own, and not to the parcel's reply subject."""
         self._owner = owner
         self.parcel = parcel
@@ -47,10 +47,10 @@ class HandedOver:
         self.storing = False  # the server has it, and has not said whether the lane has it
         self.over = False
 
-    def told(self, word: Part) -> None:
-        self._owner.word(self, word)
+    def on_ack(self, verb: Part) -> None:
+        self._owner.on_ack(self, verb)
 
-    def unheard(self) -> None:
+    def on_no_responders(self) -> None:
         """A socket tells its sender at once that nobody listens: the server has nothing to say."""
 
     def answered(self, hops: tuple[Hop, ...]) -> None:
@@ -78,22 +78,22 @@ class HandoverSender:
         self._clock = clock
         self._policy = HandoverPolicy(stage, last)
         self._from_requester = stage == 0
-        self._kept: dict[str, HandedOver] = {}  # by the subject of the word
+        self._in_flight: dict[str, HandedOver] = {}  # by the subject of the ack
         self._timer: asyncio.TimerHandle | None = None
         self._planned = 0.0  # when the timer is due
-        self._second_look = False
+        self._second_check = False
         socket.on_gone.append(self._gone)
 
     @property
-    def held(self) -> int:
+    def in_flight(self) -> int:
         """Parcels that other processes have."""
-        return self._policy.held
+        return self._policy.in_flight
 
     def accepts(self, peer: str, run: float) -> bool:
         """Whether the process takes one more parcel at present; run: usual seconds of a run."""
         return self._policy.accepts(peer, run, self._clock())
 
-    def passed_by(self) -> None:
+    def count_stored(self) -> None:
         """A parcel went to the lane, since `accepts` said no."""
         self._policy.stored(self._clock())
 
@@ -113,7 +113,7 @@ class HandoverSender:
             self._store(handed, late=False)
             return handed
         if handed.own_subject:
-            handed.key = self._link.expect(self._word)
+            handed.key = self._link.expect(self._acked)
         else:
             handed.key = parcel.features.reply
         # A lone parcel goes first: behind a long run, with cold caches, the rest takes 0.03 ms.
@@ -125,16 +125,16 @@ class HandoverSender:
             return handed
         if parcel.loan.claims:
             parcel.loan.keep()
-        self._kept[handed.key] = handed
-        due = self._policy.handed(handed.key, peer, run, now, together)
+        self._in_flight[handed.key] = handed
+        due = self._policy.handed_over(handed.key, peer, run, now, together)
         try:
-            on(HELD)
+            on(IN_FLIGHT)
         except Exception:
             self._failed(handed)
         if handed.over:
             return handed
         if self._timer is None or due < self._planned:
-            self._look_at(due)
+            self._check_at(due)
         if together:
             posted = partial(self._posted, handed)
             self._socket.post(peer, subject, parts, posted, handed.key)
@@ -142,19 +142,19 @@ class HandoverSender:
 
     # --- what comes of it -------------------------------------------------------------
 
-    def word(self, handed: HandedOver, word: Part) -> None:
+    def on_ack(self, handed: HandedOver, verb: Part) -> None:
         """What the process says that has, or had, the parcel."""
         if handed.over:
             return
         now = self._clock()
-        if word in (DONE, PASSED_ON):
-            self._policy.ended(handed.key, now)
+        if verb in (ACK, PASSED_ON):
+            self._policy.acked(handed.key, now)
             self._end(handed)
             if handed.storing:
                 handed.parcel.loan.unread()  # the lane's copy may be read from it
             else:
                 handed.parcel.released()
-            self._tell(handed, Safe(word == PASSED_ON))
+            self._tell(handed, Acked(verb == PASSED_ON))
             return
         handed.parcel.loan.unread()
         if not handed.late and not handed.storing:
@@ -173,10 +173,10 @@ class HandoverSender:
             self._policy.dropped(handed.key)
             self._end(handed)
 
-    def _word(self, message: LinkMessage) -> None:
-        handed = self._kept.get(message.subject)
+    def _acked(self, message: LinkMessage) -> None:
+        handed = self._in_flight.get(message.subject)
         if handed is not None:
-            self.word(handed, message.data)
+            self.on_ack(handed, message.data)
 
     def _posted(self, handed: HandedOver, sent: bool) -> None:
         # The send that failed may have shown that the process has ended: then it is stored already.
@@ -188,12 +188,12 @@ class HandoverSender:
     def _gone(self, peer: str) -> None:
         """That process has ended: its parcels are stored at once."""
         for key in self._policy.gone(peer, self._clock()):
-            handed = self._kept[key]
+            handed = self._in_flight[key]
             handed.parcel.loan.unread()
             self._store(handed, late=False)
 
     def _store(self, handed: HandedOver, late: bool) -> None:
-        """Put the parcel into its lane. Until that is done, the word of a late process counts."""
+        """Put the parcel into its lane. Until that is done, the ack of a late process counts."""
         handed.late = late
         if not handed.parcel.wanted():
             self._end(handed)
@@ -222,8 +222,8 @@ class HandoverSender:
         self._forget(handed)
 
     def _forget(self, handed: HandedOver) -> None:
-        if self._kept.get(handed.key) is handed:
-            del self._kept[handed.key]
+        if self._in_flight.get(handed.key) is handed:
+            del self._in_flight[handed.key]
         if handed.own_subject and handed.key:
             self._link.forget(handed.key)
 
@@ -246,36 +246,36 @@ class HandoverSender:
             self._link.callback_errors += 1
             log.exception("nor could its sender be told")
 
-    # --- looks ------------------------------------------------------------------------
+    # --- checks -----------------------------------------------------------------------
 
-    def _look_at(self, due: float) -> None:
+    def _check_at(self, due: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._planned = due
-        seconds = max(LOOK_AGAIN, due - self._clock())
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._look)
+        seconds = max(CHECK_AGAIN, due - self._clock())
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._timer = None
         now = self._clock()
         if self._policy.is_due(now):
-            if not self._second_look:
-                # Where the loop was blocked, the words lie in the socket, which is read after
+            if not self._second_check:
+                # Where the loop was blocked, the acks lie in the socket, which is read after
                 # timers.
-                self._second_look = True
-                self._look_at(now)
+                self._second_check = True
+                self._check_at(now)
                 return
             self._act(now)
-        self._second_look = False
-        if self._policy.held:
-            self._look_at(self._policy.next_due)
+        self._second_check = False
+        if self._policy.in_flight:
+            self._check_at(self._policy.next_due)
 
     def _act(self, now: float) -> None:
-        ask, store = self._policy.look(now)
+        ask, store = self._policy.check(now)
         for peer in ask:
             self._ask(peer)
         for key in store:
-            self._store(self._kept[key], late=True)
+            self._store(self._in_flight[key], late=True)
 
     def _ask(self, peer: str) -> None:
         """Whether the process lives: any answer says so. One that is gone, or full, is silent."""
@@ -290,10 +290,10 @@ class HandoverSender:
         self._socket.send(peer, LIVING, [], reply)
 
     def close(self) -> None:
-        """Nothing is handed over any more: what is held is stored."""
+        """Nothing is handed over any more: what is in flight is stored."""
         self._socket.on_gone.remove(self._gone)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         for key in self._policy.close():
-            self._store(self._kept[key], late=True)
+            self._store(self._in_flight[key], late=True)

@@ -5,7 +5,7 @@ in the same publish (`+NXT`), so a message costs one publish to settle and none 
 a priority: 0 primary, 1 standby, 2 fallback; the server gives a message to the lowest number that
 has a pull standing there.
 
-    server ──► _receive ──► Hand: in hand ──► on_message ──► … ──► LaneMessage.ack ──► settle
+    server ──► _receive ──► Unacked: in hand ──► on_message ──► … ──► LaneMessage.ack ──► settle
        ▲                                                                              │
        └──── a pull, or +NXT ◄──── Pulls: asked for already ◄──── Credit: room ◄──────┘
 """
@@ -32,13 +32,13 @@ from swarm.fleet.priorities import PRIMARY
 from swarm.flow.latency import LatencyWindow
 from swarm.link import Link, LinkMessage
 from swarm.transport.lane.credit import Credit
-from swarm.transport.lane.hand import Hand
-from swarm.transport.lane.message import ACK, ACK_AND_NEXT, WORKING, LaneMessage
+from swarm.transport.lane.link_speed import LinkSpeed
+from swarm.transport.lane.message import ACK, ACK_AND_NEXT, IN_PROGRESS, LaneMessage
 from swarm.transport.lane.pulls import Pulls, expires_for, unanswered
 from swarm.transport.lane.rounds import Rounds
 from swarm.transport.lane.server_consumer import ServerConsumer
 from swarm.transport.lane.tuning import Stops
-from swarm.transport.lane.way import Way
+from swarm.transport.lane.unacked import Unacked
 
 log = logging.getLogger("swarm.transport.lane")
 
@@ -107,8 +107,8 @@ class Lane:
             f"{link.server_inbox}.pull.{id(self):x}",
             priority,
         )
-        self._hand = Hand()
-        self._way = Way(message_bytes)
+        self._unacked = Unacked()
+        self._link_speed = LinkSpeed(message_bytes)
         self._rounds = Rounds(self._tend)
         self._stops = Stops()
         self._on_message = on_message
@@ -151,11 +151,11 @@ class Lane:
     @property
     def in_hand(self) -> int:
         """Messages that came and are not settled."""
-        return len(self._hand)
+        return len(self._unacked)
 
     def messages(self) -> list[LaneMessage]:
         """The messages in hand, in order of arrival."""
-        return self._hand.messages()
+        return self._unacked.messages()
 
     # --- life -------------------------------------------------------------------------
 
@@ -177,7 +177,7 @@ class Lane:
                     else:
                         await self._ensure()
                         self._pulls.subject = self._consumer.pulled_at
-                    await self._look_at_link()
+                    await self._follow_link()
                     self._replenish()
                 except SwarmError as error:
                     denied = isinstance(error, PermissionDenied)
@@ -253,7 +253,7 @@ class Lane:
         Raises `ApiError`, `Unavailable`, `NotConnected`.
         """
         self.pending = await self._consumer.refresh()
-        await self._look_at_link()
+        await self._follow_link()
 
     def suit(self, nodes: int) -> None:
         """Suit a fleet of so many living nodes: in a large one pulls stand for longer. Not in
@@ -268,24 +268,24 @@ class Lane:
     @property
     def link_wait(self) -> float:
         """Seconds of `ack_wait` that this node's link needs, whatever others need."""
-        return self._way.wait(self._credit.size, self._now())
+        return self._link_speed.wait(self._credit.size, self._now())
 
     @property
     def link_rate(self) -> float:
         """Bytes a second that the link brings, 0.0 where it is near or not known."""
-        return self._way.rate
+        return self._link_speed.rate
 
-    async def _look_at_link(self) -> None:
+    async def _follow_link(self) -> None:
         """Let the credit and `ack_wait` follow the link. Raises as `refresh`."""
-        way, trips = self._way, 0
-        way.tried(self._consumer.clock.round_trip)
-        while way.needs_trips and trips < MOST_TRIPS:
+        speed, trips = self._link_speed, 0
+        speed.saw_round_trip(self._consumer.clock.round_trip)
+        while speed.needs_trips and trips < MOST_TRIPS:
             trips += 1
             self.pending = await self._consumer.refresh()
-            way.tried(self._consumer.clock.round_trip)
-        self._credit.bound(way.credit(self.holding.ewma))
+            speed.saw_round_trip(self._consumer.clock.round_trip)
+        self._credit.bound(speed.credit(self.holding.ewma))
         if (wanted := self.link_wait) > self.ack_wait:
-            way.asks_for(wanted)
+            speed.asks_for(wanted)
             if self._consumer.may_change:
                 log.info("%s: ack_wait is now %.3f s, for the link", self.stream, wanted)
             try:
@@ -294,20 +294,20 @@ class Lane:
                 log.warning("%s: ack_wait stays as it is: %s", self._consumer.name, error)
 
     def _down(self) -> None:
-        # The server hands out again the messages in hand. An ack of them would reach a stream
+        # The server hands out again the messages in unacked. An ack of them would reach a stream
         # that may have been made anew, where the numbers mean other messages.
-        self._hand.clear()
+        self._unacked.clear()
         self._pulls.clear()
-        self._way.lost()
+        self._link_speed.lost()
 
     def _tend(self) -> None:
         """Keep long runs alive, follow the rate, replace lost pulls."""
-        now, idle = self._now_ns(), not self._hand
+        now, idle = self._now_ns(), not self._unacked
         self._look_for_stop()
         self._plan_round()
         if not idle:
-            self._keep_alive(now)
-        self._credit.bound(self._way.credit(self.holding.ewma))
+            self._say_in_progress(now)
+        self._credit.bound(self._link_speed.credit(self.holding.ewma))
         self._credit.tune(now / 1e9)
         self._pulls.forget_lost(now / 1e9)
         if idle:
@@ -319,7 +319,7 @@ class Lane:
 
     def _look_for_stop(self) -> None:
         """A round that is due and did not come: this process stood still, and the server has handed
-        out again what is in hand."""
+        out again what is in unacked."""
         due = self._rounds.due
         if due is None or not self._rounds.are_often:
             return
@@ -327,18 +327,18 @@ class Lane:
             self._stops.ended(due, self._now())
 
     def _plan_round(self) -> None:
-        self._rounds.plan(len(self._hand) > 0, self.ack_wait)
+        self._rounds.plan(len(self._unacked) > 0, self.ack_wait)
 
-    def _keep_alive(self, now: int) -> None:
+    def _say_in_progress(self, now: int) -> None:
         """now: ns of `time.monotonic_ns`."""
-        due = self._hand.untouched_since(now - int(self.ack_wait / 3 * 1e9))
+        due = self._unacked.untouched_since(now - int(self.ack_wait / 3 * 1e9))
         if not due:
             return
         self.link.gather.begin(len(due))  # in one write
         try:
             for message in due:
                 message.touched = now
-                self.link.publish(message.reply, WORKING)
+                self.link.publish(message.reply, IN_PROGRESS)
         except (NotConnected, ResourceExhausted):
             return  # the lane is renewed on reconnect
         finally:
@@ -352,20 +352,20 @@ class Lane:
         if wanted > 0 and not self.paused and not self._stopping:
             self._ask(wanted)
 
-    def _room(self) -> int:
+    def _free_credit(self) -> int:
         """Messages to ask for."""
         if self.paused or self._stopping:
             return 0
-        return self._credit.size - self._hand.at_work - len(self._pulls.standing)
+        return self._credit.size - self._unacked.at_work - len(self._pulls.standing)
 
     def _replenish(self) -> None:
-        if (room := self._room()) > 0:
-            self._ask(room)
+        if (free := self._free_credit()) > 0:
+            self._ask(free)
 
     def _replenish_half(self) -> None:
         """Ask for half of the credit at a time."""
-        if (room := self._room()) > 0 and self._credit.is_half(room):
-            self._ask(room)
+        if (free := self._free_credit()) > 0 and self._credit.is_half(free):
+            self._ask(free)
 
     def _ask(self, count: int) -> None:
         pulls = self._pulls
@@ -384,21 +384,21 @@ class Lane:
         asked_at = self._pulls.answered()
         message = LaneMessage(self, received.reply, received.data, self._now_ns())
         self.pending = message.pending
-        if asked_at is not None and self._way.is_seen_by(message):
-            self._look_at_way(message, message.received / 1e9 - asked_at)
-        hand = self._hand
+        if asked_at is not None and self._link_speed.is_seen_by(message):
+            self._see_link(message, message.received / 1e9 - asked_at)
+        unacked = self._unacked
         if message.times_delivered > 1:
             self.redelivered += 1
-            if (ours := hand.find(message.sequence)) is not None:
-                self._came_again(ours, message)
+            if (ours := unacked.find(message.sequence)) is not None:
+                self._redelivered(ours, message)
                 return
-            if self._way.was_acked(message):
+            if self._link_speed.was_acked(message):
                 # The ack follows the result over the same connection, and settles this copy too.
-                self._comes_late()
+                self._count_overdue()
                 self._replenish()
                 return
-        hand.add(message)
-        self._credit.came(hand.at_work + message.pending)
+        unacked.add(message)
+        self._credit.arrived(unacked.at_work + message.pending)
         if self._rounds.are_seldom:
             self._plan_round()
         try:
@@ -408,26 +408,26 @@ class Lane:
             message.nak(self.ack_wait)
             raise
 
-    def _look_at_way(self, message: LaneMessage, since_asked: float) -> None:
-        self._way.came(message, message.age, since_asked)
-        self._credit.bound(self._way.credit(self.holding.ewma))
+    def _see_link(self, message: LaneMessage, since_asked: float) -> None:
+        self._link_speed.arrived(message, message.age, since_asked)
+        self._credit.bound(self._link_speed.credit(self.holding.ewma))
         wait = self.link_wait
-        if wait > self.ack_wait and self._way.is_news(wait):
+        if wait > self.ack_wait and self._link_speed.is_news(wait):
             self._renew.set()
 
-    def _comes_late(self) -> None:
+    def _count_overdue(self) -> None:
         """A message comes again behind its ack, or while it is in hand: `ack_wait` is too short."""
         self.overdue += 1
-        self._way.was_late(self.ack_wait, self._now())
+        self._link_speed.was_late(self.ack_wait, self._now())
         self._renew.set()
 
-    def _came_again(self, ours: LaneMessage, again: LaneMessage) -> None:
+    def _redelivered(self, ours: LaneMessage, again: LaneMessage) -> None:
         """A message in hand is not worked on twice; the server waits for the newest reply."""
         self._look_for_stop()
         # Else both lay in the socket together, or this process stood still until a moment ago.
         apart = again.received - ours.received > self.ack_wait * 1e9
         if apart and again.received / 1e9 - self._stops.until > self.ack_wait:
-            self._comes_late()
+            self._count_overdue()
         ours.reply, ours.touched = again.reply, again.received
         ours.times_delivered = again.times_delivered
         self._replenish()
@@ -449,43 +449,43 @@ class Lane:
 
     # --- for `LaneMessage` ------------------------------------------------------------
 
-    def age_of(self, message: LaneMessage) -> float:
+    def age(self, message: LaneMessage) -> float:
         """See `LaneMessage.age`."""
         return self._consumer.clock.age(message.stored, message.received) / 1e9
 
-    def keeps(self, message: LaneMessage) -> bool:
-        """See `LaneMessage.settled`."""
-        return self._hand.keeps(message)
+    def has(self, message: LaneMessage) -> bool:
+        """See `LaneMessage.ended`."""
+        return self._unacked.has(message)
 
-    def hold(self, message: LaneMessage, at_ns: int) -> None:
-        """See `LaneMessage.held`."""
+    def release_credit(self, message: LaneMessage, at_ns: int) -> None:
+        """See `LaneMessage.release_credit`."""
         message.done_at = message.done_at or at_ns or self._now_ns()
-        if self._hand.keeps(message):
-            self._hand.hold(message)
+        if self._unacked.has(message):
+            self._unacked.release_credit(message)
             self._replenish_half()
 
-    def unhold(self, message: LaneMessage) -> None:
-        """See `LaneMessage.unheld`."""
+    def take_credit(self, message: LaneMessage) -> None:
+        """See `LaneMessage.take_credit`."""
         message.done_at = 0
-        if self._hand.keeps(message):
-            self._hand.unhold(message)
+        if self._unacked.has(message):
+            self._unacked.take_credit(message)
 
-    def settle(self, message: LaneMessage, verb: bytes) -> bool:
+    def end(self, message: LaneMessage, verb: bytes) -> bool:
         """See `LaneMessage.ack`."""
-        if not self._hand.remove(message):
+        if not self._unacked.remove(message):
             return False
         now, received = self._now(), message.received / 1e9
         if verb is ACK_AND_NEXT:
-            self._way.acked(message, now)
-        if self._rounds.are_often and not self._hand and now - received > LONG_IN_HAND:
+            self._link_speed.acked(message, now)
+        if self._rounds.are_often and not self._unacked and now - received > LONG_IN_HAND:
             self._plan_round()
         credit = self._credit
         # Of many, a quarter will do; over a stop of this process, none.
-        if (credit.fused or not credit.came_in_all & 3) and received > self._stops.until:
+        if (credit.fused or not credit.arrived_in_all & 3) and received > self._stops.until:
             self.holding.add((message.done_at / 1e9 or now) - received, now)
         try:
             if verb is ACK_AND_NEXT:
-                if credit.fused and self._room() > 0:
+                if credit.fused and self._free_credit() > 0:
                     self.link.publish(message.reply, self._pulls.ack_and_next, self._pulls.inbox)
                     self._pulls.asked(1, now)
                     return True

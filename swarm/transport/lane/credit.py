@@ -13,8 +13,8 @@ class Credit:
     """Follows the rate of messages between two bounds.
 
     The credit is the bound on a node's own queue, and on the number of messages that a hung node
-    can hold back. `size` is its present value, in messages; `came_in_all` counts messages since the
-    start. `fused`: whether an ack also asks for the next message, which is the cheapest while
+    can hold back. `size` is its present value, in messages; `arrived_in_all` counts messages since
+    the start. `fused`: whether an ack also asks for the next message, which is the cheapest while
     messages are few. Times are seconds of any monotonic clock.
     """
 
@@ -25,7 +25,7 @@ class Credit:
         "_most_at_once",
         "_tuned_at",
         "_tuned_count",
-        "came_in_all",
+        "arrived_in_all",
         "fused",
         "size",
     )
@@ -39,11 +39,11 @@ class Credit:
         self._most_at_once = 0  # messages, since the last tuning
         self._tuned_at = 0.0
         self._tuned_count = 0  # messages that had come at the last tuning
-        self.came_in_all = 0
+        self.arrived_in_all = 0
 
-    def came(self, at_once: int) -> None:
+    def arrived(self, at_once: int) -> None:
         """A message came; `at_once` are at work or wait in the lane now, this one included."""
-        self.came_in_all += 1
+        self.arrived_in_all += 1
         if at_once > self._most_at_once:
             self._most_at_once = at_once
 
@@ -65,13 +65,13 @@ class Credit:
         passed = now - self._tuned_at
         if passed < TUNE_EVERY:
             return
-        rate = (self.came_in_all - self._tuned_count) / passed
+        rate = (self.arrived_in_all - self._tuned_count) / passed
         wanted = min(int(rate * SECONDS_AHEAD), 2 * self._most_at_once)
         self.size = min(self._most, max(self._least, wanted))
         if self._bound is not None:
             self.size = min(self.size, self._bound)
         self.fused = self.size <= FUSED_UP_TO
-        self._tuned_at, self._tuned_count = now, self.came_in_all
+        self._tuned_at, self._tuned_count = now, self.arrived_in_all
         self._most_at_once = 0
 
     def is_half(self, messages: int) -> bool:

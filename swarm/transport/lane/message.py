@@ -7,17 +7,17 @@ from typing import Protocol
 from swarm.errors import DecodeError
 
 # The answers to a message that the server understands (docs.nats.io, "JetStream wire API").
-ACK, ACK_AND_NEXT, NAK, TERM, WORKING = b"+ACK", b"+NXT", b"-NAK", b"+TERM", b"+WPI"
+ACK, ACK_AND_NEXT, NAK, TERM, IN_PROGRESS = b"+ACK", b"+NXT", b"-NAK", b"+TERM", b"+WPI"
 
 
 class Keeper(Protocol):
     """The lane that a message came from, as far as the message needs it."""
 
-    def age_of(self, message: LaneMessage) -> float: ...
-    def keeps(self, message: LaneMessage) -> bool: ...
-    def hold(self, message: LaneMessage, at_ns: int) -> None: ...
-    def unhold(self, message: LaneMessage) -> None: ...
-    def settle(self, message: LaneMessage, verb: bytes) -> bool: ...
+    def age(self, message: LaneMessage) -> float: ...
+    def has(self, message: LaneMessage) -> bool: ...
+    def release_credit(self, message: LaneMessage, at_ns: int) -> None: ...
+    def take_credit(self, message: LaneMessage) -> None: ...
+    def end(self, message: LaneMessage, verb: bytes) -> bool: ...
 
 
 class LaneMessage:
@@ -60,40 +60,40 @@ class LaneMessage:
     @property
     def age(self) -> float:
         """Seconds between its storage in the lane and its arrival here."""
-        return self._keeper.age_of(self)
+        return self._keeper.age(self)
 
     @property
-    def settled(self) -> bool:
+    def ended(self) -> bool:
         """Whether this node has no more to say of the message."""
-        return not self._keeper.keeps(self)
+        return not self._keeper.has(self)
 
-    def held(self, at_ns: int = 0) -> None:
+    def release_credit(self, at_ns: int = 0) -> None:
         """The work is done, now or at `at_ns`, and another node has the result, unconfirmed.
 
         The message takes none of the lane's credit from now on, and the time from now on does not
         count as time that the work took.
         """
-        self._keeper.hold(self, at_ns)
+        self._keeper.release_credit(self, at_ns)
 
-    def unheld(self) -> None:
+    def take_credit(self) -> None:
         """The other node does not have it after all: it takes this node's credit again."""
-        self._keeper.unhold(self)
+        self._keeper.take_credit(self)
 
     def ack(self) -> bool:
         """Done: the server removes the message, and sends the next one if there is room for it.
 
         False when the message is not this node's any more: then another node works on it, or will.
         """
-        return self._keeper.settle(self, ACK_AND_NEXT)
+        return self._keeper.end(self, ACK_AND_NEXT)
 
     def nak(self, delay: float = 0.0) -> None:
         """Not done: the server hands it out again, to any node, after `delay` seconds."""
         verb = NAK + b' {"delay": %d}' % int(delay * 1e9) if delay else NAK
-        self._keeper.settle(self, verb)
+        self._keeper.end(self, verb)
 
     def term(self) -> None:
         """The server never hands it out again."""
-        self._keeper.settle(self, TERM)
+        self._keeper.end(self, TERM)
 
 
 def parse_ack_subject(reply: str) -> tuple[int, int, int, int]:

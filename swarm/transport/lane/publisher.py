@@ -26,7 +26,7 @@ log = logging.getLogger("swarm.transport.lane")
 
 OnStored = Callable[["SwarmError | None", int], None]  # (error or None, stream sequence)
 ACK_TIMEOUT = 2.0  # seconds, beside the time that large messages take on a slow link
-LOOK_AGAIN = 0.25  # seconds between looks at a message that is late and has not left yet
+CHECK_AGAIN = 0.25  # seconds between looks at a message that is late and has not left yet
 
 
 class NoPubAck(Unavailable):
@@ -39,7 +39,7 @@ def may_be_stored(error: SwarmError) -> bool:
     return isinstance(error, NoPubAck | NotConnected | DecodeError)
 
 
-class _Look(NamedTuple):
+class _Check(NamedTuple):
     """When to look at a message whose PubAck has not come. sent: large messages that the connection
     had taken with it. was_leaving: at the look before, the connection had not carried them all."""
 
@@ -63,9 +63,9 @@ class Publisher:
         self._clock = clock
         self._waiting: dict[str, tuple[OnStored, str]] = {}  # by reply subject; with the lane's
         # When each runs out, in order of time: none waits less long than those before it.
-        self._expiry: deque[_Look] = deque()
+        self._expiry: deque[_Check] = deque()
         self._sweep: asyncio.TimerHandle | None = None
-        self._looked = 0.0  # when `_expire` ran last
+        self._checked = 0.0  # when `_expire` ran last
         link.on_down.append(self._down)
         link.on_denied.append(self._denied)
 
@@ -87,15 +87,15 @@ class Publisher:
             raise
         self._waiting[reply] = (on_stored, subject)
         now = self._clock()
-        due = self._look_at(reply, link.pace.sent, now + ACK_TIMEOUT + link.pace.backlog)
+        due = self._check_at(reply, link.pace.sent, now + ACK_TIMEOUT + link.pace.backlog)
         if self._sweep is None:
             self._sweep = asyncio.get_running_loop().call_later(due - now, self._expire)
 
-    def _look_at(self, reply: str, sent: int, due: float, was_leaving: bool = False) -> float:
+    def _check_at(self, reply: str, sent: int, due: float, was_leaving: bool = False) -> float:
         """Look at the message at `due`, or with the one before it; returns when."""
         if self._expiry:
             due = max(due, self._expiry[-1].due)
-        self._expiry.append(_Look(due, reply, sent, was_leaving))
+        self._expiry.append(_Check(due, reply, sent, was_leaving))
         return due
 
     def _stored(self, message: LinkMessage) -> None:
@@ -133,18 +133,18 @@ class Publisher:
     def _expire(self) -> None:
         # What was due at the look before is late. Behind a stop of this process, PubAcks may lie in
         # the socket, which is read after timers.
-        now, late = self._clock(), self._looked
-        self._looked = now
+        now, late = self._clock(), self._checked
+        self._checked = now
         while self._expiry and (
             self._expiry[0].due <= late or self._expiry[0].reply not in self._waiting
         ):
             _, reply, sent, was_leaving = self._expiry.popleft()
             if reply in self._waiting:
                 if not self._link.pace.has_carried(sent):
-                    self._look_at(reply, sent, now + LOOK_AGAIN, was_leaving=True)
+                    self._check_at(reply, sent, now + CHECK_AGAIN, was_leaving=True)
                     continue
                 if was_leaving:  # the server has it for a moment only, and stores it behind that
-                    self._look_at(reply, sent, now + ACK_TIMEOUT)
+                    self._check_at(reply, sent, now + ACK_TIMEOUT)
                     continue
             self._fail(
                 reply, NoPubAck(f"no PubAck within {ACK_TIMEOUT} s and its time on the link")

@@ -16,7 +16,7 @@ log = logging.getLogger("swarm.transport.lane")
 
 # Seconds in which a consumer answers. For one whose server was lost nobody does: the sooner it is
 # asked for again, the sooner it is found where it was made anew.
-LOOK, LOOK_CLUSTERED = 3.0, 0.5
+ANSWERS_WITHIN, ANSWERS_WITHIN_CLUSTERED = 3.0, 0.5
 MOST_ACK_WAIT = 5.0  # seconds: longer runs are kept alive, not waited for
 
 
@@ -82,9 +82,9 @@ class ServerConsumer:
 
     async def _make(self) -> None:
         try:
-            look = LOOK_CLUSTERED if self._link.is_clustered else LOOK
-            taken = jetstream.ensure_consumer(self._link, self.stream, self.config, look)
-            await self._learn(taken)
+            within = ANSWERS_WITHIN_CLUSTERED if self._link.is_clustered else ANSWERS_WITHIN
+            made = jetstream.ensure_consumer(self._link, self.stream, self.config, within)
+            await self._learn(made)
         except ApiError as error:
             if error.err_code not in jetstream.CONSUMER_FILTER_TAKEN:
                 raise

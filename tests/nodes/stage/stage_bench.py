@@ -30,7 +30,7 @@ from swarm.samehost.host_socket import LIVING, HostSocket
 from swarm.samehost.lending import Lender
 from swarm.samehost.memory import MIN_BYTES
 from swarm.subjects import Subjects
-from swarm.transport.handover.words import REFUSED, WORDS
+from swarm.transport.handover.acks import NAK, VERBS
 from swarm.transport.routes import Routes
 from swarm.transport.source import SourceOptions
 from swarm.wire.messages import Features, Result
@@ -390,7 +390,7 @@ class Bench:
         """By request id; an id that was answered twice fails the test."""
         found: dict[str, Result] = {}
         for subject, data in self.link.sent + self.socket.told:
-            if subject.startswith("_INBOX.r") and data not in WORDS:
+            if subject.startswith("_INBOX.r") and data not in VERBS:
                 result = decode_result(data)
                 assert result.id not in found, f"{result.id} was answered twice"
                 found[result.id] = result
@@ -400,7 +400,7 @@ class Bench:
     def refused(self) -> list[str]:
         """The requests whose requesters were told that nobody here works on them."""
         told = self.link.sent + self.socket.told
-        return [subject[len("_INBOX.") :] for subject, data in told if data == REFUSED]
+        return [subject[len("_INBOX.") :] for subject, data in told if data == NAK]
 
     async def all_ended(self, *deliveries: FromLane) -> list[str]:
         """How the lane's messages were settled, when all are."""

@@ -12,7 +12,7 @@ from support.waiting import eventually
 
 from swarm.errors import ResourceExhausted
 from swarm.samehost.memory import unavailable
-from swarm.transport.handover.words import DONE, PASSED_ON, REFUSED
+from swarm.transport.handover.acks import ACK, NAK, PASSED_ON
 
 MakeBench = Callable[..., Awaitable[Bench]]
 
@@ -24,7 +24,7 @@ async def test_memory_that_was_lent_comes_back_with_the_word(first: MakeBench) -
     b = await first()
     b.send(tensors=LARGE)
     assert b.lent == 1
-    b.socket.say(b.socket.handed[0][2], DONE)
+    b.socket.say(b.socket.handed[0][2], ACK)
     assert b.lent == 0
 
 
@@ -44,7 +44,7 @@ async def test_a_result_that_lies_in_shared_memory_does_not_lie_in_memory_twice(
     copy = b.send(tensors=LARGE)
     [array] = arrays
     assert array() is None, "while the word is awaited"
-    b.socket.say(b.socket.handed[0][2], REFUSED)
+    b.socket.say(b.socket.handed[0][2], NAK)
     assert await b.all_ended(copy) == ["ack"]
     [(_, features)] = b.publisher.stored
     assert features.tensors["x"].nbytes == LARGE["x"].nbytes
@@ -61,7 +61,7 @@ async def test_memory_of_a_result_that_was_stored_since_is_not_freed_by_a_late_w
     copy = b.send(tensors=LARGE)
     await eventually(lambda: b.publisher.stored)
     await b.all_ended(copy)
-    b.socket.say(b.socket.handed[0][2], DONE)
+    b.socket.say(b.socket.handed[0][2], ACK)
     assert b.lent == 1
 
 
@@ -99,7 +99,7 @@ async def test_memory_stays_lent_while_the_lane_is_full(first: MakeBench) -> Non
     b = await first()
     b.publisher.refusals = [ResourceExhausted("full"), ResourceExhausted("full")]
     copy = b.send(tensors=LARGE)
-    b.socket.say(b.socket.handed[0][2], REFUSED)
+    b.socket.say(b.socket.handed[0][2], NAK)
     assert await b.all_ended(copy) == ["ack"]
     assert (len(b.publisher.stored), b.lender.stats.put, b.lent) == (1, 1, 1)
 
@@ -111,7 +111,7 @@ async def test_memory_of_a_result_that_a_full_lane_does_not_take_in_time_is_free
     b = await first()
     b.publisher.refusals = [ResourceExhausted("full")] * 1000
     copy = b.send(budget=0.05, tensors=LARGE)
-    b.socket.say(b.socket.handed[0][2], REFUSED)
+    b.socket.say(b.socket.handed[0][2], NAK)
     assert await b.all_ended(copy) == ["ack"]
     [answer] = b.answers().values()
     assert "stage 2 is full" in answer.message
@@ -127,12 +127,12 @@ async def test_memory_of_a_result_whose_message_is_another_nodes_by_now_is_free_
     b.send(tensors=LARGE)
     if lane_is_full:
         b.publisher.refusals = [ResourceExhausted("full")] * 1000
-        b.socket.say(b.socket.handed[0][2], REFUSED)
+        b.socket.say(b.socket.handed[0][2], NAK)
         await eventually(lambda: b.publisher.tries)
     b.server.suspend()
     b.publisher.refusals = []
     if not lane_is_full:
-        b.socket.say(b.socket.handed[0][2], REFUSED)
+        b.socket.say(b.socket.handed[0][2], NAK)
     await eventually(lambda: not b.lent)
     assert (b.publisher.stored, b.link.expected) == ([], set())
 

@@ -28,7 +28,7 @@ from swarm.fleet.priorities import FALLBACK
 from swarm.model import ModelInfo, Stage
 from swarm.samehost.host_socket import LARGEST_MESSAGE
 from swarm.samehost.memory import unavailable
-from swarm.transport.handover.words import DONE, PASSED_ON, REFUSED
+from swarm.transport.handover.acks import ACK, NAK, PASSED_ON
 from swarm.wire.messages import Features
 
 MakeBench = Callable[..., Awaitable[Bench]]
@@ -190,7 +190,7 @@ async def test_a_result_that_the_next_process_says_to_be_done_is_acked_and_never
     assert (inbox, features.stage, features.tensors["x"].tolist()) == (NEXT, 2, [[4.0] * 4])
     assert not copy.ended, "until it is known to be safe"
     assert b.link.pulls["stage1=any"] == [1, 1], "which takes no credit"
-    b.socket.say(reply, DONE)
+    b.socket.say(reply, ACK)
     assert copy.ended == "ack"
     assert b.counters.served == b.counters.handed_over == 1
     assert b.link.expected == set()
@@ -203,7 +203,7 @@ async def test_a_result_that_the_next_process_refuses_is_stored_at_once(first: M
     b = await first()
     b.publisher.hold = True
     copy = b.send()
-    b.socket.say(b.socket.handed[0][2], REFUSED)
+    b.socket.say(b.socket.handed[0][2], NAK)
     assert [features.stage for _, features in b.publisher.stored] == [2]
     assert not copy.ended
     b.publisher.release(None)
@@ -224,7 +224,7 @@ async def test_a_result_of_which_nothing_is_heard_is_stored_with_the_budget_that
     assert late.tensors["x"].tolist() == handed.tensors["x"].tolist()
     assert handed.budget_us - late.budget_us >= 1000
     assert not copy.ended
-    b.socket.say(reply, DONE)  # too late to spare the lane: the word counts all the same
+    b.socket.say(reply, ACK)  # too late to spare the lane: the word counts all the same
     assert copy.ended == "ack"
     b.publisher.release(None)
     assert (b.counters.served, b.link.verb(copy.reply)) == (1, "ack")
@@ -244,7 +244,7 @@ async def test_many_short_runs_are_all_handed_over(first: MakeBench) -> None:
     copies = [b.send() for _ in range(100)]
     assert (len(b.socket.handed), len(b.publisher.stored)) == (100, 0)
     for _, _, reply in b.socket.handed:
-        b.socket.say(reply, DONE)
+        b.socket.say(reply, ACK)
     assert set(await b.all_ended(*copies)) == {"ack"}
 
 
@@ -308,12 +308,12 @@ async def test_a_process_of_long_runs_that_lives_keeps_its_results(first: MakeBe
     copies = [b.send() for _ in range(3)]
     await eventually(lambda: b.socket.asked)
     for _, _, reply in b.socket.handed[:1]:
-        b.socket.say(reply, DONE)
+        b.socket.say(reply, ACK)
     b.socket.say(b.socket.asked[0][1], b"")
     await eventually(lambda: len(b.socket.asked) > 1)
     assert b.publisher.stored == []
     for _, _, reply in b.socket.handed[1:]:
-        b.socket.say(reply, DONE)
+        b.socket.say(reply, ACK)
     assert await b.all_ended(*copies) == ["ack"] * 3
 
 
@@ -333,7 +333,7 @@ async def test_a_word_that_came_while_this_process_stood_still_counts(first: Mak
     b = await first()
     copy = b.send()
     reply = b.socket.handed[0][2]
-    asyncio.get_running_loop().call_later(LATE, b.socket.say, reply, DONE)
+    asyncio.get_running_loop().call_later(LATE, b.socket.say, reply, ACK)
     time.sleep(2 * LATE)  # noqa: ASYNC251 - it is the process that stands still
     await b.all_ended(copy)
     assert (copy.ended, b.publisher.tries) == ("ack", 0)
@@ -382,11 +382,11 @@ async def test_a_defect_in_storing_gives_the_message_back_and_spares_the_others(
     b = await first()
     copies = [b.send(), b.send()]
     b.publisher.raises = ValueError("a defect")
-    b.socket.say(b.socket.handed[0][2], REFUSED)
+    b.socket.say(b.socket.handed[0][2], NAK)
     assert copies[0].ended == "nak"
     assert b.link.callback_errors == 1
     b.publisher.raises = None
-    b.socket.say(b.socket.handed[1][2], REFUSED)
+    b.socket.say(b.socket.handed[1][2], NAK)
     assert await b.all_ended(copies[1]) == ["ack"]
     assert b.link.callback_errors == 1
 
@@ -397,7 +397,7 @@ async def test_a_full_lane_is_tried_again_with_a_result_that_was_handed_over_in_
     b = await first()
     b.publisher.refusals = [ResourceExhausted("full")]
     copy = b.send()
-    b.socket.say(b.socket.handed[0][2], REFUSED)
+    b.socket.say(b.socket.handed[0][2], NAK)
     assert await b.all_ended(copy) == ["ack"]
     assert (len(b.publisher.stored), b.counters.blocked) == (1, 1)
     assert b.link.expected == set()
@@ -410,7 +410,7 @@ async def test_a_late_result_that_finds_no_room_is_done_when_its_process_says_so
     b.publisher.refusals = [ResourceExhausted("full")] * 1000
     copy = b.send()
     await eventually(lambda: b.publisher.tries > 2)
-    b.socket.say(b.socket.handed[0][2], DONE)
+    b.socket.say(b.socket.handed[0][2], ACK)
     assert (copy.ended, b.counters.handed_over) == ("ack", 1)
     assert (b.publisher.stored, b.answers()) == ([], {})
 
@@ -426,7 +426,7 @@ async def test_a_late_result_that_was_stored_when_there_was_room_ends_with_that(
     assert await b.all_ended(copy) == ["ack"]
     assert (len(b.publisher.stored), b.counters.served) == (1, 1)
     assert b.link.expected == set(), "no word is waited for"
-    b.socket.say(b.socket.handed[0][2], DONE)
+    b.socket.say(b.socket.handed[0][2], ACK)
     assert (b.lent, b.counters.served, b.counters.handed_over) == (1, 1, 0)
 
 
@@ -439,7 +439,7 @@ async def test_a_late_result_that_is_done_while_it_is_stored_again_counts_once(
     await eventually(lambda: b.counters.blocked)
     b.publisher.hold, b.publisher.refusals = True, []
     await eventually(lambda: b.publisher.stored)
-    b.socket.say(b.socket.handed[0][2], DONE)
+    b.socket.say(b.socket.handed[0][2], ACK)
     b.publisher.release(None)
     assert (b.counters.served, b.counters.handed_over) == (1, 1)
 
@@ -448,7 +448,7 @@ async def test_a_word_for_a_result_that_was_given_up_changes_nothing(first: Make
     b = await first()
     b.publisher.refusals = [ResourceExhausted("full")] * 1000
     assert await b.all_ended(b.send(budget=0.1)) == ["ack"]
-    b.socket.say(b.socket.handed[0][2], DONE)
+    b.socket.say(b.socket.handed[0][2], ACK)
     assert b.answers()["r1"].status is Status.RESOURCE_EXHAUSTED
     assert (b.counters.served, b.counters.handed_over) == (0, 0)
 
@@ -458,7 +458,7 @@ async def test_a_result_that_waits_for_room_takes_its_lanes_credit_again(first: 
     b = await first(credit=1)
     b.send()
     b.publisher.refusals = [ResourceExhausted("full")] * 1000
-    b.socket.say(b.socket.handed[0][2], REFUSED)
+    b.socket.say(b.socket.handed[0][2], NAK)
     await eventually(lambda: b.counters.blocked)
     b.publisher.refusals = []
     other = b.send(tensors={"y": np.zeros(3, np.float32)})  # is answered at once

@@ -14,9 +14,9 @@ from stage_bench import BEFORE, NEXT, POISON, Bench, FakeModel
 from support.waiting import eventually
 
 from swarm.errors import NotConnected, Status, Unavailable
-from swarm.transport.handover.policy import MOST_AT_HAND, MOST_WORK_AT_HAND
-from swarm.transport.handover.receiver import MOST_TAKEN, STALE_AFTER
-from swarm.transport.handover.words import DONE, PASSED_ON, REFUSED
+from swarm.transport.handover.acks import ACK, NAK, PASSED_ON
+from swarm.transport.handover.policy import HANDOVER
+from swarm.transport.handover.receiver import MOST_KNOWN, STALE_AFTER
 
 MakeBench = Callable[..., Awaitable[Bench]]
 STALE = 2 * STALE_AFTER / 1e9  # seconds
@@ -47,7 +47,7 @@ async def test_the_last_stage_answers_first_and_then_says_that_it_is_done(
     b = await short()
     b.hand(b.message(3.0, host=b.host))
     assert [reply for reply, _ in b.socket.told] == ["_INBOX.r1", BEFORE]
-    assert b.socket.told[1][1] == DONE
+    assert b.socket.told[1][1] == ACK
     assert b.answers()["r1"].outputs["x"].tolist() == [[4.0] * 4]
     assert (b.server.queued, b.counters.taken) == (0, 1)
 
@@ -65,7 +65,7 @@ async def test_the_word_waits_for_the_answer_of_a_burst(short: MakeBench) -> Non
     b.hand(b.message(host=b.host))
     assert [reply for reply, _ in b.socket.told] == ["_INBOX.r1"], "no word yet"
     b.socket.flush()
-    assert b.socket.told[1:] == [(BEFORE, DONE)]
+    assert b.socket.told[1:] == [(BEFORE, ACK)]
 
 
 async def test_an_answer_that_finds_no_room_goes_by_the_server_and_so_does_the_word(
@@ -90,7 +90,7 @@ async def test_an_answer_that_goes_by_the_server_is_there_before_the_word(
     b.hand(b.message(POISON if fails else 3.0))
     assert b.socket.told == []
     assert [subject for subject, _ in b.link.sent] == ["_INBOX.r1", BEFORE]
-    assert b.link.sent[1][1] == DONE
+    assert b.link.sent[1][1] == ACK
     assert b.answers()["r1"].status is (Status.INTERNAL if fails else Status.OK)
 
 
@@ -100,7 +100,7 @@ async def test_a_failure_that_could_not_be_reported_gives_the_parcel_back(
     b = await short()
     b.link.error = NotConnected("lost")
     b.hand(b.message(POISON))
-    assert b.socket.told == [(BEFORE, REFUSED)]
+    assert b.socket.told == [(BEFORE, NAK)]
 
 
 async def test_a_stage_in_the_middle_is_done_when_the_next_one_is(short: MakeBench) -> None:
@@ -108,8 +108,8 @@ async def test_a_stage_in_the_middle_is_done_when_the_next_one_is(short: MakeBen
     b.next_is_here()
     b.hand(b.message())
     assert (b.socket.told, b.server.queued) == ([], 1)
-    b.socket.say(b.socket.handed[0][2], DONE)
-    assert (b.socket.told, b.server.queued) == ([(BEFORE, DONE)], 0)
+    b.socket.say(b.socket.handed[0][2], ACK)
+    assert (b.socket.told, b.server.queued) == ([(BEFORE, ACK)], 0)
 
 
 async def test_a_stage_in_the_middle_is_done_when_the_next_lane_has_the_result(
@@ -119,7 +119,7 @@ async def test_a_stage_in_the_middle_is_done_when_the_next_lane_has_the_result(
     b.next_is_here()
     b.hand(b.message())
     b.publisher.hold = True
-    b.socket.say(b.socket.handed[0][2], REFUSED)
+    b.socket.say(b.socket.handed[0][2], NAK)
     assert b.socket.told == []
     b.publisher.release(None)
     assert b.socket.told == [(BEFORE, PASSED_ON)]
@@ -142,7 +142,7 @@ async def test_a_requester_is_told_of_a_result_that_a_later_stage_has_passed_on(
 ) -> None:
     b = await short(stage=1)
     b.next_is_here(NEXT)
-    for word, told in ((DONE, []), (PASSED_ON, [("_INBOX.r2", PASSED_ON)])):
+    for word, told in ((ACK, []), (PASSED_ON, [("_INBOX.r2", PASSED_ON)])):
         b.from_requester(b.message())
         b.socket.say(b.socket.handed[-1][2], word)
         assert b.socket.told == told, "an answered request needs no word"
@@ -153,7 +153,7 @@ async def test_a_failure_ends_a_parcel(short: MakeBench) -> None:
     b = await short()
     b.hand(b.message(budget=0.001), ago=0.005)
     assert b.answers()["r1"].status is Status.DEADLINE_EXCEEDED
-    assert b.link.sent[-1] == (BEFORE, DONE)
+    assert b.link.sent[-1] == (BEFORE, ACK)
     assert b.model.batches == []
 
 
@@ -161,7 +161,7 @@ async def test_a_parcel_of_a_cancelled_request_is_done(short: MakeBench) -> None
     b = await short()
     b.server.cancel("r1")
     b.hand(b.message())
-    assert b.socket.told == [(BEFORE, DONE)]
+    assert b.socket.told == [(BEFORE, ACK)]
     assert b.model.batches == []
 
 
@@ -183,12 +183,12 @@ async def test_a_parcel_that_is_not_taken_is_refused_with_a_word_and_not_run(
     elif why == "suspended":
         b.server.suspend()
     elif why == "many":
-        b.send(pending=MOST_AT_HAND)
+        b.send(pending=HANDOVER.most_at_hand)
     runs = len(b.model.batches)
     b.link.connected = why != "no connection"
     data = b.message(stage=2 if why == "another stage" else 1)
     b.hand(b"\x80" if why == "garbage" else data, STALE if why == "stale" else 0.0)
-    assert b.socket.told == [(BEFORE, REFUSED)]
+    assert b.socket.told == [(BEFORE, NAK)]
     assert len(b.model.batches) == runs
     assert b.counters.taken == 0
 
@@ -204,7 +204,7 @@ async def test_a_stage_that_ends_refuses_parcels_while_it_finishes_its_run(
     draining = asyncio.create_task(b.server.drain())
     await asyncio.sleep(0)
     b.hand(b.message())
-    assert b.socket.told == [(BEFORE, REFUSED)]
+    assert b.socket.told == [(BEFORE, NAK)]
     model.gate.set()
     await draining
     assert running.ended == "ack"
@@ -225,7 +225,7 @@ async def test_a_parcel_that_cannot_be_read_is_left_to_its_lane_which_buries_it_
 ) -> None:
     b = await short()
     b.hand(data)
-    assert b.socket.told == [(BEFORE, REFUSED)]
+    assert b.socket.told == [(BEFORE, NAK)]
     assert await b.all_ended(b.deliver(data)) == ["term"]
     assert b.counters.dead_lettered == 1
 
@@ -245,12 +245,12 @@ async def test_messages_that_wait_in_the_lane_are_asked_for_before_more_is_taken
 
 async def test_with_a_second_of_work_in_the_lane_no_parcel_is_taken(short: MakeBench) -> None:
     b = await short()
-    b.send(pending=int(MOST_WORK_AT_HAND / 0.025) + 2)
+    b.send(pending=int(HANDOVER.most_work_at_hand / 0.025) + 2)
     runs_take(b, 0.025)
     asked = sum(b.link.pulls["stage2=any"])
     b.hand(b.message())
     assert sum(b.link.pulls["stage2=any"]) == asked, "others may have room for it"
-    assert b.socket.told == [(BEFORE, REFUSED)]
+    assert b.socket.told == [(BEFORE, NAK)]
 
 
 async def test_requesters_that_are_many_fill_a_stage_up_to_a_second_of_work(
@@ -277,7 +277,7 @@ async def test_of_routed_messages_those_in_the_shared_lane_are_for_whichever_nod
     b.send(pending=3)
     runs_take(b, 0.025)
     b.hand(b.message())
-    assert b.socket.told[-1] == (BEFORE, REFUSED)
+    assert b.socket.told[-1] == (BEFORE, NAK)
 
 
 # --- copies -------------------------------------------------------------------------------
@@ -293,7 +293,7 @@ async def test_a_copy_that_was_stored_meanwhile_is_settled_when_the_work_is_done
     copy = b.deliver(later := b.message(budget=9.99))
     assert data != later
     assert (copy.ended, b.server.queued) == ("", 1)
-    b.socket.say(b.socket.handed[0][2], DONE)
+    b.socket.say(b.socket.handed[0][2], ACK)
     assert copy.ended == "ack"
     assert b.socket.told == [], "its sender has the lane's word"
     assert b.model.batches == [1]
@@ -336,7 +336,7 @@ async def test_a_parcel_whose_copy_came_first_is_not_computed_twice(short: MakeB
     b.hand(data)
     b.hand(data, ago=0.001)
     assert b.model.batches == [1]
-    assert b.socket.told == [(BEFORE, REFUSED)] * 2
+    assert b.socket.told == [(BEFORE, NAK)] * 2
 
 
 async def test_the_same_parcel_from_two_processes_is_taken_once(short: MakeBench) -> None:
@@ -344,7 +344,7 @@ async def test_the_same_parcel_from_two_processes_is_taken_once(short: MakeBench
     b.next_is_here()
     data = b.hand(b.message())
     b.hand(data)
-    assert b.socket.told == [(BEFORE, REFUSED)], "the second one stores it: a copy"
+    assert b.socket.told == [(BEFORE, NAK)], "the second one stores it: a copy"
     assert b.model.batches == [1]
 
 
@@ -413,12 +413,12 @@ async def test_parcels_that_are_done_make_room_for_more(
     short: MakeBench, copies_come: bool
 ) -> None:
     b = await short()
-    for _ in range(3 * MOST_TAKEN):
+    for _ in range(3 * MOST_KNOWN):
         data = b.hand(b.message(host=b.host))
         if copies_come:
             b.deliver(data)
-    assert b.counters.taken == 3 * MOST_TAKEN
-    assert [word for reply, word in b.socket.told if reply == BEFORE] == [DONE] * 3 * MOST_TAKEN
+    assert b.counters.taken == 3 * MOST_KNOWN
+    assert [word for reply, word in b.socket.told if reply == BEFORE] == [ACK] * 3 * MOST_KNOWN
 
 
 async def test_a_parcel_that_is_done_leaves_no_tensors_in_memory(short: MakeBench) -> None:
@@ -445,10 +445,10 @@ async def test_a_parcel_that_is_done_leaves_no_tensors_in_memory(short: MakeBenc
 async def test_parcels_that_are_not_done_are_kept_and_bounded(bench: MakeBench) -> None:
     b = await bench(FakeModel(compute_ms=0.01), stage=1)
     b.publisher.hold = True
-    for _ in range(MOST_AT_HAND + 10):
+    for _ in range(HANDOVER.most_at_hand + 10):
         b.hand(b.message())
-    assert b.counters.taken == b.server.queued == MOST_AT_HAND
-    assert [word for _, word in b.socket.told] == [REFUSED] * 10
+    assert b.counters.taken == b.server.queued == HANDOVER.most_at_hand
+    assert [word for _, word in b.socket.told] == [NAK] * 10
 
 
 # --- trouble ------------------------------------------------------------------------------
@@ -463,7 +463,7 @@ async def test_a_suspended_stage_gives_back_the_parcels_that_it_works_on(
     b.hand(copied)
     copy = b.deliver(copied)
     b.server.suspend()
-    assert b.socket.told == [(BEFORE, REFUSED)]
+    assert b.socket.told == [(BEFORE, NAK)]
     assert (copy.ended, b.server.queued) == ("nak", 0)
     b.server.resume()
     assert await b.all_ended(b.deliver(data)) == ["ack"], "by its lane then"
@@ -476,8 +476,8 @@ async def test_without_a_connection_a_result_that_must_be_stored_gives_its_parce
     b.next_is_here()
     b.hand(b.message())
     b.publisher.raises = NotConnected("lost")
-    b.socket.say(b.socket.handed[0][2], REFUSED)
-    assert b.socket.told == [(BEFORE, REFUSED)]
+    b.socket.say(b.socket.handed[0][2], NAK)
+    assert b.socket.told == [(BEFORE, NAK)]
     assert b.server.queued == 0
 
 

@@ -14,7 +14,7 @@ from support.waiting import eventually
 from swarm.errors import NotConnected, Status
 from swarm.link import LinkMessage
 from swarm.samehost.memory import MIN_BYTES, unavailable
-from swarm.transport.fast import MOST_UNHEARD, MOST_WAITING
+from swarm.transport.fast import MOST_UNANSWERED, MOST_WAITING
 from swarm.transport.source import DEADLY_DELIVERIES
 from swarm.wire.messages import Features
 
@@ -262,7 +262,7 @@ async def test_in_fast_mode_a_next_stage_without_a_node_is_told_to_the_requester
     bench: MakeBench,
 ) -> None:
     b = await bench(FakeModel(compute_ms=0.01), stage=1)
-    for _ in range(MOST_UNHEARD + 5):
+    for _ in range(MOST_UNANSWERED + 5):
         b.fast(b.message())
     assert b.answers() == {}
     last = b.link.replies[-1]

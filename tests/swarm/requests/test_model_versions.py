@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from fake_stage import INFO
 from neighbours import LONG, Shop
+from support.handover import change_handover
 
 from swarm.errors import Status
 from swarm.model import ModelInfo
 from swarm.requests.requester import MOST_VERSIONS
-from swarm.transport.handover import policy
 
 pytestmark = pytest.mark.simulated
 
@@ -56,7 +56,7 @@ async def test_a_way_with_requests_under_way_stays_until_they_are_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Closed, it would store them: they would be computed twice."""
-    monkeypatch.setattr(policy, "LEAST_PATIENCE", LONG)
+    change_handover(monkeypatch, least_patience=LONG)
     shop = Shop()
     infos = versions(MOST_VERSIONS + 4)
     asked = [await shop.ask(info=info) for info in infos]

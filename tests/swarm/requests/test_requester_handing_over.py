@@ -11,6 +11,7 @@ import pytest
 from fake_stage import INFO
 from neighbours import FIRST, KNOBS, LONG, Shop
 from simulated_desk import now
+from support.handover import change_handover
 from support.simulated_time import SimulatedLoop
 
 from swarm.errors import NotConnected, ResourceExhausted, Status, Unavailable
@@ -18,7 +19,7 @@ from swarm.requests.attempts import AttemptConfig
 from swarm.requests.request import FAST, Ask
 from swarm.requests.under_way import MOST_ALONE
 from swarm.transport.handover import policy
-from swarm.transport.handover.words import DONE, PASSED_ON, REFUSED
+from swarm.transport.handover.acks import ACK, NAK, PASSED_ON
 from swarm.transport.stage_sender import MOST_IN_FLIGHT
 
 ALL_HEDGED = AttemptConfig(hedges_per_request=1.0)
@@ -46,12 +47,12 @@ async def test_a_refused_request_is_stored_at_once_as_the_same_message_with_the_
 ) -> None:
     asked = await shop.ask()
     await asyncio.sleep(0.002)
-    shop.say(REFUSED)
+    shop.say(NAK)
     [copy], [(first, _)] = shop.lanes.stored, shop.host.sent
     assert (copy.message_id, copy.reply) == (first.message_id, first.reply)
     assert copy.budget_us == pytest.approx(first.budget_us - 2_000, abs=1)
-    shop.say(REFUSED)
-    shop.say(DONE)
+    shop.say(NAK)
+    shop.say(ACK)
     assert len(shop.lanes.stored) == 1, "the first word counts"
     shop.answer()
     assert (await asked).status is Status.OK
@@ -62,7 +63,7 @@ async def test_a_request_without_an_answer_in_good_time_is_stored(shop: Shop) ->
     began = now()
     asked = await shop.ask()
     await shop.stored()
-    assert policy.LEAST_PATIENCE < now() - began < policy.MOST_PATIENCE
+    assert policy.HANDOVER.least_patience < now() - began < policy.HANDOVER.most_patience
     assert not asked.done()
     shop.answer()
     assert (await asked).status is Status.OK
@@ -92,7 +93,7 @@ async def test_a_late_request_that_cannot_be_stored_may_still_be_answered(
 async def test_an_answer_that_comes_while_there_is_no_connection_counts(shop: Shop) -> None:
     shop.lanes.at_once = NotConnected("lost")
     asked = await shop.ask()
-    shop.say(REFUSED)  # and had it in hand, all the same
+    shop.say(NAK)  # and had it in hand, all the same
     await asyncio.sleep(0.02)
     assert not asked.done(), "it waits for a connection"
     shop.answer()
@@ -104,7 +105,7 @@ async def test_the_end_of_the_wait_for_a_connection_is_no_silence_of_the_next_at
 ) -> None:
     shop.lanes.at_once = NotConnected("lost")
     asked = await shop.ask()
-    shop.say(REFUSED)
+    shop.say(NAK)
     await asyncio.sleep(0.02)
     shop.lanes.at_once = None
     shop.wire.reconnect()
@@ -154,14 +155,14 @@ async def test_a_process_that_refused_is_left_alone_for_a_while_and_then_asked_a
     shop: Shop,
 ) -> None:
     asked = await shop.ask()
-    shop.say(REFUSED)
+    shop.say(NAK)
     shop.answer()
     await asked
     asked = await shop.ask()
     assert (len(shop.host.sent), len(shop.lanes.stored)) == (1, 2)
     shop.answer_to(shop.lanes.stored[-1])
     await asked
-    await asyncio.sleep(policy.REFUSED_PAUSE)
+    await asyncio.sleep(policy.HANDOVER.refused_pause)
     asked = await shop.ask()
     assert (len(shop.host.sent), len(shop.lanes.stored)) == (2, 2)
     shop.answer()
@@ -189,14 +190,14 @@ async def test_a_request_that_is_given_up_is_cancelled_and_not_stored_later(shop
 async def test_a_full_lane_behind_a_refusal_is_a_fast_refusal(shop: Shop) -> None:
     shop.lanes.error = ResourceExhausted("full")
     asked = await shop.ask()
-    shop.say(REFUSED)
+    shop.say(NAK)
     assert (await asked).status is Status.RESOURCE_EXHAUSTED
 
 
 async def test_a_request_that_could_not_be_stored_is_asked_again(shop: Shop) -> None:
     shop.lanes.at_once = Unavailable("no")
     asked = await shop.ask()
-    shop.say(REFUSED)
+    shop.say(NAK)
     shop.lanes.at_once = None
     [again] = await shop.stored()
     assert again.attempt == 2
@@ -207,7 +208,7 @@ async def test_a_request_that_could_not_be_stored_is_asked_again(shop: Shop) -> 
 async def test_a_defect_in_storing_asks_again(shop: Shop) -> None:
     shop.lanes.defect = ValueError("a defect")
     asked = await shop.ask()
-    shop.say(REFUSED)
+    shop.say(NAK)
     shop.lanes.defect = None
     [again] = await shop.stored()
     assert (again.attempt, shop.wire.callback_errors) == (2, 1)
@@ -220,7 +221,7 @@ async def test_a_first_attempt_is_not_stored_behind_the_second(shop: Shop) -> No
     shop.wire.reconnect()
     [again] = await shop.stored()
     assert again.attempt == 2
-    shop.say(REFUSED)
+    shop.say(NAK)
     await asyncio.sleep(0.05)
     assert len(shop.lanes.stored) == 1
     shop.answer()
@@ -285,7 +286,7 @@ async def test_no_two_attempts_have_one_message_id_though_a_second_copy_is_refus
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A lane would take the later one for a copy of the earlier one, and drop it."""
-    monkeypatch.setattr(policy, "LEAST_PATIENCE", LONG)
+    change_handover(monkeypatch, least_patience=LONG)
     for _ in range(30):  # how long it usually takes
         asked = await shop.ask(hedge=0.5)
         shop.answer()

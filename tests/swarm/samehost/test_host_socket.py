@@ -119,7 +119,9 @@ async def test_an_inbox_from_elsewhere_never_names_another_file(
 
 async def test_the_question_whether_a_process_lives_is_answered_by_its_loop(make: Make) -> None:
     a = make()
-    b = make(on_unheard=lambda subject, data, reply: pytest.fail(f"{subject} is for nobody here"))
+    b = make(
+        on_no_listener=lambda subject, data, reply: pytest.fail(f"{subject} is for nobody here")
+    )
     a.open()
     inbox = b.open()
     answers: asyncio.Queue[LinkMessage] = asyncio.Queue()
@@ -140,7 +142,7 @@ async def test_a_message_that_nobody_listens_for_any_more_is_told(make: Make) ->
     a = make()
     a.open()
     unheard: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue()
-    b = make(on_unheard=lambda subject, data, _reply: unheard.put_nowait((subject, data)))
+    b = make(on_no_listener=lambda subject, data, _reply: unheard.put_nowait((subject, data)))
     assert a.send(b.open(), "fresh", [b"x"])
     assert await asyncio.wait_for(unheard.get(), LIMIT) == ("fresh", b"x")
 

@@ -7,17 +7,16 @@ from contextlib import AsyncExitStack
 
 import pytest
 from contract import MakeRig, Path, Rig
+from support.handover import change_handover
 
 from nodes.up.embedded_server import EmbeddedServer
-from swarm.transport.handover import policy
 from swarm.transport.lane import LaneOptions
 
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Senders wait for a word as long as it takes. (How long they wait: test_handover_policy.)"""
-    for knob in ("LEAST_PATIENCE", "MOST_PATIENCE", "SILENT_LEAST"):
-        monkeypatch.setattr(policy, knob, 3600.0)
+    """Senders wait for an ack as long as it takes. (How long they wait: test_handover_policy.)"""
+    change_handover(monkeypatch, least_patience=3600.0, most_patience=3600.0, silent_least=3600.0)
 
 
 @pytest.fixture

@@ -21,8 +21,8 @@ from swarm.model import ModelInfo, Spec, Stage
 from swarm.samehost.compact import decode_result
 from swarm.samehost.memory import MIN_BYTES, unavailable
 from swarm.subjects import ANY, api
-from swarm.transport.api import Backlog, Delivery, Event, Left, Refused, Safe, Sending, Stored
-from swarm.transport.handover.words import WORDS
+from swarm.transport.api import Acked, Backlog, Delivery, Event, Published, Refused, Sending, Stored
+from swarm.transport.handover.acks import VERBS
 from swarm.transport.lane import LaneOptions
 from swarm.transport.parcel import Parcel
 from swarm.transport.source import SourceOptions, StageSource
@@ -76,8 +76,8 @@ handed_over = pytest.mark.parametrize(
 def usual_end(path: Path) -> type:
     """What becomes of a parcel where nothing goes wrong."""
     if path.fast:
-        return Left
-    return Safe if path.handed else Stored
+        return Published
+    return Acked if path.handed else Stored
 
 
 @dataclass
@@ -163,12 +163,12 @@ class Sent:
 
     def heard(self, message: LinkMessage) -> None:
         """What comes to the parcel's own reply subject, as a requester takes it."""
-        if message.data in WORDS:
+        if message.data in VERBS:
             if self.sending is not None:
-                self.sending.told(message.data)
+                self.sending.on_ack(message.data)
         elif message.status == b"503":
             if self.sending is not None:
-                self.sending.unheard()
+                self.sending.on_no_responders()
         else:
             with contextlib.suppress(DecodeError):
                 self.answers.append(decode_result(message.data))
@@ -185,7 +185,7 @@ class Sent:
 
     async def final(self) -> Event:
         """What became of it."""
-        while not isinstance(event := await self.event(), Stored | Safe | Left | Refused):
+        while not isinstance(event := await self.event(), Stored | Acked | Published | Refused):
             pass
         return event
 
@@ -299,7 +299,7 @@ class Rig:
 
 def finish(delivery: Delivery) -> None:
     """The work is done, and a later lane has the result."""
-    delivery.done(True)
+    delivery.ack(True)
 
 
 MakeRig = Callable[..., Awaitable[Rig]]

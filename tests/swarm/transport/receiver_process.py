@@ -23,7 +23,7 @@ async def main(url: str, name: str, stage: int, point: str, ack_wait: float) -> 
         if point == "answered":
             delivery.answer(dict(delivery.features.tensors), True, lambda error: None)
         elif point == "done":
-            delivery.done(True)
+            delivery.ack(True)
         asyncio.get_running_loop().call_later(0.02, print, point)
 
     async with Mesh(LinkOptions(servers=(url,)), name, known_peers=lambda info, stage: []) as mesh:

@@ -81,7 +81,7 @@ class Host:
 
     def run(self, until: float = 60.0) -> list[Fate]:
         """All that happens; looks come exactly when they are due."""
-        while self._events or self.policy.held:
+        while self._events or self.policy.in_flight:
             due = self.policy.next_due
             if self._events and self._events[0][0] <= due:
                 now, _, event = heapq.heappop(self._events)
@@ -102,7 +102,7 @@ class Host:
             self._safe(key, now, "stored")
             return
         fate.handed = True
-        self.policy.handed(key, self.peer, self.usual, now, together)
+        self.policy.handed_over(key, self.peer, self.usual, now, together)
         if now >= process.ends:
             self._gone(now)
             return
@@ -117,7 +117,7 @@ class Host:
 
     def _done(self, key: str, now: float) -> None:
         if not self.fates[key].how:
-            self.policy.ended(key, now)
+            self.policy.acked(key, now)
             self._safe(key, now, "done")
 
     def _refused(self, key: str, now: float) -> None:
@@ -131,7 +131,7 @@ class Host:
             self._safe(key, now, "stored")
 
     def _look(self, now: float) -> None:
-        look = self.policy.look(now)
+        look = self.policy.check(now)
         for key in look.store:
             self._safe(key, now, "stored")
         for peer in look.ask:

@@ -26,7 +26,7 @@ from contract import (
 )
 
 from swarm.errors import InvalidArgument, NoResponders, NotConnected, ResourceExhausted, Status
-from swarm.transport.api import Backlog, Held, Left, Refused, Safe, Stored
+from swarm.transport.api import Acked, Backlog, InFlight, Published, Refused, Stored
 from swarm.transport.stage_sender import StageSender
 
 pytestmark = [needs_shared_memory, pytest.mark.usefixtures("patient")]
@@ -73,7 +73,7 @@ async def test_a_parcel_ends_once_and_its_sender_hears_nothing_more_of_it(
     r.sender.close()
     await r.quiet()
     for each in sent:
-        assert each.events[:-1] == ([Held()] if path.handed else [])
+        assert each.events[:-1] == ([InFlight()] if path.handed else [])
 
 
 @every_path
@@ -87,10 +87,10 @@ async def test_megabytes_come_bit_by_bit_and_can_be_read_until_the_delivery_ends
     sent = r.send(tensors={"x": numbers})
     came = await receiver.delivery()
     if path.handed:
-        assert isinstance(await sent.event(), Held)
-    assert came.still_mine()
+        assert isinstance(await sent.event(), InFlight)
+    assert came.intact()
     np.testing.assert_array_equal(came.features.tensors["x"], expected)
-    came.done(True)
+    came.ack(True)
     assert isinstance(await sent.final(), usual_end(path))
 
 
@@ -139,7 +139,7 @@ async def test_a_full_lane_refuses_a_parcel_and_takes_the_next_when_it_has_room(
     assert isinstance(refusal, Refused)
     assert isinstance(refusal.error, ResourceExhausted)
     for _ in range(2):
-        (await receiver.delivery()).done(True)
+        (await receiver.delivery()).ack(True)
     await r.emptied()
     assert await r.send(9.0).final() == Stored()
 
@@ -152,8 +152,8 @@ async def test_a_parcel_that_is_not_taken_is_stored_and_comes_from_there(
     receiver = await r.receiver()
     receiver.backlog = Backlog(0, 0.0, closed=True)
     sent = r.send(7.0)
-    assert [await sent.event(), await sent.event()] == [Held(), Stored()]
-    (await receiver.delivery()).done(True)
+    assert [await sent.event(), await sent.event()] == [InFlight(), Stored()]
+    (await receiver.delivery()).ack(True)
     await r.emptied()
     assert (receiver.values, receiver.counts.taken) == ([7.0], 0)
 
@@ -163,7 +163,7 @@ async def test_a_parcel_that_is_not_taken_is_stored_and_comes_from_there(
 async def test_a_parcel_that_was_taken_and_then_given_up_is_stored_or_its_senders_again(
     rig: MakeRig, path: Path, room: bool
 ) -> None:
-    """Refused after `Held`: where the lane is full."""
+    """Refused after `InFlight`: where the lane is full."""
     r = await rig(path, depth=1)
     receiver = await r.receiver()
     if not room:
@@ -173,15 +173,15 @@ async def test_a_parcel_that_was_taken_and_then_given_up_is_stored_or_its_sender
     sent = r.send(7.0)
     taken = await receiver.delivery()
     assert taken.withdraw()
-    assert taken.settled
-    assert await sent.event() == Held()
+    assert taken.ended
+    assert await sent.event() == InFlight()
     if room:
         assert await sent.event() == Stored()
     else:
         refused = await sent.event()
         assert isinstance(refused, Refused)
         assert isinstance(refused.error, ResourceExhausted)
-        assert held.done(True)
+        assert held.ack(True)
         await r.emptied()
         r.sender.store(sent.parcel, sent.on)
         assert await sent.event() == Stored()
@@ -193,7 +193,7 @@ async def test_where_no_node_serves_the_next_stage_fast_mode_says_so_to_the_requ
 ) -> None:
     r = await rig(FAST)
     sent = r.send()
-    assert await sent.event() == Left()
+    assert await sent.event() == Published()
     result = await sent.answer()
     assert (result.id, result.status, result.stage) == ("r1", Status.UNAVAILABLE, 2)
 
@@ -217,7 +217,7 @@ async def test_where_no_node_serves_the_first_stage_fast_mode_refuses_after_all(
 ) -> None:
     r = await rig(Path("fast, by a requester", fast=True, stage=1))
     sent = r.send()
-    assert await sent.event() == Left()
+    assert await sent.event() == Published()
     refused = await sent.event()
     assert isinstance(refused, Refused)
     assert isinstance(refused.error, NoResponders)
@@ -255,17 +255,17 @@ async def test_a_delivery_that_is_given_back_is_worked_on_again_unless_only_its_
     receiver = await r.receiver()
     sent = r.send(3.0)
     first = await receiver.delivery()
-    first.give_back()
+    first.hand_back()
     end = await sent.final()
-    assert isinstance(end, Left if path.fast else Stored)
+    assert isinstance(end, Published if path.fast else Stored)
     if path.fast:
         await r.quiet()
         assert len(receiver.came) == 1
         return
     again = await receiver.delivery()
-    assert (first.settled, again.settled) == (True, False)
+    assert (first.ended, again.ended) == (True, False)
     assert again.features.id == first.features.id
-    assert again.done(True)
+    assert again.ack(True)
     await r.emptied()
 
 
@@ -277,13 +277,13 @@ async def test_a_source_gives_back_all_that_it_has_in_hand(rig: MakeRig, path: P
     first = [await receiver.delivery() for _ in sent]
     assert receiver.source.in_hand == 5
     receiver.work = finish
-    receiver.source.give_back()
+    receiver.source.hand_back()
     for each in sent:
         assert isinstance(await each.final(), Stored)
     for _ in sent:
         await receiver.delivery()
     await r.emptied()
-    assert all(delivery.settled for delivery in first)
+    assert all(delivery.ended for delivery in first)
     assert sorted(receiver.values[5:]) == [0.0, 1.0, 2.0, 3.0, 4.0]
 
 
@@ -293,9 +293,9 @@ async def test_only_the_first_end_of_a_delivery_counts(rig: MakeRig, path: Path)
     receiver = await r.receiver()
     sent = r.send()
     delivery = await receiver.delivery()
-    delivery.done(True)
-    delivery.give_back()
-    delivery.bury("no")
+    delivery.ack(True)
+    delivery.hand_back()
+    delivery.dead_letter("no")
     delivery.withdraw()
     assert isinstance(await sent.final(), usual_end(path))
     await r.quiet()
@@ -326,7 +326,7 @@ async def test_a_drained_source_has_taken_all_that_was_on_its_way_or_refused_it(
         assert {each.answers[0].status for each in answered} <= {Status.UNAVAILABLE}
         assert path.here or by_then + len(answered) == 40
     else:
-        assert {type(end) for end in ends} <= {Stored, Safe}
+        assert {type(end) for end in ends} <= {Stored, Acked}
         assert by_then + await r.stored() == 40
 
 
@@ -358,7 +358,7 @@ async def test_an_answer_to_the_request_ends_its_parcel(rig: MakeRig, path: Path
     assert sent.sending is not None
     sent.sending.answered(())
     await r.quiet()
-    assert sent.events == [Held()]
+    assert sent.events == [InFlight()]
     assert await r.ever_stored() == 0
 
 
@@ -372,7 +372,7 @@ async def test_a_sender_that_is_closed_stores_all_that_it_holds(rig: MakeRig, pa
     for each in sent:
         assert isinstance(await each.final(), Stored)
     for delivery in taken:
-        delivery.done(True)
+        delivery.ack(True)
     await r.emptied()
     late = r.send(9.0)
     assert await late.event() == Stored(), "it hands nothing over any more"
@@ -387,12 +387,12 @@ async def test_a_defect_as_soon_as_a_parcel_is_held_costs_the_others_nothing(
     receiver.work = finish
 
     def fails(sent: Sent) -> None:
-        sent.defect = Held
+        sent.defect = InFlight
 
     bad = r.send(1.0, before=fails)
     good = r.send(2.0)
     assert isinstance(await bad.final(), Refused)
-    assert await good.final() == Safe(True)
+    assert await good.final() == Acked(True)
     assert r.mesh.link.callback_errors == 1
 
 
@@ -404,13 +404,13 @@ async def test_a_defect_on_an_event_of_one_parcel_costs_the_others_nothing(
     receiver = await r.receiver()
 
     def fails(sent: Sent) -> None:
-        sent.defect = Safe
+        sent.defect = Acked
 
     sent = [r.send(float(n), before=fails if n == 1 else None) for n in range(3)]
     for _ in sent:
-        (await receiver.delivery()).done(True)
+        (await receiver.delivery()).ack(True)
     ends = [await each.final() for each in sent]
-    assert [type(end) for end in ends] == [Safe, Refused, Safe]
+    assert [type(end) for end in ends] == [Acked, Refused, Acked]
     assert r.mesh.link.callback_errors == 1
 
 
@@ -424,6 +424,6 @@ async def test_a_parcel_that_another_node_has_by_now_is_not_stored(
     sent.parcel.wanted = lambda: False
     (await receiver.delivery()).withdraw()
     await r.quiet()
-    assert sent.events == [Held()]
+    assert sent.events == [InFlight()]
     assert await r.ever_stored() == 0
     assert not sent.parcel.loan.alive

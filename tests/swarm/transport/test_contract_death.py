@@ -24,7 +24,7 @@ from contract import (
 )
 
 from swarm.fleet.priorities import FALLBACK
-from swarm.transport.api import Held, Safe, Stored
+from swarm.transport.api import Acked, InFlight, Stored
 
 pytestmark = needs_shared_memory
 
@@ -82,7 +82,7 @@ async def test_a_receiver_that_died_before_costs_a_parcel_no_more_than_its_lane_
     await kill(process)
     sent = r.send(5.0)
     assert await sent.event() == Stored(), "a process that has ended is noticed at once"
-    (await heir.delivery()).done(True)
+    (await heir.delivery()).ack(True)
     await r.emptied()
     assert heir.values[-1] == 5.0
 
@@ -103,7 +103,7 @@ async def test_a_receiver_that_dies_with_a_parcel_in_hand_leaves_it_to_another(
     assert isinstance(await sent.final(), Stored)
     came = await heir.delivery()
     assert (came.features.id, heir.values) == ("r1", [5.0])
-    assert came.still_mine(), "its memory was not given back with the dead process"
+    assert came.intact(), "its memory was not handed back with the dead process"
     await r.emptied()
     assert len(sent.answers) == (point == "answered")
 
@@ -134,8 +134,8 @@ async def test_a_receiver_that_is_stopped_keeps_a_parcel_no_longer_than_patience
     heir = await r.receiver("heir", FALLBACK)
     process.send_signal(signal.SIGSTOP)
     sent = r.send(5.0)
-    assert [await sent.event(), await sent.event()] == [Held(), Stored(late=True)]
-    (await heir.delivery()).done(True)
+    assert [await sent.event(), await sent.event()] == [InFlight(), Stored(late=True)]
+    (await heir.delivery()).ack(True)
     process.send_signal(signal.SIGCONT)
     await r.emptied()
     assert heir.values[-1] == 5.0
@@ -149,11 +149,11 @@ async def test_a_receiver_whose_socket_is_gone_has_the_next_parcel_from_its_lane
     r = await rig(path)
     receiver = await r.receiver()
     first = r.send(1.0)
-    (await receiver.delivery()).done(True)
-    assert isinstance(await first.final(), Safe)
+    (await receiver.delivery()).ack(True)
+    assert isinstance(await first.final(), Acked)
     receiver.mesh.socket.close()
     second = r.send(2.0)
     assert second.events == [], "nobody has it yet but its lane"
     assert await second.event() == Stored()
-    (await receiver.delivery()).done(True)
+    (await receiver.delivery()).ack(True)
     await r.emptied()

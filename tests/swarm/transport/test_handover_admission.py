@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from swarm.transport.api import Admission, Backlog
-from swarm.transport.handover.policy import MOST_AT_HAND, MOST_OVERTAKEN, MOST_WORK_AT_HAND, admit
+from swarm.transport.handover.policy import HANDOVER, admit
 
 RUN = 0.025  # seconds
 
@@ -28,14 +28,14 @@ def test_a_stage_that_is_closed_takes_none() -> None:
 
 
 def test_messages_that_wait_in_the_lanes_come_first_where_they_take_long() -> None:
-    least = int(MOST_OVERTAKEN / RUN) + 1
+    least = int(HANDOVER.most_overtaken / RUN) + 1
     assert asked(in_lanes=least) is Admission.BEHIND_LANES
     assert asked(in_lanes=1, run=0.0001) is Admission.ADMITTED
 
 
 @pytest.mark.parametrize("waits", ["here", "in the lanes"])
 def test_a_second_of_work_that_waits_is_enough(waits: str) -> None:
-    most = int(MOST_WORK_AT_HAND / RUN)
+    most = int(HANDOVER.most_work_at_hand / RUN)
 
     def with_waiting(count: int) -> Admission:
         return asked(waiting=count) if waits == "here" else asked(in_lanes=count)
@@ -46,7 +46,7 @@ def test_a_second_of_work_that_waits_is_enough(waits: str) -> None:
 
 @pytest.mark.parametrize("in_lanes", [0, 100])
 def test_a_number_of_messages_is_enough_however_short_their_runs(in_lanes: int) -> None:
-    in_hand = MOST_AT_HAND - in_lanes
+    in_hand = HANDOVER.most_at_hand - in_lanes
     assert asked(in_hand - 1, in_lanes, run=1e-6) is not Admission.REFUSED
     assert asked(in_hand, in_lanes, run=1e-6) is Admission.REFUSED
 

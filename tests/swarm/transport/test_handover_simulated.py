@@ -6,6 +6,7 @@ from math import inf
 
 import pytest
 from simulated_host import Process, host, stored
+from support.handover import change_handover
 
 from swarm.transport.handover import policy
 
@@ -25,15 +26,15 @@ def test_a_short_run_may_take_a_little_longer_than_usual(monkeypatch: Patch) -> 
         return len(stored(run.run()))
 
     assert in_vain() == 0
-    monkeypatch.setattr(policy, "LEAST_PATIENCE", 0.001)
+    change_handover(monkeypatch, least_patience=0.001)
     assert in_vain() > 0
 
 
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("MOST_FOR_SHORT", 0.0, [0.015]),
-        ("USUAL_DEVIATIONS", 0, [0.001, 0.001, 0.017]),
+        ("most_for_short", 0.0, [0.015]),
+        ("usual_deviations", 0, [0.001, 0.001, 0.017]),
     ],
 )
 def test_the_words_of_short_runs_may_take_as_long_as_they_usually_do(
@@ -45,7 +46,7 @@ def test_the_words_of_short_runs_may_take_as_long_as_they_usually_do(
         return len(stored(run.run()))
 
     assert in_vain() == 0
-    monkeypatch.setattr(policy, name, value)
+    change_handover(monkeypatch, **{name: value})
     assert in_vain() > 0
 
 
@@ -56,7 +57,7 @@ def test_one_late_parcel_does_not_store_those_that_follow(monkeypatch: Patch) ->
         return sum(not fate.handed for fate in run.run())
 
     assert not_handed() == 0
-    monkeypatch.setattr(policy, "LATE_IN_A_ROW", 1)
+    change_handover(monkeypatch, late_in_a_row=1)
     assert not_handed() > 200
 
 
@@ -67,13 +68,13 @@ def test_a_parcel_waits_two_seconds_at_most_for_a_process_that_lives(monkeypatch
         [fate] = run.run(until=200.0)
         return fate.waited
 
-    assert longest() == policy.MOST_PATIENCE
-    monkeypatch.setattr(policy, "MOST_PATIENCE", inf)
+    assert longest() == policy.HANDOVER.most_patience
+    change_handover(monkeypatch, most_patience=inf)
     assert longest() > 5.0
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("CROWD", 1000), ("CROWDED_FOR", 0.0), ("CROWDED_PATIENCE", 0.0)]
+    ("name", "value"), [("crowd", 1000), ("crowded_for", 0.0), ("crowded_patience", 0.0)]
 )
 def test_in_a_crowd_event_loops_wait_for_each_other_and_nothing_is_stored_for_it(
     monkeypatch: Patch, name: str, value: float
@@ -82,16 +83,16 @@ def test_in_a_crowd_event_loops_wait_for_each_other_and_nothing_is_stored_for_it
 
     def in_vain() -> int:
         run = host(Process(run=0.0001, word_after=[0.030]))
-        run.policy.handed("before", run.peer, 0.0, 0.0, together=name == "CROWDED_FOR")
-        run.policy.ended("before", 0.001)
-        if name == "CROWDED_FOR":
+        run.policy.handed_over("before", run.peer, 0.0, 0.0, together=name == "crowded_for")
+        run.policy.acked("before", 0.001)
+        if name == "crowded_for":
             run.send_at([0.060])  # alone
         else:
             run.send_at([0.0] * 12)
         return len(stored(run.run()))
 
     usual = in_vain()
-    monkeypatch.setattr(policy, name, value)
+    change_handover(monkeypatch, **{name: value})
     assert in_vain() > usual
 
 
@@ -103,8 +104,8 @@ def test_of_a_stopped_process_at_most_a_number_of_parcels_has_to_be_stored(
         run.send_at([0.0001 * n / 10 for n in range(600)])
         return len(stored(run.run()))
 
-    assert in_vain() == policy.MOST_HELD
-    monkeypatch.setattr(policy, "MOST_HELD", 10_000)
+    assert in_vain() == policy.HANDOVER.most_in_flight
+    change_handover(monkeypatch, most_in_flight=10_000)
     assert in_vain() == 600
 
 
@@ -117,11 +118,11 @@ def test_of_a_stopped_process_at_most_a_second_of_work_has_to_be_stored(
         return len(stored(run.run()))
 
     assert in_vain() == 10
-    monkeypatch.setattr(policy, "MOST_WORK_HELD", inf)
+    change_handover(monkeypatch, most_work_in_flight=inf)
     assert in_vain() == 60
 
 
-@pytest.mark.parametrize("name", ["SILENT_RUNS", "ANSWER_WITHIN"])
+@pytest.mark.parametrize("name", ["silent_runs", "answer_within"])
 def test_a_stopped_process_of_long_runs_is_found_out_within_two_runs(
     monkeypatch: Patch, name: str
 ) -> None:
@@ -130,9 +131,9 @@ def test_a_stopped_process_of_long_runs_is_found_out_within_two_runs(
         run.send_at(every(0.030, 1.5, since=0.7))
         return max(fate.waited for fate in run.run() if fate.sent > 1.0)
 
-    found_within = policy.SILENT_RUNS * 0.1 + policy.ANSWER_WITHIN
+    found_within = policy.HANDOVER.silent_runs * 0.1 + policy.HANDOVER.answer_within
     assert longest() <= found_within + 1e-9
-    monkeypatch.setattr(policy, name, inf)
+    change_handover(monkeypatch, **{name: inf})
     assert longest() > 2 * found_within
 
 
@@ -145,7 +146,7 @@ def test_a_process_of_short_runs_is_not_asked_for_nothing(monkeypatch: Patch) ->
         return run.questions
 
     assert questions() == 0
-    monkeypatch.setattr(policy, "SILENT_LEAST", 0.0)
+    change_handover(monkeypatch, silent_least=0.0)
     assert questions() > 5
 
 
@@ -157,7 +158,7 @@ def test_a_living_process_whose_loop_is_busy_has_time_to_answer(monkeypatch: Pat
         return len(stored(run.run()))
 
     usual = in_vain()
-    monkeypatch.setattr(policy, "ANSWER_WITHIN", 0.001)
+    change_handover(monkeypatch, answer_within=0.001)
     assert in_vain() > usual
 
 
@@ -169,8 +170,7 @@ def test_a_process_that_is_full_is_not_asked_to_take_each_parcel(monkeypatch: Pa
         return run.refusals
 
     assert refusals() < 15
-    monkeypatch.setattr(policy, "REFUSED_PAUSE", 0.0)
-    monkeypatch.setattr(policy, "REFUSED_PAUSE_MOST", 0.0)
+    change_handover(monkeypatch, refused_pause=0.0, refused_pause_most=0.0)
     assert refusals() > 300
 
 
@@ -180,8 +180,8 @@ def test_a_process_that_has_room_again_is_soon_handed_something(monkeypatch: Pat
         run.send_at(every(0.002, 20.0))
         return min((f.sent for f in run.run() if f.how == "done"), default=inf) - 3.0
 
-    assert first_taken() <= policy.REFUSED_PAUSE_MOST
-    monkeypatch.setattr(policy, "REFUSED_PAUSE_MOST", inf)
+    assert first_taken() <= policy.HANDOVER.refused_pause_most
+    change_handover(monkeypatch, refused_pause_most=inf)
     assert first_taken() > 1.0
 
 
@@ -194,7 +194,7 @@ def test_a_stopped_process_delays_parcels_once_a_second_and_not_always(
         return sum(fate.waited > 0.005 for fate in run.run(until=100.0))
 
     assert delayed() < 100
-    monkeypatch.setattr(policy, "HANG_PAUSE", 0.0)
+    change_handover(monkeypatch, hang_pause=0.0)
     assert delayed() > 300
 
 
@@ -219,7 +219,7 @@ def test_every_parcel_is_safe_soon_whatever_its_process_does(run_s: float, troub
     run.send_at(every(max(0.004, 2 * run_s), 5.0))
     fates = run.run(until=100.0)
     assert all(fate.how for fate in fates)
-    assert max(fate.waited for fate in fates) <= policy.MOST_PATIENCE
+    assert max(fate.waited for fate in fates) <= policy.HANDOVER.most_patience
     if trouble == "none":
         assert {fate.how for fate in fates} == {"done"}
     if trouble in ("stops", "refuses"):

@@ -86,7 +86,7 @@ async def test_a_message_that_no_node_survives_is_answered_and_buried(
     monkeypatch.setattr(source, "DEADLY_DELIVERIES", 3)
     r = await rig(LANE)
     receiver = await r.receiver()
-    receiver.work = lambda delivery: delivery.give_back()
+    receiver.work = lambda delivery: delivery.hand_back()
     sent = r.send()
     result = await sent.answer()
     assert result.status is Status.INTERNAL
@@ -177,7 +177,7 @@ async def test_a_dead_letter_says_why_and_from_which_stage(rig: MakeRig) -> None
     )
     await r.mesh.link.flush()
     r.send()
-    (await receiver.delivery()).bury("line\r\nbreaks, and \N{SNOWMAN}")
+    (await receiver.delivery()).dead_letter("line\r\nbreaks, and \N{SNOWMAN}")
     async with asyncio.timeout(LIMIT):
         headers, data = await letters.get()
     assert b"Swarm-Reason: line  breaks, and ?\r\n" in headers
@@ -271,7 +271,7 @@ async def test_a_lane_of_its_own_brings_a_node_messages_as_the_shared_one_does(
     assert delivery.features.id == "own"
     assert receiver.source.in_hand == 2
     for each in receiver.came:
-        each.done(True)
+        each.ack(True)
     await emptied(r, receiver)
 
 
@@ -289,7 +289,7 @@ async def test_the_lane_of_a_gone_node_is_drained_and_goes_when_it_has_been_empt
     for _ in range(2):
         await receiver.source.close_idle_lanes("n1")
     assert set(receiver.source.lanes) == {"any", "n1", "gone"}, "a message of it is in hand"
-    delivery.done(True)
+    delivery.ack(True)
     await emptied(r, receiver)
     for _ in range(2):
         await receiver.source.close_idle_lanes("n1")

@@ -96,7 +96,7 @@ class Sender:
             lambda error, sequence: calls.append((error, sequence)),
         )
 
-    def settled(self, count: int) -> bool:
+    def acked(self, count: int) -> bool:
         return sum(map(len, self.outcomes.values())) == count
 
     async def stored(self) -> int:

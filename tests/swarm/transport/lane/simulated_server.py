@@ -15,7 +15,7 @@ from support.simulated_time import SimulatedLoop
 
 from swarm.link import LinkMessage
 from swarm.transport.lane import Lane, LaneMessage, LaneOptions, consumer_config
-from swarm.transport.lane.message import NAK, WORKING
+from swarm.transport.lane.message import IN_PROGRESS, NAK
 
 TRIP = 0.0005  # seconds, each way
 
@@ -105,10 +105,10 @@ class LaneServer(FakeLink):
         self.words.append((now(), word))
         self.gathered.append(self.gather.corked)
         kept = self._kept.get(number)
-        if word == WORKING:
+        if word == IN_PROGRESS:
             if kept is not None:
                 kept.due = now() + self.ack_wait
-                self._look_at(kept.due)
+                self._check_at(kept.due)
             return
         if word.startswith(NAK):
             self._waiting.appendleft(number)
@@ -138,7 +138,7 @@ class LaneServer(FakeLink):
                 self._waiting.append(number)
         self._deal()
 
-    def _look_at(self, due: float) -> None:
+    def _check_at(self, due: float) -> None:
         asyncio.get_running_loop().call_at(due, self._hand_out_due)
 
     def _deal(self) -> None:
@@ -152,7 +152,7 @@ class LaneServer(FakeLink):
                 self._pulls.popleft()
             kept.times += 1
             kept.due = now() + self.ack_wait
-            self._look_at(kept.due)
+            self._check_at(kept.due)
             reply = f"$JS.ACK.{STREAM}.{CONSUMER}.{kept.times}.{number}.{number}.0.0"
             message = LinkMessage(SUBJECT, reply, None, kept.data)
             # The timer is the arrival; what has arrived is read behind the timers that are due.

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.transport.lane.credit import FUSED_UP_TO, SECONDS_AHEAD, TUNE_EVERY, Credit
-from swarm.transport.lane.hand import Hand
 from swarm.transport.lane.message import LaneMessage
 from swarm.transport.lane.pulls import EXPIRES, GRACE, Pulls, unanswered
+from swarm.transport.lane.unacked import Unacked
 
 
 def flow(credit: Credit, rate: float, at_once: int, seconds: float, start: float = 1.0) -> float:
@@ -19,7 +19,7 @@ def flow(credit: Credit, rate: float, at_once: int, seconds: float, start: float
     messages = int(rate * seconds)
     for number in range(messages):
         credit.tune(start + number / rate)
-        credit.came(at_once)
+        credit.arrived(at_once)
     end = start + seconds
     credit.tune(end)
     return end
@@ -77,7 +77,7 @@ def test_credit_never_leaves_its_bounds_whatever_comes(
     for passed, messages, at_once in steps:
         now += passed
         for _ in range(messages):
-            credit.came(at_once)
+            credit.arrived(at_once)
         credit.tune(now)
         assert least <= credit.size <= max(least, most)
 
@@ -143,17 +143,17 @@ def test_the_end_of_a_pull_says_how_many_messages_will_not_come(headers: bytes, 
 class NoLane:
     """Keeps nothing."""
 
-    def age_of(self, message: LaneMessage) -> float:
+    def age(self, message: LaneMessage) -> float:
         return 0.0
 
-    def keeps(self, message: LaneMessage) -> bool:
+    def has(self, message: LaneMessage) -> bool:
         return False
 
-    def hold(self, message: LaneMessage, at_ns: int) -> None: ...
+    def release_credit(self, message: LaneMessage, at_ns: int) -> None: ...
 
-    def unhold(self, message: LaneMessage) -> None: ...
+    def take_credit(self, message: LaneMessage) -> None: ...
 
-    def settle(self, message: LaneMessage, verb: bytes) -> bool:
+    def end(self, message: LaneMessage, verb: bytes) -> bool:
         return False
 
 
@@ -162,32 +162,32 @@ def message(sequence: int, received: int = 0) -> LaneMessage:
 
 
 def test_held_messages_are_in_hand_and_not_at_work() -> None:
-    hand = Hand()
+    hand = Unacked()
     one, two = message(1), message(2)
     hand.add(one)
     hand.add(two)
-    hand.hold(one)
-    hand.hold(one)
+    hand.release_credit(one)
+    hand.release_credit(one)
     assert (len(hand), hand.at_work, hand.messages()) == (2, 1, [one, two])
-    hand.unhold(one)
+    hand.take_credit(one)
     assert hand.at_work == 2
-    hand.hold(two)
+    hand.release_credit(two)
     assert hand.remove(two)
     assert (len(hand), hand.at_work) == (1, 1)
 
 
 def test_another_message_of_the_same_number_is_not_the_one_in_hand() -> None:
-    hand = Hand()
+    hand = Unacked()
     before, now = message(1), message(1)
     hand.add(now)
-    assert not hand.keeps(before)
+    assert not hand.has(before)
     assert not hand.remove(before)
-    assert hand.keeps(now)
+    assert hand.has(now)
     assert hand.find(1) is now
 
 
 def test_messages_are_due_to_be_kept_alive_by_when_the_server_last_heard_of_them() -> None:
-    hand = Hand()
+    hand = Unacked()
     old, new = message(1, received=100), message(2, received=200)
     hand.add(old)
     hand.add(new)
@@ -198,5 +198,5 @@ def test_messages_are_due_to_be_kept_alive_by_when_the_server_last_heard_of_them
 
 def test_a_message_that_its_lane_does_not_keep_is_settled_and_says_so() -> None:
     gone = message(1)
-    assert gone.settled
+    assert gone.ended
     assert gone.ack() is False

@@ -35,9 +35,9 @@ async def test_a_lane_delivers_in_order_and_an_ack_brings_the_next(bench: Bench)
         await lane.link.flush()
         assert len(got) == number + 1  # credit 1: nothing more before the ack
         assert got[-1].times_delivered == 1
-        assert not got[-1].settled
+        assert not got[-1].ended
         assert got[-1].ack()
-        assert got[-1].settled
+        assert got[-1].ended
         assert not got[-1].ack()
     assert bodies(got) == [b"%d" % n for n in range(10)]
     assert [d.sequence for d in got] == list(range(1, 11))
@@ -51,7 +51,7 @@ async def test_a_lane_never_holds_more_than_its_credit(bench: Bench) -> None:
     sender = await bench.sender()
     for number in range(12):
         sender.send(str(number))
-    await eventually(lambda: sender.settled(12) and len(got) == 3)
+    await eventually(lambda: sender.acked(12) and len(got) == 3)
     await lane.link.flush()
     assert (len(got), lane.in_hand) == (3, 3)
     got[1].ack()
@@ -64,7 +64,7 @@ async def test_all_waiting_messages_can_be_asked_for_whatever_the_credit(bench: 
     first.pause()  # its parked pull takes one
     for number in range(9):
         sender.send(str(number))
-    await eventually(lambda: sender.settled(9))
+    await eventually(lambda: sender.acked(9))
     lane, got = await bench.lane(credit=2)
     await eventually(lambda: len(got) == 2)
     assert lane.pending == 6
@@ -157,7 +157,7 @@ async def test_settling_twice_does_nothing(bench: Bench) -> None:
     assert lane.asked <= lane.credit
     for name in ("a", "b", "c"):
         sender.send(name)
-    await eventually(lambda: len(got) == 3 and sender.settled(4))
+    await eventually(lambda: len(got) == 3 and sender.acked(4))
     await lane.link.flush()
     assert lane.in_hand == 2  # no ack was counted as two credits
 
@@ -222,7 +222,7 @@ async def test_draining_gives_nothing_up_and_takes_nothing_more(bench: Bench) ->
     await eventually(lambda: len(other) == 4)
     got[0].ack()  # started before: finished here
     for delivery in got[1:]:
-        delivery.nak()  # not started: given back
+        delivery.nak()  # not started: handed back
     await eventually(lambda: len(other) == 7)
     assert sorted(bodies(other)) == [b"%d" % n for n in range(1, 8)]
     for delivery in other:
@@ -267,7 +267,7 @@ async def test_the_age_of_a_message_is_measured_by_the_servers_clock(bench: Benc
     began = time.monotonic()
     for name in ("1", "2"):
         sender.send(name)
-    await eventually(lambda: len(got) == 1 and sender.settled(2))
+    await eventually(lambda: len(got) == 1 and sender.acked(2))
     both_stored = time.monotonic()
     await asyncio.sleep(0.1)  # the time that passes is what is measured
     got[0].ack()
@@ -279,7 +279,7 @@ async def test_the_age_of_a_message_is_measured_by_the_servers_clock(bench: Benc
 
 @pytest.fixture
 def lane_options() -> LaneOptions:
-    """What comes within a test was given back, or never held: `ack_wait` is longer."""
+    """What comes within a test was handed back, or never held: `ack_wait` is longer."""
     return LaneOptions(depth=128, ack_wait=60.0)
 
 
@@ -307,15 +307,15 @@ async def test_a_message_whose_result_another_node_has_takes_no_credit(bench: Be
     done = 0
     while done < 12:
         await eventually(lambda done=done: len(got) > done)  # type: ignore[misc]
-        got[done].held()
-        got[done].held()  # once is enough
+        got[done].release_credit()
+        got[done].release_credit()  # once is enough
         done += 1
     assert lane.in_hand == 12
     for delivery in got:
         assert delivery.ack()
     for number in range(12, 24):  # and none is counted twice
         sender.send(str(number))
-    await eventually(lambda: lane.in_hand == 2 and sender.settled(24))
+    await eventually(lambda: lane.in_hand == 2 and sender.acked(24))
     await lane.link.flush()
     assert (len(got), lane.in_hand) == (14, 2)
 
@@ -329,12 +329,12 @@ async def test_a_message_that_is_at_work_again_takes_credit_again(bench: Bench, 
     await eventually(lambda: len(got) == 2)
     worked = list(got)
     for delivery in worked:
-        delivery.held()
+        delivery.release_credit()
     await eventually(lambda: len(got) == 4)
     if end == "unheld":
         for delivery in worked:
-            delivery.unheld()
-            delivery.unheld()
+            delivery.take_credit()
+            delivery.take_credit()
         got[3].ack()
         assert await sender.comes_down_to(19)
         await lane.link.flush()
@@ -360,16 +360,16 @@ async def test_credit_is_told_of_messages_at_work_and_waiting_and_not_of_held_on
 ) -> None:
     """A hung node is handed one message as often as it has asked for it."""
     told: list[int] = []
-    monkeypatch.setattr(Credit, "came", lambda credit, at_once: told.append(at_once))
+    monkeypatch.setattr(Credit, "arrived", lambda credit, at_once: told.append(at_once))
     lane, got = await bench.lane(credit=4)
     sender = await bench.sender()
     for number in range(20):
         sender.send(str(number))
         await eventually(lambda number=number: len(got) == number + 1)
-        got[-1].held()
+        got[-1].release_credit()
     assert (told, lane.in_hand) == ([1] * 20, 20)
     told.clear()
     for number in range(20, 30):
         sender.send(str(number))
-    await eventually(lambda: len(told) == 4 and sender.settled(30))
+    await eventually(lambda: len(told) == 4 and sender.acked(30))
     assert sum(told) >= 1 + 2 + 3 + 4, "with those at work before, and those that wait behind"

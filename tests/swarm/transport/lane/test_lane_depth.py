@@ -137,7 +137,7 @@ async def test_lanes_become_deeper_and_shallower_while_they_serve(bench: Bench) 
     assert await limits(lane.link) == (64, 1 << 20)
     for number in range(40):
         sender.send(str(number))
-    await eventually(lambda: sender.settled(40))
+    await eventually(lambda: sender.acked(40))
     assert [calls[0][0] for calls in sender.outcomes.values()] == [None] * 40
     assert not await follow_depth(lane.link, SUBJECTS, "m", "1", Depth(16, (1 << 20,)))
     assert await sender.stored() == 40, "a shallower lane would have lost 24 messages"
@@ -158,7 +158,7 @@ async def test_a_lane_that_is_full_of_bytes_refuses_as_one_full_of_messages(
     sender = Sender(link)
     for number in range(20):
         sender.send(str(number), bytes(10_000))
-    await eventually(lambda: sender.settled(20))
+    await eventually(lambda: sender.acked(20))
     errors = [calls[0][0] for calls in sender.outcomes.values()]
     assert errors[:9] == [None] * 9
     assert all(isinstance(error, ResourceExhausted) for error in errors[10:])

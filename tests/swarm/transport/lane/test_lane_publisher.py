@@ -34,7 +34,7 @@ async def test_what_is_stored_is_reported_with_its_number(bench: Bench) -> None:
     sender = await bench.sender()
     for number in range(10):
         sender.send(str(number))
-    await eventually(lambda: sender.settled(10))
+    await eventually(lambda: sender.acked(10))
     assert list(sender.outcomes.values()) == [[(None, n)] for n in range(1, 11)]
     assert sender.link.open_replies == 0
 
@@ -47,7 +47,7 @@ async def test_a_full_lane_refuses_at_once_and_takes_more_when_there_is_room(
     depth = bench.options.depth
     for number in range(depth + 5):
         sender.send(str(number))
-    await eventually(lambda: sender.settled(depth + 5))
+    await eventually(lambda: sender.acked(depth + 5))
     errors = [calls[0][0] for calls in sender.outcomes.values()]
     assert errors[:depth] == [None] * depth
     assert all(isinstance(error, ResourceExhausted) for error in errors[depth:])
@@ -65,7 +65,7 @@ async def test_a_message_id_is_stored_once_however_often_it_is_sent(bench: Bench
     sender = await bench.sender()
     for _ in range(5):
         sender.send("same")
-    await eventually(lambda: sender.settled(5))
+    await eventually(lambda: sender.acked(5))
     assert sender.outcomes["same"] == [(None, 1)] * 5
     sender.send("other")
     await eventually(lambda: len(got) == 2)
@@ -81,7 +81,7 @@ async def test_a_message_id_is_stored_once_however_often_it_is_sent(bench: Bench
 async def test_a_lane_without_a_stream_is_reported_at_once(bench: Bench) -> None:
     sender = await bench.sender()
     sender.send("x")
-    await eventually(lambda: sender.settled(1))
+    await eventually(lambda: sender.acked(1))
     ((error, sequence),) = sender.outcomes["x"]
     assert isinstance(error, NoResponders)
     assert sequence == 0
@@ -96,7 +96,7 @@ async def test_a_lost_connection_fails_what_waits_exactly_once(
     for number in range(5):
         sender.send(str(number))
     os.kill(own_server.pid, signal.SIGKILL)
-    await eventually(lambda: sender.settled(5))
+    await eventually(lambda: sender.acked(5))
     with pytest.raises(NotConnected):
         sender.send("late")
     await own_server.kill()
@@ -130,14 +130,14 @@ async def test_a_callback_that_raises_does_not_cost_another_its_outcome(
         for number in range(3):
             sender.publisher.publish(SUBJECT, [b""], f"bad-{number}", fail)
             sender.send(f"good-{number}")
-        await eventually(lambda: sender.settled(3) and calls == 3)
+        await eventually(lambda: sender.acked(3) and calls == 3)
         sender.send("later")  # timeouts still work after one of them raised
-        await eventually(lambda: sender.settled(4))
+        await eventually(lambda: sender.acked(4))
         for number in range(3):
             sender.publisher.publish(SUBJECT, [b""], f"lost-{number}", fail)
             sender.send(f"lost-{number}")
         cut(sender.link)
-        await eventually(lambda: sender.settled(7) and calls == 6)
+        await eventually(lambda: sender.acked(7) and calls == 6)
     finally:
         resume(own_server)
 

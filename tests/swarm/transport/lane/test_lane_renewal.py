@@ -41,7 +41,7 @@ async def test_after_a_restart_that_lost_the_streams_the_lane_makes_them_anew(
         settle()
     await lane.link.flush()
     assert await sender.stored() == 1
-    assert not got[1].settled
+    assert not got[1].ended
     assert len(got) == 2
     got[1].ack()
     await lane.link.flush()

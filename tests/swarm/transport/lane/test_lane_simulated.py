@@ -10,7 +10,7 @@ from simulated_server import TRIP, SimulatedLane, stand_still
 
 from swarm.transport.lane import work_of
 from swarm.transport.lane.consumer import LONG_IN_HAND
-from swarm.transport.lane.message import WORKING
+from swarm.transport.lane.message import IN_PROGRESS
 from swarm.transport.lane.pulls import EXPIRES
 from swarm.transport.lane.rounds import Rounds
 from swarm.transport.lane.tuning import STOPS, STOPS_WITHIN
@@ -24,7 +24,7 @@ async def test_a_message_held_long_is_kept_alive_and_comes_no_second_time() -> N
         await asyncio.sleep(60.0)
         (message,) = s.got
         assert (message.times_delivered, s.lane.redelivered) == (1, 0)
-        said = [when for when, word in s.server.words if word == WORKING]
+        said = [when for when, word in s.server.words if word == IN_PROGRESS]
         apart = [later - when for when, later in pairwise(said)]
         assert min(apart) >= 0.1 / 3 - 1e-6
         assert max(apart) <= 2 * 0.1 / 3 + 1e-6, "a third of ack_wait is left for the way"

@@ -13,7 +13,7 @@ from support.simulated_time import SimulatedLoop
 from swarm.errors import NotConnected, SwarmError
 from swarm.link import LinkMessage
 from swarm.transport.lane import Publisher, may_be_stored
-from swarm.transport.lane.publisher import ACK_TIMEOUT, LOOK_AGAIN, NoPubAck
+from swarm.transport.lane.publisher import ACK_TIMEOUT, CHECK_AGAIN, NoPubAck
 
 pytestmark = pytest.mark.simulated
 
@@ -124,6 +124,6 @@ async def test_a_message_that_left_late_has_its_time_from_the_moment_of_its_arri
     arrived = clock()
     await asyncio.sleep(60.0)
     ((when, error),) = told
-    assert ACK_TIMEOUT <= when - arrived < ACK_TIMEOUT + 2 * LOOK_AGAIN
+    assert ACK_TIMEOUT <= when - arrived < ACK_TIMEOUT + 2 * CHECK_AGAIN
     assert isinstance(error, NoPubAck)
     publisher.close()

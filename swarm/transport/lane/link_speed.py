@@ -9,7 +9,7 @@ from swarm.transport.lane.message import LaneMessage
 WELL_ABOVE = 1.2  # times the wait that was asked for: each change updates a consumer
 
 
-class Way:
+class LinkSpeed:
     """What one lane knows of its link to the server. Times in seconds.
 
     expected: bytes of a message before the first one came, 0 where nobody knows.
@@ -27,7 +27,7 @@ class Way:
         """Whether the rate is a guess because the link looks far: a shorter trip shows it near."""
         return self._transfers.is_guessed
 
-    def tried(self, round_trip: float) -> None:
+    def saw_round_trip(self, round_trip: float) -> None:
         """The shortest round trip that is known of late."""
         self._transfers.round_trip = round_trip
 
@@ -39,7 +39,7 @@ class Way:
         size = len(message.data)
         return (size >= VISIBLE or self._transfers.is_far) and message.times_delivered == 1
 
-    def came(self, message: LaneMessage, age: float, since_asked: float) -> None:
+    def arrived(self, message: LaneMessage, age: float, since_asked: float) -> None:
         """A message came, `age` after it was stored and `since_asked` after it was asked for: the
         server sent it once it was both."""
         self._transfers.received(len(message.data), min(age, since_asked))

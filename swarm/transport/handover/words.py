@@ -1,9 +1,0 @@
-"""The words of handing over: what the receiver of a parcel tells its sender, once.
-
-They are acknowledgement verbs of JetStream, so that a capture of either reads alike.
-"""
-
-DONE = b"+ACK"  # all is done: the requester has its answer
-PASSED_ON = b"+WPI"  # a later lane has the work that came of it
-REFUSED = b"-NAK"  # not taken, or given up: the sender has it again
-WORDS = (DONE, PASSED_ON, REFUSED)
