@@ -19,8 +19,8 @@ from swarm.errors import (
     error_for,
 )
 from swarm.fleet.advertised import StagePeer
-from swarm.fleet.observed import StatusListener
 from swarm.fleet.placement import Served
+from swarm.fleet.status_listener import StatusListener
 from swarm.ids import ulid
 from swarm.link import Link, LinkMessage, LinkOptions, jetstream
 from swarm.link.grants import EVERYTHING

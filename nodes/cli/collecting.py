@@ -24,7 +24,7 @@ def run_gc(keep: int, dry_run: bool, sign_with: str, target: Target) -> int:
         if keep < 1:
             raise InvalidArgument(f"--keep {keep}: at least the last version of a model stays")
         collector = Collector(client.link, client.subjects, client.registry)
-        garbage = await collector.look(await _in_use(client), keep)
+        garbage = await collector.find(await _in_use(client), keep)
         if not dry_run:
             garbage = await collector.sweep(garbage)
             for (model, version), size in garbage.versions.items():
@@ -50,15 +50,15 @@ async def _in_use(client: swarm.Mesh) -> set[tuple[str, str]]:
 
 
 def _show(garbage: Garbage, dry_run: bool, as_json: bool) -> None:
-    total = sum(garbage.versions.values()) + sum(garbage.left.values())
+    total = sum(garbage.versions.values()) + sum(garbage.orphans.values())
     doc: dict[str, Any] = {
         "dry_run": dry_run,
         "versions": [
             {"model": model, "version": version, "bytes": size}
             for (model, version), size in garbage.versions.items()
         ],
-        "left": garbage.left,
-        "lost_chunks": garbage.lost,
+        "left": garbage.orphans,
+        "lost_chunks": garbage.lost_chunks,
         "bytes": total,
         "kept": garbage.kept,
     }
@@ -70,11 +70,12 @@ def _show(garbage: Garbage, dry_run: bool, as_json: bool) -> None:
     word = "would be removed" if dry_run else "removed"
     for (model, version), size in garbage.versions.items():
         out.print(f"{word}: {model}@{version}, {size / 1e6:.2f} MB", markup=False)
-    for name, size in garbage.left.items():
+    for name, size in garbage.orphans.items():
         out.print(f"{word}: {name} of no version, {size / 1e6:.2f} MB", markup=False)
-    if garbage.lost:
-        most = sum(garbage.lost.values()) * CHUNK / 1e6
-        text = f"{word}: chunks of {len(garbage.lost)} pushes that broke off, {most:.2f} MB at most"
+    if garbage.lost_chunks:
+        most = sum(garbage.lost_chunks.values()) * CHUNK / 1e6
+        pushes = len(garbage.lost_chunks)
+        text = f"{word}: chunks of {pushes} pushes that broke off, {most:.2f} MB at most"
         out.print(text, markup=False)
-    if not (garbage.versions or garbage.left or garbage.lost):
+    if not (garbage.versions or garbage.orphans or garbage.lost_chunks):
         out.print("nothing to remove")

@@ -14,7 +14,7 @@ from nodes.cli.options import SiteLimits, Target
 from nodes.cli.with_mesh import with_mesh
 from nodes.console import err, out, print_json
 from swarm.errors import InvalidArgument, Status
-from swarm.fleet.service import request_statuses
+from swarm.fleet.status_listener import request_statuses
 from swarm.link import LinkMessage
 from swarm.site.forwarding import dropped_so_far
 from swarm.site.store import Limits, SiteStore

@@ -72,7 +72,7 @@ class Standby:
         peers, me = self._peers.alive(), self._peers.node
         if any(peer.node == me and peer.values.get("draining") is True for peer in peers):
             return  # it leaves, and has said so
-        lacking = self._lacking.look(states_of(peers, sorted(servers)), now)
+        lacking = self._lacking.observe(states_of(peers, sorted(servers)), now)
         wanted = assign(lacking, standbys_of(peers)).get(me)
         if wanted not in servers:
             wanted = None

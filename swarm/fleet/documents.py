@@ -252,7 +252,7 @@ def read_status(data: bytes | memoryview, node: str) -> tuple[dict[str, Any], Fa
     """The status document of `node`, whose id is the last token of the subject that it came on:
     the fields that can be, and the faults of the others. Raises `DecodeError` where it is no status
     document of that node."""
-    doc = _parse(data, LARGEST_STATUS)
+    doc = parse(data, LARGEST_STATUS)
     if doc.get("node") != node:
         raise DecodeError("a status document of another node than its subject names")
     if doc.get("v") != SCHEMA_VERSION:
@@ -267,7 +267,7 @@ def read_status(data: bytes | memoryview, node: str) -> tuple[dict[str, Any], Fa
 def read_event(data: bytes | memoryview, kind: str) -> dict[str, Any]:
     """An event, its further fields within bounds; kind: the last token of its subject. Raises
     `DecodeError`."""
-    doc = _parse(data, LARGEST_EVENT)
+    doc = parse(data, LARGEST_EVENT)
     faults = Faults()
     known: dict[str, Any] = form(EVENT_TEXTS)(doc, "", faults)
     if faults.count or known.get("kind") != kind or not known.get("node"):
@@ -276,7 +276,8 @@ def read_event(data: bytes | memoryview, kind: str) -> dict[str, Any]:
     return {**known, **more}
 
 
-def _parse(data: bytes | memoryview, largest: int) -> dict[str, Any]:
+def parse(data: bytes | memoryview, largest: int) -> dict[str, Any]:
+    """A JSON map of so many bytes at most. Raises `DecodeError`."""
     if len(data) > largest:
         raise DecodeError(f"a document above {largest} bytes")
     try:

@@ -6,6 +6,7 @@ question for any page, and two pages of two nodes fit together.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from bisect import bisect_right
 from collections.abc import Mapping
@@ -23,6 +24,7 @@ from swarm.fleet.documents import (
     form,
     name,
     number,
+    parse,
     rows,
     text,
 )
@@ -51,11 +53,8 @@ def read_question(data: bytes | memoryview) -> Question:
     """The question in a request; an empty one asks for the first page. Raises `InvalidArgument`."""
     if not len(data):
         return Question()
-    try:
-        doc = json.loads(bytes(data)) if len(data) <= LARGEST_QUESTION else None
-    except (ValueError, RecursionError):
-        doc = None
-    if isinstance(doc, dict):
+    with contextlib.suppress(DecodeError):
+        doc = parse(data, LARGEST_QUESTION)
         after, limit = doc.get("after", ""), doc.get("limit", DEFAULT_NODES)
         named = isinstance(after, str) and (not after or TOKEN.fullmatch(after))
         if named and type(limit) is int and 1 <= limit <= MOST_NODES:
@@ -107,23 +106,23 @@ def page(
     """The page that a question asks for. by: the node that answers. at: RFC 3339."""
     ids = sorted(view)
     wanted = ids[bisect_right(ids, question.after) :]
-    told: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     size = 0
     for node in wanted[: question.limit]:
         entry = node_entry(view[node])
         size += len(json.dumps(entry))
-        if told and size > most_bytes:
+        if entries and size > most_bytes:
             break
-        told.append(entry)
-    more = len(told) < len(wanted)
+        entries.append(entry)
+    more = len(entries) < len(wanted)
     return {
         "v": 1,
         "mesh": mesh,
         "by": by,
         "at": at,
         "total": len(ids),
-        "nodes": told,
-        "next": told[-1]["node"] if more else None,
+        "nodes": entries,
+        "next": entries[-1]["node"] if more else None,
     }
 
 
@@ -172,11 +171,8 @@ _PAGE = form(
 def read_page(data: bytes | memoryview) -> dict[str, Any]:
     """A page, with the fields that are of their types. Raises `DecodeError`; `InvalidArgument`
     where the node that was asked refused the question."""
-    try:
-        doc = json.loads(bytes(data)) if len(data) <= LARGEST_PAGE else None
-    except (ValueError, RecursionError):
-        doc = None
-    if isinstance(doc, dict) and isinstance(doc.get("error"), str):
+    doc = parse(data, LARGEST_PAGE)
+    if isinstance(doc.get("error"), str):
         raise InvalidArgument(doc["error"])
     found = _PAGE(doc, "", Faults())
     if not isinstance(found, dict):

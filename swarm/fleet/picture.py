@@ -51,20 +51,20 @@ class Offence:
 class FleetNode:
     """One node. All moments are seconds of the caller's clock.
 
-    status: its last status document, {} before the first. told: its entry of the last page, {}
+    status: its last status document, {} before the first. gossiped: its entry of the last page, {}
     where no page had it. heard: when the last status came. rate: requests a second, None where that
     is not known. offences: by kind: `malformed`, `absurd`, `flood`.
     """
 
     node: str
     status: Mapping[str, Any] = field(default_factory=dict)
-    told: Mapping[str, Any] = field(default_factory=dict)
+    gossiped: Mapping[str, Any] = field(default_factory=dict)
     heard: float | None = None
     known: float = 0.0
     rate: float | None = None
     offences: dict[str, Offence] = field(default_factory=dict)
-    weight: int = 0  # bytes of the status
-    told_weight: int = 0  # bytes of the entry
+    status_bytes: int = 0
+    gossiped_bytes: int = 0
     gone: str = ""  # dead or left, where an event or a page said so
     gone_at: float = 0.0
     bucket: TokenBucket = field(
@@ -75,12 +75,12 @@ class FleetNode:
     @property
     def role(self) -> str:
         """As its status says, else as others know it."""
-        return str(self.status.get("role") or self.told.get("role") or "")
+        return str(self.status.get("role") or self.gossiped.get("role") or "")
 
     @property
     def stages(self) -> Sequence[Mapping[str, Any]]:
         """The stages that it serves, with their loads: of its status, else as others know them."""
-        return list(self.status.get("stages") or self.told.get("stages") or ())
+        return list(self.status.get("stages") or self.gossiped.get("stages") or ())
 
     @property
     def silent_after(self) -> float:
@@ -96,9 +96,9 @@ class FleetNode:
         if self.gone and (self.heard is None or self.gone_at > self.heard):
             return self.gone
         if self.heard is None:
-            if self.told.get("state") == "suspect":
+            if self.gossiped.get("state") == "suspect":
                 return "suspect"
-            return "draining" if self.told.get("draining") else "ready"
+            return "draining" if self.gossiped.get("draining") else "ready"
         return "silent" if now - self.heard > self.silent_after else str(self.status["state"])
 
     def marks(self, now: float) -> dict[str, str]:
@@ -157,9 +157,9 @@ class FleetPicture:
         except DecodeError as error:
             self._offence(node, "malformed", str(error), now)
             return None
-        if not self._room(len(data) - node.weight):
+        if not self._has_bytes_for(len(data) - node.status_bytes):
             return None
-        node.weight = len(data)
+        node.status_bytes = len(data)
         if faults.count:
             self._offence(node, "absurd", _words(faults), now)
         node.status, node.heard, node.known = doc, now, now
@@ -180,8 +180,8 @@ class FleetPicture:
         tells_of_life = kind in _LIFE or kind in _BACK
         node = self._node(about, now) if tells_of_life and isinstance(about, str) else None
         if node is not None:
-            if about == event["node"] and not node.told:
-                self._tell_of(node, {"role": event.get("role", "")})
+            if about == event["node"] and not node.gossiped:
+                self._take_entry(node, {"role": event.get("role", "")})
             if kind in _LIFE:
                 node.gone, node.gone_at = _LIFE[kind], now
             elif kind in _BACK:
@@ -202,7 +202,7 @@ class FleetPicture:
         """A page that `read_page` has read."""
         for entry in page["nodes"]:
             node = self._node(entry["node"], now)
-            if node is None or not self._tell_of(node, entry):
+            if node is None or not self._take_entry(node, entry):
                 continue
             node.known = now
             if entry["state"] in ("dead", "left"):
@@ -264,7 +264,7 @@ class FleetPicture:
         self._forget(min(gone, key=lambda n: n.heard or n.known).node)
         return True
 
-    def _room(self, more: int) -> bool:
+    def _has_bytes_for(self, more: int) -> bool:
         """Count so many bytes more, which may be less; whether there is room for them."""
         if self.nbytes + more > self._most_bytes:
             self._refuse("too_many_bytes")
@@ -272,17 +272,17 @@ class FleetPicture:
         self.nbytes += more
         return True
 
-    def _tell_of(self, node: FleetNode, entry: Mapping[str, Any]) -> bool:
+    def _take_entry(self, node: FleetNode, entry: Mapping[str, Any]) -> bool:
         """Keep what others say of a node; whether there was room for it."""
         size = len(json.dumps(entry))
-        if not self._room(size - node.told_weight):
+        if not self._has_bytes_for(size - node.gossiped_bytes):
             return False
-        node.told, node.told_weight = entry, size
+        node.gossiped, node.gossiped_bytes = entry, size
         return True
 
     def _forget(self, id_: str) -> None:
         node = self.nodes.pop(id_)
-        self.nbytes -= node.weight + node.told_weight
+        self.nbytes -= node.status_bytes + node.gossiped_bytes
         self.changed.add(id_)
 
     def _refuse(self, reason: str) -> None:
@@ -311,11 +311,11 @@ class FleetPicture:
 
     def _count(self, node: FleetNode, now: float) -> None:
         """The rate that the node tells; of an older node's, of its counts."""
-        told = node.status.get("rate")
+        rate = node.status.get("rate")
         count = served(node.status)
         if count is not None:
             note_count(node.counts, now, count)
-        node.rate = rate_of(node.counts) if told is None else float(told)
+        node.rate = rate_of(node.counts) if rate is None else float(rate)
 
 
 def served(status: Mapping[str, Any]) -> float | None:

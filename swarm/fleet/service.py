@@ -29,7 +29,8 @@ from swarm.fleet.bound_names import is_bound
 from swarm.fleet.events import last_events
 from swarm.fleet.pages import PAGE_BYTES, Question, page, read_page, read_question
 from swarm.fleet.picture import FleetPicture
-from swarm.fleet.status_interval import SMALL_FLEET, STATUS_EVERY, request_body, status_every
+from swarm.fleet.status_interval import SMALL_FLEET, STATUS_EVERY, status_every
+from swarm.fleet.status_listener import ANSWER_WITHIN, request_statuses
 from swarm.flow.bucket import TokenBucket
 from swarm.gossip import PeerView
 from swarm.link import Link, LinkMessage
@@ -49,9 +50,8 @@ MOST_PAGES = 100
 ASK_EVERY = 30.0  # seconds; events that were lost are made good by it
 TEND_EVERY = 5 * BEAT  # seconds
 LISTEN = 0.5  # seconds, where it is not known how many nodes there are
-ASK_WITHIN = 1.0  # seconds in which the nodes of a large fleet answer, one after the other
 SPOKEN_WITHIN = 1.3  # seconds; by then every node has said its status
-LARGEST_SERVER_WORD, MOST_SERVERS = 64 << 10, 16  # bytes, servers
+LARGEST_SERVER_STATE, MOST_SERVERS = 64 << 10, 16  # bytes, servers
 
 
 class FleetAnswers:
@@ -102,8 +102,8 @@ class FleetAnswers:
             self._kept.clear()
         at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         most = min(PAGE_BYTES, self._link.max_payload // 2)
-        told = page(question, self._view(), self._subjects.mesh, self._node, at, most)
-        answer = json.dumps(told).encode()
+        found = page(question, self._view(), self._subjects.mesh, self._node, at, most)
+        answer = json.dumps(found).encode()
         self._kept[question] = now, answer
         return answer
 
@@ -115,11 +115,11 @@ async def ask_fleet(
     answers is no picture. Raises `PermissionDenied`, `NotConnected`."""
     after = ""
     for _ in range(MOST_PAGES):
-        told = await _ask_page(link, subjects, Question(after))
-        if told is None:
+        found = await _ask_page(link, subjects, Question(after))
+        if found is None:
             return False
-        take(told)
-        following = told["next"]
+        take(found)
+        following = found["next"]
         if following is None:
             return True
         if following <= after:  # a node that lies keeps nobody asking
@@ -140,14 +140,6 @@ async def _ask_page(link: Link, subjects: Subjects, question: Question) -> dict[
             log.info("no picture of the fleet: %r", error)
             await asyncio.sleep(REST)
     return None
-
-
-def request_statuses(link: Link, subjects: Subjects, within: float = ASK_WITHIN) -> None:
-    """Have every node say its status: at once in a small fleet, within so many seconds in a large
-    one. Nothing happens where this user may not ask, or is not connected."""
-    if link.grants.may_publish(subjects.status_request):
-        with contextlib.suppress(NotConnected, ResourceExhausted):
-            link.publish(subjects.status_request, request_body(within))
 
 
 def speaks_seldom(picture: FleetPicture, now: float) -> bool:
@@ -192,7 +184,7 @@ class FleetWatch:
             self._sids.append(link.subscribe(subjects.events_all, self._event))
         link.on_up.append(self._ask.set)
         try:
-            await self._look()
+            await self._read_all()
             self._ask_a_large_fleet()
         except BaseException:
             await self.__aexit__(None, None, None)
@@ -224,8 +216,8 @@ class FleetWatch:
                 return True
         return False
 
-    def request_statuses(self, within: float = ASK_WITHIN) -> None:
-        """Have every node say its status: see `request_statuses` of this module."""
+    def request_statuses(self, within: float = ANSWER_WITHIN) -> None:
+        """Have every node say its status: see `status_listener.request_statuses`."""
         request_statuses(self._link, self._subjects, within)
 
     async def hear_all(self) -> None:
@@ -236,18 +228,18 @@ class FleetWatch:
             await asyncio.sleep(LISTEN)
             return
         if not speaks_seldom(self.picture, time.monotonic()):  # else it was asked at the beginning
-            self.request_statuses(0.0 if len(self.picture.nodes) <= SMALL_FLEET else ASK_WITHIN)
+            self.request_statuses(0.0 if len(self.picture.nodes) <= SMALL_FLEET else ANSWER_WITHIN)
         await self.until(_all_spoke, SPOKEN_WITHIN)
 
     def _ask_a_large_fleet(self) -> None:
         if speaks_seldom(self.picture, time.monotonic()):
             self.request_statuses()
 
-    async def _look(self) -> None:
+    async def _read_all(self) -> None:
         """Ask for the picture and the past events; where nobody answers, statuses alone tell."""
 
-        def take(told: Mapping[str, Any]) -> None:
-            self.picture.take_page(told, time.monotonic())
+        def take(page: Mapping[str, Any]) -> None:
+            self.picture.take_page(page, time.monotonic())
             self._news.set()
 
         self.picture.bound = is_bound(self._link.grants, self._subjects)
@@ -272,7 +264,7 @@ class FleetWatch:
                 self._ask.clear()
                 asked = now
                 with contextlib.suppress(SwarmError):  # it is tried again in a while
-                    await self._look()
+                    await self._read_all()
                 if connected:
                     self._ask_a_large_fleet()
 
@@ -286,7 +278,7 @@ class FleetWatch:
         self._news.set()
 
     def _server(self, message: LinkMessage) -> None:
-        if len(message.data) > LARGEST_SERVER_WORD:
+        if len(message.data) > LARGEST_SERVER_STATE:
             return
         with contextlib.suppress(ValueError, RecursionError):  # a foreign message: nothing to show
             document = json.loads(bytes(message.data))

@@ -34,9 +34,9 @@ def status_every(nodes: int) -> float:
 def every_of(status: Mapping[str, Any]) -> float:
     """The seconds after which a node speaks again, as far as its status can be believed; one that
     says nothing about that speaks each second."""
-    told = status.get("every_s")
-    if isinstance(told, int | float) and told > STATUS_EVERY:  # no comparison with a NaN holds
-        return float(min(LONGEST_BELIEVED, told))
+    every = status.get("every_s")
+    if isinstance(every, int | float) and every > STATUS_EVERY:  # no comparison with a NaN holds
+        return float(min(LONGEST_BELIEVED, every))
     return STATUS_EVERY
 
 

@@ -97,7 +97,7 @@ class Lacking:
         self._first: float | None = None
         self._stages: dict[Where, _Watched] = {}
 
-    def look(self, states: Sequence[StageState], now: float) -> list[StageState]:
+    def observe(self, states: Sequence[StageState], now: float) -> list[StageState]:
         """Those of the stages that lack nodes, by need. now: seconds of any monotonic clock."""
         self._first = now if self._first is None else self._first
         if now - self._first < SETTLE:
@@ -109,7 +109,7 @@ class Lacking:
 
 
 def _watch(stage: _Watched, state: StageState, now: float) -> None:
-    """Take one look at a stage into its history."""
+    """Take the present state of a stage into its history."""
     if not state.primaries:
         stage.lacks, stage.lost, stage.since = True, True, None
         return

@@ -23,12 +23,13 @@ YOUNG = 3600.0  # seconds: parts that are younger may belong to a push that is u
 
 @dataclass(frozen=True)
 class Garbage:
-    """versions: the bytes of their files, by model and version. left: objects of no version; lost:
-    chunks of no object, their count by name. kept: models of which all is kept, and why."""
+    """versions: the bytes of their files, by model and version. orphans: the bytes of objects of no
+    version, by name. lost_chunks: of no object, their count by name. kept: models of which all is
+    kept, and why."""
 
     versions: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    left: Mapping[str, int] = field(default_factory=dict)
-    lost: Mapping[str, int] = field(default_factory=dict)
+    orphans: Mapping[str, int] = field(default_factory=dict)
+    lost_chunks: Mapping[str, int] = field(default_factory=dict)
     kept: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -53,7 +54,7 @@ class Collector:
         self._registry = registry
         self._objects = ObjectStore(link, subjects.models_bucket)
 
-    async def look(self, in_use: Set[tuple[str, str]], keep: int = KEEP) -> Garbage:
+    async def find(self, in_use: Set[tuple[str, str]], keep: int = KEEP) -> Garbage:
         """What may go now. in_use: the models and versions that living nodes serve. Removes
         nothing."""
         bucket = self._subjects.config_bucket
@@ -81,18 +82,18 @@ class Collector:
                 size = sum(size for name, size in sizes.items() if name.startswith(prefix))
                 gone[model, version] = size
         there = {f"{model}/{version}/" for model, found in pushed.items() for version in found}
-        left = {
+        orphans = {
             name: size
             for name, size in sizes.items()
             if not any(name.startswith(prefix) for prefix in there)
             and await self._objects.age(name=name) > self._young
         }
-        lost = {
+        lost_chunks = {
             chunks: count
             for chunks, count in (await self._objects.lost_chunks()).items()
             if await self._objects.age(chunks=chunks) > self._young
         }
-        return Garbage(gone, left, lost, kept)
+        return Garbage(gone, orphans, lost_chunks, kept)
 
     async def _wanted(self, model: str) -> set[str] | str:
         """The versions that the desired state names, and the one before; or why nobody can say."""
@@ -115,11 +116,11 @@ class Collector:
             await self._objects.remove(f"{model}/{version}/")
             await self._remove_lanes(model, version)
             gone[model, version] = size
-        for name in garbage.left:
+        for name in garbage.orphans:
             await self._objects.remove(name)
-        for chunks in garbage.lost:
+        for chunks in garbage.lost_chunks:
             await self._objects.remove_chunks(chunks)
-        return Garbage(gone, garbage.left, garbage.lost, garbage.kept)
+        return Garbage(gone, garbage.orphans, garbage.lost_chunks, garbage.kept)
 
     async def _remove_lanes(self, model: str, version: str) -> None:
         """Only where nothing waits in them."""

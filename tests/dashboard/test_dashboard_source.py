@@ -11,7 +11,7 @@ from support.waiting import GENEROUS
 from nodes.up.embedded_server import EmbeddedServer
 from nodes.watch.dashboard.page_state import Picture
 from nodes.watch.dashboard.source import MeshSource
-from swarm.fleet.service import ASK_WITHIN, FleetAnswers
+from swarm.fleet.service import ANSWER_WITHIN, FleetAnswers
 from swarm.fleet.status_interval import SMALL_FLEET, asked_within
 from swarm.gossip import PeerView
 from swarm.link import Link, LinkOptions
@@ -53,4 +53,4 @@ async def requests_heard(url: str, count: int) -> list[float]:
 async def test_a_dashboard_asks_a_large_fleet_for_all_statuses_and_a_small_one_for_none() -> None:
     async with EmbeddedServer() as server:
         assert await requests_heard(server.url, SMALL_FLEET) == []
-        assert await requests_heard(server.url, 250) == [ASK_WITHIN]
+        assert await requests_heard(server.url, 250) == [ANSWER_WITHIN]

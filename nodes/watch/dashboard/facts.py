@@ -139,7 +139,7 @@ def one_line(line: str) -> str:
 
 def facts_of(node: FleetNode) -> NodeFacts:
     """What is known of a node: of its last status, else of what others told."""
-    status, told = node.status, node.told
+    status, gossiped = node.status, node.gossiped
     gossip, edge = status.get("gossip", {}), status.get("edge")
     peers, refused = gossip.get("peers", {}), gossip.get("refused", {})
     stages = tuple(_stage(stage, status) for stage in node.stages if stage.get("stage"))
@@ -155,7 +155,7 @@ def facts_of(node: FleetNode) -> NodeFacts:
         host=_text(status, "host"),
         pid=int(status.get("pid", 0)),
         software=_text(status, "software")[:40],
-        priority=int(status.get("priority", told.get("priority", 0))),
+        priority=int(status.get("priority", gossiped.get("priority", 0))),
         rss=float(status.get("rss_bytes", 0)),
         cpu=float(status.get("cpu_seconds", 0)),
         ready_ms=float(status.get("ready_ms", 0)),

@@ -30,9 +30,9 @@ def health_of(node: FleetNode, suspected: float | None, since: float, now: float
     if node.gone and (node.heard is None or node.gone_at > node.heard):
         return Health.LEFT if node.gone == "left" else Health.DEAD
     if node.heard is None:
-        if node.told.get("state") == "suspect":
+        if node.gossiped.get("state") == "suspect":
             return Health.SUSPECT
-        return Health.BUSY if node.told.get("draining") else Health.WELL
+        return Health.BUSY if node.gossiped.get("draining") else Health.WELL
     if now - max(node.heard, since) > node.silent_after:
         return Health.DEAD
     if node.status.get("state") == "ready" and suspected is not None and suspected > node.heard:

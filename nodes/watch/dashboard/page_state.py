@@ -272,7 +272,7 @@ class Picture:
             if node is None:
                 if self._shown.pop(name, None) is not None:
                     self._gone.add(name)
-            elif node.status or node.told:
+            elif node.status or node.gossiped:
                 shown = self._shown.get(name) or self._update(node, now)
                 changed |= self._judge(shown, node, now)
                 self._dirty.add(name)

@@ -13,7 +13,8 @@ from nodes.watch.dashboard.page_state import Picture
 from swarm.errors import SwarmError
 from swarm.fleet.bound_names import is_bound
 from swarm.fleet.events import last_events
-from swarm.fleet.service import ask_fleet, request_statuses, speaks_seldom
+from swarm.fleet.service import ask_fleet, speaks_seldom
+from swarm.fleet.status_listener import request_statuses
 from swarm.link import Link, LinkMessage, LinkOptions
 from swarm.models.registry import Registry
 from swarm.routing import BadDesiredState

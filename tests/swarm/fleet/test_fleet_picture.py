@@ -178,9 +178,9 @@ def test_what_others_say_of_nodes_counts_as_bytes_too_and_is_given_back_with_the
     page = told(*((f"n{number}", "dead") for number in range(50)))
     for _ in range(3):
         picture.take_page(page, 0.0)
-    known = [node for node in picture.nodes.values() if node.told]
+    known = [node for node in picture.nodes.values() if node.gossiped]
     assert 10 < len(known) < 50
-    assert len(json.dumps([node.told for node in known])) * 0.9 < picture.nbytes <= 3000
+    assert len(json.dumps([node.gossiped for node in known])) * 0.9 < picture.nbytes <= 3000
     assert picture.refused["too_many_bytes"] == 3 * (50 - len(known))
     assert picture.take_status(*message("n0"), 0.1) is None, "its bytes are taken already"
     picture.tend(FORGET_GONE + 1.0)

@@ -16,7 +16,7 @@ from support.waiting import GENEROUS, eventually
 
 from nodes.up.embedded_server import EmbeddedServer
 from swarm.fleet.events import ensure_events, keep_events, last_events
-from swarm.fleet.service import ASK_WITHIN, MOST_SERVERS, FleetAnswers, FleetWatch, ask_fleet
+from swarm.fleet.service import ANSWER_WITHIN, MOST_SERVERS, FleetAnswers, FleetWatch, ask_fleet
 from swarm.fleet.status_interval import SMALL_FLEET, asked_within, status_every
 from swarm.gossip import PeerView
 from swarm.link import Link, LinkMessage, LinkOptions, jetstream
@@ -159,7 +159,7 @@ async def test_a_newcomer_has_all_nodes_of_a_large_fleet_speak_once_and_one_afte
         heard = [known for known in watch.picture.nodes.values() if known.heard is not None]
         assert len(heard) == count
     await node.flush()
-    assert asked == [ASK_WITHIN]
+    assert asked == [ANSWER_WITHIN]
 
 
 async def test_made_up_servers_take_bounded_memory(server: EmbeddedServer, links: Links) -> None:

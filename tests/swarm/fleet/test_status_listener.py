@@ -8,8 +8,14 @@ from collections.abc import Callable
 import pytest
 from support.fake_link import FakeLink
 
-from swarm.fleet.observed import ASK_WITHIN, IDLE_AFTER, MOST_NODES, REMEMBER_FOR, StatusListener
 from swarm.fleet.status_interval import asked_within, silent_after
+from swarm.fleet.status_listener import (
+    ASK_WITHIN,
+    IDLE_AFTER,
+    MOST_NODES,
+    REMEMBER_FOR,
+    StatusListener,
+)
 from swarm.link import LinkMessage
 from swarm.subjects import Subjects
 

@@ -58,7 +58,7 @@ class Pool:
         for _ in range(round(seconds / STEP)):
             self.now += STEP
             for name in self.names:
-                lacking = self.lacking[name].look(list(self.states.values()), self.now)
+                lacking = self.lacking[name].observe(list(self.states.values()), self.now)
                 view = [StandbyNode(n, self.holds[n], self.heard(n, name)) for n in self.names]
                 wanted = assign(lacking, view).get(name)
                 if wanted != self.takes[name]:
@@ -103,12 +103,12 @@ def test_all_standbys_decide_alike_in_whatever_order_they_hear(
     lost = data.draw(lost_stages)
     states = [ready(where, int(where not in lost)) for where in stages]
     lacking = Lacking()
-    lacking.look(states, 0.0)
+    lacking.observe(states, 0.0)
     standbys = [StandbyNode(name, frozenset(STAGES)) for name in names]
-    decided = assign(lacking.look(states, SETTLE), standbys)
+    decided = assign(lacking.observe(states, SETTLE), standbys)
     other = Lacking()
-    other.look(states, 0.0)
-    again = assign(other.look(sorted(states, key=str), SETTLE), sorted(standbys, key=str))
+    other.observe(states, 0.0)
+    again = assign(other.observe(sorted(states, key=str), SETTLE), sorted(standbys, key=str))
     assert decided == again
 
 
@@ -116,9 +116,9 @@ def test_a_new_standby_waits_until_it_has_heard_of_all_nodes() -> None:
     standbys = pool(0)
     lacking = Lacking()
     lost = [ready(where, 0) for where in STAGES]
-    assert lacking.look(lost, standbys.now) == []
-    assert lacking.look(lost, standbys.now + SETTLE - 0.1) == []
-    assert len(lacking.look(lost, standbys.now + SETTLE)) == 3
+    assert lacking.observe(lost, standbys.now) == []
+    assert lacking.observe(lost, standbys.now + SETTLE - 0.1) == []
+    assert len(lacking.observe(lost, standbys.now + SETTLE)) == 3
 
 
 def test_a_primary_that_comes_and_goes_does_not_move_a_standby() -> None:

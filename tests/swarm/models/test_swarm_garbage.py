@@ -64,7 +64,7 @@ async def test_versions_that_nobody_needs_go_with_their_chunks(
         await make_lanes(link, SUBJECTS, "m", version, 2, LaneOptions())
     collector = Collector(link, SUBJECTS, registry)
     before = await stored(link)
-    garbage = await collector.look({("m", "5")}, keep=1)
+    garbage = await collector.find({("m", "5")}, keep=1)
     assert set(garbage.versions) == {("m", "1"), ("m", "6")}
     assert all(len(DATA) <= size < len(DATA) + 1000 for size in garbage.versions.values())
     assert await stored(link) == before, "looking removes nothing"
@@ -88,13 +88,13 @@ async def test_what_a_broken_push_left_goes_once_it_is_old(link: Link, registry:
     store = ObjectStore(link, SUBJECTS.models_bucket)
     await store.put("m/9/", {"a": DATA})  # no manifest came
     await link.request(f"$O.{SUBJECTS.models_bucket}.C.BROKEN", DATA, 2.0)  # no document came
-    young = await Collector(link, SUBJECTS, registry).look(set())
-    assert not young.left
-    assert not young.lost
+    young = await Collector(link, SUBJECTS, registry).find(set())
+    assert not young.orphans
+    assert not young.lost_chunks
     collector = Collector(link, SUBJECTS, registry, young=0.0)
-    garbage = await collector.look(set())
-    assert set(garbage.left) == {"m/9/a", "m/9/recipe/a"}
-    assert garbage.lost == {"BROKEN": 1}
+    garbage = await collector.find(set())
+    assert set(garbage.orphans) == {"m/9/a", "m/9/recipe/a"}
+    assert garbage.lost_chunks == {"BROKEN": 1}
     await collector.sweep(garbage)
     assert await stored(link) == before
     assert (await registry.fetch("m", "1", ["a"]))["a"] == DATA
@@ -107,6 +107,6 @@ async def test_a_model_whose_desired_state_cannot_be_read_is_kept_as_a_whole(
     for version in "123":
         await registry.push(manifest(version), {"a": b"x"})
     await jetstream.kv_put(link, SUBJECTS.config_bucket, "serve.m", b"not JSON")
-    garbage = await Collector(link, SUBJECTS, registry).look(set(), keep=1)
+    garbage = await Collector(link, SUBJECTS, registry).find(set(), keep=1)
     assert not garbage.versions
     assert "no JSON" in garbage.kept["m"]

@@ -30,9 +30,20 @@ IDLE_AFTER = 5.0  # seconds without a reason to listen, after which listening en
 # cannot read shared memory says so. (Measured: a lone message of 4 MiB every 8 s takes 8 ms with
 # this memory and 14 ms without.)
 REMEMBER_FOR = 60.0
-ASK_WITHIN = 0.5  # seconds in which the nodes of a large fleet answer, one after the other
+# Seconds in which the nodes of a large fleet answer, one after the other: for who reads all they
+# say, and for a listener.
+ANSWER_WITHIN, ASK_WITHIN = 1.0, 0.5
 CURRENT_AFTER = 1.0  # seconds of listening: the nodes were asked, and say a status each second
 MOST_NODES = 4096  # that are known at a time; a member may say any number of names
+
+
+def request_statuses(link: Link, subjects: Subjects, within: float = ANSWER_WITHIN) -> None:
+    """Have every node say its status: at once in a small fleet, within so many seconds in a large
+    one. Nothing happens where this user may not ask, or is not connected: a node speaks by itself
+    in a while."""
+    if link.grants.may_publish(subjects.status_request):
+        with contextlib.suppress(NotConnected, ResourceExhausted):
+            link.publish(subjects.status_request, request_body(within))
 
 
 class _Heard(NamedTuple):
@@ -137,12 +148,7 @@ class StatusListener:
             return
         self._sid = self._link.subscribe(self._subjects.status_all, self._heard)
         self._since = self._clock()
-        if not self._link.grants.may_publish(self._subjects.status_request):
-            return
-        with contextlib.suppress(
-            NotConnected, ResourceExhausted
-        ):  # a node speaks by itself in a while
-            self._link.publish(self._subjects.status_request, request_body(ASK_WITHIN))
+        request_statuses(self._link, self._subjects, ASK_WITHIN)
 
     def _heard(self, message: LinkMessage) -> None:
         try:
