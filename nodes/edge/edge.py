@@ -185,9 +185,9 @@ class Edge:
 
     def _take(self) -> Capture | None:
         """The next capture to be sent, as long as the link has space."""
-        pace = self.node.mesh.bulk.pace
-        transfer = pace.transfer(time.monotonic())
-        capture = self._queue.take(transfer, pace.round_trip, self._mesh_time.ewma)
+        send_rate = self.node.mesh.bulk.send_rate
+        transfer = send_rate.transfer(time.monotonic())
+        capture = self._queue.take(transfer, send_rate.round_trip, self._mesh_time.ewma)
         self._count_dropped()
         return capture
 

@@ -237,7 +237,7 @@ class Gossip:
         window = True  # with one peer; with all of them while there is much to repair
         alive = self._table.alive
         effects += self.detector.watched(now)
-        contacts = self.detector.pace.contacts(alive, self._exchange.repairing)
+        contacts = self.detector.fanout.contacts(alive, self._exchange.repairing)
         for peer in self._table.next_peers(contacts):
             if self.detector.due(peer, now):
                 effects.append(self.detector.request(peer, now, news=True, window=window))

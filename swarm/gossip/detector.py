@@ -23,7 +23,7 @@ import msgpack
 from swarm.gossip.config import GossipConfig
 from swarm.gossip.effects import Effect, Event, Request, Send
 from swarm.gossip.exchange import Exchange
-from swarm.gossip.fanout import Pace, Watch
+from swarm.gossip.fanout import Fanout, Watch
 from swarm.gossip.health import Doubt, LocalHealth, suspicion_seconds
 from swarm.gossip.phi import PhiDetector, deviations
 from swarm.gossip.state import ALIVE, DEAD, LEFT, SUSPECT, Entry
@@ -82,7 +82,7 @@ class Detector:
         self._quota = config.claims_per_round
         self._checked: Counter[str] = Counter()  # this round, of each user's unmet nodes
         self.health = LocalHealth(config.health_max)
-        self.pace = Pace(config, rng.random())
+        self.fanout = Fanout(config, rng.random())
         self.watch = Watch(config.interval)
         # The last exchange with each peer, kept only where a round reaches every peer.
         self._met: dict[str, float] = {}
@@ -335,7 +335,7 @@ class Detector:
     def hurry(self) -> None:
         """There is news: the next rounds contact everybody, as far as a round can."""
         self._met.clear()
-        self.pace.hurry(self._table.alive)
+        self.fanout.hurry(self._table.alive)
 
     def watched(self, now: float) -> list[Effect]:
         """Checks of the watched nodes that are due, in a fleet whose rounds contact fewer peers."""

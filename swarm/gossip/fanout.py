@@ -17,17 +17,17 @@ MOST_WATCHED = 16  # nodes that one round checks; with more of them each has its
 WATCH_ROUNDS = 2  # rounds between two checks of a watched node, as between two of a pair
 
 
-class Pace:
+class Fanout:
     """`contacts` is asked once a round."""
 
     def __init__(self, config: GossipConfig, start: float) -> None:
         """start: from 0 to 1, by which nodes that start together contact others in turn."""
         self._config = config
         self._credit = start
-        self._urgent = 0  # rounds at full pace that are left
+        self._urgent = 0  # rounds with the full fanout that are left
 
     def hurry(self, alive: int) -> None:
-        """There is news: as many rounds at full pace as it takes to reach everybody."""
+        """There is news: as many rounds with the full fanout as it takes to reach everybody."""
         self._urgent = ceil(log2(alive + 1) / 2) + 1
 
     def contacts(self, alive: int, repairing: bool) -> int:
@@ -61,7 +61,7 @@ def least_window(config: GossipConfig, alive: int) -> int:
 
 
 class Watch:
-    """The nodes whose crash this node has to see soon, whatever the pace of gossip is."""
+    """The nodes whose crash this node has to see soon, whatever the fanout is."""
 
     def __init__(self, interval: float) -> None:
         self._interval = interval

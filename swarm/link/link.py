@@ -41,7 +41,7 @@ from swarm.link.greetings import check_cluster, look_at_given, wait_for_better
 from swarm.link.parser import Parser, ProtocolError
 from swarm.link.pings import Pings
 from swarm.link.revisions import Revisions
-from swarm.link.send_rate import Pace
+from swarm.link.send_rate import SendRate
 from swarm.link.servers import Greeting, ServerList, split_url
 from swarm.link.session import (
     connect_command,
@@ -106,7 +106,7 @@ class Link(asyncio.BufferedProtocol):
         self.on_fewer: list[Callable[[], None]] = []
         self.gather = Gather()
         self._parser = Parser(self._message, self._control)
-        self.pace = Pace()
+        self.send_rate = SendRate()
         self._pings = Pings()
         self._subscriptions = Subscriptions()
         # Statuses tell the inbox, and nobody this one: whoever knew it could name it as the reply
@@ -249,7 +249,7 @@ class Link(asyncio.BufferedProtocol):
             asked = time.monotonic()
             self.gather.write(connect + b"PING\r\n")
             await greeted
-            self.pace.tripped(time.monotonic() - asked)
+            self.send_rate.tripped(time.monotonic() - asked)
         self.gather.write(self._subscriptions.lines())
         self.grants, self._deaf = EVERYTHING, None
         if info.get("auth_required"):
@@ -323,7 +323,7 @@ class Link(asyncio.BufferedProtocol):
                     await self._lost.wait()
             if self._lost.is_set():
                 break
-            if self._pings.is_hung(self.pace.backlog / self.options.ping_interval):
+            if self._pings.is_hung(self.send_rate.backlog / self.options.ping_interval):
                 # wait_closed() can hang on unsent bytes when the server is stopped: abort.
                 self.last_error = "the server does not answer pings"
                 break
@@ -335,7 +335,7 @@ class Link(asyncio.BufferedProtocol):
 
     def _alive(self, asked: float) -> None:
         """The PONG of a keep-alive that was sent at `asked` came."""
-        self.pace.tripped(time.monotonic() - asked)
+        self.send_rate.tripped(time.monotonic() - asked)
 
     def _abort(self) -> None:
         if self._moving is not None:
@@ -352,7 +352,7 @@ class Link(asyncio.BufferedProtocol):
         self.connected = False
         lost = NotConnected("the connection to NATS was lost")
         self._pings.fail(lost)
-        self.pace.lost()
+        self.send_rate.lost()
         # A server that has ended answers nothing any more: who asked may ask the next one.
         self._asked.fail(lost)
         self._notify(self.on_down)
@@ -407,13 +407,13 @@ class Link(asyncio.BufferedProtocol):
             return
         self.gather.flush()
         transport.writelines([line, *([data] if isinstance(data, bytes) else data), b"\r\n"])
-        if self.pace.sends(total, time.monotonic()):
+        if self.send_rate.sends(total, time.monotonic()):
             self._pings.then(self._carried)
             self.gather.write(b"PING\r\n")
 
     def _carried(self) -> None:
         """The server has read the large messages before a PING."""
-        self.pace.answered(time.monotonic())
+        self.send_rate.answered(time.monotonic())
 
     def push(self) -> None:
         """Send the gathered bytes, unless several messages came at once.

@@ -17,10 +17,10 @@ RECENT_S = 1.0  # seconds for which the size of a message is that of the next on
 ROUND_TRIPS, REMEMBERED = 16, 16  # of the latest; keep-alives go once a second
 
 
-class Pace:
+class SendRate:
     """One connection's. Times in seconds of any monotonic clock."""
 
-    __slots__ = ("_came", "_sizes", "_slowness", "_trips", "_under_way", "round_trip", "sent")
+    __slots__ = ("_last_pong", "_sizes", "_slowness", "_trips", "_under_way", "round_trip", "sent")
 
     def __init__(self) -> None:
         self.round_trip = 0.0
@@ -31,7 +31,7 @@ class Pace:
         self._slowness: deque[float] = deque(maxlen=REMEMBERED)  # seconds a byte
         self._sizes: deque[int] = deque(maxlen=REMEMBERED)
         self._under_way: deque[tuple[int, float]] = deque()  # bytes, when they were sent
-        self._came = -math.inf  # the last PONG behind a message
+        self._last_pong = -math.inf  # the last PONG behind a message
 
     @property
     def is_far(self) -> bool:
@@ -49,7 +49,7 @@ class Pace:
     def transfer(self, now: float) -> float:
         """Seconds that the largest of the latest large messages takes, alone; 0.0 where none was
         sent of late."""
-        if not self._slowness or (not self._under_way and now - self._came > RECENT_S):
+        if not self._slowness or (not self._under_way and now - self._last_pong > RECENT_S):
             return 0.0
         return self._usual_slowness * max(self._sizes)
 
@@ -88,9 +88,9 @@ class Pace:
         if not self._under_way:
             return
         size, sent = self._under_way.popleft()
-        alone = sent >= self._came
-        seconds = now - sent - self.round_trip if alone else now - self._came
-        self._came = now
+        alone = sent >= self._last_pong
+        seconds = now - sent - self.round_trip if alone else now - self._last_pong
+        self._last_pong = now
         self._slowness.append(max(0.0, seconds) / size)
         self._sizes.append(size)
 

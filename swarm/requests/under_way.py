@@ -190,7 +190,7 @@ class UnderWay:
                 if self.no_lane and (self.is_probe or loop.time() > self.ask.tried_until):
                     return failed, False
             now = self._shared.routes.clock()
-            attempts.note_carried(link.pace.has_carried(attempts.sent))
+            attempts.note_carried(link.send_rate.has_carried(attempts.sent))
             step = next_step(
                 outcome,
                 attempts,
@@ -319,7 +319,7 @@ class UnderWay:
         sending = self.way.sender.send(parcel, partial(self._on_event, parcel, is_hedge))
         if not is_hedge:
             self._sending = sending
-            attempts.sent = link.pace.sent
+            attempts.sent = link.send_rate.sent
 
     def _on_event(self, parcel: Parcel, is_hedge: bool, event: Event) -> None:
         """What became of an attempt on its way to stage 1."""

@@ -100,7 +100,7 @@ class Coder:
 
         Raises `InvalidArgument` for a dtype without a datatype.
         """
-        own = self._link.pace.rate
+        own = self._link.send_rate.rate
         if readers is None or (self._codec == AUTO and not (own or rate)):
             return None
         rate = path_rate((own, rate))
@@ -151,7 +151,7 @@ class StageCoder:
         routes = self._routes
         if not self._coder.is_on or parcel.loan.claims:
             return
-        if routes.link.pace.is_far and routes.look_out is not None:
+        if routes.link.send_rate.is_far and routes.look_out is not None:
             routes.look_out()  # a mere client hears which codecs the nodes read
         beyond = routes.placement.beyond(self._info, self._stage)
         parcel.coded = self._coder.code(parcel.features.tensors, beyond.codecs, beyond.rate)
@@ -163,9 +163,9 @@ def accepts(routes: Routes, info: ModelInfo) -> tuple[str, int]:
     Nothing where its results are to come plain: its mode is `none`, or the server is near and the
     model's owner allows no codec with a loss, be it for features alone."""
     lossy = info.codecs or info.result_codecs
-    if routes.codec == NONE or not (lossy or routes.link.pace.is_far):
+    if routes.codec == NONE or not (lossy or routes.link.send_rate.is_far):
         return "", 0
-    rate = routes.link.pace.rate
+    rate = routes.link.send_rate.rate
     # As a power of two: stages remember what requests have in common.
     told = 1 << (int(rate).bit_length() - 1) if 1 <= rate < 1e9 else 0
     return ",".join(known_codecs()), told

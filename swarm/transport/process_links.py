@@ -102,7 +102,7 @@ class Links:
 
     async def _decide(self) -> Step:
         """Measures only where the setting and the first round trip leave it open."""
-        trips = [self.link.pace.round_trip]
+        trips = [self.link.send_rate.round_trip]
         while (step := next_step(self._setting, trips)) is Step.MEASURE:
             await asyncio.sleep(PAUSE_S)
             trips.append(await _round_trip(self.link))
@@ -122,7 +122,7 @@ class Links:
         self.socket.answer_for(link)
         self.lender.follow(link)
         self.bulk = self.routes.over(link, Publisher(link))
-        trip = self.link.pace.round_trip * 1e3
+        trip = self.link.send_rate.round_trip * 1e3
         log.info("models with large messages have their own connection (%.1f ms away)", trip)
         return True
 
@@ -160,5 +160,5 @@ async def _round_trip(link: Link) -> float:
     except (SwarmError, TimeoutError):
         return LONGEST_S
     trip = time.monotonic() - asked
-    link.pace.tripped(trip)
+    link.send_rate.tripped(trip)
     return trip

@@ -62,7 +62,7 @@ def choose(
     return Way.HAND_OVER if short and accepted else Way.LANE
 
 
-class Pace(Protocol):
+class RunTime(Protocol):
     """How long a run takes (`swarm.flow.latency`). ewma: seconds, 0.0 while it is not known."""
 
     ewma: float
@@ -92,8 +92,8 @@ IN_LANE = _InLane()
 class StageSender:
     """Sends to stage `stage` of a model version (a `Sender`); a requester sends to stage 1.
 
-    pace: seconds of a run, as the sender has seen it lately. in_flight(), where they are counted:
-    parcels of the sender that are under way, by any way.
+    run_time: how long a run takes, as the sender has seen it lately. in_flight(), where they are
+    counted: parcels of the sender that are under way, by any way.
     """
 
     def __init__(
@@ -101,14 +101,14 @@ class StageSender:
         routes: Routes,
         info: ModelInfo,
         stage: int,
-        pace: Pace | None = None,
+        run_time: RunTime | None = None,
         in_flight: Callable[[], int] | None = None,
     ) -> None:
         link, subjects, socket = routes.link, routes.subjects, routes.socket
         self._routes = routes
         self._info = info
         self._stage = stage
-        self._pace: Pace = Usual() if pace is None else pace
+        self._run_time: RunTime = Usual() if run_time is None else run_time
         self._in_flight = in_flight
         # The slowest stage from here on, as the manifest says.
         self._longest = max((s.compute_ms / 1e3 for s in info.stages[stage - 1 :]), default=0.0)
@@ -140,7 +140,7 @@ class StageSender:
                         on(Refused(error))
                         return IN_LANE
             peer = nearby.inboxes.get(ANY if parcel.fast else parcel.lane, "")
-        run = max(self._pace.ewma, self._longest)
+        run = max(self._run_time.ewma, self._longest)
         way = choose(
             fast=parcel.fast,
             attempt=attempt,

@@ -17,7 +17,7 @@ from support.waiting import eventually
 from nodes.config import EdgeOptions
 from nodes.edge.edge import Edge, EdgeCounters, open_source
 from swarm.errors import InvalidArgument, NotConnected, Status
-from swarm.link.send_rate import Pace
+from swarm.link.send_rate import SendRate
 from swarm.subjects import Subjects
 from swarm.wire.hops import Hop
 from swarm.wire.messages import Request, Result
@@ -59,7 +59,7 @@ class FakeLink:
     def __init__(self) -> None:
         self.lines: list[dict[str, Any]] = []
         self.cut = False
-        self.pace = Pace()
+        self.send_rate = SendRate()
         self.on_up: list[Callable[[], None]] = []
 
     def sync(self) -> asyncio.Future[None]:

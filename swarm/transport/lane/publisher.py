@@ -87,7 +87,7 @@ class Publisher:
             raise
         self._waiting[reply] = (on_stored, subject)
         now = self._clock()
-        due = self._check_at(reply, link.pace.sent, now + ACK_TIMEOUT + link.pace.backlog)
+        due = self._check_at(reply, link.send_rate.sent, now + ACK_TIMEOUT + link.send_rate.backlog)
         if self._sweep is None:
             self._sweep = asyncio.get_running_loop().call_later(due - now, self._expire)
 
@@ -140,7 +140,7 @@ class Publisher:
         ):
             _, reply, sent, was_leaving = self._expiry.popleft()
             if reply in self._waiting:
-                if not self._link.pace.has_carried(sent):
+                if not self._link.send_rate.has_carried(sent):
                     self._check_at(reply, sent, now + CHECK_AGAIN, was_leaving=True)
                     continue
                 if was_leaving:  # the server has it for a moment only, and stores it behind that

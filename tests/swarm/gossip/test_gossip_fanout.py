@@ -12,7 +12,7 @@ from swarm.gossip.fanout import (
     LEAST_PER_SECOND,
     MOST_WATCHED,
     WATCH_ROUNDS,
-    Pace,
+    Fanout,
     Watch,
     calm_contacts,
     least_window,
@@ -21,15 +21,15 @@ from swarm.gossip.fanout import (
 
 @given(st.integers(2, LAN.calm_above), st.floats(0, 1))
 def test_a_small_fleet_is_at_full_pace(alive: int, start: float) -> None:
-    assert Pace(LAN, start).contacts(alive, repairing=False) == LAN.fanout
+    assert Fanout(LAN, start).contacts(alive, repairing=False) == LAN.fanout
 
 
 @given(st.integers(LAN.calm_above + 1, 4000), st.floats(0, 1))
 def test_a_large_fleet_shares_the_traffic_of_a_small_one_and_nobody_falls_silent(
     alive: int, start: float
 ) -> None:
-    pace, rounds = Pace(LAN, start), 500
-    made = sum(pace.contacts(alive, repairing=False) for _ in range(rounds))
+    fanout, rounds = Fanout(LAN, start), 500
+    made = sum(fanout.contacts(alive, repairing=False) for _ in range(rounds))
     usual = max(
         LAN.fanout * LAN.calm_above / alive * rounds, LEAST_PER_SECOND * LAN.interval * rounds
     )
@@ -38,12 +38,12 @@ def test_a_large_fleet_shares_the_traffic_of_a_small_one_and_nobody_falls_silent
 
 @given(st.integers(LAN.calm_above + 1, 4000))
 def test_news_brings_the_full_pace_back_for_some_rounds(alive: int) -> None:
-    pace = Pace(LAN, 0.0)
-    pace.hurry(alive)
-    made = [pace.contacts(alive, repairing=False) for _ in range(40)]
+    fanout = Fanout(LAN, 0.0)
+    fanout.hurry(alive)
+    made = [fanout.contacts(alive, repairing=False) for _ in range(40)]
     full = next(index for index, count in enumerate(made) if count < LAN.fanout)
     assert 3 <= full <= 10
-    assert pace.contacts(alive, repairing=True) == LAN.fanout
+    assert fanout.contacts(alive, repairing=True) == LAN.fanout
 
 
 @given(st.integers(2, 4000))

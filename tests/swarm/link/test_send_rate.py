@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.flow.transfers import CAUTIOUS_RATE
-from swarm.link.send_rate import MOST_UNDER_WAY, Pace
+from swarm.link.send_rate import MOST_UNDER_WAY, SendRate
 
 TRIP = 0.010
 
 
-def far() -> Pace:
-    pace = Pace()
-    pace.tripped(TRIP)
-    return pace
+def far() -> SendRate:
+    send_rate = SendRate()
+    send_rate.tripped(TRIP)
+    return send_rate
 
 
 @given(
@@ -27,73 +27,73 @@ def far() -> Pace:
 def test_the_rate_is_the_links_whether_messages_queue_up_or_not(
     rate: float, messages: list[tuple[int, float]]
 ) -> None:
-    pace, now, free = far(), 0.0, 0.0
+    send_rate, now, free = far(), 0.0, 0.0
     pongs: list[float] = []
     for size, pause in messages:
         now += pause
         while pongs and pongs[0] <= now:
-            pace.answered(pongs.pop(0))
-        assert pace.sends(size, now)
+            send_rate.answered(pongs.pop(0))
+        assert send_rate.sends(size, now)
         free = max(free, now) + size / rate
         pongs.append(free + TRIP)
     for pong in pongs:
-        pace.answered(pong)
+        send_rate.answered(pong)
     # Up to a round trip of a message that followed another one closely counts as its time.
     longest = max(16_384 / rate, 1e-9)
-    assert rate * longest / (longest + TRIP) * 0.99 <= pace.rate <= rate * 1.01
+    assert rate * longest / (longest + TRIP) * 0.99 <= send_rate.rate <= rate * 1.01
 
 
 def test_a_near_server_is_never_asked() -> None:
-    pace = Pace()
-    pace.tripped(0.0003)
-    assert not pace.sends(1 << 20, 0.0)
-    assert pace.rate == 0.0
+    send_rate = SendRate()
+    send_rate.tripped(0.0003)
+    assert not send_rate.sends(1 << 20, 0.0)
+    assert send_rate.rate == 0.0
 
 
 def test_one_slow_round_trip_makes_a_near_server_far_only_until_the_next() -> None:
-    pace = far()
-    pace.tripped(0.0005)
-    assert not pace.is_far
+    send_rate = far()
+    send_rate.tripped(0.0005)
+    assert not send_rate.is_far
 
 
 def test_messages_under_way_are_bounded_and_a_lost_connection_forgets_them() -> None:
-    pace = far()
-    asked = [pace.sends(20_000, 0.0) for _ in range(MOST_UNDER_WAY + 3)]
+    send_rate = far()
+    asked = [send_rate.sends(20_000, 0.0) for _ in range(MOST_UNDER_WAY + 3)]
     assert asked.count(True) == MOST_UNDER_WAY
-    pace.lost()
-    pace.answered(1.0)
-    assert pace.rate == 0.0
+    send_rate.lost()
+    send_rate.answered(1.0)
+    assert send_rate.rate == 0.0
 
 
 def test_a_pong_as_quick_as_without_a_message_says_that_nothing_is_seen_of_the_link() -> None:
-    pace = far()
-    pace.sends(20_000, 0.0)
-    pace.answered(TRIP)
-    assert pace.rate == pytest.approx(math.inf)
+    send_rate = far()
+    send_rate.sends(20_000, 0.0)
+    send_rate.answered(TRIP)
+    assert send_rate.rate == pytest.approx(math.inf)
 
 
 def test_what_is_under_way_may_take_its_time_on_the_link() -> None:
-    pace = far()
-    assert pace.backlog == 0.0
-    pace.sends(500_000, 0.0)
-    assert pace.backlog == pytest.approx(1.5 * 500_000 / CAUTIOUS_RATE)
-    pace.answered(TRIP + 0.2)  # 2.5 MB/s
-    assert pace.backlog == 0.0
-    pace.sends(500_000, 1.0)
-    pace.sends(500_000, 1.0)
-    assert pace.backlog == pytest.approx(1.5 * 0.4)
+    send_rate = far()
+    assert send_rate.backlog == 0.0
+    send_rate.sends(500_000, 0.0)
+    assert send_rate.backlog == pytest.approx(1.5 * 500_000 / CAUTIOUS_RATE)
+    send_rate.answered(TRIP + 0.2)  # 2.5 MB/s
+    assert send_rate.backlog == 0.0
+    send_rate.sends(500_000, 1.0)
+    send_rate.sends(500_000, 1.0)
+    assert send_rate.backlog == pytest.approx(1.5 * 0.4)
 
 
 def test_a_message_was_carried_when_the_pong_behind_it_has_come() -> None:
-    pace = far()
-    assert pace.has_carried(pace.sent)
-    pace.sends(500_000, 0.0)
-    first = pace.sent
-    pace.sends(500_000, 0.1)
-    second = pace.sent
-    assert not pace.has_carried(first)
-    pace.answered(1.0)
-    assert pace.has_carried(first)
-    assert not pace.has_carried(second)
-    pace.lost()
-    assert pace.has_carried(second)
+    send_rate = far()
+    assert send_rate.has_carried(send_rate.sent)
+    send_rate.sends(500_000, 0.0)
+    first = send_rate.sent
+    send_rate.sends(500_000, 0.1)
+    second = send_rate.sent
+    assert not send_rate.has_carried(first)
+    send_rate.answered(1.0)
+    assert send_rate.has_carried(first)
+    assert not send_rate.has_carried(second)
+    send_rate.lost()
+    assert send_rate.has_carried(second)

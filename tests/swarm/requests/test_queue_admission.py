@@ -46,13 +46,14 @@ class Told:
 def run_pipeline(
     gate: QueueAdmission | None, load: list[tuple[float, float]], seed: int, wrong: float = 1.0
 ) -> Told:
-    """Poisson arrivals by (until, rate) phases; the gate is told a pace `wrong` times too slow."""
+    """Poisson arrivals by (until, rate) phases; its interval between answers is
+    `wrong` times too long."""
     rng, told = Random(seed), Told()
     lanes: list[deque[Request]] = [deque() for _ in SERVICE_S]
     busy = [False] * len(SERVICE_S)
     heap: list[tuple[float, int, str, object]] = []
     order = count()
-    pace = max(SERVICE_S) * wrong
+    interval = max(SERVICE_S) * wrong
 
     def at(when: float, kind: str, what: object = None) -> None:
         heapq.heappush(heap, (when, next(order), kind, what))
@@ -79,7 +80,7 @@ def run_pipeline(
         now, _, kind, what = heapq.heappop(heap)
         if kind == "arrive":
             free = Decision(True, 0.0)
-            decision = free if gate is None else gate.decide(pace, BUDGET_S, now)
+            decision = free if gate is None else gate.decide(interval, BUDGET_S, now)
             if decision.admitted:
                 enter(Request(now, decision), 0, now)
             else:
@@ -95,7 +96,7 @@ def run_pipeline(
             told.answers.append((request.at, now))
             told.idle_at = now
             if gate is not None:
-                gate.observe(request.decision, pace, now - request.at, now)
+                gate.observe(request.decision, interval, now - request.at, now)
     return told
 
 
@@ -162,20 +163,20 @@ def test_a_refusal_says_why_and_when_to_come_back() -> None:
 
 
 @given(st.floats(0.0001, 0.1))
-def test_more_inside_never_predicts_less_time(pace: float) -> None:
+def test_more_inside_never_predicts_less_time(interval: float) -> None:
     gate = gate_of_a_pipeline()
-    predicted = [gate.decide(pace, 1e6, 0.0).predicted for _ in range(20)]
+    predicted = [gate.decide(interval, 1e6, 0.0).predicted for _ in range(20)]
     assert all(one < other for one, other in pairwise(predicted))
     assert gate.inside == 20
 
 
 def test_a_standing_queue_is_forgotten_when_no_answers_tell_of_it() -> None:
-    gate, pace = gate_of_a_pipeline(), 0.005
-    assert gate.decide(pace, 1.0, 0.0).admitted
+    gate, interval = gate_of_a_pipeline(), 0.005
+    assert gate.decide(interval, 1.0, 0.0).admitted
     for tick in range(30):
         gate.inside = 11
-        gate.observe(Decision(True, 0.055), pace, 0.080, tick * 0.01)
+        gate.observe(Decision(True, 0.055), interval, 0.080, tick * 0.01)
     assert gate.standing
-    assert not gate.decide(pace, 1.0, 0.30).admitted
-    assert gate.decide(pace, 1.0, 5.0).admitted
+    assert not gate.decide(interval, 1.0, 0.30).admitted
+    assert gate.decide(interval, 1.0, 5.0).admitted
     assert not gate.standing

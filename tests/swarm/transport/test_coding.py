@@ -12,7 +12,7 @@ import pytest
 
 from swarm.fleet.advertised import StagePeer
 from swarm.fleet.placement import Beyond, beyond
-from swarm.link.send_rate import Pace
+from swarm.link.send_rate import SendRate
 from swarm.model import ModelInfo, Spec, Stage
 from swarm.transport.coding import AnswerCoder, Coder, accepts
 from swarm.wire.messages import Features
@@ -41,12 +41,12 @@ def codecs_in(parts: list[Part] | None) -> dict[str, str]:
 
 def link(rate: float = FAST) -> SimpleNamespace:
     """One that carries `rate` bytes a second from here."""
-    pace = Pace()
+    send_rate = SendRate()
     if rate:
-        pace.tripped(0.010)
-        pace.sends(100_000, 0.0)
-        pace.answered(0.010 + 100_000 / rate)
-    return SimpleNamespace(pace=pace)
+        send_rate.tripped(0.010)
+        send_rate.sends(100_000, 0.0)
+        send_rate.answered(0.010 + 100_000 / rate)
+    return SimpleNamespace(send_rate=send_rate)
 
 
 def coder(codec: str, *allowed: str, rate: float = FAST, results: tuple[str, ...] = ()) -> Coder:

@@ -134,7 +134,7 @@ async def test_a_link_that_becomes_slow_later_keeps_one_connection(
     async with way.listening() as url, swarm.connect(url, ping_interval=0.05) as mesh:
         assert not own_connection(mesh)
         way.delay = lambda read: FAR_S
-        await eventually(lambda: mesh.link.pace.is_far, "the link is seen as slow")
+        await eventually(lambda: mesh.link.send_rate.is_far, "the link is seen as slow")
         assert not own_connection(mesh)
 
 

@@ -115,12 +115,12 @@ async def test_a_message_that_left_late_has_its_time_from_the_moment_of_its_arri
     link: Storing, clock: Callable[[], float]
 ) -> None:
     publisher, told, link.hangs = Publisher(link, clock), Told(), True
-    link.pace.tripped(0.5)
-    assert link.pace.sends(1000, clock())
+    link.send_rate.tripped(0.5)
+    assert link.send_rate.sends(1000, clock())
     publisher.publish("lane", [b""], "1", told)
     await asyncio.sleep(60.0)
     assert told == [], "it waits for its turn on the link"
-    link.pace.answered(clock())
+    link.send_rate.answered(clock())
     arrived = clock()
     await asyncio.sleep(60.0)
     ((when, error),) = told
