@@ -16,7 +16,8 @@ from nodes.cli.options import Target
 from nodes.cli.with_mesh import with_mesh
 from nodes.console import out, print_json
 from nodes.event_loop import stop_on_signals
-from nodes.watch.status_table import node_view, one_line, status_table
+from nodes.watch.fields import one_line
+from nodes.watch.status_table import node_view, status_table
 from swarm.fleet.picture import FleetNode, FleetPicture
 from swarm.fleet.service import FleetWatch
 from swarm.flow.objective import Objective

@@ -15,6 +15,7 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
+from nodes.watch.fields import one_line, part, rows
 from nodes.watch.short_ids import short_ids
 
 UNMEASURED, ABSURD = "-", "?"
@@ -49,9 +50,9 @@ def node_view(status: dict[str, Any], state: str = "", rate: float | None = None
     """Read a document; never raises. A node with several stages shows the sums and the worst
     latencies of them. state: what the reader knows better than the document, or ''.
     """
-    stages = _stages(status)
-    counts = [_part(stage, "counters") for stage in stages]
-    edge = _part(status, "edge")
+    stages = rows(status.get("stages"))
+    counts = [part(stage, "counters") for stage in stages]
+    edge = part(status, "edge")
     weights = {amount(stage.get("weights")) for stage in stages}
     model, version = text(status.get("model")), text(status.get("version"))
     return NodeView(
@@ -75,10 +76,10 @@ def node_view(status: dict[str, Any], state: str = "", rate: float | None = None
 def served(status: dict[str, Any]) -> float | None:
     """The requests that a node has answered since its start; None where it does not count them,
     NaN where its count is absurd."""
-    edge = _part(status, "edge")
+    edge = part(status, "edge")
     if edge:
         return amount(edge.get("answered"))
-    return _total(_part(stage, "counters").get("served") for stage in _stages(status))
+    return _total(part(stage, "counters").get("served") for stage in rows(status.get("stages")))
 
 
 def amount(value: object) -> float | None:
@@ -99,21 +100,6 @@ def text(value: object) -> str:
     return one_line(value[:LONGEST_FIELD])
 
 
-def one_line(line: str) -> str:
-    """A text without characters that steer a terminal; each is shown as `?`."""
-    return "".join(c if c.isprintable() else ABSURD for c in line)
-
-
-def _stages(status: dict[str, Any]) -> list[dict[str, Any]]:
-    stages = status.get("stages")
-    return [s for s in stages if isinstance(s, dict)] if isinstance(stages, list) else []
-
-
-def _part(document: dict[str, Any], name: str) -> dict[str, Any]:
-    part = document.get(name)
-    return part if isinstance(part, dict) else {}
-
-
 def _total(values: Iterable[object]) -> float | None:
     known = [a for a in map(amount, values) if a is not None]
     return sum(known) if known else None
@@ -123,9 +109,9 @@ def _worst(stages: list[dict[str, Any]], name: str) -> tuple[float | None, float
     return _most(stages, name, "p50"), _most(stages, name, "p99")
 
 
-def _most(stages: list[dict[str, Any]], name: str, part: str) -> float | None:
+def _most(stages: list[dict[str, Any]], name: str, percentile: str) -> float | None:
     """The largest figure; a latency of zero is a window without requests."""
-    known = [a for a in (amount(_part(s, name).get(part)) for s in stages) if a]
+    known = [a for a in (amount(part(s, name).get(percentile)) for s in stages) if a]
     return math.nan if any(map(math.isnan, known)) else max(known, default=None)
 
 

@@ -13,15 +13,15 @@ from statuses import a_status
 from support.waiting import GENEROUS
 
 from nodes.watch.dashboard.feed import FRAMES_KEPT, MOST_BROWSERS, Feed
-from nodes.watch.dashboard.page_state import Picture
+from nodes.watch.dashboard.page_state import PageState
 
 
 class Scene:
     """A feed that runs, and a node that speaks."""
 
     def __init__(self) -> None:
-        self.feed = Feed(Picture("default"))
-        self.feed.picture.take_link(True, "127.0.0.1:4222", "", time.monotonic())
+        self.feed = Feed(PageState("default"))
+        self.feed.state.take_link(True, "127.0.0.1:4222", "", time.monotonic())
         self.said = 0
 
     def speak(self) -> None:
@@ -30,7 +30,7 @@ class Scene:
         data = json.dumps(a_status("s1", detail=f"{self.said}")).encode()
         # A node a second: a flood would not be read.
         now = time.monotonic() + self.said
-        self.feed.picture.take_status("swarm.default.status.s1.-", data, now)
+        self.feed.state.take_status("swarm.default.status.s1.-", data, now)
         self.feed.news.set()
         self.feed.urgent.set()
 

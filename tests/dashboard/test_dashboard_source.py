@@ -9,7 +9,7 @@ import pytest
 from support.waiting import GENEROUS
 
 from nodes.up.embedded_server import EmbeddedServer
-from nodes.watch.dashboard.page_state import Picture
+from nodes.watch.dashboard.page_state import PageState
 from nodes.watch.dashboard.source import MeshSource
 from swarm.fleet.service import ANSWER_WITHIN, FleetAnswers
 from swarm.fleet.status_interval import SMALL_FLEET, asked_within
@@ -28,8 +28,8 @@ async def requests_heard(url: str, count: int) -> list[float]:
     options = LinkOptions(servers=(url,))
     node = Link(options)
     asked: list[float] = []
-    knows, picture = asyncio.Event(), Picture("default")
-    source = MeshSource(options, picture, knows, asyncio.Event())
+    knows, state = asyncio.Event(), PageState("default")
+    source = MeshSource(options, state, knows, asyncio.Event())
     async with AsyncExitStack() as stack:
         stack.push_async_callback(source.link.close)
         stack.push_async_callback(node.close)
@@ -42,7 +42,7 @@ async def requests_heard(url: str, count: int) -> list[float]:
         reading = asyncio.create_task(source.run())
         stack.callback(reading.cancel)
         async with asyncio.timeout(GENEROUS):
-            while len(picture.fleet.nodes) < count:
+            while len(state.fleet.nodes) < count:
                 knows.clear()
                 await knows.wait()
         await source.link.flush()  # behind the last page follows the request, if any

@@ -12,7 +12,7 @@ import pytest
 from statuses import a_stage, a_status
 from textual.widgets import DataTable, Static
 
-from nodes.watch.dashboard.page_state import Picture
+from nodes.watch.dashboard.page_state import PageState
 from nodes.watch.top.app import TopApp
 from swarm.subjects import Subjects
 
@@ -25,26 +25,26 @@ class Simulation:
 
     def __init__(self) -> None:
         self.now = 100.0
-        self.picture = Picture("default", wall=lambda: int(self.now * 1000))
-        self.picture.take_link(True, "127.0.0.1:4222", "", self.now)
+        self.state = PageState("default", wall=lambda: int(self.now * 1000))
+        self.state.take_link(True, "127.0.0.1:4222", "", self.now)
         self.urgent = asyncio.Event()
         self.rollouts: dict[str, str] = {}
-        self.app = TopApp(self.picture, self.urgent, lambda: self.rollouts, lambda: self.now)
+        self.app = TopApp(self.state, self.urgent, lambda: self.rollouts, lambda: self.now)
 
     def speak(self, *documents: dict[str, Any]) -> None:
         for document in documents:
             self.send(document["node"], json.dumps(document).encode())
 
     def send(self, node: str, data: bytes) -> None:
-        self.picture.take_status(Subjects().status(node), data, self.now)
+        self.state.take_status(Subjects().status(node), data, self.now)
 
     def tell(self, kind: str, **fields: Any) -> None:
         event = json.dumps({"v": 1, "node": "teller", "kind": kind} | fields).encode()
-        self.picture.take_event(f"swarm.default.events.{kind}", event, self.now)
+        self.state.take_event(f"swarm.default.events.{kind}", event, self.now)
 
     def second(self) -> None:
         self.now += 1.0
-        self.picture.tick(self.now)
+        self.state.tick(self.now)
 
     @property
     def table(self) -> DataTable[Any]:
@@ -202,7 +202,7 @@ async def test_objectives_rollouts_and_split_traffic_are_shown(simulation: Simul
     slo = {"model": "digits", "p99_ms": 20.0, "burning": "latency", "burn": {"5m": 15.2}}
     simulation.speak(a_status("gateway-1", (1,), slo=[slo]), a_status("plain", (1,)))
     shares = [{"version": "1", "share": 90}, {"version": "2", "share": 10}]
-    simulation.picture.take_desired("digits", {"serve": shares})
+    simulation.state.take_desired("digits", {"serve": shares})
     simulation.rollouts["digits"] = "2 rolls out: 10 %, step 1 of 10"
     async with simulation.app.run_test(size=WIDE) as pilot:
         await pilot.pause()
@@ -216,11 +216,11 @@ async def test_objectives_rollouts_and_split_traffic_are_shown(simulation: Simul
 async def test_a_lost_connection_is_said_and_recovers(simulation: Simulation) -> None:
     simulation.speak(*a_fleet(4))
     async with simulation.app.run_test(size=NARROW) as pilot:
-        simulation.picture.take_link(False, "", "connection [/] refused", simulation.now)
+        simulation.state.take_link(False, "", "connection [/] refused", simulation.now)
         simulation.app.show()
         assert "the mesh cannot be reached" in simulation.panel("verdict")
         assert "connection [/] refused" in simulation.panel("verdict")
-        simulation.picture.take_link(True, "x", "", simulation.now)
+        simulation.state.take_link(True, "x", "", simulation.now)
         simulation.app.show()
         await pilot.pause()
         assert "All well" in simulation.panel("verdict")

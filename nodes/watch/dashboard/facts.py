@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from nodes.watch.fields import one_line
 from swarm.fleet.documents import COUNT, SHARE, Faults, form, name, text
 from swarm.fleet.picture import FleetNode
 
@@ -130,11 +131,6 @@ LEARNING = form(
         "problem": text,
     }
 )
-
-
-def one_line(line: str) -> str:
-    """A text without characters that steer a terminal, a line or the direction of writing."""
-    return "".join(c if c.isprintable() else "?" for c in line)
 
 
 def facts_of(node: FleetNode) -> NodeFacts:

@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
-from nodes.watch.dashboard.page_state import Picture
+from nodes.watch.dashboard.page_state import PageState
 
 MOST_BROWSERS = 200
 FRAMES_KEPT = 16  # of a browser that reads slowly
@@ -39,8 +39,8 @@ class _Browser:
 class Feed:
     """`run()` sends changes until cancelled; `browser()` is what one browser gets."""
 
-    def __init__(self, picture: Picture) -> None:
-        self.picture = picture
+    def __init__(self, state: PageState) -> None:
+        self.state = state
         self.news = asyncio.Event()
         self.urgent = asyncio.Event()
         self._browsers: set[_Browser] = set()
@@ -60,7 +60,7 @@ class Feed:
                     await asyncio.sleep(AT_ONCE)  # what comes together goes out together
                 self.news.clear()
                 self.urgent.clear()
-                change = message(self.picture.changes(time.monotonic()))
+                change = message(self.state.changes(time.monotonic()))
                 for browser in self._browsers:
                     browser.put(change)
         finally:
@@ -92,7 +92,7 @@ class Feed:
             self._browsers.discard(own)
 
     def _whole_now(self) -> bytes:
-        return message(self.picture.whole(time.monotonic()))
+        return message(self.state.whole(time.monotonic()))
 
 
 def message(document: dict[str, Any]) -> bytes:

@@ -2,7 +2,7 @@
 
 `swarm.fleet.picture` keeps what is known of each node, in bounds, and marks who says the
 impossible. Here are added: how each node is, pipelines, charts, events as lines, a verdict.
-`take_…` and `tick` change the picture. `whole()` is all of it, for a browser that comes;
+`take_…` and `tick` change the state. `whole()` is all of it, for a browser that comes;
 `changes()` is the difference to the last call, for those that are there.
 """
 
@@ -16,12 +16,13 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from nodes.watch.dashboard.answers import Answers, estimate
-from nodes.watch.dashboard.facts import LearningFacts, NodeFacts, RolloutFacts, facts_of, one_line
+from nodes.watch.dashboard.facts import LearningFacts, NodeFacts, RolloutFacts, facts_of
 from nodes.watch.dashboard.health import GONE, Health, health_of
 from nodes.watch.dashboard.history import History, Rate, rounded
 from nodes.watch.dashboard.news import News, Newspaper
 from nodes.watch.dashboard.pipelines import NodeNow, pipelines_of
 from nodes.watch.dashboard.verdict import headline, objectives_of, problems_of, unreachable
+from nodes.watch.fields import one_line
 from swarm.errors import DecodeError
 from swarm.fleet.documents import read_event
 from swarm.fleet.picture import FleetNode, FleetPicture
@@ -30,7 +31,7 @@ from swarm.subjects import TOKEN, speaker
 MOST_NODES = 2000
 MOST_MODELS = 64
 EVENTS_SHOWN = 300  # of the last events, to a browser that comes
-LARGEST_RESULT, LARGEST_SERVER_WORD = 1 << 20, 64 << 10  # bytes
+LARGEST_RESULT, LARGEST_SERVER_STATE = 1 << 20, 64 << 10  # bytes
 NODE_FIGURES = ("rate", "queue_p99", "compute_p50", "compute_p99", "waiting", "rss")
 MODEL_FIGURES = ("rate", "p50", "p99", "answer_p50", "answer_p99")
 MOST_LEARNERS = 32  # whose curves are kept
@@ -65,7 +66,7 @@ class LinkState:
     error: str = ""
 
 
-class Picture:
+class PageState:
     """mesh: its name. wall: ms since 1970, for people. Each `now` is in seconds, monotonic."""
 
     def __init__(self, mesh: str, wall: Callable[[], int] = lambda: int(time.time() * 1e3)) -> None:
@@ -101,12 +102,12 @@ class Picture:
         if node is not None:
             shown = self._update(node, now)
             _count(shown, now)
-        return self._look(now)
+        return self._follow_fleet(now)
 
     def take_page(self, page: Mapping[str, Any], now: float) -> None:
         """A page of the picture that a node of the mesh told."""
         self.fleet.take_page(page, now)
-        self._look(now)
+        self._follow_fleet(now)
 
     def take_event(self, subject: str, data: bytes | memoryview, now: float) -> bool:
         """A message on an events subject; returns whether it was an event."""
@@ -120,7 +121,7 @@ class Picture:
             shown.suspected = now if news.kind == "suspected" else None
             self._judge(shown, self.fleet.nodes[news.node], now)
         self._note_minted(news, self.fleet.events[-1])
-        self._look(now)
+        self._follow_fleet(now)
         return True
 
     def take_past(self, past: Sequence[tuple[str, bytes]]) -> None:
@@ -141,12 +142,12 @@ class Picture:
 
     def take_server(self, data: bytes | memoryview) -> None:
         """What an embedded server's supervisor says."""
-        document = _parsed(data) if len(data) <= LARGEST_SERVER_WORD else {}
+        document = _parsed(data) if len(data) <= LARGEST_SERVER_STATE else {}
         store, restarts = document.get("store"), document.get("restarts")
         if document:
             self._server = {
-                "state": _word(document.get("state")),
-                "store": _word(store.get("state")) if isinstance(store, dict) else "",
+                "state": _token(document.get("state")),
+                "store": _token(store.get("state")) if isinstance(store, dict) else "",
                 "restarts": restarts if isinstance(restarts, int) and 0 <= restarts < 1e9 else 0,
             }
 
@@ -173,7 +174,7 @@ class Picture:
         if not self.link.connected:
             return  # nobody is heard, and nobody is dead for that
         self.fleet.tend(now)
-        self._look(now)
+        self._follow_fleet(now)
         for name, shown in self._shown.items():
             node = self.fleet.nodes[name]
             if self._judge(shown, node, now) or node.marks(now):
@@ -263,7 +264,7 @@ class Picture:
 
     # --- inside ---------------------------------------------------------------------------
 
-    def _look(self, now: float) -> bool:
+    def _follow_fleet(self, now: float) -> bool:
         """Take over what changed in the fleet's picture; returns whether some node is not as it
         was."""
         changed = False
@@ -373,8 +374,8 @@ class Picture:
                 "model": model,
                 "serve": self._shares(model),
                 "rollout": asdict(rollout) if (rollout := self._rollout(model)) else None,
-                "previous": _word(self._desired.get(model, {}).get("previous")),
-                "policy": _word(self._desired.get(model, {}).get("policy")) or "pull",
+                "previous": _token(self._desired.get(model, {}).get("previous")),
+                "policy": _token(self._desired.get(model, {}).get("policy")) or "pull",
                 "known": model in self._desired,
                 "objective": objectives.get(model),
                 "minted": list(self._minted.get(model, ())),
@@ -477,7 +478,7 @@ def _served(desired: Mapping[str, Any]) -> dict[str, float]:
     return {str(e["version"]): float(e.get("share", 100)) for e in desired.get("serve", ())}
 
 
-def _word(value: object) -> str:
+def _token(value: object) -> str:
     return value if isinstance(value, str) and TOKEN.fullmatch(value) is not None else ""
 
 

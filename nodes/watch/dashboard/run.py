@@ -7,7 +7,7 @@ import socket
 
 from nodes.watch.dashboard.acts import Acts
 from nodes.watch.dashboard.feed import Feed
-from nodes.watch.dashboard.page_state import Picture
+from nodes.watch.dashboard.page_state import PageState
 from nodes.watch.dashboard.serve import Place, serve
 from nodes.watch.dashboard.source import MeshSource
 from nodes.watch.dashboard.web import application
@@ -20,8 +20,8 @@ class Dashboard:
     """`run()` serves until it is told to stop. token: who has it may act; "" where nobody may."""
 
     def __init__(self, link: LinkOptions, mesh: str) -> None:
-        self._feed = Feed(Picture(mesh))
-        self._source = MeshSource(link, self._feed.picture, self._feed.news, self._feed.urgent)
+        self._feed = Feed(PageState(mesh))
+        self._source = MeshSource(link, self._feed.state, self._feed.news, self._feed.urgent)
         self._acts: Acts | None = None
         self.token = ""
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from nodes.watch.dashboard.page_state import Picture
+from nodes.watch.dashboard.page_state import PageState
 from swarm.errors import SwarmError
 from swarm.fleet.bound_names import is_bound
 from swarm.fleet.events import last_events
@@ -45,12 +45,12 @@ class MeshSource:
     def __init__(
         self,
         options: LinkOptions,
-        picture: Picture,
+        state: PageState,
         news: asyncio.Event,
         urgent: asyncio.Event,
     ) -> None:
-        self.picture = picture
-        self.subjects = Subjects(picture.mesh, by_user=bool(options.connects_as))
+        self.state = state
+        self.subjects = Subjects(state.mesh, by_user=bool(options.connects_as))
         self.link = Link(options)
         self.registry = Registry(self.link, self.subjects)
         self._news = news
@@ -80,20 +80,20 @@ class MeshSource:
     def _status(self, message: LinkMessage) -> None:
         if message.headers is not None:
             return  # an answer of the server, which somebody aimed here
-        if self.picture.take_status(message.subject, message.data, time.monotonic()):
+        if self.state.take_status(message.subject, message.data, time.monotonic()):
             self._urgent.set()
         self._news.set()
 
     def _event(self, message: LinkMessage) -> None:
-        if self.picture.take_event(message.subject, message.data, time.monotonic()):
+        if self.state.take_event(message.subject, message.data, time.monotonic()):
             self._urgent.set()
         self._news.set()
 
     def _server(self, message: LinkMessage) -> None:
-        self.picture.take_server(message.data)
+        self.state.take_server(message.data)
 
     def _result(self, message: LinkMessage) -> None:
-        self.picture.take_result(message.data, time.monotonic())
+        self.state.take_result(message.data, time.monotonic())
 
     # --- the connection ---------------------------------------------------------------------
 
@@ -109,9 +109,9 @@ class MeshSource:
         link = self.link
         url = link.url.netloc.rpartition("@")[2] if link.url is not None else ""
         error = "" if link.connected else str(link.refusal or link.last_error)
-        before = self.picture.link
-        self.picture.take_link(link.connected, url, error, time.monotonic())
-        if before != self.picture.link:
+        before = self.state.link
+        self.state.take_link(link.connected, url, error, time.monotonic())
+        if before != self.state.link:
             self._urgent.set()
             self._news.set()
 
@@ -121,8 +121,8 @@ class MeshSource:
         while True:
             await asyncio.sleep(TICK)
             self._tell_link()
-            self.picture.tick(time.monotonic())
-            if set(self.picture.model_names()) - self._read:
+            self.state.tick(time.monotonic())
+            if set(self.state.model_names()) - self._read:
                 self._look.set()
             self._news.set()
 
@@ -135,19 +135,19 @@ class MeshSource:
             came_up = self._ask.is_set()
             self._ask.clear()
             if self.link.connected:
-                self.picture.fleet.bound = is_bound(self.link.grants, self.subjects)
+                self.state.fleet.bound = is_bound(self.link.grants, self.subjects)
                 try:
                     if self.link.grants.may_publish(self.subjects.fleet):
                         await ask_fleet(self.link, self.subjects, self._page)
-                    if came_up and speaks_seldom(self.picture.fleet, time.monotonic()):
+                    if came_up and speaks_seldom(self.state.fleet, time.monotonic()):
                         request_statuses(self.link, self.subjects)
-                    self.picture.take_past(await last_events(self.link, self.subjects) or ())
+                    self.state.take_past(await last_events(self.link, self.subjects) or ())
                 except SwarmError as error:  # statuses and events come all the same
                     log.debug("no picture of the fleet: %s", error)
                 self._news.set()
 
     def _page(self, page: Mapping[str, Any]) -> None:
-        self.picture.take_page(page, time.monotonic())
+        self.state.take_page(page, time.monotonic())
         self._news.set()
 
     async def _follow_desired(self) -> None:
@@ -158,14 +158,14 @@ class MeshSource:
                     await self._look.wait()
             self._look.clear()
             if self.link.connected:
-                for model in self.picture.model_names()[:MODELS_READ]:
+                for model in self.state.model_names()[:MODELS_READ]:
                     await self._read_desired(model)
-                self._read = set(self.picture.model_names())
+                self._read = set(self.state.model_names())
                 self._news.set()
 
     async def _read_desired(self, model: str) -> None:
         try:
-            self.picture.take_desired(model, await self.registry.desired(model))
+            self.state.take_desired(model, await self.registry.desired(model))
         except BadDesiredState as error:
             log.warning("the desired state of %s is not to be read: %s", model, error)
         except SwarmError as error:

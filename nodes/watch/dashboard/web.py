@@ -94,16 +94,16 @@ class _Web:
         )
 
     async def picture(self, request: Request) -> Response:
-        return JSONResponse(self._feed.picture.whole(time.monotonic()), headers=NOT_KEPT)
+        return JSONResponse(self._feed.state.whole(time.monotonic()), headers=NOT_KEPT)
 
     async def history(self, request: Request) -> Response:
-        history = self._feed.picture.history_of(request.path_params["node"])
+        history = self._feed.state.history_of(request.path_params["node"])
         if history is None:
             return JSONResponse({"error": "no such node"}, 404)
         return JSONResponse(history, headers=NOT_KEPT)
 
     async def health(self, request: Request) -> Response:
-        connected = self._feed.picture.link.connected
+        connected = self._feed.state.link.connected
         return JSONResponse({"connected": connected}, 200 if connected else 503)
 
     async def what_may_be_done(self, request: Request) -> Response:

@@ -7,7 +7,7 @@ node adds at most `MOST_STAGES` stages.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
@@ -19,6 +19,7 @@ from prometheus_client.core import (
     Metric,
 )
 
+from nodes.watch.fields import part, rows
 from swarm.errors import Status
 from swarm.flow.latency import BUCKETS_S
 
@@ -37,8 +38,14 @@ BREAKERS = {"closed": 0.0, "half-open": 0.5, "open": 1.0}
 BATCH_BOUNDS = (1, 2, 4, 8, 16, 32, 64)
 OTHER = "other"
 
+PEER_STATES = ("alive", "suspect", "dead", "left")
+INFO = ("host", "software", "model", "version")
 NODE = ("node", "role")
 STAGE = (*NODE, "model", "version", "stage")
+
+Fields = Mapping[str, Any]
+Kinds = list[tuple[str, Any]]  # (kind, count)
+Figure = tuple[Callable[..., None], str, str, str]  # how it is told, name, help, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,254 +107,184 @@ class Families:
             family = self._by_name[name] = kind(name, about, labels=list(labels))
         return family
 
+    def figures(
+        self, table: Iterable[Figure], labels: Sequence[str], at: Sequence[str], document: Fields
+    ) -> None:
+        """The fields of a document that are told as they are."""
+        for add, name, about, key in table:
+            add(self, name, about, labels, at, document.get(key))
+
+    def by_kind(
+        self, name: str, about: str, labels: Sequence[str], at: Sequence[str], counts: Kinds
+    ) -> None:
+        """A counter for each kind; the last label is the kind."""
+        for kind, count in counts:
+            self.counter(name, about, labels, (*at, kind), count)
+
+    def durations(
+        self, name: str, about: str, labels: Sequence[str], at: Sequence[str], document: Fields
+    ) -> None:
+        """A histogram of seconds, as a status document has it."""
+        if document:
+            counts, total = document["counts"], document["sum"]
+            self.histogram(name, about, labels, at, BUCKETS_S, counts, total)
+
     # --- a node ---------------------------------------------------------------------------
 
     def add(self, told: Told) -> None:
         """All that a node tells."""
         status = told.status
         at = (told.node, _text(status.get("role")))
-        info = ("host", "software", "model", "version")
+        state = told.state if told.state in STATES else OTHER
+        info = tuple(_text(status.get(name)) for name in INFO)
+        events, gossip = part(status, "events"), part(status, "gossip")
         self.gauge("swarm_node_up", "1 where the node serves.", NODE, at, told.state == "ready")
-        self.gauge(
-            "swarm_node_state",
-            "1 at the present state of the node.",
-            (*NODE, "state"),
-            (*at, told.state if told.state in STATES else OTHER),
-            1,
-        )
-        self.gauge(
-            "swarm_node_info",
-            "Who the node is.",
-            (*NODE, *info),
-            (*at, *(_text(status.get(name)) for name in info)),
-            1,
-        )
+        about = "1 at the present state of the node."
+        self.gauge("swarm_node_state", about, (*NODE, "state"), (*at, state), 1)
+        self.gauge("swarm_node_info", "Who the node is.", (*NODE, *INFO), (*at, *info), 1)
         self.gauge("swarm_node_silence_seconds", "Since the last status.", NODE, at, told.silence)
-        self.gauge(
-            "swarm_node_marked", "1 where what the node says cannot be.", NODE, at, bool(told.marks)
-        )
-        self._process(at, status)
-        self._gossip(at, status)
-        for kind, count in _known(status.get("events"), TOLD_EVENTS):
-            self.counter(
-                "swarm_events", "Events that the node told.", (*NODE, "kind"), (*at, kind), count
-            )
-        takeovers = _part(status, "events").get("took-over", 0)
+        about = "1 where what the node says cannot be."
+        self.gauge("swarm_node_marked", about, NODE, at, bool(told.marks))
+        self.figures(PROCESS_FIGURES, NODE, at, status)
+        if gossip:
+            self._gossip(at, gossip)
+        told_events = _known(events, TOLD_EVENTS)
+        about = "Events that the node told."
+        self.by_kind("swarm_events", about, (*NODE, "kind"), at, told_events)
+        takeovers = events.get("took-over", 0)
         self.counter("swarm_takeovers", "Stages that it took over.", NODE, at, takeovers)
-        for stage in _rows(status.get("stages"))[:MOST_STAGES]:
+        for stage in rows(status.get("stages"))[:MOST_STAGES]:
             self._stage(at, stage)
-        self._requests(at, _part(status, "requests"))
-        for kind, count in _known(status.get("edge"), CAPTURES):
-            self.counter(
-                "swarm_edge_captures",
-                "Captures by what became of them.",
-                (*NODE, "outcome"),
-                (*at, kind),
-                count,
-            )
-        for slo in _rows(status.get("slo"))[:MOST_SLOS]:
+        if requests := part(status, "requests"):
+            self._requests(at, requests)
+        captures = _known(part(status, "edge"), CAPTURES)
+        about = "Captures by what became of them."
+        self.by_kind("swarm_edge_captures", about, (*NODE, "outcome"), at, captures)
+        for slo in rows(status.get("slo"))[:MOST_SLOS]:
             self._slo(at, slo)
 
-    def _process(self, at: tuple[str, ...], status: Mapping[str, Any]) -> None:
-        self.gauge(
-            "swarm_process_resident_memory_bytes",
-            "Resident memory of the node's process.",
-            NODE,
-            at,
-            status.get("rss_bytes"),
-        )
-        self.counter(
-            "swarm_process_cpu_seconds",
-            "CPU time of the node's process.",
-            NODE,
-            at,
-            status.get("cpu_seconds"),
-        )
-        self.gauge(
-            "swarm_node_uptime_seconds", "Since its start.", NODE, at, status.get("uptime_s")
-        )
-        self.gauge(
-            "swarm_node_requests_per_second",
-            "Requests of the last seconds, by the node's own count.",
-            NODE,
-            at,
-            status.get("rate"),
-        )
-
-    def _gossip(self, at: tuple[str, ...], status: Mapping[str, Any]) -> None:
-        gossip = _part(status, "gossip")
-        for direction in ("sent", "received"):
-            self.counter(
-                "swarm_gossip_bytes",
-                "Gossip, without discovery.",
-                (*NODE, "direction"),
-                (*at, direction),
-                gossip.get(f"{direction}_bytes"),
-            )
-        for state, count in _known(gossip.get("peers"), ("alive", "suspect", "dead", "left")):
+    def _gossip(self, at: tuple[str, ...], gossip: Fields) -> None:
+        sizes = [(way, gossip.get(f"{way}_bytes")) for way in ("sent", "received")]
+        about = "Gossip, without discovery."
+        self.by_kind("swarm_gossip_bytes", about, (*NODE, "direction"), at, sizes)
+        for state, count in _known(part(gossip, "peers"), PEER_STATES):
             self.gauge("swarm_gossip_peers", "Nodes known.", (*NODE, "state"), (*at, state), count)
-        seen = _part(gossip, "events")
-        self.counter(
-            "swarm_gossip_suspicions",
-            "Nodes that it began to suspect.",
-            NODE,
-            at,
-            seen.get("suspected", 0) if gossip else None,
-        )
-        self.counter(
-            "swarm_gossip_deaths",
-            "Nodes that it saw die.",
-            NODE,
-            at,
-            seen.get("died", 0) if gossip else None,
-        )
+        seen = {"suspected": 0, "died": 0} | part(gossip, "events")
+        self.figures(GOSSIP_FIGURES, NODE, at, seen)
 
-    def _stage(self, node: tuple[str, ...], stage: Mapping[str, Any]) -> None:
-        model, version = _text(stage.get("model")), _text(stage.get("version"))
-        at = (*node, model, version, _text(stage.get("stage")))
-        for name, about in (
-            ("queue", "From a message's arrival to its run."),
-            ("compute", "The run of a request's batch."),
-        ):
-            durations = _part(stage, f"{name}_s")
-            if durations:
-                self.histogram(
-                    f"swarm_hop_{name}_seconds",
-                    about,
-                    STAGE,
-                    at,
-                    BUCKETS_S,
-                    durations["counts"],
-                    durations["sum"],
-                )
+    def _stage(self, node: tuple[str, ...], stage: Fields) -> None:
+        at = (*node, *(_text(stage.get(name)) for name in ("model", "version", "stage")))
+        about = "From a message's arrival to its run."
+        self.durations("swarm_hop_queue_seconds", about, STAGE, at, part(stage, "queue_s"))
+        about = "The run of a request's batch."
+        self.durations("swarm_hop_compute_seconds", about, STAGE, at, part(stage, "compute_s"))
         sizes = stage.get("batch_sizes")
         if isinstance(sizes, list):
-            self.histogram(
-                "swarm_hop_batch_size",
-                "Requests by the size of the batch that they were computed in.",
-                STAGE,
-                at,
-                BATCH_BOUNDS,
-                sizes,
-                None,
-            )
-        counters = _part(stage, "counters")
-        for outcome, count in _known(counters, OUTCOMES):
-            self.counter(
-                "swarm_hop_requests",
-                "Requests by what became of them at the stage.",
-                (*STAGE, "outcome"),
-                (*at, outcome),
-                count,
-            )
-        self.counter(
-            "swarm_hop_blocked",
-            "Results that found the next lane full.",
-            STAGE,
-            at,
-            counters.get("blocked"),
-        )
-        self.gauge(
-            "swarm_lane_depth",
-            "Messages waiting in the stage's lanes, as this node last saw them.",
-            STAGE,
-            at,
-            stage.get("waiting"),
-        )
-        self.gauge("swarm_hop_in_hand", "Requests in hand.", STAGE, at, stage.get("in_hand"))
-        self.gauge(
-            "swarm_weights_version", "Of the weights in use.", STAGE, at, stage.get("weights")
-        )
+            about = "Requests by the size of the batch that they were computed in."
+            self.histogram("swarm_hop_batch_size", about, STAGE, at, BATCH_BOUNDS, sizes, None)
+        counters = part(stage, "counters")
+        about = "Requests by what became of them at the stage."
+        outcomes = _known(counters, OUTCOMES)
+        self.by_kind("swarm_hop_requests", about, (*STAGE, "outcome"), at, outcomes)
+        about = "Results that found the next lane full."
+        self.counter("swarm_hop_blocked", about, STAGE, at, counters.get("blocked"))
+        self.figures(STAGE_FIGURES, STAGE, at, stage)
 
-    def _requests(self, at: tuple[str, ...], requests: Mapping[str, Any]) -> None:
-        if not requests:
-            return
-        for status, count in _known(requests.get("by_status"), STATUSES):
-            self.counter(
-                "swarm_requests", "Answers by status.", (*NODE, "status"), (*at, status), count
-            )
-        latency = _part(requests, "latency_s")
-        if latency:
-            self.histogram(
-                "swarm_request_latency_seconds",
-                "From a request's arrival to its answer, as the node that answers sees it.",
-                NODE,
-                at,
-                BUCKETS_S,
-                latency["counts"],
-                latency["sum"],
-            )
-        for name, about in (
-            ("attempts", "Requests sent to stage 1, each attempt."),
-            ("retries", "Attempts after the first."),
-            ("hedges", "Second copies of requests that took long."),
-        ):
-            self.counter(f"swarm_request_{name}", about, NODE, at, requests.get(name))
-        self.gauge(
-            "swarm_requests_under_way",
-            "Requests that wait for their answers.",
-            NODE,
-            at,
-            requests.get("under_way"),
-        )
-        breakers = _part(requests, "breakers")
+    def _requests(self, at: tuple[str, ...], requests: Fields) -> None:
+        statuses = _known(part(requests, "by_status"), STATUSES)
+        self.by_kind("swarm_requests", "Answers by status.", (*NODE, "status"), at, statuses)
+        about = "From a request's arrival to its answer, as the node that answers sees it."
+        latency = part(requests, "latency_s")
+        self.durations("swarm_request_latency_seconds", about, NODE, at, latency)
+        self.figures(REQUEST_FIGURES, NODE, at, requests)
+        breakers = part(requests, "breakers")
+        about = "Circuit breakers of stages that failed: 1 open, 0.5 half-open, 0 closed."
         for where in sorted(breakers)[:MOST_BREAKERS]:
-            self.gauge(
-                "swarm_breaker_open",
-                "Circuit breakers of stages that failed: 1 open, 0.5 half-open, 0 closed.",
-                (*NODE, "where"),
-                (*at, where),
-                BREAKERS.get(breakers[where]),
-            )
+            open_ = BREAKERS.get(breakers[where])
+            self.gauge("swarm_breaker_open", about, (*NODE, "where"), (*at, where), open_)
 
-    def _slo(self, node: tuple[str, ...], slo: Mapping[str, Any]) -> None:
+    def _slo(self, node: tuple[str, ...], slo: Fields) -> None:
         at, labels = (*node, _text(slo.get("model"))), (*NODE, "model")
         p99 = slo.get("p99_ms")
-        self.gauge(
-            "swarm_slo_latency_target_seconds",
-            "99 % of a model's requests are to be answered within this time.",
-            labels,
-            at,
-            None if p99 is None else p99 / 1e3,
-        )
-        self.gauge(
-            "swarm_slo_errors_target_ratio",
-            "No larger share of a model's requests is to fail.",
-            labels,
-            at,
-            slo.get("errors"),
-        )
-        for window, burn in _known(slo.get("burn"), ("5m", "30m", "1h", "6h")):
-            self.gauge(
-                "swarm_slo_burn_rate",
-                "How many times faster than allowed the error budget is spent, by window.",
-                (*labels, "window"),
-                (*at, window),
-                burn,
-            )
-        self.gauge(
-            "swarm_slo_burning",
-            "1 where a model's objective burns.",
-            labels,
-            at,
-            bool(slo.get("burning")),
-        )
+        about = "99 % of a model's requests are to be answered within this time."
+        target = None if p99 is None else p99 / 1e3
+        self.gauge("swarm_slo_latency_target_seconds", about, labels, at, target)
+        about = "No larger share of a model's requests is to fail."
+        self.gauge("swarm_slo_errors_target_ratio", about, labels, at, slo.get("errors"))
+        about = "How many times faster than allowed the error budget is spent, by window."
+        for window, burn in _known(part(slo, "burn"), ("5m", "30m", "1h", "6h")):
+            self.gauge("swarm_slo_burn_rate", about, (*labels, "window"), (*at, window), burn)
+        about = "1 where a model's objective burns."
+        self.gauge("swarm_slo_burning", about, labels, at, bool(slo.get("burning")))
 
 
-def _known(counts: object, names: Iterable[str]) -> list[tuple[str, Any]]:
+# Fields that are told as they are: how, name, help, field.
+PROCESS_FIGURES: tuple[Figure, ...] = (
+    (
+        Families.gauge,
+        "swarm_process_resident_memory_bytes",
+        "Resident memory of the node's process.",
+        "rss_bytes",
+    ),
+    (
+        Families.counter,
+        "swarm_process_cpu_seconds",
+        "CPU time of the node's process.",
+        "cpu_seconds",
+    ),
+    (Families.gauge, "swarm_node_uptime_seconds", "Since its start.", "uptime_s"),
+    (
+        Families.gauge,
+        "swarm_node_requests_per_second",
+        "Requests of the last seconds, by the node's own count.",
+        "rate",
+    ),
+)
+GOSSIP_FIGURES: tuple[Figure, ...] = (
+    (
+        Families.counter,
+        "swarm_gossip_suspicions",
+        "Nodes that it began to suspect.",
+        "suspected",
+    ),
+    (Families.counter, "swarm_gossip_deaths", "Nodes that it saw die.", "died"),
+)
+STAGE_FIGURES: tuple[Figure, ...] = (
+    (
+        Families.gauge,
+        "swarm_lane_depth",
+        "Messages waiting in the stage's lanes, as this node last saw them.",
+        "waiting",
+    ),
+    (Families.gauge, "swarm_hop_in_hand", "Requests in hand.", "in_hand"),
+    (Families.gauge, "swarm_weights_version", "Of the weights in use.", "weights"),
+)
+REQUEST_FIGURES: tuple[Figure, ...] = (
+    (
+        Families.counter,
+        "swarm_request_attempts",
+        "Requests sent to stage 1, each attempt.",
+        "attempts",
+    ),
+    (Families.counter, "swarm_request_retries", "Attempts after the first.", "retries"),
+    (
+        Families.counter,
+        "swarm_request_hedges",
+        "Second copies of requests that took long.",
+        "hedges",
+    ),
+    (
+        Families.gauge,
+        "swarm_requests_under_way",
+        "Requests that wait for their answers.",
+        "under_way",
+    ),
+)
+
+
+def _known(counts: Fields, names: Iterable[str]) -> Kinds:
     """The counts of known names; others would be labels without bounds."""
-    if not isinstance(counts, dict):
-        return []
     return [(name, counts[name]) for name in sorted(set(names) & counts.keys())]
-
-
-def _part(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    part = document.get(name)
-    return part if isinstance(part, dict) else {}
-
-
-def _rows(value: object) -> list[Mapping[str, Any]]:
-    return [row for row in value if isinstance(row, dict)] if isinstance(value, list) else []
 
 
 def _text(value: object) -> str:

@@ -20,7 +20,7 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import DataTable, Footer, Input, Static
 
-from nodes.watch.dashboard.page_state import Picture
+from nodes.watch.dashboard.page_state import PageState
 from nodes.watch.short_ids import short_ids
 from nodes.watch.top.details import node_text
 from nodes.watch.top.panels import event_text, lines, models_text, pipelines_text, verdict_text
@@ -65,7 +65,7 @@ class NodeTable(DataTable[Text]):
 
 
 class TopApp(App[None]):
-    """picture: fed by a source beside it. urgent: set where people should see something at once.
+    """state: fed by a source beside it. urgent: set where people should see something at once.
     rollouts(): what each model's rollout does, by model. clock(): seconds, that of the picture."""
 
     CSS = CSS
@@ -83,13 +83,13 @@ class TopApp(App[None]):
 
     def __init__(
         self,
-        picture: Picture,
+        state: PageState,
         urgent: asyncio.Event,
         rollouts: Callable[[], Mapping[str, str]] = dict,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
-        self._picture = picture
+        self._state = state
         self._urgent = urgent
         self._rollouts = rollouts
         self._clock = clock
@@ -151,7 +151,7 @@ class TopApp(App[None]):
 
     def show(self) -> None:
         """Take over what has changed in the picture."""
-        frame = self._picture.changes(self._clock())
+        frame = self._state.changes(self._clock())
         self._parts |= frame
         self._news.extend(frame.get("events", ()))
         gone = [node for node in frame.get("gone", ()) if self._rows.pop(node, None) is not None]
@@ -190,7 +190,7 @@ class TopApp(App[None]):
         shown, known = len(self._order), len(self._rows)
         nodes = f"{known} nodes" if shown == known else f"{shown} of {known} nodes"
         backwards = ", reversed" if self._backwards else ""
-        words = [f"swarm top · mesh {self._picture.mesh} · {nodes}"]
+        words = [f"swarm top · mesh {self._state.mesh} · {nodes}"]
         words.append(f"by {self._sort}{backwards}")
         words += [f"filter: {self._filter}"] if self._filter else []
         return Text(" · ".join(words), no_wrap=True, overflow="ellipsis")
@@ -294,7 +294,7 @@ class TopApp(App[None]):
         if row is None:
             return Text("this node is gone, and forgotten", style="dim")
         told = [event for event in self._news if node in (event["node"], event["teller"])]
-        return node_text(row, self._picture.history_of(node) or {}, told, width)
+        return node_text(row, self._state.history_of(node) or {}, told, width)
 
     def action_events(self) -> None:
         """A page of all events."""

@@ -27,7 +27,7 @@ def node_text(
     events: Sequence[Mapping[str, Any]],
     width: int,
 ) -> Text:
-    """row: `Picture.row`. history: `Picture.history_of`, or nothing. events: those about it."""
+    """row: `PageState.row`. history: `PageState.history_of`, or nothing. events: those about it."""
     sign, style = sign_of(row)
     found = [Text(row["node"], style="bold"), Text(f"{sign} {word_of(row)}", style=style)]
     if row["offence"]:

@@ -1,6 +1,6 @@
 """The lines above and below the table: what is wrong, pipelines, models, events. Pure.
 
-Parts are those of the dashboard's picture (`Picture.whole`). All is `Text`, never markup: brackets
+Parts are those of `PageState.whole`. All is `Text`, never markup: brackets
 in an id or an event stay text.
 """
 

@@ -1,6 +1,6 @@
 """The table of nodes: which columns a screen has room for, what a filter finds, in which order.
 
-Rows are those of the dashboard's picture (`Picture.row`). Pure.
+Rows are those of `PageState.row`. Pure.
 """
 
 from __future__ import annotations

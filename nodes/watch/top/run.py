@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from nodes.watch.dashboard.page_state import Picture
+from nodes.watch.dashboard.page_state import PageState
 from nodes.watch.dashboard.source import MeshSource
 from nodes.watch.top.app import TopApp
 from nodes.watch.top.rollouts import RolloutWatch
@@ -17,11 +17,11 @@ from swarm.mesh import CONNECT_TIMEOUT
 async def show(options: LinkOptions, mesh: str, stop: asyncio.Event) -> None:
     """Until `q` or `stop`. Raises `NotConnected`, `NotAdmitted` before anything is drawn, and
     `PermissionDenied` where this user may not hear statuses; later losses are shown."""
-    picture, news, urgent = Picture(mesh), asyncio.Event(), asyncio.Event()
-    source = MeshSource(options, picture, news, urgent)
+    state, news, urgent = PageState(mesh), asyncio.Event(), asyncio.Event()
+    source = MeshSource(options, state, news, urgent)
     link = source.link
-    rollouts = RolloutWatch(link, source.subjects, source.registry, picture.model_names)
-    app = TopApp(picture, urgent, lambda: rollouts.lines(time.monotonic()))
+    rollouts = RolloutWatch(link, source.subjects, source.registry, state.model_names)
+    app = TopApp(state, urgent, lambda: rollouts.lines(time.monotonic()))
     async with asyncio.TaskGroup() as group:
         work = [group.create_task(source.run(), name="the mesh")]
         try:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from statuses import a_stage, a_status
 
 from nodes.watch.dashboard.history import History, Rate
-from nodes.watch.dashboard.page_state import MOST_NAMELESS, MOST_NODES, Picture
+from nodes.watch.dashboard.page_state import MOST_NAMELESS, MOST_NODES, PageState
 from swarm.fleet.documents import LARGEST_STATUS
 from swarm.subjects import Subjects
 
@@ -28,26 +28,26 @@ class Simulation:
 
     def __init__(self) -> None:
         self.now = 100.0
-        self.picture = Picture("default", wall=lambda: int(self.now * 1000))
-        self.picture.take_link(True, "127.0.0.1:4222", "", self.now)
+        self.state = PageState("default", wall=lambda: int(self.now * 1000))
+        self.state.take_link(True, "127.0.0.1:4222", "", self.now)
 
     def speak(self, *documents: dict[str, Any]) -> None:
         for document in documents:
             self.take(Subjects().status(document["node"]), json.dumps(document).encode())
 
     def take(self, subject: str, data: bytes) -> None:
-        self.picture.take_status(subject, data, self.now)
+        self.state.take_status(subject, data, self.now)
 
     def tell(self, kind: str, **fields: Any) -> None:
         data = json.dumps({"node": "teller", "kind": kind, "at": f"{self.now}"} | fields).encode()
-        self.picture.take_event(f"swarm.default.events.{kind}", data, self.now)
+        self.state.take_event(f"swarm.default.events.{kind}", data, self.now)
 
     def second(self) -> None:
         self.now += 1.0
-        self.picture.tick(self.now)
+        self.state.tick(self.now)
 
     def whole(self) -> dict[str, Any]:
-        whole = self.picture.whole(self.now)
+        whole = self.state.whole(self.now)
         json.dumps(whole, allow_nan=False)  # as a browser can read it
         return whole
 
@@ -114,7 +114,7 @@ def test_a_node_that_falls_silent_is_gone_without_any_event(fleet: Simulation) -
 
 
 def test_nobody_is_dead_only_because_the_mesh_cannot_be_reached(fleet: Simulation) -> None:
-    fleet.picture.take_link(False, "", "refused", fleet.now)
+    fleet.state.take_link(False, "", "refused", fleet.now)
     for _ in range(30):
         fleet.second()
     assert {row["health"] for row in fleet.whole()["nodes"].values()} == {"well"}
@@ -147,23 +147,23 @@ def test_a_ring_of_history_keeps_the_last_points_in_order() -> None:
 
 
 def test_changes_hold_what_changed_and_nothing_else(fleet: Simulation) -> None:
-    fleet.picture.changes(fleet.now)
+    fleet.state.changes(fleet.now)
     fleet.speak(a_status("s1", (1,), detail="other"))
-    change = fleet.picture.changes(fleet.now)
+    change = fleet.state.changes(fleet.now)
     assert set(change["nodes"]) == {"s1"}
     assert "verdict" not in change
-    assert set(fleet.picture.changes(fleet.now)) == {"at"}
+    assert set(fleet.state.changes(fleet.now)) == {"at"}
 
 
 def test_the_traffic_split_comes_from_desired_state(fleet: Simulation) -> None:
     serve = [{"version": "1", "share": 90}, {"version": "2", "share": 10}]
-    fleet.picture.take_desired("digits", {"serve": serve, "previous": "0"})
+    fleet.state.take_desired("digits", {"serve": serve, "previous": "0"})
     assert fleet.whole()["models"][0]["serve"] == {"1": 90.0, "2": 10.0}
     assert fleet.whole()["pipelines"][0]["share"] == 90.0
 
 
 def test_a_rollout_shows_with_the_share_that_it_has_now(fleet: Simulation) -> None:
-    fleet.picture.take_desired("digits", {"serve": [{"version": "1", "share": 100}]})
+    fleet.state.take_desired("digits", {"serve": [{"version": "1", "share": 100}]})
     rollout = {"model": "digits", "version": "2", "share": 30, "state": "running"}
     fleet.speak(a_status("s1") | {"rollout": rollout})
     assert fleet.whole()["models"][0]["serve"] == {"1": 70.0, "2": 30.0}
@@ -190,7 +190,7 @@ def test_where_the_time_goes_includes_the_network_where_an_edge_tells(fleet: Sim
         for n in (1, 2, 3)
     ]
     result = json.dumps({"status": "OK", "latency_ms": 12.0, "hops": hops}).encode()
-    fleet.picture.take_result(result, fleet.now)
+    fleet.state.take_result(result, fleet.now)
     answers = fleet.whole()["pipelines"][0]["answers"]
     assert answers["p50"] == pytest.approx(12.0, rel=0.05)
     assert answers["network"] == pytest.approx(3.0, rel=0.05)
@@ -221,7 +221,7 @@ def test_past_events_are_told_once_however_often_they_are_read(fleet: Simulation
     at = "2026-01-01T00:00:02.000Z"
     event = {"kind": "died", "node": "s1", "subject": "s9", "at": at}
     for _ in range(2):
-        fleet.picture.take_past([("swarm.default.events.died", json.dumps(event).encode())])
+        fleet.state.take_past([("swarm.default.events.died", json.dumps(event).encode())])
     events = fleet.whole()["events"]
     assert [(e["kind"], e["node"], e["at"]) for e in events] == [("died", "s9", 1767225602000)]
 
