@@ -3,109 +3,51 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import signal
 import time
 import urllib.request
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from nodes.up.embedded_cluster import cluster_lines, elected, free_ports
 from nodes.up.embedded_server import EmbeddedServer
+from support.link_proxy import LinkProxy
 from swarm.errors import Unavailable
 from swarm.link import Link, LinkOptions, jetstream
 from swarm.subjects import api
 
-BLOCK = 64 * 1024  # bytes
 
+class Routes:
+    """A proxy for each way from one server to another one's route port, so that one of them can be
+    cut off from the others. Clients reach every server all the time."""
 
-@dataclass
-class RouteProxy:
-    """One server's way to another one's route port."""
+    def __init__(self, ports: Sequence[int]) -> None:
+        self.ways = {
+            (here, there): LinkProxy(port)
+            for here in range(len(ports))
+            for there, port in enumerate(ports)
+            if here != there
+        }
 
-    here: int
-    there: int
-    target: int
-    silent: bool = False
-    port: int = 0
-    _server: asyncio.Server | None = None
-    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
-
-    async def start(self) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.port = int(self._server.sockets[0].getsockname()[1])
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        with contextlib.suppress(asyncio.CancelledError):  # by `stop`, which nobody else is told of
-            await self._join(reader, writer)
-        self._tasks.discard(task)
-        writer.close()
-
-    async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            await self._heard()
-            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self.target)
-            try:
-                async with asyncio.TaskGroup() as group:
-                    group.create_task(self._carry(reader, far_writer))
-                    group.create_task(self._carry(far_reader, writer))
-            finally:
-                far_writer.close()
-        except* (OSError, RuntimeError):
-            pass  # one end has closed: so does the other one (uvloop raises RuntimeError)
-
-    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while block := await reader.read(BLOCK):
-            await self._heard()
-            writer.write(block)
-            await writer.drain()
-        raise ConnectionResetError  # which ends the other direction too
-
-    async def _heard(self) -> None:
-        while self.silent:  # noqa: ASYNC110 - twenty looks a second, in a benchmark
-            await asyncio.sleep(LOOK_EVERY)
-
-    async def stop(self) -> None:
-        if self._server is not None:
-            self._server.close()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-
-class RouteProxies:
-    """All ways between the servers whose route ports are given."""
-
-    def __init__(self, ports: Collection[int]) -> None:
-        pairs = [(i, j, port) for i in range(len(ports)) for j, port in enumerate(ports) if i != j]
-        self.ways = [RouteProxy(*pair) for pair in pairs]
-
-    async def start(self) -> None:
-        for way in self.ways:
-            await way.start()
-
-    def routes(self, server: int) -> list[str]:
+    def of(self, server: int) -> list[str]:
         """What the server is told of the others."""
-        return [f"nats://127.0.0.1:{way.port}" for way in self.ways if way.here == server]
+        return [
+            f"nats://127.0.0.1:{way.port}" for (here, _), way in self.ways.items() if here == server
+        ]
 
     def cut_off(self, server: int) -> None:
-        """This server and the others hear nothing of each other."""
-        for way in self.ways:
-            way.silent = server in (way.here, way.there)
+        """This server and the others hear nothing of each other, and are not told: a cut route
+        stays open, as behind a switch that fails."""
+        for pair, way in self.ways.items():
+            if server in pair:
+                way.silence()
 
-    def heal(self) -> None:
-        for way in self.ways:
-            way.silent = False
-
-    async def stop(self) -> None:
-        with contextlib.suppress(OSError):
-            await asyncio.gather(*(way.stop() for way in self.ways))
+    async def heal(self) -> None:
+        for way in self.ways.values():
+            await way.heal()
 
 
 # Nobody reaches a server's routes there: without it servers would tell each other the way round the
@@ -121,7 +63,7 @@ class Servers:
     """A cluster, in the order of its start. url: of all, separated by commas."""
 
     all: list[EmbeddedServer]
-    proxies: RouteProxies
+    routes: Routes
     monitors: list[int]
 
     @property
@@ -183,13 +125,12 @@ async def start_servers(count: int) -> AsyncIterator[Servers]:
     """A cluster that has a leader. Raises `Unavailable`."""
     async with AsyncExitStack() as stack:
         ports = free_ports(2 * count)
-        routes, monitors = ports[:count], ports[count:]
-        proxies = RouteProxies(routes)
-        await proxies.start()
-        stack.push_async_callback(proxies.stop)
+        routes, monitors = Routes(ports[:count]), ports[count:]
+        for way in routes.ways.values():
+            await stack.enter_async_context(way)
         servers = [
             EmbeddedServer(
-                more=cluster_lines("bench", routes[i], proxies.routes(i), NOWHERE)
+                more=cluster_lines("bench", ports[i], routes.of(i), NOWHERE)
                 + f'http: "127.0.0.1:{monitors[i]}"\n'
             )
             for i in range(count)
@@ -197,7 +138,7 @@ async def start_servers(count: int) -> AsyncIterator[Servers]:
         for server in servers:
             await stack.enter_async_context(server)
         await elected(LinkOptions(servers=[server.url for server in servers]))
-        yield Servers(servers, proxies, monitors)
+        yield Servers(servers, routes, monitors)
 
 
 def _jsz(port: int) -> dict[str, Any]:

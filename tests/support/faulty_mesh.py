@@ -6,12 +6,10 @@ import asyncio
 import contextlib
 import random
 import signal
-import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from nodes.config import MOVED
 from nodes.up.embedded_server import EmbeddedServer
@@ -75,7 +73,6 @@ class Rig:
     local: LocalMesh
     server: EmbeddedServer
     layout: Layout
-    directory: Path
     quick: bool
     link: CutLink | None = None
     servers: Servers | None = None
@@ -166,7 +163,6 @@ async def _ready(local: LocalMesh) -> None:
 async def start_rig(layout: Layout, quick: bool) -> AsyncIterator[Rig]:
     """A ready mesh of this layout. Raises `Unavailable` when a node does not come up."""
     async with contextlib.AsyncExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="failover-")))
         link = None
         url = ""
         server: EmbeddedServer | None = None
@@ -182,7 +178,7 @@ async def start_rig(layout: Layout, quick: bool) -> AsyncIterator[Rig]:
         server = server or local.server
         assert server is not None
         await push(local, split_digits().manifest.to_json(), split_digits().files)
-        rig = Rig(local, server, layout, directory, quick, link, servers)
+        rig = Rig(local, server, layout, quick, link, servers)
         for index, role in enumerate(layout.roles()):
             if link is not None and role == layout.remote:
                 arguments = ["--role", role, "--nats", url, "--mesh", local.name]

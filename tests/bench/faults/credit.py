@@ -77,11 +77,11 @@ async def _measure(credit: int, trials: int) -> dict[str, Any]:
 
 async def _healthy(rig: Rig, rate: float) -> dict[str, Any]:
     """The fallback's share of stage 2, and the load's rate and latency."""
-    async with load_on(rig, rate, IN_FLIGHT) as load:
+    async with load_on(rig, rate, IN_FLIGHT) as take:
         await asyncio.sleep(1.0)
-        await load.take()
+        await take()
         await asyncio.sleep(HEALTHY_SECONDS)
-        requests = (await load.take())["requests"]
+        requests = (await take())["requests"]
     good = [request for request in requests if request["status"] == "OK"]
     latencies = [(request["done"] - request["sent"]) * 1e3 for request in good]
     span = max((r["done"] for r in good), default=0.0) - min((r["sent"] for r in good), default=0.0)

@@ -34,11 +34,11 @@ async def play_scenario(rig: Rig, scenario: Scenario, trials: int, rate: float) 
 
     rate: requests a second.
     """
-    async with load_on(rig, rate) as load:
+    async with load_on(rig, rate) as take:
         await asyncio.sleep(WARM_UP_SECONDS)
-        await load.take()
+        await take()
         played = [await play_trial(rig, scenario) for _ in range(trials)]
-        taken = await load.take()
+        taken = await take()
     figures = scenario_figures(
         taken["requests"], taken["doubles"], played, await rig.ack_waits(), scenario.targets
     )

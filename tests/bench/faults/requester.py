@@ -2,32 +2,27 @@
 
 Open loop: request i is due at start + i / rate, whatever became of the earlier ones. Each answer is
 compared with the whole model's. Superfluous answers are compared too: a second subscription on the
-inbox sees the answers that the requester drops after the first one. Commands come on standard
-input: `take FILE` writes the records since the last `take`, once all requests under way have ended.
-The end of the input ends the process.
+inbox sees the answers that the requester drops after the first one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
-import json
-import subprocess
-import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from support.faulty_mesh import READY_TIMEOUT, Rig
 from support.meshes import close, digits
 
 import swarm
+from bench.helpers import arguments, commands, helper, tell
 from bench.paced import paced
-from nodes.event_loop import die_with_parent, run_event_loop
-from swarm.errors import DecodeError, Status, Unavailable
+from nodes.event_loop import run_event_loop
+from swarm.errors import DecodeError, Status
 from swarm.ids import ulid
 from swarm.link import LinkMessage
 from swarm.wire.messages import Result
@@ -135,14 +130,13 @@ class Load:
         if asked.answers > 1:
             self._doubles.append([time.monotonic(), asked.sent, float(not right)])
 
-    async def take(self, path: Path) -> None:
-        """Write the records since the last `take`, once the requests under way have ended."""
+    async def take(self) -> dict[str, Any]:
+        """The records since the last `take`, once the requests under way have ended."""
         if waiting := list(self._tasks):
             await asyncio.wait(waiting, timeout=self._budget + END_GRACE)
         ended, self._ended = self._ended, []
         doubles, self._doubles = self._doubles, []
-        doc = {"requests": [_row(asked) for asked in ended], "doubles": doubles}
-        path.write_text(json.dumps(doc))  # noqa: ASYNC240 - no trial runs now
+        return {"requests": [_row(asked) for asked in ended], "doubles": doubles}
 
 
 def _row(asked: Asked) -> dict[str, Any]:
@@ -158,40 +152,13 @@ def _row(asked: Asked) -> dict[str, Any]:
     return row | {"message": asked.message} if asked.message else row
 
 
-class LoadProcess:
-    """A running process of this module, on the side of the benchmark."""
-
-    def __init__(self, process: asyncio.subprocess.Process, directory: Path, budget: float) -> None:
-        self._process = process
-        self._budget = budget
-        self._file = directory / f"load-{process.pid}.json"
-
-    async def take(self) -> dict[str, Any]:
-        """The records since the last call. Raises `Unavailable` when the process has ended."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(f"take {self._file}\n".encode())
-        async with asyncio.timeout(self._budget + READY_TIMEOUT):
-            line = await self._process.stdout.readline()
-        if not line:
-            raise Unavailable("the benchmark's own requester ended early")
-        return dict(json.loads(self._file.read_text()))
-
-    async def stop(self) -> None:
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        try:
-            async with asyncio.timeout(5.0):
-                await self._process.wait()
-        except TimeoutError:
-            self._process.kill()
-            await self._process.wait()
-
-
 @asynccontextmanager
-async def load_on(rig: Rig, rate: float, in_flight: int = 0) -> AsyncIterator[LoadProcess]:
-    """rate: requests a second, or 0 for `in_flight` at a time."""
-    arguments = {
+async def load_on(
+    rig: Rig, rate: float, in_flight: int = 0
+) -> AsyncIterator[Callable[[], Awaitable[dict[str, Any]]]]:
+    """Yields what takes the records: `await take()`. rate: requests a second, or 0 for `in_flight`
+    at a time."""
+    words = {
         "url": rig.local.url,
         "mesh": rig.local.name,
         "rate": rate,
@@ -199,41 +166,25 @@ async def load_on(rig: Rig, rate: float, in_flight: int = 0) -> AsyncIterator[Lo
         "budget": rig.layout.budget,
         "shm": rig.layout.servers == 1,
     }
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *("-m", __name__, json.dumps(arguments)),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        start_new_session=True,
-        preexec_fn=die_with_parent if sys.platform == "linux" else None,
-    )
-    load = LoadProcess(process, rig.directory, rig.layout.budget)
-    try:
-        yield load
-    finally:
-        await load.stop()
+    async with helper(__name__, words) as process:
+
+        async def take() -> dict[str, Any]:
+            return dict(await process.answer("take", rig.layout.budget + READY_TIMEOUT))
+
+        yield take
 
 
-async def _main(arguments: dict[str, Any]) -> int:
-    reader = asyncio.StreamReader()
-    loop = asyncio.get_running_loop()
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    async with swarm.connect(arguments["url"], arguments["mesh"], shm=arguments["shm"]) as mesh:
-        load = Load(
-            mesh,
-            arguments["rate"],
-            arguments["in_flight"],
-            arguments["budget"],
-        )
+async def _main(words: dict[str, Any]) -> int:
+    async with swarm.connect(words["url"], words["mesh"], shm=words["shm"]) as mesh:
+        load = Load(mesh, words["rate"], words["in_flight"], words["budget"])
         gc.collect()
         gc.freeze()
         running = asyncio.create_task(load.run())
         try:
-            while line := (await reader.readline()).decode().split():
+            async for _ in commands():
                 if running.done():
                     break
-                await load.take(Path(line[1]))
-                print("taken", flush=True)
+                tell(await load.take())
         finally:
             running.cancel()
             await asyncio.wait([running])
@@ -243,4 +194,4 @@ async def _main(arguments: dict[str, Any]) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(run_event_loop(_main(json.loads(sys.argv[1]))))
+    raise SystemExit(run_event_loop(_main(arguments())))

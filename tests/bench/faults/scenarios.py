@@ -316,11 +316,11 @@ async def roll(rig: Rig) -> None:
 async def split_and_heal(rig: Rig) -> None:
     """The server with the lanes and the two others hear nothing of each other for a while."""
     index = await rig.server_with_lanes()
-    rig.cluster.proxies.cut_off(index)
+    rig.cluster.routes.cut_off(index)
     try:
         await asyncio.sleep(AWAY_QUICK if rig.quick else AWAY)
     finally:
-        rig.cluster.proxies.heal()
+        await rig.cluster.routes.heal()
     await asyncio.sleep(AFTER)
     await rig.cluster.takes_part(index)
     rig.check_nodes()

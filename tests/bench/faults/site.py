@@ -109,7 +109,7 @@ async def play(plan: SitePlan, progress: Callable[[str], None]) -> dict[str, Any
     roles = [f"shard-{stage}" for stage in range(1, STAGES + 1)]
     async with (
         linked_servers() as servers,
-        mesh_of(split_digits(), *roles, url=servers.hub.url) as local,
+        mesh_of(split_digits(), *roles, url=servers.hub.url, name="default") as local,
     ):
         for _ in range(2):  # one stands by
             local.start("gateway", "", "--site", SITE)

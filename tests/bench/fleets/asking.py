@@ -1,7 +1,6 @@
-"""The process that asks two meshes by turns: `python -m bench.fleets.asking <urls as JSON>`.
+"""The helper that asks two meshes by turns, for `swarm bench scale --nodes 1000`.
 
-It reads commands as lines of JSON and answers each with a line of JSON. Numbers of meshes count
-from 0; moments are `time.monotonic()`, which processes of one host share.
+Numbers of meshes count from 0; moments are `time.monotonic()`, which processes of one host share.
 
     {"do": "alone", "mesh": 0, "requests": 100}   one after the other: their latencies, in seconds
     {"do": "paced", "mesh": 0, "rate": 50.0, "seconds": 3.0}   [sent, done, right] of each request
@@ -10,18 +9,16 @@ from 0; moments are `time.monotonic()`, which processes of one host share.
 from __future__ import annotations
 
 import asyncio
-import json
-import sys
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from support.meshes import close, digits
 
 import swarm
+from bench.helpers import arguments, commands, tell
 from bench.paced import paced
 from bench.rivals.workload import WrongAnswer
-from nodes.event_loop import die_with_parent, run_event_loop
+from nodes.event_loop import run_event_loop
 from swarm.errors import Status
 
 MODEL = "digits"
@@ -74,7 +71,7 @@ class Asker:
 
 
 async def answer_commands(urls: Sequence[tuple[str, str]]) -> None:
-    """Until standard input ends. urls: of the servers, with the names of the meshes."""
+    """urls: of the servers, with the names of the meshes."""
     async with (
         swarm.connect(*urls[0], shm=False) as first,
         swarm.connect(*urls[1], shm=False) as second,
@@ -82,24 +79,14 @@ async def answer_commands(urls: Sequence[tuple[str, str]]) -> None:
         askers = [Asker(first), Asker(second)]
         for asker in askers:
             await asker.alone(WARM_UP)
-        print(json.dumps("ready"), flush=True)
-        while line := await asyncio.to_thread(sys.stdin.readline):
-            command: dict[str, Any] = json.loads(line)
+        tell("ready")
+        async for command in commands():
             asker = askers[command["mesh"]]
             if command["do"] == "alone":
-                told: Any = await asker.alone(command["requests"])
+                tell(await asker.alone(command["requests"]))
             else:
-                told = await asker.paced(command["rate"], command["seconds"])
-            print(json.dumps(told), flush=True)
-
-
-def main(arguments: list[str]) -> int:
-    """Entry point."""
-    if sys.platform == "linux":
-        die_with_parent()
-    run_event_loop(answer_commands([tuple(entry) for entry in json.loads(arguments[0])]))
-    return 0
+                tell(await asker.paced(command["rate"], command["seconds"]))
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_event_loop(answer_commands(arguments()))

@@ -1,11 +1,11 @@
-"""A large fleet in one process: `python -m bench.fleets.imitated_nodes <plan as JSON>`.
+"""A large fleet in one helper process.
 
 An imitated node has no model and no process of its own, but its traffic is that of an idle node,
 made by the same parts: a connection, gossip, a pull parked at a lane, service discovery, the
 fleet's picture, and a real node's status document under its own name. At its start each knows all
 others: the benchmark is about a fleet that lives, not about one that a thousand nodes join at once.
 
-The process prints a line of JSON when all nodes pull. It ends with its standard input.
+It answers when all nodes pull.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ import os
 import random
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import swarm
 from bench.fleets.scale_point import STAGES
+from bench.helpers import arguments, input_ended, tell
 from nodes.duties.takeover import TakeoverConfig
-from nodes.event_loop import die_with_parent, run_event_loop
+from nodes.event_loop import run_event_loop
 from swarm.errors import SwarmError
 from swarm.fleet.advertised import serves_entries
 from swarm.fleet.membership import Membership
@@ -145,9 +146,6 @@ async def _answer(model: str, request: Request) -> Result:
 
 async def imitate(plan: Imitation) -> None:
     """Run the nodes until standard input ends."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    loop.add_reader(sys.stdin.fileno(), lambda: stop.set() if not sys.stdin.read() else None)
     nodes = [ImitatedNode(plan, number) for number in range(plan.count)]
     states = [node.members.gossip.states()[0] for node in nodes]
     for node in nodes:
@@ -165,25 +163,12 @@ async def imitate(plan: Imitation) -> None:
         for node in nodes:
             group.create_task(node.tell())
             group.create_task(node.tend())
-        print(json.dumps("ready"), flush=True)
-        await stop.wait()
+        tell("ready")
+        await input_ended()
         os._exit(0)  # a thousand drains would take longer than the benchmark
 
 
-def main(arguments: list[str]) -> int:
-    """Entry point."""
-    if sys.platform == "linux":
-        die_with_parent()
+if __name__ == "__main__":
     os.nice(NICE)
     logging.basicConfig(level=logging.ERROR, stream=sys.stderr)
-    run_event_loop(imitate(Imitation(**json.loads(arguments[0]))))
-    return 0
-
-
-def arguments_of(plan: Imitation) -> list[str]:
-    """The arguments of a process that imitates."""
-    return ["-m", "bench.fleets.imitated_nodes", json.dumps(asdict(plan))]
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_event_loop(imitate(Imitation(**arguments())))

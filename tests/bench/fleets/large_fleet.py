@@ -10,25 +10,23 @@ of the imitated nodes, which a fleet does not have in one place, weighs on both 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
 import random
 import signal
-import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from statistics import median
 from typing import Any
 
 import psutil
 
-from bench.fleets.imitated_nodes import MODELS, Imitation, arguments_of
+from bench.fleets.imitated_nodes import MODELS, Imitation
 from bench.fleets.monitored_server import MonitoredServer, ServerReading
 from bench.fleets.scale import allow_connections
 from bench.fleets.scale_point import STAGES, manifest
+from bench.helpers import Helper, helper
 from bench.report.figure import percentile, significant
 from bench.report.frame import Benchmark, Progress, by_turns
 from bench.report.tables import new_table
@@ -170,64 +168,17 @@ async def _imitated(
     for number in range(MODELS):
         await make_lanes(link, subjects, f"imitated-{number}", "1", STAGES, LaneOptions())
     plan = Imitation(fleet.server.url, fleet.local.name, count, status)
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *arguments_of(plan),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        async with asyncio.timeout(READY_TIMEOUT):
-            if not await process.stdout.readline():
-                raise RuntimeError(f"the imitated nodes ended with {await process.wait()}")
-        yield psutil.Process(process.pid)
-    finally:
-        process.stdin.close()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), READY_TIMEOUT)
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-
-
-class Asker:
-    """The process that asks (`bench.fleets.asking`)."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
-
-    async def told(self, command: dict[str, Any] | None = None) -> Any:
-        """The answer to a command, or the first line. Raises `RuntimeError`, `TimeoutError`."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        if command is not None:
-            self._process.stdin.write(json.dumps(command).encode() + b"\n")
-        async with asyncio.timeout(REPLY_TIMEOUT):
-            line = await self._process.stdout.readline()
-        if not line:
-            raise RuntimeError("the process that asks has ended: its error stands above")
-        return json.loads(line)
+    async with helper("bench.fleets.imitated_nodes", asdict(plan), READY_TIMEOUT) as imitating:
+        await imitating.answer(within=READY_TIMEOUT)
+        yield psutil.Process(imitating.process.pid)
 
 
 @asynccontextmanager
-async def _asker(*meshes: Mesh) -> AsyncIterator[Asker]:
-    urls = json.dumps([(mesh.server.url, mesh.local.name) for mesh in meshes])
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "bench.fleets.asking", urls),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        limit=1 << 24,
-    )
-    try:
-        asker = Asker(process)
-        await asker.told()
+async def _asker(*meshes: Mesh) -> AsyncIterator[Helper]:
+    urls = [(mesh.server.url, mesh.local.name) for mesh in meshes]
+    async with helper("bench.fleets.asking", urls) as asker:
+        await asker.answer(within=REPLY_TIMEOUT)
         yield asker
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
 
 
 # --- what is measured --------------------------------------------------------------------------
@@ -265,7 +216,7 @@ def _rates(before: ServerReading, after: ServerReading, seconds: float) -> dict[
     }
 
 
-async def _latencies(plan: LargeFleetPlan, asker: Asker, progress: Progress) -> dict[str, Any]:
+async def _latencies(plan: LargeFleetPlan, asker: Helper, progress: Progress) -> dict[str, Any]:
     """Slices by turns. ratio: of the medians of a round, the fleet's to those of five."""
     rows: list[list[list[float]]] = []
     for number, name in by_turns(plan.rounds, NAMES):
@@ -274,7 +225,7 @@ async def _latencies(plan: LargeFleetPlan, asker: Asker, progress: Progress) -> 
             rows.append([[], []])
         which = NAMES.index(name)
         command = {"do": "alone", "mesh": which, "requests": plan.requests}
-        rows[-1][which] = await asker.told(command)
+        rows[-1][which] = await asker.answer(command)
     ratios = sorted(median(fleet) / median(five) for five, fleet in rows)
     document: dict[str, Any] = {}
     for mesh, name in enumerate(NAMES):
@@ -289,7 +240,7 @@ async def _latencies(plan: LargeFleetPlan, asker: Asker, progress: Progress) -> 
 
 
 async def _takeovers(
-    plan: LargeFleetPlan, meshes: tuple[Mesh, Mesh], asker: Asker, progress: Progress
+    plan: LargeFleetPlan, meshes: tuple[Mesh, Mesh], asker: Helper, progress: Progress
 ) -> dict[str, Any]:
     """SIGKILL of the pipeline's second stage, by turns: milliseconds without an answer."""
     gaps: tuple[list[float], list[float]] = ([], [])
@@ -310,12 +261,12 @@ async def _takeovers(
     }
 
 
-async def _kill(mesh: Mesh, which: int, asker: Asker) -> tuple[list[Any], float]:
+async def _kill(mesh: Mesh, which: int, asker: Helper) -> tuple[list[Any], float]:
     """Returns what became of the requests, and when the node was killed. The node is back then."""
     victim = next(node for node in mesh.pipeline if node.role == VICTIM)
     seconds = BEFORE[1] + AFTER
     asked = asyncio.create_task(
-        asker.told({"do": "paced", "mesh": which, "rate": RATE, "seconds": seconds})
+        asker.answer({"do": "paced", "mesh": which, "rate": RATE, "seconds": seconds})
     )
     await asyncio.sleep(random.uniform(*BEFORE))
     victim.signal(signal.SIGKILL)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import random
-import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,6 +14,7 @@ import numpy as np
 
 import swarm
 from bench.fleets.monitored_server import MonitoredServer
+from bench.helpers import helper
 from bench.report.figure import percentile
 from bench.rivals.processes import tree_cpu
 from bench.rivals.workload import WrongAnswer
@@ -176,40 +175,14 @@ async def _ask(
 async def _hosts(point: Point, url: str) -> AsyncIterator[int]:
     """The processes that hold the nodes, ready. Yields the resident bytes that the nodes added."""
     placement = point.placement()
-    hosts = []
-    try:
+    async with contextlib.AsyncExitStack() as stack:
+        hosts = []
         for number in range(min(point.hosts, len(placement))):
-            hosts.append(
-                await asyncio.create_subprocess_exec(
-                    sys.executable,
-                    *("-m", "bench.fleets.node_host", url, MESH),
-                    json.dumps(placement[number :: point.hosts]),
-                    stdin=asyncio.subprocess.PIPE,
-                    stdout=asyncio.subprocess.PIPE,
-                )
-            )
+            words = [url, MESH, placement[number :: point.hosts]]
+            starting = helper("bench.fleets.node_host", words, END_TIMEOUT)
+            hosts.append(await stack.enter_async_context(starting))
         added = 0
-        async with asyncio.timeout(START_TIMEOUT):
-            for host in hosts:
-                up, ready = await _reported_bytes(host), await _reported_bytes(host)
-                added += ready - up
+        for host in hosts:
+            up, ready = await host.answer(), await host.answer(within=START_TIMEOUT)
+            added += ready - up
         yield added
-    finally:
-        for host in hosts:
-            if host.stdin is not None:
-                host.stdin.close()
-        for host in hosts:
-            try:
-                await asyncio.wait_for(host.wait(), END_TIMEOUT)
-            except TimeoutError:
-                host.kill()
-                await host.wait()
-
-
-async def _reported_bytes(host: asyncio.subprocess.Process) -> int:
-    """The resident bytes that a host reports next."""
-    assert host.stdout is not None
-    line = await host.stdout.readline()
-    if not line:
-        raise RuntimeError(f"a host of nodes ended with {await host.wait()}")
-    return int(json.loads(line)["rss"])

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -22,16 +18,17 @@ from support.meshes import LOOPBACK, mesh_of
 
 import swarm
 from bench.fleets.weight_updates import CASES, Answer, Case, Tensors, count_torn
+from bench.helpers import Helper, helper
 from bench.paced import paced
 from bench.report.figure import percentile
 from bench.report.frame import Benchmark, Progress
 from nodes.console import out
-from nodes.event_loop import die_with_parent
 from shards.split.split import SplitResult, split
 from swarm.errors import Status, Unavailable
 
 BUDGET = 5.0  # seconds for a request
 READY_TIMEOUT = 60.0  # seconds
+LEARNING_NODE = "bench.fleets.learning_node"
 LOAD = 0.5  # of the capacity
 CAPACITY_SECONDS = 3.0
 IN_FLIGHT = 4  # requests at a time while the capacity is measured
@@ -92,47 +89,6 @@ class Load:
         return ended / CAPACITY_SECONDS
 
 
-class LearningNode:
-    """The process of one stage (`bench.fleets.learning_node`)."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
-
-    async def order(self, line: str = "") -> dict[str, Any]:
-        """Its answer to one order; without one, its first line. Raises `Unavailable`."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        if line:
-            self._process.stdin.write(f"{line}\n".encode())
-        async with asyncio.timeout(READY_TIMEOUT):
-            answer = await self._process.stdout.readline()
-        if not answer:
-            raise Unavailable("a node of the benchmark ended early; its log is above")
-        return dict(json.loads(answer))
-
-
-@asynccontextmanager
-async def learning_node(arguments: dict[str, Any]) -> AsyncIterator[LearningNode]:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *("-m", "bench.fleets.learning_node", json.dumps(arguments)),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        start_new_session=True,
-        preexec_fn=die_with_parent if sys.platform == "linux" else None,
-    )
-    try:
-        yield LearningNode(process)
-    finally:
-        assert process.stdin is not None
-        process.stdin.close()
-        try:
-            await asyncio.wait_for(process.wait(), 10.0)
-        except TimeoutError:
-            process.kill()
-            await process.wait()
-
-
 async def measure_weights(plan: WeightsPlan, progress: Progress) -> dict[str, Any]:
     """The document of `swarm bench weights`. Raises `Unavailable`."""
     cases = {}
@@ -175,13 +131,13 @@ async def _measure_case(
                 "case": case.name,
                 "file": str(file),
             }
-            nodes.append(await stack.enter_async_context(learning_node(arguments)))
-        await asyncio.gather(*(node.order() for node in nodes))
+            nodes.append(await stack.enter_async_context(helper(LEARNING_NODE, arguments)))
+        await asyncio.gather(*(node.answer(within=READY_TIMEOUT) for node in nodes))
         progress(f"{case.name}: measuring the capacity …")
         load = Load(local.mesh, case.name, inputs)
         await load.capacity()
         capacity = await load.capacity()
-        before = (await nodes[-1].order("memory"))["mb"]
+        before = (await nodes[-1].answer({}))["mb"]
         takes, memory = await _rounds(plan, load, capacity * LOAD, nodes, progress)
     progress(f"{case.name}: comparing {len(load.answers)} answers with the whole model's …")
     torn = await asyncio.to_thread(
@@ -213,7 +169,7 @@ async def _rounds(
     plan: WeightsPlan,
     load: Load,
     rate: float,
-    nodes: list[LearningNode],
+    nodes: list[Helper],
     progress: Progress,
 ) -> tuple[list[float], dict[int, float]]:
     """How long the learning stage's takes lasted, in milliseconds; its memory in MB after the first
@@ -227,7 +183,7 @@ async def _rounds(
         while done < until:
             began = time.monotonic()
             done += 1
-            orders = await asyncio.gather(*(node.order(f"take {done}") for node in nodes))
+            orders = await asyncio.gather(*(node.answer({"take": done}) for node in nodes))
             if not all(order["taken"] for order in orders):
                 raise Unavailable(f"a node did not take weight version {done}")
             takes.append(orders[-1]["ms"])
@@ -235,14 +191,14 @@ async def _rounds(
 
     # The first update of a stage prepares the ones that follow: it is no part of the rounds.
     await update(1)
-    memory[1] = (await nodes[-1].order("memory"))["mb"]
+    memory[1] = (await nodes[-1].answer({}))["mb"]
     for number in range(1, plan.rounds + 1):
         until = max(2, round(plan.updates * number / plan.rounds))
         seconds = (until - done) * plan.every
         progress(f"round {number} of {plan.rounds}, {done} updates, p99 …")
         await load.run(rate, seconds, "quiet")
         await asyncio.gather(load.run(rate, seconds, "updating"), update(until))
-        memory[done] = (await nodes[-1].order("memory"))["mb"]
+        memory[done] = (await nodes[-1].answer({}))["mb"]
     return takes, memory
 
 
