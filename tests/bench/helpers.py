@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -41,16 +42,19 @@ class Helper:
 
 
 @asynccontextmanager
-async def helper(module: str, arguments: Any, ends_within: float = 10.0) -> AsyncIterator[Helper]:
-    """Start `python -m module <arguments as JSON>`; it has ended behind the block."""
+async def helper(
+    module: str, arguments: Any, ends_within: float = 10.0, inside: Sequence[str] = ()
+) -> AsyncIterator[Helper]:
+    """Start `python -m module <arguments as JSON>`; it has ended behind the block. inside: words
+    before the command, which run it elsewhere."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *("-m", module, json.dumps(arguments)),
+        *(*inside, sys.executable, "-m", module, json.dumps(arguments)),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         limit=LONGEST_LINE,
         start_new_session=True,
         preexec_fn=die_with_parent if sys.platform == "linux" else None,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
     )
     try:
         yield Helper(process, module)

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from nodes.event_loop import die_with_parent
+from nodes.up.mesh import LocalMesh
 from nodes.up.supervisor import NodeProcess
 from swarm.errors import Unavailable
 
@@ -118,6 +119,18 @@ class NamespacedNode(NodeProcess):
                 env=os.environ | {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"},
             )
         self.started = time.monotonic()
+
+
+def start_in(
+    namespace: str, local: LocalMesh, role: str, model: str, *flags: str
+) -> NamespacedNode:
+    """A node of a local mesh, behind the link. It is not started again when it ends."""
+    arguments = ["--role", role, "--model", model, "--nats", local.url, "--mesh", local.name]
+    arguments += ["--trust", local.trusted, *flags]
+    node = NamespacedNode(role, arguments, local.logs / f"{role}-far.log", namespace=namespace)
+    local.supervisor.add(node)
+    node.wanted = False
+    return node
 
 
 def _ip(*arguments: str) -> None:

@@ -16,7 +16,7 @@ from nodes.up.embedded_server import EmbeddedServer
 from nodes.up.mesh import LocalMesh, local_mesh, push
 from nodes.up.supervisor import NodeProcess
 from support.cluster import Servers, start_servers
-from support.cut_link import CutLink, NamespacedNode, cut_link
+from support.cut_link import CutLink, cut_link, start_in
 from support.meshes import split_digits
 from swarm.errors import Unavailable
 from swarm.link import jetstream
@@ -181,17 +181,10 @@ async def start_rig(layout: Layout, quick: bool) -> AsyncIterator[Rig]:
         rig = Rig(local, server, layout, quick, link, servers)
         for index, role in enumerate(layout.roles()):
             if link is not None and role == layout.remote:
-                arguments = ["--role", role, "--nats", url, "--mesh", local.name]
-                arguments += ["--model", "digits", "--trust", local.trusted, *layout.flags()]
-                path = local.logs / f"{role}-remote.log"
-                node: NodeProcess = NamespacedNode(
-                    role, arguments, path, namespace=link.node_namespace
-                )
-                local.supervisor.add(node)
+                start_in(link.node_namespace, local, role, "digits", *layout.flags())
             else:
                 where = ["--nats", servers.url_from(index)] if servers is not None else []
-                node = local.start(role, "digits", *where, *layout.flags())
-            # The scenarios decide when a node starts again, not the supervisor.
-            node.wanted = False
+                # The scenarios decide when a node starts again, not the supervisor.
+                local.start(role, "digits", *where, *layout.flags()).wanted = False
         await _ready(local)
         yield rig

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import select
-import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,15 +17,14 @@ from rich.table import Table
 import swarm
 from bench.cost.memory_parts import KINDS, Reference, Size, mappings_of, parts, private_bytes
 from bench.report.frame import Benchmark, Progress
-from bench.rivals.processes import descendants
+from bench.rivals.processes import Processes, descendants
+from bench.rivals.systems.swarm_up import start_up
 from nodes.console import out
 from shards.manifest import Manifest
 from shards.runtimes.synthetic import random_feeds
-from swarm.errors import Unavailable
 
 STOP_TIMEOUT = 20.0  # seconds for the mesh to end
 SETTLE = 2.0  # seconds after the last request before the look
-REFERENCE_TIMEOUT = 30.0  # seconds for a reference process to import
 
 # Modules that a process of each kind has imported when it serves.
 IMPORTS = {
@@ -50,14 +45,17 @@ class MemoryPlan:
 
 
 def measure_memory(plan: MemoryPlan, progress: Progress) -> dict[str, Any]:
-    """The document of `swarm bench memory`. Raises `Unavailable` where the mesh does not start,
-    and `OSError` where the system is no Linux."""
+    """The document of `swarm bench memory`. Raises `RuntimeError` where the mesh does not
+    start, and `OSError` where the system is no Linux."""
     progress("reference processes import …")
     references = {kind: _reference(modules) for kind, modules in IMPORTS.items()}
     with tempfile.TemporaryDirectory(prefix="swarm-bench-memory-") as folder:
         file = _model_file(plan.model, Path(folder))
         progress(f"swarm up --model {plan.model} splits …")
-        with _mesh(file, plan, Path(folder)) as (pid, ready):
+        processes = Processes(Path(folder))
+        try:
+            words = ["--model", str(file), "--stages", str(plan.stages)]
+            pid, ready = start_up(processes, *words, timeout=plan.start_timeout)
             progress("asking …")
             manifest = asyncio.run(_ask(ready, plan.requests))
             time.sleep(SETTLE)
@@ -65,6 +63,8 @@ def measure_memory(plan: MemoryPlan, progress: Progress) -> dict[str, Any]:
                 _row(role, process, references, _weights(manifest, role))
                 for role, process in _processes(pid, ready)
             ]
+        finally:
+            processes.stop(STOP_TIMEOUT)
     return {
         "model": plan.model,
         "stages": plan.stages,
@@ -92,44 +92,6 @@ def _model_file(model: str, folder: Path) -> Path:
     else:
         return Path(model).resolve()
     return path
-
-
-@contextmanager
-def _mesh(file: Path, plan: MemoryPlan, folder: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """A running `swarm up`: its process id, and the line with which it said that it is ready."""
-    log = folder / "up.log"
-    command = [sys.executable, "-m", "nodes.cli.main", "up", "--json"]
-    with log.open("wb") as sink:
-        process = subprocess.Popen(
-            [*command, "--model", str(file), "--stages", str(plan.stages)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=sink,
-        )
-    try:
-        ready = json.loads(_first_line(process, plan.start_timeout, log))
-        if "error" in ready:
-            raise Unavailable(f"the mesh did not become ready: {ready['error']}")
-        yield process.pid, ready
-    finally:
-        process.send_signal(signal.SIGINT)
-        try:
-            process.wait(STOP_TIMEOUT)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
-
-
-def _first_line(process: subprocess.Popen[bytes], timeout: float, log: Path) -> bytes:
-    """The first line that a process prints. Raises `Unavailable` with the end of its log."""
-    assert process.stdout is not None
-    readable, _, _ = select.select([process.stdout], [], [], timeout)
-    line = process.stdout.readline() if readable else b""
-    if not line:
-        raise Unavailable(f"the mesh did not become ready:\n{log.read_text()[-1500:]}")
-    return line
 
 
 async def _ask(ready: dict[str, Any], requests: int) -> Manifest:
@@ -198,7 +160,8 @@ def _private_of_process(modules: Sequence[str]) -> int:
         stderr=subprocess.DEVNULL,
     ) as process:
         try:
-            _first_line(process, REFERENCE_TIMEOUT, Path("/dev/null"))
+            assert process.stdout is not None
+            process.stdout.readline()
             return private_bytes(mappings_of(process.pid))
         finally:
             process.kill()

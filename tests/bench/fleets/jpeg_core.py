@@ -1,16 +1,14 @@
-"""A rival of the split: a core that gets pictures as JPEG, runs all layers, and answers with boxes.
-
-python -m bench.fleets.jpeg_core URL FOLDER
-"""
+"""A rival of the split: a core that gets pictures as JPEG, runs all layers, and answers with
+boxes."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import sys
 
 import swarm
 from bench.fleets.detector import as_input, found_in, of_jpeg
+from bench.helpers import arguments, input_ended, tell
 from shards.manifest import read_dir
 from shards.runtimes.load import load_stage
 from swarm.link import LinkMessage
@@ -30,9 +28,9 @@ async def main(url: str, folder: str) -> None:
 
         mesh.link.subscribe(SUBJECT, answer)
         await mesh.link.flush()
-        print("up", flush=True)
-        await asyncio.to_thread(sys.stdin.read)  # until the bench closes it
+        tell("up")
+        await input_ended()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))
+    asyncio.run(main(*arguments()))

@@ -1,8 +1,6 @@
 """The process that asks, on its side of the link: with its own layers, with all, or by JPEG.
 
-    python -m bench.fleets.link_asker '{"way": …}'
-
-It asks until the link is known, prints `ready`, waits for a line, measures, and prints the result.
+It asks until the link is known, says so, waits for a command, measures, and tells the result.
 """
 
 from __future__ import annotations
@@ -21,6 +19,7 @@ import numpy as np
 import swarm
 from bench.fleets.detector import Found, as_input, as_jpeg, found_in
 from bench.fleets.jpeg_core import SUBJECT
+from bench.helpers import arguments, commands, tell
 from shards.manifest import Manifest, read_dir
 from shards.runtimes.load import StageRuntime, load_stage
 from swarm.errors import SwarmError
@@ -64,8 +63,8 @@ async def measure(ask: AskOnce, pictures: np.ndarray, alone: int, rated: int, at
     """alone: requests one after the other. rated: requests, `at_once` at a time."""
     for number in range(WARM_UP):
         await ask(pictures[number % len(pictures)])
-    print("ready", flush=True)
-    await asyncio.to_thread(sys.stdin.readline)
+    tell("ready")
+    await anext(commands())
     latencies, found, failed, codec, attempts = [], {}, 0, "", 0
     for number in range(alone):
         began = time.perf_counter()
@@ -150,7 +149,7 @@ async def main(words: dict[str, Any]) -> None:
     if way == "all at the edge":
         manifest, fetch = read_dir(folder / "whole")
         ask = all_here(manifest, load_stage(manifest, 1, fetch))
-        print(json.dumps(await measure(ask, pictures, *counts)))
+        tell(await measure(ask, pictures, *counts))
         return
     async with swarm.connect(
         words["url"],
@@ -170,8 +169,8 @@ async def main(words: dict[str, Any]) -> None:
         small = asyncio.create_task(echoes(mesh, done)) if words["echo"] else None
         result = await measure(ask, pictures, *counts)
         done.set()
-        print(json.dumps(result | {"small_ms": await small if small else []}))
+        tell(result | {"small_ms": await small if small else []})
 
 
 if __name__ == "__main__":
-    asyncio.run(main(json.loads(sys.argv[1])))
+    asyncio.run(main(arguments()))

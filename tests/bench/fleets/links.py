@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
-import os
-import subprocess
-import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
+from support.cut_link import start_in
 from support.slow_link import SlowLink, slow_link, unavailable
 
 from bench.fleets.detector import LinkModel, changed, prepare
 from bench.fleets.link_asker import ECHO
 from bench.fleets.link_cost import where_it_pays
+from bench.helpers import helper
 from bench.report.figure import percentile, significant
 from bench.report.frame import Benchmark, Progress
-from bench.rivals.processes import REPOSITORY
 from nodes.console import out
-from nodes.event_loop import die_with_parent
 from nodes.up.embedded_server import EmbeddedServer
 from nodes.up.mesh import LocalMesh, local_mesh, push
 from swarm.errors import InvalidArgument, SwarmError, Unavailable
@@ -129,7 +124,9 @@ async def _over(
     await server.start()
     try:
         progress(f"{shape}: JPEG to the core")
-        with _core(server.url, model):
+        words = [server.url, str(model.folder / "whole")]
+        async with helper("bench.fleets.jpeg_core", words) as core:
+            await core.answer()
             row = await _ask(plan, model, JPEG, "none", server.url, "default", link.inside, link)
             yield {"way": JPEG, "codec": "jpeg"} | row
         if plan.beside:
@@ -181,69 +178,11 @@ async def _mesh(
         await push(local, manifest.to_json(), files)
         words = ["--codec", codec, "--two-connections", "off"]
         local.start("shard-1", manifest.model, *words)
-        with contextlib.ExitStack() as stack:
-            if way == STAGES:
-                words += ["--congestion", plan.congestion]
-                stack.enter_context(_far_node(local, manifest.model, words, link))
-            await local.ready(READY)
-            ready = await local.until(
-                lambda: (
-                    sum(s["state"] == "ready" for s in local.statuses.values()) >= manifest.stages
-                ),
-                READY,
-            )
-            if not ready:
-                raise Unavailable("the node behind the link did not become ready")
-            yield local
-
-
-@contextmanager
-def _far_node(local: LocalMesh, model: str, words: list[str], link: SlowLink) -> Iterator[None]:
-    arguments = ["--role", "shard-2", "--model", model, "--nats", local.url, "--no-shm", *words]
-    arguments += ["--mesh", local.name, "--trust", local.trusted]
-    with (local.logs / "far.log").open("wb") as log:
-        node = _start([*link.inside, sys.executable, "-m", "nodes.cli.node", *arguments], log)
-    try:
-        yield
-    finally:
-        node.terminate()
-        _end(node)
-
-
-@contextmanager
-def _core(url: str, model: LinkModel) -> Iterator[None]:
-    words = [sys.executable, "-m", "bench.fleets.jpeg_core", url, str(model.folder / "whole")]
-    core = _start(words, subprocess.DEVNULL)
-    try:
-        assert core.stdout is not None
-        if core.stdout.readline() != b"up\n":
-            raise Unavailable("the core that takes pictures did not start")
-        yield
-    finally:
-        assert core.stdin is not None
-        core.stdin.close()
-        _end(core)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Wait for a process that was told to end, and kill one that does not."""
-    try:
-        process.wait(20)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
-def _start(words: list[str], log: Any) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        words,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=log,
-        cwd=REPOSITORY,
-        preexec_fn=die_with_parent,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
-    )
+        if way == STAGES:
+            words += ["--congestion", plan.congestion, "--no-shm"]
+            start_in(link.inside[-1], local, "shard-2", manifest.model, *words)
+        await local.ready(READY)
+        yield local
 
 
 async def _ask(
@@ -273,25 +212,11 @@ async def _ask(
         "echo": connections > 0,
         "two_connections": connections == 2,
     }
-    command = [*inside, sys.executable, "-m", "bench.fleets.link_asker", json.dumps(words)]
-    asker = _start(command, None)
-    try:
-        return await asyncio.wait_for(asyncio.to_thread(_hear, asker, plan, link), LONGEST)
-    finally:
-        asker.kill()
-        await asyncio.to_thread(asker.wait)
-
-
-def _hear(asker: subprocess.Popen[bytes], plan: LinksPlan, link: SlowLink | None) -> dict[str, Any]:
-    assert asker.stdin is not None
-    assert asker.stdout is not None
-    if asker.stdout.readline() != b"ready\n":
-        raise Unavailable("the process that asks did not get ready: its errors are above")
-    down, up = _carried(link)
-    asker.stdin.write(b"\n")
-    asker.stdin.flush()
-    result = json.loads(asker.stdout.readline())
-    down_after, up_after = _carried(link)
+    async with helper("bench.fleets.link_asker", words, inside=inside) as asker:
+        await asker.answer(within=LONGEST)
+        down, up = _carried(link)
+        result = await asker.answer("measure", LONGEST)
+        down_after, up_after = _carried(link)
     frames = plan.alone + plan.rated
     latencies = result["latencies_ms"]
     return {

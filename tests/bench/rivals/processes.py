@@ -82,8 +82,9 @@ class Processes:
 
     def spawn(
         self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None
-    ) -> None:
-        """Start ``command``; its output goes to ``<name>.log`` in the scratch folder."""
+    ) -> int:
+        """Start ``command``; its output goes to ``<name>.log`` in the scratch folder. Returns its
+        process id."""
         with (self.scratch / f"{name}.log").open("wb") as log:
             child = subprocess.Popen(
                 list(command),
@@ -95,6 +96,7 @@ class Processes:
                 preexec_fn=die_with_parent,
             )
         self._children.append((name, child))
+        return child.pid
 
     def spawn_module(
         self,

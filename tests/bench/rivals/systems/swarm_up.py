@@ -31,6 +31,26 @@ SECONDS_AT_WORK = 2.0
 it has asked often for a second, and the client that is measured is one at work."""
 
 
+def start_up(
+    processes: Processes, *arguments: str, timeout: float = START_TIMEOUT
+) -> tuple[int, dict[str, Any]]:
+    """Run `swarm up`; returns its process id and its ready line. Raises `RuntimeError` where it
+    ends before, `TimeoutError`."""
+    command = [sys.executable, "-m", "nodes.cli.main", "up", "--json", *arguments]
+    pid = processes.spawn(COMMAND, command)
+    found: dict[str, Any] = {}
+
+    def is_ready() -> bool:
+        log = (processes.scratch / f"{COMMAND}.log").read_text(errors="replace")
+        for line in log.splitlines():
+            if line.startswith('{"event": "ready"'):
+                found.update(json.loads(line))
+        return bool(found)
+
+    processes.wait(is_ready, timeout, COMMAND)
+    return pid, found
+
+
 class SwarmUp(MeshContender):
     """Durable delivery, as `Mesh.infer` has it unless told otherwise."""
 
@@ -50,17 +70,8 @@ class SwarmUp(MeshContender):
     def launch(self) -> None:
         cuts = self.workload.cuts
         how = ["--cuts", ",".join(cuts)] if cuts else ["--stages", str(self.workload.stages)]
-        command = [sys.executable, "-m", "nodes.cli.main", "up", "--json", "--nats", ""]
-        command += ["--model", str(self.workload.whole), "--name", MODEL, *how]
-        self._processes.spawn(COMMAND, command)
-        self._processes.wait(self._is_ready, START_TIMEOUT, COMMAND)
-
-    def _is_ready(self) -> bool:
-        """Whether the log holds the ready line by now, which is then kept."""
-        for line in (self.scratch / f"{COMMAND}.log").read_text(errors="replace").splitlines():
-            if line.startswith('{"event": "ready"'):
-                self._ready_line = json.loads(line)
-        return bool(self._ready_line)
+        arguments = ["--nats", "", "--model", str(self.workload.whole), "--name", MODEL, *how]
+        self._ready_line = start_up(self._processes, *arguments)[1]
 
     async def serve(self, ready: Callable[[], None], stopping: asyncio.Event) -> None:
         import swarm
