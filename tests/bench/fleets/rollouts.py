@@ -210,7 +210,7 @@ class Stage:
         await self.quiet()
         figures = self.begin("guard breach")
         followed = await self._roll_out(self._rollout("2", UNREACHABLE, step="10%/1m"))
-        await self._until(lambda: followed.tally.total()[0].n >= SAMPLES, "its samples")
+        await self._until(lambda: _is_judged(followed), "its samples")
         await self._broken(followed, figures, "shard-1")
 
     async def shadow(self) -> None:
@@ -219,7 +219,7 @@ class Stage:
         figures = self.begin("shadow")
         plan = self._rollout("3", "agree>0.9", canary="1%", step="1%/1m", shadow="50%")
         followed = await self._roll_out(plan)
-        await self._until(lambda: followed.tally.total()[0].n >= SAMPLES, "its samples")
+        await self._until(lambda: _is_judged(followed), "its samples")
         await self._broken(followed, figures, "shard-2")
         figures["compared"] = self._local.mesh.shadows.compared
         figures["dropped"] = self._local.mesh.shadows.dropped
@@ -264,6 +264,11 @@ class Stage:
                     await asyncio.sleep(0.01)
         except TimeoutError:
             raise Unavailable(f"not within {PHASE_TIMEOUT:.0f} s: {what}") from None
+
+
+def _is_judged(followed: Followed) -> bool:
+    """Whether a guard has seen enough; what is plainly bad needs fewer samples than `SAMPLES`."""
+    return followed.progress.aborted or followed.tally.total()[0].n >= SAMPLES
 
 
 async def play(plan: RolloutPlan, progress: Progress) -> dict[str, Any]:
