@@ -160,17 +160,17 @@ class LatencyWindow:
         rank = max(1, ceil(q * count))
         if q < 0.5:
             seen = 0
-            for bucket, held in enumerate(self._total):
-                seen += held
+            for bucket, samples in enumerate(self._total):
+                seen += samples
                 if seen >= rank:
                     return self._value(bucket)
-        left = count - rank  # how many samples lie above the one we want
+        above = count - rank  # samples above the one we want
         seen = 0
         bucket = len(self._total)
-        for held in reversed(self._total):
+        for samples in reversed(self._total):
             bucket -= 1
-            seen += held
-            if seen > left:
+            seen += samples
+            if seen > above:
                 break
         return self._value(bucket)
 
@@ -202,11 +202,11 @@ class LatencyWindow:
         for _ in range(min(steps, len(self._slices))):
             self._newest = (self._newest + 1) % len(self._slices)
             expired = self._slices[self._newest]
-            for bucket, held in enumerate(expired):
-                if held:
-                    past[bucket] += held
-                    total[bucket] -= held
-                    self._count -= held
+            for bucket, samples in enumerate(expired):
+                if samples:
+                    past[bucket] += samples
+                    total[bucket] -= samples
+                    self._count -= samples
                     expired[bucket] = 0
         self._buckets = self._slices[self._newest]
 

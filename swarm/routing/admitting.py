@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Set
+from dataclasses import dataclass
 from random import Random
 
 from swarm.flow.bucket import TokenBucket
@@ -11,6 +12,15 @@ from swarm.routing.candidate import ANY, Candidate, Candidates, RequestInfo
 
 _FIRST_SHARE = 0.1  # of a node's capacity, until our real share shows; the rest overflows
 _LEAST_SHARE = 0.01  # so that a node that was overrun is found again once it recovers
+
+
+@dataclass(slots=True)
+class _Share:
+    """A node's bucket. heard: of which news its rate is. share: ours of the node's capacity."""
+
+    bucket: TokenBucket
+    heard: float
+    share: float = _FIRST_SHARE
 
 
 class TokenBuckets(Policy):
@@ -45,7 +55,7 @@ class TokenBuckets(Policy):
         self._burst = burst
         self._gain = gain
         self._spare = ANY if overflow == "any" else None
-        self._buckets: dict[str, tuple[TokenBucket, list[float]]] = {}
+        self._buckets: dict[str, _Share] = {}
 
     def choose(self, candidates: Candidates, request: RequestInfo, now: float) -> str | None:
         best: TokenBucket | None = None
@@ -62,8 +72,8 @@ class TokenBuckets(Policy):
 
     def rate(self, node: str) -> float:
         """Requests a second that the node is given at present; 0.0 for a node never seen."""
-        held = self._buckets.get(node)
-        return held[0].rate if held else 0.0
+        given = self._buckets.get(node)
+        return given.bucket.rate if given else 0.0
 
     def retain(self, nodes: Set[str]) -> None:
         super().retain(nodes)
@@ -71,23 +81,22 @@ class TokenBuckets(Policy):
             del self._buckets[node]
 
     def _bucket(self, candidate: Candidate, now: float) -> TokenBucket:
-        held = self._buckets.get(candidate.node)
+        given = self._buckets.get(candidate.node)
         self.estimates.learn((candidate,))
         capacity = candidate.weight / (self.estimates.compute_s(candidate.node) or 0.010)
-        if held is None:
+        if given is None:
             # A random phase, so that requesters that start together do not fill one node first.
             bucket = TokenBucket(capacity * _FIRST_SHARE, self._burst)
             bucket.take(now, self.rng.random())
-            self._buckets[candidate.node] = (bucket, [candidate.heard, _FIRST_SHARE])
+            self._buckets[candidate.node] = _Share(bucket, candidate.heard)
             return bucket
-        bucket, state = held
-        if state[0] != candidate.heard:
-            state[0] = candidate.heard
-            told = candidate.load + candidate.in_flight
+        if given.heard != candidate.heard:
+            given.heard = candidate.heard
+            load = candidate.load + candidate.in_flight
             ours = self.estimates.count(candidate.node)
-            if told + ours > 0:
-                state[1] += NEWS_WEIGHT * (min(1.0, ours / max(told, 1.0)) - state[1])
-            error = min(1.0, (self._target - told) / self._target)
-            rate = capacity * state[1] * (1.0 + self._gain * error)
-            bucket.set_rate(max(rate, capacity * _LEAST_SHARE), now)
-        return bucket
+            if load + ours > 0:
+                given.share += NEWS_WEIGHT * (min(1.0, ours / max(load, 1.0)) - given.share)
+            error = min(1.0, (self._target - load) / self._target)
+            rate = capacity * given.share * (1.0 + self._gain * error)
+            given.bucket.set_rate(max(rate, capacity * _LEAST_SHARE), now)
+        return given.bucket

@@ -158,16 +158,19 @@ class SiteStore:
         subjects = self._subjects
         requests = await self._call("STREAM.INFO", subjects.submitted_stream)
         answers = await self._call("STREAM.INFO", subjects.answers_stream)
-        held, config = requests["state"], requests["config"]
+        state, config = requests["state"], requests["config"]
+        waiting = int(state["messages"])
         return SiteState(
-            waiting=int(held["messages"]),
-            waiting_bytes=int(held["bytes"]),
+            waiting=waiting,
+            waiting_bytes=int(state["bytes"]),
             most_bytes=int(config["max_bytes"]),
             when_full=REFUSE if config["discard"] == "new" else DROP_OLDEST,
-            first=max(1, int(held["first_seq"])),
-            last=int(held["last_seq"]),
+            first=max(1, int(state["first_seq"])),
+            last=int(state["last_seq"]),
             # Both times are the site's server's: clocks of two sites may be hours apart.
-            oldest=_seconds_between(held["first_ts"], requests["ts"]) if held["messages"] else 0.0,
+            oldest=_seconds_between(state["first_ts"], requests["ts"])
+            if state["messages"]
+            else 0.0,
             answers=int(answers["state"]["messages"]),
             answers_bytes=int(answers["state"]["bytes"]),
             tail=int(answers["state"]["last_seq"]),
